@@ -1,0 +1,1 @@
+"""pullback: index expressions, their gradients, whole programs."""

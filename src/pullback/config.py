@@ -1,0 +1,46 @@
+"""Options: one frozen value, part of every cache key."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+def _default_threads() -> int:
+    return max(1, min(len(os.sched_getaffinity(0)), 16))
+
+
+def _default_cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "pullback"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How programs are compiled and run.
+
+    `backend`: "llvm" or "reference". `threads`: worker threads, the caller included.
+    `debug`: 0..4, from nothing to every stage printed. `dump`: a folder for numbered stage files.
+    """
+
+    backend: str = "llvm"
+    threads: int = field(default_factory=_default_threads)
+    debug: int = 0
+    dump: Path | None = None
+    cache: Path | None = field(default_factory=_default_cache)
+
+    @classmethod
+    def from_environment(cls) -> Options:
+        """Read `PULLBACK_BACKEND`, `_THREADS`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`)."""
+        env = os.environ
+        dump = env.get("PULLBACK_DUMP")
+        cache = env.get("PULLBACK_CACHE")
+        folder = _default_cache() if cache is None else None if cache == "off" else Path(cache)
+        return cls(
+            backend=env.get("PULLBACK_BACKEND", "llvm"),
+            threads=int(env.get("PULLBACK_THREADS", _default_threads())),
+            debug=int(env.get("PULLBACK_DEBUG", "0")),
+            dump=Path(dump) if dump else None,
+            cache=folder,
+        )

@@ -1,0 +1,158 @@
+"""The catalogue of errors: one class, one code, one sentence per mistake.
+
+A user's mistake is a `PullbackError`; it carries the origin of the expression that caused it and
+what to do about it. A compiler's mistake is an `InvalidIR`: a pass broke the invariant that the
+next stage relies on.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import ClassVar
+
+LIBRARY = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The user expression that made something: a code object and an instruction offset.
+
+    Recording it is two references; line, columns and text are looked up only when asked for.
+    """
+
+    code: CodeType
+    offset: int
+
+    @classmethod
+    def of_caller(cls) -> Origin:
+        """The innermost frame that is not inside the library."""
+        frame: FrameType = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY):
+            frame = frame.f_back
+        return cls(frame.f_code, frame.f_lasti)
+
+    @property
+    def line(self) -> int:
+        """Line number in the user's file, counted from 1."""
+        return self._position()[0]
+
+    @property
+    def place(self) -> str:
+        """`file:line`."""
+        return f"{self.code.co_filename}:{self.line}"
+
+    def excerpt(self) -> str:
+        """The source line with carets under the exact sub-expression (PEP 657)."""
+        line, start, end = self._position()
+        head = f"  --> {self.code.co_filename}:{line} in {self.code.co_name}"
+        text = linecache.getline(self.code.co_filename, line).rstrip()
+        if start is None or end is None or not text:
+            return head if not text else f"{head}\n   | {text}"
+        return f"{head}\n   | {text}\n   | {' ' * start}{'^' * max(1, end - start)}"
+
+    def _position(self) -> tuple[int, int | None, int | None]:
+        found = next(islice(self.code.co_positions(), self.offset // 2, None), None)
+        if found is None or found[0] is None:
+            return self.code.co_firstlineno, None, None
+        first, last, start, end = found
+        if last != first:
+            return found[0], None, None
+        return found[0], start, end
+
+
+class PullbackError(Exception):
+    """The user's program is wrong. Says what, where, and what to try."""
+
+    code: ClassVar[str] = "E000"
+
+    def __init__(self, what: str, *, origin: Origin | None = None, help: str = "") -> None:
+        self.what = what
+        self.origin = origin
+        self.help = help
+        parts = [f"{what} [{self.code}]"]
+        if origin is not None:
+            parts.append(origin.excerpt())
+        if help:
+            parts.append(f"  help: {help}")
+        super().__init__("\n".join(parts))
+
+
+class ShapeError(PullbackError, ValueError):
+    """Shapes, ranks or extents do not fit together."""
+
+    code = "E101"
+
+
+class DTypeError(PullbackError, TypeError):
+    """An operation is not defined for these element types."""
+
+    code = "E102"
+
+
+class FreeAxisError(PullbackError, ValueError):
+    """An expression uses an axis that nothing binds."""
+
+    code = "E103"
+
+
+class UnboundNameError(PullbackError, NameError):
+    """The text form names a tensor or axis that was not given."""
+
+    code = "E104"
+
+
+class TruthError(PullbackError, TypeError):
+    """A symbolic value was used as a Python truth value."""
+
+    code = "E105"
+
+
+class IndexRangeError(PullbackError, IndexError):
+    """An index lies outside its axis."""
+
+    code = "E106"
+
+
+class SyntaxFormError(PullbackError, SyntaxError):
+    """The text form of an operation cannot be read."""
+
+    code = "E107"
+
+
+class GradientError(PullbackError, ValueError):
+    """A gradient was asked for where none is defined."""
+
+    code = "E201"
+
+
+class UnsupportedError(PullbackError, NotImplementedError):
+    """Asked for something that this version refuses by name."""
+
+    code = "E301"
+
+
+class CapturedArrayError(PullbackError, TypeError):
+    """A NumPy array was captured by a jitted function."""
+
+    code = "E302"
+
+
+class FeedError(PullbackError, RuntimeError):
+    """A feeder or receiver callback misbehaved."""
+
+    code = "E401"
+
+
+class CacheError(PullbackError, RuntimeError):
+    """The on-disk cache cannot be used."""
+
+    code = "E501"
+
+
+class InvalidIR(AssertionError):
+    """The compiler is wrong: a pass broke the invariant of the stage it feeds."""

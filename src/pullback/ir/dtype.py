@@ -1,0 +1,121 @@
+"""Element types: names, sizes, promotion (the array API standard's table)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from pullback.errors import DTypeError
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type. `kind` is b(ool), i(nt), u(nsigned) or f(loat)."""
+
+    name: str
+    kind: str
+    bits: int
+
+    @property
+    def itemsize(self) -> int:
+        """Size of one element, bytes."""
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "b"
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy type with the same bytes (bfloat16 comes from ml_dtypes)."""
+        return _NUMPY[self.name]
+
+    def range(self) -> tuple[int, int]:
+        """Smallest and largest value of an integer (or boolean) type."""
+        if self.kind == "b":
+            return 0, 1
+        if self.kind == "u":
+            return 0, 2**self.bits - 1
+        if self.kind == "i":
+            return -(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1
+        raise DTypeError(f"{self.name} has no integer range")
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+bool_ = DType("bool", "b", 8)
+int8 = DType("int8", "i", 8)
+uint8 = DType("uint8", "u", 8)
+int32 = DType("int32", "i", 32)
+uint32 = DType("uint32", "u", 32)
+int64 = DType("int64", "i", 64)
+float16 = DType("float16", "f", 16)
+bfloat16 = DType("bfloat16", "f", 16)
+float32 = DType("float32", "f", 32)
+float64 = DType("float64", "f", 64)
+
+ALL: tuple[DType, ...] = (
+    bool_, int8, uint8, int32, uint32, int64, float16, bfloat16, float32, float64,
+)  # fmt: skip
+BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
+_NUMPY: dict[str, np.dtype[Any]] = {
+    d.name: np.dtype(ml_dtypes.bfloat16 if d.name == "bfloat16" else d.name) for d in ALL
+}
+_FROM_NUMPY: dict[np.dtype[Any], DType] = {n: BY_NAME[name] for name, n in _NUMPY.items()}
+
+
+def dtype(spec: object) -> DType:
+    """The type named by a `DType`, a string, a NumPy type or Python's bool, int, float.
+
+    Raises: DTypeError for anything else.
+    """
+    if isinstance(spec, DType):
+        return spec
+    if isinstance(spec, str) and spec in BY_NAME:
+        return BY_NAME[spec]
+    python = {bool: bool_, int: int64, float: float32}
+    if isinstance(spec, type) and spec in python:
+        return python[spec]
+    try:
+        found = _FROM_NUMPY.get(np.dtype(spec))  # type: ignore[call-overload]
+    except TypeError:
+        found = None
+    if found is None:
+        raise DTypeError(f"no element type {spec!r}", help=f"use one of {', '.join(BY_NAME)}")
+    return found
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The type of `a + b`: within a kind the wider; int with float is refused by the standard,
+    here it gives the float; float16 with bfloat16 gives float32; signed with unsigned widens.
+    """
+    if a == b:
+        return a
+    if a.is_bool:
+        return b
+    if b.is_bool:
+        return a
+    if a.is_float != b.is_float:
+        return a if a.is_float else b
+    if a.is_float:
+        if a.bits == b.bits:
+            return float32
+        return a if a.bits > b.bits else b
+    if a.kind == b.kind:
+        return a if a.bits > b.bits else b
+    signed, unsigned = (a, b) if a.kind == "i" else (b, a)
+    if signed.bits > unsigned.bits:
+        return signed
+    return int32 if unsigned.bits == 8 else int64

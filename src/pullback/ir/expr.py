@@ -1,0 +1,358 @@
+"""Scalar expressions: the bodies of definitions. Every class here is one primitive.
+
+Index arithmetic is int64. Binary nodes take operands of one dtype; the surface inserts casts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, dataclass_transform
+
+from pullback.errors import InvalidIR
+from pullback.ir.dtype import DType, bool_, int64
+from pullback.ir.node import Node
+
+if TYPE_CHECKING:
+    from pullback.ir.graph import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A symbolic extent: one compiled program serves every value in `lo..hi`, both included."""
+
+    name: str
+    lo: int
+    hi: int
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+Extent = int | Dim
+
+
+def upper(extent: Extent) -> int:
+    """The largest value of an extent, elements."""
+    return extent.hi if isinstance(extent, Dim) else extent
+
+
+def lower(extent: Extent) -> int:
+    """The smallest value of an extent, elements."""
+    return extent.lo if isinstance(extent, Dim) else extent
+
+
+@dataclass_transform(eq_default=False, frozen_default=True)
+class Expr(Node, family=True):
+    """A scalar expression. `axes` are the numbers of the axes that its value depends on."""
+
+    __slots__ = ("axes", "dtype")
+    dtype: DType
+    axes: frozenset[int]
+
+    def derive(self) -> None:
+        kids = [c for c in self.children if isinstance(c, Expr)]
+        self._set(dtype=self.typed(kids), axes=_union(kids))
+
+    def typed(self, kids: list[Expr]) -> DType:
+        """The result type over operands `kids`. Raises: InvalidIR when they do not fit."""
+        first = kids[0].dtype
+        if any(k.dtype != first for k in kids):
+            raise InvalidIR(f"{type(self).__name__} over {[k.dtype for k in kids]}")
+        return first
+
+
+def _union(kids: list[Expr]) -> frozenset[int]:
+    if not kids:
+        return frozenset()
+    first = kids[0].axes
+    rest = [k.axes for k in kids[1:] if not k.axes <= first]
+    return first.union(*rest) if rest else first
+
+
+class Const(Expr):
+    """A literal of type `kind`."""
+
+    __slots__ = ("kind", "value")
+    value: int | float | bool
+    kind: DType
+
+    def typed(self, kids: list[Expr]) -> DType:
+        wanted = bool if self.kind.is_bool else float if self.kind.is_float else int
+        if type(self.value) is not wanted:
+            raise InvalidIR(f"Const {self.value!r} of type {self.kind}")
+        return self.kind
+
+
+class Axis(Expr):
+    """The value of axis `number` of the definition, ``0 <= axis < extent``; int64.
+
+    Axes are numbered by position (outputs first, then reduced ones), so alpha-equal bodies
+    are the same object.
+    """
+
+    __slots__ = ("extent", "number")
+    number: int
+    extent: Extent
+
+    def derive(self) -> None:
+        self._set(dtype=int64, axes=frozenset((self.number,)))
+
+
+class Size(Expr):
+    """The run-time value of a symbolic extent; int64. (An axis value: the bound of one.)"""
+
+    __slots__ = ("dim",)
+    dim: Dim
+
+    def derive(self) -> None:
+        self._set(dtype=int64, axes=frozenset())
+
+
+class Take(Expr):
+    """``source[indices]``: an indexed read; an index may itself be data."""
+
+    __slots__ = ("indices", "source")
+    source: Value
+    indices: tuple[Expr, ...]
+
+    def typed(self, kids: list[Expr]) -> DType:
+        if len(kids) != len(self.source.shape):
+            raise InvalidIR(f"read of {self.source} with {len(kids)} indices")
+        if any(k.dtype != int64 for k in kids):
+            raise InvalidIR(f"index types {[k.dtype for k in kids]}, want int64")
+        return self.source.dtype
+
+
+class Unary(Expr, family=True):
+    __slots__ = ()
+
+
+class Binary(Expr, family=True):
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        left: Expr
+        right: Expr
+
+
+class Add(Binary):
+    """``left + right``; integers wrap."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+
+class Mul(Binary):
+    """``left * right``; integers wrap."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+
+class Div(Binary):
+    """``left / right`` of floats, IEEE 754."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+    def typed(self, kids: list[Expr]) -> DType:
+        found = super().typed(kids)
+        if not found.is_float:
+            raise InvalidIR(f"Div of {found}")
+        return found
+
+
+class FloorDiv(Binary):
+    """``floor(left / right)``; of integers exact, and 0 where `right` is 0."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+
+class Mod(Binary):
+    """``left - floor(left / right) * right``; of integers 0 where `right` is 0."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+
+class Less(Binary):
+    """``left < right``; false where either is NaN."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+    def typed(self, kids: list[Expr]) -> DType:
+        super().typed(kids)
+        return bool_
+
+
+class Equal(Binary):
+    """``left == right``; false where either is NaN."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+    def typed(self, kids: list[Expr]) -> DType:
+        super().typed(kids)
+        return bool_
+
+
+class And(Binary):
+    """Bitwise and; of booleans the logical one."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+
+class Or(Binary):
+    """Bitwise or; of booleans the logical one."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+
+class Xor(Binary):
+    """Bitwise exclusive or; ``Xor(b, True)`` is not."""
+
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
+
+
+class Exp(Unary):
+    """``e ** value``."""
+
+    __slots__ = ("value",)
+    value: Expr
+
+
+class Log(Unary):
+    """Natural logarithm."""
+
+    __slots__ = ("value",)
+    value: Expr
+
+
+class Sqrt(Unary):
+    """Square root, correctly rounded."""
+
+    __slots__ = ("value",)
+    value: Expr
+
+
+class Sin(Unary):
+    """Sine, argument in radians."""
+
+    __slots__ = ("value",)
+    value: Expr
+
+
+class If(Expr):
+    """``then if condition else otherwise``; the untaken branch is never read."""
+
+    __slots__ = ("condition", "otherwise", "then")
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+    def typed(self, kids: list[Expr]) -> DType:
+        if not kids[0].dtype.is_bool:
+            raise InvalidIR(f"If on {kids[0].dtype}")
+        return super().typed(kids[1:])
+
+
+class Cast(Expr):
+    """`value` as type `to`. Float to integer truncates and saturates, NaN gives 0."""
+
+    __slots__ = ("to", "value")
+    value: Expr
+    to: DType
+
+    def typed(self, kids: list[Expr]) -> DType:
+        return self.to
+
+
+SCALARS: tuple[type[Expr], ...] = (
+    Const, Axis, Take, Add, Mul, Div, FloorDiv, Mod, Less, Equal, And, Or, Xor,
+    Exp, Log, Sqrt, Sin, If, Cast,
+)  # fmt: skip
+
+
+def const(value: Any, kind: DType) -> Const:
+    """A literal converted to `kind` exactly as a cast would."""
+    if kind.is_bool:
+        return Const(bool(value), kind)
+    if kind.is_float:
+        return Const(float(value), kind)
+    lo, hi = kind.range()
+    wrapped = (int(value) - lo) % (hi - lo + 1) + lo
+    return Const(wrapped, kind)
+
+
+def index(value: int) -> Const:
+    """An int64 literal."""
+    return Const(value, int64)
+
+
+def extent_expr(extent: Extent) -> Expr:
+    """An extent as a scalar expression."""
+    return Size(extent) if isinstance(extent, Dim) else index(extent)
+
+
+def negate(value: Expr) -> Expr:
+    """``-value`` in primitives."""
+    return Mul(value, const(-1, value.dtype))
+
+
+def subtract(left: Expr, right: Expr) -> Expr:
+    """``left - right`` in primitives."""
+    return Add(left, negate(right))
+
+
+def logical_not(value: Expr) -> Expr:
+    """``not value`` in primitives."""
+    return Xor(value, Const(True, bool_))
+
+
+def is_nan(value: Expr) -> Expr:
+    """``value != value`` in primitives."""
+    return logical_not(Equal(value, value))
+
+
+def maximum(left: Expr, right: Expr) -> Expr:
+    """The larger; NaN if either is."""
+    if not left.dtype.is_float:
+        return If(Less(left, right), right, left)
+    return If(Or(Less(left, right), is_nan(right)), right, left)
+
+
+def minimum(left: Expr, right: Expr) -> Expr:
+    """The smaller; NaN if either is."""
+    if not left.dtype.is_float:
+        return If(Less(right, left), right, left)
+    return If(Or(Less(right, left), is_nan(right)), right, left)
+
+
+def lowest(kind: DType) -> Const:
+    """The identity of max."""
+    if kind.is_float:
+        return Const(-math.inf, kind)
+    return const(kind.range()[0], kind)
+
+
+def highest(kind: DType) -> Const:
+    """The identity of min."""
+    if kind.is_float:
+        return Const(math.inf, kind)
+    return const(kind.range()[1], kind)

@@ -1,0 +1,251 @@
+"""Values with identity: variables (buffers that exist) and definitions (boxes of axes with a body).
+
+Identity lasts until differentiation is done: two equal zero tensors are two inputs. Everything
+below the body of a definition is interned (`expr`), so equal bodies are one object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pullback.errors import InvalidIR, Origin
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType, bool_
+from pullback.ir.expr import Axis, Expr, Extent, Take
+from pullback.ir.node import Node, rebuild, walk
+
+
+class Keep(Enum):
+    """Whether a definition may, must or must not reach memory; adjoints inherit it."""
+
+    AUTO = "auto"
+    NEVER = "never"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Combiner:
+    """An associative, commutative way to reduce. `join` is written in primitives."""
+
+    name: str
+    identity: Callable[[DType], E.Const]
+    join: Callable[[Expr, Expr], Expr]
+
+
+SUM = Combiner("sum", lambda t: E.const(0, t), E.Add)
+PROD = Combiner("prod", lambda t: E.const(1, t), E.Mul)
+MAX = Combiner("max", E.lowest, E.maximum)
+MIN = Combiner("min", E.highest, E.minimum)
+ANY = Combiner("any", lambda t: E.Const(False, bool_), E.Or)
+ALL = Combiner("all", lambda t: E.Const(True, bool_), E.And)
+COMBINERS: dict[str, Combiner] = {c.name: c for c in (SUM, PROD, MAX, MIN, ANY, ALL)}
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """``out[i] = body(i)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """``out[i] = combine over k of body(i, k)``; axes of `over` follow the output's."""
+
+    combiner: Combiner
+    over: tuple[Extent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """``out[.., t, ..] = combine over t' <= t of body(.., t', ..)`` along output axis `axis`."""
+
+    combiner: Combiner
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """``out = identity; for v in domain: out[at(v)] = combine(out[at(v)], body(v))``.
+
+    Axes 0..len(domain)-1 are the domain's. A write outside the shape raises.
+    """
+
+    combiner: Combiner
+    domain: tuple[Extent, ...]
+    at: tuple[Expr, ...]
+
+
+Form = Map | Reduce | Scan | Accumulate
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Variable:
+    """A buffer that exists outside a computation: parameter, state, input, feed, constant."""
+
+    name: str
+    shape: tuple[Extent, ...]
+    dtype: DType
+    origin: Origin | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Definition:
+    """A tensor as a box of axes and a scalar body. Treated as immutable.
+
+    `stop`: no gradient passes. `keep`: see `Keep`. `name` is for people; it need not be unique.
+    """
+
+    name: str
+    shape: tuple[Extent, ...]
+    body: Expr
+    form: Form = Map()
+    stop: bool = False
+    keep: Keep = Keep.AUTO
+    origin: Origin | None = None
+    _reads: tuple[Take, ...] | None = field(default=None, repr=False)
+
+    @property
+    def dtype(self) -> DType:
+        return self.body.dtype
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """Extents of all axes the body may use, by axis number."""
+        if isinstance(self.form, Reduce):
+            return self.shape + self.form.over
+        if isinstance(self.form, Accumulate):
+            return self.form.domain
+        return self.shape
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the body, by number."""
+        return tuple(Axis(n, e) for n, e in enumerate(self.extents))
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """The body and, of an accumulating write, the target indices."""
+        if isinstance(self.form, Accumulate):
+            return (self.body, *self.form.at)
+        return (self.body,)
+
+    @property
+    def reads(self) -> tuple[Take, ...]:
+        """Every read of the body, once each, in a fixed order."""
+        if self._reads is None:
+            self._reads = tuple(n for n in walk(self.roots) if isinstance(n, Take))
+        return self._reads
+
+    @property
+    def sources(self) -> tuple[Value, ...]:
+        """Every value read, once each, in a fixed order."""
+        return tuple(dict.fromkeys(r.source for r in self.reads))
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+Value = Variable | Definition
+
+
+def read(source: Value, *indices: Expr | int) -> Take:
+    """``source[indices]``, Python integers lifted."""
+    return Take(source, tuple(E.index(i) if isinstance(i, int) else i for i in indices))
+
+
+def define(
+    name: str,
+    shape: Iterable[Extent],
+    body: Callable[..., Expr],
+    *,
+    over: Iterable[Extent] = (),
+    combiner: Combiner = SUM,
+    stop: bool = False,
+    keep: Keep = Keep.AUTO,
+    origin: Origin | None = None,
+) -> Definition:
+    """A map (no `over`) or reduction whose `body` is called with one `Axis` per axis."""
+    shape, over = tuple(shape), tuple(over)
+    axes = [Axis(n, e) for n, e in enumerate(shape + over)]
+    form: Form = Reduce(combiner, over) if over else Map()
+    return Definition(name, shape, body(*axes), form, stop, keep, origin)
+
+
+def substitute(root: Expr, axes: Mapping[int, Expr]) -> Expr:
+    """`root` with axis values replaced. ``x[i, k], {0: j+1} -> x[j+1, k]``"""
+
+    def change(node: Node) -> Node | None:
+        return axes.get(node.number) if isinstance(node, Axis) else None
+
+    found = rebuild(root, change, {})
+    if not isinstance(found, Expr):
+        raise InvalidIR(f"substitution in {root} gave {found}")
+    return found
+
+
+def replace_reads(root: Expr, change: Callable[[Take], Expr | None]) -> Expr:
+    """`root` with reads replaced, innermost first."""
+
+    def visit(node: Node) -> Node | None:
+        return change(node) if isinstance(node, Take) else None
+
+    found = rebuild(root, visit, {})
+    if not isinstance(found, Expr):
+        raise InvalidIR(f"replacing reads in {root} gave {found}")
+    return found
+
+
+def topological(outputs: Iterable[Value]) -> list[Definition]:
+    """Every definition that `outputs` need, sources before users, in a deterministic order."""
+    order: list[Definition] = []
+    seen: set[Definition] = set()
+    stack: list[tuple[Value, bool]] = [(o, False) for o in reversed(list(outputs))]
+    while stack:
+        value, ready = stack.pop()
+        if not isinstance(value, Definition):
+            continue
+        if ready:
+            order.append(value)
+            continue
+        if value in seen:
+            continue
+        seen.add(value)
+        stack.append((value, True))
+        stack.extend((s, False) for s in reversed(value.sources))
+    return order
+
+
+def variables(outputs: Iterable[Value]) -> list[Variable]:
+    """Every variable that `outputs` read (or are), in a deterministic order."""
+    outputs = list(outputs)
+    found = {o: None for o in outputs if isinstance(o, Variable)}
+    for definition in topological(outputs):
+        found.update({s: None for s in definition.sources if isinstance(s, Variable)})
+    return list(found)
+
+
+def iterate(definition: Definition) -> Iterator[tuple[int, Extent]]:
+    """Axis numbers with extents."""
+    return iter(enumerate(definition.extents))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Graph:
+    """A simultaneous assignment: every value is computed from the variables' old contents.
+
+    A `Variable` on the right is a copy. The order of `assigns` means nothing.
+    """
+
+    assigns: tuple[tuple[Variable, Value], ...]
+
+    @property
+    def definitions(self) -> list[Definition]:
+        return topological(v for _, v in self.assigns)
+
+    @property
+    def inputs(self) -> list[Variable]:
+        return variables(v for _, v in self.assigns)

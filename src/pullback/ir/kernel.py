@@ -1,0 +1,97 @@
+"""Kernels: one launch each. Ordered stages over shared outer axes, no backend in sight.
+
+``for outer tile (parallel): for stage in stages: compute the stage's part of this tile``
+
+A stage is a definition with inlining done. It reads variables (memory) and earlier stages of the
+same kernel, the latter only at the same outer coordinates: the index at each of the earlier
+stage's outer-bound axes must be exactly this stage's axis bound to the same outer axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pullback.ir.expr import Expr, Extent, Take
+from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Variable
+from pullback.ir.node import walk
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stage:
+    """One definition computed tile by tile.
+
+    `target` is the identity that later stages read. `body` may differ from the target's by
+    inlining. `outer[o]` is the number of the stage's axis bound to kernel axis `o`, or None where
+    the stage does not have it (then each tile computes it again). An axis of `over` bound to
+    an outer axis makes the stage *partial*: private sums per chunk, combined before `finish`.
+    `store` is the variable that receives the value; None keeps it in scratch or registers.
+    """
+
+    target: Definition
+    form: Form
+    body: Expr
+    outer: tuple[int | None, ...]
+    store: Variable | None = None
+
+    @property
+    def shape(self) -> tuple[Extent, ...]:
+        return self.target.shape
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """Extents by axis number, reduced axes last."""
+        return self.target.extents
+
+    @property
+    def over(self) -> range:
+        """Numbers of the reduced axes."""
+        rank = len(self.target.shape)
+        count = len(self.form.over) if isinstance(self.form, Reduce) else 0
+        return range(rank, rank + count)
+
+    @property
+    def partial(self) -> bool:
+        """Whether a reduced axis is spread over the kernel's tiles."""
+        return any(a in self.over for a in self.outer if a is not None)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Kernel:
+    """One launch. `finish` stages run once, after the partial stages are combined; there every
+    entry of `outer` is None. `reasons` says for people why the borders are where they are.
+    """
+
+    name: str
+    outer: tuple[Extent, ...]
+    stages: tuple[Stage, ...]
+    finish: tuple[Stage, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> tuple[Variable, ...]:
+        """Variables written, in stage order."""
+        every = self.stages + self.finish
+        return tuple(dict.fromkeys(s.store for s in every if s.store is not None))
+
+    @property
+    def reads(self) -> tuple[Variable, ...]:
+        """Variables read, in stage order."""
+        found: dict[Variable, None] = {}
+        for stage in self.stages + self.finish:
+            for take in stage_reads(stage):
+                if isinstance(take.source, Variable):
+                    found[take.source] = None
+        return tuple(found)
+
+    @property
+    def arguments(self) -> tuple[Variable, ...]:
+        """Every variable touched: those read, then those only written."""
+        return tuple(dict.fromkeys(self.reads + self.writes))
+
+
+def stage_reads(stage: Stage) -> tuple[Take, ...]:
+    """The reads of a stage's body and of its write indices."""
+    roots: tuple[Expr, ...] = (stage.body,)
+    if isinstance(stage.form, Accumulate):
+        roots += stage.form.at
+    return tuple(n for n in walk(roots) if isinstance(n, Take))

@@ -1,0 +1,220 @@
+"""Loop nests: what a kernel becomes once scheduled. A small imperative language, scalar in form.
+
+A loop marked VECTOR promises that its iterations are independent but for `Combine`; a backend runs
+them in lanes, masks the tail, and reduces registers combined inside. A loop marked UNROLL is
+written out; indices of register arrays must be constant after that (but for the vector variable
+in the last place). Scalar expressions are `ir.expr` nodes over the leaves `Var`, `Load`, `Peek`.
+Offsets are in elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pullback.ir.dtype import DType, int64
+from pullback.ir.expr import Expr
+from pullback.ir.graph import Combiner
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Array:
+    """Memory. An *argument* is given by the caller; *scratch* is private to a task and aligned to
+    64 bytes; *shared* scratch is one block for the launch (partials). `size` in elements.
+    """
+
+    name: str
+    dtype: DType
+    size: int
+    space: str = "argument"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Register:
+    """A local value, or a small array of them with literal shape; never has an address."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Var(Expr):
+    """A loop variable, the task number or a run-time extent: int64 in ``lo..hi`` (inclusive)."""
+
+    __slots__ = ("hi", "lo", "name")
+    name: str
+    lo: int
+    hi: int
+
+    def derive(self) -> None:
+        self._set(dtype=int64, axes=frozenset())
+
+
+class Load(Expr):
+    """``array[offset]``. Under an `If`, only the lanes that take the branch touch memory."""
+
+    __slots__ = ("array", "offset")
+    array: Array
+    offset: Expr
+
+    def typed(self, kids: list[Expr]) -> DType:
+        return self.array.dtype
+
+
+class Peek(Expr):
+    """The value of a register (element)."""
+
+    __slots__ = ("indices", "register")
+    register: Register
+    indices: tuple[Expr, ...]
+
+    def typed(self, kids: list[Expr]) -> DType:
+        return self.register.dtype
+
+
+class Native(Expr):
+    """A scalar function that a backend provides, chosen from a composite's canonical form.
+
+    `name` is one of NATIVES; its meaning is NumPy's (erf: SciPy's).
+    """
+
+    __slots__ = ("args", "name")
+    name: str
+    args: tuple[Expr, ...]
+
+
+NATIVES = ("tanh", "erf", "sigmoid", "maximum", "minimum", "abs", "floor", "fma")
+
+
+class LoopKind(Enum):
+    SEQ = "seq"
+    UNROLL = "unroll"
+    VECTOR = "vector"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class For:
+    """``for var in lo, lo+step, .. < hi: body``. `unroll`: vectors in flight in a VECTOR loop."""
+
+    var: Var
+    lo: Expr
+    hi: Expr
+    body: tuple[Stmt, ...]
+    kind: LoopKind = LoopKind.SEQ
+    step: int = 1
+    unroll: int = 1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Declare:
+    """A fresh register; every element starts as `init`."""
+
+    register: Register
+    init: Expr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Set:
+    """``register[indices] = value``"""
+
+    register: Register
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Combine:
+    """``register[indices] = join(register[indices], value)``; the order may be changed."""
+
+    register: Register
+    indices: tuple[Expr, ...]
+    combiner: Combiner
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Store:
+    """``array[offset] = value``"""
+
+    array: Array
+    offset: Expr
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StoreCombine:
+    """``array[offset] = join(array[offset], value)``, one writer, in loop order.
+
+    In a VECTOR loop the offset must be affine with a non-zero coefficient (no two lanes meet).
+    """
+
+    array: Array
+    offset: Expr
+    combiner: Combiner
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Guard:
+    """``if condition: body``"""
+
+    condition: Expr
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Check:
+    """Where not ``0 <= index < extent``: the first such value is kept with `site` for the caller.
+
+    Code after it must not touch memory with the bad index: it uses a clamped one.
+    """
+
+    index: Expr
+    extent: Expr
+    site: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Transpose:
+    """``target[t0 + c*target_row + r] = source[s0 + r*source_row + c]`` for r < rows, c < columns.
+
+    A panel copy that a backend may do in registers. Elements have one dtype.
+    """
+
+    target: Array
+    target_offset: Expr
+    target_row: int
+    source: Array
+    source_offset: Expr
+    source_row: int
+    rows: Expr
+    columns: Expr
+
+
+Stmt = For | Declare | Set | Combine | Store | StoreCombine | Guard | Check | Transpose
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Routine:
+    """A compiled kernel's code: ``body(arguments, task)`` for task in 0..tasks-1, then `finish`.
+
+    `arguments` in call order; `sizes` are run-time extents passed after them; `scratch` is per
+    task; `shared` is one block for the launch. `sites[n]` describes check `n` for the user.
+    """
+
+    name: str
+    arguments: tuple[Array, ...]
+    sizes: tuple[Var, ...]
+    scratch: tuple[Array, ...]
+    shared: tuple[Array, ...]
+    task: Var
+    tasks: int
+    body: tuple[Stmt, ...]
+    finish: tuple[Stmt, ...] = ()
+    sites: tuple[str, ...] = ()

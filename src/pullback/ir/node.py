@@ -1,0 +1,140 @@
+"""Interned, immutable nodes: equal nodes are the same object, so `is` is structural equality."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any, ClassVar, Self, cast
+
+
+class Node:
+    """A node whose annotated fields are its identity. Subclasses annotate fields, in order.
+
+    A class made with `family=True` is the root of one kind of node: it annotates derived facts.
+    Floats are compared by bits (0.0 and -0.0, and every NaN payload, stay apart) and values by
+    type (1, 1.0 and True stay apart). Facts that follow from the fields are set in `derive`.
+    """
+
+    __slots__ = ("__weakref__", "children")
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+    children: tuple[Node, ...]
+    _interned: ClassVar[dict[tuple[Any, ...], weakref.ref[Node]]] = {}
+
+    def __init_subclass__(cls, family: bool = False) -> None:
+        if not family:
+            cls.__match_args__ += tuple(inspect.get_annotations(cls))  # type: ignore[misc]
+
+    def __new__(cls, *args: Any) -> Self:
+        key = (cls, *map(_identity, args))
+        ref = Node._interned.get(key)
+        if ref is not None and (found := ref()) is not None:
+            return cast(Self, found)
+        if len(args) != len(cls.__match_args__):
+            raise TypeError(f"{cls.__name__} takes {cls.__match_args__}, got {len(args)} values")
+        node = super().__new__(cls)
+        for name, value in zip(cls.__match_args__, args, strict=True):
+            object.__setattr__(node, name, value)
+        object.__setattr__(node, "children", tuple(_nodes(args)))
+        node.derive()
+        Node._interned[key] = weakref.ref(node, _Forget(key))
+        return node
+
+    def derive(self) -> None:
+        """Check the fields and set the facts that follow from them."""
+
+    def _set(self, **facts: Any) -> None:
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable (tried to set {name!r})")
+
+    def __reduce__(self) -> str:
+        raise TypeError("nodes are not pickled")
+
+    @property
+    def fields(self) -> tuple[Any, ...]:
+        """The field values, in declaration order."""
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
+    def with_children(self, new: tuple[Node, ...]) -> Self:
+        """The same node over other children."""
+        if all(a is b for a, b in zip(new, self.children, strict=True)):
+            return self
+        fresh = iter(new)
+        return type(self)(*(_replace(value, fresh) for value in self.fields))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.fields))})"
+
+
+class _Forget:
+    """Removes a dead node's entry from the intern table."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: tuple[Any, ...]) -> None:
+        self.key = key
+
+    def __call__(self, ref: weakref.ref[Node]) -> None:
+        if Node._interned.get(self.key) is ref:
+            del Node._interned[self.key]
+
+
+def _identity(value: Any) -> Any:
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, float):
+        return (float, value.hex())
+    return (type(value), value)
+
+
+def _nodes(values: Iterable[Any]) -> Iterator[Node]:
+    for value in values:
+        if isinstance(value, Node):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _nodes(value)
+
+
+def _replace(value: Any, fresh: Iterator[Node]) -> Any:
+    if isinstance(value, Node):
+        return next(fresh)
+    if isinstance(value, tuple) and any(True for _ in _nodes(value)):
+        return tuple(_replace(v, fresh) for v in value)
+    return value
+
+
+def walk(roots: Iterable[Node] | Node, skip: Container[Node] = ()) -> Iterator[Node]:
+    """Children before parents, each node once, without recursion or entering `skip`."""
+    start = [roots] if isinstance(roots, Node) else list(roots)
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(start)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+            continue
+        if node in seen or node in skip:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        stack.extend((c, False) for c in reversed(node.children))
+
+
+def count_live() -> int:
+    """How many interned nodes are alive."""
+    return len(Node._interned)
+
+
+def rebuild(root: Node, change: Callable[[Node], Node | None], memo: dict[Node, Node]) -> Node:
+    """One bottom-up pass: `change` sees each node over its new children; None keeps it.
+
+    `memo` maps old nodes to new ones and may be shared between calls with the same `change`.
+    """
+    for node in walk(root, skip=memo):
+        new = node.with_children(tuple(memo[c] for c in node.children))
+        better = change(new)
+        memo[node] = new if better is None else better
+    return memo[root]

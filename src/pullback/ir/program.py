@@ -1,0 +1,101 @@
+"""Programs: computations, loops, branches, feeds and receives over variables.
+
+A program is first traced with `Compute` items; fusion replaces each by `Launch` items. Every value
+that crosses an item is a `Variable`, so items can be run in order by a machine with no Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.errors import Origin
+from pullback.ir.graph import Graph, Variable
+from pullback.ir.kernel import Kernel
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Compute:
+    """One simultaneous assignment."""
+
+    graph: Graph
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Launch:
+    """One kernel, run once."""
+
+    kernel: Kernel
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Loop:
+    """Run `body` at most `count` times, while `condition` (a bool scalar, tested before) holds.
+
+    `counter` (int64 scalar, or None) holds the iteration number, from `start` in steps of `step`.
+    """
+
+    body: Block
+    count: int
+    counter: Variable | None = None
+    condition: Variable | None = None
+    start: int = 0
+    step: int = 1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Branch:
+    """Run `then` where `predicate` (a bool scalar) holds, else `otherwise`."""
+
+    predicate: Variable
+    then: Block
+    otherwise: Block
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Feed:
+    """Take the next batch of a feeder into `targets`; ends the innermost loop at StopIteration.
+
+    `single`: the callback returns one array, not a tuple of them.
+    """
+
+    callback: Callable[[], Any]
+    targets: tuple[Variable, ...]
+    single: bool
+    depth: int = 2
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Receive:
+    """Hand snapshots of `sources` to `callback(*arrays)`, every `every`-th time it is reached."""
+
+    callback: Callable[..., Any]
+    sources: tuple[Variable, ...]
+    every: int = 1
+    depth: int = 4
+    origin: Origin | None = None
+
+
+Item = Compute | Launch | Loop | Branch | Feed | Receive
+Block = tuple[Item, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Program:
+    """A whole program. `state` variables outlive a run; every other one is the program's own."""
+
+    body: Block
+    state: tuple[Variable, ...] = ()
+
+
+def items(block: Block) -> Iterator[Item]:
+    """Every item, outer ones before the ones inside."""
+    for item in block:
+        yield item
+        if isinstance(item, Loop):
+            yield from items(item.body)
+        elif isinstance(item, Branch):
+            yield from items(item.then)
+            yield from items(item.otherwise)

@@ -1,0 +1,133 @@
+"""The house: imports run downwards, files and functions stay small, nothing evaluates text."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "pullback"
+FILES = sorted(ROOT.rglob("*.py"))
+LEVELS = [
+    {"errors", "config"},
+    {"ir"},
+    {"verify", "simplify"},
+    {"grad", "fuse"},
+    {"schedule"},
+    {"lower"},
+    {"backends"},
+    {"runtime"},
+    {"pipeline"},
+    {"tensor"},
+    {"nn", "optim", "composite", "bridge"},
+    {"cli", "viewer"},
+]
+RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 60
+MAX_CORE_LINES = 10_000
+MAX_TOKENS_PER_LINE = 8.0
+# The runtime's two texts of native code are data, not statements.
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+
+
+def room(path: Path) -> str:
+    relative = path.relative_to(ROOT)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "pullback":
+                yield from ((f"pullback.{alias.name}", node.lineno) for alias in node.names)
+            yield node.module, node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_run_downwards(path: Path) -> None:
+    own = room(path)
+    if own == "__init__":
+        return
+    for module, line in imports(ast.parse(path.read_text())):
+        parts = module.split(".")
+        if parts[0] != "pullback" or len(parts) < 2 or parts[1] not in RANK:
+            continue
+        assert RANK[parts[1]] <= RANK[own], f"{path}:{line}: {own} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_late_imports(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        late = [n.lineno for n in ast.walk(function) if isinstance(n, ast.Import | ast.ImportFrom)]
+        lazily = "lazily" in (ast.get_docstring(function) or "")
+        assert not late or lazily, f"{path}:{late}: import at the top, or say why it is done lazily"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_are_small(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MAX_FILE_LINES, f"{path} is too long"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, f"{path}:{node.lineno} {node.name}: {length} lines"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_evaluates_text(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    for module, line in imports(tree):
+        assert module.split(".")[0] not in FORBIDDEN_MODULES, f"{path}:{line}: {module}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in FORBIDDEN_CALLS, f"{path}:{node.lineno}: {node.func.id}()"
+
+
+def tokens(path: Path) -> tuple[int, int]:
+    """Lines that hold code, and tokens on them; docstrings and comments left out."""
+    skip = {
+        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }  # fmt: skip
+    lines = set()
+    count = 0
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        docstring = token.type == tokenize.STRING and token.line.lstrip().startswith(
+            ('"""', 'r"""')
+        )
+        if token.type in skip or docstring:
+            continue
+        lines.add(token.start[0])
+        count += 1
+    return len(lines), count
+
+
+def test_size_of_the_core(capsys: pytest.CaptureFixture[str]) -> None:
+    core = RANK["pipeline"]
+    total_lines = total_tokens = 0
+    rows: dict[str, list[int]] = {}
+    for path in FILES:
+        lines, count = tokens(path)
+        own = rows.setdefault(room(path), [0, 0])
+        own[0] += lines
+        own[1] += count
+        if RANK.get(room(path), 99) <= core:
+            total_lines += lines
+            total_tokens += count
+    with capsys.disabled():
+        print()
+        for name, (lines, count) in sorted(rows.items()):
+            print(f"  {name:12} {lines:6} lines {count:7} tokens")
+    assert total_lines <= MAX_CORE_LINES
+    assert total_tokens / total_lines <= MAX_TOKENS_PER_LINE

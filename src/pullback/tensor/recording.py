@@ -1,0 +1,285 @@
+"""Recording: a traced block of user code becomes segments, and segments become a `Program`.
+
+A segment is one simultaneous assignment to be. Every definition belongs to the segment in which
+it was made, where it sees the variables' contents as they were then; a later segment that needs
+it gets it through a fresh variable, filled by the earlier one (promotion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pullback.errors import UnsupportedError
+from pullback.ir.expr import Expr, Take
+from pullback.ir.graph import (
+    Accumulate,
+    Definition,
+    Graph,
+    Map,
+    Value,
+    Variable,
+    replace_reads,
+    topological,
+)
+from pullback.ir.program import Block, Branch, Compute, Feed, Item, Loop, Program, Receive
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """One `Compute` to be, and the receives that look at its results."""
+
+    frame: Frame
+    assigns: dict[Variable, Value] = field(default_factory=dict)
+    receives: list[ReceiveDraft] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class ReceiveDraft:
+    """A `Receive` whose sources are still values."""
+
+    make: Callable[[tuple[Variable, ...]], Receive]
+    sources: tuple[Value, ...]
+
+
+@dataclass(eq=False, slots=True)
+class LoopDraft:
+    """A `Loop` whose body is still a frame."""
+
+    body: Frame
+    make: Callable[[Block], Loop]
+
+
+@dataclass(eq=False, slots=True)
+class BranchDraft:
+    """A `Branch` whose sides are still frames."""
+
+    predicate: Variable
+    then: Frame
+    otherwise: Frame
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """A block being traced. Feeds run first: they depend on nothing, and a batch that does not
+    come must leave the whole step undone.
+    """
+
+    parent: Frame | None
+    feeds: list[Feed] = field(default_factory=list)
+    parts: list[Segment | LoopDraft | BranchDraft] = field(default_factory=list)
+
+    def inside(self, other: Frame) -> bool:
+        """Whether `other` is this frame or encloses it."""
+        frame: Frame | None = self
+        while frame is not None and frame is not other:
+            frame = frame.parent
+        return frame is not None
+
+
+class Recording:
+    """Frames and segments of one trace."""
+
+    def __init__(self) -> None:
+        self.root = Frame(None)
+        self.frame = self.root
+        self.segment = Segment(self.root)
+        self.root.parts.append(self.segment)
+        self.home: dict[Definition, Segment] = {}
+
+    def stamp(self, definition: Definition) -> None:
+        """`definition`, and what it is made of, belongs to the current segment."""
+        stack: list[Definition] = [definition]
+        while stack:
+            value = stack.pop()
+            if value in self.home:
+                continue
+            self.home[value] = self.segment
+            stack.extend(s for s in value.sources if isinstance(s, Definition))
+
+    def cut(self) -> None:
+        """Later definitions see the variables as the current segment leaves them."""
+        self.segment = Segment(self.frame)
+        self.frame.parts.append(self.segment)
+
+    def add(self, draft: LoopDraft | BranchDraft) -> None:
+        """Append an item that runs between two segments."""
+        self.frame.parts.append(draft)
+        self.cut()
+
+    def enter(self) -> Frame:
+        """Open a block inside the current one."""
+        self.frame = Frame(self.frame)
+        self.cut()
+        return self.frame
+
+    def leave(self) -> None:
+        """Close the innermost block."""
+        if self.frame.parent is None:
+            raise ValueError("the outermost block cannot be left")
+        self.frame = self.frame.parent
+        self.cut()
+
+    def finish(self, state: tuple[Variable, ...]) -> Program:
+        """The whole recording as a program."""
+        return Program(_Builder(self).block(self.root), state)
+
+
+def _segments(frame: Frame) -> Iterator[Segment]:
+    for part in frame.parts:
+        if isinstance(part, Segment):
+            yield part
+        elif isinstance(part, LoopDraft):
+            yield from _segments(part.body)
+        else:
+            yield from _segments(part.then)
+            yield from _segments(part.otherwise)
+
+
+def _free(definition: Definition) -> bool:
+    """Whether recomputing costs nothing: a map that reads nothing."""
+    return isinstance(definition.form, Map) and not definition.reads
+
+
+class _Builder:
+    """Promotes what crosses segments, then rewrites each segment's graph."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.home = recording.home
+        self.promoted: dict[Definition, Variable] = {}
+        for segment in list(_segments(recording.root)):
+            for draft in segment.receives:
+                draft.sources = tuple(self.received(s, segment) for s in draft.sources)
+        pending = [(s, v) for s in _segments(recording.root) for v in s.assigns.values()]
+        while pending:
+            segment, value = pending.pop()
+            pending.extend(self.foreign(segment, value))
+
+    def received(self, source: Value, segment: Segment) -> Variable:
+        """A variable that holds `source` once `segment` has run."""
+        if isinstance(source, Variable) and source not in segment.assigns:
+            return source
+        for variable, value in segment.assigns.items():
+            if value is source:
+                return variable
+        name = f"{source.name}_seen"
+        fresh = Variable(name, source.shape, source.dtype, source.origin)
+        segment.assigns[fresh] = source
+        return fresh
+
+    def foreign(self, segment: Segment, root: Value) -> list[tuple[Segment, Value]]:
+        """Promote what `root` needs from other segments; the new work for those."""
+        found: list[tuple[Segment, Value]] = []
+        seen: set[Definition] = set()
+        stack = [root]
+        while stack:
+            value = stack.pop()
+            if not isinstance(value, Definition) or value in seen:
+                continue
+            seen.add(value)
+            home = self.home.get(value, segment)
+            if home is segment or _free(value):
+                stack.extend(value.sources)
+                continue
+            if value in self.promoted:
+                continue
+            self.promoted[value] = self.promote(value, home, segment)
+            found.append((home, value))
+        return found
+
+    def promote(self, value: Definition, home: Segment, user: Segment) -> Variable:
+        """A variable that `home` fills with `value`."""
+        if not user.frame.inside(home.frame):
+            raise UnsupportedError(
+                f"`{value.name}` was made inside a loop or branch and is used outside of it",
+                origin=value.origin,
+                help="pass it out as a carry, or assign it to a state",
+            )
+        fresh = Variable(value.name, value.shape, value.dtype, value.origin)
+        home.assigns[fresh] = value
+        return fresh
+
+    def block(self, frame: Frame) -> Block:
+        """The items of `frame`, in order."""
+        items: list[Item] = list(frame.feeds)
+        for part in frame.parts:
+            if isinstance(part, Segment):
+                if part.assigns:
+                    items.append(Compute(self.graph(part)))
+                items.extend(self.receive(d) for d in part.receives)
+            elif isinstance(part, LoopDraft):
+                items.append(part.make(self.block(part.body)))
+            else:
+                then, otherwise = self.block(part.then), self.block(part.otherwise)
+                items.append(Branch(part.predicate, then, otherwise))
+        return tuple(items)
+
+    @staticmethod
+    def receive(draft: ReceiveDraft) -> Receive:
+        return draft.make(tuple(s for s in draft.sources if isinstance(s, Variable)))
+
+    def graph(self, segment: Segment) -> Graph:
+        """The segment's assignments with promoted definitions read from their variables."""
+        known: dict[Definition, Value] = {}
+        for definition in topological(segment.assigns.values()):
+            home = self.home.get(definition, segment)
+            variable = self.promoted.get(definition)
+            if variable is not None and home is not segment and not _free(definition):
+                known[definition] = variable
+        values = redirect(list(segment.assigns.values()), known)
+        return Graph(tuple(zip(segment.assigns, values, strict=True)))
+
+
+def redirect(roots: list[Value], known: Mapping[Definition, Value]) -> list[Value]:
+    """`roots` with every read of a key of `known` replaced by one of its value."""
+    memo: dict[Value, Value] = {}
+    for definition in above(roots, known):
+        memo.update(
+            (s, known[s]) for s in definition.sources if isinstance(s, Definition) and s in known
+        )
+        memo[definition] = reread(definition, memo)
+    return [known[r] if isinstance(r, Definition) and r in known else memo.get(r, r) for r in roots]
+
+
+def above(roots: Iterable[Value], stop: Container[Value]) -> list[Definition]:
+    """Definitions under `roots`, sources first, without those in `stop`."""
+    order: list[Definition] = []
+    seen: set[Value] = set()
+    stack: list[tuple[Value, bool]] = [(r, False) for r in reversed(list(roots))]
+    while stack:
+        value, ready = stack.pop()
+        if not isinstance(value, Definition):
+            continue
+        if ready:
+            order.append(value)
+            continue
+        if value in seen or value in stop:
+            continue
+        seen.add(value)
+        stack.append((value, True))
+        stack.extend((s, False) for s in reversed(value.sources))
+    return order
+
+
+def reread(definition: Definition, memo: dict[Value, Value]) -> Definition:
+    """`definition` with its sources replaced; itself where none changes."""
+    if all(memo.get(s, s) is s for s in definition.sources):
+        return definition
+
+    def change(take: Take) -> Expr | None:
+        source = memo.get(take.source, take.source)
+        return None if source is take.source else Take(source, take.indices)
+
+    form = definition.form
+    if isinstance(form, Accumulate):
+        at = tuple(replace_reads(i, change) for i in form.at)
+        form = Accumulate(form.combiner, form.domain, at)
+    return Definition(
+        definition.name,
+        definition.shape,
+        replace_reads(definition.body, change),
+        form,
+        definition.stop,
+        definition.keep,
+        definition.origin,
+    )

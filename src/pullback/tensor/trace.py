@@ -1,0 +1,356 @@
+"""Handles on values, the memory behind them, and the one trace that may be going on.
+
+Outside `jit` a handle holds a pending definition until someone looks; `realize` then computes all
+that is asked for as one program. Inside `jit` definitions are recorded and nothing is computed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pullback.config import Options
+from pullback.errors import CapturedArrayError, DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.ir import dtype as D
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Axis, Extent, upper
+from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
+from pullback.ir.program import Compute, Program
+from pullback.pipeline import Executable, compile_program
+from pullback.tensor.recording import Recording, above, redirect
+from pullback.tensor.structure import structure_key
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Storage:
+    """Memory of a variable. `owned`: nobody outside the library can see or change it."""
+
+    array: Array
+    owned: bool
+
+
+class Memory:
+    """What exists: contents of variables, results of definitions, compiled eager programs."""
+
+    def __init__(self) -> None:
+        self.storage: MutableMapping[Variable, Storage] = weakref.WeakKeyDictionary()
+        self.results: MutableMapping[Definition, Variable] = weakref.WeakKeyDictionary()
+        self.pending: MutableMapping[int, Handle] = weakref.WeakValueDictionary()
+        self.programs: dict[Any, Executable] = {}
+        self.compiled = 0
+
+
+_memory = Memory()
+_current: ContextVar[Trace | None] = ContextVar("pullback_trace", default=None)
+
+
+class Handle:
+    """What the user holds: a value that may not have been computed yet. Base of `Tensor`."""
+
+    __slots__ = ("__weakref__", "_value")
+    _value: Value
+
+    def __init__(self, value: Value) -> None:
+        trace = _current.get()
+        self._value = value if trace is None else trace.adopt(value)
+        if isinstance(value, Definition):
+            _memory.pending[id(self)] = self
+
+    @property
+    def value(self) -> Value:
+        """The definition or variable this stands for, as of now."""
+        trace = _current.get()
+        if trace is not None:
+            return trace.value_of(self)
+        return self.outside()
+
+    def outside(self) -> Value:
+        """The value where no trace is going on."""
+        value = self._value
+        if isinstance(value, Definition) and (found := _memory.results.get(value)) is not None:
+            self._value = found
+        return self._value
+
+    @property
+    def shape(self) -> tuple[Extent, ...]:
+        return self._value.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._value.dtype
+
+
+class Cell(Handle):
+    """A handle that may be given another value: parameter, optimiser state, random state.
+
+    A read binds the version of that moment. Inside `jit` the last value of a block is written
+    back into the cell's variable.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, value: Value) -> None:
+        trace = _current.get()
+        if trace is not None and isinstance(value, Definition):
+            value = trace.born(value)
+        with suspended():
+            super().__init__(value)
+
+    def assign(self, value: Handle | Value) -> None:
+        """Give the cell another value of the same shape and type.
+
+        Raises: ShapeError, DTypeError.
+        """
+        new = value.value if isinstance(value, Handle) else value
+        if new.shape != self.shape:
+            raise ShapeError(
+                f"cannot assign a value of shape {new.shape} to a state of shape {self.shape}",
+                origin=Origin.of_caller(),
+            )
+        if new.dtype != self.dtype:
+            raise DTypeError(
+                f"cannot assign a {new.dtype} value to a {self.dtype} state",
+                origin=Origin.of_caller(),
+                help=f"cast it to {self.dtype}",
+            )
+        trace = _current.get()
+        if trace is not None:
+            trace.assign(self, new)
+            return
+        self._value = new
+        if isinstance(new, Definition):
+            _memory.pending[id(self)] = self
+
+
+class Trace:
+    """One recording, with the variables that stand for handles made before it began."""
+
+    def __init__(self) -> None:
+        self.recording = Recording()
+        self.captured: dict[int, tuple[Handle, Variable]] = {}
+        self.own: set[Variable] = set()
+        self.cells: set[Variable] = set()
+        self.local: dict[int, Value] = {}
+        self.dirty: dict[int, Cell] = {}
+        self.assigned: dict[int, Cell] = {}
+
+    def adopt(self, value: Value) -> Value:
+        """The value a new handle is to hold; a cell's variable is read now, not later."""
+        if isinstance(value, Variable):
+            if value not in self.cells:
+                return value
+            axes = tuple(Axis(n, e) for n, e in enumerate(value.shape))
+            value = Definition(value.name, value.shape, read(value, *axes), origin=value.origin)
+        if any(self.owns(s) for s in value.sources):
+            self.recording.stamp(value)
+        return value
+
+    def owns(self, value: Value) -> bool:
+        """Whether `value` was made by this trace."""
+        if isinstance(value, Variable):
+            return value in self.own
+        return value in self.recording.home
+
+    def value_of(self, handle: Handle) -> Value:
+        """What `handle` stands for inside this trace."""
+        if isinstance(handle, Cell):
+            return self.local.get(id(handle)) or self.capture(handle)
+        value = handle.outside()
+        return value if self.owns(value) else self.capture(handle)
+
+    def capture(self, handle: Handle) -> Variable:
+        """The variable that stands for a handle made outside."""
+        if (found := self.captured.get(id(handle))) is not None:
+            return found[1]
+        value = handle.outside()
+        variable = self.fresh(value.name, value.shape, value.dtype, value.origin)
+        self.captured[id(handle)] = (handle, variable)
+        if isinstance(handle, Cell):
+            self.cells.add(variable)
+        return variable
+
+    def fresh(
+        self, name: str, shape: tuple[Extent, ...], dtype: DType, origin: Origin | None = None
+    ) -> Variable:
+        """A variable of this trace."""
+        variable = Variable(name, shape, dtype, origin)
+        self.own.add(variable)
+        return variable
+
+    def assign(self, cell: Cell, value: Value) -> None:
+        """``cell = value`` from here on."""
+        self.capture(cell)
+        self.local[id(cell)] = value
+        self.dirty[id(cell)] = cell
+        self.assigned[id(cell)] = cell
+
+    def born(self, value: Definition) -> Variable:
+        """The first content of a cell made while tracing: computed now, once.
+
+        Raises: UnsupportedError where it depends on values of the trace.
+        """
+        if any(v in self.own for v in variables([value])):
+            raise UnsupportedError(
+                "a state made inside a jitted function must not depend on traced values",
+                origin=value.origin,
+                help="make it before the call",
+            )
+        with suspended():
+            return _compute([value])[value]
+
+    def flush(self) -> None:
+        """Write assigned cells back; what follows reads them from their variables."""
+        for key in self.dirty:
+            variable = self.captured[key][1]
+            value = self.local.pop(key)
+            if value is not variable:
+                self.recording.segment.assigns[variable] = value
+        self.dirty.clear()
+        self.recording.cut()
+
+
+def current() -> Trace | None:
+    """The trace that is going on here, if any."""
+    return _current.get()
+
+
+@contextmanager
+def tracing(trace: Trace | None) -> Iterator[None]:
+    """Record into `trace` (None: compute eagerly) in this context."""
+    token = _current.set(trace)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def suspended() -> Any:
+    """Leave the trace for a moment."""
+    return tracing(None)
+
+
+def wrap(definition: Definition) -> Definition:
+    """Register a new definition with the current block of the current trace."""
+    trace = _current.get()
+    if trace is not None:
+        trace.recording.stamp(definition)
+    return definition
+
+
+def bind(array: Array, name: str, *, copy: bool = True, origin: Origin | None = None) -> Variable:
+    """A variable whose contents are `array` (`copy=False`: shared, and never written to)."""
+    if copy:
+        kept = np.array(array, order="C", copy=True)
+    else:
+        kept = np.ascontiguousarray(array).reshape(array.shape)
+    variable = Variable(name, kept.shape, D.dtype(kept.dtype), origin)
+    owned = copy or not np.may_share_memory(kept, array)
+    _memory.storage[variable] = Storage(kept, owned)
+    return variable
+
+
+def refuse_array(origin: Origin | None = None) -> None:
+    """Called where an operation is given a NumPy array.
+
+    Raises: CapturedArrayError inside a jitted function.
+    """
+    if _current.get() is None:
+        return
+    raise CapturedArrayError(
+        "a NumPy array is used inside a jitted function, where it would be frozen into it",
+        origin=origin or Origin.of_caller(),
+        help="make it a tensor before the call (pb.tensor(array)), pass it as an argument, "
+        "or feed it with pb.Feeder",
+    )
+
+
+def contents(variable: Variable) -> Array | None:
+    """The array behind a variable; do not write to it."""
+    found = _memory.storage.get(variable)
+    return None if found is None else found.array
+
+
+def storage(variable: Variable) -> Storage | None:
+    """The memory behind a variable."""
+    return _memory.storage.get(variable)
+
+
+def store(variable: Variable, array: Array) -> None:
+    """Make `array`, which nobody else holds, the contents of `variable`."""
+    _memory.storage[variable] = Storage(array, True)
+
+
+def compiled_programs() -> int:
+    """How many eager programs this process has compiled."""
+    return _memory.compiled
+
+
+def realize(handles: Iterable[Handle]) -> None:
+    """Compute what `handles` stand for, as one program; each then holds a variable.
+
+    Raises: UnsupportedError inside a jitted function.
+    """
+    handles = list(handles)
+    if _current.get() is not None:
+        raise UnsupportedError(
+            "a value cannot be looked at while it is being traced",
+            origin=Origin.of_caller(),
+            help="return it from the jitted function or hand it out with pb.Receiver",
+        )
+    wanted = [v for h in handles if isinstance(v := h.outside(), Definition)]
+    if wanted:
+        _compute(wanted)
+    for handle in handles:
+        handle.outside()
+
+
+def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
+    """Results of `wanted`, and of whatever on the way to them somebody still holds."""
+    order = above(wanted, _memory.results)
+    held = {h._value for h in list(_memory.pending.values())}
+    asked = set(wanted)
+    kept = [d for d in order if d in asked or (d in held and d.keep is not Keep.NEVER)]
+    values = redirect(list(kept), _memory.results)
+    fresh = [Variable(d.name, d.shape, d.dtype, d.origin) for d in kept]
+    graph = Graph(tuple(zip(fresh, values, strict=True)))
+    _run(graph)
+    _memory.results.update(zip(kept, fresh, strict=True))
+    return {d: _memory.results[d] for d in wanted}
+
+
+def _run(graph: Graph) -> None:
+    """Compute `graph` with the program of an equal graph, compiled at most once."""
+    inputs = graph.inputs
+    arrays = [_content(v) for v in inputs]
+    key = structure_key(graph)
+    program = _memory.programs.get(key)
+    if program is None:
+        outputs = tuple(v for v, _ in graph.assigns)
+        body = Program((Compute(graph),), (*inputs, *outputs))
+        program = compile_program(body, Options.from_environment())
+        _memory.programs[key] = program
+        _memory.compiled += 1
+    outputs = tuple(v for v, _ in graph.assigns)
+    results = [np.empty(tuple(map(upper, v.shape)), v.dtype.numpy) for v in outputs]
+    program.run(dict(zip(program.program.state, [*arrays, *results], strict=True)))
+    for variable, array in zip(outputs, results, strict=True):
+        store(variable, array)
+
+
+def _content(variable: Variable) -> Array:
+    array = contents(variable)
+    if array is None:
+        raise UnsupportedError(
+            f"`{variable.name}` belongs to a jitted function and has no value outside of it",
+            origin=variable.origin,
+            help="return it from the function or hand it out with pb.Receiver",
+        )
+    return array

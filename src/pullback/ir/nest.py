@@ -5,6 +5,16 @@ them in lanes, masks the tail, and reduces registers combined inside. A loop mar
 written out; indices of register arrays must be constant after that (but for the vector variable
 in the last place). Scalar expressions are `ir.expr` nodes over the leaves `Var`, `Load`, `Peek`.
 Offsets are in elements.
+
+What `lower/` makes of this, and a backend must handle:
+
+- A VECTOR loop whose variable indexes a register's last place has literal bounds ``0..n`` with
+  ``n <= shape[-1]``: it is written out in whole vectors, the last one masked.
+- Inside a VECTOR loop stand SEQ and UNROLL loops with bounds equal in every lane; a register
+  declared inside is one value a lane (column sums, scans); no VECTOR loop stands in another.
+- A register declared outside a VECTOR loop is combined inside (then reduced at the loop's end) or
+  peeked (then broadcast), never set, unless its last index is the vector variable.
+- A loop of one iteration ``for v in e..e+1`` names a value: `v` has bounds, `e` has none.
 """
 
 from __future__ import annotations
@@ -63,7 +73,7 @@ class Load(Expr):
     array: Array
     offset: Expr
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         return self.array.dtype
 
 
@@ -74,7 +84,7 @@ class Peek(Expr):
     register: Register
     indices: tuple[Expr, ...]
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         return self.register.dtype
 
 

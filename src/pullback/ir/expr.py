@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, cast, dataclass_transform
 
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType, bool_, int64
@@ -51,33 +51,39 @@ class Expr(Node, family=True):
     axes: frozenset[int]
 
     def derive(self) -> None:
-        kids = [c for c in self.children if isinstance(c, Expr)]
-        self._set(dtype=self.typed(kids), axes=_union(kids))
+        kids = cast("tuple[Expr, ...]", self.children)
+        object.__setattr__(self, "dtype", self.typed(kids))
+        object.__setattr__(self, "axes", _union(kids))
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         """The result type over operands `kids`. Raises: InvalidIR when they do not fit."""
         first = kids[0].dtype
-        if any(k.dtype != first for k in kids):
-            raise InvalidIR(f"{type(self).__name__} over {[k.dtype for k in kids]}")
+        for kid in kids:
+            # Element types are ten shared objects; equality is asked only where they differ.
+            if kid.dtype is not first and kid.dtype != first:
+                raise InvalidIR(f"{type(self).__name__} over {[k.dtype for k in kids]}")
         return first
 
 
-def _union(kids: list[Expr]) -> frozenset[int]:
+def _union(kids: tuple[Expr, ...]) -> frozenset[int]:
     if not kids:
         return frozenset()
-    first = kids[0].axes
-    rest = [k.axes for k in kids[1:] if not k.axes <= first]
-    return first.union(*rest) if rest else first
+    found = kids[0].axes
+    for kid in kids[1:]:
+        if not kid.axes <= found:
+            found |= kid.axes
+    return found
 
 
 class Const(Expr):
     """A literal of type `kind`."""
 
     __slots__ = ("kind", "value")
+    _literal: ClassVar[bool] = True
     value: int | float | bool
     kind: DType
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         wanted = bool if self.kind.is_bool else float if self.kind.is_float else int
         if type(self.value) is not wanted:
             raise InvalidIR(f"Const {self.value!r} of type {self.kind}")
@@ -116,7 +122,7 @@ class Take(Expr):
     source: Value
     indices: tuple[Expr, ...]
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         if len(kids) != len(self.source.shape):
             raise InvalidIR(f"read of {self.source} with {len(kids)} indices")
         if any(k.dtype != int64 for k in kids):
@@ -159,7 +165,7 @@ class Div(Binary):
     left: Expr
     right: Expr
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         found = super().typed(kids)
         if not found.is_float:
             raise InvalidIR(f"Div of {found}")
@@ -189,7 +195,7 @@ class Less(Binary):
     left: Expr
     right: Expr
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         super().typed(kids)
         return bool_
 
@@ -201,7 +207,7 @@ class Equal(Binary):
     left: Expr
     right: Expr
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         super().typed(kids)
         return bool_
 
@@ -266,7 +272,7 @@ class If(Expr):
     then: Expr
     otherwise: Expr
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         if not kids[0].dtype.is_bool:
             raise InvalidIR(f"If on {kids[0].dtype}")
         return super().typed(kids[1:])
@@ -279,7 +285,7 @@ class Cast(Expr):
     value: Expr
     to: DType
 
-    def typed(self, kids: list[Expr]) -> DType:
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
         return self.to
 
 

@@ -18,24 +18,28 @@ class Node:
 
     __slots__ = ("__weakref__", "children")
     __match_args__: ClassVar[tuple[str, ...]] = ()
+    # Whether a field may hold a number, which equality alone does not tell from another type's.
+    _literal: ClassVar[bool] = False
     children: tuple[Node, ...]
     _interned: ClassVar[dict[tuple[Any, ...], weakref.ref[Node]]] = {}
 
     def __init_subclass__(cls, family: bool = False) -> None:
         if not family:
-            cls.__match_args__ += tuple(inspect.get_annotations(cls))  # type: ignore[misc]
+            own = (name for name in inspect.get_annotations(cls) if name[0] != "_")
+            cls.__match_args__ += tuple(own)  # type: ignore[misc]
 
     def __new__(cls, *args: Any) -> Self:
-        key = (cls, *map(_identity, args))
+        key = (cls, *map(_identity, args)) if cls._literal else (cls, *args)
         ref = Node._interned.get(key)
         if ref is not None and (found := ref()) is not None:
             return cast(Self, found)
         if len(args) != len(cls.__match_args__):
             raise TypeError(f"{cls.__name__} takes {cls.__match_args__}, got {len(args)} values")
         node = super().__new__(cls)
+        assign = object.__setattr__
         for name, value in zip(cls.__match_args__, args, strict=True):
-            object.__setattr__(node, name, value)
-        object.__setattr__(node, "children", tuple(_nodes(args)))
+            assign(node, name, value)
+        assign(node, "children", tuple(_nodes(args)))
         node.derive()
         Node._interned[key] = weakref.ref(node, _Forget(key))
         return node

@@ -1,0 +1,118 @@
+"""Groups become kernels: outer axes bound, cross-kernel values given buffers, reads redirected."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pullback.fuse.groups import FINISH, Class, Group, stored
+from pullback.fuse.problem import Problem
+from pullback.ir.expr import Expr, Extent, Take
+from pullback.ir.graph import Accumulate, Definition, Form, Value, Variable, replace_reads
+from pullback.ir.kernel import Kernel, Stage
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Builds kernels from groups; `buffers` are the variables that carry values between them."""
+
+    problem: Problem
+    buffers: dict[int, Variable] = field(default_factory=dict)
+    number: dict[Value, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.number = {v: n for n, v in enumerate(self.problem.values)}
+
+    def buffer(self, node: int) -> Variable:
+        """The assigned variable of a node, or its temporary."""
+        found = self.buffers.get(node)
+        if found is None:
+            definition = self.problem.definition(node)
+            target = self.problem.target.get(node)
+            assigned = None if target is None else self.problem.values[target]
+            found = (
+                assigned
+                if isinstance(assigned, Variable)
+                else Variable(
+                    definition.name, definition.shape, definition.dtype, definition.origin
+                )
+            )
+            self.buffers[node] = found
+        return found
+
+    def kernel(self, group: Group, outer: tuple[Class, ...], reasons: tuple[str, ...]) -> Kernel:
+        """One launch over the chosen classes."""
+        outside = set(stored(self.problem, group))
+        number = {self.problem.definition(s): s for s in group.stages}
+        stages: list[Stage] = []
+        finish: list[Stage] = []
+        for s in group.stages:
+            last = any(c[s] == FINISH for c in outer)
+            axes = tuple(None if last else c[s] for c in outer)
+            store = self.buffer(s) if s in outside else None
+            redirect = _Redirect(self, number)
+            body, form = redirect.apply(self.problem, s)
+            stage = Stage(self.problem.definition(s), form, body, axes, store)
+            (finish if last else stages).append(stage)
+        extents = tuple(self._extent(group, c) for c in outer)
+        names = [self.problem.name(n) for n in group.nodes]
+        name = names[-1] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+        return Kernel(name, extents, tuple(stages), tuple(finish), reasons)
+
+    def _extent(self, group: Group, one: Class) -> Extent:
+        for stage in group.stages:
+            axis = one[stage]
+            if axis is not None and axis != FINISH:
+                return self.problem.definition(stage).extents[axis]
+        raise AssertionError("a class without an axis")
+
+
+@dataclass(slots=True)
+class _Redirect:
+    """Reads of values made by other kernels become reads of their buffers."""
+
+    emitter: Emitter
+    local: Mapping[Definition, int]
+
+    def apply(self, problem: Problem, stage: int) -> tuple[Expr, Form]:
+        definition = problem.definition(stage)
+        body, form = problem.scene.bodies[definition], problem.scene.forms[definition]
+        if all(self._stays(problem.values[source]) for source, _ in problem.reads[stage]):
+            return body, form
+        body = replace_reads(body, self.change)
+        if isinstance(form, Accumulate):
+            form = replace(form, at=tuple(replace_reads(a, self.change) for a in form.at))
+        return body, form
+
+    def _stays(self, value: Value) -> bool:
+        return isinstance(value, Variable) or value in self.local
+
+    def change(self, take: Take) -> Expr | None:
+        if self._stays(take.source):
+            return None
+        return Take(self.emitter.buffer(self.emitter.number[take.source]), take.indices)
+
+
+def launch_order(problem: Problem, groups: list[Group]) -> list[Group]:
+    """Every group after those it needs; of those ready, the one made first."""
+    home = {n: g for g, group in enumerate(groups) for n in group.nodes}
+    waits = [0] * len(groups)
+    after: list[list[int]] = [[] for _ in groups]
+    for g, group in enumerate(groups):
+        needed = {home[b] for n in group.nodes for b in problem.before[n]} - {g}
+        waits[g] = len(needed)
+        for above in sorted(needed):
+            after[above].append(g)
+    ready = [(groups[g].nodes[0], g) for g, count in enumerate(waits) if count == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, g = heapq.heappop(ready)
+        order.append(groups[g])
+        for h in after[g]:
+            waits[h] -= 1
+            if waits[h] == 0:
+                heapq.heappush(ready, (groups[h].nodes[0], h))
+    assert len(order) == len(groups), "a group needs itself"
+    return order

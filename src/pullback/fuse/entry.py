@@ -1,0 +1,74 @@
+"""Fusion: definitions are grouped into kernels, one launch each."""
+
+from __future__ import annotations
+
+from pullback.fuse.emit import Emitter, launch_order
+from pullback.fuse.facts import study
+from pullback.fuse.groups import Class, Group, single
+from pullback.fuse.inline import Role, Scene, inline
+from pullback.fuse.problem import Order, Problem, build, closures, reads_itself_safely
+from pullback.ir.expr import Expr
+from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
+from pullback.ir.kernel import Kernel
+from pullback.ir.target import Target
+
+
+def fuse(graph: Graph, target: Target) -> list[Kernel]:
+    """Kernels of a simultaneous assignment, in launch order.
+
+    ``z = sum[k] x * w; y = max(z + b, 0)  ->  one kernel: z in registers, y stored``
+    Values that cross kernels become fresh variables named after their definitions.
+    """
+    outputs = _outputs(graph)
+    scene = inline(list(outputs), _same)
+    problem = build(scene, _targets(scene, outputs))
+    groups = [single(problem, n) for n in problem.nodes]
+    emitter = Emitter(problem)
+    return [emitter.kernel(g, _choose(problem, g), ()) for g in launch_order(problem, groups)]
+
+
+def _same(body: Expr) -> Expr:
+    return body
+
+
+def _choose(problem: Problem, group: Group) -> tuple[Class, ...]:
+    return group.classes[:1]
+
+
+def _outputs(graph: Graph) -> dict[Definition, Variable]:
+    """What is computed for each variable; a variable or a shared value on the right is a copy."""
+    found: dict[Definition, Variable] = {}
+    for variable, value in graph.assigns:
+        if value is variable:
+            continue
+        if isinstance(value, Variable) or value in found:
+            value = copy_of(value, variable.name)
+        found[value] = variable
+    return found
+
+
+def copy_of(value: Value, name: str) -> Definition:
+    """``name[i] = value[i]``"""
+    return define(name, value.shape, lambda *i: read(value, *i))
+
+
+def _targets(scene: Scene, outputs: dict[Definition, Variable]) -> dict[Definition, Variable]:
+    """Who stores into which variable: the value's own node where that is safe, else a late copy."""
+    closure = closures(scene)
+    order = Order(scene, closure)
+    found: dict[Definition, Variable] = {}
+    for definition, variable in outputs.items():
+        safe = reads_itself_safely(scene, closure[definition], definition, variable)
+        if safe and order.overwrites(definition, variable):
+            found[definition] = variable
+            continue
+        late = copy_of(definition, variable.name)
+        scene.order.append(late)
+        scene.roles[late] = Role.NODE
+        scene.bodies[late] = late.body
+        scene.forms[late] = late.form
+        scene.facts[late] = study(late.body, late.form)
+        order.append(scene, late)
+        order.overwrites(late, variable)
+        found[late] = variable
+    return found

@@ -1,0 +1,155 @@
+"""What fusion needs to know of a definition: its accesses, its work, whether it is a view.
+
+Work is counted in *weighted scalar operations* a point: 1 for an addition, more for what takes a
+sequence of instructions. Index arithmetic counts only where it divides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pullback.ir import expr as E
+from pullback.ir.dtype import int64
+from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, upper
+from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Scan, Value
+from pullback.ir.node import walk
+
+FREE: tuple[type[Expr], ...] = (Const, Axis, Size, Take)
+FLOPS: dict[type[Expr], int] = {
+    E.Div: 4,
+    E.FloorDiv: 4,
+    E.Mod: 4,
+    E.Exp: 10,
+    E.Log: 12,
+    E.Sqrt: 6,
+    E.Sin: 16,
+}
+HARD: tuple[type[Expr], ...] = (E.Exp, E.Log, E.Sqrt, E.Sin)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One read of `source`: `bind[p]` is the reader's axis that *is* index `p`, else None."""
+
+    source: Value
+    bind: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFacts:
+    """A body's accesses, weighted operations a point, node count and transcendental use."""
+
+    accesses: tuple[Access, ...]
+    flops: int
+    nodes: int
+    hard: bool
+
+
+def elements(shape: Iterable[Extent]) -> int:
+    """Elements of a shape at its upper bounds."""
+    return math.prod(upper(e) for e in shape)
+
+
+def roots(body: Expr, form: Form) -> tuple[Expr, ...]:
+    """The body and, of an accumulating write, the target indices."""
+    return (body, *form.at) if isinstance(form, Accumulate) else (body,)
+
+
+def points(definition: Definition) -> int:
+    """How often the body is evaluated, at the upper bounds."""
+    return elements(definition.extents)
+
+
+def access(take: Take) -> Access:
+    """The access pattern of a read. ``x[i, j+1] -> (x, (0, None))``"""
+    shape = take.source.shape
+    return Access(take.source, tuple(map(_exact, take.indices, shape)))
+
+
+def _exact(index: Expr, extent: Extent) -> int | None:
+    same = isinstance(index, Axis) and index.extent == extent
+    return index.number if same and isinstance(index, Axis) else None
+
+
+def study(body: Expr, form: Form) -> BodyFacts:
+    """One walk over a body (and write indices)."""
+    found: dict[Access, None] = {}
+    flops = nodes = 0
+    hard = False
+    for node in walk(roots(body, form)):
+        nodes += 1
+        if isinstance(node, Take):
+            found[access(node)] = None
+        elif isinstance(node, Expr) and not isinstance(node, FREE):
+            flops += _weight(node)
+            hard = hard or isinstance(node, HARD)
+    return BodyFacts(tuple(found), flops, nodes, hard)
+
+
+def compose(facts: BodyFacts, inlined: dict[Definition, BodyFacts]) -> BodyFacts:
+    """The facts after substituting sources at their own coordinates, without a walk."""
+    found: dict[Access, None] = {}
+    for item in facts.accesses:
+        if isinstance(item.source, Definition) and item.source in inlined:
+            found.update(dict.fromkeys(inlined[item.source].accesses))
+        else:
+            found[item] = None
+    parts = list(inlined.values())
+    return BodyFacts(
+        tuple(found),
+        facts.flops + sum(p.flops for p in parts),
+        facts.nodes + sum(p.nodes for p in parts),
+        facts.hard or any(p.hard for p in parts),
+    )
+
+
+def _weight(node: Expr) -> int:
+    cost = FLOPS.get(type(node), 1)
+    return 0 if cost == 1 and node.dtype == int64 else cost
+
+
+def is_view(body: Expr) -> bool:
+    """Whether a body only moves elements. ``i < n ? x[i] : y[i - n]`` does; ``x[i] + 1`` not."""
+    stack = [body]
+    seen: set[Expr] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, If):
+            if any(isinstance(n, Take) for n in walk(node.condition)):
+                return False
+            stack += (node.then, node.otherwise)
+        elif not isinstance(node, FREE):
+            return False
+    return True
+
+
+def split_axes(definition: Definition, form: Form) -> tuple[int, ...]:
+    """Output axes whose coordinates are independent: candidates for outer axes."""
+    rank = len(definition.shape)
+    if isinstance(form, Scan):
+        return tuple(a for a in range(rank) if a != form.axis)
+    if isinstance(form, Accumulate):
+        exact = (_exact(at, e) for at, e in zip(form.at, definition.shape, strict=True))
+        return tuple(a for a in exact if a is not None)
+    return tuple(range(rank))
+
+
+def reduced_axes(definition: Definition, form: Form) -> tuple[int, ...]:
+    """Numbers of the axes that a reduction sums over."""
+    rank = len(definition.shape)
+    return tuple(range(rank, rank + len(form.over))) if isinstance(form, Reduce) else ()
+
+
+def is_identity(bind: tuple[int | None, ...], rank: int) -> bool:
+    """Whether an access reads exactly the reader's own output coordinates."""
+    return bind == tuple(range(rank))
+
+
+def is_permutation(bind: tuple[int | None, ...]) -> bool:
+    """Whether every index is an axis of its own."""
+    return None not in bind and len(set(bind)) == len(bind)

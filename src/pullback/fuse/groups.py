@@ -1,0 +1,205 @@
+"""Groups: nodes that run in one launch, with their candidate outer axes.
+
+A *class* is one candidate outer axis: it gives every stage its own axis, None where the stage does
+not have it (each tile computes it again), or FINISH where it runs once after the partials of that
+class are combined. Any set of classes that agree is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from pullback.fuse.facts import reduced_axes, split_axes
+from pullback.fuse.problem import Bind, Problem
+
+FINISH = -1
+# Elements of a result that may be summed privately per chunk, and of what runs once after it.
+PARTIAL_ELEMENTS = 2048
+FINISH_POINTS = 8192
+
+Class = dict[int, int | None]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Group:
+    """`nodes` and `stages` by rank; `external`: source -> reads by (stage, bind)."""
+
+    nodes: tuple[int, ...]
+    stages: tuple[int, ...]
+    classes: tuple[Class, ...]
+    external: dict[int, tuple[tuple[int, Bind], ...]]
+
+
+def stored(problem: Problem, group: Group) -> list[int]:
+    """Nodes of a group that need a buffer: assigned, or read elsewhere."""
+    mine = set(group.nodes)
+    return [
+        n
+        for n in group.nodes
+        if n in problem.target or not mine.issuperset(problem.readers.get(n, ()))
+    ]
+
+
+def single(problem: Problem, node: int) -> Group:
+    """The group of one node."""
+    definition, form = problem.definition(node), problem.form(node)
+    axes = split_axes(definition, form)
+    if problem.sizes[node] <= PARTIAL_ELEMENTS:
+        axes += reduced_axes(definition, form)
+    stages = problem.closure[node]
+    found = (_spread(problem, node, stages, axis) for axis in axes)
+    classes = tuple(c for c in found if c is not None)
+    return Group((node,), stages, classes, _external(problem, (node,), stages))
+
+
+def _spread(problem: Problem, node: int, stages: tuple[int, ...], axis: int) -> Class | None:
+    """One axis of a node carried down to the stages that it needs."""
+    wanted: dict[int, list[int | None]] = {node: [axis]}
+    found: Class = {}
+    target = problem.target.get(node)
+    partial = axis >= len(problem.definition(node).shape)
+    for stage in reversed(stages):
+        hopes = wanted[stage]
+        mine = hopes[0] if all(h == hopes[0] for h in hopes) else None
+        found[stage] = mine
+        for source, bind in problem.reads[stage]:
+            if source == target and not partial and (mine is None or bind[axis] != mine):
+                return None
+            if source in stages:
+                split = split_axes(problem.definition(source), problem.form(source))
+                at = bind.index(mine) if mine is not None and mine in bind else None
+                wanted.setdefault(source, []).append(at if at in split else None)
+    return found
+
+
+def _external(
+    problem: Problem, nodes: tuple[int, ...], stages: tuple[int, ...]
+) -> dict[int, tuple[tuple[int, Bind], ...]]:
+    found: dict[int, list[tuple[int, Bind]]] = {}
+    count = len(problem.reads)
+    for stage in stages:
+        for source, bind in problem.reads[stage]:
+            if source >= count or (problem.is_node[source] and source not in nodes):
+                found.setdefault(source, []).append((stage, bind))
+    return {source: tuple(uses) for source, uses in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`stage` reads what `maker` makes or overwrites, at `bind`; `forward`: maker is in `a`."""
+
+    maker: int
+    stage: int
+    bind: Bind
+    forward: bool
+    overwrites: bool
+
+
+def _edges(problem: Problem, a: Group, b: Group) -> list[Edge]:
+    edges = []
+    for one, two, forward in ((a, b, True), (b, a, False)):
+        for maker in one.nodes:
+            for stage, bind in two.external.get(maker, ()):
+                edges.append(Edge(maker, stage, bind, forward, False))
+            target = problem.target.get(maker, -1)
+            for stage, bind in two.external.get(target, ()):
+                edges.append(Edge(maker, stage, bind, forward, True))
+    return edges
+
+
+def _agrees(problem: Problem, edge: Edge, maker: Class, reader: Class) -> bool:
+    """Whether one read stays at the maker's coordinates in a class."""
+    made, read = maker[edge.maker], reader[edge.stage]
+    partial = made is not None and made >= len(problem.definition(edge.maker).shape)
+    if edge.overwrites:
+        if partial or made == FINISH:
+            return read != FINISH or made == FINISH
+        return read is not None and made is not None and edge.bind[made] == read
+    if partial or made == FINISH:
+        return read == FINISH
+    return read is not None and read >= 0 and made is not None and edge.bind[made] == read
+
+
+def _local_overwrite(problem: Problem, edge: Edge) -> bool:
+    """Whether an overwrite could meet a map that reads another element in its tile."""
+    if not edge.overwrites or not problem.is_map(edge.stage):
+        return False
+    return edge.bind != tuple(range(len(problem.definition(edge.maker).shape)))
+
+
+def merge(problem: Problem, a: Group, b: Group, why: list[Edge] | None = None) -> Group | None:
+    """One group out of two: only the classes survive on which all cross reads agree.
+
+    Where none does, only tiny groups may still join: they run as one tile.
+    """
+    edges = _edges(problem, a, b)
+    clash = next((e for e in edges if _local_overwrite(problem, e)), None)
+    if clash is not None:
+        _note(why, clash)
+        return None
+    shared = [s for s in a.stages if s in b.stages]
+    classes: list[Class] = []
+    for ca, cb in _pairs(problem, a, b, bool(edges)):
+        if any(ca[s] != cb[s] for s in shared):
+            continue
+        failed = next((e for e in edges if not _agrees(problem, e, *_sides(e, ca, cb))), None)
+        if failed is not None:
+            _note(why, failed)
+        elif edges or any(ca[s] is not None for s in shared) or _linked(a, b, ca, cb):
+            classes.append({**ca, **cb})
+    if not classes and not (edges and is_tiny(problem, a) and is_tiny(problem, b)):
+        return None
+    nodes = tuple(sorted(a.nodes + b.nodes))
+    stages = tuple(sorted({*a.stages, *b.stages}))
+    return Group(nodes, stages, tuple(classes), _external(problem, nodes, stages))
+
+
+def is_tiny(problem: Problem, group: Group) -> bool:
+    """Whether a group is so little work that it may run on one thread."""
+    return sum(problem.points[s] for s in group.stages) <= FINISH_POINTS
+
+
+def _note(why: list[Edge] | None, edge: Edge) -> None:
+    if why is not None:
+        why.append(edge)
+
+
+def _sides(edge: Edge, ca: Class, cb: Class) -> tuple[Class, Class]:
+    return (ca, cb) if edge.forward else (cb, ca)
+
+
+def _pairs(problem: Problem, a: Group, b: Group, dependent: bool) -> Iterator[tuple[Class, Class]]:
+    """Classes to try together; a small group may also run once at the end."""
+    yield from product(a.classes, b.classes)
+    last: Class
+    if dependent and is_tiny(problem, b):
+        last = dict.fromkeys(b.stages, FINISH)
+        yield from ((ca, last) for ca in a.classes if _has_partial(problem, a, ca))
+    if dependent and is_tiny(problem, a):
+        last = dict.fromkeys(a.stages, FINISH)
+        yield from ((last, cb) for cb in b.classes if _has_partial(problem, b, cb))
+
+
+def _has_partial(problem: Problem, group: Group, one: Class) -> bool:
+    return any(is_partial(problem, n, one) for n in group.nodes)
+
+
+def is_partial(problem: Problem, stage: int, one: Class) -> bool:
+    """Whether a class spreads a stage's reduced axis over tiles."""
+    axis = one[stage]
+    return axis is not None and axis >= len(problem.definition(stage).shape)
+
+
+def _linked(a: Group, b: Group, ca: Class, cb: Class) -> bool:
+    """Whether both read one value at the same outer coordinate: a reason to join, not a duty."""
+    for source, uses in a.external.items():
+        for other, theirs in b.external.get(source, ()):
+            at = cb[other]
+            if at is None or at < 0 or at not in theirs:
+                continue
+            place = theirs.index(at)
+            if any(bind[place] is not None and bind[place] == ca[s] for s, bind in uses):
+                return True
+    return False

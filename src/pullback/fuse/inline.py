@@ -1,0 +1,253 @@
+"""Which definitions vanish into their readers, which are computed again, which may be stored.
+
+*View*: only moves elements; always substituted. *Inline*: cheap, or read once by a map;
+substituted. *Stage*: never stored; a stage of every kernel that needs it. *Node*: may get a buffer.
+``v[i] = x[i+1]; y[i] = v[i] * 2  ->  y[i] = x[i+1] * 2``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from pullback.fuse.facts import (
+    BodyFacts,
+    compose,
+    elements,
+    is_permutation,
+    is_view,
+    points,
+    study,
+)
+from pullback.ir.expr import Axis, Expr, Take
+from pullback.ir.graph import (
+    Accumulate,
+    Definition,
+    Form,
+    Keep,
+    Map,
+    Value,
+    replace_reads,
+    substitute,
+    topological,
+)
+
+Simplify = Callable[[Expr], Expr]
+# Bodies beyond this many nodes take longer to compile than a buffer costs.
+BODY_NODES = 400
+VIEW_NODES = 4000
+# A recomputed value of at most this many weighted operations costs less than a load from L2.
+CHEAP_FLOPS = 4
+# Recomputed stages in a row, so that a kernel keeps room within its 32.
+CHAIN_STAGES = 10
+
+
+class Role(Enum):
+    INLINE = "inline"
+    STAGE = "stage"
+    NODE = "node"
+
+
+@dataclass(slots=True)
+class Scene:
+    """A graph after inlining: live definitions with their new bodies and roles."""
+
+    order: list[Definition]
+    roles: dict[Definition, Role] = field(default_factory=dict)
+    bodies: dict[Definition, Expr] = field(default_factory=dict)
+    forms: dict[Definition, Form] = field(default_factory=dict)
+    facts: dict[Definition, BodyFacts] = field(default_factory=dict)
+
+
+def inline(outputs: list[Definition], simplify: Simplify) -> Scene:
+    """Views first, then what is cheaper to compute than to load."""
+    scene = Scene(topological(outputs))
+    fixed = set(outputs)
+    for definition in scene.order:
+        _rewrite(scene, definition, simplify)
+        moves = definition not in fixed and isinstance(definition.form, Map)
+        moves = moves and definition.keep is not Keep.ALWAYS
+        moves = moves and scene.facts[definition].nodes <= VIEW_NODES
+        view = moves and is_view(scene.bodies[definition])
+        scene.roles[definition] = Role.INLINE if view else Role.NODE
+    scene.order = live(scene, outputs)
+    users = readers(scene)
+    leaves: dict[Definition, dict[Value, None]] = {}
+    chain: dict[Definition, int] = {}
+    for definition in scene.order:
+        _rewrite(scene, definition, simplify)
+        below = _leaves(scene, definition, leaves)
+        above = users.get(definition, [])
+        depth = 1 + sum(chain[s] for s in _stages(scene, definition))
+        role = Role.NODE if definition in fixed else _role(scene, definition, below, above, depth)
+        scene.roles[definition] = role
+        leaves[definition] = below
+        chain[definition] = depth if role is Role.STAGE else 0
+    scene.order = live(scene, outputs)
+    return scene
+
+
+def live(scene: Scene, outputs: list[Definition]) -> list[Definition]:
+    """What the outputs still read, in the old order."""
+    found = set(outputs)
+    for definition in reversed(scene.order):
+        if definition in found:
+            found.update(
+                a.source
+                for a in scene.facts[definition].accesses
+                if isinstance(a.source, Definition)
+            )
+    return [d for d in scene.order if d in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One access to a definition by `user`."""
+
+    user: Definition
+    bind: tuple[int | None, ...]
+
+
+def readers(scene: Scene) -> dict[Definition, list[Use]]:
+    """Who reads each definition, in order."""
+    found: dict[Definition, list[Use]] = {}
+    for user in scene.order:
+        for access in scene.facts[user].accesses:
+            if isinstance(access.source, Definition):
+                found.setdefault(access.source, []).append(Use(user, access.bind))
+    return found
+
+
+def _rewrite(scene: Scene, definition: Definition, simplify: Simplify) -> None:
+    """Substitute the sources that vanish."""
+    body = scene.bodies.get(definition, definition.body)
+    form = scene.forms.get(definition, definition.form)
+    facts = scene.facts.get(definition) or study(body, form)
+    sources = dict.fromkeys(a.source for a in facts.accesses)
+    inlined = [s for s in sources if isinstance(s, Definition) and _vanishes(scene, s)]
+    if inlined:
+        reader = _Reader(scene)
+        body = reader.apply(body)
+        if isinstance(form, Accumulate):
+            form = replace(form, at=tuple(map(reader.apply, form.at)))
+        if reader.moved:
+            body = simplify(body)
+            facts = study(body, form)
+        else:
+            facts = compose(facts, {s: scene.facts[s] for s in inlined})
+    scene.bodies[definition] = body
+    scene.forms[definition] = form
+    scene.facts[definition] = facts
+
+
+def _vanishes(scene: Scene, definition: Definition) -> bool:
+    return scene.roles.get(definition) is Role.INLINE
+
+
+class _Reader:
+    """Replaces reads of inlined definitions by their bodies."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.moved = False
+
+    def apply(self, root: Expr) -> Expr:
+        return replace_reads(root, self.change)
+
+    def change(self, take: Take) -> Expr | None:
+        source = take.source
+        if not isinstance(source, Definition) or not _vanishes(self.scene, source):
+            return None
+        body = self.scene.bodies[source]
+        moves = {
+            n: index
+            for n, index in enumerate(take.indices)
+            if index is not Axis(n, source.shape[n])
+        }
+        if not moves or not body.axes & moves.keys():
+            return body
+        self.moved = True
+        return substitute(body, moves)
+
+
+def _stages(scene: Scene, definition: Definition) -> list[Definition]:
+    """Recomputed definitions that this one reads."""
+    sources = dict.fromkeys(a.source for a in scene.facts[definition].accesses)
+    return [s for s in sources if isinstance(s, Definition) and scene.roles.get(s) is Role.STAGE]
+
+
+def _leaves(
+    scene: Scene, definition: Definition, known: dict[Definition, dict[Value, None]]
+) -> dict[Value, None]:
+    """Stored values that computing this definition again would read."""
+    found: dict[Value, None] = {}
+    for access in scene.facts[definition].accesses:
+        source = access.source
+        if isinstance(source, Definition) and scene.roles[source] is Role.STAGE:
+            found.update(known[source])
+        else:
+            found[source] = None
+    return found
+
+
+def _role(
+    scene: Scene,
+    definition: Definition,
+    leaves: dict[Value, None],
+    uses: list[Use],
+    depth: int,
+) -> Role:
+    """The cheapest honest place for a definition that is not assigned."""
+    facts = scene.facts[definition]
+    form = scene.forms[definition]
+    never = definition.keep is Keep.NEVER
+    if definition.keep is Keep.ALWAYS or isinstance(form, Accumulate):
+        return Role.NODE
+    size = elements(definition.shape)
+    big = sum(elements(leaf.shape) >= size for leaf in leaves)
+    small = facts.nodes <= BODY_NODES
+    if isinstance(form, Map) and small and _substitutes(facts, definition, uses, big, never):
+        heavy = not never and any(_reduces(scene, s) for s in _stages(scene, definition))
+        if not heavy or _is_epilogue(scene, definition, uses):
+            return Role.INLINE
+    if never:
+        return Role.STAGE
+    if depth > CHAIN_STAGES or any(_reduces(scene, s) for s in _stages(scene, definition)):
+        return Role.NODE
+    exact = all(is_permutation(use.bind) for use in uses)
+    if not isinstance(form, Map):
+        return Role.STAGE if _is_epilogue(scene, definition, uses) else Role.NODE
+    once = len({use.user for use in uses}) == 1
+    return Role.STAGE if (exact and (once or big <= 1)) or big == 0 else Role.NODE
+
+
+def _substitutes(
+    facts: BodyFacts, definition: Definition, uses: list[Use], big: int, never: bool
+) -> bool:
+    """Whether substitution costs neither memory traffic nor noticeable work."""
+    size = elements(definition.shape)
+    if len(uses) == 1 and points(uses[0].user) <= size:
+        return True
+    return facts.flops <= CHEAP_FLOPS and not facts.hard and (big <= 1 or never)
+
+
+def _reduces(scene: Scene, definition: Definition) -> bool:
+    """Whether recomputing a stage repeats a reduction."""
+    stack = [definition]
+    while stack:
+        stage = stack.pop()
+        if not isinstance(scene.forms[stage], Map):
+            return True
+        stack += _stages(scene, stage)
+    return False
+
+
+def _is_epilogue(scene: Scene, definition: Definition, uses: list[Use]) -> bool:
+    """One map of the same size reads it, element by element: bias, activation, residual, update."""
+    if len({use.user for use in uses}) != 1:
+        return False
+    user = uses[0].user
+    same = points(user) == elements(definition.shape)
+    exact = all(is_permutation(use.bind) for use in uses)
+    return same and exact and isinstance(scene.forms[user], Map)

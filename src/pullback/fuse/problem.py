@@ -1,0 +1,215 @@
+"""The grouping problem: nodes, what each needs, who reads what, who must run before whom.
+
+Values are numbered: definitions by rank (sources first, and every reader of a variable before
+the node that overwrites it), then variables. A node's *closure* is itself and the stages that are
+computed again for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from pullback.fuse.facts import elements, is_identity, points
+from pullback.fuse.inline import Role, Scene
+from pullback.ir.graph import Definition, Form, Map, Value, Variable
+
+Bind = tuple[int | None, ...]
+Reads = tuple[tuple[int, Bind], ...]
+
+
+@dataclass(slots=True)
+class Problem:
+    """`values[i]` is a definition for ``i < len(reads)``, else a variable."""
+
+    scene: Scene
+    values: list[Value]
+    reads: list[Reads]
+    nodes: tuple[int, ...]
+    closure: dict[int, tuple[int, ...]]
+    target: dict[int, int]
+    readers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    before: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=list)
+    points: list[int] = field(default_factory=list)
+    is_node: list[bool] = field(default_factory=list)
+
+    def definition(self, number: int) -> Definition:
+        value = self.values[number]
+        assert isinstance(value, Definition)
+        return value
+
+    def form(self, number: int) -> Form:
+        return self.scene.forms[self.definition(number)]
+
+    def is_map(self, number: int) -> bool:
+        return isinstance(self.form(number), Map)
+
+    def name(self, number: int) -> str:
+        return self.values[number].name
+
+
+def closures(scene: Scene) -> dict[Definition, tuple[Definition, ...]]:
+    """Each node with the stages it needs, in definition order."""
+    rank = {d: n for n, d in enumerate(scene.order)}
+    found: dict[Definition, tuple[Definition, ...]] = {}
+    for node in scene.order:
+        if scene.roles[node] is not Role.NODE:
+            continue
+        needed = {node}
+        stack = [node]
+        while stack:
+            for access in scene.facts[stack.pop()].accesses:
+                source = access.source
+                if source in needed or not isinstance(source, Definition):
+                    continue
+                if scene.roles[source] is Role.STAGE:
+                    needed.add(source)
+                    stack.append(source)
+        found[node] = tuple(sorted(needed, key=rank.__getitem__))
+    return found
+
+
+class Order:
+    """Who must run before whom among nodes, as bit sets; refuses what would close a cycle."""
+
+    def __init__(self, scene: Scene, closure: dict[Definition, tuple[Definition, ...]]) -> None:
+        self.number = {node: n for n, node in enumerate(closure)}
+        self.nodes = list(closure)
+        self.above = [0] * len(self.nodes)
+        self.read_by_nodes: set[int] = set()
+        self.readers: dict[Value, dict[Definition, None]] = {}
+        for node, stages in closure.items():
+            self._relate(scene, node, stages)
+
+    def append(self, scene: Scene, node: Definition) -> None:
+        """One more node, without stages of its own."""
+        self.number[node] = len(self.nodes)
+        self.nodes.append(node)
+        self.above.append(0)
+        self._relate(scene, node, (node,))
+
+    def _relate(self, scene: Scene, node: Definition, stages: tuple[Definition, ...]) -> None:
+        mine = 0
+        for access in (a for s in stages for a in scene.facts[s].accesses):
+            source = access.source
+            above = self.number.get(source) if isinstance(source, Definition) else None
+            if above is not None:
+                mine |= self.above[above] | 1 << above
+                self.read_by_nodes.add(above)
+            if above is not None or isinstance(source, Variable):
+                self.readers.setdefault(source, {})[node] = None
+        self.above[self.number[node]] = mine
+
+    def overwrites(self, node: Definition, variable: Variable) -> bool:
+        """Let `node` run after every other reader of `variable`; False where it cannot."""
+        number = self.number[node]
+        others = [self.number[r] for r in self.readers.get(variable, {}) if r is not node]
+        if any(self.above[r] >> number & 1 for r in others):
+            return False
+        more = 0
+        for reader in others:
+            more |= self.above[reader] | 1 << reader
+        self.above[number] |= more
+        if number in self.read_by_nodes:
+            for n, above in enumerate(self.above):
+                if above >> number & 1:
+                    self.above[n] |= more
+        return True
+
+
+def reads_itself_safely(
+    scene: Scene, closure: tuple[Definition, ...], node: Definition, variable: Variable
+) -> bool:
+    """Whether a node may overwrite what its own stages read: same element, or reduced before."""
+    if not isinstance(scene.forms[node], Map):
+        return all(a.source is not variable for s in closure for a in scene.facts[s].accesses)
+    for stage in closure:
+        for access in scene.facts[stage].accesses:
+            if access.source is not variable:
+                continue
+            same = is_identity(access.bind, len(node.shape))
+            if stage is node and not same:
+                return False
+            if isinstance(scene.forms[stage], Map) and not same:
+                return False
+    return True
+
+
+def build(scene: Scene, target: dict[Definition, Variable]) -> Problem:
+    """Number everything. `target` holds the nodes that store into a variable in place."""
+    closure = closures(scene)
+    ranked = _rank(scene, closure, target)
+    inputs: dict[Value, None] = {}
+    for definition in ranked:
+        for access in scene.facts[definition].accesses:
+            if isinstance(access.source, Variable):
+                inputs[access.source] = None
+    inputs.update(dict.fromkeys(target.values()))
+    values: list[Value] = [*ranked, *inputs]
+    number = {v: n for n, v in enumerate(values)}
+    reads: list[Reads] = [
+        tuple((number[a.source], a.bind) for a in scene.facts[d].accesses) for d in ranked
+    ]
+    numbered = {
+        number[node]: tuple(sorted(number[s] for s in stages)) for node, stages in closure.items()
+    }
+    nodes = tuple(sorted(numbered))
+    problem = Problem(
+        scene, values, reads, nodes, numbered, {number[d]: number[v] for d, v in target.items()}
+    )
+    problem.sizes = [elements(v.shape) for v in values]
+    problem.points = [points(d) for d in ranked]
+    problem.is_node = [scene.roles[d] is Role.NODE for d in ranked]
+    _relate(problem)
+    return problem
+
+
+def _rank(
+    scene: Scene,
+    closure: dict[Definition, tuple[Definition, ...]],
+    target: dict[Definition, Variable],
+) -> list[Definition]:
+    """Definition order, but readers of a variable before the node that overwrites it."""
+    old = {d: n for n, d in enumerate(scene.order)}
+    writer = {v: d for d, v in target.items()}
+    after: list[list[int]] = [[] for _ in scene.order]
+    waits = [0] * len(scene.order)
+    for n, definition in enumerate(scene.order):
+        for source in dict.fromkeys(a.source for a in scene.facts[definition].accesses):
+            if isinstance(source, Definition):
+                after[old[source]].append(n)
+                waits[n] += 1
+            elif source in writer and writer[source] is not definition:
+                after[n].append(old[writer[source]])
+                waits[old[writer[source]]] += 1
+    ready = [n for n, count in enumerate(waits) if count == 0]
+    ranked = []
+    while ready:
+        n = heapq.heappop(ready)
+        ranked.append(scene.order[n])
+        for m in after[n]:
+            waits[m] -= 1
+            if waits[m] == 0:
+                heapq.heappush(ready, m)
+    assert len(ranked) == len(scene.order), "an overwrite closed a cycle"
+    return ranked
+
+
+def _relate(problem: Problem) -> None:
+    """Readers of stored values, and what must run before each node."""
+    readers: dict[int, dict[int, None]] = {}
+    before: dict[int, dict[int, None]] = {n: {} for n in problem.nodes}
+    for node in problem.nodes:
+        for stage in problem.closure[node]:
+            for source, _ in problem.reads[stage]:
+                made = source < len(problem.reads)
+                if made and not problem.is_node[source]:
+                    continue
+                readers.setdefault(source, {})[node] = None
+                if made:
+                    before[node][source] = None
+    for node, variable in problem.target.items():
+        before[node].update((r, None) for r in readers.get(variable, {}) if r != node)
+    problem.readers = {v: tuple(sorted(r)) for v, r in readers.items()}
+    problem.before = {n: tuple(sorted(b)) for n, b in before.items()}

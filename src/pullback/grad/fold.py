@@ -1,0 +1,177 @@
+"""Local folding: the few algebraic steps that keep derivative expressions small.
+
+Constants trail (``(c * x) * y -> (x * y) * c``), so that a product of reads stays a product of
+reads. An adjoint is a `Term`: zero unless every guard holds, and never evaluated outside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Add, And, Cast, Const, Div, Expr, If, Mul, Or, Xor
+
+
+def is_const(e: Expr, value: float) -> bool:
+    """Whether `e` is the literal `value`."""
+    return isinstance(e, Const) and e.value == value
+
+
+def is_zero(e: Expr) -> bool:
+    return is_const(e, 0)
+
+
+def zero(kind: DType) -> Const:
+    return E.const(0, kind)
+
+
+def one(kind: DType) -> Const:
+    return E.const(1, kind)
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """``x + 0 -> x``; literals add."""
+    if is_zero(a):
+        return b
+    if is_zero(b):
+        return a
+    if isinstance(a, Const) and isinstance(b, Const):
+        return E.const(a.value + b.value, a.dtype)
+    return Add(a, b)
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    """``x * 0 -> 0``, ``x * 1 -> x``, ``(x * c) * (y * d) -> (x * y) * (c d)``,
+    ``x * (1 / y) -> x / y``.
+    """
+    x, c = _split(a)
+    y, d = _split(b)
+    factor = c * d
+    if factor == 0:
+        return zero(a.dtype)
+    if x is None or y is None:
+        return scale(x if y is None else y, factor, a.dtype)
+    if isinstance(x, Div) and is_const(x.left, 1):
+        x, y = y, x
+    if isinstance(y, Div) and is_const(y.left, 1):
+        return scale(Div(x, y.right), factor, a.dtype)
+    return scale(Mul(x, y), factor, a.dtype)
+
+
+def scale(e: Expr | None, factor: float, kind: DType) -> Expr:
+    """``e * factor``, the literal last; no `e` is 1."""
+    if e is None:
+        return E.const(factor, kind)
+    return e if factor == 1 else Mul(e, E.const(factor, kind))
+
+
+def div(a: Expr, b: Expr) -> Expr:
+    """``0 / x -> 0``, ``x / 1 -> x``, ``(x * c) / y -> (x / y) * c``."""
+    if is_zero(a) or is_const(b, 1):
+        return a
+    x, c = _split(a)
+    if x is None:
+        return Div(a, b)
+    return scale(Div(x, b), c, a.dtype)
+
+
+def negate(e: Expr) -> Expr:
+    """``-(x * c) -> x * (-c)``."""
+    return mul(e, E.const(-1, e.dtype))
+
+
+def cast(e: Expr, to: DType) -> Expr:
+    """``cast(c) -> c``; a cast to the same type is none."""
+    if e.dtype == to:
+        return e
+    return E.const(e.value, to) if isinstance(e, Const) else Cast(e, to)
+
+
+def _split(e: Expr) -> tuple[Expr | None, float]:
+    """A product as (rest, literal)."""
+    if isinstance(e, Const):
+        return None, e.value
+    if isinstance(e, Mul) and isinstance(e.right, Const):
+        return e.left, e.right.value
+    if isinstance(e, Mul) and isinstance(e.left, Const):
+        return e.right, e.left.value
+    return e, 1
+
+
+def negated(condition: Expr) -> Expr:
+    """``not not c -> c``."""
+    if isinstance(condition, Xor) and is_const(condition.right, 1):
+        return condition.left
+    if isinstance(condition, Const):
+        return E.const(not condition.value, condition.dtype)
+    return E.logical_not(condition)
+
+
+def conjuncts(condition: Expr) -> tuple[Expr, ...]:
+    """``a and (b and c) -> a, b, c``, ``not (a or b) -> not a, not b``; each once, in order."""
+    found: dict[Expr, None] = {}
+    todo = [condition]
+    while todo:
+        c = todo.pop()
+        inner = negated(c)
+        if isinstance(c, And):
+            todo += [c.right, c.left]
+        elif isinstance(c, Xor) and isinstance(inner, Or):
+            todo += [negated(inner.right), negated(inner.left)]
+        elif not is_const(c, 1):
+            found[c] = None
+    return tuple(found)
+
+
+def both(conditions: Iterable[Expr]) -> Expr | None:
+    """The conjunction; None of nothing."""
+    whole: Expr | None = None
+    for c in conditions:
+        whole = c if whole is None else And(whole, c)
+    return whole
+
+
+def guarded(conditions: Iterable[Expr], value: Expr) -> Expr:
+    """``value if all conditions else 0``."""
+    whole = both(conditions)
+    if whole is None or is_zero(value):
+        return value
+    return If(whole, value, zero(value.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An adjoint: `value` where every guard holds, else 0 (and `value` is then not evaluated)."""
+
+    guards: tuple[Expr, ...]
+    value: Expr
+
+    def under(self, condition: Expr) -> Term:
+        """The same, only where `condition` holds."""
+        fresh = tuple(c for c in conjuncts(condition) if c not in self.guards)
+        return Term(self.guards + fresh, self.value)
+
+    def expression(self) -> Expr:
+        return guarded(self.guards, self.value)
+
+
+def sum_of(a: Term, b: Term) -> Term:
+    """``a + b``: shared guards stay outside; of ``c ? x : 0`` and ``c ? 0 : y``, ``c ? x : y``.
+
+    The sum keeps the guard "either", so that a later factor is not evaluated where neither holds.
+    """
+    shared = tuple(g for g in a.guards if g in b.guards)
+    only_a = both(g for g in a.guards if g not in shared)
+    only_b = both(g for g in b.guards if g not in shared)
+    if only_a is None or only_b is None:
+        left = guarded([] if only_a is None else [only_a], a.value)
+        right = guarded([] if only_b is None else [only_b], b.value)
+        return Term(shared, add(left, right))
+    if only_a is negated(only_b):
+        return Term(shared, If(only_a, a.value, b.value))
+    if only_b is negated(only_a):
+        return Term(shared, If(only_b, b.value, a.value))
+    value = add(guarded([only_a], a.value), guarded([only_b], b.value))
+    return Term((*shared, Or(only_a, only_b)), value)

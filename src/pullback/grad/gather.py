@@ -1,0 +1,303 @@
+"""The adjoint of one read: a gather over its inverse where that is cheap, else a scatter.
+
+``c[i] = f(x[A(i)])`` -> ``dx[y] = sum over {i: A(i) = y} of g(i)``. Where the fibre is one point
+the result has no loop; guards stay only where the fibre may be empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from pullback.errors import Origin
+from pullback.grad import fold
+from pullback.grad.fold import Term
+from pullback.grad.invert import Empty, Guard, Solution, Unsolvable, invert
+from pullback.grad.product import Product
+from pullback.grad.system import ONE, Form, System, constant, plus
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take, upper
+from pullback.ir.graph import (
+    SUM,
+    Accumulate,
+    Definition,
+    Keep,
+    Reduce,
+    Value,
+    read,
+    substitute,
+)
+from pullback.ir.node import walk
+from pullback.simplify.affine import make, to_expr
+
+BOUND = 4  # a gather may do this many times the work of the read and of clearing the result
+PIECES = 16  # at most so many affine pieces of one index (clamps: 3 per coordinate)
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """Where element `x` is read: domain axes as expressions over x (axes 0..) and loops."""
+
+    axes: Mapping[int, Expr]
+    over: tuple[Extent, ...]
+    guards: tuple[Expr, ...]
+    trips: int
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a new definition is called and inherits."""
+
+    name: str
+    keep: Keep
+    origin: Origin | None
+
+
+def identity(value: Value) -> Take:
+    """``value[i, j, ..]`` over the value's own axes."""
+    return read(value, *(Axis(n, e) for n, e in enumerate(value.shape)))
+
+
+class Gatherer:
+    """Adjoints of reads; inversions are remembered by map."""
+
+    def __init__(self) -> None:
+        self._memo: dict[tuple[object, ...], Inverse | Empty | None] = {}
+
+    def gather(self, extents: Sequence[Extent], take: Take, term: Term, label: Label) -> list[Expr]:
+        """Summands of the adjoint of `take.source` from one read, over the source's axes.
+
+        `term` is the adjoint of the read over a box of `extents`.
+        """
+        if any(upper(e) == 0 for e in (*extents, *take.source.shape)):
+            return []
+        pieces = split_pieces(take.indices)
+        summands = []
+        for conditions, indices in pieces:
+            part = term
+            for condition in conditions:
+                part = part.under(condition)
+            found = self._piece(tuple(extents), Take(take.source, indices), part, label)
+            summands += [] if found is None else [found]
+        return summands
+
+    def _piece(
+        self, extents: tuple[Extent, ...], take: Take, term: Term, label: Label
+    ) -> Expr | None:
+        affine = tuple(g for g in term.guards if _is_affine(g, extents))
+        inverse = self._inverse(take.source.shape, extents, take.indices, affine)
+        if isinstance(inverse, Empty):
+            return None
+        if inverse is None:
+            return _scatter(extents, take, term, label)
+        data = [n for n, i in enumerate(take.indices) if not _is_affine(i, extents)]
+        loops = range(len(take.source.shape), len(take.source.shape) + len(inverse.over))
+        matches = []
+        for n in data:
+            index = substitute(take.indices[n], inverse.axes)
+            if not index.axes.isdisjoint(loops):
+                return _scatter(extents, take, term, label)
+            matches.append(E.Equal(index, Axis(n, take.source.shape[n])))
+        rest = [substitute(g, inverse.axes) for g in term.guards if g not in affine]
+        guards = (*inverse.guards, *matches, *rest)
+        value = substitute(term.value, inverse.axes)
+        if not inverse.over:
+            return fold.guarded(guards, value)
+        return _summed(take.source.shape, inverse.over, guards, value, label)
+
+    def _inverse(
+        self,
+        shape: tuple[Extent, ...],
+        extents: tuple[Extent, ...],
+        indices: tuple[Expr, ...],
+        guards: tuple[Expr, ...],
+    ) -> Inverse | Empty | None:
+        """The inverse; None where there is none within the bound."""
+        known = tuple(i if _is_affine(i, extents) else None for i in indices)
+        key = (shape, extents, known, guards)
+        if key not in self._memo:
+            self._memo[key] = _find(shape, extents, known, guards)
+        return self._memo[key]
+
+
+def _find(
+    shape: tuple[Extent, ...],
+    extents: tuple[Extent, ...],
+    indices: tuple[Expr | None, ...],
+    guards: tuple[Expr, ...],
+) -> Inverse | Empty | None:
+    system = System(shape, extents)
+    for parameter, index in zip(system.parameters, indices, strict=True):
+        form = None if index is None else system.form(index)
+        if form is not None:
+            system.equations.append(plus(form, {parameter: 1}, -1))
+    for guard in guards:
+        _require(system, guard)
+    try:
+        solution = invert(system)
+    except Unsolvable:
+        return None
+    except Empty as empty:
+        return empty
+    size = prod(upper(e) for e in shape)
+    if solution.trips * size > BOUND * (prod(upper(e) for e in extents) + size):
+        return None
+    return _rendered(solution, shape)
+
+
+def _is_affine(e: Expr, extents: tuple[Extent, ...]) -> bool:
+    """Whether an index or a condition reads as integer forms over the axes."""
+    system = System((), extents)
+    if not e.dtype.is_bool:
+        return system.form(e) is not None
+    return _difference(system, e) is not None
+
+
+def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | None:
+    """``a < b -> (Less, b - a - 1 >= 0)``, ``not a < b -> (Less, a - b >= 0)``, ``a == b``."""
+    inner = fold.negated(condition)
+    opposite = isinstance(inner, Less) and isinstance(condition, E.Xor)
+    found = inner if opposite else condition
+    if not isinstance(found, E.Less | E.Equal) or not found.left.dtype.is_integer:
+        return None
+    left, right = system.form(found.left), system.form(found.right)
+    if left is None or right is None:
+        return None
+    if isinstance(found, E.Equal):
+        return E.Equal, plus(left, right, -1)
+    if opposite:
+        return Less, plus(left, right, -1)
+    return Less, plus(plus(right, left, -1), constant(-1))
+
+
+def _require(system: System, condition: Expr) -> None:
+    found = _difference(system, condition)
+    if found is None:
+        return
+    kind, form = found
+    (system.equations if kind is E.Equal else system.inequalities).append(form)
+
+
+def split_pieces(indices: tuple[Expr, ...]) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
+    """Selects inside an index as pieces: ``x[c ? a : b] -> (c: x[a]), (not c: x[b])``."""
+    done: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = []
+    todo: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = [((), indices)]
+    while todo:
+        conditions, current = todo.pop()
+        place = _select(current)
+        if place is None or len(done) + len(todo) >= PIECES:
+            done.append((conditions, current))
+            continue
+        n, select = place
+        choices = (
+            (fold.negated(select.condition), select.otherwise),
+            (select.condition, select.then),
+        )
+        for condition, branch in choices:
+            changed = (*current[:n], branch, *current[n + 1 :])
+            todo.append(((*conditions, condition), changed))
+    return done
+
+
+def _select(indices: tuple[Expr, ...]) -> tuple[int, If] | None:
+    for n, index in enumerate(indices):
+        if isinstance(index, If) and not _has_data(index.condition):
+            return n, index
+    return None
+
+
+def _has_data(e: Expr) -> bool:
+    return any(isinstance(n, Take) for n in walk(e))
+
+
+def _rendered(solution: Solution, shape: tuple[Extent, ...]) -> Inverse:
+    """The solution as expressions: parameters are axes 0.., loops follow them."""
+    system = solution.system
+    names: dict[int, Expr] = {
+        v: Axis(n, e) for n, (v, e) in enumerate(zip(system.parameters, shape, strict=True))
+    }
+    names |= {v: E.Size(dim) for dim, v in system.dims.items()}
+    for n, loop in enumerate(solution.loops):
+        names[loop.variable] = Axis(len(shape) + n, loop.extent)
+    for v, (inner, divisor, _) in system.floors.items():
+        names[v] = E.FloorDiv(_expression(inner, names), E.index(divisor))
+    axes = {n: _expression(form, names) for n, form in enumerate(solution.axes)}
+    guards = tuple(_condition(g, names) for g in solution.guards)
+    over = tuple(loop.extent for loop in solution.loops)
+    return Inverse(axes, over, guards, solution.trips)
+
+
+def _expression(form: Form, names: Mapping[int, Expr]) -> Expr:
+    """``{x: 2, ONE: 3} -> x * 2 + 3``."""
+    terms = [(names[v], c) for v, c in form.items() if v != ONE]
+    return to_expr(make(terms, form.get(ONE, 0)))
+
+
+def _condition(guard: Guard, names: Mapping[int, Expr]) -> Expr:
+    """``x - 2 >= 0 -> 1 < x``; ``n - x >= 0 -> x < n + 1``."""
+    if guard.kind == "div":
+        remainder = E.Mod(_expression(guard.form, names), E.index(guard.modulus))
+        return E.Equal(remainder, E.index(0))
+    low = {v: -c for v, c in guard.form.items() if c < 0 and v != ONE}
+    high = {v: c for v, c in guard.form.items() if c > 0 and v != ONE}
+    rest = guard.form.get(ONE, 0)
+    if guard.kind == "eq":
+        if not high:
+            low, high, rest = high, low, -rest
+        return E.Equal(_expression(high, names), _expression(plus(low, constant(-rest)), names))
+    if not low:
+        return Less(E.index(-rest - 1), _expression(high, names))
+    return Less(_expression(low, names), _expression(plus(high, constant(rest + 1)), names))
+
+
+def _scatter(extents: tuple[Extent, ...], take: Take, term: Term, label: Label) -> Expr:
+    """``dx = 0; for i: dx[A(i)] += g(i)``; where a guard fails, element 0 gains 0."""
+    at = take.indices
+    if term.guards:
+        whole = fold.both(term.guards)
+        at = tuple(i if whole is None else If(whole, i, E.index(0)) for i in at)
+    form = Accumulate(SUM, extents, at)
+    body = term.expression()
+    shape = take.source.shape
+    name, keep, origin = label.name, label.keep, label.origin
+    return identity(Definition(name, shape, body, form, False, keep, origin))
+
+
+def _summed(
+    shape: tuple[Extent, ...],
+    over: tuple[Extent, ...],
+    guards: tuple[Expr, ...],
+    value: Expr,
+    label: Label,
+) -> Expr:
+    """``sum[t] f(x) g(x, t) -> f(x) * sum[t] g(x, t)``, casts and literals outside too."""
+    loops = frozenset(range(len(shape), len(shape) + len(over)))
+    kind = value.dtype
+    while isinstance(value, E.Cast) and value.value.dtype.bits > value.dtype.bits:
+        value = value.value
+    product = Product.of(value)
+    varying = any(not g.axes.isdisjoint(loops) for g in guards)
+    # Where a guard may fail in every iteration, 0 must not meet an infinite factor.
+    outer, inner = product.literal() if varying else product.split(loops)
+    if inner.trivial and not varying:
+        count = _count(over, value.dtype)
+        return fold.cast(fold.guarded(guards, fold.mul(outer.expression(), count)), kind)
+    body = fold.guarded(guards, value if outer.trivial else inner.expression())
+    name, keep, origin = label.name, label.keep, label.origin
+    form = Reduce(SUM, over)
+    total: Expr = identity(Definition(name, shape, body, form, False, keep, origin))
+    if not outer.trivial:
+        total = fold.mul(total, outer.expression())
+    if outer.above or outer.below:
+        total = fold.guarded(guards, total)
+    return fold.cast(total, kind)
+
+
+def _count(over: tuple[Extent, ...], kind: DType) -> Expr:
+    """The number of iterations, as a float."""
+    total: Expr = fold.one(kind)
+    for extent in over:
+        total = fold.mul(total, fold.cast(E.extent_expr(extent), kind))
+    return total

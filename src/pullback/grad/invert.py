@@ -1,0 +1,264 @@
+"""Solving ``A(v) = x`` for the domain `v`: which points of a box read element `x`.
+
+Mixed radix first (`system`), then unit coefficients, divisibility guards and Euclid steps, then
+each free unknown gets a loop of the smallest trip count that its bounds allow (deskewing: a window
+``x = 2i + k, 0 <= k < 3`` loops twice over `i`, not over all of them), then guards that follow from
+the boxes are dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor, gcd
+from typing import Literal
+
+from pullback.grad.system import ONE, Form, System, constant, plus, replace, times
+from pullback.ir.expr import Extent, upper
+
+Kind = Literal["ge", "eq", "div"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """``form >= 0``, ``form == 0`` or ``form % modulus == 0``."""
+
+    kind: Kind
+    form: Form
+    modulus: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One remaining loop: variable ``0 <= v < extent``."""
+
+    variable: int
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Every domain axis as a form over parameters, loops and floors; the guards that remain."""
+
+    system: System
+    axes: tuple[Form, ...]
+    loops: tuple[Loop, ...]
+    guards: tuple[Guard, ...]
+
+    @property
+    def trips(self) -> int:
+        """Iterations per element, at the upper bound of symbolic extents."""
+        total = 1
+        for loop in self.loops:
+            total *= upper(loop.extent)
+        return total
+
+
+class Unsolvable(Exception):
+    """The map has no finite inverse in this form: an unknown is not bounded."""
+
+
+class Empty(Exception):
+    """No point of the domain satisfies the system."""
+
+
+def invert(system: System) -> Solution:
+    """Solve the equations of `system` for its unknowns.
+
+    Raises: Unsolvable; Empty where nothing reads any element.
+    """
+    return _Solver(system).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """One way to enumerate unknown `v`: ``scale * v >= low``, `trips` values at most."""
+
+    rank: tuple[int, int, int, int, int]
+    v: int
+    scale: int
+    low: Form
+    extent: Extent
+
+
+class _Solver:
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.equations = [dict(e) for e in system.equations]
+        self.inequalities = [dict(e) for e in system.inequalities]
+        self.free = list(system.unknowns)
+        self.known: dict[int, Form] = {}
+        self.guards: list[Guard] = []
+        self.loops: dict[int, Loop] = {}
+
+    def run(self) -> Solution:
+        while self.equations:
+            self._eliminate()
+        while self.free:
+            self._enumerate()
+        for form in self._tight():
+            self._demand(form)
+        axes = tuple(self.known[v] for v in self.system.domain)
+        loops = tuple(self.loops[v] for v in sorted(self.loops))
+        return Solution(self.system, axes, loops, tuple(self.guards))
+
+    def _substitute(self, v: int, by: Form) -> None:
+        self.free.remove(v)
+        self.equations = [replace(e, v, by) for e in self.equations]
+        self.inequalities = [replace(e, v, by) for e in self.inequalities]
+        self.known = {u: replace(e, v, by) for u, e in self.known.items()}
+        self.known[v] = by
+
+    def _eliminate(self) -> None:
+        """Use up one equation, or make its smallest coefficient smaller."""
+        unit = self._unit()
+        if unit is not None:
+            n, v = unit
+            equation = self.equations.pop(n)
+            sign = -equation[v]
+            self._substitute(v, times({u: c for u, c in equation.items() if u != v}, sign))
+            return
+        equation = self.equations[0]
+        part = {v: equation[v] for v in self.free if v in equation}
+        if not part:
+            self._equal(self.equations.pop(0))
+            return
+        common = gcd(*part.values())
+        if common > 1:
+            self.equations[0] = self._divide(equation, part, common)
+            return
+        v = min(part, key=lambda u: (abs(part[u]), u))
+        w = self.system.fresh()
+        step = {w: 1}
+        for u, c in part.items():
+            if u != v:
+                step = plus(step, {u: 1}, -(c // part[v]))
+        self.free.append(w)
+        self._substitute(v, step)
+
+    def _unit(self) -> tuple[int, int] | None:
+        """The (equation, unknown) with coefficient 1 or -1 of largest extent; first on ties."""
+        best: tuple[int, int] | None = None
+        most = -1
+        for n, equation in enumerate(self.equations):
+            for v in self.free:
+                if abs(equation.get(v, 0)) != 1:
+                    continue
+                size = self.system.range_of(v) if v in self.system.upper else 1 << 62
+                if size > most:
+                    best, most = (n, v), size
+        return best
+
+    def _equal(self, form: Form) -> None:
+        if set(form) <= {ONE}:
+            if form:
+                raise Empty
+            return
+        self.guards.append(Guard("eq", form))
+
+    def _divide(self, equation: Form, part: Form, common: int) -> Form:
+        """``common * p + rest == 0 -> p + rest / common == 0`` where common divides rest."""
+        rest = {v: c for v, c in equation.items() if v not in part}
+        loose = {v: c % common for v, c in rest.items() if c % common}
+        whole = plus(rest, loose, -1)
+        fixed = set(loose) <= {ONE}
+        if fixed and loose:
+            raise Empty
+        if not fixed:
+            self.guards.append(Guard("div", loose, common))
+        reduced = {v: c // common for v, c in (part | whole).items()}
+        return plus(reduced, self.system.floor(loose, common, exact=True)) if loose else reduced
+
+    def _box(self, v: int) -> tuple[int | None, int | None]:
+        """Constant bounds of a free unknown from the inequalities that hold it alone."""
+        low: int | None = None
+        high: int | None = None
+        for form in self.inequalities:
+            c = form.get(v, 0)
+            rest = {u: w for u, w in form.items() if u != v}
+            if not c or any(u != ONE and u not in self.system.dims.values() for u in rest):
+                continue
+            most = -self.system.least(times(rest, -1))
+            if c > 0:
+                found = ceil(-most / c)
+                low = found if low is None else max(low, found)
+            else:
+                found = floor(most / -c)
+                high = found if high is None else min(high, found)
+        return low, high
+
+    def _relaxed(self, form: Form, v: int) -> tuple[Form, int] | None:
+        """`form` without `v`, other free unknowns at their box's edge (one elimination step)."""
+        rest = {u: c for u, c in form.items() if u != v}
+        relaxed = 0
+        for u in [u for u in rest if u in self.free]:
+            low, high = self._box(u)
+            edge = high if rest[u] > 0 else low
+            if edge is None:
+                return None
+            rest = replace(rest, u, constant(edge))
+            relaxed += 1
+        return rest, relaxed
+
+    def _candidates(self, v: int) -> list[_Bounded]:
+        lows: list[tuple[int, Form, int]] = []
+        highs: list[tuple[int, Form, int]] = []
+        for form in self.inequalities:
+            c = form.get(v, 0)
+            found = self._relaxed(form, v) if c else None
+            if found is not None:
+                (lows if c > 0 else highs).append((abs(c), *found))
+        return [
+            bounded
+            for a, low, first in lows
+            for b, high, second in highs
+            if (bounded := self._bounded(v, a, low, b, high, first + second)) is not None
+        ]
+
+    def _bounded(
+        self, v: int, a: int, low: Form, b: int, high: Form, relaxed: int
+    ) -> _Bounded | None:
+        """From ``a v + low >= 0`` and ``high - b v >= 0``: at most that many values of `v`."""
+        width = plus(times(high, a), low, b)
+        try:
+            trips = floor(-self.system.least(times(width, -1)) / (a * b)) + 1
+        except KeyError:
+            return None
+        exact = self.system.size_of(plus(width, constant(1))) if a == b == 1 else None
+        extent: Extent = trips if exact is None else exact
+        rank = (trips, relaxed, a, len(low), v)
+        return _Bounded(rank, v, a, times(low, -1), extent)
+
+    def _enumerate(self) -> None:
+        """Turn the free unknown of smallest trip count into a loop, or into a value if it is 1."""
+        found = [c for v in self.free for c in self._candidates(v)]
+        if not found:
+            raise Unsolvable
+        best = min(found, key=lambda c: c.rank)
+        if best.rank[0] <= 0:
+            raise Empty
+        low = best.low
+        if best.scale > 1:
+            low = self.system.floor(plus(low, constant(best.scale - 1)), best.scale)
+        if best.extent != 1:
+            t = self.system.fresh(self.system.extent(best.extent))
+            self.loops[best.v] = Loop(t, best.extent)
+            low = plus(low, {t: 1})
+        self._substitute(best.v, low)
+
+    def _tight(self) -> list[Form]:
+        """The inequalities, of those that differ in the constant alone the strictest."""
+        strictest: dict[tuple[tuple[int, int], ...], Form] = {}
+        for form in self.inequalities:
+            key = tuple(sorted((v, c) for v, c in form.items() if v != ONE))
+            old = strictest.get(key)
+            if old is None or form.get(ONE, 0) < old.get(ONE, 0):
+                strictest[key] = form
+        return list(strictest.values())
+
+    def _demand(self, form: Form) -> None:
+        """Keep ``form >= 0`` unless it follows; forms are integers, so > -1 suffices."""
+        if self.system.least(form) > -1:
+            return
+        if -self.system.least(times(form, -1)) < 0:
+            raise Empty
+        self.guards.append(Guard("ge", form))

@@ -1,0 +1,78 @@
+"""Products taken apart: what does not depend on a loop leaves the sum over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pullback.grad import fold
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``above[0] * above[1] .. / below[0] / .. * factor`` of type `kind`."""
+
+    above: tuple[Expr, ...]
+    below: tuple[Expr, ...]
+    factor: float
+    kind: DType
+
+    @classmethod
+    def of(cls, e: Expr) -> Product:
+        """The factors of `e`, in order."""
+        above: list[Expr] = []
+        below: list[Expr] = []
+        factor: float = 1
+        todo = [e]
+        while todo:
+            part = todo.pop()
+            if isinstance(part, E.Mul):
+                todo += [part.right, part.left]
+            elif isinstance(part, E.Div):
+                below.append(part.right)
+                todo.append(part.left)
+            elif isinstance(part, E.Const):
+                factor *= part.value
+            else:
+                above.append(part)
+        return cls(tuple(above), tuple(reversed(below)), factor, e.dtype)
+
+    @property
+    def trivial(self) -> bool:
+        """Whether it is the literal 1."""
+        return not self.above and not self.below and self.factor == 1
+
+    def expression(self) -> Expr:
+        whole: Expr | None = None
+        for part in self.above:
+            whole = part if whole is None else E.Mul(whole, part)
+        if not self.below:
+            return fold.scale(whole, self.factor, self.kind)
+        if whole is None:
+            whole = fold.one(self.kind)
+        return fold.scale(self._divided(whole), self.factor, self.kind)
+
+    def _divided(self, whole: Expr) -> Expr:
+        for part in self.below:
+            whole = E.Div(whole, part)
+        return whole
+
+    def split(self, loops: frozenset[int]) -> tuple[Product, Product]:
+        """(outside, inside): factors free of the axes `loops`, with the literal, and the rest."""
+        above = [p for p in self.above if p.axes.isdisjoint(loops)]
+        below = [p for p in self.below if p.axes.isdisjoint(loops)]
+        outside = Product(tuple(above), tuple(below), self.factor, self.kind)
+        return outside, Product(
+            tuple(p for p in self.above if p not in above),
+            tuple(p for p in self.below if p not in below),
+            1,
+            self.kind,
+        )
+
+    def literal(self) -> tuple[Product, Product]:
+        """(the literal, the rest)."""
+        return Product((), (), self.factor, self.kind), Product(
+            self.above, self.below, 1, self.kind
+        )

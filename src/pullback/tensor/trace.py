@@ -141,6 +141,8 @@ class Trace:
         self.local: dict[int, Value] = {}
         self.dirty: dict[int, Cell] = {}
         self.assigned: dict[int, Cell] = {}
+        self.opaque: dict[Definition, str] = {}
+        self.observed: dict[int, tuple[Any, bool]] = {}
 
     def adopt(self, value: Value) -> Value:
         """The value a new handle is to hold; a cell's variable is read now, not later."""
@@ -257,6 +259,34 @@ def bind(array: Array, name: str, *, copy: bool = True, origin: Origin | None = 
     return variable
 
 
+def observe(module: Any) -> None:
+    """Say that what is being traced depends on ``module.training``."""
+    trace = _current.get()
+    if trace is not None:
+        trace.observed.setdefault(id(module), (module, bool(module.training)))
+
+
+class _Stopped:
+    """The set of definitions that no gradient enters."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, Definition) and value.stop
+
+
+def refuse_gradient(outputs: Iterable[Value]) -> None:
+    """Raises: UnsupportedError where a derivative would have to pass through a control form."""
+    trace = _current.get()
+    if trace is None or not trace.opaque:
+        return
+    for definition in above(outputs, _Stopped()):
+        if (name := trace.opaque.get(definition)) is not None:
+            raise UnsupportedError(
+                f"the gradient of {name} is not supported yet",
+                origin=Origin.of_caller(),
+                help="detach its result where no gradient is wanted",
+            )
+
+
 def refuse_array(origin: Origin | None = None) -> None:
     """Called where an operation is given a NumPy array.
 
@@ -276,6 +306,14 @@ def contents(variable: Variable) -> Array | None:
     """The array behind a variable; do not write to it."""
     found = _memory.storage.get(variable)
     return None if found is None else found.array
+
+
+def array_of(handle: Handle) -> Array:
+    """The array behind a realised handle; do not write to it."""
+    value = handle.value
+    if isinstance(value, Definition):
+        raise ValueError(f"{value.name} has not been computed")
+    return _content(value)
 
 
 def storage(variable: Variable) -> Storage | None:

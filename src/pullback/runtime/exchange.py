@@ -1,0 +1,76 @@
+"""What a program and the host hand each other: checked batches in, read-only snapshots out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import FeedError
+from pullback.ir.expr import upper
+from pullback.ir.graph import Variable
+from pullback.ir.program import Feed, Receive
+
+Array = np.ndarray[Any, Any]
+
+
+def box(variable: Variable) -> tuple[int, ...]:
+    """The shape of a variable's memory: the upper bounds of its extents."""
+    return tuple(upper(e) for e in variable.shape)
+
+
+def call_feeder(feed: Feed) -> tuple[Array, ...] | None:
+    """The next batch, checked; None where the callback raises StopIteration.
+
+    Raises: FeedError for a wrong number, shape or type; whatever else the callback raises.
+    """
+    try:
+        result = feed.callback()
+    except StopIteration:
+        return None
+    except BaseException as error:
+        error.add_note(_note("feeder", feed))
+        raise
+    parts = (result,) if feed.single else tuple(result)
+    if len(parts) != len(feed.targets):
+        raise FeedError(
+            f"the feeder returned {len(parts)} arrays, {len(feed.targets)} were declared",
+            origin=feed.origin,
+        )
+    return tuple(_checked(p, t, feed) for p, t in zip(parts, feed.targets, strict=True))
+
+
+def _checked(part: Any, target: Variable, feed: Feed) -> Array:
+    wanted = target.dtype.numpy
+    if isinstance(part, bool | int | float | list):
+        part = np.asarray(part, wanted)
+    array = np.asarray(part)
+    if array.shape != box(target):
+        raise FeedError(
+            f"the feeder returned shape {array.shape}, declared was {box(target)}",
+            origin=feed.origin,
+        )
+    if array.dtype != wanted:
+        raise FeedError(
+            f"the feeder returned {array.dtype}, declared was {target.dtype}",
+            origin=feed.origin,
+            help=f"return array.astype({wanted.name!r}) or declare dtype={array.dtype.name!r}",
+        )
+    return array
+
+
+def call_receiver(receive: Receive, arrays: tuple[Array, ...]) -> None:
+    """Hand over snapshots that nobody else writes to."""
+    for array in arrays:
+        array.setflags(write=False)
+    try:
+        receive.callback(*arrays)
+    except BaseException as error:
+        error.add_note(_note("receiver", receive))
+        raise
+
+
+def _note(kind: str, item: Feed | Receive) -> str:
+    if item.origin is None:
+        return f"raised by a {kind}'s callback"
+    return f"raised by the callback of the {kind} at\n{item.origin.excerpt()}"

@@ -1,0 +1,274 @@
+"""`jit`: a function traced once becomes a compiled program.
+
+A program is kept for each combination of argument shapes and types, static values, and training
+flags of the modules it used. Tensors that the function captures are inputs of the program; states
+(parameters, optimiser state) that it assigns are updated in place where nobody else reads them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pullback.config import Options
+from pullback.errors import Origin, ShapeError
+from pullback.ir.expr import Dim, Extent
+from pullback.ir.graph import Variable
+from pullback.pipeline import Executable, compile_program
+from pullback.tensor.control import cond, loop, scan, while_loop
+from pullback.tensor.host import Feeder, Receiver
+from pullback.tensor.tensor import Tensor
+from pullback.tensor.trace import (
+    Array,
+    Cell,
+    Handle,
+    Trace,
+    array_of,
+    bind,
+    current,
+    realize,
+    storage,
+    store,
+    tracing,
+)
+from pullback.tensor.tree import Tree, flatten
+
+__all__ = ["Feeder", "Jit", "Receiver", "cond", "jit", "loop", "scan", "while_loop"]
+
+log = logging.getLogger("pullback")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Entry:
+    """One compiled trace. Variables are in the order of the handles beside them."""
+
+    executable: Executable
+    arguments: tuple[Variable, ...]
+    read: tuple[tuple[Handle, Variable], ...]
+    written: tuple[tuple[Cell, Variable], ...]
+    outputs: tuple[Variable, ...]
+    result: Tree
+    flags: tuple[tuple[Any, bool], ...]
+
+    def fits(self) -> bool:
+        """Whether the modules are in the mode in which they were traced."""
+        return all(bool(m.training) == flag for m, flag in self.flags)
+
+
+class Jit:
+    """A function with its compiled programs. `traces`: how often it was traced so far."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        shapes: Sequence[Sequence[Extent] | None] | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.__name__ = str(getattr(function, "__name__", "function"))
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.shapes = shapes
+        self.options = options
+        self.entries: dict[Any, list[Entry]] = {}
+        self.traces = 0
+        self.last: Entry | None = None
+
+    @property
+    def program(self) -> Executable:
+        """The program of the last call. Raises: AttributeError before the first."""
+        if self.last is None:
+            raise AttributeError(f"{self.__name__} has not been called yet")
+        return self.last.executable
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if current() is not None:
+            return self.function(*args, **kwargs)
+        given = flatten((args, kwargs), _argument)
+        realize(given.handles)
+        shapes = self.declared(given)
+        key = (given.key, tuple(zip(shapes, (h.dtype for h in given.handles), strict=True)))
+        known = self.entries.setdefault(key, [])
+        entry = next((e for e in known if e.fits()), None)
+        if entry is None:
+            self.report(key, known)
+            entry = self.trace(given, shapes)
+            known.append(entry)
+        self.last = entry
+        return _call(entry, given.handles)
+
+    def declared(self, given: Tree) -> tuple[tuple[Extent, ...], ...]:
+        """The shapes to compile for: as given, or as declared with symbolic extents.
+
+        Raises: ShapeError where an array does not fit its declaration.
+        """
+        actual = tuple(h.shape for h in given.handles)
+        if self.shapes is None:
+            return actual
+        if len(self.shapes) != len(actual):
+            raise ShapeError(
+                f"{len(self.shapes)} shapes were declared for {len(actual)} arrays",
+                origin=Origin.of_caller(),
+            )
+        pairs = zip(self.shapes, actual, strict=True)
+        return tuple(a if s is None else _fit(tuple(s), a) for s, a in pairs)
+
+    def report(self, key: Any, known: list[Entry]) -> None:
+        """Log why the function is traced again."""
+        if self.last is None:
+            return
+        if known:
+            changed = [type(m).__name__ for m, flag in known[-1].flags if m.training != flag]
+            log.info("%s: traced again, training mode of %s", self.__name__, ", ".join(changed))
+            return
+        old = next(k for k, entries in self.entries.items() if self.last in entries)
+        for place, (before, after) in enumerate(zip(old[1], key[1], strict=False)):
+            if before != after:
+                log.info(
+                    "%s: traced again, tensor %d: %s -> %s", self.__name__, place, before, after
+                )
+        if old[0] != key[0]:
+            log.info("%s: traced again, static arguments: %s -> %s", self.__name__, old[0], key[0])
+
+    def trace(self, given: Tree, shapes: Sequence[tuple[Extent, ...]]) -> Entry:
+        """Run the function once on variables and compile what it did."""
+        self.traces += 1
+        trace = Trace()
+        arguments = tuple(
+            trace.fresh(f"argument{n}", shape, handle.dtype)
+            for n, (handle, shape) in enumerate(zip(given.handles, shapes, strict=True))
+        )
+        with tracing(trace):
+            args, kwargs = given.rebuild([Tensor(v) for v in arguments])
+            result = flatten(self.function(*args, **kwargs))
+            values = [h.value for h in result.handles]
+            outputs = tuple(
+                Variable(f"result{n}", v.shape, v.dtype, v.origin) for n, v in enumerate(values)
+            )
+            trace.recording.segment.assigns.update(zip(outputs, values, strict=True))
+            trace.flush()
+        read, written = _split(trace)
+        held = (*(v for _, v in read), *(v for _, v in written))
+        program = trace.recording.finish((*arguments, *held, *outputs))
+        options = self.options or Options.from_environment()
+        flags = tuple(trace.observed.values())
+        executable = compile_program(program, options)
+        return Entry(executable, arguments, read, written, outputs, result, flags)
+
+
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    shapes: Sequence[Sequence[Extent] | None] | None = None,
+    options: Options | None = None,
+) -> Any:
+    """Compile `function` into one program, traced at its first call.
+
+    `shapes`: one shape for each array argument, with `pb.dim` extents; None: as given.
+    """
+    if function is None:
+        return functools.partial(jit, shapes=shapes, options=options)
+    return Jit(function, shapes, options)
+
+
+def _argument(leaf: Any) -> Any:
+    """NumPy arrays that are passed (not captured) become tensors."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return Tensor(bind(np.asarray(leaf), "argument", copy=False))
+    return leaf
+
+
+def _fit(declared: tuple[Extent, ...], actual: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    fits = len(declared) == len(actual) and all(
+        d.lo <= a <= d.hi if isinstance(d, Dim) and isinstance(a, int) else d == a
+        for d, a in zip(declared, actual, strict=True)
+    )
+    if not fits:
+        raise ShapeError(
+            f"an argument of shape {actual} was declared as {declared}", origin=Origin.of_caller()
+        )
+    return declared
+
+
+def _split(
+    trace: Trace,
+) -> tuple[tuple[tuple[Handle, Variable], ...], tuple[tuple[Cell, Variable], ...]]:
+    """Captured handles that are only read, and cells that are written."""
+    read: list[tuple[Handle, Variable]] = []
+    written: list[tuple[Cell, Variable]] = []
+    for key, (handle, variable) in trace.captured.items():
+        cell = trace.assigned.get(key)
+        if cell is None:
+            read.append((handle, variable))
+        else:
+            written.append((cell, variable))
+    return tuple(read), tuple(written)
+
+
+def _call(entry: Entry, arguments: Sequence[Handle]) -> Any:
+    """Run a program on the arguments and on what its captured handles hold now."""
+    realize([h for h, _ in entry.read])
+    realize([c for c, _ in entry.written])
+    bindings: dict[Variable, Array] = {}
+    for handle, variable in zip(arguments, entry.arguments, strict=True):
+        bindings[variable] = array_of(handle)
+    for handle, variable in entry.read:
+        bindings[variable] = array_of(handle)
+    for cell, variable in entry.written:
+        bindings[variable] = _writable(cell)
+    sizes = _sizes(bindings)
+    for variable in entry.outputs:
+        shape = tuple(sizes[e] if isinstance(e, Dim) else e for e in variable.shape)
+        bindings[variable] = np.empty(shape, variable.dtype.numpy)
+    entry.executable.run(bindings)
+    results = []
+    for variable in entry.outputs:
+        fresh = bind(bindings[variable], variable.name, copy=False)
+        store(fresh, bindings[variable])
+        results.append(Tensor(fresh))
+    return entry.result.rebuild(results)
+
+
+def _sizes(bindings: dict[Variable, Array]) -> dict[Dim, int]:
+    """Symbolic extents, read off the arrays. Raises: ShapeError where two disagree."""
+    sizes: dict[Dim, int] = {}
+    for variable, array in bindings.items():
+        for extent, size in zip(variable.shape, array.shape, strict=True):
+            if isinstance(extent, Dim) and sizes.setdefault(extent, size) != size:
+                raise ShapeError(f"`{extent}` is {sizes[extent]} and {size} in one call")
+    return sizes
+
+
+def _writable(cell: Cell) -> Array:
+    """The cell's array, for writing in place; a copy where somebody else still reads it."""
+    if not _exclusive(cell):
+        fresh = bind(array_of(cell), cell.outside().name)
+        cell.assign(fresh)
+    return array_of(cell)
+
+
+def _exclusive(cell: Cell) -> bool:
+    """Whether nobody but `cell` refers to its variable or its array.
+
+    Counts references; one too many only costs a copy.
+    """
+    variable = cell.outside()
+    if not isinstance(variable, Variable):
+        return False
+    found = storage(variable)
+    if found is None or not found.owned or not found.array.flags.writeable:
+        return False
+    return sys.getrefcount(variable) <= _VARIABLE and sys.getrefcount(found.array) <= _ARRAY
+
+
+# References seen from inside `_exclusive`: the cell's or storage's own, and those of the frame.
+_VARIABLE = 3
+_ARRAY = 2

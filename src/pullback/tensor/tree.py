@@ -1,0 +1,67 @@
+"""Nested tuples, lists and dicts of tensors, taken apart and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.tensor.trace import Handle
+
+_LEAF = object()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tree:
+    """`handles` in order, and how to put others in their place. Equal `key`: same structure."""
+
+    handles: tuple[Handle, ...]
+    form: Any
+    key: Any
+
+    def rebuild(self, leaves: Sequence[Any]) -> Any:
+        """The same structure around other leaves."""
+        return _rebuild(self.form, iter(leaves))
+
+
+def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
+    """Take `tree` apart. What is no tensor, list, tuple or dict is static, part of the key.
+
+    `convert` may turn a leaf into a handle first.
+    """
+    handles: list[Handle] = []
+
+    def visit(node: Any) -> tuple[Any, Any]:
+        if isinstance(node, list | tuple):
+            parts = [visit(n) for n in node]
+            form = (
+                "named" if hasattr(node, "_fields") else "row",
+                type(node),
+                [p[0] for p in parts],
+            )
+            return form, (type(node), tuple(p[1] for p in parts))
+        if isinstance(node, dict):
+            parts = [visit(n) for n in node.values()]
+            form = ("dict", list(node), [p[0] for p in parts])
+            return form, (dict, tuple(node), tuple(p[1] for p in parts))
+        leaf = node if convert is None else convert(node)
+        if isinstance(leaf, Handle):
+            handles.append(leaf)
+            return ("leaf", None, None), _LEAF
+        static = node.hex() if isinstance(node, float) else node
+        return ("static", None, node), (type(node), static)
+
+    form, key = visit(tree)
+    return Tree(tuple(handles), form, key)
+
+
+def _rebuild(form: Any, leaves: Iterator[Any]) -> Any:
+    kind, head, parts = form
+    if kind == "leaf":
+        return next(leaves)
+    if kind == "static":
+        return parts
+    built = [_rebuild(p, leaves) for p in parts]
+    if kind == "dict":
+        return dict(zip(head, built, strict=True))
+    return head(*built) if kind == "named" else head(built)

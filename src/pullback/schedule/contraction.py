@@ -1,0 +1,169 @@
+"""Contractions: recognised from the shape of a definition, never from a name.
+
+``sum[k] scale * f1 * f2 * ...`` where some factors have an output axis that the others lack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pullback.ir import expr as E
+from pullback.ir.expr import Axis, Expr, Take, upper
+from pullback.ir.graph import SUM, Reduce, Variable
+from pullback.ir.kernel import Stage
+from pullback.ir.target import Target
+from pullback.schedule.linear import Linear, offset, row_major
+from pullback.schedule.schedule import Product
+
+# Fewer multiplications than this are a plain reduction: a register tile costs about as much to
+# enter and leave (probes/cpu/gemm.py, 4x16x8 and below).
+SMALLEST = 512
+
+# Share of the FMA peak by vectors in a row of the register tile (cpu-backend.md, "GEMM").
+SHAPES = {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}
+
+
+def factors(body: Expr) -> list[Expr]:
+    """The operands of a product, flattened. ``(a * b) * c -> [a, b, c]``"""
+    found: list[Expr] = []
+    stack = [body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, E.Mul):
+            stack.extend((node.right, node.left))
+        else:
+            found.append(node)
+    return found
+
+
+def address(take: Take) -> Linear:
+    """The offset of a read over the stage's axes; scratch is taken to be row-major as well."""
+    strides = row_major(upper(e) for e in take.source.shape)
+    return offset(take.indices, strides)
+
+
+def only_read(value: Expr) -> Take | None:
+    """The read that an operand is, if it is nothing else."""
+    return value if isinstance(value, Take) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    cost: float
+    product: Product
+
+
+def can(stage: Stage) -> bool:
+    """Whether a stage is a sum of products of floats over enough terms."""
+    if not (isinstance(stage.form, Reduce) and stage.form.combiner is SUM):
+        return False
+    return stage.body.dtype.is_float and isinstance(stage.body, E.Mul)
+
+
+def recognise(stage: Stage, target: Target) -> Product | None:
+    """The best way to see `stage` as a contraction, or None."""
+    if not can(stage):
+        return None
+    over = frozenset(stage.over)
+    every = factors(stage.body)
+    scale = [f for f in every if not f.axes & over]
+    inner = [f for f in every if f.axes & over]
+    if len(inner) < 2:
+        return None
+    choices = [c for c in _choices(stage, inner, scale, target) if c is not None]
+    if not choices:
+        return None
+    return min(choices, key=lambda c: c.cost).product
+
+
+def _choices(
+    stage: Stage, inner: list[Expr], scale: list[Expr], target: Target
+) -> list[_Choice | None]:
+    rank = len(stage.shape)
+    return [
+        _choice(stage, inner, scale, target, column)
+        for column in range(rank)
+        if upper(stage.shape[column]) > 1
+    ]
+
+
+def _choice(
+    stage: Stage, inner: list[Expr], scale: list[Expr], target: Target, column: int
+) -> _Choice | None:
+    right = [f for f in inner if column in f.axes]
+    left = [f for f in inner if column not in f.axes]
+    if not left or not right:
+        return None
+    lefts = frozenset[int]().union(*(f.axes for f in left))
+    rights = frozenset[int]().union(*(f.axes for f in right))
+    reduced = frozenset(stage.over)
+    rows = sorted(lefts - rights - reduced)
+    if not rows or not reduced <= lefts | rights:
+        return None
+    extents = [upper(e) for e in stage.extents]
+    row = max(rows, key=lambda a: (extents[a], a))
+    terms = 1
+    for axis in stage.over:
+        terms *= extents[axis]
+    if terms * extents[row] * extents[column] < SMALLEST:
+        return None
+    product = Product(
+        reduce(E.Mul, left),
+        reduce(E.Mul, right),
+        reduce(E.Mul, scale) if scale else None,
+        row,
+        column,
+        _unit(right, column, stage),
+    )
+    return _Choice(_cost(stage, product, extents, terms, target), product)
+
+
+def _unit(operand: list[Expr], axis: int, stage: Stage) -> bool:
+    """Whether an operand is one read, contiguous along `axis`."""
+    if len(operand) != 1 or (take := only_read(operand[0])) is None:
+        return False
+    form = address(take)
+    at = Axis(axis, stage.extents[axis])
+    return form.of(at) == 1 and not form.hidden(at)
+
+
+def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target: Target) -> float:
+    """Relative time of one multiplication: lanes wasted, panels packed, results scattered."""
+    lanes = target.lanes(stage.body.dtype.itemsize)
+    columns = extents[product.column]
+    waste = -(-columns // lanes) * lanes / columns
+    packing = 0.0 if product.direct else 16.0 / min(extents[product.row], 64)
+    scatter = 0.0 if product.column == len(stage.shape) - 1 else 8.0 / terms
+    return waste + packing + scatter
+
+
+def register_tile(rows: int, columns: int, lanes: int) -> tuple[int, int]:
+    """Rows and vectors of the register tile for a block of `rows` x `columns`.
+
+    Example: ``16 x 128`` f32 -> 6 or 8 rows, balanced, of 3 or 4 vectors
+    """
+    vectors = -(-columns // lanes)
+    best = (0.0, 1, 1)
+    for width, (limit, share) in sorted(SHAPES.items()):
+        if width > vectors or (width == 8 and rows > 3):
+            continue
+        height = balanced(rows, limit)
+        full, rest = divmod(vectors, width)
+        rest_share = share * 0.9 if rest * height >= 8 else share * rest * height / 10
+        time = full * width / (share * min(1.0, height * width / 12))
+        time += rest / max(rest_share, 0.05)
+        score = vectors / time - 0.01 * (rest > 0)
+        best = max(best, (score, height, width))
+    return best[1], best[2]
+
+
+def balanced(extent: int, limit: int) -> int:
+    """The size of equal blocks of at most `limit`. ``16, 14 -> 8``"""
+    blocks = -(-extent // limit)
+    return -(-extent // blocks)
+
+
+def is_memory(take: Take) -> bool:
+    """Whether a read is of a variable, not of an earlier stage."""
+    return isinstance(take.source, Variable)

@@ -1,0 +1,117 @@
+"""A schedule: how one kernel runs, as data. The algorithm is not in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Expr
+
+
+class Place(Enum):
+    """Where the value of a stage lives until its last reader in the kernel is done."""
+
+    REGISTER = "register"
+    SCRATCH = "scratch"
+    MEMORY = "memory"
+    SHARED = "shared"
+
+
+class Way(Enum):
+    """How the stages of a step are computed.
+
+    SWEEP: one loop over a box, `vector` in lanes. TILES: outer-product register tiles of a
+    contraction. DOTS: a contraction with its reduced axis in lanes. SCAN and SCATTER as named.
+    """
+
+    SWEEP = "sweep"
+    TILES = "tiles"
+    DOTS = "dots"
+    SCAN = "scan"
+    SCATTER = "scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A sum of products: ``out[row, column] = scale * sum[k] left[row, k] * right[k, column]``.
+
+    `left` has the factors without axis `column`. `direct`: `right` is one read with unit stride
+    along `column`, used where it lies; otherwise it is packed into panels.
+    """
+
+    left: Expr
+    right: Expr
+    scale: Expr | None
+    row: int
+    column: int
+    direct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Stages computed in one loop. `level`: how many outer loops enclose it."""
+
+    stages: tuple[int, ...]
+    way: Way
+    level: int
+    vector: int | None = None
+    product: Product | None = None
+
+    def __str__(self) -> str:
+        lane = "" if self.vector is None else f", axis {self.vector} in lanes"
+        return f"{self.way.value} of stages {list(self.stages)} in {self.level} loops{lane}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A piece of scratch that stages use one after the other. `size` in elements."""
+
+    dtype: DType
+    size: int
+
+    @property
+    def bytes(self) -> int:
+        """Size rounded up to a cache line, bytes."""
+        return -(-self.size * self.dtype.itemsize // 64) * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Residence:
+    """Where a stage lives; `slot` numbers the scratch slot, if it lives in one."""
+
+    place: Place
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How a kernel runs.
+
+    `tile[o]` coordinates of outer axis `o` form a tile. The tiles of the first `split` axes are
+    dealt to `tasks` tasks in contiguous ranges; the rest are loops inside a task.
+    `residences` covers the stages and then the finish stages.
+    """
+
+    tile: tuple[int, ...]
+    tasks: int
+    split: int
+    steps: tuple[Step, ...]
+    finish: tuple[Step, ...]
+    residences: tuple[Residence, ...]
+    slots: tuple[Slot, ...]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch of one task without packed panels, bytes."""
+        return sum(s.bytes for s in self.slots)
+
+    def __str__(self) -> str:
+        size = self.scratch_bytes
+        lines = [f"{self.tasks} tasks over tiles of {self.tile}, {size} bytes scratch"]
+        lines += [f"  {step}" for step in self.steps]
+        lines += [f"  finish: {step}" for step in self.finish]
+        for number, home in enumerate(self.residences):
+            where = home.place.value if home.slot is None else f"{home.place.value} {home.slot}"
+            lines.append(f"  stage {number} in {where}")
+        return "\n".join(lines)

@@ -1,0 +1,245 @@
+"""Which stages share a loop, and which axis runs in lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pullback.ir.expr import Axis, Extent, Take, upper
+from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, Variable
+from pullback.ir.kernel import Stage, stage_reads
+from pullback.ir.target import Target
+from pullback.schedule.contraction import address, recognise
+from pullback.schedule.linear import row_major
+from pullback.schedule.schedule import Step, Way
+
+# Vector instructions' worth of one access by its stride along the lanes: one value for all, whole
+# vectors, backwards, and one element at a time (a 16-lane gather takes about 10 cycles on Zen 4).
+SAME, WHOLE, BACKWARD, SINGLE = 0.1, 1.0, 2.0, 10.0
+
+# Adding up the lanes of a register, and entering a loop, in the same unit.
+ACROSS = 12.0
+ENTER = 8.0
+
+# Lanes of an outer axis are the tile's: about this many.
+TILE_GUESS = 32
+
+MOST_STAGES = 12
+
+Space = tuple[tuple[int, Extent], ...]
+
+
+def space(stage: Stage) -> Space:
+    """The box a stage runs over: per axis the outer axis it is bound to (or -1) and its extent."""
+    bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+    return tuple((bound.get(n, -1), e) for n, e in enumerate(stage.extents))
+
+
+def identical(take: Take, rank: int) -> bool:
+    """Whether a read is at exactly the loop's own coordinates, in order."""
+    if len(take.indices) != rank:
+        return False
+    return all(isinstance(i, Axis) and i.number == n for n, i in enumerate(take.indices))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Consecutive stages over one space, with the axis chosen for the lanes and its cost."""
+
+    stages: tuple[int, ...]
+    box: Space
+    rank: int | None
+    vector: int | None
+    cost: float
+
+
+def sweepable(stage: Stage) -> bool:
+    """Whether a stage runs as one loop over a box."""
+    return isinstance(stage.form, Map | Reduce)
+
+
+def steps(stages: tuple[Stage, ...], target: Target) -> tuple[Step, ...]:
+    """Stages in steps, in order: neighbours over one space share a loop where that is legal."""
+    found: list[Step] = []
+    group: Group | None = None
+    for number, stage in enumerate(stages):
+        alone = special(number, stage, target)
+        if alone is None:
+            wider = None if group is None else joined(group, number, stages, target)
+            if wider is not None:
+                group = wider
+                continue
+        if group is not None:
+            found.append(_sweep(group, stages))
+            group = None
+        if alone is not None:
+            found.append(alone)
+        else:
+            group = single(number, stage, target)
+    if group is not None:
+        found.append(_sweep(group, stages))
+    return tuple(found)
+
+
+def level(stage: Stage) -> int:
+    """How many outer loops a stage needs around it."""
+    return max((o + 1 for o, a in enumerate(stage.outer) if a is not None), default=0)
+
+
+def special(number: int, stage: Stage, target: Target) -> Step | None:
+    """The step of a stage that is not a plain sweep."""
+    if isinstance(stage.form, Scan):
+        return Step((number,), Way.SCAN, level(stage), _scan_lanes(stage, target))
+    if isinstance(stage.form, Accumulate):
+        return Step((number,), Way.SCATTER, level(stage), _scatter_lanes(stage))
+    product = recognise(stage, target)
+    if product is None:
+        return None
+    return Step((number,), Way.TILES, level(stage), product.column, product)
+
+
+def _sweep(group: Group, stages: tuple[Stage, ...]) -> Step:
+    depth = max(level(stages[n]) for n in group.stages)
+    return Step(group.stages, Way.SWEEP, depth, group.vector)
+
+
+def single(number: int, stage: Stage, target: Target) -> Group:
+    """One stage by itself."""
+    vector, cost = lanes([stage], target)
+    rank = len(stage.shape) if isinstance(stage.form, Reduce) else None
+    return Group((number,), space(stage), rank, vector, cost)
+
+
+def joined(group: Group, number: int, stages: tuple[Stage, ...], target: Target) -> Group | None:
+    """`group` with one more stage, where that is legal and no slower."""
+    stage = stages[number]
+    members = [stages[n] for n in group.stages]
+    if space(stage) != group.box or len(members) >= MOST_STAGES:
+        return None
+    rank = len(stage.shape) if isinstance(stage.form, Reduce) else group.rank
+    if group.rank is not None and rank != group.rank:
+        return None
+    if not all(_meets(m, stage) for m in members):
+        return None
+    vector, cost = lanes([*members, stage], target)
+    apart = group.cost + lanes([stage], target)[1]
+    if cost > apart * 1.05:
+        return None
+    return Group((*group.stages, number), group.box, rank, vector, cost)
+
+
+def _meets(earlier: Stage, later: Stage) -> bool:
+    """Whether `later` may run in the iteration of `earlier`: shared values at one coordinate."""
+    rank = len(later.extents)
+    for take in stage_reads(later):
+        if take.source is earlier.target and not (
+            isinstance(earlier.form, Map) and identical(take, rank)
+        ):
+            return False
+        if take.source is earlier.store:
+            return False
+    if later.store is None:
+        return True
+    if later.store is earlier.store:
+        return False
+    at_home = isinstance(later.form, Map)
+    return all(
+        t.source is not later.store or (at_home and identical(t, rank))
+        for t in stage_reads(earlier)
+    )
+
+
+def lanes(stages: list[Stage], target: Target) -> tuple[int | None, float]:
+    """The axis to run in lanes, and the cost of one element along it."""
+    extents = stages[0].extents
+    choices = [
+        (lane_cost(stages, axis, target), -axis)
+        for axis in range(len(extents))
+        if upper(extents[axis]) > 1
+    ]
+    if not choices:
+        return None, 1.0
+    cost, axis = min(choices)
+    return -axis, cost
+
+
+def lane_cost(stages: list[Stage], axis: int, target: Target) -> float:
+    """Vector instructions per vector of elements when `axis` runs in lanes."""
+    lead = stages[0]
+    extent = upper(lead.extents[axis])
+    if any(a == axis for a in lead.outer):
+        extent = min(extent, TILE_GUESS)
+    width = target.lanes(lead.body.dtype.itemsize)
+    internal = {s.target for s in stages}
+    takes = dict.fromkeys(t for s in stages for t in stage_reads(s))
+    total = sum(_read_cost(t, axis, lead) for t in takes if t.source not in internal)
+    total += sum(_write_cost(s, axis) for s in stages)
+    waste = -(-extent // width) * width / extent
+    return total * waste + ENTER / extent
+
+
+def _read_cost(take: Take, axis: int, stage: Stage) -> float:
+    form = address(take)
+    at = Axis(axis, stage.extents[axis])
+    if form.hidden(at):
+        return SINGLE
+    return _stride_cost(form.of(at))
+
+
+def _stride_cost(stride: int) -> float:
+    if stride == 0:
+        return SAME
+    if stride == 1:
+        return WHOLE
+    return BACKWARD if stride == -1 else SINGLE
+
+
+def _write_cost(stage: Stage, axis: int) -> float:
+    terms = 1
+    for number in stage.over:
+        terms *= upper(stage.extents[number])
+    if axis in stage.over:
+        return ACROSS / upper(stage.extents[axis])
+    strides = row_major(upper(e) for e in stage.shape)
+    return _stride_cost(strides[axis]) / terms
+
+
+def _scan_lanes(stage: Stage, target: Target) -> int | None:
+    """The axis beside the scanned one with the best access, or None."""
+    assert isinstance(stage.form, Scan)
+    choices = [
+        (lane_cost([stage], axis, target), -axis)
+        for axis in range(len(stage.shape))
+        if axis != stage.form.axis and upper(stage.shape[axis]) > 1
+    ]
+    if not choices or min(choices)[0] > SINGLE:
+        return None
+    return -min(choices)[1]
+
+
+def plain_places(form: Accumulate) -> dict[int, int]:
+    """Domain axes that are an index of the target as they stand: axis -> place in the target.
+
+    No two iterations along such an axis write one element.
+    """
+    found: dict[int, int] = {}
+    for place, at in enumerate(form.at):
+        if isinstance(at, Axis):
+            found.setdefault(at.number, place)
+    return found
+
+
+def _scatter_lanes(stage: Stage) -> int | None:
+    """The plain axis with unit stride in the target, or None."""
+    assert isinstance(stage.form, Accumulate)
+    places = plain_places(stage.form)
+    for axis, place in places.items():
+        if place == len(stage.form.at) - 1 and upper(stage.extents[axis]) > 1:
+            uses = sum(axis in at.axes for at in stage.form.at)
+            if uses == 1:
+                return axis
+    return None
+
+
+def reads_of(stages: tuple[Stage, ...], target: Definition | Variable) -> list[int]:
+    """Numbers of the stages that read `target`."""
+    return [n for n, s in enumerate(stages) if any(t.source is target for t in stage_reads(s))]

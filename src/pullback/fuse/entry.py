@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from pullback.fuse.cost import Cost, estimate
 from pullback.fuse.emit import Emitter, launch_order
 from pullback.fuse.facts import study
-from pullback.fuse.groups import Class, Group, single
+from pullback.fuse.group import Grouping, apply_rules, best_first
 from pullback.fuse.inline import Role, Scene, inline
-from pullback.fuse.problem import Order, Problem, build, closures, reads_itself_safely
+from pullback.fuse.problem import Order, build, closures, reads_itself_safely
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 
 
-def fuse(graph: Graph, target: Target) -> list[Kernel]:
+def fuse(graph: Graph, target: Target, cost: Cost = estimate) -> list[Kernel]:
     """Kernels of a simultaneous assignment, in launch order.
 
     ``z = sum[k] x * w; y = max(z + b, 0)  ->  one kernel: z in registers, y stored``
@@ -22,17 +23,19 @@ def fuse(graph: Graph, target: Target) -> list[Kernel]:
     outputs = _outputs(graph)
     scene = inline(list(outputs), _same)
     problem = build(scene, _targets(scene, outputs))
-    groups = [single(problem, n) for n in problem.nodes]
+    grouping = Grouping(problem, target, cost)
+    apply_rules(grouping)
+    best_first(grouping)
     emitter = Emitter(problem)
-    return [emitter.kernel(g, _choose(problem, g), ()) for g in launch_order(problem, groups)]
+    kernels = []
+    for group in launch_order(problem, list(grouping.groups.values())):
+        outer = tuple(group.classes[n] for n in grouping.price(group).outer)
+        kernels.append(emitter.kernel(group, outer, ()))
+    return kernels
 
 
 def _same(body: Expr) -> Expr:
     return body
-
-
-def _choose(problem: Problem, group: Group) -> tuple[Class, ...]:
-    return group.classes[:1]
 
 
 def _outputs(graph: Graph) -> dict[Definition, Variable]:

@@ -31,10 +31,14 @@ HARD: tuple[type[Expr], ...] = (E.Exp, E.Log, E.Sqrt, E.Sin)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One read of `source`: `bind[p]` is the reader's axis that *is* index `p`, else None."""
+    """One read of `source`: `bind[p]` is the reader's axis that *is* index `p`, else None.
+
+    `axes` are all axes of the reader that the indices depend on.
+    """
 
     source: Value
     bind: tuple[int | None, ...]
+    axes: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def points(definition: Definition) -> int:
 def access(take: Take) -> Access:
     """The access pattern of a read. ``x[i, j+1] -> (x, (0, None))``"""
     shape = take.source.shape
-    return Access(take.source, tuple(map(_exact, take.indices, shape)))
+    return Access(take.source, tuple(map(_exact, take.indices, shape)), take.axes)
 
 
 def _exact(index: Expr, extent: Extent) -> int | None:

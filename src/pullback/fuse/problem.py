@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from pullback.fuse.facts import elements, is_identity, points
+from pullback.fuse.facts import elements, is_identity, points, reduced_axes
 from pullback.fuse.inline import Role, Scene
-from pullback.ir.graph import Definition, Form, Map, Value, Variable
+from pullback.ir.graph import SUM, Definition, Form, Map, Reduce, Value, Variable
 
 Bind = tuple[int | None, ...]
 Reads = tuple[tuple[int, Bind], ...]
@@ -33,6 +33,9 @@ class Problem:
     sizes: list[int] = field(default_factory=list)
     points: list[int] = field(default_factory=list)
     is_node: list[bool] = field(default_factory=list)
+    flops: list[int] = field(default_factory=list)
+    products: list[tuple[tuple[int, ...], ...] | None] = field(default_factory=list)
+    footprint: int = 0
 
     def definition(self, number: int) -> Definition:
         value = self.values[number]
@@ -161,6 +164,11 @@ def build(scene: Scene, target: dict[Definition, Variable]) -> Problem:
     problem.sizes = [elements(v.shape) for v in values]
     problem.points = [points(d) for d in ranked]
     problem.is_node = [scene.roles[d] is Role.NODE for d in ranked]
+    problem.flops = [_weight(scene, d) for d in ranked]
+    problem.products = [product_axes(scene, d) for d in ranked]
+    buffers = [n for n, v in enumerate(values) if n >= len(ranked) or problem.is_node[n]]
+    buffers = [n for n in buffers if n not in problem.target]
+    problem.footprint = sum(problem.sizes[n] * values[n].dtype.itemsize for n in buffers)
     _relate(problem)
     return problem
 
@@ -213,3 +221,29 @@ def _relate(problem: Problem) -> None:
         before[node].update((r, None) for r in readers.get(variable, {}) if r != node)
     problem.readers = {v: tuple(sorted(r)) for v, r in readers.items()}
     problem.before = {n: tuple(sorted(b)) for n, b in before.items()}
+
+
+def _weight(scene: Scene, definition: Definition) -> int:
+    """Weighted operations a point, the combination of a reduction included."""
+    return scene.facts[definition].flops + (not isinstance(scene.forms[definition], Map))
+
+
+def product_axes(scene: Scene, definition: Definition) -> tuple[tuple[int, ...], ...] | None:
+    """Rows and columns of a contraction: output axes private to each of two reads.
+
+    ``y[i, n] = sum[k] x[i, k] * w[n, k]  ->  ((1,), (0,))``
+    """
+    form = scene.forms[definition]
+    if not isinstance(form, Reduce) or form.combiner is not SUM:
+        return None
+    rank = len(definition.shape)
+    extents = definition.extents
+    over = frozenset(reduced_axes(definition, form))
+    reads = [a.axes for a in scene.facts[definition].accesses if a.axes & over]
+    reads.sort(key=lambda axes: -elements(extents[a] for a in axes))
+    for right in reads[1:]:
+        rows = tuple(sorted(a for a in reads[0] - right if a < rank))
+        columns = tuple(sorted(a for a in right - reads[0] if a < rank))
+        if rows and columns:
+            return rows, columns
+    return None

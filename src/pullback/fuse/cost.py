@@ -1,0 +1,221 @@
+"""What a group costs as one launch: a roofline over its best outer axes and tile.
+
+Stages that do not depend on an outer axis repeat in every tile. What a tile keeps is near; the
+first touch of a variable is far; later tiles find it near if a tile's needs fit L2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pullback.fuse.groups import FINISH, Class, Group, is_partial, stored
+from pullback.fuse.problem import Problem
+from pullback.ir.expr import upper
+from pullback.ir.target import Target
+
+# Measured on one Zen 4 core; the study is "what pays" in the fusion notes.
+GEMM_FLOPS = 100e9  # multiply-adds count two, flop/s
+VECTOR_FLOPS = 25e9  # weighted scalar operations, 1/s
+NEAR_BYTES = 90e9  # from L2, bytes/s
+L3_BYTES = 60e9
+DRAM_BYTES = 25e9
+FORK_SECONDS = 1e-6  # launch on several threads
+LAUNCH_SECONDS = 1e-7  # launch on the caller's thread
+PARALLEL_SECONDS = 1e-5  # less work than this stays on one thread
+# Share of peak that a contraction reaches, by rows in a tile.
+ROWS = {1: 0.25, 2: 0.7, 3: 0.75, 4: 0.85, 5: 0.85, 6: 0.85, 7: 0.85}
+MANY_ROWS = 16
+TILE_POWER_STEP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Predicted seconds, the chosen classes, scratch bytes a thread, threads, bytes and work."""
+
+    seconds: float
+    outer: tuple[int, ...]
+    scratch: int
+    threads: int
+    bytes: int
+
+
+Cost = Callable[[Problem, Group, Target], Estimate]
+
+
+def row_rate(rows: int) -> float:
+    """Share of the peak rate by tile rows."""
+    return 1.0 if rows >= MANY_ROWS else ROWS.get(rows, 0.95)
+
+
+@dataclass(slots=True)
+class _Load:
+    """What a group does, by the classes each part depends on (bit masks)."""
+
+    sizes: list[int]
+    vector: dict[int, int] = field(default_factory=dict)
+    near: dict[int, int] = field(default_factory=dict)
+    partial: list[int] = field(default_factory=list)
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    products: list[tuple[int, list[tuple[int, int]], int]] = field(default_factory=list)
+    written: int = 0
+
+    def masks(self) -> list[int]:
+        found = [*self.vector, *self.near]
+        found += [m for _, m in self.reads]
+        found += [m for _, _, m in self.products]
+        return list(dict.fromkeys(found))
+
+
+def estimate(problem: Problem, group: Group, target: Target) -> Estimate:
+    """The best schedule of a group."""
+    load = _measure(problem, group)
+    total = sum(b for b, _ in load.reads) + load.written
+    footprint = problem.footprint
+    rate = NEAR_BYTES if footprint <= target.l2 else DRAM_BYTES
+    if target.l2 < footprint <= 16 * target.l2:
+        rate = L3_BYTES
+    best: tuple[bool, float] | None = None
+    found = Estimate(math.inf, (), 0, 1, total)
+    for outer in outer_choices(problem, group):
+        for tile in _tiles(load.sizes, outer):
+            for seconds, scratch, threads in _times(load, outer, tile, rate, target):
+                fits = min(1.0, scratch / target.scratch)
+                rank = scratch > target.scratch, seconds * (1 + 0.01 * fits)
+                if best is None or rank < best:
+                    best = rank
+                    found = Estimate(seconds, outer, scratch, threads, total)
+    return found
+
+
+def outer_choices(problem: Problem, group: Group) -> list[tuple[int, ...]]:
+    """Class sets that agree: each alone, and all that spread the same stages."""
+    kinds: dict[tuple[int, ...], list[int]] = {}
+    for number, one in enumerate(group.classes):
+        odd = tuple(s for s in group.stages if one[s] == FINISH or is_partial(problem, s, one))
+        kinds.setdefault(odd, []).append(number)
+    found: list[tuple[int, ...]] = [(n,) for n in range(len(group.classes))]
+    for numbers in kinds.values():
+        chosen: list[int] = []
+        for number in numbers:
+            if not any(_collides(group, number, c) for c in chosen):
+                chosen.append(number)
+        if len(chosen) > 1:
+            found.append(tuple(chosen))
+    return found or [()]
+
+
+def _collides(group: Group, a: int, b: int) -> bool:
+    """Whether two classes bind one axis of a stage twice."""
+    one, two = group.classes[a], group.classes[b]
+    return any(one[s] is not None and one[s] != FINISH and one[s] == two[s] for s in group.stages)
+
+
+def class_size(problem: Problem, group: Group, one: Class) -> int:
+    """Extent of a candidate outer axis."""
+    for stage in group.stages:
+        axis = one[stage]
+        if axis is not None and axis != FINISH:
+            return upper(problem.definition(stage).extents[axis])
+    return 1
+
+
+def _measure(problem: Problem, group: Group) -> _Load:
+    load = _Load([class_size(problem, group, c) for c in group.classes])
+    load.partial = [0] * len(group.classes)
+    outside = set(stored(problem, group))
+    kept = _kept(problem, group)
+    for s in group.stages:
+        on = [c[s] for c in group.classes]
+        mask = sum(1 << i for i, a in enumerate(on) if a is not None)
+        width = problem.definition(s).dtype.itemsize
+        groups = problem.products[s]
+        if groups is not None:
+            rows = [_rows(problem, s, g, on) for g in groups]
+            load.products.append((2 * problem.points[s], rows, mask))
+        else:
+            work = problem.points[s] * max(1, problem.flops[s])
+            load.vector[mask] = load.vector.get(mask, 0) + work
+        if s in outside:
+            load.written += width * problem.sizes[s]
+        elif s in kept:
+            load.near[mask] = load.near.get(mask, 0) + width * problem.sizes[s]
+        for i, one in enumerate(group.classes):
+            if is_partial(problem, s, one):
+                load.partial[i] += width * problem.sizes[s]
+    for source, uses in group.external.items():
+        masks = [
+            sum(1 << i for i, c in enumerate(group.classes) if c[s] is not None and c[s] in bind)
+            for s, bind in uses
+        ]
+        size = problem.sizes[source] * problem.values[source].dtype.itemsize
+        load.reads.append((size, min(masks, key=int.bit_count)))
+    return load
+
+
+def _kept(problem: Problem, group: Group) -> set[int]:
+    """Stages whose value a tile holds in scratch, not in registers."""
+    mine = set(group.stages)
+    found = set()
+    for s in group.stages:
+        through = problem.is_map(s)
+        for source, _ in problem.reads[s]:
+            if source in mine and not (through and problem.sizes[s] == problem.sizes[source]):
+                found.add(source)
+    return found
+
+
+def _rows(
+    problem: Problem, stage: int, axes: tuple[int, ...], on: list[int | None]
+) -> tuple[int, int]:
+    """The classes that cut a contraction's rows, as a mask, and the rows of the other axes."""
+    extents = problem.definition(stage).extents
+    mask = sum(1 << i for i, a in enumerate(on) if a in axes)
+    return mask, math.prod(upper(extents[a]) for a in axes if a not in on)
+
+
+def _tiles(sizes: list[int], outer: tuple[int, ...]) -> list[dict[int, int]]:
+    """Tile extents to try: powers of two, the last axis filled first."""
+    found = []
+    most = math.ceil(math.log2(max(1, math.prod(sizes[i] for i in outer))))
+    for power in {*range(0, most + 1, TILE_POWER_STEP), max(0, most - 1)}:
+        tile, rest = {}, 2**power
+        for i in reversed(outer):
+            tile[i] = min(sizes[i], rest)
+            rest = -(-rest // tile[i])
+        found.append(tile)
+    return found
+
+
+def _times(
+    load: _Load, outer: tuple[int, ...], tile: dict[int, int], rate: float, target: Target
+) -> list[tuple[float, int, int]]:
+    """(seconds, scratch bytes, threads) of one tiling, on one thread and on all."""
+    counts = {i: -(-load.sizes[i] // tile[i]) for i in outer}
+    tiles = math.prod(counts.values())
+    again = {
+        mask: math.prod(c for i, c in counts.items() if not mask >> i & 1) for mask in load.masks()
+    }
+    work = sum(v * again[m] for m, v in load.vector.items()) / VECTOR_FLOPS
+    for flops, groups, mask in load.products:
+        rows = min(
+            local * math.prod(n if on >> i & 1 else 1 for i, n in tile.items())
+            for on, local in groups
+        )
+        work += flops * again[mask] / (GEMM_FLOPS * row_rate(rows))
+    scratch = sum(b * again[m] for m, b in load.near.items()) // tiles
+    held = scratch + sum(b * again[m] for b, m in load.reads) / tiles
+    again_rate = NEAR_BYTES if held <= target.l2 else rate
+    found = []
+    for used in sorted({1, min(target.threads, tiles)}):
+        first = sum(b * min(used, again[m]) for b, m in load.reads) + load.written
+        if used > 1:
+            first += 2 * used * sum(load.partial[i] for i in outer)
+        more = sum(b * max(0, again[m] - used) for b, m in load.reads) + 2 * scratch * tiles
+        busy = max(work, first / rate + more / again_rate)
+        if used > 1 and busy < PARALLEL_SECONDS:
+            continue
+        share = busy / used * (-(-tiles // used) * used / tiles)
+        found.append((share + (FORK_SECONDS if used > 1 else LAUNCH_SECONDS), scratch, used))
+    return found

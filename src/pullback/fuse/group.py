@@ -1,0 +1,261 @@
+"""Grouping: rules first, then always the join that saves most predicted time.
+
+Everything is a function of the definitions' order, shapes and the target: nothing is summed or
+visited in set order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from pullback.fuse.cost import Cost, Estimate
+from pullback.fuse.groups import FINISH, Edge, Group, is_partial, merge, single, stored
+from pullback.fuse.problem import Problem
+from pullback.ir.target import Target
+
+MAX_STAGES = 32
+# A value that this many kernels read is no reason for two of them to join.
+COMMON_READERS = 12
+# Savings below this are rounding, seconds.
+LEAST_SAVING = 1e-9
+# A statistic is at least this much smaller than the row box that it summarises.
+ROW_RATIO = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether two groups join: seconds saved and the joint group, or why not."""
+
+    saved: float
+    joint: Group | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Grouping:
+    """Groups by their first node's number; `above` and `below` are bit sets of those numbers."""
+
+    problem: Problem
+    target: Target
+    cost: Cost
+    groups: dict[int, Group] = field(default_factory=dict)
+    home: dict[int, int] = field(default_factory=dict)
+    above: dict[int, int] = field(default_factory=dict)
+    below: dict[int, int] = field(default_factory=dict)
+    prices: dict[tuple[object, ...], Estimate] = field(default_factory=dict)
+    shapes: dict[tuple[object, ...], int] = field(default_factory=dict)
+    shape: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        self.shape = [self._shape(s) for s in range(len(problem.reads))]
+        for node in problem.nodes:
+            self.groups[node] = single(problem, node)
+            self.home[node] = node
+            self.below[node] = 0
+            mine = 0
+            for b in problem.before[node]:
+                mine |= self.above[b] | 1 << b
+            self.above[node] = mine
+        for node, above in self.above.items():
+            while above:
+                low = above & -above
+                self.below[low.bit_length() - 1] |= 1 << node
+                above ^= low
+
+    def _shape(self, stage: int) -> int:
+        """A number that equal local structures share: all that a price depends on."""
+        problem = self.problem
+        definition = problem.definition(stage)
+        reads = tuple((problem.sizes[s], bind) for s, bind in problem.reads[stage])
+        key = (
+            definition.shape,
+            definition.extents,
+            definition.dtype.itemsize,
+            problem.flops[stage],
+            problem.products[stage],
+            problem.is_map(stage),
+            reads,
+        )
+        return self.shapes.setdefault(key, len(self.shapes))
+
+    def price(self, group: Group) -> Estimate:
+        """The predicted cost of a group, memoised by structure."""
+        key = self._key(group)
+        found = self.prices.get(key)
+        if found is None:
+            found = self.prices[key] = self.cost(self.problem, group, self.target)
+        return found
+
+    def _key(self, group: Group) -> tuple[object, ...]:
+        number = {s: n for n, s in enumerate(group.stages)}
+        outside = set(stored(self.problem, group))
+        for source in group.external:
+            number.setdefault(source, len(number))
+        return tuple(
+            (
+                self.shape[s],
+                s in outside,
+                tuple(number[source] for source, _ in self.problem.reads[s]),
+                tuple(c[s] for c in group.classes),
+            )
+            for s in group.stages
+        )
+
+    def cyclic(self, i: int, j: int) -> bool:
+        """Whether a third group must run between two."""
+        return bool(self.below[i] & self.above[j] or self.below[j] & self.above[i])
+
+    def neighbours(self, i: int) -> list[int]:
+        """Groups that share a value with group `i`, in order."""
+        problem = self.problem
+        found: dict[int, None] = {}
+        group = self.groups[i]
+        for value in (*group.nodes, *group.external):
+            if value in self.home:
+                found[self.home[value]] = None
+            readers = problem.readers.get(value, ())
+            if len(readers) < COMMON_READERS:
+                found.update((self.home[r], None) for r in readers)
+        found.pop(i, None)
+        return sorted(found)
+
+    def judge(self, i: int, j: int) -> Verdict:
+        """Would joining two groups save time?"""
+        a, b = self.groups[i], self.groups[j]
+        if self.cyclic(i, j):
+            return Verdict(0.0, None, "another kernel must run between them")
+        joint, reason = self.join_legally(a, b)
+        if joint is None:
+            return Verdict(0.0, None, reason)
+        pa, pb, both = self.price(a), self.price(b), self.price(joint)
+        if both.scratch > max(self.target.scratch, pa.scratch, pb.scratch):
+            return Verdict(0.0, None, f"scratch of {both.scratch} bytes a tile")
+        saved = pa.seconds + pb.seconds - both.seconds
+        if saved < LEAST_SAVING:
+            return Verdict(0.0, None, f"slower by {-saved * 1e6:.2f} us")
+        return Verdict(saved, joint, "")
+
+    def join_legally(self, a: Group, b: Group) -> tuple[Group | None, str]:
+        """The joint group, or why there is none."""
+        if len({*a.stages, *b.stages}) > MAX_STAGES:
+            return None, f"more than {MAX_STAGES} stages"
+        why: list[Edge] = []
+        joint = merge(self.problem, a, b, why)
+        return joint, "" if joint is not None else self._explain(why)
+
+    def _explain(self, why: list[Edge]) -> str:
+        if not why:
+            return "no outer axis in common"
+        edge = why[-1]
+        maker, stage = self.problem.name(edge.maker), self.problem.name(edge.stage)
+        verb = "overwrites what" if edge.overwrites else "is read by"
+        tail = f"{stage} reads" if edge.overwrites else stage
+        return f"no outer axis in common: {maker} {verb} {tail} at other coordinates"
+
+    def join(self, i: int, j: int, joint: Group) -> None:
+        """Replace two groups by their union."""
+        both = 1 << i | 1 << j
+        self.groups[i] = joint
+        del self.groups[j]
+        self.home.update(dict.fromkeys(joint.nodes, i))
+        self.above[i] = (self.above[i] | self.above.pop(j)) & ~both
+        self.below[i] = (self.below[i] | self.below.pop(j)) & ~both
+        for table in (self.above, self.below):
+            mine = table[i] | 1 << i
+            for k, bits in table.items():
+                if bits & both:
+                    table[k] = bits & ~both | mine
+
+
+def best_first(grouping: Grouping) -> None:
+    """Join the pair that saves most, until none does."""
+    version = dict.fromkeys(grouping.groups, 0)
+    heap: list[tuple[float, int, int, int, int]] = []
+    joints: dict[tuple[int, int], Group] = {}
+
+    def push(i: int, j: int) -> None:
+        verdict = grouping.judge(i, j)
+        if verdict.joint is not None:
+            joints[i, j] = verdict.joint
+            saved = round(verdict.saved, 12)
+            heapq.heappush(heap, (-saved, i, j, version[i], version[j]))
+
+    for i in list(grouping.groups):
+        for j in grouping.neighbours(i):
+            if i < j:
+                push(i, j)
+    while heap:
+        _, i, j, vi, vj = heapq.heappop(heap)
+        if i not in grouping.groups or j not in grouping.groups:
+            continue
+        if (version[i], version[j]) != (vi, vj) or grouping.cyclic(i, j):
+            continue
+        grouping.join(i, j, joints[i, j])
+        version[i] += 1
+        for n in grouping.neighbours(i):
+            push(min(i, n), max(i, n))
+
+
+def apply_rules(grouping: Grouping) -> None:
+    """Joins that always pay: update with gradient, row statistic with its row, shared recompute."""
+    for node in grouping.problem.nodes:
+        for value in list(grouping.groups[grouping.home[node]].external):
+            if value in grouping.home and _rule(grouping, node, value):
+                _try(grouping, grouping.home[value], grouping.home[node], node, value)
+    for node in grouping.problem.nodes:
+        _join_recomputed(grouping, node)
+
+
+def _rule(grouping: Grouping, node: int, value: int) -> bool:
+    """Whether `node` belongs to `value` by rule: its update, or its row."""
+    problem = grouping.problem
+    if node in problem.target:
+        return problem.sizes[value] == problem.sizes[node]
+    reads = [s for stage in problem.closure[node] for s, _ in problem.reads[stage]]
+    box = max((problem.sizes[s] for s in reads), default=0)
+    by_row = problem.points[node] <= box
+    return by_row and 1 < ROW_RATIO * problem.sizes[value] <= box
+
+
+def _try(grouping: Grouping, i: int, j: int, node: int, value: int) -> None:
+    """Join if legal and the statistic keeps all of its axes."""
+    if i == j or grouping.cyclic(i, j):
+        return
+    i, j = min(i, j), max(i, j)
+    joint, _ = grouping.join_legally(grouping.groups[i], grouping.groups[j])
+    if joint is None or not joint.classes:
+        return
+    if node in grouping.problem.target or _covers(grouping.problem, joint, value):
+        grouping.join(i, j, joint)
+
+
+def _covers(problem: Problem, joint: Group, value: int) -> bool:
+    """Whether whole classes (nothing partial) bind every axis of `value`."""
+    whole = [c for c in joint.classes if not _odd(problem, joint, c)]
+    bound = {c[value] for c in whole}
+    return bound >= set(range(len(problem.definition(value).shape)))
+
+
+def _odd(problem: Problem, group: Group, one: dict[int, int | None]) -> bool:
+    return any(one[s] == FINISH or is_partial(problem, s, one) for s in group.nodes)
+
+
+def _join_recomputed(grouping: Grouping, node: int) -> None:
+    """Nodes that recompute one reduction share it, where no outer axis is lost by that."""
+    problem = grouping.problem
+    heavy = [s for s in problem.closure[node][:-1] if not problem.is_map(s)]
+    for stage in heavy:
+        for other in problem.nodes:
+            i, j = sorted((grouping.home[node], grouping.home[other]))
+            if other >= node or i == j or stage not in problem.closure[other]:
+                continue
+            a, b = grouping.groups[i], grouping.groups[j]
+            joint = None if grouping.cyclic(i, j) else grouping.join_legally(a, b)[0]
+            if joint is None:
+                continue
+            kept = sum(not _odd(problem, joint, c) for c in joint.classes)
+            before = [sum(not _odd(problem, g, c) for c in g.classes) for g in (a, b)]
+            if kept >= min(before) and kept > 0:
+                grouping.join(i, j, joint)

@@ -1,12 +1,14 @@
-"""Small networks written with `define` alone: what fusion, planning and the interpreters are tested on."""
+"""Small networks written with `define` alone: what fusion and planning are tested on."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+from pullback.grad.reverse import gradients
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bool_, float32
-from pullback.ir.expr import Axis, Const, Expr, Extent, Take
+from pullback.ir.dtype import DType, float32, int64
+from pullback.ir.expr import Axis, Const, Expr, Extent
 from pullback.ir.graph import (
     MAX,
     SUM,
@@ -203,4 +205,161 @@ def graph(**assigned: Value) -> Graph:
     return Graph(tuple((Variable(n, v.shape, v.dtype), v) for n, v in assigned.items()))
 
 
-TRUE = Const(True, bool_)
+Parameters = list[Variable]
+Assign = tuple[Variable, Value]
+
+
+def encoder_layer(
+    x: Value, d: int, heads: int, ff: int, causal: bool, name: str
+) -> tuple[Definition, Parameters]:
+    """Post-norm transformer encoder layer with ReLU."""
+    shapes = {
+        "w_qkv": (3 * d, d),
+        "b_qkv": (3 * d,),
+        "w_out": (d, d),
+        "b_out": (d,),
+        "gain1": (d,),
+        "shift1": (d,),
+        "w1": (ff, d),
+        "b1": (ff,),
+        "w2": (d, ff),
+        "b2": (d,),
+        "gain2": (d,),
+        "shift2": (d,),
+    }
+    p = {n: variable(f"{name}.{n}", *s) for n, s in shapes.items()}
+    y = attention(x, p["w_qkv"], p["b_qkv"], p["w_out"], p["b_out"], heads, causal, f"{name}.att")
+    x = layer_norm(add(x, y, f"{name}.r1"), p["gain1"], p["shift1"], f"{name}.ln1")
+    y = activation(linear(x, p["w1"], p["b1"], f"{name}.z"), "relu", f"{name}.a")
+    y = linear(y, p["w2"], p["b2"], f"{name}.y")
+    x = layer_norm(add(x, y, f"{name}.r2"), p["gain2"], p["shift2"], f"{name}.ln2")
+    return x, list(p.values())
+
+
+def block(x: Value, d: int, heads: int, ff: int, name: str) -> tuple[Definition, Parameters]:
+    """Pre-norm causal block with GELU."""
+    shapes = {
+        "gain1": (d,),
+        "shift1": (d,),
+        "w_qkv": (3 * d, d),
+        "b_qkv": (3 * d,),
+        "w_out": (d, d),
+        "b_out": (d,),
+        "gain2": (d,),
+        "shift2": (d,),
+        "w1": (ff, d),
+        "b1": (ff,),
+        "w2": (d, ff),
+        "b2": (d,),
+    }
+    p = {n: variable(f"{name}.{n}", *s) for n, s in shapes.items()}
+    y = layer_norm(x, p["gain1"], p["shift1"], f"{name}.ln1")
+    y = attention(y, p["w_qkv"], p["b_qkv"], p["w_out"], p["b_out"], heads, True, f"{name}.att")
+    x = add(x, y, f"{name}.r1")
+    y = layer_norm(x, p["gain2"], p["shift2"], f"{name}.ln2")
+    y = activation(linear(y, p["w1"], p["b1"], f"{name}.z"), "gelu", f"{name}.a")
+    return add(x, linear(y, p["w2"], p["b2"], f"{name}.y"), f"{name}.r2"), list(p.values())
+
+
+def sum_all(x: Value, name: str = "loss") -> Definition:
+    return total(name, (), x.shape, lambda *i: read(x, *i))
+
+
+def sgd(parameters: Parameters, grads: Sequence[Value], lr: float = 0.01) -> list[Assign]:
+    """``p' = p - lr * dp``"""
+
+    def update(p: Variable, g: Value) -> Definition:
+        return map_(
+            f"{p.name}'", p.shape, lambda *i: E.subtract(read(p, *i), E.Mul(read(g, *i), num(lr)))
+        )
+
+    return [(p, update(p, g)) for p, g in zip(parameters, grads, strict=True)]
+
+
+def adamw(parameters: Parameters, grads: Sequence[Value], lr: float = 1e-3) -> list[Assign]:
+    """AdamW with a step counter in a variable."""
+    step = variable("step")
+    after = map_("step'", (), lambda: E.Add(read(step), num(1)))
+    found: list[Assign] = [(step, after)]
+
+    def correction(name: str, beta: float) -> Definition:
+        power = E.Exp(E.Mul(read(after), num(math.log(beta))))
+        return map_(name, (), lambda: E.subtract(num(1), power))
+
+    c1, c2 = correction("bias1", 0.9), correction("bias2", 0.999)
+    for p, g in zip(parameters, grads, strict=True):
+        found += _adamw_of(p, g, c1, c2, lr)
+    return found
+
+
+def _adamw_of(p: Variable, g: Value, c1: Value, c2: Value, lr: float) -> list[Assign]:
+    m, v = variable(f"{p.name}.m", *p.shape), variable(f"{p.name}.v", *p.shape)
+
+    def mix(old: Value, new: Expr, beta: float, *i: Axis) -> Expr:
+        return E.Add(E.Mul(read(old, *i), num(beta)), E.Mul(new, num(1 - beta)))
+
+    m2 = map_(f"{m.name}'", p.shape, lambda *i: mix(m, read(g, *i), 0.9, *i))
+    v2 = map_(f"{v.name}'", p.shape, lambda *i: mix(v, E.Mul(read(g, *i), read(g, *i)), 0.999, *i))
+
+    def body(*i: Axis) -> Expr:
+        top = E.Div(read(m2, *i), read(c1))
+        root = E.Add(E.Sqrt(E.Div(read(v2, *i), read(c2))), num(1e-8))
+        kept = E.Mul(read(p, *i), num(1 - lr * 0.01))
+        return E.subtract(kept, E.Mul(E.Div(top, root), num(lr)))
+
+    return [(m, m2), (v, v2), (p, map_(f"{p.name}'", p.shape, body))]
+
+
+def net_step(batch: int = 2, width: int = 255, received: bool = True) -> Graph:
+    """Linear, sigmoid, linear; sum loss; SGD."""
+    x = variable("x", batch, width)
+    w1, b1 = variable("w1", width, width), variable("b1", width)
+    w2, b2 = variable("w2", width, width), variable("b2", width)
+    y = linear(activation(linear(x, w1, b1, "z"), "sigmoid", "a"), w2, b2, "y")
+    loss = sum_all(y)
+    parameters = [w1, b1, w2, b2]
+    assigns = sgd(parameters, gradients(loss, parameters))
+    return Graph(((variable("loss"), loss), *assigns) if received else tuple(assigns))
+
+
+def encoder_step(
+    layers: int = 1, d: int = 64, heads: int = 4, ff: int = 128, tokens: int = 2, batch: int = 1
+) -> Graph:
+    """Post-norm transformer encoder, ReLU; sum loss; SGD."""
+    x: Value = variable("x", batch, tokens, d)
+    parameters: Parameters = []
+    for n in range(layers):
+        x, more = encoder_layer(x, d, heads, ff, False, str(n))
+        parameters += more
+    loss = sum_all(x)
+    assigns = sgd(parameters, gradients(loss, parameters))
+    return Graph(((variable("loss"), loss), *assigns))
+
+
+def gpt_step(
+    layers: int = 4,
+    d: int = 128,
+    heads: int = 4,
+    context: int = 64,
+    batch: int = 16,
+    vocab: int = 96,
+) -> Graph:
+    """Decoder-only pre-norm GPT, causal, GELU; cross entropy; AdamW."""
+    tokens = variable("tokens", batch, context, kind=int64)
+    labels = variable("labels", batch, context, kind=int64)
+    table, place = variable("emb", vocab, d), variable("pos", context, d)
+    x: Value = map_(
+        "x0",
+        (batch, context, d),
+        lambda b, t, c: E.Add(read(table, read(tokens, b, t), c), read(place, t, c)),
+    )
+    parameters: Parameters = [table, place]
+    for n in range(layers):
+        x, more = block(x, d, heads, 4 * d, str(n))
+        parameters += more
+    gain, shift, head = variable("gain", d), variable("shift", d), variable("head", vocab, d)
+    z = linear(layer_norm(x, gain, shift, "ln"), head, None, "logits")
+    loss = log_softmax_nll(z, labels, "ce")
+    parameters += [gain, shift, head]
+    assigns = adamw(parameters, gradients(loss, parameters))
+    return Graph(((variable("loss"), loss), *assigns))

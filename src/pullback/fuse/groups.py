@@ -13,6 +13,7 @@ from itertools import product
 
 from pullback.fuse.facts import reduced_axes, split_axes
 from pullback.fuse.problem import Bind, Problem
+from pullback.ir.expr import upper
 
 FINISH = -1
 # Elements of a result that may be summed privately per chunk, and of what runs once after it.
@@ -46,8 +47,9 @@ def single(problem: Problem, node: int) -> Group:
     """The group of one node."""
     definition, form = problem.definition(node), problem.form(node)
     axes = split_axes(definition, form)
-    if problem.sizes[node] <= PARTIAL_ELEMENTS:
+    if problem.sizes[node] <= PARTIAL_ELEMENTS and problem.products[node] is None:
         axes += reduced_axes(definition, form)
+    axes = tuple(a for a in axes if upper(definition.extents[a]) > 1)
     stages = problem.closure[node]
     found = (_spread(problem, node, stages, axis) for axis in axes)
     classes = tuple(c for c in found if c is not None)

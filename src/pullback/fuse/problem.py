@@ -188,9 +188,13 @@ def _rank(
             if isinstance(source, Definition):
                 after[old[source]].append(n)
                 waits[n] += 1
-            elif source in writer and writer[source] is not definition:
-                after[n].append(old[writer[source]])
-                waits[old[writer[source]]] += 1
+    for node, stages in closure.items():
+        sources = (a.source for s in stages for a in scene.facts[s].accesses)
+        for source in dict.fromkeys(sources):
+            late = writer.get(source) if isinstance(source, Variable) else None
+            if late is not None and late is not node:
+                after[old[node]].append(old[late])
+                waits[old[late]] += 1
     ready = [n for n, count in enumerate(waits) if count == 0]
     ranked = []
     while ready:

@@ -1,0 +1,246 @@
+"""The memory plan: byte offsets of temporaries and scratch in one arena.
+
+Lifetimes are whole launches: a temporary lives from the launch that first writes it to the last
+that reads it; the scratch of every thread and the partials live during their own launch. Two
+buffers alive in one launch never overlap. Several placement orders are tried, the best is taken.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from pullback.errors import InvalidIR
+from pullback.ir.expr import upper
+from pullback.ir.graph import Variable
+from pullback.ir.kernel import Kernel
+
+# Bytes. Vector code wants lines; a statistic of a few rows does not deserve one.
+LINE = 64
+SMALL_ALIGN = 16
+SMALL_BYTES = 256
+# Beyond this many buffers one placement order must do.
+MANY_BUFFERS = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Working memory of one launch, bytes: `scratch` on each of `threads`, and `shared`."""
+
+    scratch: int = 0
+    shared: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Buffer:
+    """A block of `size` bytes alive in launches `first`..`last`, both included.
+
+    `variable` is the temporary it holds; None for working memory, which `name` tells apart.
+    """
+
+    name: str
+    size: int
+    align: int
+    first: int
+    last: int
+    variable: Variable | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Plan:
+    """Where everything is, bytes. `scratch` and `shared` are offsets by launch.
+
+    `stride` by launch is the distance between the scratch blocks of two threads.
+    """
+
+    offsets: dict[Variable, int]
+    scratch: tuple[int, ...]
+    stride: tuple[int, ...]
+    shared: tuple[int, ...]
+    arena_bytes: int
+    lower_bound_bytes: int
+    total_bytes: int
+    placed: tuple[tuple[Buffer, int], ...]
+
+    def picture(self, width: int = 100, height: int = 24) -> str:
+        """The arena as text: launches run to the right, addresses down."""
+        return picture(self, width, height)
+
+
+def plan(
+    kernels: Sequence[Kernel],
+    temporaries: Collection[Variable],
+    needs: Mapping[Kernel, Needs] | None = None,
+) -> Plan:
+    """Place `temporaries` and the working memory of `kernels`, launched in order.
+
+    Raises: InvalidIR for a temporary that is read before it is written.
+    """
+    needs = needs or {}
+    buffers = _temporaries(kernels, temporaries) + _working(kernels, needs)
+    orders = ORDERS[:1] if len(buffers) > MANY_BUFFERS else ORDERS
+    placements = [place(sorted(buffers, key=order)) for order in orders]
+    best = min(placements, key=lambda found: _top(found))
+    check(best)
+    where = dict(best)
+    by_name = {b.name: offset for b, offset in best if b.variable is None}
+    count = range(len(kernels))
+    strides = tuple(_round(needs.get(k, Needs()).scratch, LINE) for k in kernels)
+    return Plan(
+        {b.variable: where[b] for b in buffers if b.variable is not None},
+        tuple(by_name.get(f"scratch {n}", 0) for n in count),
+        strides,
+        tuple(by_name.get(f"shared {n}", 0) for n in count),
+        _top(best),
+        lower_bound(buffers, len(kernels)),
+        sum(b.size for b in buffers),
+        tuple(best),
+    )
+
+
+def lower_bound(buffers: Sequence[Buffer], launches: int) -> int:
+    """The most bytes alive in one launch: no plan can need less."""
+    change = [0] * (launches + 1)
+    for b in buffers:
+        change[b.first] += b.size
+        change[b.last + 1] -= b.size
+    live = most = 0
+    for delta in change:
+        live += delta
+        most = max(most, live)
+    return most
+
+
+def _temporaries(kernels: Sequence[Kernel], wanted: Collection[Variable]) -> list[Buffer]:
+    first: dict[Variable, int] = {}
+    last: dict[Variable, int] = {}
+    chosen = set(wanted)
+    for n, kernel in enumerate(kernels):
+        for variable in kernel.reads:
+            if variable in chosen:
+                if variable not in first and variable not in kernel.writes:
+                    raise InvalidIR(f"plan: {kernel.name} reads {variable} before it is written")
+                last[variable] = n
+        for variable in kernel.writes:
+            if variable in chosen:
+                first.setdefault(variable, n)
+                last[variable] = n
+    return [_buffer(v, first[v], last[v]) for v in first]
+
+
+def _buffer(variable: Variable, first: int, last: int) -> Buffer:
+    item = variable.dtype.itemsize
+    size = prod(upper(e) for e in variable.shape) * item
+    align = LINE if size >= SMALL_BYTES else SMALL_ALIGN if size >= SMALL_ALIGN else item
+    return Buffer(variable.name, size, align, first, last, variable)
+
+
+def _working(kernels: Sequence[Kernel], needs: Mapping[Kernel, Needs]) -> list[Buffer]:
+    found = []
+    for n, kernel in enumerate(kernels):
+        need = needs.get(kernel, Needs())
+        scratch = _round(need.scratch, LINE) * need.threads
+        if scratch:
+            found.append(Buffer(f"scratch {n}", scratch, LINE, n, n))
+        if need.shared:
+            found.append(Buffer(f"shared {n}", need.shared, LINE, n, n))
+    return found
+
+
+def _round(size: int, align: int) -> int:
+    return -(-size // align) * align
+
+
+def _largest(b: Buffer) -> tuple[int, ...]:
+    return (-b.size, b.first)
+
+
+def _earliest(b: Buffer) -> tuple[int, ...]:
+    return (b.first, -b.size)
+
+
+def _area(b: Buffer) -> tuple[int, ...]:
+    return (-b.size * (b.last - b.first + 1), b.first)
+
+
+def _latest(b: Buffer) -> tuple[int, ...]:
+    return (-b.last, -b.size)
+
+
+def _longest(b: Buffer) -> tuple[int, ...]:
+    return (b.first - b.last, -b.size)
+
+
+ORDERS: tuple[Callable[[Buffer], tuple[int, ...]], ...] = (
+    _largest,
+    _earliest,
+    _area,
+    _latest,
+    _longest,
+)
+
+
+def place(buffers: Sequence[Buffer]) -> list[tuple[Buffer, int]]:
+    """Each buffer, in this order, at the lowest offset free for its whole life."""
+    launches = max((b.last for b in buffers), default=-1) + 1
+    busy: list[list[tuple[int, int]]] = [[] for _ in range(launches)]
+    found = []
+    for b in buffers:
+        taken = {span for n in range(b.first, b.last + 1) for span in busy[n]}
+        at = 0
+        for low, high in sorted(taken):
+            if at + b.size <= low:
+                break
+            at = max(at, _round(high, b.align))
+        for n in range(b.first, b.last + 1):
+            insort(busy[n], (at, at + b.size))
+        found.append((b, at))
+    return found
+
+
+def _top(placed: Sequence[tuple[Buffer, int]]) -> int:
+    return max((at + b.size for b, at in placed), default=0)
+
+
+def check(placed: Sequence[tuple[Buffer, int]]) -> None:
+    """Two buffers alive in one launch do not overlap.
+
+    Raises: InvalidIR naming both.
+    """
+    alive: list[tuple[Buffer, int]] = []
+    for b, at in sorted(placed, key=lambda p: p[0].first):
+        alive = [p for p in alive if p[0].last >= b.first]
+        for other, offset in alive:
+            if offset < at + b.size and at < offset + other.size:
+                raise InvalidIR(f"plan: {b.name} overlaps {other.name} in launch {b.first}")
+        if at % b.align:
+            raise InvalidIR(f"plan: {b.name} at {at} is not aligned to {b.align} bytes")
+        alive.append((b, at))
+
+
+def picture(found: Plan, width: int, height: int) -> str:
+    """Rows are address bands, columns are launches; each buffer is filled with its letter."""
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    launches = len(found.scratch)
+    columns = min(width, max(1, launches))
+    rows = [["."] * columns for _ in range(height)]
+    legend = []
+    for n, (b, at) in enumerate(sorted(found.placed, key=lambda p: (p[0].first, p[1]))):
+        mark = "#" if b.variable is None else letters[n % len(letters)]
+        low = at * height // max(1, found.arena_bytes)
+        high = max(low + 1, -(-(at + b.size) * height // max(1, found.arena_bytes)))
+        left = b.first * columns // max(1, launches)
+        right = max(left + 1, (b.last + 1) * columns // max(1, launches))
+        for row in rows[low:high]:
+            row[left:right] = [mark] * (right - left)
+        legend.append(f"  {mark} {b.name}: {b.size} bytes at {at}, launches {b.first}..{b.last}")
+    head = (
+        f"arena {found.arena_bytes} bytes, lower bound {found.lower_bound_bytes}, "
+        f"{launches} launches, # is scratch"
+    )
+    step = found.arena_bytes / height
+    body = [f"{round(n * step):>9} |{''.join(row)}|" for n, row in enumerate(rows)]
+    return "\n".join([head, *body, *legend])

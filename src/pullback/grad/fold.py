@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType
-from pullback.ir.expr import Add, And, Cast, Const, Div, Expr, If, Mul, Or, Xor
+from pullback.ir.dtype import DType, bool_
+from pullback.ir.expr import Add, And, Cast, Const, Div, Expr, If, Mul, Or, Take, Xor
+from pullback.ir.node import walk
 
 
 def is_const(e: Expr, value: float) -> bool:
@@ -118,6 +119,8 @@ def conjuncts(condition: Expr) -> tuple[Expr, ...]:
         inner = negated(c)
         if isinstance(c, And):
             todo += [c.right, c.left]
+        elif isinstance(c, If) and is_const(c.otherwise, 0):
+            todo += [c.then, c.condition]
         elif isinstance(c, Xor) and isinstance(inner, Or):
             todo += [negated(inner.right), negated(inner.left)]
         elif not is_const(c, 1):
@@ -125,20 +128,34 @@ def conjuncts(condition: Expr) -> tuple[Expr, ...]:
     return tuple(found)
 
 
+def reads_data(e: Expr) -> bool:
+    """Whether `e` reads a tensor."""
+    return any(isinstance(n, Take) for n in walk(e))
+
+
 def both(conditions: Iterable[Expr]) -> Expr | None:
-    """The conjunction; None of nothing."""
+    """The conjunction, None of nothing. A condition that reads is not evaluated where an earlier
+    one fails: ``c ? d : false``.
+    """
+    conditions = list(conditions)
     whole: Expr | None = None
-    for c in conditions:
-        whole = c if whole is None else And(whole, c)
+    for c in sorted(conditions, key=reads_data):
+        if whole is None:
+            whole = c
+        else:
+            whole = If(whole, c, Const(False, bool_)) if reads_data(c) else And(whole, c)
     return whole
 
 
 def guarded(conditions: Iterable[Expr], value: Expr) -> Expr:
-    """``value if all conditions else 0``."""
-    whole = both(conditions)
-    if whole is None or is_zero(value):
+    """``value if all conditions else 0``; conditions that read are nested inside the others."""
+    conditions = list(conditions)
+    if is_zero(value):
         return value
-    return If(whole, value, zero(value.dtype))
+    for c in reversed([c for c in conditions if reads_data(c)]):
+        value = If(c, value, zero(value.dtype))
+    whole = both(c for c in conditions if not reads_data(c))
+    return value if whole is None else If(whole, value, zero(value.dtype))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,28 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
-from pullback.errors import Origin
 from pullback.grad import fold
 from pullback.grad.fold import Term
 from pullback.grad.invert import Empty, Guard, Solution, Unsolvable, invert
-from pullback.grad.product import Product
 from pullback.grad.system import ONE, Form, System, constant, plus
+from pullback.grad.total import Label, identity, summed, volume
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take, upper
 from pullback.ir.graph import (
     SUM,
     Accumulate,
     Definition,
-    Keep,
-    Reduce,
-    Value,
-    read,
     substitute,
 )
-from pullback.ir.node import walk
 from pullback.simplify.affine import make, to_expr
 
 BOUND = 4  # a gather may do this many times the work of the read and of clearing the result
@@ -43,21 +35,6 @@ class Inverse:
     axes: Mapping[int, Expr]
     over: tuple[Extent, ...]
     guards: tuple[Expr, ...]
-    trips: int
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """What a new definition is called and inherits."""
-
-    name: str
-    keep: Keep
-    origin: Origin | None
-
-
-def identity(value: Value) -> Take:
-    """``value[i, j, ..]`` over the value's own axes."""
-    return read(value, *(Axis(n, e) for n, e in enumerate(value.shape)))
 
 
 class Gatherer:
@@ -105,7 +82,10 @@ class Gatherer:
         value = substitute(term.value, inverse.axes)
         if not inverse.over:
             return fold.guarded(guards, value)
-        return _summed(take.source.shape, inverse.over, guards, value, label)
+        shape = take.source.shape
+        limit = BOUND * (volume(extents) + volume(shape))
+        total = summed(shape, inverse.over, guards, value, label, limit)
+        return _scatter(extents, take, term, label) if total is None else total
 
     def _inverse(
         self,
@@ -141,9 +121,6 @@ def _find(
         return None
     except Empty as empty:
         return empty
-    size = prod(upper(e) for e in shape)
-    if solution.trips * size > BOUND * (prod(upper(e) for e in extents) + size):
-        return None
     return _rendered(solution, shape)
 
 
@@ -203,13 +180,9 @@ def split_pieces(indices: tuple[Expr, ...]) -> list[tuple[tuple[Expr, ...], tupl
 
 def _select(indices: tuple[Expr, ...]) -> tuple[int, If] | None:
     for n, index in enumerate(indices):
-        if isinstance(index, If) and not _has_data(index.condition):
+        if isinstance(index, If) and not fold.reads_data(index.condition):
             return n, index
     return None
-
-
-def _has_data(e: Expr) -> bool:
-    return any(isinstance(n, Take) for n in walk(e))
 
 
 def _rendered(solution: Solution, shape: tuple[Extent, ...]) -> Inverse:
@@ -226,7 +199,7 @@ def _rendered(solution: Solution, shape: tuple[Extent, ...]) -> Inverse:
     axes = {n: _expression(form, names) for n, form in enumerate(solution.axes)}
     guards = tuple(_condition(g, names) for g in solution.guards)
     over = tuple(loop.extent for loop in solution.loops)
-    return Inverse(axes, over, guards, solution.trips)
+    return Inverse(axes, over, guards)
 
 
 def _expression(form: Form, names: Mapping[int, Expr]) -> Expr:
@@ -263,41 +236,3 @@ def _scatter(extents: tuple[Extent, ...], take: Take, term: Term, label: Label) 
     shape = take.source.shape
     name, keep, origin = label.name, label.keep, label.origin
     return identity(Definition(name, shape, body, form, False, keep, origin))
-
-
-def _summed(
-    shape: tuple[Extent, ...],
-    over: tuple[Extent, ...],
-    guards: tuple[Expr, ...],
-    value: Expr,
-    label: Label,
-) -> Expr:
-    """``sum[t] f(x) g(x, t) -> f(x) * sum[t] g(x, t)``, casts and literals outside too."""
-    loops = frozenset(range(len(shape), len(shape) + len(over)))
-    kind = value.dtype
-    while isinstance(value, E.Cast) and value.value.dtype.bits > value.dtype.bits:
-        value = value.value
-    product = Product.of(value)
-    varying = any(not g.axes.isdisjoint(loops) for g in guards)
-    # Where a guard may fail in every iteration, 0 must not meet an infinite factor.
-    outer, inner = product.literal() if varying else product.split(loops)
-    if inner.trivial and not varying:
-        count = _count(over, value.dtype)
-        return fold.cast(fold.guarded(guards, fold.mul(outer.expression(), count)), kind)
-    body = fold.guarded(guards, value if outer.trivial else inner.expression())
-    name, keep, origin = label.name, label.keep, label.origin
-    form = Reduce(SUM, over)
-    total: Expr = identity(Definition(name, shape, body, form, False, keep, origin))
-    if not outer.trivial:
-        total = fold.mul(total, outer.expression())
-    if outer.above or outer.below:
-        total = fold.guarded(guards, total)
-    return fold.cast(total, kind)
-
-
-def _count(over: tuple[Extent, ...], kind: DType) -> Expr:
-    """The number of iterations, as a float."""
-    total: Expr = fold.one(kind)
-    for extent in over:
-        total = fold.mul(total, fold.cast(E.extent_expr(extent), kind))
-    return total

@@ -13,7 +13,7 @@ from math import ceil, floor, gcd
 from typing import Literal
 
 from pullback.grad.system import ONE, Form, System, constant, plus, replace, times
-from pullback.ir.expr import Extent, upper
+from pullback.ir.expr import Extent
 
 Kind = Literal["ge", "eq", "div"]
 
@@ -43,14 +43,6 @@ class Solution:
     axes: tuple[Form, ...]
     loops: tuple[Loop, ...]
     guards: tuple[Guard, ...]
-
-    @property
-    def trips(self) -> int:
-        """Iterations per element, at the upper bound of symbolic extents."""
-        total = 1
-        for loop in self.loops:
-            total *= upper(loop.extent)
-        return total
 
 
 class Unsolvable(Exception):
@@ -153,7 +145,11 @@ class _Solver:
             if form:
                 raise Empty
             return
-        self.guards.append(Guard("eq", form))
+        low, high = self.system.least(form), -self.system.least(times(form, -1))
+        if low > 0 or high < 0:
+            raise Empty
+        if low != 0 or high != 0:
+            self.guards.append(Guard("eq", form))
 
     def _divide(self, equation: Form, part: Form, common: int) -> Form:
         """``common * p + rest == 0 -> p + rest / common == 0`` where common divides rest."""

@@ -13,8 +13,9 @@ from pullback.errors import GradientError
 from pullback.grad import fold
 from pullback.grad.fold import Term
 from pullback.grad.forms import body_adjoint
-from pullback.grad.gather import Gatherer, Label, identity
+from pullback.grad.gather import Gatherer
 from pullback.grad.scalar import sweep
+from pullback.grad.total import Label, identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, If, Take
 from pullback.ir.graph import Definition, Keep, Map, Value, topological

@@ -1,0 +1,118 @@
+"""Sums over what is left of a domain, made as small as they can be.
+
+sum[t] f(x) g(x, t)      -> f(x) * sum[t] g(x, t)
+(y == 2) ? sum[t] g(x, t) : 0   is summed once for every x, not for every (x, y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from pullback.errors import Origin
+from pullback.grad import fold
+from pullback.grad.product import Product
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Axis, Expr, Extent, Take, upper
+from pullback.ir.graph import SUM, Definition, Keep, Reduce, Value, read, substitute
+from pullback.ir.node import walk
+from pullback.simplify.bounds import in_bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a new definition is called and inherits."""
+
+    name: str
+    keep: Keep
+    origin: Origin | None
+
+
+def volume(extents: Sequence[Extent]) -> int:
+    """Elements of a box, at the upper bound of symbolic extents."""
+    return prod(upper(e) for e in extents)
+
+
+def identity(value: Value) -> Take:
+    """``value[i, j, ..]`` over the value's own axes."""
+    return read(value, *(Axis(n, e) for n, e in enumerate(value.shape)))
+
+
+def summed(
+    shape: Sequence[Extent],
+    over: tuple[Extent, ...],
+    guards: Sequence[Expr],
+    value: Expr,
+    label: Label,
+    limit: int,
+) -> Expr | None:
+    """``sum[over] (guards ? value : 0)`` over axes of `shape`; None above `limit` iterations."""
+    loops = frozenset(range(len(shape), len(shape) + len(over)))
+    kind = value.dtype
+    while isinstance(value, E.Cast) and value.value.dtype.bits > value.dtype.bits:
+        value = value.value
+    product = Product.of(value)
+    varying = [g for g in guards if not g.axes.isdisjoint(loops)]
+    # Where a guard may fail in every iteration, 0 must not meet an infinite factor.
+    outer, inner = product.literal() if varying else product.split(loops)
+    if inner.trivial and not varying:
+        count = _count(over, value.dtype)
+        return fold.cast(fold.guarded(guards, fold.mul(outer.expression(), count)), kind)
+    body = value if outer.trivial else inner.expression()
+    kept, own = _narrow(shape, loops, guards, varying, body)
+    if volume([a.extent for a in kept]) * volume(over) > limit:
+        return None
+    total: Expr = _define(kept, len(shape), over, fold.guarded(own, body), label)
+    if not outer.trivial:
+        total = fold.mul(total, outer.expression())
+    exposed = bool(outer.above or outer.below)
+    rest = [g for g in guards if exposed or g not in own]
+    return fold.cast(fold.guarded(rest, total), kind)
+
+
+def _narrow(
+    shape: Sequence[Extent],
+    loops: frozenset[int],
+    guards: Sequence[Expr],
+    varying: Sequence[Expr],
+    body: Expr,
+) -> tuple[list[Axis], list[Expr]]:
+    """The axes of `shape` that the sum needs, and the guards that stay inside it."""
+    axes = [Axis(n, e) for n, e in enumerate(shape)]
+    used = body.axes.union(*(g.axes for g in varying))
+    kept = [a for a in axes if a.number in used]
+    own = [g for g in guards if g.axes <= used | loops]
+    if volume([a.extent for a in kept]) == volume(shape):
+        return axes, list(guards)
+    reads = [n for n in walk(body) if isinstance(n, Take)]
+    if not all(all(in_bounds(r, own)) for r in reads):
+        return axes, list(guards)
+    return kept, own
+
+
+def _define(
+    kept: Sequence[Axis], rank: int, over: tuple[Extent, ...], body: Expr, label: Label
+) -> Take:
+    """The sum as a definition over the kept axes, read at them."""
+    order = [a.number for a in kept] + list(range(rank, rank + len(over)))
+    extents = (*(a.extent for a in kept), *over)
+    renamed = {old: Axis(new, e) for new, (old, e) in enumerate(zip(order, extents, strict=True))}
+    whole = Definition(
+        label.name,
+        tuple(a.extent for a in kept),
+        substitute(body, renamed),
+        Reduce(SUM, over),
+        keep=label.keep,
+        origin=label.origin,
+    )
+    return read(whole, *kept)
+
+
+def _count(over: Sequence[Extent], kind: DType) -> Expr:
+    """The number of iterations, as a float."""
+    total: Expr = fold.one(kind)
+    for extent in over:
+        total = fold.mul(total, fold.cast(E.extent_expr(extent), kind))
+    return total

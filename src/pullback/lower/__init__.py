@@ -1,0 +1,5 @@
+"""Kernel and schedule to loop nest."""
+
+from pullback.lower.kernel import lower
+
+__all__ = ["lower"]

@@ -1,0 +1,258 @@
+"""What lowering knows about one kernel: arrays, loop variables, where values live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from pullback.errors import InvalidIR, Origin
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType, float32, int64
+from pullback.ir.expr import Dim, Expr, Extent, Size, Take, index, upper
+from pullback.ir.graph import Definition, Variable
+from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.nest import Array, For, LoopKind, Register, Stmt, Var
+from pullback.ir.node import walk
+from pullback.ir.target import Target
+from pullback.schedule.choose import tile_shape
+from pullback.schedule.linear import Linear, linear, row_major
+from pullback.schedule.schedule import Place, Schedule
+
+LETTERS = "ijklmnpqrs"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a value lies: ``array[base + sum((index - origin) * stride)]``."""
+
+    array: Array
+    strides: tuple[int, ...]
+    origins: tuple[Linear, ...]
+    base: Linear
+
+    def offset(self, indices: tuple[Expr, ...]) -> Linear:
+        """The offset of one element."""
+        total = self.base
+        for at, stride, origin in zip(indices, self.strides, self.origins, strict=True):
+            total = total.plus(linear(at).plus(origin, -1), stride)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop to be: its variable runs over ``0..extent``; `axes` are the stage's axes in it."""
+
+    axes: tuple[int, ...]
+    var: Var
+    extent: Expr
+    most: int
+
+    @property
+    def static(self) -> bool:
+        """Whether the extent is a literal."""
+        return isinstance(self.extent, E.Const)
+
+
+@dataclass(slots=True)
+class Context:
+    """The state of lowering one kernel. Names are numbered, so every variable is its own."""
+
+    kernel: Kernel
+    schedule: Schedule
+    target: Target
+    arrays: dict[Variable, Array] = field(default_factory=dict)
+    sizes: dict[Dim, Var] = field(default_factory=dict)
+    homes: dict[Definition, Home] = field(default_factory=dict)
+    scratch: list[Array] = field(default_factory=list)
+    shared: list[Array] = field(default_factory=list)
+    sites: list[str] = field(default_factory=list)
+    starts: list[Linear] = field(default_factory=list)
+    spans: list[Expr] = field(default_factory=list)
+    hoisted: dict[int, list[Stmt]] = field(default_factory=dict)
+    depths: dict[Expr, int] = field(default_factory=dict)
+    count: int = 0
+
+    def number(self) -> int:
+        """A fresh number."""
+        self.count += 1
+        return self.count
+
+    def var(self, name: str, most: int) -> Var:
+        """A fresh loop variable ``0..most-1``."""
+        return Var(f"{name}{self.number()}", 0, max(0, most - 1))
+
+    def register(self, name: str, kind: DType, shape: tuple[int, ...] = ()) -> Register:
+        """A fresh register."""
+        return Register(f"{name}{self.number()}", kind, shape)
+
+    def panel(self, name: str, kind: DType, size: int) -> Array:
+        """A fresh scratch array."""
+        found = Array(f"{name}{self.number()}", kind, size, "scratch")
+        self.scratch.append(found)
+        return found
+
+    def extent(self, extent: Extent) -> Expr:
+        """An extent at run time."""
+        if isinstance(extent, Dim):
+            return self.sizes[extent]
+        return index(extent)
+
+    def loops(self, stage: Stage) -> tuple[list[Loop], dict[int, Expr]]:
+        """A loop for every axis of `stage` longer than one, and the values of all axes."""
+        bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+        found: list[Loop] = []
+        values: dict[int, Expr] = {}
+        for axis, extent in enumerate(stage.extents):
+            outer = bound.get(axis)
+            most = upper(extent)
+            origin = Linear()
+            span = self.extent(extent)
+            if outer is not None and self.starts:
+                most = min(most, self.schedule.tile[outer])
+                origin = self.starts[outer]
+                span = self.spans[outer]
+            if most == 1 and isinstance(span, E.Const):
+                values[axis] = origin.expr()
+                continue
+            var = self.var(LETTERS[axis % len(LETTERS)], most)
+            found.append(Loop((axis,), var, span, most))
+            values[axis] = origin.plus(Linear(0, {var: 1})).expr()
+        return found, values
+
+    def home(self, stage: Stage) -> Home:
+        """Where the value of `stage` is written."""
+        return self.homes[stage.target]
+
+    def memory(self, variable: Variable) -> Home:
+        """Where a variable lies: row-major over the upper bounds."""
+        strides = row_major(upper(e) for e in variable.shape)
+        return Home(self.arrays[variable], strides, (Linear(),) * len(strides), Linear())
+
+    def site(self, take: Take, place: int) -> int:
+        """The number of the check of one data index."""
+        return self.site_text(f"axis {place} of {take.source}", take.source.origin)
+
+    def site_text(self, what: str, origin: Origin | None) -> int:
+        """The number of a check described as `what`."""
+        text = what if origin is None else f"{what}, {origin.place}"
+        if text not in self.sites:
+            self.sites.append(text)
+        return self.sites.index(text)
+
+    def depth(self, root: Expr) -> int:
+        """How many outer loops `root` depends on (the deepest one counts)."""
+        return max((self.depths.get(n, 0) for n in walk(root) if isinstance(n, Expr)), default=0)
+
+    def hoist(self, level: int, statements: list[Stmt]) -> None:
+        """Put statements before the loops inside `level` outer loops."""
+        self.hoisted.setdefault(level, []).extend(statements)
+
+
+def begin(kernel: Kernel, schedule: Schedule, target: Target) -> Context:
+    """A context with the kernel's arrays and sizes."""
+    context = Context(kernel, schedule, target)
+    taken: dict[str, int] = {}
+    for variable in kernel.arguments:
+        taken[variable.name] = taken.get(variable.name, 0) + 1
+        again = taken[variable.name]
+        name = variable.name if again == 1 else f"{variable.name}.{again}"
+        size = prod(upper(e) for e in variable.shape)
+        context.arrays[variable] = Array(name, variable.dtype, size)
+    for dim in symbols(kernel):
+        context.sizes[dim] = Var(dim.name, dim.lo, dim.hi)
+    for number, slot in enumerate(schedule.slots):
+        context.scratch.append(Array(f"tile{number}", slot.dtype, slot.size, "scratch"))
+    return context
+
+
+def symbols(kernel: Kernel) -> list[Dim]:
+    """Every symbolic extent of a kernel, in order of appearance."""
+    found: dict[Dim, None] = {}
+    extents: list[Extent] = list(kernel.outer)
+    for stage in kernel.stages + kernel.finish:
+        extents.extend(stage.shape)
+        extents.extend(stage.extents)
+        for take in stage_reads(stage):
+            extents.extend(take.source.shape)
+        extents.extend(n.dim for n in walk(stage.body) if isinstance(n, Size))
+    found.update({e: None for e in extents if isinstance(e, Dim)})
+    return list(found)
+
+
+def settle(context: Context, number: int, stage: Stage, finish: bool) -> None:
+    """Decide the home of a stage from its residence."""
+    residence = context.schedule.residences[number]
+    if residence.place is Place.MEMORY:
+        if stage.store is None:
+            raise InvalidIR(f"{stage.target} lives in memory without a variable")
+        context.homes[stage.target] = context.memory(stage.store)
+    elif residence.place is Place.SHARED:
+        shape = tuple(upper(e) for e in stage.shape)
+        size = prod(shape)
+        name = f"partial{context.number()}"
+        kind = accumulator(stage.body.dtype)
+        array = Array(name, kind, size * context.schedule.tasks, "shared")
+        context.shared.append(array)
+        base = Linear(0, {task_var(context): size})
+        context.homes[stage.target] = Home(array, row_major(shape), (Linear(),) * len(shape), base)
+    elif residence.slot is not None:
+        slot = context.scratch[residence.slot]
+        context.homes[stage.target] = _tile_home(context, stage, slot, finish)
+
+
+def _tile_home(context: Context, stage: Stage, slot: Array, finish: bool) -> Home:
+    if finish:
+        shape = tuple(upper(e) for e in stage.shape)
+        return Home(slot, row_major(shape), (Linear(),) * len(shape), Linear())
+    bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+    shape = tile_shape(stage, context.schedule.tile)
+    origins = tuple(context.starts[bound[n]] if n in bound else Linear() for n in range(len(shape)))
+    return Home(slot, row_major(shape), origins, Linear())
+
+
+def task_var(context: Context) -> Var:
+    """The number of the running task."""
+    return Var("task", 0, context.schedule.tasks - 1)
+
+
+def accumulator(kind: DType) -> DType:
+    """The type in which values of `kind` are added up: 16-bit floats in float32."""
+    return float32 if kind.is_float and kind.bits == 16 else kind
+
+
+def cast(value: Expr, to: DType) -> Expr:
+    """`value` as `to`, unchanged where it is that already."""
+    return value if value.dtype == to else E.Cast(value, to)
+
+
+def name_value(var: Var, value: Expr, body: list[Stmt]) -> Stmt:
+    """``var = value; body``, as a loop of one iteration, so that `var` carries its bounds."""
+    after = linear(value).plus(Linear(1)).expr()
+    return For(var, value, after, tuple(body))
+
+
+def nest(loops: list[Loop], body: list[Stmt]) -> list[Stmt]:
+    """Sequential loops around `body`, the first outermost."""
+    for loop in reversed(loops):
+        body = [For(loop.var, index(0), loop.extent, tuple(body))]
+    return body
+
+
+def vector(loop: Loop, unroll: int, body: list[Stmt]) -> Stmt:
+    """A loop in lanes."""
+    return For(loop.var, index(0), loop.extent, tuple(body), LoopKind.VECTOR, 1, unroll)
+
+
+def smaller(left: Expr, right: Expr) -> Expr:
+    """The smaller of two integers, folded where both are literals."""
+    if isinstance(left, E.Const) and isinstance(right, E.Const):
+        return index(min(int(left.value), int(right.value)))
+    return E.If(E.Less(left, right), left, right)
+
+
+def ceil_div(extent: Expr, by: int) -> Expr:
+    """``ceil(extent / by)``"""
+    return linear(E.FloorDiv(E.Add(extent, index(by - 1)), index(by))).expr()
+
+
+__all__ = ["Context", "Home", "Loop", "begin", "int64", "nest", "settle", "vector"]

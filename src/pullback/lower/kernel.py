@@ -1,0 +1,273 @@
+"""Kernel and schedule to a loop nest: tiles dealt to tasks, stages in order inside each tile."""
+
+from __future__ import annotations
+
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr, index, upper
+from pullback.ir.graph import Reduce
+from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.nest import (
+    Array,
+    Combine,
+    Declare,
+    For,
+    Guard,
+    Load,
+    LoopKind,
+    Peek,
+    Register,
+    Routine,
+    Stmt,
+    Store,
+    Var,
+)
+from pullback.ir.target import Target
+from pullback.lower.context import (
+    Context,
+    Home,
+    Loop,
+    begin,
+    cast,
+    ceil_div,
+    name_value,
+    settle,
+    smaller,
+    task_var,
+    vector,
+)
+from pullback.lower.dots import dots
+from pullback.lower.special import copy_home, scan, scatter
+from pullback.lower.sweep import sweep
+from pullback.lower.tiles import tiles
+from pullback.schedule.choose import overwrites_itself
+from pullback.schedule.linear import Linear, linear, row_major
+from pullback.schedule.schedule import Schedule, Step, Way
+
+
+def lower(kernel: Kernel, schedule: Schedule, target: Target) -> Routine:
+    """The routine of `kernel` as `schedule` says."""
+    context = begin(kernel, schedule, target)
+    outer, level_of = _outer_loops(context)
+    for number, stage in enumerate(kernel.stages):
+        settle(context, number, stage, False)
+    body = _zero_partials(context) + _tile_nest(context, outer, level_of)
+    context.starts, context.spans = [], []
+    finish = _finish(context)
+    if schedule.tasks == 1:
+        body, finish = body + finish, []
+    return Routine(
+        kernel.name,
+        tuple(context.arrays[v] for v in kernel.arguments),
+        tuple(context.sizes.values()),
+        tuple(context.scratch),
+        tuple(context.shared),
+        task_var(context),
+        schedule.tasks,
+        tuple(body),
+        tuple(finish),
+        tuple(context.sites),
+    )
+
+
+class _Outer:
+    """The loop over the tiles of one outer axis: its variable, and the variable of the extent."""
+
+    def __init__(self, context: Context, axis: int) -> None:
+        extent, tile = context.kernel.outer[axis], context.schedule.tile[axis]
+        size = upper(extent)
+        self.total = ceil_div(context.extent(extent), tile)
+        most = max(1, -(-size // tile))
+        self.single = most == 1 and isinstance(self.total, E.Const)
+        self.var = Var(f"t{axis}", 0, most - 1)
+        start = Linear() if most == 1 else Linear(0, {self.var: tile})
+        rest = linear(context.extent(extent)).plus(start, -1).expr()
+        self.start = start
+        self.span: Expr = index(min(size, tile))
+        self.span_value: Expr | None = None
+        if not isinstance(extent, int) or size % tile:
+            self.span = Var(f"n{axis}", 0, tile)
+            self.span_value = smaller(index(tile), rest)
+
+    def inside(self, body: list[Stmt]) -> list[Stmt]:
+        """`body` with the tile's extent named."""
+        if self.span_value is None or not isinstance(self.span, Var):
+            return body
+        return [name_value(self.span, self.span_value, body)]
+
+    def around(self, lo: Expr, hi: Expr, body: list[Stmt]) -> list[Stmt]:
+        """The loop over tiles ``lo..hi`` around `body`."""
+        body = self.inside(body)
+        if self.single:
+            return body
+        return [For(self.var, lo, hi, tuple(body))]
+
+
+def _outer_loops(context: Context) -> tuple[list[_Outer], list[int]]:
+    """The outer loops, and for each number of enclosing loops the level statements go to."""
+    outer = [_Outer(context, n) for n in range(len(context.kernel.outer))]
+    split = context.schedule.split if context.schedule.tasks > 1 else 0
+    levels = [split if 0 < n < split else n for n in range(len(outer) + 1)]
+    for number, one in enumerate(outer):
+        context.starts.append(one.start)
+        context.spans.append(one.span)
+        context.depths[one.var] = levels[number + 1]
+        context.depths[one.span] = levels[number + 1]
+    return outer, levels
+
+
+def _tile_nest(context: Context, outer: list[_Outer], levels: list[int]) -> list[Stmt]:
+    """Loops over tiles with every step at its level, built from the innermost outwards."""
+    steps = [(levels[s.level], _step(context, s)) for s in context.schedule.steps]
+    split = context.schedule.split if context.schedule.tasks > 1 else 0
+    body: list[Stmt] = []
+    for depth in reversed(range(len(outer) + 1)):
+        if 0 < depth < split:
+            continue
+        own = [s for at, statements in steps if at == depth for s in statements]
+        body = context.hoisted.pop(depth, []) + own + body
+        if depth == 0:
+            break
+        if depth == split:
+            body = _dealt(context, outer[:split], body)
+        else:
+            one = outer[depth - 1]
+            body = one.around(index(0), one.total, body)
+    return body
+
+
+def _dealt(context: Context, outer: list[_Outer], body: list[Stmt]) -> list[Stmt]:
+    """The loop over a task's share of the tiles of `outer`, which are counted as one."""
+    tasks = context.schedule.tasks
+    total: Expr = index(1)
+    most = 1
+    for one in outer:
+        total = _times(total, one.total)
+        most *= one.var.hi + 1
+    task = task_var(context)
+    lo = linear(E.FloorDiv(_times(total, task), index(tasks))).expr()
+    next_task = linear(task).plus(Linear(1)).expr()
+    hi = linear(E.FloorDiv(_times(total, next_task), index(tasks))).expr()
+    if len(outer) == 1:
+        return outer[0].around(lo, hi, body)
+    flat = Var("tile", 0, most - 1)
+    rest: Expr = flat
+    for number in reversed(range(len(outer))):
+        one = outer[number]
+        body = one.inside(body)
+        if one.single:
+            continue
+        value = rest if number == 0 else E.Mod(rest, one.total)
+        body = [name_value(one.var, linear(value).expr(), body)]
+        rest = linear(E.FloorDiv(rest, one.total)).expr()
+    return [For(flat, lo, hi, tuple(body))]
+
+
+def _times(left: Expr, right: Expr) -> Expr:
+    if isinstance(left, E.Const):
+        return linear(right).times(int(left.value)).expr()
+    if isinstance(right, E.Const):
+        return linear(left).times(int(right.value)).expr()
+    return E.Mul(left, right)
+
+
+def _step(context: Context, step: Step) -> list[Stmt]:
+    """The statements of one step in one tile."""
+    stages = [context.kernel.stages[n] for n in step.stages]
+    statements = _compute(context, step, stages)
+    for stage in stages:
+        statements = _once(context, stage, statements)
+    return statements
+
+
+def _once(context: Context, stage: Stage, statements: list[Stmt]) -> list[Stmt]:
+    """A partial stage counts once: only at the first tile of outer axes that it lacks."""
+    if not stage.partial:
+        return statements
+    for number, axis in enumerate(stage.outer):
+        start = context.starts[number]
+        if axis is None and start.terms:
+            first = E.Equal(start.expr(), index(0))
+            statements = [Guard(first, tuple(statements))]
+    return statements
+
+
+def _compute(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
+    statements = _dispatch(context, step, stages)
+    for stage in stages:
+        if stage.store is not None and overwrites_itself(stage) and not stage.partial:
+            statements += copy_home(context, stage, context.memory(stage.store))
+    return statements
+
+
+def _dispatch(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
+    if step.way is Way.SCAN:
+        return scan(context, step, stages[0])
+    if step.way is Way.SCATTER:
+        return scatter(context, step, stages[0])
+    if step.product is not None and step.way is Way.TILES:
+        return tiles(context, step.product, stages[0])
+    if step.product is not None:
+        return dots(context, step.product, stages[0])
+    return sweep(context, step, stages)
+
+
+def _zero_partials(context: Context) -> list[Stmt]:
+    """Each task starts its own partial results at the combiner's identity."""
+    found: list[Stmt] = []
+    for stage in context.kernel.stages:
+        if not stage.partial or not isinstance(stage.form, Reduce):
+            continue
+        home = context.home(stage)
+        size = home.array.size // context.schedule.tasks
+        var = context.var("z", size)
+        offset = home.base.plus(Linear(0, {var: 1})).expr()
+        store = Store(home.array, offset, stage.form.combiner.identity(home.array.dtype))
+        found.append(vector(Loop((), var, index(size), size), 1, [store]))
+    return found
+
+
+def _finish(context: Context) -> list[Stmt]:
+    """Partial results combined in task order, then the finish stages."""
+    kernel = context.kernel
+    statements: list[Stmt] = []
+    for stage in kernel.stages:
+        if stage.partial and isinstance(stage.form, Reduce):
+            statements += _combine_partials(context, stage, stage.form)
+    for number, stage in enumerate(kernel.finish):
+        settle(context, len(kernel.stages) + number, stage, True)
+    for step in context.schedule.finish:
+        stages = [kernel.finish[n] for n in step.stages]
+        statements += _compute(context, step, stages)
+    late = [s for level in sorted(context.hoisted) for s in context.hoisted[level]]
+    context.hoisted.clear()
+    return late + statements
+
+
+def _combine_partials(context: Context, stage: Stage, form: Reduce) -> list[Stmt]:
+    partial = context.home(stage).array
+    size = partial.size // context.schedule.tasks
+    var = context.var("z", size)
+    shape = tuple(upper(e) for e in stage.shape)
+    result = Home(partial, row_major(shape), (Linear(),) * len(shape), Linear())
+    if stage.store is not None:
+        result = context.memory(stage.store)
+    context.homes[stage.target] = result
+    total = context.register("sum", partial.dtype)
+    body: list[Stmt] = [Declare(total, Load(partial, var))]
+    if context.schedule.tasks > 1:
+        body.append(_add_tasks(context, partial, total, form, var, size))
+    body.append(Store(result.array, var, cast(Peek(total, ()), result.array.dtype)))
+    return [vector(Loop((), var, index(size), size), 1, body)]
+
+
+def _add_tasks(
+    context: Context, partial: Array, total: Register, form: Reduce, var: Var, size: int
+) -> Stmt:
+    tasks = context.schedule.tasks
+    other = Var(f"p{context.number()}", 1, tasks - 1)
+    value = Load(partial, Linear(0, {other: size, var: 1}).expr())
+    body = (Combine(total, (), form.combiner, value),)
+    return For(other, index(1), index(tasks), body, LoopKind.UNROLL)
+
+
+__all__ = ["lower"]

@@ -1,0 +1,98 @@
+"""Neighbouring loops become one where every access is contiguous across them.
+
+``for t in 64: for d in 128: y[t*128 + d]  ->  for i in 8192: y[i]``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr, index
+from pullback.ir.nest import Load
+from pullback.ir.node import Node
+from pullback.lower.context import Context, Loop
+from pullback.schedule.linear import Linear, linear
+
+
+def accesses(roots: Iterable[Expr]) -> tuple[list[Linear], set[Node]]:
+    """Offsets of every load below `roots`, and every node that stands outside a linear term."""
+    forms: list[Linear] = []
+    loose: set[Node] = set()
+    stack: list[Node] = list(roots)
+    while stack:
+        node = stack.pop()
+        if node in loose:
+            continue
+        loose.add(node)
+        if not isinstance(node, Load):
+            stack.extend(node.children)
+            continue
+        form = linear(node.offset)
+        forms.append(form)
+        for atom in form.terms:
+            stack.extend(atom.children)
+    return forms, loose
+
+
+def merged(
+    context: Context, loops: list[Loop], parts: list[int], roots: list[Expr], stores: list[Linear]
+) -> tuple[list[Loop], dict[Expr, Expr]]:
+    """Loops after merging within parts (`parts[n]` numbers loop `n`'s), and values of old ones."""
+    if len(loops) < 2:
+        return loops, {}
+    forms, loose = accesses(roots)
+    forms += stores
+    for form in stores:
+        loose.update(n for atom in form.terms for n in atom.children)
+    runs: list[list[int]] = [[0]]
+    for number in range(1, len(loops)):
+        before, here = loops[number - 1], loops[number]
+        fits = (
+            parts[number - 1] == parts[number]
+            and here.static
+            and before.var not in loose
+            and here.var not in loose
+            and all(f.of(before.var) == f.of(here.var) * here.most for f in forms)
+        )
+        if fits:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    if len(runs) == len(loops):
+        return loops, {}
+    values: dict[Expr, Expr] = {}
+    found = [_run(context, [loops[n] for n in run], values) for run in runs]
+    return found, values
+
+
+def _run(context: Context, run: list[Loop], values: dict[Expr, Expr]) -> Loop:
+    """One loop for a run of loops; sets the value of each old variable."""
+    if len(run) == 1:
+        return run[0]
+    inner = 1
+    for loop in run[1:]:
+        inner *= loop.most
+    most = run[0].most * inner
+    var = context.var(run[-1].var.name.rstrip("0123456789"), most)
+    digit = 1
+    for loop in reversed(run):
+        value: Expr = var if digit == 1 else E.FloorDiv(var, index(digit))
+        values[loop.var] = value if loop is run[0] else E.Mod(value, index(loop.most))
+        digit *= loop.most
+    extent = linear(run[0].extent).times(inner).expr()
+    return Loop(tuple(a for loop in run for a in loop.axes), var, extent, most)
+
+
+def revalued(axes: dict[int, Expr], values: dict[Expr, Expr]) -> dict[int, Expr]:
+    """Values of axes after merging."""
+    if not values:
+        return axes
+    found: dict[int, Expr] = {}
+    for axis, value in axes.items():
+        form = linear(value)
+        total = Linear(form.constant)
+        for atom, coefficient in form.terms.items():
+            total = total.plus(linear(values.get(atom, atom)), coefficient)
+        found[axis] = total.expr()
+    return found

@@ -1,0 +1,257 @@
+"""Operands of a contraction: read where they lie, or evaluated and packed into scratch first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pullback.errors import InvalidIR
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Expr, index
+from pullback.ir.kernel import Stage
+from pullback.ir.nest import Array, Check, Load, Stmt, Store, Transpose, Var
+from pullback.ir.node import Node, walk
+from pullback.lower.context import Context, Loop, accumulator, cast, nest, smaller, vector
+from pullback.lower.merge import merged, revalued
+from pullback.lower.sweep import written
+from pullback.lower.translate import Translator
+from pullback.schedule.linear import Linear, linear, row_major
+from pullback.schedule.schedule import Product
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One side of a product over loop variables, with the checks its indices need."""
+
+    value: Expr
+    checks: tuple[Stmt, ...]
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is one load, used where it lies."""
+        return isinstance(self.value, Load) and not self.checks
+
+    def uses(self, var: Var) -> bool:
+        """Whether the value changes with `var`."""
+        return var in set(walk(self.value))
+
+    def stride(self, var: Var) -> int | None:
+        """Elements between neighbours along `var`; None where no stride describes it."""
+        if not isinstance(self.value, Load) or self.checks:
+            return None
+        form = linear(self.value.offset)
+        return None if form.hidden(var) else form.of(var)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A contraction in one tile. `shared`: loops that `right` has too; `rest`: those it lacks."""
+
+    stage: Stage
+    left: Operand
+    right: Operand
+    scale: Expr | None
+    scale_checks: tuple[Stmt, ...]
+    row: Loop | None
+    column: Loop | None
+    shared: list[Loop]
+    rest: list[Loop]
+    over: list[Loop]
+    store: Linear
+
+    @property
+    def kind(self) -> DType:
+        """The type of the sums."""
+        return accumulator(self.stage.body.dtype)
+
+
+def problem(context: Context, product: Product, stage: Stage) -> Problem:
+    """The operands of a contraction over merged loops."""
+    loops, axes = context.loops(stage)
+    outputs = len(stage.shape)
+    parts = [_part(loop.axes[0], product, outputs) for loop in loops]
+    roots = [product.left, product.right]
+    roots += [] if product.scale is None else [product.scale]
+    trial = Translator(context, axes)
+    stores = [written(context, stage, axes)]
+    loops, values = merged(context, loops, parts, [trial(r) for r in roots], stores)
+    axes = revalued(axes, values)
+    left, right = _operand(context, axes, product.left), _operand(context, axes, product.right)
+    scale = None if product.scale is None else _operand(context, axes, product.scale)
+    outs = [loop for loop in loops if loop.axes[0] < outputs]
+    row = next((loop for loop in outs if product.row in loop.axes), None)
+    column = next((loop for loop in outs if product.column in loop.axes), None)
+    others = [loop for loop in outs if loop is not row and loop is not column]
+    return Problem(
+        stage,
+        left,
+        right,
+        None if scale is None else scale.value,
+        () if scale is None else scale.checks,
+        row,
+        column,
+        [loop for loop in others if right.uses(loop.var)],
+        [loop for loop in others if not right.uses(loop.var)],
+        [loop for loop in loops if loop.axes[0] >= outputs],
+        written(context, stage, axes),
+    )
+
+
+def _part(axis: int, product: Product, outputs: int) -> int:
+    """A number that loops share if their axes play the same part."""
+    sides = (axis in product.left.axes) + 2 * (axis in product.right.axes)
+    chosen = 8 * (axis >= outputs)
+    return sides + chosen
+
+
+def _operand(context: Context, axes: dict[int, Expr], value: Expr) -> Operand:
+    translate = Translator(context, axes)
+    found = translate(value)
+    return Operand(found, tuple(translate.checks))
+
+
+def replaced(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
+    """`root` with variables replaced and the offsets of loads put in order again."""
+    memo: dict[Node, Node] = {}
+    for node in walk(root):
+        if isinstance(node, Var) and node in values:
+            memo[node] = values[node]
+            continue
+        new = node.with_children(tuple(memo[c] for c in node.children))
+        if isinstance(new, Load) and new is not node:
+            new = Load(new.array, linear(new.offset).expr())
+        memo[node] = new
+    found = memo[root]
+    if not isinstance(found, Expr):
+        raise InvalidIR(f"replacing variables in {root} gave {found}")
+    return found
+
+
+def moved(form: Linear, values: Mapping[Expr, Expr]) -> Expr:
+    """An offset with variables replaced."""
+    return linear(replaced(form.expr(), values)).expr()
+
+
+def evaluated(
+    context: Context, operand: Operand, loops: list[Loop], kind: DType
+) -> tuple[list[Stmt], Operand]:
+    """`operand` computed into scratch over `loops`, contiguous along its best loop.
+
+    ``for r: for k in lanes: s[r, k] = f(x[r, k])  ->  s[r, k]``
+    """
+    lane = _best_lane(operand.value, loops)
+    order = [loop for loop in loops if loop is not lane] + [lane]
+    strides = row_major(loop.most for loop in order)
+    size = strides[0] * order[0].most
+    array = context.panel("left", kind, size)
+    offset = Linear(0, {o.var: s for o, s in zip(order, strides, strict=True)}).expr()
+    body: list[Stmt] = [*operand.checks, Store(array, offset, cast(operand.value, kind))]
+    statements = nest(order[:-1], [vector(lane, 1, body)])
+    return statements, Operand(Load(array, offset), ())
+
+
+def _best_lane(value: Expr, loops: list[Loop]) -> Loop:
+    """The loop along which most loads are contiguous; of equals the longest, then the last."""
+
+    def score(number: int) -> tuple[int, int, int]:
+        var = loops[number].var
+        forms = [linear(n.offset) for n in walk(value) if isinstance(n, Load)]
+        whole = sum(f.of(var) == 1 and not f.hidden(var) for f in forms)
+        single = sum(f.of(var) not in (0, 1) or f.hidden(var) for f in forms)
+        return whole - single, min(loops[number].most, 64), number
+
+    return loops[max(range(len(loops)), key=score)]
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """`right` in panels of `width` columns: ``array[outer, panel, k, column]``."""
+
+    array: Array
+    width: int
+    strides: dict[Expr, int]
+    panel: int
+
+    def at(self, panel: Expr, column: Expr) -> Load:
+        """Element `column` of `panel`, at the current values of the other loops."""
+        form = Linear(0, self.strides).plus(linear(panel), self.panel).plus(linear(column))
+        return Load(self.array, form.expr())
+
+
+def panels(
+    context: Context, kind: DType, width: int, count: int, around: list[Loop], over: list[Loop]
+) -> Panels:
+    """An array for `count` panels, one set for each coordinate of `around`."""
+    order = [*around, None, *over]
+    extents = [count if loop is None else loop.most for loop in order]
+    strides = row_major([*extents, width])[:-1]
+    named: dict[Expr, int] = {
+        loop.var: s for loop, s in zip(order, strides, strict=True) if loop is not None
+    }
+    size = max(1, strides[0] * extents[0])
+    array = context.panel("panel", kind, size)
+    return Panels(array, width, named, strides[len(around)])
+
+
+def pack_panel(
+    context: Context, prob: Problem, panel: Panels, number: Expr, source_panel: Expr
+) -> list[Stmt]:
+    """Fill panel `number` with the columns of `source_panel`; the last one may be narrower."""
+    column = prob.column
+    if column is None:
+        raise InvalidIR(f"{prob.stage.target}: panels without a column")
+    first = linear(source_panel).times(panel.width)
+    rest = linear(column.extent).plus(first, -1).expr()
+    whole = column.static and column.most % panel.width == 0
+    columns: Expr = index(panel.width) if whole else smaller(index(panel.width), rest)
+    last = prob.over[-1] if prob.over else None
+    step = prob.right.stride(column.var)
+    if last is not None and prob.right.stride(last.var) == 1 and step is not None:
+        return _transposed(prob, panel, number, first, columns, step, last)
+    j = context.var("j", panel.width)
+    at = first.plus(Linear(0, {j: 1})).expr()
+    value = replaced(prob.right.value, {column.var: at})
+    store = Store(panel.array, panel.at(number, j).offset, cast(value, panel.array.dtype))
+    checks = [moved_check(c, {column.var: at}) for c in prob.right.checks]
+    lane = Loop(column.axes, j, columns, panel.width)
+    return nest(prob.over, [vector(lane, 1, [*checks, store])])
+
+
+def moved_check(check: Stmt, values: Mapping[Expr, Expr]) -> Stmt:
+    if not isinstance(check, Check):
+        raise InvalidIR(f"{check} among checks")
+    return Check(replaced(check.index, values), check.extent, check.site)
+
+
+def _transposed(
+    prob: Problem,
+    panel: Panels,
+    number: Expr,
+    first: Linear,
+    columns: Expr,
+    step: int,
+    last: Loop,
+) -> list[Stmt]:
+    """A panel copy: rows of the source are columns of the panel."""
+    value = prob.right.value
+    if not isinstance(value, Load) or prob.column is None:
+        raise InvalidIR(f"{prob.stage.target}: a transposed panel of no load")
+    zero: dict[Expr, Expr] = {last.var: index(0)}
+    target = moved(linear(panel.at(number, index(0)).offset), zero)
+    source = moved(linear(value.offset), {**zero, prob.column.var: first.expr()})
+    copy = Transpose(
+        panel.array,
+        target,
+        panel.width,
+        value.array,
+        source,
+        step,
+        columns,
+        last.extent,
+    )
+    return nest([loop for loop in prob.over if loop is not last], [copy])
+
+
+def rounded_up(extent: int, by: int) -> int:
+    """How many blocks of `by` cover `extent`."""
+    return -(-extent // by)

@@ -1,0 +1,142 @@
+"""Stages with an order: scans, accumulating writes, and copies of values computed aside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pullback.errors import InvalidIR
+from pullback.ir.expr import Axis, Expr, Take, index, upper
+from pullback.ir.graph import Accumulate, Scan
+from pullback.ir.kernel import Stage
+from pullback.ir.nest import (
+    Check,
+    Combine,
+    Declare,
+    For,
+    Load,
+    Peek,
+    Stmt,
+    Store,
+    StoreCombine,
+)
+from pullback.ir.node import walk
+from pullback.lower.context import Context, Home, Loop, accumulator, cast, nest, vector
+from pullback.lower.sweep import written
+from pullback.lower.translate import Translator, clamped
+from pullback.schedule.linear import linear
+from pullback.schedule.schedule import Step
+from pullback.schedule.steps import plain_places
+
+
+def scan(context: Context, step: Step, stage: Stage) -> list[Stmt]:
+    """A running combination, in order along its axis; another axis may run in lanes."""
+    if not isinstance(stage.form, Scan):
+        raise InvalidIR(f"{stage.target} is no scan")
+    loops, axes = context.loops(stage)
+    along = [loop for loop in loops if stage.form.axis in loop.axes]
+    lane = [loop for loop in loops if step.vector in loop.axes]
+    others = [loop for loop in loops if loop not in along and loop not in lane]
+    translate = Translator(context, axes)
+    value = translate(stage.body)
+    kind = accumulator(stage.body.dtype)
+    running = context.register("run", kind)
+    home = context.home(stage)
+    now = cast(Peek(running, ()), home.array.dtype)
+    inside: list[Stmt] = [
+        *translate.checks,
+        Combine(running, (), stage.form.combiner, cast(value, kind)),
+        Store(home.array, written(context, stage, axes).expr(), now),
+    ]
+    body: list[Stmt] = [Declare(running, stage.form.combiner.identity(kind)), *nest(along, inside)]
+    if lane:
+        body = [vector(lane[0], 1, body)]
+    return nest(others, body)
+
+
+def scatter(context: Context, step: Step, stage: Stage) -> list[Stmt]:
+    """An accumulating write: the target starts at the identity, then takes one value at a time."""
+    form = stage.form
+    if not isinstance(form, Accumulate):
+        raise InvalidIR(f"{stage.target} is no accumulating write")
+    loops, axes = context.loops(stage)
+    home = _scatter_home(context, stage, form, axes)
+    lane = [loop for loop in loops if step.vector in loop.axes]
+    others = [loop for loop in loops if loop not in lane]
+    translate = Translator(context, axes)
+    value = translate(stage.body)
+    places = [_place(context, translate, stage, form, n) for n in range(len(form.at))]
+    offset = home.offset(tuple(places)).expr()
+    inside: list[Stmt] = [
+        *translate.checks,
+        StoreCombine(home.array, offset, form.combiner, value),
+    ]
+    if lane:
+        inside = [vector(lane[0], 1, inside)]
+    return [*_identity(context, stage, form, home), *nest(others, inside)]
+
+
+def _place(
+    context: Context, translate: Translator, stage: Stage, form: Accumulate, number: int
+) -> Expr:
+    """One coordinate of the write, checked and clamped where it is data."""
+    at = translate(form.at[number])
+    extent = stage.target.shape[number]
+    lo, hi = linear(at).range()
+    data = any(isinstance(n, Take) for n in walk(form.at[number]))
+    if not data and lo >= 0 and hi < upper(extent):
+        return at
+    limit = context.extent(extent)
+    what = f"axis {number} of {stage.target} (written)"
+    site = context.site_text(what, stage.target.origin)
+    translate.checks.append(Check(at, limit, site))
+    return clamped(at, limit)
+
+
+def _scatter_home(context: Context, stage: Stage, form: Accumulate, axes: dict[int, Expr]) -> Home:
+    """Where the result lies. `Stage.outer` numbers axes of the domain, not of the target."""
+    home = context.home(stage)
+    if stage.store is None and any(a is not None for a in stage.outer) and context.starts:
+        raise InvalidIR(f"{stage.target}: an accumulating write over tiles must be stored")
+    return replace(home)
+
+
+def _identity(context: Context, stage: Stage, form: Accumulate, home: Home) -> list[Stmt]:
+    """The target (this tile's part of it) at the combiner's identity."""
+    bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+    places = {p: bound[a] for a, p in plain_places(form).items() if a in bound}
+    loops: list[Loop] = []
+    indices: list[Expr] = []
+    for number, extent in enumerate(stage.target.shape):
+        most = upper(extent)
+        span = context.extent(extent)
+        var = context.var("z", most)
+        at: Expr = var
+        if number in places and context.starts:
+            outer = places[number]
+            most = min(most, context.schedule.tile[outer])
+            span = context.spans[outer]
+            var = context.var("z", most)
+            at = linear(var).plus(context.starts[outer]).expr()
+        loops.append(Loop((number,), var, span, most))
+        indices.append(at)
+    offset = home.offset(tuple(indices)).expr()
+    store = Store(home.array, offset, form.combiner.identity(home.array.dtype))
+    if not loops:
+        return [store]
+    return nest(loops[:-1], [vector(loops[-1], 1, [store])])
+
+
+def copy_home(context: Context, stage: Stage, target: Home) -> list[Stmt]:
+    """What was computed aside goes to its variable."""
+    loops, axes = context.loops(replace(stage, form=stage.form))
+    loops = [loop for loop in loops if loop.axes[0] < len(stage.shape)]
+    here = tuple(axes[n] for n in range(len(stage.shape)))
+    source = context.home(stage)
+    value = Load(source.array, source.offset(here).expr())
+    store = Store(target.array, target.offset(here).expr(), value)
+    if not loops:
+        return [store]
+    return nest(loops[:-1], [vector(loops[-1], 1, [store])])
+
+
+__all__ = ["Axis", "For", "copy_home", "index", "scan", "scatter"]

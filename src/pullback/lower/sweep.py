@@ -1,0 +1,154 @@
+"""Sweeps: maps and reductions over one box, in one loop, one axis in lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pullback.ir.expr import Expr
+from pullback.ir.graph import Combiner, Reduce, Value
+from pullback.ir.kernel import Stage, stage_reads
+from pullback.ir.nest import Combine, Declare, Load, Peek, Register, Stmt, Store, StoreCombine
+from pullback.ir.node import walk
+from pullback.lower.context import Context, Loop, accumulator, cast, nest, vector
+from pullback.lower.merge import merged, revalued
+from pullback.lower.translate import Translator
+from pullback.schedule.linear import Linear
+from pullback.schedule.schedule import Step
+
+# Vectors in flight. A sum needs four to hide the latency of an addition (probes/cpu/kernels.py);
+# a map gains from two while its body is short, and code size costs compile time.
+REDUCE_UNROLL = 4
+MAP_UNROLL = 2
+SHORT_BODY = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The loops of a step: those of the output first, `rank` of them, then the reduced ones."""
+
+    loops: list[Loop]
+    rank: int
+    axes: dict[int, Expr]
+
+    @property
+    def outs(self) -> list[Loop]:
+        return self.loops[: self.rank]
+
+    @property
+    def overs(self) -> list[Loop]:
+        return self.loops[self.rank :]
+
+
+def sweep(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
+    """The loop nest of a step."""
+    box = make_box(context, stages)
+    lane = _lane(box, step.vector)
+    reduced = any(isinstance(s.form, Reduce) for s in stages)
+    body = _Body(context, box, stages)
+    if not reduced:
+        return _map_nest(box, lane, body)
+    return _reduce_nest(box, lane, body)
+
+
+def make_box(context: Context, stages: list[Stage]) -> Box:
+    """Loops of stages over one box, neighbours merged where every access allows it."""
+    lead = next((s for s in stages if isinstance(s.form, Reduce)), stages[0])
+    loops, axes = context.loops(lead)
+    outputs = len(lead.shape)
+    parts = [int(loop.axes[0] >= outputs) for loop in loops]
+    if len(loops) > 1:
+        trial = Translator(context, axes)
+        trial.registers = {s.target: context.register("v", s.body.dtype) for s in stages}
+        roots = [trial(s.body) for s in stages]
+        stores = [written(context, s, axes) for s in stages if s.target in context.homes]
+        loops, values = merged(context, loops, parts, roots, stores)
+        axes = revalued(axes, values)
+    rank = sum(loop.axes[0] < outputs for loop in loops)
+    return Box(loops, rank, axes)
+
+
+def written(context: Context, stage: Stage, axes: dict[int, Expr]) -> Linear:
+    """Where the value of `stage` at the current coordinates is stored."""
+    return context.home(stage).offset(tuple(axes[n] for n in range(len(stage.shape))))
+
+
+def _lane(box: Box, axis: int | None) -> Loop | None:
+    for loop in box.loops:
+        if axis in loop.axes:
+            return loop
+    return None
+
+
+class _Body:
+    """The statements of one iteration."""
+
+    def __init__(self, context: Context, box: Box, stages: list[Stage]) -> None:
+        self.context = context
+        self.stages = stages
+        self.box = box
+        self.sums: dict[Value, Register] = {}
+        self.before: list[Stmt] = []
+        self.after: list[Stmt] = []
+        self.inside: list[Stmt] = []
+        self.size = 0
+        translate = Translator(context, box.axes)
+        for number, stage in enumerate(stages):
+            value = translate(stage.body)
+            self.inside += translate.checks
+            translate.checks = []
+            self.size += sum(1 for n in walk(value) if not isinstance(n, Load))
+            if isinstance(stage.form, Reduce):
+                self._reduce(stage, stage.form.combiner, value)
+            else:
+                self._map(translate, number, value)
+
+    def _map(self, translate: Translator, number: int, value: Expr) -> None:
+        stage = self.stages[number]
+        home = self.context.homes.get(stage.target)
+        shared = any(
+            any(t.source is stage.target for t in stage_reads(later))
+            for later in self.stages[number + 1 :]
+        )
+        if shared:
+            register = self.context.register("v", stage.body.dtype)
+            self.inside.append(Declare(register, value))
+            translate.registers[stage.target] = register
+            value = Peek(register, ())
+        if home is not None:
+            offset = written(self.context, stage, self.box.axes).expr()
+            self.inside.append(Store(home.array, offset, value))
+
+    def _reduce(self, stage: Stage, combiner: Combiner, value: Expr) -> None:
+        kind = accumulator(stage.body.dtype)
+        register = self.context.register("sum" if combiner.name == "sum" else "acc", kind)
+        self.before.append(Declare(register, combiner.identity(kind)))
+        self.inside.append(Combine(register, (), combiner, cast(value, kind)))
+        home = self.context.home(stage)
+        offset = written(self.context, stage, self.box.axes).expr()
+        result = cast(Peek(register, ()), home.array.dtype)
+        if stage.partial:
+            self.after.append(StoreCombine(home.array, offset, combiner, result))
+        else:
+            self.after.append(Store(home.array, offset, result))
+
+
+def _map_nest(box: Box, lane: Loop | None, body: _Body) -> list[Stmt]:
+    others = [loop for loop in box.loops if loop is not lane]
+    inside = body.inside
+    if lane is not None:
+        unroll = MAP_UNROLL if body.size <= SHORT_BODY else 1
+        inside = [vector(lane, unroll, inside)]
+    return nest(others, inside)
+
+
+def _reduce_nest(box: Box, lane: Loop | None, body: _Body) -> list[Stmt]:
+    outs = [loop for loop in box.outs if loop is not lane]
+    overs = [loop for loop in box.overs if loop is not lane]
+    if lane is None:
+        return nest(outs, [*body.before, *nest(overs, body.inside), *body.after])
+    unroll = REDUCE_UNROLL if body.size <= 2 * SHORT_BODY else 2
+    if lane in box.overs:
+        inner = nest(overs, [vector(lane, unroll, body.inside)])
+        return nest(outs, [*body.before, *inner, *body.after])
+    inner = nest(overs, body.inside)
+    return nest(outs, [vector(lane, unroll, [*body.before, *inner, *body.after])])

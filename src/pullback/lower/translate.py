@@ -1,0 +1,128 @@
+"""Bodies over axes to expressions over loop variables: reads become loads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pullback.errors import InvalidIR
+from pullback.ir import expr as E
+from pullback.ir.expr import Axis, Expr, Size, Take, index
+from pullback.ir.graph import Value, Variable
+from pullback.ir.nest import Check, Load, Peek, Register, Stmt
+from pullback.ir.node import Node, walk
+from pullback.lower.context import Context, Home
+from pullback.lower.natives import native
+from pullback.schedule.linear import linear
+
+
+@dataclass(slots=True)
+class Translator:
+    """Translates expressions of one stage (or of stages over one box) at one place of a nest.
+
+    `axes`: the value of each axis. `registers`: values computed earlier in the same iteration.
+    """
+
+    context: Context
+    axes: dict[int, Expr]
+    registers: dict[Value, Register] = field(default_factory=dict)
+    checks: list[Stmt] = field(default_factory=list)
+
+    def __call__(self, root: Expr) -> Expr:
+        """`root` over loop variables. Data indices are checked and clamped."""
+        reached = _reached(root) if _has_data_index(root) else {}
+        memo: dict[Node, Node] = {}
+        for node in walk(root):
+            new = node.with_children(tuple(memo[c] for c in node.children))
+            if isinstance(node, Take) and isinstance(new, Take):
+                memo[node] = self._read(node, new, reached)
+            else:
+                memo[node] = self._other(new)
+        found = memo[root]
+        if not isinstance(found, Expr):
+            raise InvalidIR(f"translation of {root} gave {found}")
+        return found
+
+    def _other(self, node: Node) -> Node:
+        match node:
+            case Axis(number, _):
+                return self.axes[number]
+            case Size(dim):
+                return self.context.sizes[dim]
+            case Expr():
+                return native(node)
+        return node
+
+    def _read(self, old: Take, new: Take, reached: dict[Node, Expr | None]) -> Expr:
+        source = old.source
+        if source in self.registers and self._at_home(new):
+            return Peek(self.registers[source], ())
+        indices = list(new.indices)
+        for place, at in enumerate(old.indices):
+            if any(isinstance(n, Take) for n in walk(at)):
+                indices[place] = self._checked(old, place, indices[place], reached)
+        home = self._home(source)
+        return Load(home.array, home.offset(tuple(indices)).expr())
+
+    def _home(self, source: Value) -> Home:
+        if isinstance(source, Variable):
+            return self.context.memory(source)
+        home = self.context.homes.get(source)
+        if home is None:
+            raise InvalidIR(f"{source} is read before its stage has run")
+        return home
+
+    def _at_home(self, take: Take) -> bool:
+        return all(at is self.axes[n] for n, at in enumerate(take.indices))
+
+    def _checked(self, take: Take, place: int, at: Expr, reached: dict[Node, Expr | None]) -> Expr:
+        """A data index, checked where its branch is taken, and clamped."""
+        extent = take.source.shape[place]
+        lo, hi = linear(at).range()
+        if lo >= 0 and hi < E.lower(extent):
+            return at
+        limit = self.context.extent(extent)
+        tested = at
+        condition = reached.get(take)
+        if condition is not None:
+            # Conditions hold no data index of their own branch, so they are translated by now
+            # or can be translated without further checks.
+            tested = E.If(self._condition(condition), at, index(0))
+        self.checks.append(Check(tested, limit, self.context.site(take, place)))
+        return clamped(at, limit)
+
+    def _condition(self, condition: Expr) -> Expr:
+        quiet = Translator(self.context, self.axes, self.registers)
+        return quiet(condition)
+
+
+def clamped(at: Expr, limit: Expr) -> Expr:
+    """``min(max(at, 0), limit - 1)``"""
+    low = E.maximum(at, index(0))
+    return E.minimum(low, linear(E.Add(limit, index(-1))).expr())
+
+
+def _has_data_index(root: Expr) -> bool:
+    return any(
+        isinstance(n, Take) and any(isinstance(m, Take) for i in n.indices for m in walk(i))
+        for n in walk(root)
+    )
+
+
+def _reached(root: Expr) -> dict[Node, Expr | None]:
+    """The condition under which each node of `root` is needed; None is always."""
+    order = list(walk(root))
+    found: dict[Node, Expr | None] = {root: None}
+    for node in reversed(order):
+        here = found[node]
+        for child in node.children:
+            need = here
+            if isinstance(node, E.If) and child is not node.condition:
+                taken = node.condition if child is node.then else E.logical_not(node.condition)
+                if node.then is not node.otherwise:
+                    need = taken if here is None else E.And(here, taken)
+            if child not in found:
+                found[child] = need
+                continue
+            known = found[child]
+            found[child] = None if known is None or need is None else E.Or(known, need)
+    return found

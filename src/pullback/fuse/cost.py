@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pullback.fuse.groups import FINISH, Class, Group, is_partial, stored
+from pullback.fuse.groups import FINISH, Group, class_extent, is_partial, stored
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import upper
 from pullback.ir.target import Target
@@ -112,17 +112,8 @@ def _collides(group: Group, a: int, b: int) -> bool:
     return any(one[s] is not None and one[s] != FINISH and one[s] == two[s] for s in group.stages)
 
 
-def class_size(problem: Problem, group: Group, one: Class) -> int:
-    """Extent of a candidate outer axis."""
-    for stage in group.stages:
-        axis = one[stage]
-        if axis is not None and axis != FINISH:
-            return upper(problem.definition(stage).extents[axis])
-    return 1
-
-
 def _measure(problem: Problem, group: Group) -> _Load:
-    load = _Load([class_size(problem, group, c) for c in group.classes])
+    load = _Load([upper(class_extent(problem, c)) for c in group.classes])
     load.partial = [0] * len(group.classes)
     outside = set(stored(problem, group))
     kept = _kept(problem, group)

@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pullback.fuse.groups import FINISH, Class, Group, stored
+from pullback.fuse.groups import FINISH, Class, Group, class_extent, stored
 from pullback.fuse.problem import Problem
-from pullback.ir.expr import Expr, Extent, Take
+from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import Accumulate, Definition, Form, Value, Variable, replace_reads
 from pullback.ir.kernel import Kernel, Stage
 
@@ -55,17 +55,10 @@ class Emitter:
             body, form = redirect.apply(self.problem, s)
             stage = Stage(self.problem.definition(s), form, body, axes, store)
             (finish if last else stages).append(stage)
-        extents = tuple(self._extent(group, c) for c in outer)
+        extents = tuple(class_extent(self.problem, c) for c in outer)
         names = [self.problem.name(n) for n in group.nodes]
         name = names[-1] if len(names) == 1 else f"{names[0]}..{names[-1]}"
         return Kernel(name, extents, tuple(stages), tuple(finish), reasons)
-
-    def _extent(self, group: Group, one: Class) -> Extent:
-        for stage in group.stages:
-            axis = one[stage]
-            if axis is not None and axis != FINISH:
-                return self.problem.definition(stage).extents[axis]
-        raise AssertionError("a class without an axis")
 
 
 @dataclass(slots=True)

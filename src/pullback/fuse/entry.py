@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pullback.fuse.cost import Cost, estimate
 from pullback.fuse.emit import Emitter, launch_order
 from pullback.fuse.facts import study
 from pullback.fuse.group import Grouping, apply_rules, best_first
+from pullback.fuse.groups import Group
 from pullback.fuse.inline import Role, Scene, inline
 from pullback.fuse.problem import Order, build, closures, reads_itself_safely
-from pullback.ir.expr import Expr
 from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
+from pullback.simplify.rules import simplify
 
 
 def fuse(graph: Graph, target: Target, cost: Cost = estimate) -> list[Kernel]:
@@ -20,22 +23,28 @@ def fuse(graph: Graph, target: Target, cost: Cost = estimate) -> list[Kernel]:
     ``z = sum[k] x * w; y = max(z + b, 0)  ->  one kernel: z in registers, y stored``
     Values that cross kernels become fresh variables named after their definitions.
     """
+    grouping = group(graph, target, cost)
+    return emit(grouping, lambda g: grouping.price(g).outer)
+
+
+def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
+    """The groups of a graph: everything but the choice of outer axes."""
     outputs = _outputs(graph)
-    scene = inline(list(outputs), _same)
-    problem = build(scene, _targets(scene, outputs))
-    grouping = Grouping(problem, target, cost)
+    scene = inline(list(outputs), simplify)
+    grouping = Grouping(build(scene, _targets(scene, outputs)), target, cost)
     apply_rules(grouping)
     best_first(grouping)
-    emitter = Emitter(problem)
+    return grouping
+
+
+def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list[Kernel]:
+    """One kernel a group, over the classes that `choose` gives, in launch order."""
+    emitter = Emitter(grouping.problem)
     kernels = []
-    for group in launch_order(problem, list(grouping.groups.values())):
-        outer = tuple(group.classes[n] for n in grouping.price(group).outer)
-        kernels.append(emitter.kernel(group, outer, ()))
+    for one in launch_order(grouping.problem, list(grouping.groups.values())):
+        outer = tuple(one.classes[n] for n in choose(one))
+        kernels.append(emitter.kernel(one, outer, ()))
     return kernels
-
-
-def _same(body: Expr) -> Expr:
-    return body
 
 
 def _outputs(graph: Graph) -> dict[Definition, Variable]:

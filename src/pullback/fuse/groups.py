@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 from pullback.fuse.facts import reduced_axes, split_axes
 from pullback.fuse.problem import Bind, Problem
-from pullback.ir.expr import upper
+from pullback.ir.expr import Extent, upper
+from pullback.ir.graph import Accumulate
 
 FINISH = -1
 # Elements of a result that may be summed privately per chunk, and of what runs once after it.
@@ -124,8 +124,14 @@ def _agrees(problem: Problem, edge: Edge, maker: Class, reader: Class) -> bool:
     return read is not None and read >= 0 and made is not None and edge.bind[made] == read
 
 
-def _local_overwrite(problem: Problem, edge: Edge) -> bool:
-    """Whether an overwrite could meet a map that reads another element in its tile."""
+def _never_agrees(problem: Problem, edge: Edge) -> bool:
+    """Whether a read inside a tile is never safe, whatever the outer axes.
+
+    An accumulating write is whole only after its launch; an overwrite could meet a map that reads
+    another element.
+    """
+    if isinstance(problem.form(edge.maker), Accumulate):
+        return True
     if not edge.overwrites or not problem.is_map(edge.stage):
         return False
     return edge.bind != tuple(range(len(problem.definition(edge.maker).shape)))
@@ -137,7 +143,7 @@ def merge(problem: Problem, a: Group, b: Group, why: list[Edge] | None = None) -
     Where none does, only tiny groups may still join: they run as one tile.
     """
     edges = _edges(problem, a, b)
-    clash = next((e for e in edges if _local_overwrite(problem, e)), None)
+    clash = next((e for e in edges if _never_agrees(problem, e)), None)
     if clash is not None:
         _note(why, clash)
         return None
@@ -149,13 +155,30 @@ def merge(problem: Problem, a: Group, b: Group, why: list[Edge] | None = None) -
         failed = next((e for e in edges if not _agrees(problem, e, *_sides(e, ca, cb))), None)
         if failed is not None:
             _note(why, failed)
-        elif edges or any(ca[s] is not None for s in shared) or _linked(a, b, ca, cb):
+        elif (
+            any(_ties(e, *_sides(e, ca, cb)) for e in edges)
+            or any(ca[s] is not None and ca[s] != FINISH for s in shared)
+            or _linked(a, b, ca, cb)
+        ):
             classes.append({**ca, **cb})
     if not classes and not (edges and is_tiny(problem, a) and is_tiny(problem, b)):
         return None
     nodes = tuple(sorted(a.nodes + b.nodes))
     stages = tuple(sorted({*a.stages, *b.stages}))
     return Group(nodes, stages, tuple(classes), _external(problem, nodes, stages))
+
+
+def _ties(edge: Edge, maker: Class, reader: Class) -> bool:
+    """Whether an agreed read is a reason to share the axis: not where both run at the end."""
+    return maker[edge.maker] != FINISH and not (edge.overwrites and reader[edge.stage] == FINISH)
+
+
+def class_extent(problem: Problem, one: Class) -> Extent:
+    """Extent of a candidate outer axis."""
+    for stage, axis in one.items():
+        if axis is not None and axis != FINISH:
+            return problem.definition(stage).extents[axis]
+    raise AssertionError("a class without an axis")
 
 
 def is_tiny(problem: Problem, group: Group) -> bool:
@@ -174,7 +197,10 @@ def _sides(edge: Edge, ca: Class, cb: Class) -> tuple[Class, Class]:
 
 def _pairs(problem: Problem, a: Group, b: Group, dependent: bool) -> Iterator[tuple[Class, Class]]:
     """Classes to try together; a small group may also run once at the end."""
-    yield from product(a.classes, b.classes)
+    sizes = [(class_extent(problem, cb), cb) for cb in b.classes]
+    for ca in a.classes:
+        extent = class_extent(problem, ca)
+        yield from ((ca, cb) for size, cb in sizes if size == extent)
     last: Class
     if dependent and is_tiny(problem, b):
         last = dict.fromkeys(b.stages, FINISH)

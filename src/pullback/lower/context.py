@@ -238,7 +238,7 @@ def nest(loops: list[Loop], body: list[Stmt]) -> list[Stmt]:
     return body
 
 
-def vector(loop: Loop, unroll: int, body: list[Stmt]) -> Stmt:
+def vector(loop: Loop, unroll: int, body: list[Stmt]) -> For:
     """A loop in lanes."""
     return For(loop.var, index(0), loop.extent, tuple(body), LoopKind.VECTOR, 1, unroll)
 

@@ -21,6 +21,7 @@ from pullback.ir.nest import (
 )
 from pullback.ir.node import walk
 from pullback.lower.context import Context, Home, Loop, accumulator, cast, nest, vector
+from pullback.lower.hoist import hoisted
 from pullback.lower.sweep import written
 from pullback.lower.translate import Translator, clamped
 from pullback.schedule.linear import linear
@@ -71,7 +72,7 @@ def scatter(context: Context, step: Step, stage: Stage) -> list[Stmt]:
         StoreCombine(home.array, offset, form.combiner, value),
     ]
     if lane:
-        inside = [vector(lane[0], 1, inside)]
+        inside = hoisted(context, vector(lane[0], 1, inside))
     return [*_identity(context, stage, form, home), *nest(others, inside)]
 
 
@@ -81,9 +82,10 @@ def _place(
     """One coordinate of the write, checked and clamped where it is data."""
     at = translate(form.at[number])
     extent = stage.target.shape[number]
-    lo, hi = linear(at).range()
     data = any(isinstance(n, Take) for n in walk(form.at[number]))
-    if not data and lo >= 0 and hi < upper(extent):
+    lo, hi = linear(at if data else form.at[number]).range()
+    whole = isinstance(extent, int) or form.at[number] == Axis(number, extent)
+    if lo >= 0 and hi < upper(extent) and whole:
         return at
     limit = context.extent(extent)
     what = f"axis {number} of {stage.target} (written)"

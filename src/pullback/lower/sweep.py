@@ -10,6 +10,7 @@ from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.nest import Combine, Declare, Load, Peek, Register, Stmt, Store, StoreCombine
 from pullback.ir.node import walk
 from pullback.lower.context import Context, Loop, accumulator, cast, nest, vector
+from pullback.lower.hoist import hoisted
 from pullback.lower.merge import merged, revalued
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear
@@ -137,7 +138,7 @@ def _map_nest(box: Box, lane: Loop | None, body: _Body) -> list[Stmt]:
     inside = body.inside
     if lane is not None:
         unroll = MAP_UNROLL if body.size <= SHORT_BODY else 1
-        inside = [vector(lane, unroll, inside)]
+        inside = hoisted(body.context, vector(lane, unroll, inside))
     return nest(others, inside)
 
 
@@ -148,7 +149,7 @@ def _reduce_nest(box: Box, lane: Loop | None, body: _Body) -> list[Stmt]:
         return nest(outs, [*body.before, *nest(overs, body.inside), *body.after])
     unroll = REDUCE_UNROLL if body.size <= 2 * SHORT_BODY else 2
     if lane in box.overs:
-        inner = nest(overs, [vector(lane, unroll, body.inside)])
+        inner = nest(overs, hoisted(body.context, vector(lane, unroll, body.inside)))
         return nest(outs, [*body.before, *inner, *body.after])
     inner = nest(overs, body.inside)
     return nest(outs, [vector(lane, unroll, [*body.before, *inner, *body.after])])

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Axis, Dim, upper
+from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Map, Value
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.target import Target
-from pullback.schedule.contraction import address, only_read
+from pullback.schedule.contraction import dotted
 from pullback.schedule.cost import Model
 from pullback.schedule.schedule import Place, Residence, Schedule, Slot, Step, Way
 from pullback.schedule.steps import identical, level, steps
@@ -186,13 +186,9 @@ def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> S
     product = step.product
     if tile_shape_row(stage, product.row, tile) > DOT_ROWS:
         return step
-    last = stage.over[-1]
-    at = Axis(last, stage.extents[last])
-    takes = [only_read(product.left), only_read(product.right)]
-    forms = [address(t) for t in takes if t is not None]
-    if len(forms) == 2 and all(f.of(at) == 1 and not f.hidden(at) for f in forms):
-        return replace(step, way=Way.DOTS, vector=last)
-    return step
+    if not dotted(stage, product):
+        return step
+    return replace(step, way=Way.DOTS, vector=stage.over[-1])
 
 
 def tile_shape_row(stage: Stage, row: int, tile: tuple[int, ...]) -> int:

@@ -10,7 +10,7 @@ from functools import reduce
 
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Take, upper
-from pullback.ir.graph import SUM, Reduce, Variable
+from pullback.ir.graph import SUM, Reduce
 from pullback.ir.kernel import Stage
 from pullback.ir.target import Target
 from pullback.schedule.linear import Linear, offset, row_major
@@ -134,8 +134,16 @@ def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target
     columns = extents[product.column]
     waste = -(-columns // lanes) * lanes / columns
     packing = 0.0 if product.direct else 16.0 / min(extents[product.row], 64)
+    if not product.direct and dotted(stage, product):
+        packing = min(packing, 1.5)
     scatter = 0.0 if product.column == len(stage.shape) - 1 else 8.0 / terms
     return waste + packing + scatter
+
+
+def dotted(stage: Stage, product: Product) -> bool:
+    """Whether both operands are single reads, contiguous along the last reduced axis."""
+    last = stage.over[-1]
+    return all(_unit([side], last, stage) for side in (product.left, product.right))
 
 
 def register_tile(rows: int, columns: int, lanes: int) -> tuple[int, int]:
@@ -162,8 +170,3 @@ def balanced(extent: int, limit: int) -> int:
     """The size of equal blocks of at most `limit`. ``16, 14 -> 8``"""
     blocks = -(-extent // limit)
     return -(-extent // blocks)
-
-
-def is_memory(take: Take) -> bool:
-    """Whether a read is of a variable, not of an earlier stage."""
-    return isinstance(take.source, Variable)

@@ -1,0 +1,155 @@
+"""Values that are the same in every lane are computed once, before the loop.
+
+``for j: y[j] = t[clamp(k[i]), j]  ->  r = clamp(k[i]); for j: y[j] = t[r, j]``
+"""
+
+from __future__ import annotations
+
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr
+from pullback.ir.nest import (
+    Array,
+    Check,
+    Combine,
+    Declare,
+    For,
+    Load,
+    Native,
+    Peek,
+    Register,
+    Set,
+    Stmt,
+    Store,
+    StoreCombine,
+    Var,
+)
+from pullback.ir.node import Node, walk
+from pullback.lower.context import Context
+from pullback.schedule.linear import linear
+
+# What is worth a register of its own. Additions and products of integers fold into addresses.
+COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, Load, Native)
+
+
+def hoisted(context: Context, loop: For) -> list[Stmt]:
+    """`loop` with the lane-invariant values of its body declared before it."""
+    if any(isinstance(s, For) for s in loop.body):
+        return [loop]
+    own, written = _own(loop)
+    values = [v for s in loop.body for v in _values(s)]
+    always = _always(values)
+    steady = _steady(values, own, written)
+    chosen = _largest(values, steady, always)
+    checks = [s for s in loop.body if isinstance(s, Check) and s.index in steady]
+    if not chosen and not checks:
+        return [loop]
+    before: list[Stmt] = [*checks]
+    named: dict[Node, Node] = {}
+    for value in chosen:
+        register = context.register("u", value.dtype)
+        before.append(Declare(register, value))
+        named[value] = Peek(register, ())
+    rest = [s for s in loop.body if s not in checks]
+    body = tuple(_renamed(s, named) for s in rest)
+    if not body:
+        return before
+    return [*before, For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.step, loop.unroll)]
+
+
+def _own(loop: For) -> tuple[set[Var | Register], set[Array]]:
+    """What changes inside the loop: its variable and registers, and the arrays it writes."""
+    own: set[Var | Register] = {loop.var}
+    written: set[Array] = set()
+    for statement in loop.body:
+        match statement:
+            case Declare(register, _) | Set(register, _, _):
+                own.add(register)
+            case Combine(register, _, _, _):
+                own.add(register)
+            case Store(array, _, _) | StoreCombine(array, _, _, _):
+                written.add(array)
+    return own, written
+
+
+def _values(statement: Stmt) -> list[Expr]:
+    match statement:
+        case Declare(_, value) | Set(_, _, value) | Combine(_, _, _, value):
+            return [value]
+        case Store(_, offset, value) | StoreCombine(_, offset, _, value):
+            return [offset, value]
+    return []
+
+
+def _always(values: list[Expr]) -> set[Node]:
+    """Nodes computed whatever the conditions say: a load under an `If` may not be moved."""
+    found: set[Node] = set()
+    stack: list[Node] = list(values)
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found.add(node)
+        stack.extend((node.condition,) if isinstance(node, E.If) else node.children)
+    return found
+
+
+def _steady(values: list[Expr], own: set[Var | Register], written: set[Array]) -> set[Node]:
+    """Nodes with one value for all lanes."""
+    found: set[Node] = set()
+    for node in walk(values):
+        if isinstance(node, Var) and node in own:
+            continue
+        if isinstance(node, Peek) and node.register in own:
+            continue
+        if isinstance(node, Load) and node.array in written:
+            continue
+        if all(child in found for child in node.children):
+            found.add(node)
+    return found
+
+
+def _largest(values: list[Expr], steady: set[Node], always: set[Node]) -> list[Expr]:
+    """The outermost steady nodes that are worth a register, in order of appearance."""
+    found: dict[Expr, None] = {}
+    seen: set[Node] = set()
+    stack: list[Node] = list(reversed(values))
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        worth = isinstance(node, COSTLY) or (
+            isinstance(node, Expr) and node.dtype.is_float and bool(node.children)
+        )
+        if isinstance(node, Expr) and worth and node in steady and node in always:
+            found[node] = None
+            continue
+        stack.extend(reversed(node.children))
+    return list(found)
+
+
+def _renamed(statement: Stmt, named: dict[Node, Node]) -> Stmt:
+    memo = dict(named)
+
+    def new(value: Expr) -> Expr:
+        for node in walk(value, skip=memo):
+            again = node.with_children(tuple(memo[c] for c in node.children))
+            if isinstance(again, Load) and again is not node:
+                again = Load(again.array, linear(again.offset).expr())
+            memo[node] = again
+        found = memo[value]
+        assert isinstance(found, Expr)
+        return found
+
+    match statement:
+        case Declare(register, init):
+            return Declare(register, new(init))
+        case Set(register, indices, value):
+            return Set(register, indices, new(value))
+        case Combine(register, indices, combiner, value):
+            return Combine(register, indices, combiner, new(value))
+        case Store(array, offset, value):
+            return Store(array, linear(new(offset)).expr(), new(value))
+        case StoreCombine(array, offset, combiner, value):
+            return StoreCombine(array, linear(new(offset)).expr(), combiner, new(value))
+    return statement

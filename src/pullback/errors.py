@@ -142,6 +142,12 @@ class CapturedArrayError(PullbackError, TypeError):
     code = "E302"
 
 
+class StateError(PullbackError, RuntimeError):
+    """A state_dict or a file of weights does not fit what it is loaded into."""
+
+    code = "E303"
+
+
 class FeedError(PullbackError, RuntimeError):
     """A feeder or receiver callback misbehaved."""
 

@@ -1,0 +1,136 @@
+"""How layers build definitions: one call makes a definition, registers it and wraps it.
+
+Scalar composites (sigmoid, erf, ...) are functions on expressions, written in primitives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from pullback.errors import DTypeError, Origin, ShapeError
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType, bool_, int64, promote
+from pullback.ir.expr import Expr, Extent
+from pullback.ir.graph import SUM, Combiner, Keep, Value, define, read
+from pullback.tensor.tensor import Tensor
+from pullback.tensor.trace import wrap
+
+Index = Sequence[Expr]
+
+
+def make(
+    name: str,
+    shape: Iterable[Extent],
+    body: Callable[..., Expr],
+    *,
+    over: Iterable[Extent] = (),
+    combiner: Combiner = SUM,
+    stop: bool = False,
+    keep: Keep = Keep.AUTO,
+) -> Tensor:
+    """A tensor from a body over axes. ``out[i..] = combine over k.. of body(i.., k..)``"""
+    origin = Origin.of_caller()
+    return Tensor(
+        wrap(
+            define(
+                name,
+                shape,
+                body,
+                over=over,
+                combiner=combiner,
+                stop=stop,
+                keep=keep,
+                origin=origin,
+            )
+        )
+    )
+
+
+def at(value: Value, *index: Expr | int, to: DType | None = None) -> Expr:
+    """``value[index]``, as type `to`; integer data used as an index becomes int64."""
+    return cast(read(value, *[i if isinstance(i, int) else cast(i, int64) for i in index]), to)
+
+
+def cast(value: Expr, to: DType | None) -> Expr:
+    """`value` as type `to`, unless it is so already."""
+    return value if to is None or value.dtype == to else E.Cast(value, to)
+
+
+def common(*tensors: Tensor | None) -> DType:
+    """The promoted float type of `tensors`. Raises: DTypeError where it is no float."""
+    kinds = [t.dtype for t in tensors if t is not None]
+    found = kinds[0]
+    for kind in kinds[1:]:
+        found = promote(found, kind)
+    if not found.is_float:
+        raise DTypeError(
+            f"this layer works on floats, not {found}",
+            origin=Origin.of_caller(),
+            help='cast the input first: x.astype("float32")',
+        )
+    return found
+
+
+def axis_of(dim: int, rank: int) -> int:
+    """A dimension counted from 0. Raises: ShapeError where it does not exist."""
+    if not -rank <= dim < max(rank, 1):
+        raise ShapeError(f"no dim {dim} in a tensor of {rank} dims", origin=Origin.of_caller())
+    return dim % rank if rank else 0
+
+
+def count(extents: Iterable[Extent], kind: DType) -> Expr:
+    """The number of elements of a box, as a float."""
+    literal = 1
+    total: Expr | None = None
+    for extent in extents:
+        if isinstance(extent, int):
+            literal *= extent
+            continue
+        size = E.extent_expr(extent)
+        total = size if total is None else E.Mul(total, size)
+    if total is None:
+        return E.const(literal, kind)
+    if literal != 1:
+        total = E.Mul(total, E.index(literal))
+    return E.Cast(total, kind)
+
+
+def number(value: float, like: Expr) -> Expr:
+    """A literal of the type of `like`."""
+    return E.const(value, like.dtype)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """``1 / (1 + e^-x)``, with no overflow for large ``-x``."""
+    one = number(1, x)
+    return E.Div(one, E.Add(one, E.Exp(E.negate(x))))
+
+
+def softplus_of_negative(x: Expr) -> Expr:
+    """``ln(1 + e^-|x|)``"""
+    low = E.If(E.Less(x, number(0, x)), x, E.negate(x))
+    return E.Log(E.Add(number(1, x), E.Exp(low)))
+
+
+def total(values: Tensor, kind: DType | None = None) -> Tensor:
+    """``s = sum[i..] values[i..]``"""
+    source = values.value
+    if source.shape == ():
+        return values
+    return make("total", (), lambda *i: at(source, *i, to=kind), over=source.shape)
+
+
+def true(condition: Expr | None, other: Expr) -> Expr:
+    """``condition and other``, where there may be no condition."""
+    return other if condition is None else E.And(condition, other)
+
+
+def needs_bool(mask: Tensor) -> bool:
+    """Whether a mask holds truth values."""
+    return mask.dtype == bool_
+
+
+def inverse_root(dim: Extent) -> float:
+    """``1 / sqrt(dim)`` of a literal extent."""
+    return 1.0 / math.sqrt(E.upper(dim))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -41,6 +40,11 @@ class Emitter:
             self.buffers[node] = found
         return found
 
+    def name(self, group: Group) -> str:
+        """The first and last value of a group, for people."""
+        first, last = self.problem.name(group.nodes[0]), self.problem.name(group.nodes[-1])
+        return first if len(group.nodes) == 1 else f"{first}..{last}"
+
     def kernel(self, group: Group, outer: tuple[Class, ...], reasons: tuple[str, ...]) -> Kernel:
         """One launch over the chosen classes."""
         outside = set(stored(self.problem, group))
@@ -56,9 +60,7 @@ class Emitter:
             stage = Stage(self.problem.definition(s), form, body, axes, store)
             (finish if last else stages).append(stage)
         extents = tuple(class_extent(self.problem, c) for c in outer)
-        names = [self.problem.name(n) for n in group.nodes]
-        name = names[-1] if len(names) == 1 else f"{names[0]}..{names[-1]}"
-        return Kernel(name, extents, tuple(stages), tuple(finish), reasons)
+        return Kernel(self.name(group), extents, tuple(stages), tuple(finish), reasons)
 
 
 @dataclass(slots=True)
@@ -88,7 +90,10 @@ class _Redirect:
 
 
 def launch_order(problem: Problem, groups: list[Group]) -> list[Group]:
-    """Every group after those it needs; of those ready, the one made first."""
+    """Every group after those it needs; of those ready, the one that frees most memory.
+
+    Ties go to the group made first.
+    """
     home = {n: g for g, group in enumerate(groups) for n in group.nodes}
     waits = [0] * len(groups)
     after: list[list[int]] = [[] for _ in groups]
@@ -97,15 +102,46 @@ def launch_order(problem: Problem, groups: list[Group]) -> list[Group]:
         waits[g] = len(needed)
         for above in sorted(needed):
             after[above].append(g)
-    ready = [(groups[g].nodes[0], g) for g, count in enumerate(waits) if count == 0]
-    heapq.heapify(ready)
+    memory = _Memory(problem, groups, home)
+    ready = [g for g, count in enumerate(waits) if count == 0]
     order = []
     while ready:
-        _, g = heapq.heappop(ready)
+        g = min(ready, key=lambda g: (memory.growth(g), groups[g].nodes[0]))
+        ready.remove(g)
+        memory.launch(g)
         order.append(groups[g])
         for h in after[g]:
             waits[h] -= 1
             if waits[h] == 0:
-                heapq.heappush(ready, (groups[h].nodes[0], h))
+                ready.append(h)
     assert len(order) == len(groups), "a group needs itself"
     return order
+
+
+class _Memory:
+    """Temporaries alive while an order is being made, bytes."""
+
+    def __init__(self, problem: Problem, groups: list[Group], home: dict[int, int]) -> None:
+        self.size: dict[int, int] = {}
+        self.made: list[list[int]] = []
+        self.used: list[list[int]] = [[] for _ in groups]
+        self.pending: dict[int, int] = {}
+        for group in groups:
+            mine = [n for n in stored(problem, group) if n not in problem.target]
+            self.made.append(mine)
+            for n in mine:
+                self.size[n] = problem.sizes[n] * problem.definition(n).dtype.itemsize
+        for value in self.size:
+            readers = sorted({home[r] for r in problem.readers[value]} - {home[value]})
+            self.pending[value] = len(readers)
+            for g in readers:
+                self.used[g].append(value)
+
+    def growth(self, g: int) -> int:
+        """Bytes made less bytes freed by launching a group now."""
+        freed = sum(self.size[v] for v in self.used[g] if self.pending[v] == 1)
+        return sum(self.size[v] for v in self.made[g]) - freed
+
+    def launch(self, g: int) -> None:
+        for value in self.used[g]:
+            self.pending[value] -= 1

@@ -39,11 +39,14 @@ def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
 
 def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list[Kernel]:
     """One kernel a group, over the classes that `choose` gives, in launch order."""
-    emitter = Emitter(grouping.problem)
+    problem = grouping.problem
+    emitter = Emitter(problem)
     kernels = []
-    for one in launch_order(grouping.problem, list(grouping.groups.values())):
+    for one in launch_order(problem, list(grouping.groups.values())):
         outer = tuple(one.classes[n] for n in choose(one))
-        kernels.append(emitter.kernel(one, outer, ()))
+        apart = grouping.reasons(grouping.home[one.nodes[0]])
+        reasons = tuple(f"apart from {emitter.name(g)}: {why}" for g, why in apart)
+        kernels.append(emitter.kernel(one, outer, reasons))
     return kernels
 
 

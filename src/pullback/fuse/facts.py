@@ -149,11 +149,12 @@ def reduced_axes(definition: Definition, form: Form) -> tuple[int, ...]:
     return tuple(range(rank, rank + len(form.over))) if isinstance(form, Reduce) else ()
 
 
-def is_identity(bind: tuple[int | None, ...], rank: int) -> bool:
+def is_identity(bind: tuple[int | None, ...], shape: tuple[Extent, ...]) -> bool:
     """Whether an access reads exactly the reader's own output coordinates."""
-    return bind == tuple(range(rank))
+    return all(b == n or upper(e) == 1 for n, (b, e) in enumerate(zip(bind, shape, strict=True)))
 
 
-def is_permutation(bind: tuple[int | None, ...]) -> bool:
-    """Whether every index is an axis of its own."""
-    return None not in bind and len(set(bind)) == len(bind)
+def is_permutation(bind: tuple[int | None, ...], shape: tuple[Extent, ...]) -> bool:
+    """Whether every index is an axis of its own; the index of a single element is free."""
+    wide = [b for b, e in zip(bind, shape, strict=True) if upper(e) > 1]
+    return None not in wide and len(set(wide)) == len(wide)

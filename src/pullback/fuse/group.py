@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pullback.fuse.cost import Cost, Estimate
 from pullback.fuse.groups import FINISH, Edge, Group, is_partial, merge, single, stored
 from pullback.fuse.problem import Problem
+from pullback.ir.expr import upper
 from pullback.ir.target import Target
 
 MAX_STAGES = 32
@@ -46,6 +47,7 @@ class Grouping:
     prices: dict[tuple[object, ...], Estimate] = field(default_factory=dict)
     shapes: dict[tuple[object, ...], int] = field(default_factory=dict)
     shape: list[int] = field(default_factory=list)
+    refusals: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -154,6 +156,15 @@ class Grouping:
         tail = f"{stage} reads" if edge.overwrites else stage
         return f"no outer axis in common: {maker} {verb} {tail} at other coordinates"
 
+    def reasons(self, i: int) -> list[tuple[Group, str]]:
+        """Neighbours that stayed apart, and why."""
+        found = []
+        for j in self.neighbours(i):
+            pair = min(i, j), max(i, j)
+            reason = self.refusals.get(pair) or self.judge(*pair).reason
+            found.append((self.groups[j], reason))
+        return found
+
     def join(self, i: int, j: int, joint: Group) -> None:
         """Replace two groups by their union."""
         both = 1 << i | 1 << j
@@ -177,6 +188,7 @@ def best_first(grouping: Grouping) -> None:
 
     def push(i: int, j: int) -> None:
         verdict = grouping.judge(i, j)
+        grouping.refusals[i, j] = verdict.reason
         if verdict.joint is not None:
             joints[i, j] = verdict.joint
             saved = round(verdict.saved, 12)
@@ -235,7 +247,8 @@ def _covers(problem: Problem, joint: Group, value: int) -> bool:
     """Whether whole classes (nothing partial) bind every axis of `value`."""
     whole = [c for c in joint.classes if not _odd(problem, joint, c)]
     bound = {c[value] for c in whole}
-    return bound >= set(range(len(problem.definition(value).shape)))
+    shape = problem.definition(value).shape
+    return bound >= {n for n, e in enumerate(shape) if upper(e) > 1}
 
 
 def _odd(problem: Problem, group: Group, one: dict[int, int | None]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pullback.fuse.facts import reduced_axes, split_axes
+from pullback.fuse.facts import is_identity, reduced_axes, split_axes
 from pullback.fuse.problem import Bind, Problem
 from pullback.ir.expr import Extent, upper
 from pullback.ir.graph import Accumulate
@@ -134,7 +134,7 @@ def _never_agrees(problem: Problem, edge: Edge) -> bool:
         return True
     if not edge.overwrites or not problem.is_map(edge.stage):
         return False
-    return edge.bind != tuple(range(len(problem.definition(edge.maker).shape)))
+    return not is_identity(edge.bind, problem.definition(edge.maker).shape)
 
 
 def merge(problem: Problem, a: Group, b: Group, why: list[Edge] | None = None) -> Group | None:

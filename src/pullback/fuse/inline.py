@@ -215,7 +215,7 @@ def _role(
         return Role.STAGE
     if depth > CHAIN_STAGES or any(_reduces(scene, s) for s in _stages(scene, definition)):
         return Role.NODE
-    exact = all(is_permutation(use.bind) for use in uses)
+    exact = all(is_permutation(use.bind, definition.shape) for use in uses)
     if not isinstance(form, Map):
         return Role.STAGE if _is_epilogue(scene, definition, uses) else Role.NODE
     once = len({use.user for use in uses}) == 1
@@ -249,5 +249,5 @@ def _is_epilogue(scene: Scene, definition: Definition, uses: list[Use]) -> bool:
         return False
     user = uses[0].user
     same = points(user) == elements(definition.shape)
-    exact = all(is_permutation(use.bind) for use in uses)
+    exact = all(is_permutation(use.bind, definition.shape) for use in uses)
     return same and exact and isinstance(scene.forms[user], Map)

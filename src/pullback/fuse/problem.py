@@ -131,7 +131,7 @@ def reads_itself_safely(
         for access in scene.facts[stage].accesses:
             if access.source is not variable:
                 continue
-            same = is_identity(access.bind, len(node.shape))
+            same = is_identity(access.bind, node.shape)
             if stage is node and not same:
                 return False
             if isinstance(scene.forms[stage], Map) and not same:

@@ -1,0 +1,84 @@
+"""Plants faults, one at a time, and checks that the suite catches each.
+
+`python scripts/mutate.py [NAME ..]`: a copy of the tree is changed in one place, the tests named by
+the fault run against the copy, and a fault that leaves them green fails the run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FAULTS = Path(__file__).with_name("faults.toml")
+TIMEOUT = 600  # seconds a fault
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`old`, which must occur exactly once in `file`, becomes `new`; `tests` must then fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def load() -> list[Fault]:
+    """The faults of `faults.toml`."""
+    table = tomllib.loads(FAULTS.read_text())
+    return [
+        Fault(name, row["file"], row["old"], row["new"], tuple(row["tests"]))
+        for name, row in table.items()
+    ]
+
+
+def caught(fault: Fault, copy: Path) -> bool:
+    """Whether the tests fail with the fault planted in `copy`, which is restored after.
+
+    Raises: ValueError where the text to change is not there exactly once.
+    """
+    path = copy / fault.file
+    clean = path.read_text()
+    if clean.count(fault.old) != 1:
+        raise ValueError(f"{fault.name}: {clean.count(fault.old)} places match in {fault.file}")
+    path.write_text(clean.replace(fault.old, fault.new))
+    env = os.environ | {"PYTHONPATH": str(copy / "src"), "PULLBACK_CACHE": "off"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *fault.tests]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=env, capture_output=True, check=False, timeout=TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        path.write_text(clean)
+    return done.returncode == 1
+
+
+def main() -> int:
+    wanted = set(sys.argv[1:])
+    faults = [f for f in load() if not wanted or f.name in wanted]
+    missed = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "tree"
+        ignore = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".venv")
+        shutil.copytree(ROOT, copy, ignore=ignore)
+        for fault in faults:
+            found = caught(fault, copy)
+            print(f"{'caught' if found else 'MISSED':7} {fault.name}", flush=True)
+            if not found:
+                missed.append(fault.name)
+    print(f"{len(faults) - len(missed)} of {len(faults)} faults caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

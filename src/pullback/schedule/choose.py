@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -42,8 +42,11 @@ def choose(kernel: Kernel, target: Target) -> Schedule:
 def scratch_bytes(kernel: Kernel, target: Target) -> int:
     """Scratch that a task of `kernel` needs at its smallest tile, without packed panels, bytes."""
     body = steps(kernel.stages, target)
-    homes = residences(kernel, body, steps(kernel.finish, target))
-    return tile_bytes(kernel, homes, (1,) * len(kernel.outer))
+    finish = steps(kernel.finish, target)
+    homes = residences(kernel, body, finish)
+    smallest = (1,) * len(kernel.outer)
+    slots, _ = assign_slots(kernel, body, finish, homes, smallest)
+    return sum(s.bytes for s in slots)
 
 
 def _with_levels(kernel: Kernel, body: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -102,16 +105,6 @@ def tile_shape(stage: Stage, tile: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
-def tile_bytes(kernel: Kernel, homes: tuple[Residence, ...], tile: tuple[int, ...]) -> int:
-    """Scratch of all stages of one tile, each in its own place, bytes."""
-    kept = zip(kernel.stages, homes, strict=False)
-    return sum(
-        prod(tile_shape(s, tile)) * s.body.dtype.itemsize
-        for s, home in kept
-        if home.place is Place.SCRATCH
-    )
-
-
 def budget(kernel: Kernel, body: Iterable[Step], target: Target) -> int:
     """Bytes of scratch a task may use: more where a contraction reads an earlier stage."""
     inner = {s.target for s in kernel.stages}
@@ -138,28 +131,24 @@ def choose_tile(
         most = extents[axis]
         if before < tasks:
             most = max(1, most * before // tasks)
-        tile[axis] = _widest(kernel, homes, tile, axis, most, limit)
+
+        def used(extent: int, axis: int = axis) -> int:
+            trial = (*tile[:axis], extent, *tile[axis + 1 :])
+            slots, _ = assign_slots(kernel, body, (), homes, trial)
+            return sum(s.bytes for s in slots)
+
+        tile[axis] = round_tile(_widest(most, limit, used), kernel.outer[axis])
         if tile[axis] < extents[axis]:
             break
     return tuple(tile)
 
 
-def _widest(
-    kernel: Kernel,
-    homes: tuple[Residence, ...],
-    tile: list[int],
-    axis: int,
-    most: int,
-    limit: int,
-) -> int:
-    def used(extent: int) -> int:
-        trial = [*tile[:axis], extent, *tile[axis + 1 :]]
-        return tile_bytes(kernel, homes, tuple(trial))
-
-    fixed = used(0)
-    each = max(0, used(1) - fixed)
-    fits = most if each == 0 else max(1, (limit - fixed) // each)
-    return round_tile(min(most, fits), kernel.outer[axis])
+def _widest(most: int, limit: int, used: Callable[[int], int]) -> int:
+    """The largest extent up to `most` whose scratch fits; it grows about in proportion."""
+    extent = most
+    while extent > 1 and (bytes_used := used(extent)) > limit:
+        extent = max(1, min(extent - 1, extent * limit // bytes_used))
+    return extent
 
 
 def round_tile(most: int, extent: int | Dim) -> int:
@@ -227,7 +216,7 @@ def assign_slots(
     tile: tuple[int, ...],
 ) -> tuple[tuple[Slot, ...], tuple[Residence, ...]]:
     """Scratch slots, shared by stages that are not alive together in one tile."""
-    every = kernel.stages + kernel.finish
+    every = kernel.stages + (kernel.finish if finish else ())
     ahead = len(kernel.stages)
     order = sorted(body, key=lambda s: s.level)
     sequence = [s.stages for s in order]

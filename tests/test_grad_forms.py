@@ -26,9 +26,11 @@ from grad_support import (
     where,
 )
 from pullback.errors import UnsupportedError
+from pullback.grad.composites import slopes
 from pullback.grad.reverse import gradients
 from pullback.grad.scalar import PARTIALS
 from pullback.ir import expr as E
+from pullback.ir import functions as F
 from pullback.ir.dtype import bfloat16, float32, float64, int64
 from pullback.ir.expr import Axis
 from pullback.ir.graph import (
@@ -92,6 +94,59 @@ def test_derivatives_stay_small(name: str, limit: int) -> None:
     assert isinstance(dx, Definition)
     count = sum(1 for n in walk(dx.body) if not isinstance(n, E.Const | E.Axis | E.Take))
     assert count <= limit
+
+
+NAMED = {
+    "sigmoid": (-30, 30), "tanh": (-9, 9), "erf": (-4, 4), "log1p": (-0.9, 3), "expm1": (-3, 3),
+    "softplus": (-30, 30), "rsqrt": (0.1, 4), "silu": (-20, 20), "gelu": (-6, 6),
+    "gelu_tanh": (-6, 6), "cos": (-4, 4), "sinh": (-2, 2), "log_sigmoid": (-30, 30),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_composites(name: str) -> None:
+    x = var("x", 9)
+    y = fn("y", (9,), lambda i: S(F.UNARY[name](T(x)[i].e)))
+    values = draw([x], *NAMED[name])
+    check_gradient(y, [x], values)
+    (dx,) = gradients(y, [x], var("head", 9))
+    assert isinstance(dx, Definition)
+    assert sum(1 for _ in walk(dx.body)) <= sum(1 for _ in walk(y.body)) + 16
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "erf", "log1p", "expm1", "softplus", "rsqrt"])
+def test_named_derivatives_equal_those_of_their_bodies(name: str) -> None:
+    x = var("x", 7)
+    body = F.UNARY[name](T(x)[S(Axis(0, 7))].e)
+    known = slopes(body)
+    assert known is not None
+    assert len(known) == 1
+    assert known[0][0] is T(x)[S(Axis(0, 7))].e
+    values = {x: np.array([0.2, 0.31, 0.5, 0.9, 1.4, 2.0, 3.0])}
+    step = 1e-6
+    slope = fn("slope", (7,), lambda i: S(known[0][1]))
+    y = fn("y", (7,), lambda i: S(body))
+    ends = [evaluate([y], {x: values[x] + s * step})[0] for s in (1, -1)]
+    assert np.allclose(evaluate([slope], values)[0], (ends[0] - ends[1]) / 2 / step, rtol=1e-7)
+
+
+def test_tiny_arguments_keep_their_precision() -> None:
+    x = var("x", 3)
+    values = {x: np.array([1e-12, 0.0, -1e-17])}
+    for name in ("log1p", "expm1", "tanh", "erf"):
+        y = fn("y", (), lambda i, name=name: S(F.UNARY[name](T(x)[i].e)), (3,))
+        (found,) = evaluate(gradients(y, [x]), values)
+        one = 2 / np.sqrt(np.pi) if name == "erf" else 1
+        assert np.allclose(found, one, rtol=1e-11), name
+
+
+def test_powers() -> None:
+    x, y = var("x", 4), var("y", 4)
+    z = fn("z", (4,), lambda i: S(F.power(T(x)[i].e, T(y)[i].e)))
+    check_gradient(z, [x, y], draw([x, y], 0.3, 2.5))
+    zero = fn("zero", (), lambda i: S(F.power(T(x)[i].e, E.const(2.5, float64))), (4,))
+    (found,) = evaluate(gradients(zero, [x]), {x: np.array([0.0, 1.0, 4.0, 9.0])})
+    assert np.allclose(found, [0, 2.5, 20, 67.5])
 
 
 def test_exp_reads_its_own_value() -> None:

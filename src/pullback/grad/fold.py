@@ -33,20 +33,18 @@ def one(kind: DType) -> Const:
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """``x + 0 -> x``; literals add."""
+    """``x + 0 -> x``, ``x * c + x * d -> x * (c + d)``; literals add."""
     if is_zero(a):
         return b
     if is_zero(b):
         return a
-    if isinstance(a, Const) and isinstance(b, Const):
-        return E.const(a.value + b.value, a.dtype)
-    return Add(a, b)
+    x, c = _split(a)
+    y, d = _split(b)
+    return scale(x, c + d, a.dtype) if x is y else Add(a, b)
 
 
 def mul(a: Expr, b: Expr) -> Expr:
-    """``x * 0 -> 0``, ``x * 1 -> x``, ``(x * c) * (y * d) -> (x * y) * (c d)``,
-    ``x * (1 / y) -> x / y``.
-    """
+    """``x * 0 -> 0``, ``x * 1 -> x``, ``(x * c) * (y * d) -> (x * y) * (c d)``."""
     x, c = _split(a)
     y, d = _split(b)
     factor = c * d
@@ -54,10 +52,6 @@ def mul(a: Expr, b: Expr) -> Expr:
         return zero(a.dtype)
     if x is None or y is None:
         return scale(x if y is None else y, factor, a.dtype)
-    if isinstance(x, Div) and is_const(x.left, 1):
-        x, y = y, x
-    if isinstance(y, Div) and is_const(y.left, 1):
-        return scale(Div(x, y.right), factor, a.dtype)
     return scale(Mul(x, y), factor, a.dtype)
 
 
@@ -66,6 +60,14 @@ def scale(e: Expr | None, factor: float, kind: DType) -> Expr:
     if e is None:
         return E.const(factor, kind)
     return e if factor == 1 else Mul(e, E.const(factor, kind))
+
+
+def chain(seed: Expr, slope: Expr) -> Expr:
+    """``seed * slope``; ``seed * (1 / y * c) -> seed / y * c``."""
+    rest, c = _split(slope)
+    if isinstance(rest, Div) and is_const(rest.left, 1):
+        return mul(div(seed, rest.right), E.const(c, seed.dtype))
+    return mul(seed, slope)
 
 
 def div(a: Expr, b: Expr) -> Expr:

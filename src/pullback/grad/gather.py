@@ -6,13 +6,13 @@ the result has no loop; guards stay only where the fibre may be empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from pullback.grad import fold
 from pullback.grad.fold import Term
-from pullback.grad.invert import Empty, Guard, Solution, Unsolvable, invert
-from pullback.grad.system import ONE, Form, System, constant, plus
+from pullback.grad.invert import Empty, Unsolvable, invert
+from pullback.grad.render import Inverse, rendered
+from pullback.grad.system import Form, System, constant, plus
 from pullback.grad.total import Label, identity, summed, volume
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take, upper
@@ -20,21 +20,13 @@ from pullback.ir.graph import (
     SUM,
     Accumulate,
     Definition,
+    replace_reads,
     substitute,
 )
-from pullback.simplify.affine import make, to_expr
+from pullback.simplify.rules import Simplifier
 
 BOUND = 4  # a gather may do this many times the work of the read and of clearing the result
 PIECES = 16  # at most so many affine pieces of one index (clamps: 3 per coordinate)
-
-
-@dataclass(frozen=True, slots=True)
-class Inverse:
-    """Where element `x` is read: domain axes as expressions over x (axes 0..) and loops."""
-
-    axes: Mapping[int, Expr]
-    over: tuple[Extent, ...]
-    guards: tuple[Expr, ...]
 
 
 class Gatherer:
@@ -42,6 +34,7 @@ class Gatherer:
 
     def __init__(self) -> None:
         self._memo: dict[tuple[object, ...], Inverse | Empty | None] = {}
+        self._simplify = Simplifier()
 
     def gather(self, extents: Sequence[Extent], take: Take, term: Term, label: Label) -> list[Expr]:
         """Summands of the adjoint of `take.source` from one read, over the source's axes.
@@ -73,13 +66,13 @@ class Gatherer:
         loops = range(len(take.source.shape), len(take.source.shape) + len(inverse.over))
         matches = []
         for n in data:
-            index = substitute(take.indices[n], inverse.axes)
+            index = self._at(take.indices[n], inverse)
             if not index.axes.isdisjoint(loops):
                 return _scatter(extents, take, term, label)
             matches.append(E.Equal(index, Axis(n, take.source.shape[n])))
-        rest = [substitute(g, inverse.axes) for g in term.guards if g not in affine]
+        rest = [self._at(g, inverse) for g in term.guards if g not in affine]
         guards = (*inverse.guards, *matches, *rest)
-        value = substitute(term.value, inverse.axes)
+        value = self._at(term.value, inverse)
         if not inverse.over:
             return fold.guarded(guards, value)
         shape = take.source.shape
@@ -98,8 +91,19 @@ class Gatherer:
         known = tuple(i if _is_affine(i, extents) else None for i in indices)
         key = (shape, extents, known, guards)
         if key not in self._memo:
-            self._memo[key] = _find(shape, extents, known, guards)
+            self._memo[key] = _find(shape, extents, known, guards, self._simplify)
         return self._memo[key]
+
+    def _at(self, e: Expr, inverse: Inverse) -> Expr:
+        """`e` with its axes replaced, the indices of its reads in normal form."""
+        found = substitute(e, inverse.axes)
+        if all(isinstance(a, Axis | E.Const) for a in inverse.axes.values()):
+            return found
+
+        def change(take: Take) -> Expr:
+            return Take(take.source, tuple(self._simplify(i) for i in take.indices))
+
+        return replace_reads(found, change)
 
 
 def _find(
@@ -107,6 +111,7 @@ def _find(
     extents: tuple[Extent, ...],
     indices: tuple[Expr | None, ...],
     guards: tuple[Expr, ...],
+    simplify: Simplifier,
 ) -> Inverse | Empty | None:
     system = System(shape, extents)
     for parameter, index in zip(system.parameters, indices, strict=True):
@@ -121,7 +126,7 @@ def _find(
         return None
     except Empty as empty:
         return empty
-    return _rendered(solution, shape)
+    return rendered(solution, shape, simplify)
 
 
 def _is_affine(e: Expr, extents: tuple[Extent, ...]) -> bool:
@@ -185,52 +190,12 @@ def _select(indices: tuple[Expr, ...]) -> tuple[int, If] | None:
     return None
 
 
-def _rendered(solution: Solution, shape: tuple[Extent, ...]) -> Inverse:
-    """The solution as expressions: parameters are axes 0.., loops follow them."""
-    system = solution.system
-    names: dict[int, Expr] = {
-        v: Axis(n, e) for n, (v, e) in enumerate(zip(system.parameters, shape, strict=True))
-    }
-    names |= {v: E.Size(dim) for dim, v in system.dims.items()}
-    for n, loop in enumerate(solution.loops):
-        names[loop.variable] = Axis(len(shape) + n, loop.extent)
-    for v, (inner, divisor, _) in system.floors.items():
-        names[v] = E.FloorDiv(_expression(inner, names), E.index(divisor))
-    axes = {n: _expression(form, names) for n, form in enumerate(solution.axes)}
-    guards = tuple(_condition(g, names) for g in solution.guards)
-    over = tuple(loop.extent for loop in solution.loops)
-    return Inverse(axes, over, guards)
-
-
-def _expression(form: Form, names: Mapping[int, Expr]) -> Expr:
-    """``{x: 2, ONE: 3} -> x * 2 + 3``."""
-    terms = [(names[v], c) for v, c in form.items() if v != ONE]
-    return to_expr(make(terms, form.get(ONE, 0)))
-
-
-def _condition(guard: Guard, names: Mapping[int, Expr]) -> Expr:
-    """``x - 2 >= 0 -> 1 < x``; ``n - x >= 0 -> x < n + 1``."""
-    if guard.kind == "div":
-        remainder = E.Mod(_expression(guard.form, names), E.index(guard.modulus))
-        return E.Equal(remainder, E.index(0))
-    low = {v: -c for v, c in guard.form.items() if c < 0 and v != ONE}
-    high = {v: c for v, c in guard.form.items() if c > 0 and v != ONE}
-    rest = guard.form.get(ONE, 0)
-    if guard.kind == "eq":
-        if not high:
-            low, high, rest = high, low, -rest
-        return E.Equal(_expression(high, names), _expression(plus(low, constant(-rest)), names))
-    if not low:
-        return Less(E.index(-rest - 1), _expression(high, names))
-    return Less(_expression(low, names), _expression(plus(high, constant(rest + 1)), names))
-
-
 def _scatter(extents: tuple[Extent, ...], take: Take, term: Term, label: Label) -> Expr:
     """``dx = 0; for i: dx[A(i)] += g(i)``; where a guard fails, element 0 gains 0."""
     at = take.indices
-    if term.guards:
-        whole = fold.both(term.guards)
-        at = tuple(i if whole is None else If(whole, i, E.index(0)) for i in at)
+    whole = fold.both(term.guards)
+    if whole is not None:
+        at = tuple(If(whole, i, E.index(0)) for i in at)
     form = Accumulate(SUM, extents, at)
     body = term.expression()
     shape = take.source.shape

@@ -244,7 +244,7 @@ class _Solver:
     def _tight(self) -> list[Form]:
         """The inequalities, of those that differ in the constant alone the strictest."""
         strictest: dict[tuple[tuple[int, int], ...], Form] = {}
-        for form in self.inequalities:
+        for form in map(self.system.unfloored, self.inequalities):
             key = tuple(sorted((v, c) for v, c in form.items() if v != ONE))
             old = strictest.get(key)
             if old is None or form.get(ONE, 0) < old.get(ONE, 0):

@@ -129,7 +129,7 @@ class _Reverse:
         for take, term in sweep(body, start, self.active).items():
             term = _reuse(definition, term)
             if not casts:
-                term = Term(term.guards, fold.mul(seed, term.value))
+                term = Term(term.guards, fold.chain(seed, term.value))
             terms.append((take, _opened(term)))
         return self._shared(definition, terms)
 

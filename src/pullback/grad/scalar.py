@@ -8,6 +8,7 @@ from typing import Any
 
 from pullback.errors import InvalidIR
 from pullback.grad import fold
+from pullback.grad.composites import slopes
 from pullback.grad.fold import Term
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, If, Take
@@ -153,6 +154,9 @@ def _active(body: Expr, wanted: Container[Value]) -> dict[Expr, None]:
 
 
 def _shares(node: Expr, term: Term) -> tuple[tuple[Expr, Term], ...]:
+    known = slopes(node)
+    if known is not None:
+        return tuple((x, Term(term.guards, fold.chain(term.value, d))) for x, d in known)
     if isinstance(node, If):
         untaken = fold.negated(node.condition)
         return ((node.then, term.under(node.condition)), (node.otherwise, term.under(untaken)))

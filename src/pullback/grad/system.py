@@ -183,6 +183,37 @@ class System:
             total += share * (self.lower[v] if share > 0 else self.upper[v].get(ONE, 0))
         return total
 
+    def unfloored(self, form: Form) -> Form:
+        """An equivalent of ``form >= 0`` with fewer floors.
+
+        ``n // c + r >= 0 -> n + c r >= 0``, ``r - n // c >= 0 -> c r + c - 1 - n >= 0``.
+        """
+        while floors := [v for v in form if v in self.floors]:
+            v = max(floors)
+            inner, divisor, exact = self.floors[v]
+            sign = form[v]
+            if abs(sign) != 1 and not exact:
+                break
+            rest = times({u: c for u, c in form.items() if u != v}, divisor)
+            form = plus(rest, inner, sign)
+            if sign < 0 and not exact:
+                form = plus(form, constant(divisor - 1))
+        return form
+
+    def rejoined(self, form: Form) -> tuple[Form, list[tuple[Form, int, int]]]:
+        """Remainders in a form: ``k n - k c (n // c)`` as (n, c, k), and the rest."""
+        found: list[tuple[Form, int, int]] = []
+        for v in sorted((v for v in form if v in self.floors), reverse=True):
+            inner, divisor, exact = self.floors[v]
+            factor, odd = divmod(-form.get(v, 0), divisor)
+            parts = [u for u in inner if u != ONE]
+            if odd or not factor or any(form.get(u, 0) != factor * inner[u] for u in parts):
+                continue
+            form = plus(plus(form, {v: 1}, -form[v]), inner, -factor)
+            if not exact:
+                found.append((inner, divisor, factor))
+        return form, found
+
     def size_of(self, form: Form) -> Extent | None:
         """The form as an extent: a constant or exactly one symbolic extent, else None."""
         if set(form) <= {ONE}:

@@ -1,0 +1,90 @@
+"""Derivatives of named composites, in terms of their own value where that is smaller.
+
+A composite is recognised by its canonical form: from its argument at a known place the form is
+built again and compared (nodes are interned). Without these rules the primitives' rules hold, but
+differentiate the rational approximations and rounding corrections inside, term by term.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pullback.grad import fold
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.expr import Expr
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """``y = function(x)``, with x found at `path`; ``slope(x, y) = dy / dx``."""
+
+    function: Callable[[Expr], Expr]
+    path: Path
+    slope: Callable[[Expr, Expr], Expr]
+
+
+def _plus(x: Expr, value: float) -> Expr:
+    return E.Add(x, F.like(value, x))
+
+
+def _one_minus(x: Expr) -> Expr:
+    return E.subtract(F.like(1, x), x)
+
+
+def _erf(x: Expr, y: Expr) -> Expr:
+    """``2 / sqrt(pi) * exp(-x^2)``"""
+    bell = E.Exp(E.negate(F.square(x)))
+    return fold.mul(bell, F.like(2 / math.sqrt(math.pi), x))
+
+
+def _rsqrt(x: Expr, y: Expr) -> Expr:
+    """``-y^3 / 2``"""
+    return fold.mul(E.Mul(F.square(y), y), F.like(-0.5, x))
+
+
+COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
+    E.If: (
+        Composite(F.sigmoid, ("condition", "left"), lambda x, y: E.Mul(y, _one_minus(y))),
+        Composite(F.tanh, ("then", "left"), lambda x, y: _one_minus(F.square(y))),
+        Composite(F.erf, ("then", "left"), _erf),
+        Composite(F.log1p, ("then",), lambda x, y: F.reciprocal(_plus(x, 1))),
+        Composite(F.expm1, ("otherwise", "left", "value"), lambda x, y: _plus(y, 1)),
+    ),
+    E.Add: (Composite(F.softplus, ("left", "then"), lambda x, y: F.sigmoid(x)),),
+    E.Div: (Composite(F.rsqrt, ("right", "value"), _rsqrt),),
+}
+
+
+def slopes(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
+    """(argument, derivative) pairs of a named composite; None where `node` is none."""
+    for known in COMPOSITES.get(type(node), ()):
+        x = _at(node, known.path)
+        if x is not None and x.dtype == node.dtype and known.function(x) is node:
+            return ((x, known.slope(x, node)),)
+    return _power(node)
+
+
+def _power(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
+    """``x ** y -> y x ** (y - 1), x ** y log x``, the second 0 where x is 0."""
+    y = _at(node, ("condition", "left", "left"))
+    x = _at(node, ("condition", "right", "left"))
+    if not isinstance(node, E.If) or x is None or y is None or not x.dtype.is_float:
+        return None
+    if x.dtype != node.dtype or y.dtype != node.dtype or F.power(x, y) is not node:
+        return None
+    by_base = fold.mul(y, F.power(x, _plus(y, -1)))
+    zero = fold.zero(x.dtype)
+    by_exponent = E.If(E.Equal(x, zero), zero, E.Mul(node, E.Log(x)))
+    return (x, by_base), (y, by_exponent)
+
+
+def _at(node: Expr, path: Path) -> Expr | None:
+    found: object = node
+    for name in path:
+        found = getattr(found, name, None)
+    return found if isinstance(found, Expr) else None

@@ -1,0 +1,342 @@
+"""Interval bounds of integer expressions, and proofs of comparisons from guards.
+
+A fact is a linear form that is known to be ``>= 0``. To bound ``e`` from below, facts are
+subtracted where they cancel a term: ``e >= e - k*fact``, whose interval may be tighter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pullback.ir import expr as E
+from pullback.ir.dtype import bool_, int64
+from pullback.ir.expr import Expr, Take
+from pullback.ir.nest import Var
+from pullback.ir.node import Node, walk
+from pullback.simplify.affine import Affine, affine, atom, make
+
+Interval = tuple[int, int]
+Fact = Affine
+LO, HI = int64.range()
+DEPTH = 3  # facts subtracted from one form, at most
+
+
+class Intervals:
+    """Interval bounds under facts; results are kept between calls."""
+
+    def __init__(self, facts: Sequence[Fact] = ()) -> None:
+        self.facts = tuple(facts)
+        self.known: dict[Node, Interval] = {}
+        self.forms: dict[Expr, Affine] = {}
+
+    def of(self, e: Expr) -> Interval:
+        """Smallest and largest value, both included, of an integer or boolean expression."""
+        for node in walk(e, skip=self.known):
+            if isinstance(node, Expr):
+                self.known[node] = (0, 0) if node.dtype.is_float else self._bound(node)
+        return self.known[e]
+
+    def form(self, e: Expr) -> Affine:
+        """The linear form of an int64 expression."""
+        return affine(e, self.forms)
+
+    def exact(self, form: Affine) -> bool:
+        """Whether int64 arithmetic gives the form's exact value, without wrapping."""
+        lo, hi = self.raw(form)
+        return lo >= LO and hi <= HI
+
+    def raw(self, form: Affine) -> Interval:
+        """The interval of a linear form over exact integers, facts not used."""
+        lo = hi = form.const
+        for e, coefficient in form.terms:
+            a, b = self.known[e] if e in self.known else self.of(e)
+            if coefficient < 0:
+                a, b = b, a
+            lo, hi = lo + coefficient * a, hi + coefficient * b
+        return lo, hi
+
+    def tight(self, form: Affine, extra: Sequence[Fact] = ()) -> Interval:
+        """The interval of a linear form over exact integers, with facts."""
+        facts = [*self.facts, *extra, *_implicit(form)]
+        lo, hi = self.raw(form)
+        if not facts or not form.terms:
+            return lo, hi
+        low = self._least(form, facts, DEPTH)
+        high = -self._least(form.scaled(-1), facts, DEPTH)
+        return max(lo, low), min(hi, high)
+
+    def _least(self, form: Affine, facts: Sequence[Fact], depth: int) -> int:
+        best = self.raw(form)[0]
+        if depth == 0:
+            return best
+        for n, fact in enumerate(facts):
+            for factor in _factors(form, fact):
+                rest = form.minus(fact.scaled(factor))
+                best = max(best, self._least(rest, [*facts[:n], *facts[n + 1 :]], depth - 1))
+        return best
+
+    def _bound(self, e: Expr) -> Interval:
+        limits = e.dtype.range()
+        found = self._rule(e)
+        if found is None or found[0] < limits[0] or found[1] > limits[1]:
+            return limits
+        return found
+
+    def _rule(self, e: Expr) -> Interval | None:
+        if isinstance(e, E.Const):
+            return int(e.value), int(e.value)
+        if isinstance(e, Var):
+            return self._leaf(e, e.lo, e.hi)
+        if isinstance(e, E.Axis):
+            return self._leaf(e, 0, max(0, E.upper(e.extent) - 1))
+        if isinstance(e, E.Size):
+            return self._leaf(e, e.dim.lo, e.dim.hi)
+        if isinstance(e, E.If):
+            return self._choice(e)
+        if isinstance(e, E.Cast):
+            return None if e.value.dtype.is_float else self.known[e.value]
+        if isinstance(e, E.Less | E.Equal):
+            return 0, 1
+        if isinstance(e, E.Binary) and not e.dtype.is_bool:
+            return self._arithmetic(e)
+        if isinstance(e, Take) and e.dtype == int64:
+            return self._leaf(e, LO, HI)
+        return None
+
+    def _leaf(self, e: Expr, lo: int, hi: int) -> Interval:
+        self.known[e] = lo, hi
+        if not self.facts:
+            return lo, hi
+        low, high = self.tight(atom(e))
+        return (low, high) if low <= high else (lo, hi)
+
+    def _arithmetic(self, e: E.Binary) -> Interval | None:
+        if isinstance(e, E.Add | E.Mul) and e.dtype == int64:
+            form = self.form(e)
+            if form.single is not e:
+                return self.tight(form)
+        left, right = self.known[e.left], self.known[e.right]
+        if isinstance(e, E.Add):
+            return left[0] + right[0], left[1] + right[1]
+        if isinstance(e, E.Mul):
+            corners = [a * b for a in left for b in right]
+            return min(corners), max(corners)
+        if isinstance(e, E.FloorDiv):
+            return self._refined(e, floor_div(left, right))
+        if isinstance(e, E.Mod):
+            return self._refined(e, modulo(left, right))
+        return bitwise(e, left, right)
+
+    def _refined(self, e: Expr, found: Interval) -> Interval:
+        """`found`, made tighter by facts about the quotient or remainder itself."""
+        if not self.facts or e.dtype != int64:
+            return found
+        return self._leaf(e, *found)
+
+    def _choice(self, e: E.If) -> Interval | None:
+        if e.dtype.is_float:
+            return None
+        sides: list[Interval] = []
+        for branch, positive in ((e.then, True), (e.otherwise, False)):
+            known = self.known[branch]
+            if e.dtype == int64:
+                extra = facts_of(e.condition, self, positive)
+                lo, hi = self.tight(self.form(branch), extra) if extra else known
+                known = max(lo, known[0]), min(hi, known[1])
+            if known[0] <= known[1]:
+                sides.append(known)
+        if not sides:
+            return None
+        return min(s[0] for s in sides), max(s[1] for s in sides)
+
+
+def _implicit(form: Affine) -> list[Fact]:
+    """``axis < size`` for the axes of a form whose extents are symbolic."""
+    found: list[Fact] = []
+    for e in form.atoms:
+        if isinstance(e, E.Axis) and isinstance(e.extent, E.Dim):
+            found.append(make([(E.Size(e.extent), 1), (e, -1)], -1))
+    return found
+
+
+def _factors(form: Affine, fact: Fact) -> tuple[int, ...]:
+    """Positive multiples of `fact` that cancel a term of `form`."""
+    found: dict[int, None] = {}
+    for e, coefficient in fact.terms:
+        factor, rest = divmod(form.coefficient(e), coefficient)
+        if rest == 0 and factor > 0:
+            found[factor] = None
+    return tuple(found)
+
+
+def floor_div(left: Interval, right: Interval) -> Interval:
+    """Bounds of ``left // right``, 0 where the divisor is 0."""
+    divisors = [d for d in (right[0], -1, 1, right[1]) if d != 0 and right[0] <= d <= right[1]]
+    corners = [a // d for a in left for d in divisors]
+    if right[0] <= 0 <= right[1]:
+        corners.append(0)
+    return min(corners), max(corners)
+
+
+def modulo(left: Interval, right: Interval) -> Interval:
+    """Bounds of ``left % right``, 0 where the divisor is 0."""
+    if right[0] == right[1] > 0 and left[0] // right[0] == left[1] // right[0]:
+        return left[0] % right[0], left[1] % right[0]
+    lo, hi = min(0, right[0] + 1), max(0, right[1] - 1)
+    if left[0] >= 0 and right[0] >= 0:
+        hi = min(hi, left[1])
+    return lo, hi
+
+
+def bitwise(e: Expr, left: Interval, right: Interval) -> Interval | None:
+    """Bounds of bitwise operations on values that are not negative."""
+    if left[0] < 0 or right[0] < 0:
+        return None
+    if isinstance(e, E.And):
+        return 0, min(left[1], right[1])
+    return 0, (1 << max(left[1], right[1]).bit_length()) - 1
+
+
+def facts_of(condition: Expr, intervals: Intervals, holds: bool = True) -> list[Fact]:
+    """What follows for int64 values where `condition` holds (or does not)."""
+    found: list[Fact] = []
+    stack = [(condition, holds)]
+    while stack:
+        e, positive = stack.pop()
+        negated = _negated(e)
+        if negated is not None:
+            stack.append((negated, not positive))
+        elif isinstance(e, E.And if positive else E.Or) and e.dtype.is_bool:
+            stack += [(e.right, positive), (e.left, positive)]
+        elif isinstance(e, E.Less | E.Equal) and e.left.dtype == int64:
+            found += _comparison(e, intervals, positive)
+    return found
+
+
+def _negated(e: Expr) -> Expr | None:
+    """`x` of ``not x``."""
+    if isinstance(e, E.Xor) and e.dtype.is_bool and isinstance(e.right, E.Const) and e.right.value:
+        return e.left
+    return None
+
+
+def _comparison(e: E.Less | E.Equal, intervals: Intervals, holds: bool) -> list[Fact]:
+    left, right = intervals.form(e.left), intervals.form(e.right)
+    if not (intervals.exact(left) and intervals.exact(right)):
+        return []
+    difference = right.minus(left)
+    if isinstance(e, E.Less):
+        return [difference.shifted(-1)] if holds else [difference.scaled(-1)]
+    return [difference, difference.scaled(-1)] if holds else []
+
+
+class Prover:
+    """Decides boolean expressions under guards that are known to hold."""
+
+    def __init__(self, given: Iterable[Expr] = (), base: Intervals | None = None) -> None:
+        base = Intervals() if base is None else base
+        self.holds: dict[Expr, bool] = {}
+        facts: list[Fact] = []
+        for guard in given:
+            facts += facts_of(guard, base)
+            self._assume(guard)
+        self.intervals = Intervals(facts) if facts else base
+
+    def _assume(self, guard: Expr) -> None:
+        stack = [(guard, True)]
+        while stack:
+            e, positive = stack.pop()
+            self.holds[e] = positive
+            negated = _negated(e)
+            if negated is not None:
+                stack.append((negated, not positive))
+            elif isinstance(e, E.And if positive else E.Or):
+                stack += [(e.left, positive), (e.right, positive)]
+
+    def prove(self, condition: Expr) -> bool | None:
+        """Whether `condition` must hold (True), cannot hold (False) or is not decided."""
+        known: dict[Node, bool | None] = {}
+        for node in walk(condition, skip=_Opaque()):
+            if isinstance(node, Expr):
+                known[node] = self._decide(node, known)
+        return known.get(condition, self.holds.get(condition))
+
+    def _decide(self, e: Expr, known: dict[Node, bool | None]) -> bool | None:
+        if e in self.holds:
+            return self.holds[e]
+        if isinstance(e, E.Const):
+            return bool(e.value)
+        if isinstance(e, E.Less | E.Equal):
+            return self._compare(e)
+        if not isinstance(e, E.And | E.Or | E.Xor):
+            return None
+        left, right = known.get(e.left), known.get(e.right)
+        if isinstance(e, E.Xor):
+            return None if left is None or right is None else left != right
+        decisive = isinstance(e, E.Or)
+        if left is decisive or right is decisive:
+            return decisive
+        return None if left is None or right is None else not decisive
+
+    def _compare(self, e: E.Less | E.Equal) -> bool | None:
+        if e.left.dtype.is_float:
+            return False if isinstance(e, E.Less) and e.left is e.right else None
+        if e.left.dtype != int64:
+            return self._ranges(e)
+        intervals = self.intervals
+        left, right = intervals.form(e.left), intervals.form(e.right)
+        if left == right:
+            return isinstance(e, E.Equal)
+        if not (self._exact(left) and self._exact(right)):
+            return self._ranges(e)
+        lo, hi = intervals.tight(right.minus(left))
+        if isinstance(e, E.Less):
+            return True if lo > 0 else False if hi <= 0 else None
+        return False if lo > 0 or hi < 0 else True if lo == hi == 0 else None
+
+    def _exact(self, form: Affine) -> bool:
+        lo, hi = self.intervals.tight(form)
+        return lo >= LO and hi <= HI
+
+    def _ranges(self, e: E.Less | E.Equal) -> bool | None:
+        left, right = self.intervals.of(e.left), self.intervals.of(e.right)
+        if isinstance(e, E.Less):
+            return True if left[1] < right[0] else False if left[0] >= right[1] else None
+        if left[1] < right[0] or right[1] < left[0]:
+            return False
+        same = left[0] == left[1] == right[0] == right[1]
+        return True if same or e.left is e.right else None
+
+
+class _Opaque:
+    """Everything that is not boolean: a proof looks at the comparisons, not inside."""
+
+    def __contains__(self, node: object) -> bool:
+        return not isinstance(node, Expr) or node.dtype != bool_ or isinstance(node, Take)
+
+
+def bounds(e: Expr, given: Iterable[Expr] = ()) -> Interval:
+    """Smallest and largest value, both included, of an integer expression where `given` holds.
+
+    ``(i * 4 + j) // 8`` with i < 8, j < 4 -> (0, 3)
+    """
+    return Prover(given).intervals.of(e)
+
+
+def prove(condition: Expr, given: Iterable[Expr] = ()) -> bool | None:
+    """Whether `condition` always holds (True), never (False), or is not decided (None).
+
+    ``i - 1 < n, given i < n -> True``
+    """
+    return Prover(given).prove(condition)
+
+
+def in_bounds(take: Take, guards: Iterable[Expr] = ()) -> tuple[bool, ...]:
+    """For each index of a read whether it is proved to lie inside its axis."""
+    prover = Prover(guards)
+    found: list[bool] = []
+    for position, extent in zip(take.indices, take.source.shape, strict=True):
+        inside = E.Less(position, E.extent_expr(extent))
+        negative = E.Less(position, E.index(0))
+        found.append(prover.prove(inside) is True and prover.prove(negative) is False)
+    return tuple(found)

@@ -1,0 +1,170 @@
+"""Quotients and remainders of linear forms by a positive constant.
+
+These laws make index maps collapse: a reshape there and back is the identity. Each asks that the
+form does not wrap, which its interval proves.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr
+from pullback.simplify.affine import Affine, affine, atom, constant, make, to_expr
+from pullback.simplify.bounds import Intervals
+
+
+def _toward_zero(value: int, divisor: int) -> tuple[int, int]:
+    """Quotient and remainder rounded toward zero: the remainder keeps the sign."""
+    quotient = abs(value) // divisor * (1 if value >= 0 else -1)
+    return quotient, value - quotient * divisor
+
+
+def split(form: Affine, divisor: int) -> tuple[Affine, Affine]:
+    """``form = divisor * whole + rest`` with small coefficients in the rest."""
+    whole: list[tuple[Expr, int]] = []
+    rest: list[tuple[Expr, int]] = []
+    for e, coefficient in form.terms:
+        quotient, remainder = _toward_zero(coefficient, divisor)
+        whole.append((e, quotient))
+        rest.append((e, remainder))
+    const, left = divmod(form.const, divisor)
+    return make(whole, const), make(rest, left)
+
+
+def _factor(rest: Affine, divisor: int, intervals: Intervals) -> tuple[int, Affine, Affine] | None:
+    """``rest = g * many + few`` with g dividing `divisor` and ``0 <= few < g``, g > 1."""
+    candidates = {gcd(c, divisor): None for _, c in rest.terms}
+    for g in sorted(candidates, reverse=True):
+        if g == 1:
+            continue
+        const, low = divmod(rest.const, g)
+        many = make([(e, c // g) for e, c in rest.terms if c % g == 0], const)
+        few = Affine(tuple(t for t in rest.terms if t[1] % g != 0), low)
+        lo, hi = intervals.raw(few)
+        if lo >= 0 and hi < g:
+            return g, many, few
+    return None
+
+
+def divide(form: Affine, divisor: int, intervals: Intervals) -> Affine | None:
+    """``form // divisor`` in canonical form; None where the form may wrap.
+
+    ``(6*i + j) // 3 -> 2*i + j // 3``, ``(x // b) // c -> x // (b*c)``
+    """
+    if not intervals.exact(form):
+        return None
+    if divisor == 1:
+        return form
+    whole, rest = split(form, divisor)
+    if not intervals.exact(rest):
+        return None
+    quotient = _quotient(rest, divisor, intervals)
+    return None if quotient is None else whole.plus(quotient)
+
+
+def _quotient(rest: Affine, divisor: int, intervals: Intervals) -> Affine | None:
+    lo, hi = intervals.raw(rest)
+    if lo // divisor == hi // divisor:
+        return constant(lo // divisor)
+    factored = _factor(rest, divisor, intervals)
+    if factored is not None:
+        return divide(factored[1], divisor // factored[0], intervals)
+    inner = rest.terms[0][0] if len(rest.terms) == 1 and rest.terms[0][1] == 1 else None
+    by = _divisor(inner)
+    if inner is not None and by is not None:
+        nested = _nested(inner, by, rest.const, divisor, intervals)
+        if nested is not None:
+            return nested
+    return atom(E.FloorDiv(to_expr(rest), E.index(divisor)))
+
+
+def _divisor(e: Expr | None) -> int | None:
+    """The positive constant that a quotient or remainder is taken by."""
+    if not isinstance(e, E.FloorDiv | E.Mod) or not isinstance(e.right, E.Const):
+        return None
+    value = int(e.right.value)
+    return value if value > 0 else None
+
+
+def _nested(e: Expr, by: int, offset: int, divisor: int, intervals: Intervals) -> Affine | None:
+    """``(x // b + k) // c -> (x + k*b) // (b*c)``, ``(x % (a*c)) // c -> (x // c) % a``"""
+    assert isinstance(e, E.FloorDiv | E.Mod)
+    inner = affine(e.left, intervals.forms)
+    if isinstance(e, E.FloorDiv):
+        return divide(inner.shifted(offset * by), by * divisor, intervals)
+    if offset != 0 or by % divisor != 0:
+        return None
+    quotient = divide(inner, divisor, intervals)
+    return None if quotient is None else remainder(quotient, by // divisor, intervals)
+
+
+def remainder(form: Affine, divisor: int, intervals: Intervals) -> Affine | None:
+    """``form % divisor`` in canonical form; None where the form may wrap.
+
+    ``(5*i + j) % 5 -> j`` with 0 <= j < 5, ``(x % (a*c)) % c -> x % c``
+    """
+    if not intervals.exact(form):
+        return None
+    if divisor == 1:
+        return constant(0)
+    _, rest = split(form, divisor)
+    rest = _without_inner(rest, divisor, intervals)
+    lo, hi = intervals.raw(rest)
+    if not intervals.exact(rest):
+        return None
+    if lo // divisor == hi // divisor:
+        return rest.shifted(-(lo // divisor) * divisor)
+    factored = _factor(rest, divisor, intervals)
+    if factored is not None:
+        g, many, few = factored
+        outer = remainder(many, divisor // g, intervals)
+        return None if outer is None else outer.scaled(g).plus(few)
+    return atom(E.Mod(to_expr(rest), E.index(divisor)))
+
+
+def _without_inner(rest: Affine, divisor: int, intervals: Intervals) -> Affine:
+    """``(k*(x % m) + y) % c -> (k*x + y) % c`` where c divides m, as often as possible."""
+    changed = True
+    while changed:
+        changed = False
+        for e, coefficient in rest.terms:
+            by = _divisor(e)
+            if not isinstance(e, E.Mod) or by is None or by % divisor != 0:
+                continue
+            inner = affine(e.left, intervals.forms).scaled(coefficient)
+            _, opened = split(rest.without(e).plus(inner), divisor)
+            if intervals.exact(opened):
+                rest, changed = opened, True
+                break
+    return rest
+
+
+def rejoin(form: Affine, intervals: Intervals) -> Affine:
+    """``(x // c)*c + x % c -> x``, at any common factor, as often as possible."""
+    best = form
+    while (found := _rejoined(best, intervals)) is not None:
+        best = found
+    return best
+
+
+def _rejoined(form: Affine, intervals: Intervals) -> Affine | None:
+    for e, coefficient in form.terms:
+        by = _divisor(e)
+        if not isinstance(e, E.Mod) or by is None:
+            continue
+        inner = affine(e.left, intervals.forms)
+        quotient = divide(inner, by, intervals)
+        if quotient is None:
+            continue
+        part = quotient.scaled(coefficient * by)
+        joined = form.without(e).minus(part).plus(inner.scaled(coefficient))
+        if _weight(joined) < _weight(form) and intervals.exact(joined):
+            return joined
+    return None
+
+
+def _weight(form: Affine) -> tuple[int, int]:
+    """Quotients and remainders, then terms: what makes an index expensive."""
+    hard = sum(1 for e, _ in form.terms if isinstance(e, E.FloorDiv | E.Mod))
+    return hard, len(form.terms)

@@ -1,0 +1,208 @@
+"""Algebra on whole graphs: simpler bodies, equal definitions merged, copies forwarded.
+
+``a = f(x); b = f(x); c[i] = b[i]; d = a + c  ->  a = f(x); d = a + a``
+
+Dead definitions need no pass: a graph is what its assignments reach.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pullback.errors import InvalidIR
+from pullback.ir import expr as E
+from pullback.ir.expr import Dim, Expr, Extent, Take
+from pullback.ir.graph import (
+    Accumulate,
+    Definition,
+    Form,
+    Graph,
+    Keep,
+    Map,
+    Reduce,
+    Scan,
+    Value,
+    Variable,
+    topological,
+)
+from pullback.ir.node import Node, rebuild, walk
+from pullback.simplify.rules import Simplifier
+
+
+class _Sources:
+    """Replaces the sources of reads; one memo for a whole graph, visited sources first."""
+
+    def __init__(self, mapping: Mapping[Value, Value]) -> None:
+        self.mapping: dict[Value, Value] = dict(mapping)
+        self.memo: dict[Node, Node] = {}
+
+    def __call__(self, root: Expr) -> Expr:
+        found = rebuild(root, self._change, self.memo)
+        if not isinstance(found, Expr):
+            raise InvalidIR(f"rewiring {root} gave {found}")
+        return found
+
+    def _change(self, node: Node) -> Node | None:
+        if not isinstance(node, Take):
+            return None
+        source = self.mapping.get(node.source, node.source)
+        return None if source is node.source else Take(source, node.indices)
+
+
+def with_roots(definition: Definition, roots: Sequence[Expr]) -> Definition:
+    """`definition` with another body (and write indices); itself where nothing changed."""
+    if all(a is b for a, b in zip(roots, definition.roots, strict=True)):
+        return definition
+    form = definition.form
+    if isinstance(form, Accumulate):
+        form = replace(form, at=tuple(roots[1:]))
+    return Definition(
+        definition.name,
+        definition.shape,
+        roots[0],
+        form,
+        definition.stop,
+        definition.keep,
+        definition.origin,
+    )
+
+
+def rewire(values: Iterable[Value], mapping: Mapping[Value, Value]) -> list[Value]:
+    """`values` with every read of a key of `mapping` going to its value instead.
+
+    Definitions that do not depend on a key are kept as they are; the others are cloned.
+    """
+    values = list(values)
+    sources = _Sources(mapping)
+    for definition in topological(values):
+        if definition not in mapping:
+            fresh = with_roots(definition, [sources(r) for r in definition.roots])
+            sources.mapping[definition] = fresh
+    return [sources.mapping.get(v, v) for v in values]
+
+
+def simplify_graph(graph: Graph) -> Graph:
+    """Bodies in normal form, equal definitions merged, plain copies forwarded; idempotent.
+
+    Merging ends the identity of definitions, so differentiation must be done.
+    """
+    sources = _Sources({})
+    simplifier = Simplifier()
+    merged: dict[Any, Definition] = {}
+    for definition in graph.definitions:
+        roots = [simplifier(sources(r)) for r in definition.roots]
+        fresh = with_roots(definition, roots)
+        copied = forwarded(fresh)
+        if copied is None:
+            copied = merged.setdefault(_identity(fresh), fresh)
+        sources.mapping[definition] = copied
+    assigns = tuple((target, sources.mapping.get(v, v)) for target, v in graph.assigns)
+    if all(a is b for (_, a), (_, b) in zip(assigns, graph.assigns, strict=True)):
+        return graph
+    return Graph(assigns)
+
+
+def _identity(d: Definition) -> tuple[Any, ...]:
+    """What makes two definitions the same, names and places aside."""
+    return d.shape, d.form, d.body, d.stop, d.keep
+
+
+def forwarded(definition: Definition) -> Value | None:
+    """The value that a definition merely copies: ``y[i, j] = x[i, j]`` over the same box."""
+    body = definition.body
+    if not isinstance(definition.form, Map) or not isinstance(body, Take):
+        return None
+    if definition.stop or definition.keep is Keep.ALWAYS:
+        return None
+    if body.source.shape != definition.shape:
+        return None
+    for axis, index in zip(definition.axes, body.indices, strict=True):
+        unit = axis.extent == 1 and isinstance(index, E.Axis | E.Const)
+        if index is not axis and not unit:
+            return None
+    return body.source
+
+
+class _Digest:
+    """Writes a graph as numbered lines in canonical order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.nodes: dict[Node, int] = {}
+        self.values: dict[Value, int] = {}
+
+    def variable(self, variable: Variable) -> int:
+        """The number of a variable, given at its first use."""
+        if variable not in self.values:
+            self.values[variable] = len(self.values)
+            self.lines.append(f"var {variable.dtype} {extents(variable.shape)}")
+        return self.values[variable]
+
+    def expression(self, root: Expr) -> int:
+        """The number of an expression; its nodes are written at their first use."""
+        for node in walk(root, skip=self.nodes):
+            kids = " ".join(str(self.nodes[c]) for c in node.children)
+            own = self._own(node)
+            self.nodes[node] = len(self.nodes)
+            self.lines.append(f"{type(node).__name__} {own} {kids}")
+        return self.nodes[root]
+
+    def _own(self, node: Node) -> str:
+        if isinstance(node, Take):
+            source = node.source
+            known = source in self.values
+            return str(self.values[source] if known else self._source(source))
+        if isinstance(node, E.Const):
+            value = node.value.hex() if isinstance(node.value, float) else repr(node.value)
+            return f"{value} {node.kind}"
+        if isinstance(node, E.Axis):
+            return f"{node.number} {extents((node.extent,))}"
+        if isinstance(node, E.Size):
+            return extents((node.dim,))
+        return node.to.name if isinstance(node, E.Cast) else ""
+
+    def _source(self, source: Value) -> int:
+        if isinstance(source, Definition):
+            raise InvalidIR(f"{source} is read before it is defined")
+        return self.variable(source)
+
+    def definition(self, d: Definition) -> None:
+        """One definition, its sources before it."""
+        roots = " ".join(str(self.expression(r)) for r in d.roots)
+        self.values[d] = len(self.values)
+        head = f"def {extents(d.shape)} {form_key(d.form)} {d.stop} {d.keep.value}"
+        self.lines.append(f"{head} {roots}")
+
+
+def extents(shape: Iterable[Extent]) -> str:
+    """A shape as text, symbolic extents with their range."""
+    return ",".join(f"{e.name}:{e.lo}:{e.hi}" if isinstance(e, Dim) else str(e) for e in shape)
+
+
+def form_key(form: Form) -> str:
+    """A form as text, its expressions left out."""
+    if isinstance(form, Reduce):
+        return f"reduce {form.combiner.name} {extents(form.over)}"
+    if isinstance(form, Scan):
+        return f"scan {form.combiner.name} {form.axis}"
+    if isinstance(form, Accumulate):
+        return f"accumulate {form.combiner.name} {extents(form.domain)}"
+    return "map"
+
+
+def structure_key(graph: Graph) -> str:
+    """A hash of everything that decides the compiled code; names and places do not.
+
+    Variables are numbered by first use: two graphs of one structure have one key.
+    """
+    digest = _Digest()
+    for definition in graph.definitions:
+        digest.definition(definition)
+    for target, value in graph.assigns:
+        right = digest.variable(value) if isinstance(value, Variable) else digest.values[value]
+        digest.lines.append(f"assign {digest.variable(target)} {right}")
+    text = "\n".join(digest.lines)
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()

@@ -1,0 +1,546 @@
+"""Rewrite rules: one named function per law, found by exact node type.
+
+A rule sees a node whose children are in normal form and returns something better, or None. Rules
+on floats keep every value, NaN and infinity; `add_zero` alone may change the sign of a zero.
+Dropping an operand drops its reads (and their range checks) as dead code does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pullback.errors import InvalidIR
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType, bool_, int64
+from pullback.ir.expr import Const, Expr, Take, const, logical_not
+from pullback.ir.meaning import apply, constant
+from pullback.ir.node import Node, walk
+from pullback.simplify.affine import Affine, affine, to_expr
+from pullback.simplify.bounds import Intervals, Prover
+from pullback.simplify.division import divide, rejoin, remainder
+
+FUEL = 200_000  # rewrites in one call; far above anything real, far below forever
+NESTED = 400  # nodes searched below an `If` for conditions that it decides
+
+
+@dataclass(slots=True)
+class Context:
+    """Facts kept between the rules of one simplification."""
+
+    intervals: Intervals = field(default_factory=Intervals)
+
+    def form(self, e: Expr) -> Affine:
+        return affine(e, self.intervals.forms)
+
+    def prove(self, condition: Expr, *given: Expr) -> bool | None:
+        return Prover(given, self.intervals).prove(condition)
+
+
+Rule = Callable[[Expr, Context], Expr | None]
+
+
+class Rules:
+    """A registry of rules by the exact node type that each looks at."""
+
+    def __init__(self) -> None:
+        self.by_type: dict[type[Expr], list[Rule]] = {}
+
+    def on(self, *types: type[Expr]) -> Callable[[Rule], Rule]:
+        """Register the decorated rule, after those already there."""
+
+        def register(rule: Rule) -> Rule:
+            for cls in types:
+                self.by_type.setdefault(cls, []).append(rule)
+            return rule
+
+        return register
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every rule, once, in order."""
+        every = (rule.__name__ for rules in self.by_type.values() for rule in rules)
+        return tuple(dict.fromkeys(every))
+
+
+class Simplifier:
+    """The driver: innermost first, each node once, until no rule fires."""
+
+    def __init__(self, rules: Rules | None = None, fuel: int = FUEL) -> None:
+        self.rules = RULES if rules is None else rules
+        self.fuel = fuel
+        self.context = Context()
+        self.normal: dict[Expr, Expr] = {}
+        self.fired: dict[str, int] = {}
+
+    def __call__(self, root: Expr) -> Expr:
+        """The normal form of `root`. Raises: InvalidIR when the rules do not come to an end."""
+        forward: dict[Expr, Expr] = {}
+        fuel = self.fuel
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in self.normal:
+                stack.pop()
+                continue
+            target = forward.get(node)
+            if target is None:
+                target = self._advance(node, stack)
+                if target is None:
+                    continue
+                forward[node] = target
+            if target is node or target in self.normal:
+                self.normal[node] = self.normal.get(target, target)
+                stack.pop()
+                continue
+            stack.append(target)
+            fuel -= 1
+            if fuel < 0:
+                busy = sorted(self.fired, key=lambda name: -self.fired[name])
+                raise InvalidIR(f"simplify does not come to an end: {', '.join(busy[:4])}")
+        return self.normal[root]
+
+    def _advance(self, node: Expr, stack: list[Expr]) -> Expr | None:
+        """The next form of `node`; None while children are still to be done."""
+        kids = [c for c in node.children if isinstance(c, Expr)]
+        pending = [k for k in kids if k not in self.normal]
+        if pending:
+            stack += reversed(pending)
+            return None
+        fresh = node.with_children(tuple(self.normal[k] for k in kids))
+        if fresh is not node:
+            return fresh
+        return self._rewrite(node)
+
+    def _rewrite(self, node: Expr) -> Expr:
+        for rule in self.rules.by_type.get(type(node), ()):
+            better = rule(node, self.context)
+            if better is None or better is node:
+                continue
+            if better.dtype != node.dtype:
+                raise InvalidIR(f"{rule.__name__}: {node.dtype} became {better.dtype}")
+            self.fired[rule.__name__] = self.fired.get(rule.__name__, 0) + 1
+            return better
+        return node
+
+
+RULES = Rules()
+
+
+def simplify(e: Expr) -> Expr:
+    """The normal form of a scalar expression: same value, fewer operations; idempotent."""
+    return Simplifier()(e)
+
+
+def _is(e: Expr, value: float) -> bool:
+    return isinstance(e, Const) and e.value == value and not isinstance(e.value, bool)
+
+
+def _truth(e: Expr, value: bool) -> bool:
+    return isinstance(e, Const) and e.value is value
+
+
+def _index(e: Expr) -> bool:
+    return e.dtype == int64
+
+
+@RULES.on(
+    E.Add, E.Mul, E.Div, E.FloorDiv, E.Mod, E.Less, E.Equal, E.And, E.Or, E.Xor,
+    E.Exp, E.Log, E.Sqrt, E.Sin, E.Cast,
+)  # fmt: skip
+def fold(e: Expr, _: Context) -> Expr | None:
+    """``f(2, 3) -> its value``, computed as the interpreter does."""
+    literals = [c for c in e.children if isinstance(c, Const)]
+    if len(literals) != len(e.children):
+        return None
+    value = apply(e, [constant(c) for c in literals])
+    plain = float if e.dtype.is_float else bool if e.dtype.is_bool else int
+    return Const(plain(value), e.dtype)
+
+
+@RULES.on(E.Add, E.Mul, E.And, E.Or, E.Xor, E.Equal)
+def constant_right(e: Expr, _: Context) -> Expr | None:
+    """``2 + x -> x + 2``"""
+    assert isinstance(e, E.Binary)
+    if isinstance(e.left, Const) and not isinstance(e.right, Const):
+        return type(e)(e.right, e.left)
+    return None
+
+
+@RULES.on(E.Add)
+def add_zero(e: Expr, _: Context) -> Expr | None:
+    """``x + 0 -> x``; of floats too: NaN and infinities stay, only -0.0 + 0.0 gives -0.0.
+
+    Sums of adjoints start at 0.0, so the exact rule (-0.0 alone) would leave one in each.
+    """
+    assert isinstance(e, E.Add)
+    return e.left if _is(e.right, 0) else None
+
+
+@RULES.on(E.Mul)
+def multiply_one(e: Expr, _: Context) -> Expr | None:
+    """``x * 1 -> x``"""
+    assert isinstance(e, E.Mul)
+    return e.left if _is(e.right, 1) else None
+
+
+@RULES.on(E.Mul)
+def multiply_zero(e: Expr, _: Context) -> Expr | None:
+    """``x * 0 -> 0`` of integers; of floats x may be NaN or infinite."""
+    assert isinstance(e, E.Mul)
+    return e.right if _is(e.right, 0) and not e.dtype.is_float else None
+
+
+@RULES.on(E.Mul)
+def signs(e: Expr, _: Context) -> Expr | None:
+    """``(x * a) * b -> x * (a*b)`` where a or b is -1, which is exact: ``-(-x) -> x``."""
+    assert isinstance(e, E.Mul)
+    inner, b = e.left, e.right
+    if not (isinstance(inner, E.Mul) and isinstance(b, Const) and isinstance(inner.right, Const)):
+        return None
+    if _is(b, -1) or _is(inner.right, -1):
+        return E.Mul(inner.left, const(b.value * inner.right.value, e.dtype))
+    return None
+
+
+@RULES.on(E.Div)
+def divide_constant(e: Expr, _: Context) -> Expr | None:
+    """``x / c -> x * (1/c)`` where c is a power of two, so that 1/c is exact."""
+    assert isinstance(e, E.Div)
+    if not isinstance(e.right, Const) or not math.isfinite(e.right.value) or e.right.value == 0:
+        return None
+    mantissa, exponent = math.frexp(e.right.value)
+    safe = 12 if e.dtype.bits == 16 and e.dtype.name == "float16" else 120
+    if abs(mantissa) != 0.5 or abs(exponent) > safe:
+        return None
+    return E.Mul(e.left, Const(1.0 / e.right.value, e.dtype))
+
+
+@RULES.on(E.Add, E.Mul, E.And, E.Or, E.Xor)
+def constants_meet(e: Expr, _: Context) -> Expr | None:
+    """``(x op a) op b -> x op (a op b)`` of integers and booleans."""
+    assert isinstance(e, E.Binary)
+    inner = e.left
+    if e.dtype.is_float or not isinstance(e.right, Const) or type(inner) is not type(e):
+        return None
+    assert isinstance(inner, E.Binary)
+    if not isinstance(inner.right, Const):
+        return None
+    return type(e)(inner.left, type(e)(inner.right, e.right))
+
+
+@RULES.on(E.And, E.Or)
+def absorbing(e: Expr, _: Context) -> Expr | None:
+    """``b & True -> b``, ``b & False -> False``, ``b | False -> b``, ``b | True -> True``"""
+    assert isinstance(e, E.And | E.Or)
+    if not isinstance(e.right, Const):
+        return None
+    ones = -1 if e.dtype.kind == "i" else e.dtype.range()[1]
+    if e.right.value not in (0, ones):
+        return None
+    unit = (e.right.value == ones) == isinstance(e, E.And)
+    return e.left if unit else e.right
+
+
+@RULES.on(E.And, E.Or)
+def same_twice(e: Expr, _: Context) -> Expr | None:
+    """``b & b -> b``, ``b | b -> b``"""
+    assert isinstance(e, E.And | E.Or)
+    return e.left if e.left is e.right else None
+
+
+@RULES.on(E.Xor)
+def exclusive(e: Expr, _: Context) -> Expr | None:
+    """``b ^ False -> b``, ``b ^ b -> False``"""
+    assert isinstance(e, E.Xor)
+    if _truth(e.right, False) or (_is(e.right, 0) and not e.dtype.is_bool):
+        return e.left
+    return const(0, e.dtype) if e.left is e.right else None
+
+
+@RULES.on(E.Xor)
+def negated_comparison(e: Expr, context: Context) -> Expr | None:
+    """``not (a < b) -> b < a + 1`` of int64 that does not wrap"""
+    assert isinstance(e, E.Xor)
+    inner = e.left
+    if not (_truth(e.right, True) and isinstance(inner, E.Less) and _index(inner.left)):
+        return None
+    bumped = context.form(inner.left).shifted(1)
+    if not context.intervals.exact(bumped):
+        return None
+    return E.Less(inner.right, to_expr(bumped))
+
+
+@RULES.on(E.And)
+def conjunction(e: Expr, context: Context) -> Expr | None:
+    """``a & b -> a`` where a implies b, ``-> False`` where they contradict"""
+    assert isinstance(e, E.And)
+    if not e.dtype.is_bool:
+        return None
+    for one, other in ((e.left, e.right), (e.right, e.left)):
+        decided = context.prove(other, one)
+        if decided is not None:
+            return one if decided else const(False, bool_)
+    return None
+
+
+@RULES.on(E.Or)
+def disjunction(e: Expr, context: Context) -> Expr | None:
+    """``a | b -> a`` where not a excludes b, ``-> True`` where not a implies b"""
+    assert isinstance(e, E.Or)
+    if not e.dtype.is_bool:
+        return None
+    for one, other in ((e.left, e.right), (e.right, e.left)):
+        decided = context.prove(other, logical_not(one))
+        if decided is not None:
+            return const(True, bool_) if decided else one
+    return None
+
+
+@RULES.on(E.Less, E.Equal)
+def decided(e: Expr, context: Context) -> Expr | None:
+    """``i < 10 -> True`` where bounds decide it; ``x == x -> True`` of integers"""
+    found = context.prove(e)
+    return None if found is None else const(found, bool_)
+
+
+@RULES.on(E.Equal)
+def equal_truth(e: Expr, _: Context) -> Expr | None:
+    """``b == True -> b``, ``b == False -> not b`` of booleans"""
+    assert isinstance(e, E.Equal)
+    if not e.left.dtype.is_bool or not isinstance(e.right, Const):
+        return None
+    return e.left if e.right.value else logical_not(e.left)
+
+
+@RULES.on(E.Less, E.Equal)
+def comparison(e: Expr, context: Context) -> Expr | None:
+    """``2*i + 1 < 2*j -> i < j``: terms on the side where they are positive, no common factor"""
+    assert isinstance(e, E.Less | E.Equal)
+    if not _index(e.left):
+        return None
+    left, right = context.form(e.left), context.form(e.right)
+    exact = context.intervals.exact
+    difference = right.minus(left)
+    if not (exact(left) and exact(right)) or not difference.terms:
+        return None
+    new = _less(difference) if isinstance(e, E.Less) else _equal(difference)
+    if new is None:
+        return const(False, bool_)
+    if not (exact(new[0]) and exact(new[1])):
+        return None
+    return type(e)(to_expr(new[0]), to_expr(new[1]))
+
+
+def _sides(form: Affine) -> tuple[Affine, Affine]:
+    """``form = positive - negative`` with positive coefficients in both, constants left out."""
+    negative = form.select(lambda c: c < 0).scaled(-1)
+    return form.select(lambda c: c > 0), negative
+
+
+def _less(difference: Affine) -> tuple[Affine, Affine]:
+    """``difference > 0`` as ``left < right``"""
+    common = math.gcd(*(c for _, c in difference.terms))
+    const_term = (difference.const - 1) // common
+    terms = Affine(tuple((e, c // common) for e, c in difference.terms), 0)
+    positive, negative = _sides(terms)
+    if not negative.terms:
+        return Affine((), -const_term - 1), positive
+    return negative, positive.shifted(const_term + 1)
+
+
+def _equal(difference: Affine) -> tuple[Affine, Affine] | None:
+    """``difference == 0`` as ``left == right``; None where the common factor excludes it"""
+    common = math.gcd(*(c for _, c in difference.terms))
+    if difference.const % common:
+        return None
+    sign = 1 if difference.terms[0][1] > 0 else -1
+    terms = tuple((e, sign * c // common) for e, c in difference.terms)
+    positive, negative = _sides(Affine(terms, 0))
+    return positive, negative.shifted(-sign * difference.const // common)
+
+
+@RULES.on(E.Add, E.Mul)
+def linear(e: Expr, context: Context) -> Expr | None:
+    """``(i + 2) * 3 + i -> i*4 + 6``, ``(x // c)*c + x % c -> x`` of int64"""
+    if not _index(e):
+        return None
+    form = context.form(e)
+    if form.single is e:
+        return None
+    return to_expr(rejoin(form, context.intervals))
+
+
+@RULES.on(E.FloorDiv, E.Mod)
+def divide_trivially(e: Expr, _: Context) -> Expr | None:
+    """``x // 1 -> x``, ``x % 1 -> 0``, ``x // 0 -> 0``, ``x % 0 -> 0`` of integers"""
+    assert isinstance(e, E.FloorDiv | E.Mod)
+    if e.dtype.is_float or not isinstance(e.right, Const) or e.right.value not in (0, 1):
+        return None
+    whole = isinstance(e, E.FloorDiv) and e.right.value == 1
+    return e.left if whole else const(0, e.dtype)
+
+
+@RULES.on(E.FloorDiv)
+def quotient(e: Expr, context: Context) -> Expr | None:
+    """``(c*q + r) // c -> q`` with 0 <= r < c, ``(x // b) // c -> x // (b*c)`` of int64"""
+    assert isinstance(e, E.FloorDiv)
+    if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
+        return None
+    found = divide(context.form(e.left), int(e.right.value), context.intervals)
+    return None if found is None else to_expr(found)
+
+
+@RULES.on(E.Mod)
+def rest(e: Expr, context: Context) -> Expr | None:
+    """``(c*q + r) % c -> r`` with 0 <= r < c, ``(x % (a*c)) % c -> x % c`` of int64"""
+    assert isinstance(e, E.Mod)
+    if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
+        return None
+    found = remainder(context.form(e.left), int(e.right.value), context.intervals)
+    return None if found is None else to_expr(found)
+
+
+@RULES.on(E.FloorDiv, E.Mod)
+def below_divisor(e: Expr, context: Context) -> Expr | None:
+    """``x // n -> 0``, ``x % n -> x`` where 0 <= x < n is proved, n not a constant"""
+    assert isinstance(e, E.FloorDiv | E.Mod)
+    if e.dtype.is_float or isinstance(e.right, Const):
+        return None
+    negative = context.prove(E.Less(e.left, const(0, e.dtype)))
+    if negative is not False or context.prove(E.Less(e.left, e.right)) is not True:
+        return None
+    return const(0, e.dtype) if isinstance(e, E.FloorDiv) else e.left
+
+
+@RULES.on(E.Cast)
+def cast_same(e: Expr, _: Context) -> Expr | None:
+    """``cast(x: T, T) -> x``"""
+    assert isinstance(e, E.Cast)
+    return e.value if e.value.dtype == e.to else None
+
+
+@RULES.on(E.Cast)
+def cast_twice(e: Expr, _: Context) -> Expr | None:
+    """``cast(cast(x, wide), T) -> cast(x, T)`` where the wide type holds every value of x"""
+    assert isinstance(e, E.Cast)
+    if not isinstance(e.value, E.Cast):
+        return None
+    inner = e.value.value
+    if not holds(e.value.to, inner.dtype) or not _through(inner.dtype, e.value.to, e.to):
+        return None
+    return E.Cast(inner, e.to)
+
+
+def holds(wide: DType, narrow: DType) -> bool:
+    """Whether every value of `narrow` is a value of `wide`."""
+    if wide == narrow or narrow.is_bool:
+        return True
+    if wide.is_bool or (narrow.is_float and not wide.is_float):
+        return False
+    if wide.is_float and narrow.is_float:
+        return wide.bits > narrow.bits
+    if wide.is_float:
+        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[wide.name]
+        return narrow.bits - (narrow.kind == "i") <= digits
+    lo, hi = narrow.range()
+    return wide.range()[0] <= lo and hi <= wide.range()[1]
+
+
+def _through(source: DType, middle: DType, to: DType) -> bool:
+    """Whether casts from `source` and `middle` to `to` agree: integers wrap, floats saturate."""
+    if middle.is_float and source.is_integer and to.is_integer:
+        return holds(to, source)
+    return True
+
+
+@RULES.on(E.If)
+def if_constant(e: Expr, _: Context) -> Expr | None:
+    """``True ? a : b -> a``, ``c ? a : a -> a``"""
+    assert isinstance(e, E.If)
+    if e.then is e.otherwise:
+        return e.then
+    if not isinstance(e.condition, Const):
+        return None
+    return e.then if e.condition.value else e.otherwise
+
+
+@RULES.on(E.If)
+def if_not(e: Expr, _: Context) -> Expr | None:
+    """``not c ? a : b -> c ? b : a``"""
+    assert isinstance(e, E.If)
+    condition = e.condition
+    if isinstance(condition, E.Xor) and _truth(condition.right, True):
+        return E.If(condition.left, e.otherwise, e.then)
+    return None
+
+
+@RULES.on(E.If)
+def if_truth(e: Expr, _: Context) -> Expr | None:
+    """``c ? True : False -> c``, ``c ? False : True -> not c``"""
+    assert isinstance(e, E.If)
+    if _truth(e.then, True) and _truth(e.otherwise, False):
+        return e.condition
+    if _truth(e.then, False) and _truth(e.otherwise, True):
+        return logical_not(e.condition)
+    return None
+
+
+@RULES.on(E.If)
+def if_nested(e: Expr, context: Context) -> Expr | None:
+    """``c ? (d ? a : b) : z -> c ? a : z`` where c implies d, alike for each branch of each If"""
+    assert isinstance(e, E.If)
+    then = _decide_inside(e.then, e.condition, context)
+    otherwise = _decide_inside(e.otherwise, logical_not(e.condition), context)
+    if then is None and otherwise is None:
+        return None
+    return E.If(e.condition, then or e.then, otherwise or e.otherwise)
+
+
+def _decide_inside(branch: Expr, given: Expr, context: Context) -> Expr | None:
+    """`branch` with the conditions of its inner Ifs that `given` decides replaced."""
+    inner: dict[Node, None] = {}
+    for count, node in enumerate(walk(branch)):
+        if isinstance(node, E.If):
+            inner[node.condition] = None
+        if count > NESTED:
+            return None
+    if not inner:
+        return None
+    prover = Prover((given,), context.intervals)
+    memo: dict[Node, Node] = {}
+    for condition in inner:
+        assert isinstance(condition, Expr)
+        found = prover.prove(condition)
+        if found is not None:
+            memo[condition] = const(found, bool_)
+    return None if not memo else _replaced(branch, memo)
+
+
+def _replaced(branch: Expr, memo: dict[Node, Node]) -> Expr:
+    for node in walk(branch, skip=memo):
+        memo[node] = node.with_children(tuple(memo[c] for c in node.children))
+    found = memo[branch]
+    assert isinstance(found, Expr)
+    return found
+
+
+@RULES.on(E.If)
+def if_merged(e: Expr, _: Context) -> Expr | None:
+    """``c ? (d ? a : z) : z -> c & d ? a : z``, ``c ? a : (d ? a : z) -> c | d ? a : z``
+
+    Only where d reads nothing, for it would no longer be guarded by c.
+    """
+    assert isinstance(e, E.If)
+    inner = e.then
+    if isinstance(inner, E.If) and inner.otherwise is e.otherwise and _reads_nothing(inner):
+        return E.If(E.And(e.condition, inner.condition), inner.then, e.otherwise)
+    inner = e.otherwise
+    if isinstance(inner, E.If) and inner.then is e.then and _reads_nothing(inner):
+        return E.If(E.Or(e.condition, inner.condition), e.then, inner.otherwise)
+    return None
+
+
+def _reads_nothing(e: E.If) -> bool:
+    return not any(isinstance(n, Take) for n in walk(e.condition))

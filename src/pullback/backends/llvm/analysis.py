@@ -1,0 +1,251 @@
+"""What emission asks of expressions and loops: dependencies, lanes, substitution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Cast, Const, Expr
+from pullback.ir.nest import (
+    Array,
+    Check,
+    Combine,
+    Declare,
+    For,
+    Guard,
+    Load,
+    LoopKind,
+    Peek,
+    Register,
+    Routine,
+    Set,
+    Stmt,
+    Store,
+    StoreCombine,
+    Transpose,
+    Var,
+)
+from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.target import Target
+from pullback.simplify.affine import Affine, affine
+from pullback.simplify.bounds import Intervals
+
+INT32 = (-(2**31), 2**31 - 1)
+Cell = Array | Register
+NOTHING: frozenset[Cell] = frozenset()
+
+
+class Given(Expr):
+    """A value that is there already: stands for one in a combiner's expression."""
+
+    __slots__ = ("kind", "number")
+    number: int
+    kind: DType
+
+    def derive(self) -> None:
+        self._set(dtype=self.kind, axes=frozenset())
+
+
+class Facts:
+    """Answers about expressions, kept for the whole routine."""
+
+    def __init__(self) -> None:
+        self._intervals = Intervals()
+        self._forms: dict[Expr, Affine] = {}
+        self._reads: dict[Node, frozenset[Cell]] = {}
+
+    def reads(self, e: Expr) -> frozenset[Cell]:
+        """The arrays and registers that the value depends on."""
+        for node in walk(e, skip=self._reads):
+            found = NOTHING
+            for child in node.children:
+                found = found | self._reads[child] if found else self._reads[child]
+            if isinstance(node, Load):
+                found = found | {node.array}
+            elif isinstance(node, Peek):
+                found = found | {node.register}
+            self._reads[node] = found
+        return self._reads[e]
+
+    def loads(self, e: Expr) -> bool:
+        """Whether evaluating touches memory."""
+        return any(isinstance(c, Array) for c in self.reads(e))
+
+    def form(self, e: Expr) -> Affine:
+        """The integer-linear form of an offset."""
+        return affine(e, self._forms)
+
+    def narrow(self, e: Expr) -> bool:
+        """Whether every value fits in 32 signed bits."""
+        lo, hi = self._intervals.of(e)
+        return lo >= INT32[0] and hi <= INT32[1]
+
+    def interval(self, e: Expr) -> tuple[int, int]:
+        """Smallest and largest value of an integer expression."""
+        return self._intervals.of(e)
+
+
+class Varying:
+    """Which expressions differ between the lanes of one vector loop."""
+
+    def __init__(self, var: Var, registers: frozenset[Register]) -> None:
+        self.var = var
+        self.registers = registers
+        self._known: dict[Node, bool] = {}
+
+    def of(self, e: Expr) -> bool:
+        for node in walk(e, skip=self._known):
+            own = node is self.var
+            if isinstance(node, Peek) and node.register in self.registers:
+                own = True
+            self._known[node] = own or any(self._known[c] for c in node.children)
+        return self._known[e]
+
+
+def roots(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions of a statement, those of its body excluded."""
+    match stmt:
+        case For():
+            return stmt.lo, stmt.hi
+        case Declare():
+            return (stmt.init,)
+        case Set() | Combine():
+            return *stmt.indices, stmt.value
+        case Store() | StoreCombine():
+            return stmt.offset, stmt.value
+        case Guard():
+            return (stmt.condition,)
+        case Check():
+            return stmt.index, stmt.extent
+        case Transpose():
+            return stmt.target_offset, stmt.source_offset, stmt.rows, stmt.columns
+
+
+def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Every statement, outer before inner."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, For | Guard):
+            yield from statements(stmt.body)
+
+
+def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
+    """The same statement over changed expressions, bodies included."""
+    match stmt:
+        case For():
+            body = tuple(map_expressions(s, change) for s in stmt.body)
+            return replace(stmt, lo=change(stmt.lo), hi=change(stmt.hi), body=body)
+        case Guard():
+            body = tuple(map_expressions(s, change) for s in stmt.body)
+            return replace(stmt, condition=change(stmt.condition), body=body)
+        case Declare():
+            return replace(stmt, init=change(stmt.init))
+        case Set() | Combine():
+            at = tuple(change(i) for i in stmt.indices)
+            return replace(stmt, indices=at, value=change(stmt.value))
+        case Store() | StoreCombine():
+            return replace(stmt, offset=change(stmt.offset), value=change(stmt.value))
+        case Check():
+            return replace(stmt, index=change(stmt.index), extent=change(stmt.extent))
+        case Transpose():
+            return replace(
+                stmt,
+                target_offset=change(stmt.target_offset),
+                source_offset=change(stmt.source_offset),
+                rows=change(stmt.rows),
+                columns=change(stmt.columns),
+            )
+
+
+def substitute(body: Sequence[Stmt], env: Mapping[Var, Const]) -> tuple[Stmt, ...]:
+    """The statements with variables replaced by constants."""
+    memo: dict[Node, Node] = {}
+
+    def change(e: Expr) -> Expr:
+        found = rebuild(e, lambda n: env.get(n) if isinstance(n, Var) else None, memo)
+        assert isinstance(found, Expr)
+        return found
+
+    return tuple(map_expressions(s, change) for s in body)
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """Lanes of every vector loop (by its variable) and of registers indexed by such a variable."""
+
+    loops: dict[Var, int]
+    tiles: dict[Register, int]
+
+
+def compute_bytes(dtype: DType) -> int:
+    """Size of an element while it is computed with; 16-bit floats become float32."""
+    return 4 if dtype.is_float and dtype.bits == 16 else dtype.itemsize
+
+
+def plan_lanes(routine: Routine, target: Target) -> LanePlan:
+    """Lanes by the widest data type in each loop; loops that share a register tile agree."""
+    loops: dict[Var, int] = {}
+    tiles: dict[Register, int] = {}
+    users: dict[Var, dict[Register, None]] = {}
+    for stmt in statements(routine.body + routine.finish):
+        if not isinstance(stmt, For) or stmt.kind is not LoopKind.VECTOR:
+            continue
+        width, found = _survey(stmt)
+        lanes = target.lanes(width)
+        loops[stmt.var] = min(loops.get(stmt.var, lanes), lanes)
+        users.setdefault(stmt.var, {}).update(found)
+    changed = True
+    while changed:
+        changed = False
+        for var, registers in users.items():
+            lanes = min([loops[var], *(tiles.get(r, loops[var]) for r in registers)])
+            wanted = [r for r in registers if tiles.get(r) != lanes]
+            changed = changed or lanes != loops[var] or bool(wanted)
+            loops[var] = lanes
+            tiles.update(dict.fromkeys(registers, lanes))
+    return LanePlan(loops, tiles)
+
+
+def _survey(loop: For) -> tuple[int, dict[Register, None]]:
+    """The widest data type, bytes, and the registers indexed by the loop's variable."""
+    width = 1
+    registers: dict[Register, None] = {}
+    inner = list(statements(loop.body))
+    own = frozenset(s.register for s in inner if isinstance(s, Declare))
+    varying = Varying(loop.var, own)
+    for stmt in inner:
+        width = max(width, _stmt_bytes(stmt, varying))
+        if isinstance(stmt, Set | Combine) and _indexed(stmt.indices, varying):
+            registers[stmt.register] = None
+        for node in walk(roots(stmt)):
+            if isinstance(node, Peek) and _indexed(node.indices, varying):
+                registers[node.register] = None
+            if isinstance(node, Expr) and varying.of(node):
+                width = max(width, _expr_bytes(node))
+    return width, registers
+
+
+def _indexed(indices: tuple[Expr, ...], varying: Varying) -> bool:
+    return bool(indices) and varying.of(indices[-1])
+
+
+def _stmt_bytes(stmt: Stmt, varying: Varying) -> int:
+    match stmt:
+        case Store() | StoreCombine():
+            return compute_bytes(stmt.array.dtype)
+        case Declare() | Set():
+            return compute_bytes(stmt.register.dtype)
+        case Combine() if varying.of(stmt.value):
+            return compute_bytes(stmt.register.dtype)
+    return 1
+
+
+def _expr_bytes(e: Expr) -> int:
+    if isinstance(e, Load):
+        return compute_bytes(e.array.dtype)
+    if isinstance(e, Cast) and e.to.is_integer and e.to.bits == 64:
+        return 8 if e.value.dtype.is_float else 1
+    if isinstance(e, Const | Var) or not (e.dtype.is_float or e.dtype.bits < 64):
+        return 1
+    return compute_bytes(e.dtype)

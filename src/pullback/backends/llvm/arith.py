@@ -1,0 +1,214 @@
+"""Arithmetic that LLVM does not have in one instruction: floors, casts, 16-bit floats, extrema.
+
+16-bit floats are computed with as float32; they are rounded, to nearest even, where a value is
+cast or stored.
+"""
+
+from __future__ import annotations
+
+from pullback.backends.llvm.text import BITS, Builder, Val, const
+from pullback.backends.llvm.vmath import Floats
+from pullback.ir.dtype import DType, bfloat16
+
+COMPUTE = {
+    "bool": "i1", "int8": "i8", "uint8": "i8", "int32": "i32", "uint32": "i32", "int64": "i64",
+    "float16": "float", "bfloat16": "float", "float32": "float", "float64": "double",
+}  # fmt: skip
+MEMORY = COMPUTE | {"bool": "i8", "float16": "i16", "bfloat16": "i16"}
+
+
+def from_memory(b: Builder, a: Val, dtype: DType) -> Val:
+    """The value computed with, of an element as it lies in memory."""
+    if dtype.is_bool:
+        return b.compare("ne", a, const(0, "i8"))
+    if dtype == bfloat16:
+        wide = b.binary("shl", b.convert("zext", a, "i32"), const(16, "i32"))
+        return b.convert("bitcast", wide, "float")
+    if dtype.name == "float16":
+        return b.convert("fpext", b.convert("bitcast", a, "half"), "float")
+    return a
+
+
+def to_memory(b: Builder, a: Val, dtype: DType) -> Val:
+    """The element as it lies in memory."""
+    if dtype.is_bool:
+        return b.convert("zext", a, "i8")
+    if dtype == bfloat16:
+        return _round_bfloat(b, a)
+    if dtype.name == "float16":
+        return b.convert("bitcast", b.convert("fptrunc", a, "half"), "i16")
+    if a.kind == "i32" and dtype.bits == 64:
+        return b.convert("sext", a, "i64")
+    return a
+
+
+def _round_bfloat(b: Builder, a: Val) -> Val:
+    bits = b.convert("bitcast", a, "i32")
+    high = b.binary("lshr", bits, const(16, "i32"))
+    odd = b.binary("and", high, const(1, "i32"))
+    rounded = b.binary("add", b.binary("add", bits, const(0x7FFF, "i32")), odd)
+    rounded = b.binary("lshr", rounded, const(16, "i32"))
+    quiet = b.binary("or", high, const(0x40, "i32"))
+    found = b.select(b.compare("uno", a, a), quiet, rounded)
+    return b.convert("trunc", found, "i16")
+
+
+def cast(b: Builder, a: Val, source: DType, to: DType, narrow: bool) -> Val:
+    """`a` as type `to`; an int64 result may be held in 32 bits where `narrow`."""
+    kind = "i32" if narrow and to.bits == 64 and not to.is_float else COMPUTE[to.name]
+    if to.is_bool:
+        return _to_bool(b, a, source)
+    if source.is_bool:
+        one, zero = const(1, kind, a.lanes), const(0, kind, a.lanes)
+        return b.select(a, one, zero)
+    if to.is_float:
+        return _to_float(b, a, source, to)
+    if source.is_float:
+        sign = "fptosi.sat" if to.kind == "i" else "fptoui.sat"
+        return b.intrinsic(sign, a, kind=COMPUTE[to.name])
+    if BITS[kind] <= BITS[a.kind]:
+        return b.convert("trunc", a, kind)
+    return b.convert("sext" if source.kind == "i" else "zext", a, kind)
+
+
+def _to_bool(b: Builder, a: Val, source: DType) -> Val:
+    if source.is_bool:
+        return a
+    return b.compare("une" if source.is_float else "ne", a, const(0, a.kind))
+
+
+def _to_float(b: Builder, a: Val, source: DType, to: DType) -> Val:
+    kind = COMPUTE[to.name]
+    if source.is_integer:
+        found = b.convert("sitofp" if source.kind == "i" else "uitofp", a, kind)
+    elif a.kind == kind:
+        found = a
+    else:
+        found = b.convert("fpext" if kind == "double" else "fptrunc", a, kind)
+    if to.bits == 16 and source != to:
+        return from_memory(b, to_memory(b, found, to), to)
+    return found
+
+
+def extremum(b: Builder, name: str, a: Val, c: Val, dtype: DType) -> Val:
+    """``max(a, c)`` or ``min(a, c)``; NaN if either is."""
+    a, c = b.unify(a, c)
+    if dtype.is_bool:
+        return b.binary("or" if name == "max" else "and", a, c)
+    if dtype.is_integer:
+        return b.intrinsic(("s" if dtype.kind == "i" else "u") + name, a, c)
+    order = "ogt" if name == "max" else "olt"
+    # the form of one x86 instruction: the second operand where either is NaN
+    found = b.select(b.compare(order, c, a), c, a)
+    return b.select(b.compare("uno", c, c), c, found)
+
+
+def floor_divide(b: Builder, a: Val, c: Val, dtype: DType, positive: bool) -> Val:
+    """``floor(a / c)``; of integers 0 where `c` is 0. `positive`: `a` is known to be >= 0."""
+    if dtype.is_float:
+        return b.intrinsic("floor", b.binary("fdiv", a, c))
+    if dtype.is_bool:
+        return b.binary("and", a, c)
+    if c.literal is not None and c.literal > 0:
+        return _divide_literal(b, a, int(c.literal), dtype, positive)
+    return _divide(b, a, c, dtype)[0]
+
+
+def modulo(b: Builder, a: Val, c: Val, dtype: DType, positive: bool) -> Val:
+    """``a - floor(a / c) c``; of integers 0 where `c` is 0."""
+    if dtype.is_float:
+        floor = floor_divide(b, a, c, dtype, positive)
+        return b.binary("fsub", a, b.binary("fmul", floor, c))
+    if dtype.is_bool:
+        return const(False, "i1", max(a.lanes, c.lanes))
+    if c.literal is not None and c.literal > 0:
+        return _modulo_literal(b, a, int(c.literal), dtype, positive)
+    return _divide(b, a, c, dtype)[1]
+
+
+def _unsigned(dtype: DType, positive: bool) -> bool:
+    return dtype.kind == "u" or positive
+
+
+def _exact(a: Val, dtype: DType) -> int:
+    """The value of an integer literal; literals are kept as signed."""
+    value = int(a.literal or 0)
+    return value % (1 << dtype.bits) if dtype.kind == "u" else value
+
+
+def _divide_literal(b: Builder, a: Val, d: int, dtype: DType, positive: bool) -> Val:
+    if d == 1:
+        return a
+    if a.literal is not None:
+        return const(_exact(a, dtype) // d, a.kind, a.lanes)
+    if _unsigned(dtype, positive):
+        return b.binary("udiv", a, const(d, a.kind))
+    if d & (d - 1) == 0:
+        return b.binary("ashr", a, const(d.bit_length() - 1, a.kind))
+    # floor(a / d) = ~(~a / d) for a < 0
+    sign = b.binary("ashr", a, const(BITS[a.kind] - 1, a.kind))
+    flipped = b.binary("xor", a, sign)
+    return b.binary("xor", b.binary("udiv", flipped, const(d, a.kind)), sign)
+
+
+def _modulo_literal(b: Builder, a: Val, d: int, dtype: DType, positive: bool) -> Val:
+    if d & (d - 1) == 0:
+        return b.binary("and", a, const(d - 1, a.kind))
+    if a.literal is not None:
+        return const(_exact(a, dtype) % d, a.kind, a.lanes)
+    if _unsigned(dtype, positive):
+        return b.binary("urem", a, const(d, a.kind))
+    floor = _divide_literal(b, a, d, dtype, positive)
+    return b.binary("sub", a, b.binary("mul", floor, const(d, a.kind)))
+
+
+def _divide(b: Builder, a: Val, c: Val, dtype: DType) -> tuple[Val, Val]:
+    """Quotient and remainder by any divisor; nothing traps."""
+    a, c = b.unify(a, c)
+    zero, one = const(0, a.kind, a.lanes), const(1, a.kind, a.lanes)
+    void = b.compare("eq", c, zero)
+    if dtype.kind == "u":
+        safe = b.select(void, one, c)
+        quotient, rest = b.binary("udiv", a, safe), b.binary("urem", a, safe)
+        return b.select(void, zero, quotient), b.select(void, zero, rest)
+    minus = b.compare("eq", c, const(-1, a.kind, a.lanes))
+    safe = b.select(b.binary("or", void, minus), one, c)
+    quotient, rest = b.binary("sdiv", a, safe), b.binary("srem", a, safe)
+    inexact = b.compare("ne", rest, zero)
+    unlike = b.compare("slt", b.binary("xor", rest, c), zero)
+    below = b.binary("and", inexact, unlike)
+    quotient = b.binary("sub", quotient, b.select(below, one, zero))
+    rest = b.binary("add", rest, b.select(below, c, zero))
+    quotient = b.select(minus, b.binary("sub", zero, a), quotient)
+    return b.select(void, zero, quotient), b.select(void, zero, rest)
+
+
+def absolute(b: Builder, a: Val, dtype: DType) -> Val:
+    """``|a|``"""
+    if dtype.is_float:
+        return b.intrinsic("fabs", a)
+    if dtype.kind != "i":
+        return a
+    negative = b.compare("slt", a, const(0, a.kind))
+    return b.select(negative, b.binary("sub", const(0, a.kind, a.lanes), a), a)
+
+
+def multiply(b: Builder, a: Val, c: Val, dtype: DType) -> Val:
+    """``a * c``; -1 negates."""
+    if dtype.is_bool:
+        return b.binary("and", a, c)
+    if not dtype.is_float:
+        return b.binary("mul", a, c)
+    for one, other in ((a, c), (c, a)):
+        if one.literal == -1.0 and other.lanes >= one.lanes:
+            return Floats(b, other).neg(other)
+    return b.binary("fmul", a, c, "contract")
+
+
+def add(b: Builder, a: Val, c: Val, dtype: DType) -> Val:
+    """``a + c``"""
+    if dtype.is_bool:
+        return b.binary("or", a, c)
+    if dtype.is_float:
+        return b.binary("fadd", a, c, "contract")
+    return b.binary("add", a, c)

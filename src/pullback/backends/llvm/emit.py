@@ -1,0 +1,457 @@
+"""A routine -> LLVM IR text: one function for its body, one for its finish.
+
+``void @body(ptr block, i64 task, ptr scratch)``; see the code ABI in the architecture page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pullback.backends.llvm import arith, transpose
+from pullback.backends.llvm.analysis import (
+    Cell,
+    Facts,
+    LanePlan,
+    Varying,
+    plan_lanes,
+    roots,
+    statements,
+    substitute,
+)
+from pullback.backends.llvm.memory import SAFE, Memory
+from pullback.backends.llvm.reduce import Reductions
+from pullback.backends.llvm.scope import Frame, Lanes, Scope
+from pullback.backends.llvm.text import Builder, Module, Val, const, iota, prefix_mask
+from pullback.backends.llvm.values import Values
+from pullback.errors import InvalidIR
+from pullback.ir.expr import Const, Expr, Mul, index
+from pullback.ir.nest import (
+    Array,
+    Check,
+    Combine,
+    Declare,
+    For,
+    Guard,
+    Load,
+    LoopKind,
+    Peek,
+    Register,
+    Routine,
+    Set,
+    Stmt,
+    Store,
+    StoreCombine,
+    Transpose,
+    Var,
+)
+from pullback.ir.node import walk
+from pullback.ir.target import Target
+
+ALIGNMENT = 64  # bytes, of scratch arrays
+FAIL = """define internal void @fail(ptr %error, i64 %site, i64 %value) noinline cold nounwind {
+entry:
+  %r = cmpxchg ptr %error, i64 0, i64 1 acq_rel monotonic
+  %won = extractvalue {i64, i1} %r, 1
+  br i1 %won, label %first, label %done
+first:
+  %s = getelementptr i64, ptr %error, i64 1
+  store i64 %site, ptr %s
+  %v = getelementptr i64, ptr %error, i64 2
+  store i64 %value, ptr %v
+  br label %done
+done:
+  ret void
+}"""
+
+
+def array_bytes(array: Array) -> int:
+    """Size in memory, rounded up to whole cache lines, bytes."""
+    return -(-array.size * array.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+
+
+def emit_routine(routine: Routine, target: Target) -> str:
+    """LLVM IR text that defines `@body` and, where the routine has one, `@finish`."""
+    module = Module()
+    module.helpers[SAFE] = f"{SAFE} = internal constant [8 x i64] zeroinitializer, align 64"
+    plan = plan_lanes(routine, target)
+    facts = Facts()
+    for name, body in (("body", routine.body), ("finish", routine.finish)):
+        if body or name == "body":
+            Function(module, routine, plan, facts).write(name, body, target)
+    return module.text() + "!0 = !{}\n"
+
+
+class Function:
+    """Writes one of a routine's functions."""
+
+    def __init__(self, module: Module, routine: Routine, plan: LanePlan, facts: Facts) -> None:
+        self.module = module
+        self.routine = routine
+        self.plan = plan
+        self.b = Builder(module)
+        self.arrays: dict[Array, Val] = {}
+        self.memory = Memory(self.b, facts, plan, self.arrays)
+        self.values = Values(self.b, facts, self.memory)
+        self.facts = facts
+        self.error = Val("", "ptr")
+        self.reductions: Reductions | None = None
+
+    def write(self, name: str, body: Sequence[Stmt], target: Target) -> None:
+        """Add the function to the module."""
+        frame = Frame(Scope())
+        self._prologue(frame.uniform, body)
+        self.block(body, frame)
+        width = f'"prefer-vector-width"="{target.vector * 8}"'
+        head = f"define void @{name}(ptr noalias %block, i64 %task, ptr noalias %scratch)"
+        text = f"{head} nounwind {width} {{\nentry:\n{self.b.body()}\n  ret void\n}}"
+        self.module.functions.append(text)
+
+    def _prologue(self, scope: Scope, body: Sequence[Stmt]) -> None:
+        routine = self.routine
+        used = _used(body)
+        for place, array in enumerate((*routine.arguments, *routine.shared)):
+            if array in used:
+                self.arrays[array] = self._slot(place, "ptr")
+        place = len(routine.arguments) + len(routine.shared)
+        for size in routine.sizes:
+            if size in used:
+                scope.keep(size, self._slot(place, "i64"))
+            place += 1
+        if any(isinstance(s, Check) for s in statements(body)):
+            self.error = self._slot(place, "ptr")
+            self.module.helpers["fail"] = FAIL
+        offset = 0
+        for array in routine.scratch:
+            start = Val("%scratch", "ptr")
+            if array in used:
+                self.arrays[array] = self.b.offset(start, "i8", const(offset, "i64"))
+            offset += array_bytes(array)
+        scope.keep(routine.task, Val("%task", "i64"))
+
+    def _slot(self, place: int, kind: str) -> Val:
+        at = self.b.offset(Val("%block", "ptr"), "i64", const(place, "i64"))
+        return self.b.load(at, kind, 0, 8, ", !invariant.load !0")
+
+    # -- statements
+
+    def block(self, body: Sequence[Stmt], frame: Frame) -> None:
+        """Run statements in order."""
+        for stmt in body:
+            self.statement(stmt, frame)
+
+    def statement(self, stmt: Stmt, frame: Frame) -> None:
+        match stmt:
+            case For(kind=LoopKind.VECTOR):
+                self.vector(stmt, frame)
+            case For():
+                self.loop(stmt, frame)
+            case Guard():
+                self.guard(stmt, frame)
+            case Transpose():
+                self.transpose(stmt, frame)
+            case _:
+                for scope in frame.effects:
+                    self.effect(stmt, scope)
+                frame.forget(written((stmt,)))
+
+    def effect(self, stmt: Stmt, at: Scope) -> None:
+        """A statement without a body, for one group of lanes (or for the scalar code)."""
+        match stmt:
+            case Declare():
+                self.memory.declare(stmt.register, self.values.of(stmt.init, at), at)
+            case Set():
+                value = self.values.of(stmt.value, at)
+                self.memory.poke(self.memory.place(stmt.register, stmt.indices, at), value, at)
+            case Combine():
+                self.combine(stmt, at)
+            case Store():
+                self.store(stmt.array, stmt.offset, self.values.of(stmt.value, at), at)
+            case StoreCombine():
+                old = self.values.of(Load(stmt.array, stmt.offset), at)
+                new = self.values.of(stmt.value, at)
+                joined = self.values.join(stmt.combiner, old, new, stmt.array.dtype, at)
+                self.store(stmt.array, stmt.offset, joined, at)
+            case Check():
+                self.check(stmt, at)
+            case _:
+                raise InvalidIR(f"statement {type(stmt).__name__} is unknown")
+
+    def store(self, array: Array, offset: Expr, value: Val, at: Scope) -> None:
+        for need, scope in self.memory.needs(offset, at):
+            self.values.of(need, scope)
+        self.memory.store(array, offset, value, at, self.values.get)
+
+    def combine(self, stmt: Combine, at: Scope) -> None:
+        """``register = join(register, value)``, in lanes where the loop carries it."""
+        register, dtype = stmt.register, stmt.register.dtype
+        carried = at.lanes is not None and not self._per_lane(register, stmt.indices, at)
+        if not carried:
+            place = self.memory.place(register, stmt.indices, at)
+            old = self.memory.peek(register, stmt.indices, at)
+            self.memory.poke(place, self._joined(stmt, old, at), at)
+            return
+        assert self.reductions is not None
+        assert at.lanes is not None
+        kind, lanes = arith.COMPUTE[dtype.name], at.lanes.count
+        variable = self.reductions.variable(register, stmt.indices, stmt.combiner, at.number)
+        old = self.b.load(variable, kind, lanes)
+        new = self.b.splat(self._joined(stmt, old, at), lanes)
+        if at.mask is not None:
+            new = self.b.select(self.b.splat(at.mask, lanes), new, old)
+        self.b.store(new, variable)
+
+    def _per_lane(self, register: Register, indices: tuple[Expr, ...], at: Scope) -> bool:
+        assert at.lanes is not None
+        if register in at.lanes.varying.registers:
+            return True
+        return register in self.plan.tiles and at.lanes.varying.of(indices[-1])
+
+    def _joined(self, stmt: Combine, old: Val, at: Scope) -> Val:
+        """The new value; a sum of products is a fused multiply-add."""
+        dtype, value = stmt.register.dtype, stmt.value
+        if stmt.combiner.name == "sum" and isinstance(value, Mul) and dtype.is_float:
+            factors = self.values.of(value.left, at), self.values.of(value.right, at)
+            return self.b.intrinsic("fma", *factors, old)
+        new = self.values.of(value, at)
+        if new.kind == "i32" and old.kind == "i64":
+            new = self.b.convert("sext", new, "i64")
+        return self.values.join(stmt.combiner, old, new, dtype, at)
+
+    # -- control
+
+    def guard(self, stmt: Guard, frame: Frame) -> None:
+        """A branch where the condition is uniform, else a mask."""
+        first = frame.effects[0]
+        if self.values.varies(stmt.condition, first):
+            self.block(stmt.body, Frame(frame.uniform, self._masked(stmt, frame)))
+            frame.forget(written(stmt.body))
+            return
+        condition = self.values.of(stmt.condition, first)
+        if condition.literal is not None:
+            if condition.literal:
+                self.block(stmt.body, frame)
+            return
+        inside, after = self.b.name("if"), self.b.name("fi")
+        self.b.branch(condition, inside, after)
+        self.b.label(inside)
+        with self.b.region():
+            self.block(stmt.body, frame.inner())
+        self.b.jump(after)
+        self.b.label(after)
+        frame.forget(written(stmt.body))
+
+    def _masked(self, stmt: Guard, frame: Frame) -> list[Scope]:
+        found = []
+        for group in frame.groups:
+            condition = self.values.of(stmt.condition, group)
+            scope = Scope(group, frame.uniform)
+            scope.guarded = True
+            old = group.mask
+            scope.mask = condition if old is None else self.b.binary("and", old, condition)
+            found.append(scope)
+        return found
+
+    def loop(self, stmt: For, frame: Frame) -> None:
+        """A loop in order, or written out."""
+        trip = self._trip(stmt)
+        if stmt.kind is LoopKind.UNROLL and isinstance(stmt.lo, Const) and trip is not None:
+            for step in range(0, trip, stmt.step):
+                at = index(int(stmt.lo.value) + step)
+                self.block(substitute(stmt.body, {stmt.var: at}), frame)
+            return
+        scope = frame.effects[0].uniform
+        lo = self.values.of(stmt.lo, scope)
+        if trip is not None and trip <= stmt.step:
+            if trip > 0:
+                inner = frame.inner()
+                inner.uniform.keep(stmt.var, lo)
+                self.block(stmt.body, inner)
+                frame.forget(written(stmt.body))
+            return
+        hi = self.values.of(stmt.hi, scope)
+        frame.forget(written(stmt.body))
+
+        def body(at: Val) -> None:
+            inner = frame.inner()
+            inner.uniform.keep(stmt.var, at)
+            self.block(stmt.body, inner)
+
+        self.b.repeat(lo, hi, stmt.step, trip is not None, body)
+
+    def _trip(self, stmt: For) -> int | None:
+        """``hi - lo`` where it is a literal."""
+        form = self.facts.form(stmt.hi).minus(self.facts.form(stmt.lo))
+        return None if form.terms else form.const
+
+    # -- vector loops
+
+    def vector(self, stmt: For, frame: Frame) -> None:
+        """Lanes: whole vectors `unroll` at a time, then masked ones; or all written out."""
+        if frame.groups:
+            raise InvalidIR(f"vector loop over {stmt.var.name} inside another")
+        if stmt.step != 1:
+            raise InvalidIR(f"vector loop over {stmt.var.name} has step {stmt.step}")
+        own = [s.register for s in statements(stmt.body) if isinstance(s, Declare)]
+        count = self.plan.loops[stmt.var]
+        lanes = Lanes(stmt.var, count, Varying(stmt.var, frozenset(own)))
+        trip = self._trip(stmt)
+        outer, self.reductions = (
+            self.reductions,
+            Reductions(self.b, self.values, self.memory, count),
+        )
+        lo = self.values.of(stmt.lo, frame.uniform)
+        short = trip is not None and trip <= stmt.unroll * count
+        if trip is not None and (short or _tiled(stmt, self.plan, lanes)):
+            self._written_out(stmt, frame, lanes, lo, trip)
+        else:
+            self._rolled(stmt, frame, lanes, lo, trip)
+        frame.forget(written(stmt.body))
+        self.reductions.finish(frame.uniform)
+        self.reductions = outer
+
+    def _written_out(self, stmt: For, frame: Frame, lanes: Lanes, lo: Val, trip: int) -> None:
+        if trip <= 0:
+            return
+        key = (stmt.var, lo.text, trip)
+        inner = frame.tiles.get(key)
+        if inner is None:
+            masks: list[Val | None] = [None] * (trip // lanes.count)
+            if trip % lanes.count:
+                masks.append(prefix_mask(trip % lanes.count, lanes.count))
+            inner = self._lanes_frame(frame, lanes, lo, masks)
+            frame.tiles[key] = inner
+        self.block(stmt.body, inner)
+
+    def _lanes_frame(
+        self, frame: Frame, lanes: Lanes, base: Val, masks: Sequence[Val | None]
+    ) -> Frame:
+        """The scopes of the groups that start at `base`."""
+        uniform = Scope(frame.uniform)
+        uniform.keep(lanes.var, base)
+        groups = []
+        for number, mask in enumerate(masks):
+            group = Scope(None, uniform)
+            group.lanes = lanes
+            group.number = number
+            group.mask = mask
+            groups.append(group)
+        return Frame(uniform, groups)
+
+    def _rolled(self, stmt: For, frame: Frame, lanes: Lanes, lo: Val, trip: int | None) -> None:
+        b, span = self.b, stmt.unroll * lanes.count
+        hi = self.values.of(stmt.hi, frame.uniform)
+        if trip is not None:
+            whole = const(trip // span * span, "i64")
+        else:
+            whole = b.binary("and", b.binary("sub", hi, lo), const(-span, "i64"))
+        middle = b.binary("add", lo, whole)
+        frame.forget(written(stmt.body))
+
+        def main(at: Val) -> None:
+            self.block(stmt.body, self._lanes_frame(frame, lanes, at, [None] * stmt.unroll))
+
+        def tail(at: Val) -> None:
+            mask = self._tail_mask(b.binary("sub", hi, at), lanes.count)
+            self.block(stmt.body, self._lanes_frame(frame, lanes, at, [mask]))
+
+        if trip is None or trip >= span:
+            self.b.repeat(lo, middle, span, trip is not None, main)
+        rest = None if trip is None else trip % span
+        if rest is not None and rest <= lanes.count:
+            self._written_out(stmt, frame, lanes, middle, rest)
+        else:
+            self.b.repeat(middle, hi, lanes.count, rest is not None, tail)
+
+    def _tail_mask(self, left: Val, count: int) -> Val:
+        """The lanes below `left`, which is at least 1."""
+        kind = "i32"
+        if count > 32:
+            left = self.b.intrinsic("smin", left, const(count, "i64"))
+            kind = "i8"
+        limit = self.b.splat(self.b.convert("trunc", left, kind), count)
+        return self.b.compare("ult", iota(kind, count), limit)
+
+    # -- the rest
+
+    def check(self, stmt: Check, at: Scope) -> None:
+        """Record the first lane whose index is outside ``0 <= index < extent``."""
+        b = self.b
+        items = [self.values.of(e, at) for e in (stmt.index, stmt.extent)]
+        value, extent = (self.values.fit(i, "i64") for i in items)
+        bad = b.compare("uge", value, extent)
+        if at.mask is not None:
+            bad = b.binary("and", bad, at.mask)
+        failing, after = b.name("bad"), b.name("good")
+        b.branch(b.any(bad), failing, after)
+        b.label(failing)
+        if bad.lanes:
+            word = f"i{bad.lanes}"
+            bits = b.value(f"bitcast {bad.typed} to {word}", word)
+            b.declare(f"llvm.cttz.{word}", [word, "i1"], word)
+            first = b.value(f"call {word} @llvm.cttz.{word}({bits.typed}, i1 true)", word)
+            wide = b.splat(value, bad.lanes) if not value.lanes else value
+            value = b.value(f"extractelement {wide.typed}, {first.typed}", "i64")
+        b.emit(f"call void @fail({self.error.typed}, i64 {stmt.site}, {value.typed})")
+        b.jump(after)
+        b.label(after)
+
+    def transpose(self, stmt: Transpose, frame: Frame) -> None:
+        if frame.groups:
+            raise InvalidIR("a transpose stands inside a vector loop")
+        scope = frame.uniform
+        pointers = []
+        for array, offset in (
+            (stmt.target, stmt.target_offset),
+            (stmt.source, stmt.source_offset),
+        ):
+            for need, at in self.memory.needs(offset, scope):
+                self.values.of(need, at)
+            pointers.append(self.memory.pointer(array, offset, scope, self.values.get))
+        sizes = [self.values.of(e, scope) for e in (stmt.rows, stmt.columns)]
+        rows = stmt.target_row, stmt.source_row
+        transpose.call(self.b, pointers, rows, sizes, stmt.target.dtype.itemsize)
+        frame.forget((stmt.target,))
+
+
+def written(body: Sequence[Stmt]) -> list[Cell]:
+    """The arrays and registers that statements change."""
+    found: dict[Cell, None] = {}
+    for stmt in statements(body):
+        match stmt:
+            case Declare() | Set() | Combine():
+                found[stmt.register] = None
+            case Store() | StoreCombine():
+                found[stmt.array] = None
+            case Transpose():
+                found[stmt.target] = None
+    return list(found)
+
+
+def _used(body: Sequence[Stmt]) -> set[Array | Var]:
+    """The arrays and variables that statements mention."""
+    found: set[Array | Var] = set()
+    for stmt in statements(body):
+        match stmt:
+            case Store() | StoreCombine():
+                found.add(stmt.array)
+            case Transpose():
+                found.update((stmt.target, stmt.source))
+        for node in walk(roots(stmt)):
+            if isinstance(node, Load):
+                found.add(node.array)
+            elif isinstance(node, Var):
+                found.add(node)
+    return found
+
+
+def _tiled(stmt: For, plan: LanePlan, lanes: Lanes) -> bool:
+    """Whether a register is indexed by the loop's variable."""
+    varying = lanes.varying
+    for inner in statements(stmt.body):
+        nodes = [n for n in walk(roots(inner)) if isinstance(n, Peek)]
+        used = [(n.register, n.indices) for n in nodes]
+        if isinstance(inner, Set | Combine):
+            used.append((inner.register, inner.indices))
+        if any(r in plan.tiles and varying.of(at[-1]) for r, at in used):
+            return True
+    return False

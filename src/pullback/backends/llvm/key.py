@@ -1,0 +1,143 @@
+"""A routine's identity: a hash of its structure, stable between processes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pullback.backends.llvm.analysis import Given, roots
+from pullback.ir.dtype import DType
+from pullback.ir.graph import Combiner
+from pullback.ir.nest import (
+    Array,
+    Check,
+    Combine,
+    Declare,
+    For,
+    Guard,
+    Register,
+    Routine,
+    Set,
+    Stmt,
+    Store,
+    StoreCombine,
+    Transpose,
+    Var,
+)
+from pullback.ir.node import Node, walk
+
+
+def digest(*parts: str) -> str:
+    """A hash of several texts, 64 hexadecimal digits."""
+    state = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        data = part.encode()
+        state.update(f"{len(data)}:".encode())
+        state.update(data)
+    return state.hexdigest()
+
+
+@cache
+def source_digest() -> str:
+    """A hash of the emitter itself: other emitters write other code."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return digest(*(f.read_text() for f in files))
+
+
+def routine_key(routine: Routine) -> str:
+    """A text that is equal for routines that compile to the same code. Names do not count."""
+    return _Writer(routine).text()
+
+
+class _Writer:
+    """Numbers everything in order of appearance."""
+
+    def __init__(self, routine: Routine) -> None:
+        self.lines: list[str] = []
+        self.numbers: dict[Any, int] = {}
+        for array in (*routine.arguments, *routine.shared, *routine.scratch):
+            self._name(array, f"{array.dtype} {array.size}")
+        counts = [len(routine.arguments), len(routine.shared), len(routine.scratch)]
+        self.lines.append(f"{counts} {len(routine.sizes)}")
+        for var in (*routine.sizes, routine.task):
+            self._expression(var)
+        for body in (routine.body, routine.finish):
+            self.lines.append("{")
+            self._block(body)
+            self.lines.append("}")
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def _name(self, item: Any, facts: str) -> int:
+        found = self.numbers.get(item)
+        if found is None:
+            found = len(self.numbers)
+            self.numbers[item] = found
+            self.lines.append(f"{found} {facts}")
+        return found
+
+    def _expression(self, root: Node) -> int:
+        for node in walk(root, skip=self.numbers):
+            if isinstance(node, Var):
+                self._name(node, f"var {node.lo} {node.hi}")
+                continue
+            fields = " ".join(self._field(f) for f in node.fields)
+            self._name(node, f"{type(node).__name__} {fields}")
+        return self.numbers[root]
+
+    def _field(self, value: Any) -> str:
+        if isinstance(value, tuple):
+            return f"({' '.join(self._field(v) for v in value)})"
+        if isinstance(value, Node):
+            return f"%{self.numbers[value]}"
+        if isinstance(value, Array | Register):
+            return f"@{self._cell(value)}"
+        if isinstance(value, float):
+            return value.hex()
+        if isinstance(value, int | str | DType):
+            return repr(value)
+        raise TypeError(f"a key cannot name {value!r}")
+
+    def _cell(self, cell: Array | Register) -> int:
+        size: Any = cell.size if isinstance(cell, Array) else cell.shape
+        return self._name(cell, f"{type(cell).__name__} {cell.dtype} {size}")
+
+    def _block(self, body: Sequence[Stmt]) -> None:
+        for stmt in body:
+            numbers = [self._expression(e) for e in roots(stmt)]
+            head = type(stmt).__name__
+            self.lines.append(f"{head} {self._detail(stmt)} {numbers}")
+            if isinstance(stmt, For | Guard):
+                self.lines.append("{")
+                self._block(stmt.body)
+                self.lines.append("}")
+
+    def _detail(self, stmt: Stmt) -> str:
+        match stmt:
+            case For():
+                var = self._expression(stmt.var)
+                return f"{var} {stmt.kind.value} {stmt.step} {stmt.unroll}"
+            case Declare() | Set():
+                return str(self._cell(stmt.register))
+            case Combine():
+                return f"{self._cell(stmt.register)} {self._combiner(stmt.combiner, stmt)}"
+            case Store():
+                return str(self._cell(stmt.array))
+            case StoreCombine():
+                return f"{self._cell(stmt.array)} {self._combiner(stmt.combiner, stmt)}"
+            case Check():
+                return str(stmt.site)
+            case Transpose():
+                cells = self._cell(stmt.target), self._cell(stmt.source)
+                return f"{cells} {stmt.target_row} {stmt.source_row}"
+        return ""
+
+    def _combiner(self, combiner: Combiner, stmt: Combine | StoreCombine) -> str:
+        kind = stmt.value.dtype
+        identity = combiner.identity(kind)
+        join = self._expression(combiner.join(Given(0, kind), Given(1, kind)))
+        return f"{combiner.name} {self._field(identity.value)} {join}"

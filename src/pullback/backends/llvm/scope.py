@@ -1,0 +1,116 @@
+"""Where a value is known: memos that follow blocks, lanes and branches.
+
+A *uniform* scope holds scalars. In a vector loop each vector in flight (a *group*) has a scope of
+its own for values that differ between lanes, whose `uniform` is shared. A *branch* scope is one
+side of an `If`: there memory is touched only under its mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pullback.backends.llvm.analysis import NOTHING, Cell, Varying
+from pullback.backends.llvm.text import Builder, Val
+from pullback.ir.expr import Expr
+from pullback.ir.nest import Var
+
+Key = Expr | tuple[object, ...]
+
+
+class Lanes:
+    """One vector loop in flight: its variable, its lanes, what varies."""
+
+    __slots__ = ("count", "var", "varying")
+
+    def __init__(self, var: Var, count: int, varying: Varying) -> None:
+        self.var = var
+        self.count = count
+        self.varying = varying
+
+
+class Scope:
+    """A memo of expression values, each with the memory and registers it depends on."""
+
+    __slots__ = (
+        "branches", "guarded", "lanes", "mask", "memo", "number", "parent", "plain", "uniform",
+    )  # fmt: skip
+
+    def __init__(self, parent: Scope | None = None, uniform: Scope | None = None) -> None:
+        self.parent = parent
+        self.uniform: Scope = uniform or self
+        self.plain: Scope = self
+        self.memo: dict[Key, tuple[Val, frozenset[Cell]]] = {}
+        self.branches: dict[tuple[Expr, bool], Scope] = {}
+        self.lanes: Lanes | None = parent.lanes if parent else None
+        self.number: int = parent.number if parent else 0
+        self.mask: Val | None = parent.mask if parent else None
+        self.guarded: bool = parent.guarded if parent else False
+
+    def find(self, key: Key) -> Val | None:
+        """The value, if it is known here."""
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope.memo.get(key)
+            if found is not None:
+                return found[0]
+            scope = scope.parent
+        return None
+
+    def keep(self, key: Key, value: Val, reads: frozenset[Cell] = NOTHING) -> Val:
+        """Remember `value` until one of `reads` changes."""
+        self.memo[key] = value, reads
+        return value
+
+    def forget(self, cells: Iterable[Cell]) -> None:
+        """Drop what depends on `cells`, here and in the scopes around."""
+        changed = frozenset(cells)
+        scope: Scope | None = self
+        while scope is not None:
+            gone = [k for k, (_, reads) in scope.memo.items() if reads & changed]
+            for key in gone:
+                del scope.memo[key]
+            scope.branches.clear()
+            scope = scope.parent
+
+    def branch(self, b: Builder, condition: Expr, value: Val, positive: bool) -> Scope:
+        """The scope of one side of an `If`."""
+        found = self.branches.get((condition, positive))
+        if found is not None:
+            return found
+        own = value if positive else b.negate(value)
+        found = Scope(self, None if self.uniform is self else self.uniform)
+        found.plain = self.plain
+        found.guarded = True
+        found.mask = own if self.mask is None else b.binary("and", self.mask, own)
+        self.branches[condition, positive] = found
+        return found
+
+
+class Frame:
+    """The scopes of a block: the uniform one, and one a group inside a vector loop."""
+
+    __slots__ = ("groups", "tiles", "uniform")
+
+    def __init__(self, uniform: Scope, groups: list[Scope] | None = None) -> None:
+        self.uniform = uniform
+        self.groups = groups or []
+        self.tiles: dict[tuple[object, ...], Frame] = {}
+
+    @property
+    def effects(self) -> list[Scope]:
+        """The scopes that each run a statement: every group, else the uniform one."""
+        return self.groups or [self.uniform]
+
+    def inner(self) -> Frame:
+        """The frame of a nested block."""
+        uniform = Scope(self.uniform)
+        return Frame(uniform, [Scope(g, uniform) for g in self.groups])
+
+    def forget(self, cells: Iterable[Cell]) -> None:
+        """Values that depend on `cells` are no longer known."""
+        changed = list(cells)
+        self.uniform.forget(changed)
+        for scope in self.groups:
+            scope.forget(changed)
+        for tile in self.tiles.values():
+            tile.forget(changed)

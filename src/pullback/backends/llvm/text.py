@@ -1,0 +1,369 @@
+"""LLVM IR as text: typed operands, instructions with constant folding, one function at a time.
+
+A `Module` collects declarations and helper functions; a `Builder` writes one function. Lines are
+strings, or lists that are filled later (`slot`), so that code can be placed before a loop
+after the loop's body is known.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+Number = int | float | bool
+Line = str | list[str]
+
+FLOATS = ("float", "double")
+SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}
+BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64}
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """An operand: its text, element type and lanes (0: scalar). `literal`: of a constant."""
+
+    text: str
+    kind: str
+    lanes: int = 0
+    literal: Number | None = None
+
+    @property
+    def type(self) -> str:
+        return vector(self.kind, self.lanes)
+
+    @property
+    def typed(self) -> str:
+        """`type operand`, as an argument of an instruction."""
+        return f"{self.type} {self.text}"
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind in FLOATS
+
+
+def vector(kind: str, lanes: int) -> str:
+    """The type of `lanes` elements, or of one when 0."""
+    return f"<{lanes} x {kind}>" if lanes else kind
+
+
+def mangled(kind: str, lanes: int) -> str:
+    """The type as intrinsic names spell it: v16f32, i64."""
+    short = SUFFIX.get(kind, kind)
+    return f"v{lanes}{short}" if lanes else short
+
+
+def const(value: Number, kind: str, lanes: int = 0) -> Val:
+    """A literal, splat over the lanes."""
+    if kind in FLOATS:
+        value = float(value)
+        word = _float_text(value, kind)
+    elif kind == "i1":
+        value = bool(value)
+        word = "true" if value else "false"
+    else:
+        value = _wrap(int(value), kind)
+        word = str(value)
+    text = word if not lanes else f"splat ({kind} {word})"
+    return Val(text, kind, lanes, value)
+
+
+def _float_text(value: float, kind: str) -> str:
+    if kind == "float" and math.isfinite(value):
+        try:
+            value = struct.unpack("<f", struct.pack("<f", value))[0]
+        except OverflowError:
+            value = math.copysign(math.inf, value)
+    if math.isnan(value):
+        return "0x7FF8000000000000"
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def iota(kind: str, lanes: int, scale: int = 1) -> Val:
+    """``<0, scale, 2 scale, ..>``"""
+    items = ", ".join(f"{kind} {n * scale}" for n in range(lanes))
+    return Val(f"<{items}>", kind, lanes)
+
+
+def prefix_mask(count: int, lanes: int) -> Val:
+    """A constant mask whose first `count` lanes are on."""
+    items = ", ".join(f"i1 {'true' if n < count else 'false'}" for n in range(lanes))
+    return Val(f"<{items}>", "i1", lanes)
+
+
+@dataclass
+class Module:
+    """Declarations and helper functions that several functions share."""
+
+    declares: dict[str, None] = field(default_factory=dict)
+    helpers: dict[str, str] = field(default_factory=dict)
+    functions: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        return "\n".join([*self.declares, *self.helpers.values(), *self.functions]) + "\n"
+
+
+class Builder:
+    """Writes the body of one function."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.lines: list[Line] = []
+        self.allocas: list[str] = []
+        self._count = 0
+        self._splats: list[dict[tuple[str, int], Val]] = [{}]
+
+    # -- lines, names, blocks
+
+    def emit(self, line: str) -> None:
+        self.lines.append(f"  {line}")
+
+    def name(self, stem: str = "t") -> str:
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def value(self, text: str, kind: str, lanes: int = 0) -> Val:
+        """A fresh name for the result of instruction `text`."""
+        name = f"%{self.name()}"
+        self.emit(f"{name} = {text}")
+        return Val(name, kind, lanes)
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def jump(self, label: str) -> None:
+        self.emit(f"br label %{label}")
+
+    def branch(self, condition: Val, yes: str, no: str) -> None:
+        self.emit(f"br i1 {condition.text}, label %{yes}, label %{no}")
+
+    def slot(self) -> list[str]:
+        """A place for lines that are known later."""
+        place: list[str] = []
+        self.lines.append(place)
+        return place
+
+    def alloca(self, kind: str, lanes: int = 0) -> Val:
+        """A variable of the function; promoted to a register by the optimiser."""
+        name = f"%{self.name('r')}"
+        self.allocas.append(f"  {name} = alloca {vector(kind, lanes)}")
+        return Val(name, "ptr")
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """Blocks that do not dominate what follows: splats made inside are forgotten after."""
+        self._splats.append({})
+        yield
+        self._splats.pop()
+
+    def repeat(self, lo: Val, hi: Val, step: int, sure: bool, body: Callable[[Val], None]) -> None:
+        """``for at in lo, lo+step, .. < hi``; `sure`: at least one turn."""
+        before, head = self.name("pre"), self.name("loop")
+        latch, done = self.name("latch"), self.name("done")
+        at, after = f"%{self.name('i')}", f"%{self.name('n')}"
+        self.jump(before)
+        self.label(before)
+        if sure:
+            self.jump(head)
+        else:
+            self.branch(self.compare("slt", lo, hi), head, done)
+        self.label(head)
+        self.emit(f"{at} = phi i64 [{lo.text}, %{before}], [{after}, %{latch}]")
+        with self.region():
+            body(Val(at, "i64"))
+        self.jump(latch)
+        self.label(latch)
+        self.emit(f"{after} = add nsw i64 {at}, {step}")
+        self.branch(self.compare("slt", Val(after, "i64"), hi), head, done)
+        self.label(done)
+
+    def body(self) -> str:
+        """All lines of the function, allocas first."""
+        flat: list[str] = []
+        for line in self.lines:
+            flat.extend([line] if isinstance(line, str) else line)
+        return "\n".join([*self.allocas, *flat])
+
+    # -- lanes
+
+    def splat(self, a: Val, lanes: int) -> Val:
+        """The scalar in every lane."""
+        if a.lanes == lanes:
+            return a
+        if a.literal is not None:
+            return const(a.literal, a.kind, lanes)
+        for known in self._splats:
+            if (found := known.get((a.text, lanes))) is not None:
+                return found
+        wide = vector(a.kind, lanes)
+        one = self.value(f"insertelement {wide} poison, {a.typed}, i64 0", a.kind, lanes)
+        zeros = f"<{lanes} x i32> zeroinitializer"
+        text = f"shufflevector {one.typed}, {wide} poison, {zeros}"
+        found = self.value(text, a.kind, lanes)
+        self._splats[-1][a.text, lanes] = found
+        return found
+
+    def unify(self, *items: Val) -> list[Val]:
+        """All with the lanes of the widest."""
+        lanes = max(i.lanes for i in items)
+        return [self.splat(i, lanes) if i.lanes != lanes else i for i in items]
+
+    def shuffle(self, a: Val, b: Val, picks: Sequence[int]) -> Val:
+        """Lanes of `a` (0..) and `b` (a.lanes..) by number."""
+        order = ", ".join(f"i32 {p}" for p in picks)
+        text = f"shufflevector {a.typed}, {b.typed}, <{len(picks)} x i32> <{order}>"
+        return self.value(text, a.kind, len(picks))
+
+    def reverse(self, a: Val) -> Val:
+        """Lanes in the opposite order."""
+        return self.shuffle(a, a, range(a.lanes - 1, -1, -1))
+
+    # -- arithmetic
+
+    def binary(self, op: str, a: Val, b: Val, flags: str = "") -> Val:
+        """``op a, b``; integer literals are folded."""
+        folded = _fold(op, a, b)
+        if folded is not None:
+            return folded
+        a, b = self.unify(a, b)
+        name = f"{op} {flags}" if flags else op
+        return self.value(f"{name} {a.typed}, {b.text}", a.kind, a.lanes)
+
+    def compare(self, op: str, a: Val, b: Val) -> Val:
+        """``icmp`` or ``fcmp`` by type; integer literals are folded."""
+        if not a.is_float and not a.lanes and not b.lanes:
+            x, y = a.literal, b.literal
+            if x is not None and y is not None and op in _RELATIONS:
+                return const(_RELATIONS[op](x, y), "i1")
+        a, b = self.unify(a, b)
+        word = "fcmp" if a.is_float else "icmp"
+        return self.value(f"{word} {op} {a.typed}, {b.text}", "i1", a.lanes)
+
+    def select(self, condition: Val, yes: Val, no: Val) -> Val:
+        """``condition ? yes : no``; a scalar condition picks all lanes."""
+        if condition.literal is not None:
+            return yes if condition.literal else no
+        if yes == no:
+            return yes
+        lanes = max(condition.lanes, yes.lanes, no.lanes)
+        yes = self.splat(yes, lanes)
+        no = self.splat(no, lanes)
+        return self.value(f"select {condition.typed}, {yes.typed}, {no.typed}", yes.kind, lanes)
+
+    def convert(self, op: str, a: Val, kind: str) -> Val:
+        """A conversion instruction; integer literals are folded."""
+        if a.kind == kind and op != "bitcast":
+            return a
+        if op in ("sext", "zext", "trunc") and a.literal is not None and a.kind != "i1":
+            return const(a.literal, kind, a.lanes)
+        return self.value(f"{op} {a.typed} to {vector(kind, a.lanes)}", kind, a.lanes)
+
+    def negate(self, a: Val) -> Val:
+        """``not a`` of a mask."""
+        return self.binary("xor", a, const(True, "i1"))
+
+    def any(self, mask: Val) -> Val:
+        """Whether a lane is on."""
+        if not mask.lanes:
+            return mask
+        if mask.literal is not None:
+            return const(mask.literal, "i1")
+        word = f"i{mask.lanes}"
+        bits = self.value(f"bitcast {mask.typed} to {word}", word)
+        return self.value(f"icmp ne {bits.typed}, 0", "i1")
+
+    def intrinsic(self, name: str, *args: Val, kind: str = "", flags: str = "") -> Val:
+        """``llvm.name`` mangled by the type of its first argument; all arguments alike."""
+        args = tuple(self.unify(*args))
+        first = args[0]
+        kind = kind or first.kind
+        full = f"llvm.{name}.{mangled(first.kind, first.lanes)}"
+        if kind != first.kind:
+            full = f"llvm.{name}.{mangled(kind, first.lanes)}.{mangled(first.kind, first.lanes)}"
+        result = vector(kind, first.lanes)
+        return self.call(full, args, result, kind, first.lanes, flags)
+
+    def call(
+        self, name: str, args: Sequence[Val], result: str, kind: str, lanes: int, flags: str = ""
+    ) -> Val:
+        """A call of a declared function."""
+        self.declare(name, [a.type for a in args], result)
+        listed = ", ".join(a.typed for a in args)
+        words = f"call {flags} {result}" if flags else f"call {result}"
+        if result == "void":
+            self.emit(f"{words} @{name}({listed})")
+            return Val("", "void")
+        return self.value(f"{words} @{name}({listed})", kind, lanes)
+
+    def declare(self, name: str, args: Sequence[str], result: str) -> None:
+        if name not in self.module.helpers:
+            self.module.declares[f"declare {result} @{name}({', '.join(args)})"] = None
+
+    # -- memory
+
+    def offset(self, pointer: Val, kind: str, index: Val) -> Val:
+        """``&pointer[index]``"""
+        if index.literal == 0:
+            return pointer
+        text = f"getelementptr {kind}, {pointer.typed}, {index.typed}"
+        return self.value(text, "ptr", index.lanes)
+
+    def load(self, pointer: Val, kind: str, lanes: int = 0, align: int = 0, note: str = "") -> Val:
+        tail = f", align {align}" if align else ""
+        return self.value(f"load {vector(kind, lanes)}, {pointer.typed}{tail}{note}", kind, lanes)
+
+    def store(self, value: Val, pointer: Val, align: int = 0) -> None:
+        tail = f", align {align}" if align else ""
+        self.emit(f"store {value.typed}, {pointer.typed}{tail}")
+
+
+_RELATIONS = {
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+    "slt": lambda x, y: x < y,
+    "sle": lambda x, y: x <= y,
+    "sgt": lambda x, y: x > y,
+    "sge": lambda x, y: x >= y,
+}
+
+
+def _wrap(value: int, kind: str) -> int:
+    half = 1 << (BITS[kind] - 1)
+    return (value + half) % (2 * half) - half
+
+
+def _fold(op: str, a: Val, b: Val) -> Val | None:
+    x, y = a.literal, b.literal
+    if a.kind == "i1":
+        return _fold_mask(op, a, b)
+    if a.is_float or op not in ("add", "sub", "mul"):
+        return None
+    lanes = max(a.lanes, b.lanes)
+    if isinstance(x, int) and isinstance(y, int):
+        result = {"add": x + y, "sub": x - y, "mul": x * y}[op]
+        return const(result, a.kind, lanes)
+    unit = 1 if op == "mul" else 0
+    if y == unit and a.lanes == lanes:
+        return a
+    if x == unit and b.lanes == lanes and op != "sub":
+        return b
+    if op == "mul" and (x == 0 or y == 0):
+        return const(0, a.kind, lanes)
+    return None
+
+
+def _fold_mask(op: str, a: Val, b: Val) -> Val | None:
+    for one, other in ((a, b), (b, a)):
+        if one.literal is None or one.lanes > other.lanes:
+            continue
+        if op == "and":
+            return other if one.literal else const(False, "i1", other.lanes)
+        if op == "or":
+            return const(True, "i1", other.lanes) if one.literal else other
+        if op == "xor" and not one.literal:
+            return other
+        if op == "xor" and other.literal is not None:
+            return const(not other.literal, "i1", other.lanes)
+    return None

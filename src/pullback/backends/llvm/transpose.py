@@ -1,0 +1,126 @@
+"""Panel transposes in registers: square blocks through a butterfly of shuffles, masked edges.
+
+``target[c * target_row + r] = source[r * source_row + c]``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pullback.backends.llvm.text import Builder, Module, Val, const, iota, mangled
+
+VECTOR = 64  # bytes of a full row of a block
+SIGNATURE = "ptr noalias %dst, i64 %drow, ptr noalias %src, i64 %srow, i64 %rows, i64 %cols"
+
+
+def call(
+    b: Builder, pointers: Sequence[Val], strides: tuple[int, int], sizes: Sequence[Val], size: int
+) -> None:
+    """Transpose with the helper for elements of `size` bytes."""
+    name = f"transpose{size}"
+    if name not in b.module.helpers:
+        b.module.helpers[name] = ""
+        body = _blocks(b.module, size) if size >= 4 else _elements(b.module, size)
+        attributes = 'noinline nounwind "prefer-vector-width"="512"'
+        head = f"define internal void @{name}({SIGNATURE}) {attributes}"
+        b.module.helpers[name] = f"{head} {{\nentry:\n{body}\n  ret void\n}}"
+    target, source = pointers
+    rows, columns = sizes
+    to = f"{target.typed}, i64 {strides[0]}"
+    fro = f"{source.typed}, i64 {strides[1]}"
+    b.emit(f"call void @{name}({to}, {fro}, {rows.typed}, {columns.typed})")
+
+
+def _argument(name: str, kind: str = "i64") -> Val:
+    return Val(f"%{name}", kind)
+
+
+def _elements(module: Module, size: int) -> str:
+    """One element at a time."""
+    b = Builder(module)
+    kind = f"i{8 * size}"
+    zero = const(0, "i64")
+
+    def row(r: Val) -> None:
+        def column(c: Val) -> None:
+            at = b.binary("add", b.binary("mul", r, _argument("srow")), c)
+            to = b.binary("add", b.binary("mul", c, _argument("drow")), r)
+            value = b.load(b.offset(_argument("src", "ptr"), kind, at), kind)
+            b.store(value, b.offset(_argument("dst", "ptr"), kind, to))
+
+        b.repeat(zero, _argument("cols"), 1, False, column)
+
+    b.repeat(zero, _argument("rows"), 1, False, row)
+    return b.body()
+
+
+def _blocks(module: Module, size: int) -> str:
+    """Square blocks of one vector a row."""
+    b = Builder(module)
+    n = VECTOR // size
+    zero = const(0, "i64")
+
+    def rows(r: Val) -> None:
+        def columns(c: Val) -> None:
+            _block(b, f"i{8 * size}", n, r, c)
+
+        b.repeat(zero, _argument("cols"), n, False, columns)
+
+    b.repeat(zero, _argument("rows"), n, False, rows)
+    return b.body()
+
+
+def _block(b: Builder, kind: str, n: int, r: Val, c: Val) -> None:
+    below = b.binary("sub", _argument("rows"), r)
+    right = b.binary("sub", _argument("cols"), c)
+    row_mask, column_mask = (_first(b, left, n) for left in (below, right))
+    at = b.binary("add", b.binary("mul", r, _argument("srow")), c)
+    pointer = b.offset(_argument("src", "ptr"), kind, at)
+    wide = f"<{n} x {kind}>"
+    load = f"llvm.masked.load.{mangled(kind, n)}.p0"
+    b.declare(load, ["ptr", row_mask.type, wide], wide)
+    lines = []
+    for k in range(n):
+        mask = _enabled(b, k, below, column_mask)
+        args = f"{pointer.typed}, {mask.typed}, {wide} zeroinitializer"
+        lines.append(b.value(f"call {wide} @{load}({args})", kind, n))
+        pointer = b.offset(pointer, kind, _argument("srow"))
+    at = b.binary("add", b.binary("mul", c, _argument("drow")), r)
+    pointer = b.offset(_argument("dst", "ptr"), kind, at)
+    store = f"llvm.masked.store.{mangled(kind, n)}.p0"
+    b.declare(store, [wide, "ptr", row_mask.type], "void")
+    for k, line in enumerate(_transposed(b, lines)):
+        mask = _enabled(b, k, right, row_mask)
+        b.emit(f"call void @{store}({line.typed}, {pointer.typed}, {mask.typed})")
+        pointer = b.offset(pointer, kind, _argument("drow"))
+
+
+def _first(b: Builder, count: Val, n: int) -> Val:
+    """The lanes below `count`."""
+    limit = b.convert("trunc", b.intrinsic("smin", count, const(n, "i64")), "i32")
+    return b.compare("slt", iota("i32", n), b.splat(limit, n))
+
+
+def _enabled(b: Builder, k: int, count: Val, mask: Val) -> Val:
+    """`mask` where ``k < count``, else nothing."""
+    return b.select(b.compare("sgt", count, const(k, "i64")), mask, const(False, "i1", mask.lanes))
+
+
+def _transposed(b: Builder, rows: list[Val]) -> list[Val]:
+    """The columns of a square of `n` vectors, in ``n log2 n`` shuffles.
+
+    Each step swaps the off-diagonal h x h blocks: ``[A B; C D] -> [A C; B D]``.
+    """
+    n = len(rows)
+    h = 1
+    while h < n:
+        for k in range(n):
+            if k & h:
+                continue
+            upper, lower = rows[k], rows[k + h]
+            left = [j if not j & h else n + j - h for j in range(n)]
+            right = [j + h if not j & h else n + j for j in range(n)]
+            rows[k] = b.shuffle(upper, lower, left)
+            rows[k + h] = b.shuffle(upper, lower, right)
+        h *= 2
+    return rows

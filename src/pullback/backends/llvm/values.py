@@ -1,0 +1,248 @@
+"""Scalar expressions -> LLVM values, in lanes where they vary.
+
+Nothing recurses: an explicit stack evaluates children before parents, an `If`'s branches after
+its condition. Index arithmetic whose bounds fit runs in 32-bit lanes.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from pullback.backends.llvm import arith, vmath
+from pullback.backends.llvm.analysis import NOTHING, Facts, Given
+from pullback.backends.llvm.memory import Memory
+from pullback.backends.llvm.scope import Scope
+from pullback.backends.llvm.text import BITS, Builder, Val, const, iota
+from pullback.errors import InvalidIR, UnsupportedError
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Expr
+from pullback.ir.graph import Combiner
+from pullback.ir.nest import Load, Native, Peek, Var
+
+Need = tuple[Expr, Scope]
+
+
+class Values:
+    """Evaluates expressions of one function."""
+
+    def __init__(self, builder: Builder, facts: Facts, memory: Memory) -> None:
+        self.b = builder
+        self.facts = facts
+        self.memory = memory
+        self._given = 0
+
+    def of(self, root: Expr, scope: Scope) -> Val:
+        """The value of `root` in `scope`."""
+        found = self.known(root, scope)
+        if found is not None:
+            return found
+        stack: list[Need] = [(root, scope)]
+        while stack:
+            node, at = stack[-1]
+            at = self.home(node, at)
+            if at.find(node) is not None:
+                stack.pop()
+                continue
+            missing = [n for n in self.needs(node, at) if self.known(*n) is None]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            at.keep(node, self.apply(node, at), self.facts.reads(node))
+        return self.get(root, scope)
+
+    def known(self, e: Expr, scope: Scope) -> Val | None:
+        """The value, if it was computed already."""
+        if isinstance(e, E.Const):
+            return const(e.value, arith.COMPUTE[e.kind.name])
+        return self.home(e, scope).find(e)
+
+    def get(self, e: Expr, scope: Scope) -> Val:
+        """The value, which was computed already."""
+        found = self.known(e, scope)
+        if found is None:
+            raise InvalidIR(f"no value for {e}")
+        return found
+
+    def home(self, e: Expr, scope: Scope) -> Scope:
+        """The widest scope in which `e` may be computed."""
+        loads = self.facts.loads(e)
+        if not loads:
+            scope = scope.plain
+        if scope.lanes is None or self.varies(e, scope):
+            return scope
+        return scope.uniform if not (loads and scope.guarded) else scope
+
+    def varies(self, e: Expr, scope: Scope) -> bool:
+        """Whether the value differs between the lanes of `scope`."""
+        return scope.lanes is not None and scope.lanes.varying.of(e)
+
+    def needs(self, e: Expr, at: Scope) -> list[Need]:
+        """What must be known before `e`, each with its scope."""
+        if isinstance(e, E.If):
+            return self._branches(e, at)
+        if isinstance(e, Load):
+            return self.memory.needs(e.offset, at)
+        if isinstance(e, Peek):
+            return []
+        return [(cast(Expr, c), at) for c in e.children]
+
+    def _branches(self, e: E.If, at: Scope) -> list[Need]:
+        condition = self.known(e.condition, at)
+        if condition is None:
+            return [(e.condition, at)]
+        if condition.literal is not None:
+            return [(e.then if condition.literal else e.otherwise, at)]
+        found = []
+        for side, positive in ((e.then, True), (e.otherwise, False)):
+            inside = at
+            if self.facts.loads(side) and self.known(side, at) is None:
+                inside = at.branch(self.b, e.condition, condition, positive)
+            found.append((side, inside))
+        return found
+
+    def apply(self, e: Expr, at: Scope) -> Val:
+        """The value of `e` once its needs are known."""
+        match e:
+            case Var():
+                return self._variable(e, at)
+            case Load():
+                return self.memory.load(e, at, self.get)
+            case Peek():
+                return self.memory.peek(e.register, e.indices, at)
+            case E.If():
+                return self._select(e, at)
+            case E.Cast():
+                return self._cast(e, at)
+            case E.Exp() | E.Log() | E.Sqrt() | E.Sin():
+                return self._elementary(type(e).__name__.lower(), self.get(e.value, at))
+            case Native():
+                return self._native(e, at)
+            case E.Binary():
+                return self._binary(e, at)
+        raise UnsupportedError(f"{type(e).__name__} is not defined in a loop nest")
+
+    # -- leaves
+
+    def _variable(self, e: Var, at: Scope) -> Val:
+        lanes = at.lanes
+        if lanes is None or e is not lanes.var:
+            raise InvalidIR(f"loop variable {e.name} is used outside its loop")
+        base = at.uniform.find(e)
+        assert base is not None
+        kind = "i32" if self.facts.narrow(e) else "i64"
+        first = self.fit(base, kind)
+        first = self.b.binary("add", first, const(at.number * lanes.count, kind))
+        return self.b.binary("add", iota(kind, lanes.count), self.b.splat(first, lanes.count))
+
+    # -- operations
+
+    def fit(self, a: Val, kind: str) -> Val:
+        """An index in `kind` bits; its bounds are known to fit."""
+        if a.kind == kind:
+            return a
+        return self.b.convert("trunc" if BITS[kind] < BITS[a.kind] else "sext", a, kind)
+
+    def _alike(self, items: list[Val], dtype: DType, narrow: bool) -> list[Val]:
+        """Operands of one type: int64 ones in 32 bits where `narrow` and there are lanes."""
+        if dtype.kind != "i" or dtype.bits != 64:
+            return items
+        lanes = any(i.lanes for i in items)
+        kind = "i32" if lanes and narrow else "i64"
+        return [self.fit(i, kind) for i in items]
+
+    def _binary(self, e: E.Binary, at: Scope) -> Val:
+        dtype = e.left.dtype
+        narrow = self._narrow(e.left) and self._narrow(e.right)
+        if narrow and not e.dtype.is_bool:
+            narrow = self._narrow(e)
+        raw = [self.get(e.left, at), self.get(e.right, at)]
+        a, c = self._alike(raw, dtype, narrow)
+        match e:
+            case E.Add():
+                return arith.add(self.b, a, c, dtype)
+            case E.Mul():
+                return arith.multiply(self.b, a, c, dtype)
+            case E.Div():
+                return self.b.binary("fdiv", a, c)
+            case E.FloorDiv() | E.Mod():
+                positive = dtype.is_integer and self.facts.interval(e.left)[0] >= 0
+                rule = arith.floor_divide if isinstance(e, E.FloorDiv) else arith.modulo
+                return rule(self.b, a, c, dtype, positive)
+            case E.Less():
+                signed = "slt" if dtype.kind == "i" else "ult"
+                return self.b.compare("olt" if dtype.is_float else signed, a, c)
+            case E.Equal():
+                return self.b.compare("oeq" if dtype.is_float else "eq", a, c)
+        return self.b.binary(type(e).__name__.lower(), a, c)
+
+    def _narrow(self, e: Expr) -> bool:
+        return e.dtype.is_integer and self.facts.narrow(e)
+
+    def _select(self, e: E.If, at: Scope) -> Val:
+        condition = self.get(e.condition, at)
+        sides = [self.get(side, inside) for side, inside in self._branches(e, at)]
+        if len(sides) == 1:
+            return sides[0]
+        lanes = condition.lanes or sides[0].lanes or sides[1].lanes
+        narrow = bool(lanes) and self._narrow(e)
+        if e.dtype.is_integer and e.dtype.bits == 64:
+            sides = [self.fit(s, "i32" if narrow else "i64") for s in sides]
+        return self.b.select(condition, sides[0], sides[1])
+
+    def _cast(self, e: E.Cast, at: Scope) -> Val:
+        value = self.get(e.value, at)
+        narrow = bool(value.lanes) and self._narrow(e)
+        return arith.cast(self.b, value, e.value.dtype, e.to, narrow)
+
+    def _elementary(self, name: str, a: Val) -> Val:
+        if name == "sqrt":
+            return self.b.intrinsic("sqrt", a)
+        if name == "exp":
+            return vmath.exp(self.b, a)
+        return vmath.log(self.b, a) if name == "log" else vmath.sin(self.b, a)
+
+    def _native(self, e: Native, at: Scope) -> Val:
+        args = [self.get(a, at) for a in e.args]
+        narrow = all(self._narrow(a) for a in e.args)
+        args = self._alike(args, e.dtype, narrow)
+        match e.name:
+            case "tanh":
+                return vmath.tanh(self.b, args[0])
+            case "erf":
+                return vmath.erf(self.b, args[0])
+            case "sigmoid":
+                return vmath.sigmoid(self.b, args[0])
+            case "maximum" | "minimum":
+                return arith.extremum(self.b, e.name[:3], args[0], args[1], e.dtype)
+            case "abs":
+                return arith.absolute(self.b, args[0], e.dtype)
+            case "floor":
+                return self.b.intrinsic("floor", args[0]) if e.dtype.is_float else args[0]
+            case "fma" if e.dtype.is_float:
+                return self.b.intrinsic("fma", *args)
+        raise UnsupportedError(f"native function {e.name} of {e.dtype}")
+
+    # -- combiners
+
+    def join(self, combiner: Combiner, a: Val, c: Val, dtype: DType, at: Scope) -> Val:
+        """``join(a, c)`` of two values at hand."""
+        match combiner.name:
+            case "sum":
+                return arith.add(self.b, a, c, dtype)
+            case "prod":
+                return arith.multiply(self.b, a, c, dtype)
+            case "max" | "min":
+                return arith.extremum(self.b, combiner.name, a, c, dtype)
+            case "any":
+                return self.b.binary("or", a, c)
+            case "all":
+                return self.b.binary("and", a, c)
+        a, c = self.b.unify(a, c)
+        self._given += 2
+        left, right = Given(self._given, dtype), Given(self._given + 1, dtype)
+        inside = Scope()
+        inside.keep(left, a, NOTHING)
+        inside.keep(right, c, NOTHING)
+        return self.of(combiner.join(left, right), inside)

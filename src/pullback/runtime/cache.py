@@ -1,0 +1,172 @@
+"""The on-disk cache of compiled objects.
+
+An entry is one file: a magic number, a keyed hash of its name and content, the content. The key is
+random, made once per user, and readable only by them. What fails the check is never loaded: it
+is removed and built again. Entries appear by renaming, so processes may share a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pullback.errors import CacheError
+
+MAGIC = b"pullback-1\n"
+TAG = 32  # bytes of the keyed hash
+SECRET = "secret"
+SUFFIX = ".obj"
+NAME = re.compile(r"[0-9a-f]{16,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One cached object: size in bytes, age in seconds."""
+
+    key: str
+    bytes: int
+    age: float
+
+
+class ObjectCache:
+    """Objects by key in a private folder.
+
+    Raises: CacheError where the folder cannot be made private.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _require_private(folder)
+            self._secret = _secret(folder / SECRET)
+        except OSError as error:
+            raise CacheError(
+                f"cannot use the cache folder {folder}: {error.strerror}",
+                help="set PULLBACK_CACHE to a folder of your own, or to off",
+            ) from error
+
+    def get(self, key: str) -> bytes | None:
+        """The object under `key`; None where it is absent or was altered (then it is removed)."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        content = self._open(key, data)
+        if content is None:
+            path.unlink(missing_ok=True)
+        return content
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an object. A full or read-only disk is no error: it is built again next time."""
+        path = self._path(key)
+        try:
+            handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
+        except OSError:
+            return
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(MAGIC + self._tag(key, data) + data)
+            os.replace(name, path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+
+    def entries(self) -> list[Entry]:
+        """Every entry, by key."""
+        now = time.time()
+        found = []
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            try:
+                facts = path.stat()
+            except FileNotFoundError:
+                continue
+            found.append(Entry(path.stem, facts.st_size, max(0.0, now - facts.st_mtime)))
+        return found
+
+    def clear(self) -> int:
+        """Remove every entry, and what interrupted writers left; how many entries went."""
+        count = 0
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            path.unlink(missing_ok=True)
+            count += 1
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+        return count
+
+    def verify(self) -> list[str]:
+        """The keys of entries that fail the check; they are left in place."""
+        bad = []
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            if self._open(path.stem, data) is None:
+                bad.append(path.stem)
+        return bad
+
+    def _path(self, key: str) -> Path:
+        if not NAME.fullmatch(key):
+            raise CacheError(f"{key!r} is not a cache key")
+        return self.folder / f"{key}{SUFFIX}"
+
+    def _tag(self, key: str, content: bytes) -> bytes:
+        state = hashlib.blake2b(key=self._secret, digest_size=TAG)
+        state.update(f"{len(key)}:{key}".encode())
+        state.update(content)
+        return state.digest()
+
+    def _open(self, key: str, data: bytes) -> bytes | None:
+        head = len(MAGIC) + TAG
+        if len(data) < head or not data.startswith(MAGIC):
+            return None
+        content = data[head:]
+        good = hmac.compare_digest(data[len(MAGIC) : head], self._tag(key, content))
+        return content if good else None
+
+
+def _require_private(folder: Path) -> None:
+    facts = folder.stat()
+    if facts.st_uid != os.getuid():
+        raise CacheError(
+            f"the cache folder {folder} belongs to another user",
+            help="set PULLBACK_CACHE to a folder of your own",
+        )
+    if facts.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def _secret(path: Path) -> bytes:
+    """The user's key; made by whichever process comes first."""
+    for _ in range(2):
+        try:
+            found = path.read_bytes()
+        except FileNotFoundError:
+            found = b""
+        if len(found) == TAG and not path.stat().st_mode & 0o077:
+            return found
+        _make_secret(path, replace=bool(found))
+    return path.read_bytes()
+
+
+def _make_secret(path: Path, replace: bool) -> None:
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(secrets.token_bytes(TAG))
+    if replace:
+        os.replace(name, path)
+        return
+    try:
+        os.link(name, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(name)

@@ -11,7 +11,7 @@ from pullback.ir.graph import Value, Variable
 from pullback.ir.nest import Check, Load, Peek, Register, Stmt
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Context, Home
-from pullback.lower.natives import native
+from pullback.lower.natives import with_natives
 from pullback.schedule.linear import linear
 
 
@@ -29,6 +29,7 @@ class Translator:
 
     def __call__(self, root: Expr) -> Expr:
         """`root` over loop variables. Data indices are checked and clamped."""
+        root = with_natives(root)
         reached = _reached(root) if _has_data_index(root) else {}
         memo: dict[Node, Node] = {}
         for node in walk(root):
@@ -48,8 +49,6 @@ class Translator:
                 return self.axes[number]
             case Size(dim):
                 return self.context.sizes[dim]
-            case Expr():
-                return native(node)
         return node
 
     def _read(self, old: Take, new: Take, reached: dict[Node, Expr | None]) -> Expr:

@@ -127,14 +127,16 @@ def _agrees(problem: Problem, edge: Edge, maker: Class, reader: Class) -> bool:
 def _never_agrees(problem: Problem, edge: Edge) -> bool:
     """Whether a read inside a tile is never safe, whatever the outer axes.
 
-    An accumulating write is whole only after its launch; an overwrite could meet a map that reads
-    another element.
+    An accumulating write is whole only after its launch. A map over the same box as an overwrite
+    may share its loop, so it must read the very element.
     """
+    maker = problem.definition(edge.maker)
     if isinstance(problem.form(edge.maker), Accumulate):
         return True
     if not edge.overwrites or not problem.is_map(edge.stage):
         return False
-    return not is_identity(edge.bind, problem.definition(edge.maker).shape)
+    same_box = problem.definition(edge.stage).extents == maker.extents
+    return same_box and not is_identity(edge.bind, maker.shape)
 
 
 def merge(problem: Problem, a: Group, b: Group, why: list[Edge] | None = None) -> Group | None:

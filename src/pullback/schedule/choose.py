@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Dim, upper
-from pullback.ir.graph import Map, Value
+from pullback.ir.expr import Dim, Take, upper
+from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.target import Target
 from pullback.schedule.contraction import dotted
@@ -105,6 +105,27 @@ def tile_shape(stage: Stage, tile: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
+def touched_bytes(kernel: Kernel, tile: tuple[int, ...]) -> int:
+    """Bytes of variables that change from tile to tile, for one tile, each variable once."""
+    found: dict[Variable, int] = {}
+    for stage in kernel.stages:
+        bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+        extents = [tile[bound[n]] if n in bound else upper(e) for n, e in enumerate(stage.extents)]
+        reads = [(t.source, frozenset().union(*(i.axes for i in t.indices))) for t in takes(stage)]
+        if stage.store is not None:
+            reads.append((stage.store, frozenset(range(len(stage.shape)))))
+        for source, axes in reads:
+            if isinstance(source, Variable) and not axes.isdisjoint(bound):
+                count = prod(extents[a] for a in axes)
+                found[source] = max(found.get(source, 0), count * source.dtype.itemsize)
+    return sum(found.values())
+
+
+def takes(stage: Stage) -> tuple[Take, ...]:
+    """The reads of a stage that have indices."""
+    return tuple(t for t in stage_reads(stage) if t.indices)
+
+
 def budget(kernel: Kernel, body: Iterable[Step], target: Target) -> int:
     """Bytes of scratch a task may use: more where a contraction reads an earlier stage."""
     inner = {s.target for s in kernel.stages}
@@ -112,6 +133,8 @@ def budget(kernel: Kernel, body: Iterable[Step], target: Target) -> int:
         reads = [t for n in step.stages for t in stage_reads(kernel.stages[n])]
         if step.product is not None and any(t.source in inner for t in reads):
             return target.l2 // 4
+    if any(step.product is not None for step in body):
+        return 2 * target.scratch
     return target.scratch
 
 
@@ -124,6 +147,7 @@ def choose_tile(
 ) -> tuple[int, ...]:
     """Tile extents: inner axes first, as wide as scratch and the number of tasks allow."""
     limit = budget(kernel, body, target)
+    revisits = len(body) > 1 and all(step.product is None for step in body)
     extents = [upper(e) for e in kernel.outer]
     tile = [1] * len(extents)
     for axis in reversed(range(len(extents))):
@@ -135,7 +159,8 @@ def choose_tile(
         def used(extent: int, axis: int = axis) -> int:
             trial = (*tile[:axis], extent, *tile[axis + 1 :])
             slots, _ = assign_slots(kernel, body, (), homes, trial)
-            return sum(s.bytes for s in slots)
+            again = touched_bytes(kernel, trial) if revisits else 0
+            return again + sum(s.bytes for s in slots)
 
         tile[axis] = round_tile(_widest(most, limit, used), kernel.outer[axis])
         if tile[axis] < extents[axis]:

@@ -105,20 +105,24 @@ def tile_shape(stage: Stage, tile: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
-def touched_bytes(kernel: Kernel, tile: tuple[int, ...]) -> int:
-    """Bytes of variables that change from tile to tile, for one tile, each variable once."""
-    found: dict[Variable, int] = {}
-    for stage in kernel.stages:
-        bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
-        extents = [tile[bound[n]] if n in bound else upper(e) for n, e in enumerate(stage.extents)]
-        reads = [(t.source, frozenset().union(*(i.axes for i in t.indices))) for t in takes(stage)]
-        if stage.store is not None:
-            reads.append((stage.store, frozenset(range(len(stage.shape)))))
-        for source, axes in reads:
-            if isinstance(source, Variable) and not axes.isdisjoint(bound):
-                count = prod(extents[a] for a in axes)
-                found[source] = max(found.get(source, 0), count * source.dtype.itemsize)
-    return sum(found.values())
+def revisited_bytes(kernel: Kernel, body: Iterable[Step], tile: tuple[int, ...]) -> int:
+    """Bytes of variables that change from tile to tile and are read by several steps of a tile."""
+    sizes: dict[Variable, int] = {}
+    users: dict[Variable, set[int]] = {}
+    for number, step in enumerate(body):
+        for stage in (kernel.stages[n] for n in step.stages):
+            bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+            extents = [upper(e) for e in stage.extents]
+            for axis, outer in bound.items():
+                extents[axis] = tile[outer]
+            for take in takes(stage):
+                axes = frozenset[int]().union(*(i.axes for i in take.indices))
+                if not isinstance(take.source, Variable) or axes.isdisjoint(bound):
+                    continue
+                size = prod(extents[a] for a in axes) * take.source.dtype.itemsize
+                sizes[take.source] = max(sizes.get(take.source, 0), size)
+                users.setdefault(take.source, set()).add(number)
+    return sum(size for source, size in sizes.items() if len(users[source]) > 1)
 
 
 def takes(stage: Stage) -> tuple[Take, ...]:
@@ -159,7 +163,7 @@ def choose_tile(
         def used(extent: int, axis: int = axis) -> int:
             trial = (*tile[:axis], extent, *tile[axis + 1 :])
             slots, _ = assign_slots(kernel, body, (), homes, trial)
-            again = touched_bytes(kernel, trial) if revisits else 0
+            again = revisited_bytes(kernel, body, trial) if revisits else 0
             return again + sum(s.bytes for s in slots)
 
         tile[axis] = round_tile(_widest(most, limit, used), kernel.outer[axis])
@@ -177,7 +181,7 @@ def _widest(most: int, limit: int, used: Callable[[int], int]) -> int:
 
 
 def round_tile(most: int, extent: int | Dim) -> int:
-    """A tile extent up to `most`: all, or a divisor (of eight rows, if any), or eights.
+    """A tile extent up to `most`: all, or a divisor (of whole vectors, if any).
 
     Example: ``most=20, extent=64 -> 16``
     """
@@ -186,10 +190,14 @@ def round_tile(most: int, extent: int | Dim) -> int:
         return size
     if isinstance(extent, int):
         divisors = [d for d in range(max(1, -(-most // 2)), most + 1) if size % d == 0]
-        eights = [d for d in divisors if d % 8 == 0]
-        if eights or divisors:
-            return max(eights or divisors)
-    return most // 8 * 8 if most >= 8 else most
+        for step in (16, 8, 1):
+            even = [d for d in divisors if d % step == 0]
+            if even:
+                return max(even)
+    for step in (16, 8):
+        if most >= step:
+            return most // step * step
+    return most
 
 
 def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> Step:

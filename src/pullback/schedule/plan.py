@@ -74,13 +74,18 @@ def plan(
     kernels: Sequence[Kernel],
     temporaries: Collection[Variable],
     needs: Mapping[Kernel, Needs] | None = None,
+    lives: Mapping[Variable, tuple[int, int]] | None = None,
 ) -> Plan:
     """Place `temporaries` and the working memory of `kernels`, launched in order.
+
+    `lives`: first and last launch of temporaries for which loops or feeds decide that.
 
     Raises: InvalidIR for a temporary that is read before it is written.
     """
     needs = needs or {}
-    buffers = _temporaries(kernels, temporaries) + _working(kernels, needs)
+    known = [_buffer(v, first, last) for v, (first, last) in (lives or {}).items()]
+    rest = [v for v in temporaries if v not in (lives or {})]
+    buffers = known + _temporaries(kernels, rest) + _working(kernels, needs)
     orders = ORDERS[:1] if len(buffers) > MANY_BUFFERS else ORDERS
     placements = [place(sorted(buffers, key=order)) for order in orders]
     best = min(placements, key=lambda found: _top(found))

@@ -24,7 +24,7 @@ from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, va
 from pullback.ir.program import Compute, Program
 from pullback.pipeline import Executable, compile_program
 from pullback.tensor.recording import Recording, above, redirect
-from pullback.tensor.structure import structure_key
+from pullback.simplify.graph import structure_key
 
 Array = np.ndarray[Any, Any]
 

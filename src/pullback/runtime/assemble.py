@@ -1,0 +1,275 @@
+"""A fused program as the machine's flat code: one image of 8-byte words.
+
+Every address that depends on where the image or a variable's memory lies is a patch, applied once
+for the arena and again for the state variables of each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from pullback.errors import InvalidIR
+from pullback.ir.expr import upper
+from pullback.ir.graph import Variable
+from pullback.ir.kernel import Kernel
+from pullback.ir.nest import Array as NestArray
+from pullback.ir.program import Block, Branch, Feed, Item, Launch, Loop, Receive
+from pullback.runtime.native import Op
+from pullback.runtime.rings import Calls, Ring
+from pullback.runtime.system import Array, address
+from pullback.schedule.plan import Plan
+
+WIDTH = 8  # words of an instruction
+FOREVER = 1 << 40  # a loop of more steps than this is ended by something else
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Unit:
+    """A compiled routine: addresses of its code, and what its block and working memory hold.
+
+    `sizes` names the symbolic extents that are passed; `sites` describes its index checks.
+    """
+
+    body: int
+    finish: int
+    tasks: int
+    shared: tuple[int, ...]
+    scratch: int
+    sizes: tuple[str, ...]
+    sites: tuple[str, ...]
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum(_round(s) for s in self.shared)
+
+
+def bytes_of(array: NestArray) -> int:
+    """Size of a routine's array, bytes."""
+    return array.size * array.dtype.itemsize
+
+
+def scratch_size(arrays: Sequence[NestArray]) -> int:
+    """Size of one thread's scratch, bytes: each array at a multiple of 64."""
+    return sum(_round(bytes_of(a)) for a in arrays)
+
+
+def _round(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+@dataclass(eq=False, slots=True)
+class Image:
+    """The words, and what must still be added to them."""
+
+    words: Array
+    patches: dict[Variable, list[int]]
+    sizes: dict[str, list[int]]
+    errors: list[int]
+    rings: list[Ring]
+    producers: list[tuple[list[Ring], Calls]]
+    launches: dict[int, Launch]
+
+
+@dataclass(slots=True)
+class _Assembler:
+    """Code and data are collected apart; data addresses are relative until both are known."""
+
+    units: Mapping[Kernel, Unit]
+    plan: Plan
+    arena: int
+    code: list[int] = field(default_factory=list)
+    data: list[int] = field(default_factory=list)
+    inner: list[tuple[int, int]] = field(default_factory=list)  # code word -> data word
+    patches: list[tuple[bool, int, Variable]] = field(default_factory=list)
+    sizes: list[tuple[int, str]] = field(default_factory=list)
+    errors: list[int] = field(default_factory=list)
+    rings: list[Ring] = field(default_factory=list)
+    producers: list[tuple[list[Ring], Calls]] = field(default_factory=list)
+    launches: dict[int, Launch] = field(default_factory=dict)
+    order: int = 0
+
+    @property
+    def here(self) -> int:
+        """The place of the next instruction."""
+        return len(self.code) // WIDTH
+
+    def emit(self, op: Op, *operands: int) -> int:
+        """Append an instruction; its place."""
+        place = self.here
+        self.code.extend([int(op), *operands, *[0] * (WIDTH - 1 - len(operands))])
+        return place
+
+    def later(self, place: int, operand: int, value: int) -> None:
+        """Fill in an operand."""
+        self.code[place * WIDTH + 1 + operand] = value
+
+    def point(self, place: int, operand: int, variable: Variable) -> None:
+        """An operand is the address of `variable`."""
+        self.patches.append((True, place * WIDTH + 1 + operand, variable))
+
+    def reserve(self, words: Sequence[int]) -> int:
+        """Append data; its place."""
+        place = len(self.data)
+        self.data.extend(words)
+        return place
+
+    def relative(self, place: int, operand: int, data: int) -> None:
+        """An operand is the address of data word `data`."""
+        self.inner.append((place * WIDTH + 1 + operand, data))
+
+    def block(self, block: Block, loops: tuple[Loop, ...], exits: list[int], known: bool) -> None:
+        feeds: list[Feed] = []
+        for item in block:
+            if isinstance(item, Feed):
+                feeds.append(item)
+                continue
+            self.feeds(feeds, loops, exits, known)
+            feeds = []
+            self.item(item, loops, exits, known)
+        self.feeds(feeds, loops, exits, known)
+
+    def item(self, item: Item, loops: tuple[Loop, ...], exits: list[int], known: bool) -> None:
+        if isinstance(item, Launch):
+            self.launch(item)
+        elif isinstance(item, Loop):
+            self.loop(item, loops, known)
+        elif isinstance(item, Branch):
+            self.branch(item, loops, exits)
+        elif isinstance(item, Receive):
+            ring = self.ring(item)
+            self.emit(Op.RECEIVE, address(ring.words))
+        else:
+            raise InvalidIR(f"{type(item).__name__} in a fused program")
+
+    def launch(self, item: Launch) -> None:
+        kernel = item.kernel
+        unit = self.units[kernel]
+        number = self.order
+        self.order += 1
+        arguments = kernel.arguments
+        start = self.reserve([self.arena + self.plan.scratch[number], self.plan.stride[number]])
+        for variable in arguments:
+            self.patches.append((False, self.reserve([0]), variable))
+        offset = self.arena + self.plan.shared[number]
+        for size in unit.shared:
+            self.reserve([offset])
+            offset += _round(size)
+        for name in unit.sizes:
+            self.sizes.append((self.reserve([0]), name))
+        self.errors.append(self.reserve([0]))
+        moved = sum(map(_bytes, kernel.reads)) + sum(map(_bytes, kernel.writes))
+        checks = int(bool(unit.sites))
+        place = self.emit(Op.LAUNCH, unit.body, 0, unit.tasks, unit.finish, moved, checks)
+        self.relative(place, 1, start + 2)
+        self.launches[place] = item
+
+    def loop(self, loop: Loop, loops: tuple[Loop, ...], known: bool) -> None:
+        slot = self.reserve([0, 0])
+        begin = self.emit(Op.SET, 0, 0)
+        self.relative(begin, 0, slot)
+        top = self.here
+        exits: list[int] = []
+        if loop.condition is not None:
+            test = self.emit(Op.BRANCH, 0, 0)
+            self.point(test, 0, loop.condition)
+            exits.append(test * WIDTH + 2)
+        test = self.emit(Op.TEST, 0, loop.count, 0, 0, loop.start, loop.step)
+        self.relative(test, 0, slot)
+        exits.append(test * WIDTH + 3)
+        if loop.counter is None:
+            self.relative(test, 3, slot + 1)
+        else:
+            self.point(test, 3, loop.counter)
+        if _boundary(loop, loops):
+            self.emit(Op.STEP)
+        settled = loop.condition is None and loop.count < FOREVER
+        self.block(loop.body, (*loops, loop), exits, known and settled)
+        self.emit(Op.JUMP, top)
+        for word in exits:
+            self.code[word] = self.here
+
+    def branch(self, item: Branch, loops: tuple[Loop, ...], exits: list[int]) -> None:
+        test = self.emit(Op.BRANCH, 0, 0)
+        self.point(test, 0, item.predicate)
+        self.block(item.then, loops, exits, False)
+        skip = self.emit(Op.JUMP, 0)
+        self.later(test, 1, self.here)
+        self.block(item.otherwise, loops, exits, False)
+        self.later(skip, 0, self.here)
+
+    def ring(self, item: Feed | Receive) -> Ring:
+        ring = Ring(item, len(self.rings))
+        self.rings.append(ring)
+        return ring
+
+    def feeds(
+        self, feeds: list[Feed], loops: tuple[Loop, ...], exits: list[int], known: bool
+    ) -> None:
+        """Feeds in a row share a producer; a stop between them would tear a step."""
+        if not feeds:
+            return
+        rings = [self.ring(f) for f in feeds]
+        outer = loops[:-1]
+        fed = any(isinstance(i, Feed) for loop in outer for i in loop.body)
+        steps = loops[-1].count if loops else 1
+        rounds = prod(loop.count for loop in outer)
+        self.producers.append((rings, Calls(rounds, steps, known and not fed)))
+        for number, ring in enumerate(rings):
+            first = int(number == 0 and bool(loops) and loops[-1].body[0] is feeds[0])
+            place = self.emit(Op.FEED, address(ring.words), 0, first)
+            exits.append(place * WIDTH + 2)
+
+    def image(self) -> Image:
+        """Code, then data."""
+        end = self.emit(Op.END)
+        size = len(self.code)
+        words = np.array(self.code + self.data, np.int64)
+        base = address(words)
+        for code, data in self.inner:
+            words[code] = base + 8 * (size + data)
+        patches: dict[Variable, list[int]] = {}
+        for in_code, place, variable in self.patches:
+            patches.setdefault(variable, []).append(place if in_code else size + place)
+        sizes: dict[str, list[int]] = {}
+        for place, name in self.sizes:
+            sizes.setdefault(name, []).append(size + place)
+        errors = [size + place for place in self.errors]
+        launches = {place: item for place, item in self.launches.items() if place < end}
+        return Image(words, patches, sizes, errors, self.rings, self.producers, launches)
+
+
+def _bytes(variable: Variable) -> int:
+    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
+
+
+def _talks(loop: Loop) -> bool:
+    return any(isinstance(i, Feed | Receive) for i in loop.body)
+
+
+def _any_talks(block: Block) -> bool:
+    for item in block:
+        if isinstance(item, Loop) and (_talks(item) or _any_talks(item.body)):
+            return True
+        if isinstance(item, Branch) and (_any_talks(item.then) or _any_talks(item.otherwise)):
+            return True
+    return False
+
+
+def _boundary(loop: Loop, outer: tuple[Loop, ...]) -> bool:
+    """Whether an iteration is a step of the user's: it feeds or hands out, or is outermost."""
+    return _talks(loop) or (not outer and not _any_talks(loop.body))
+
+
+def assemble(block: Block, units: Mapping[Kernel, Unit], plan: Plan, arena: int) -> Image:
+    """The code of a fused program whose temporaries lie at `arena` as `plan` says."""
+    assembler = _Assembler(units, plan, arena)
+    top: list[int] = []
+    assembler.block(block, (), top, True)
+    end = assembler.here
+    for word in top:
+        assembler.code[word] = end
+    return assembler.image()

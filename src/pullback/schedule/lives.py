@@ -1,0 +1,118 @@
+"""Lifetimes of a program's own variables, in launches, loops and branches included.
+
+``x = ..; loop { y = x; z = y }  ->  x lives through the loop, y from its write to its last read``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from pullback.errors import InvalidIR
+from pullback.ir.graph import Variable
+from pullback.ir.kernel import Kernel
+from pullback.ir.program import Block, Branch, Feed, Item, Launch, Loop, Receive
+
+Span = tuple[int, int]
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Touch:
+    place: int
+    path: Path
+    writes: bool
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Launches in program order; who touches what, when, inside which loops."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    touches: dict[Variable, list[_Touch]] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+
+    def touch(self, variables: Iterable[Variable], place: int, path: Path, writes: bool) -> None:
+        for variable in variables:
+            self.touches.setdefault(variable, []).append(_Touch(place, path, writes))
+
+    def block(self, block: Block, path: Path) -> None:
+        for item in block:
+            self.item(item, path)
+
+    def item(self, item: Item, path: Path) -> None:
+        place = len(self.kernels)
+        if isinstance(item, Launch):
+            self.touch(item.kernel.reads, place, path, False)
+            self.touch(item.kernel.writes, place, path, True)
+            self.kernels.append(item.kernel)
+        elif isinstance(item, Feed):
+            self.touch(item.targets, place, path, True)
+        elif isinstance(item, Receive):
+            self.touch(item.sources, max(0, place - 1), path, False)
+        elif isinstance(item, Loop):
+            self.loop(item, path)
+        elif isinstance(item, Branch):
+            self.touch([item.predicate], max(0, place - 1), path, False)
+            self.inside([item.then], path)
+            self.inside([item.otherwise], path)
+        else:
+            raise InvalidIR("lifetimes are for fused programs")
+
+    def loop(self, loop: Loop, path: Path) -> None:
+        if loop.counter is not None:
+            self.touch([loop.counter], len(self.kernels), path, True)
+        inner = self.inside([loop.body], path)
+        first, last = self.spans[inner[-1]]
+        if loop.counter is not None:
+            self.touch([loop.counter], last, path, False)
+        if loop.condition is not None:
+            self.touch([loop.condition], first, inner, False)
+
+    def inside(self, blocks: list[Block], path: Path) -> Path:
+        """Walk blocks that may run any number of times; the path that was given to them."""
+        inner = (*path, len(self.spans))
+        self.spans.append((0, 0))
+        first = len(self.kernels)
+        for block in blocks:
+            self.block(block, inner)
+        self.spans[inner[-1]] = (first, max(first, len(self.kernels) - 1))
+        return inner
+
+    def life(self, variable: Variable) -> Span:
+        touches = self.touches[variable]
+        if not any(t.writes for t in touches):
+            raise InvalidIR(f"plan: {variable} is read but never written")
+        common = _common([t.path for t in touches])
+        spans = [(t.place, t.place) for t in touches]
+        deeper = [t.path[len(common)] for t in touches if len(t.path) > len(common)]
+        spans.extend(self.spans[d] for d in deeper)
+        opening = touches[0]
+        if common and (not opening.writes or opening.path != common):
+            spans.append(self.spans[common[-1]])
+        return min(s[0] for s in spans), max(s[1] for s in spans)
+
+
+def _common(paths: list[Path]) -> Path:
+    shortest = min(paths, key=len)
+    for length in range(len(shortest), -1, -1):
+        if all(p[:length] == shortest[:length] for p in paths):
+            return shortest[:length]
+    return ()
+
+
+def lives(block: Block, state: Collection[Variable]) -> tuple[list[Kernel], dict[Variable, Span]]:
+    """The launches of a fused program in order, and first and last launch of its own variables.
+
+    Raises: InvalidIR for a variable that nobody writes.
+    """
+    walk = _Walk()
+    walk.block(block, ())
+    kept = set(state)
+    last = max(0, len(walk.kernels) - 1)
+    found: dict[Variable, Span] = {}
+    for variable in walk.touches:
+        if variable not in kept:
+            low, high = walk.life(variable)
+            found[variable] = (min(low, last), min(high, last))
+    return walk.kernels, found

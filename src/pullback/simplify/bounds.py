@@ -28,6 +28,7 @@ class Intervals:
         self.facts = tuple(facts)
         self.known: dict[Node, Interval] = {}
         self.forms: dict[Expr, Affine] = {}
+        self.plain: Intervals = Intervals() if self.facts else self
 
     def of(self, e: Expr) -> Interval:
         """Smallest and largest value, both included, of an integer or boolean expression."""
@@ -49,7 +50,8 @@ class Intervals:
         """The interval of a linear form over exact integers, facts not used."""
         lo = hi = form.const
         for e, coefficient in form.terms:
-            a, b = self.known[e] if e in self.known else self.of(e)
+            # Facts about an atom met before its turn may lead back to it: use none.
+            a, b = self.known[e] if e in self.known else self.plain.of(e)
             if coefficient < 0:
                 a, b = b, a
             lo, hi = lo + coefficient * a, hi + coefficient * b

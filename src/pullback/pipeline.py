@@ -1,52 +1,123 @@
-"""The passes, in order, on one screen."""
+"""The passes, in order, on one screen.
+
+Program -> (each `Compute`) simplify -> fuse -> schedule -> lower -> native code -> plan -> machine
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-import numpy as np
-
+from pullback.backends.llvm.jit import Code, CompileStats, compile_routines, host_target
 from pullback.backends.reference.definitions import evaluate
 from pullback.config import Options
 from pullback.errors import UnsupportedError
+from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Program
-from pullback.runtime.interpret import Interpreter
-
-Array = np.ndarray[Any, Any]
-
-
-class Executable:
-    """A compiled program."""
-
-    def __init__(self, program: Program, options: Options) -> None:
-        self.program = program
-        self.options = options
-        self.launches = 0
-
-    def run(self, bindings: Mapping[Variable, Array]) -> None:
-        """Run it on `bindings`: an array for each state variable, updated in place."""
-        interpreter = Interpreter(dict(bindings), _compute, _launch)
-        try:
-            interpreter.run(self.program.body)
-        finally:
-            self.launches = interpreter.launches
-            for variable, array in bindings.items():
-                result = interpreter.values[variable]
-                if result is not array:
-                    array[...] = result
-
-
-def _compute(graph: Graph, values: dict[Variable, Array]) -> dict[Variable, Array]:
-    return evaluate(graph, {v: values[v] for v in graph.inputs})
-
-
-def _launch(kernel: Kernel, values: dict[Variable, Array]) -> dict[Variable, Array]:
-    raise UnsupportedError(f"kernel {kernel.name} in the definitions' interpreter")
+from pullback.ir.nest import Routine
+from pullback.ir.program import Block, Branch, Compute, Item, Launch, Loop, Program
+from pullback.ir.structure import Key, kernel_key
+from pullback.ir.target import Target
+from pullback.lower.kernel import lower
+from pullback.runtime.assemble import Unit, assemble
+from pullback.runtime.cache import ObjectCache
+from pullback.runtime.executable import Array, Executable, Interpreted
+from pullback.runtime.machine import Machine
+from pullback.runtime.system import address, memory
+from pullback.schedule.choose import choose
+from pullback.schedule.lives import lives
+from pullback.schedule.plan import Needs, plan
+from pullback.simplify.graph import simplify_graph
 
 
 def compile_program(program: Program, options: Options) -> Executable:
-    """Program -> Executable."""
-    return Executable(program, options)
+    """A program ready to run.
+
+    Raises: UnsupportedError for a backend that does not exist.
+    """
+    if options.backend == "reference":
+        return Executable(program, program.body, options, _interpreted(program.body))
+    if options.backend != "llvm":
+        raise UnsupportedError(f"no backend {options.backend!r}", help="use llvm or reference")
+    target = host_target(options.threads)
+    fused = _each(program.body, lambda graph: fuse_graph(graph, target))
+    kernels, spans = lives(fused, program.state)
+    keys = {k: kernel_key(k) for k in kernels}
+    routines = _routines(keys, target)
+    stats = CompileStats()
+    codes = _native(routines, options, target, stats)
+    units = {k: _unit(routines[key], codes[key]) for k, key in keys.items()}
+    needs = {k: _needs(unit, options.threads) for k, unit in units.items()}
+    placed = plan(kernels, list(spans), needs, spans)
+    arena = memory(placed.arena_bytes)
+    image = assemble(fused, units, placed, address(arena))
+    checks = {place: units[item.kernel].sites for place, item in image.launches.items()}
+    machine = Machine(image, arena, placed.offsets, checks, options.threads)
+    return Executable(program, fused, options, machine, placed, tuple(codes.values()), stats)
+
+
+def fuse_graph(graph: Graph, target: Target) -> list[Kernel]:
+    """One simultaneous assignment -> kernels in launch order."""
+    return fuse(simplify_graph(graph), target)
+
+
+def _each(block: Block, change: Callable[[Graph], list[Kernel]]) -> Block:
+    """`block` with every `Compute` replaced by the launches of its kernels."""
+    found: list[Item] = []
+    for item in block:
+        if isinstance(item, Compute):
+            found.extend(Launch(k) for k in change(item.graph))
+        elif isinstance(item, Loop):
+            body = _each(item.body, change)
+            found.append(
+                Loop(body, item.count, item.counter, item.condition, item.start, item.step)
+            )
+        elif isinstance(item, Branch):
+            then, otherwise = _each(item.then, change), _each(item.otherwise, change)
+            found.append(Branch(item.predicate, then, otherwise))
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+def _routines(keys: Mapping[Kernel, Key], target: Target) -> dict[Key, Routine]:
+    """One loop nest for each kernel structure."""
+    found: dict[Key, Routine] = {}
+    for kernel, key in keys.items():
+        if key not in found:
+            found[key] = lower(kernel, choose(kernel, target), target)
+    return found
+
+
+def _native(
+    routines: Mapping[Key, Routine], options: Options, target: Target, stats: CompileStats
+) -> dict[Key, Code]:
+    store = None if options.cache is None else _store(options.cache)
+    codes = compile_routines(list(routines.values()), options, target, store, stats)
+    return dict(zip(routines, codes, strict=True))
+
+
+@functools.cache
+def _store(folder: Path) -> ObjectCache:
+    return ObjectCache(folder)
+
+
+def _unit(routine: Routine, code: Code) -> Unit:
+    sizes = tuple(v.name for v in routine.sizes)
+    return Unit(code.body, code.finish, routine.tasks, code.shared, code.scratch, sizes, code.sites)
+
+
+def _needs(unit: Unit, threads: int) -> Needs:
+    return Needs(unit.scratch, unit.shared_bytes, threads if unit.tasks > 1 else 1)
+
+
+def _interpreted(block: Block) -> Interpreted:
+    def compute(graph: Graph, values: dict[Variable, Array]) -> dict[Variable, Array]:
+        return evaluate(graph, {v: values[v] for v in graph.inputs})
+
+    def launch(kernel: Kernel, values: dict[Variable, Array]) -> dict[Variable, Array]:
+        raise UnsupportedError(f"kernel {kernel.name} in the definitions' interpreter")
+
+    return Interpreted(block, compute, launch)

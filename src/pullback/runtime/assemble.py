@@ -16,7 +16,6 @@ from pullback.errors import InvalidIR
 from pullback.ir.expr import upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.nest import Array as NestArray
 from pullback.ir.program import Block, Branch, Feed, Item, Launch, Loop, Receive
 from pullback.runtime.native import Op
 from pullback.runtime.rings import Calls, Ring
@@ -45,16 +44,6 @@ class Unit:
     @property
     def shared_bytes(self) -> int:
         return sum(_round(s) for s in self.shared)
-
-
-def bytes_of(array: NestArray) -> int:
-    """Size of a routine's array, bytes."""
-    return array.size * array.dtype.itemsize
-
-
-def scratch_size(arrays: Sequence[NestArray]) -> int:
-    """Size of one thread's scratch, bytes: each array at a multiple of 64."""
-    return sum(_round(bytes_of(a)) for a in arrays)
 
 
 def _round(size: int) -> int:

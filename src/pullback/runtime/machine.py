@@ -10,7 +10,7 @@ import numpy as np
 from pullback.errors import FeedError, IndexRangeError, InvalidIR
 from pullback.ir.graph import Variable
 from pullback.ir.program import Feed
-from pullback.runtime.assemble import Image, Unit
+from pullback.runtime.assemble import Image
 from pullback.runtime.native import Code, RingWord, Word
 from pullback.runtime.pool import Pool, natives, pools
 from pullback.runtime.rings import Consumer, Producer
@@ -30,12 +30,12 @@ class Machine:
         image: Image,
         arena: Array,
         offsets: Mapping[Variable, int],
-        units: Mapping[int, Unit],
+        sites: Mapping[int, tuple[str, ...]],
         threads: int,
     ) -> None:
         self._image = image
         self._arena = arena
-        self._units = units
+        self._sites = sites
         self._threads = threads
         self._pool: Pool | None = None
         self._lock = threading.Lock()
@@ -152,5 +152,5 @@ class Machine:
 
     def _bad_index(self) -> None:
         _, site, value = self._state[Word.ERROR : Word.ERROR + 3].tolist()
-        unit = self._units[int(self._state[Word.PC])]
-        raise IndexRangeError(f"index {value} is out of range: {unit.sites[site]}")
+        sites = self._sites[int(self._state[Word.PC])]
+        raise IndexRangeError(f"index {value} is out of range: {sites[site]}")

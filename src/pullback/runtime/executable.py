@@ -1,0 +1,192 @@
+"""A compiled program: run it, count what it did, look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from pullback.backends.llvm.jit import Code, CompileStats
+from pullback.config import Options
+from pullback.errors import InvalidIR, ShapeError
+from pullback.ir.expr import Dim
+from pullback.ir.graph import Definition, Graph, Variable
+from pullback.ir.kernel import Kernel
+from pullback.ir.program import Block, Compute, Feed, Launch, Program, items
+from pullback.runtime.exchange import box
+from pullback.runtime.interpret import Interpreter
+from pullback.schedule.plan import Plan
+
+Array = np.ndarray[Any, Any]
+
+
+class Runner(Protocol):
+    """What executes a program. The counts are those of the last run; `moved` is bytes."""
+
+    @property
+    def launches(self) -> int: ...
+
+    @property
+    def barriers(self) -> int: ...
+
+    @property
+    def moved(self) -> int: ...
+
+    def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
+        """Run on contiguous arrays of the state variables, shaped by upper bounds."""
+
+
+class Interpreted:
+    """Runs a program with NumPy, item by item."""
+
+    barriers = 0
+    moved = 0
+
+    def __init__(
+        self,
+        block: Block,
+        compute: Callable[[Graph, dict[Variable, Array]], dict[Variable, Array]],
+        launch: Callable[[Kernel, dict[Variable, Array]], dict[Variable, Array]],
+    ) -> None:
+        self.launches = 0
+        self._block = block
+        self._compute = compute
+        self._launch = launch
+
+    def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
+        interpreter = Interpreter(dict(bindings), self._compute, self._launch)
+        try:
+            interpreter.run(self._block)
+        finally:
+            self.launches = interpreter.launches
+            for variable, array in bindings.items():
+                result = interpreter.values[variable]
+                if result is not array:
+                    array[...] = result
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a pass made, as text for people: its name, and one text for each thing."""
+
+    name: str
+    texts: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Executable:
+    """A program with what its compilation left behind.
+
+    `program` is as traced, `fused` as run. `plan` is None where nothing was planned.
+    """
+
+    program: Program
+    fused: Block
+    options: Options
+    runner: Runner
+    plan: Plan | None = None
+    codes: Sequence[Code] = ()
+    stats: CompileStats = field(default_factory=CompileStats)
+    stages: Sequence[Stage] = ()
+    _written: frozenset[Variable] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._written = frozenset(_writes(self.fused))
+
+    @property
+    def definitions(self) -> list[Definition]:
+        """Every definition as traced, loop bodies once."""
+        graphs = [i.graph for i in items(self.program.body) if isinstance(i, Compute)]
+        return list(dict.fromkeys(d for g in graphs for d in g.definitions))
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """Every launch of the program text, loop bodies once."""
+        return [i.kernel for i in items(self.fused) if isinstance(i, Launch)]
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched by the last run."""
+        return self.runner.launches
+
+    @property
+    def barriers(self) -> int:
+        """Times the last run waited for several threads."""
+        return self.runner.barriers
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that the launches of the last run read and wrote, each array once a launch."""
+        return self.runner.moved
+
+    @property
+    def memory(self) -> Plan:
+        """The memory plan: `.arena_bytes`, `.lower_bound_bytes`, `.picture()`.
+
+        Raises: AttributeError on the reference backend, which plans nothing.
+        """
+        if self.plan is None:
+            raise AttributeError("the reference backend plans no memory")
+        return self.plan
+
+    def source(self) -> str:
+        """The generated code, one routine after another."""
+        return "\n\n".join(code.name for code in self.codes)
+
+    def explain(self) -> str:
+        """Definitions, kernels with the reasons for their borders, schedules, memory."""
+        parts = [f"== {s.name}\n" + "\n".join(s.texts) for s in self.stages]
+        if self.plan is not None:
+            parts.append(f"== memory\n{self.plan.picture()}")
+        return "\n\n".join(parts)
+
+    def run(self, bindings: Mapping[Variable, Array]) -> None:
+        """Run it: an array for each state variable; those that it assigns are updated in place.
+
+        Raises: ShapeError for an array that does not fit; what callbacks raise; IndexRangeError.
+        """
+        sizes: dict[str, int] = {}
+        boxes: dict[Variable, Array] = {}
+        for variable in self.program.state:
+            array = bindings[variable]
+            _measure(variable, array, sizes)
+            fits = array.shape == box(variable) and array.flags.c_contiguous
+            boxes[variable] = array if fits else _boxed(variable, array)
+        try:
+            self.runner.run(boxes, sizes)
+        finally:
+            for variable, array in boxes.items():
+                own = bindings[variable]
+                if array is not own and variable in self._written:
+                    own[...] = array[tuple(slice(n) for n in own.shape)]
+
+
+def _writes(block: Block) -> list[Variable]:
+    found: list[Variable] = []
+    for item in items(block):
+        if isinstance(item, Launch):
+            found.extend(item.kernel.writes)
+        elif isinstance(item, Compute):
+            found.extend(v for v, _ in item.graph.assigns)
+        elif isinstance(item, Feed):
+            found.extend(item.targets)
+    return found
+
+
+def _measure(variable: Variable, array: Array, sizes: dict[str, int]) -> None:
+    """Check an array against its variable and learn symbolic extents from it."""
+    if array.dtype != variable.dtype.numpy or array.ndim != len(variable.shape):
+        raise InvalidIR(f"{variable} is given {array.dtype}{list(array.shape)}")
+    for extent, size in zip(variable.shape, array.shape, strict=True):
+        wanted = sizes.setdefault(extent.name, size) if isinstance(extent, Dim) else extent
+        if wanted != size:
+            raise ShapeError(f"`{variable.name}` has {size} elements along {extent}, not {wanted}")
+
+
+def _boxed(variable: Variable, array: Array) -> Array:
+    """A copy of `array` in memory of the variable's upper bounds."""
+    found = np.zeros(box(variable), variable.dtype.numpy)
+    found[tuple(slice(n) for n in array.shape)] = array
+    return found

@@ -8,6 +8,7 @@ does not take, and a mark that reaches the body's root raises.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -19,6 +20,7 @@ from pullback.ir.expr import Dim, Expr, Extent, Take
 from pullback.ir.graph import (
     Accumulate,
     Definition,
+    Form,
     Graph,
     Reduce,
     Scan,
@@ -32,6 +34,7 @@ from pullback.ir.node import walk
 
 Sizes = Mapping[Dim, int]
 Range = tuple[int, int]
+Starts = Mapping[Value, tuple[int, ...]]
 BUDGET = 1 << 25  # elements held at once while one block of a body is evaluated
 
 
@@ -94,11 +97,13 @@ class Evaluator:
         arrays: Mapping[Value, Array],
         sizes: Sizes,
         origin: Origin | None = None,
+        starts: Starts | None = None,
     ) -> None:
         self.rank = len(ranges)
         self.arrays = arrays
         self.sizes = sizes
         self.origin = origin
+        self.starts = {} if starts is None else starts
         self.known: dict[Expr, Array] = {}
         self.bad: dict[Expr, Array] = {}
         self.ranges = tuple(ranges)
@@ -140,7 +145,7 @@ class Evaluator:
 
     def _take(self, node: Take) -> Array:
         array = self.arrays[node.source]
-        indices = [self.known[i] for i in node.indices]
+        indices = self._indices(node)
         outside: list[Array] = []
         for n, (index, extent) in enumerate(zip(indices, array.shape, strict=True)):
             wrong = (index < 0) | (index >= extent)
@@ -154,6 +159,14 @@ class Evaluator:
             return np.zeros(shape, array.dtype)
         found = np.asarray(array[tuple(indices)])
         return found if indices else found.reshape((1,) * self.rank)
+
+    def _indices(self, node: Take) -> list[Array]:
+        """Indices into the array at hand, which may hold only a part of the source."""
+        indices = [self.known[i] for i in node.indices]
+        start = self.starts.get(node.source)
+        if start is None:
+            return indices
+        return [i - s for i, s in zip(indices, start, strict=True)]
 
     def _mark(self, node: Expr) -> None:
         kids = [c for c in node.children if c in self.bad]
@@ -195,7 +208,7 @@ class Evaluator:
     def _own(self, node: Take, lane: tuple[int, ...]) -> list[tuple[int, int]]:
         """(axis, value) of the indices of a read that are out of range at `lane`."""
         shape = self.arrays[node.source].shape
-        found = [(n, self._at(self.known[i], lane)) for n, i in enumerate(node.indices)]
+        found = [(n, self._at(i, lane)) for n, i in enumerate(self._indices(node))]
         return [(n, v) for n, v in found if not 0 <= v < shape[n]]
 
     def _culprit(self, node: Expr, lane: tuple[int, ...]) -> Expr:
@@ -236,32 +249,65 @@ def _contraction(
     return np.asarray(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A body to evaluate over one box of axes (all of it, or the part of one tile)."""
+
+    definition: Definition
+    form: Form
+    roots: tuple[Expr, ...]
+    box: tuple[Range, ...]
+    arrays: Mapping[Value, Array]
+    sizes: Sizes
+    starts: Starts | None = None
+
+    def evaluated(self) -> Iterator[tuple[tuple[Range, ...], list[Array]]]:
+        """Values of the roots, sub-box by sub-box."""
+        nodes = sum(1 for _ in walk(self.roots))
+        counts = [hi - lo for lo, hi in self.box]
+        for block in blocks(counts, max(1 << 12, BUDGET // nodes)):
+            shifted = zip(block, self.box, strict=True)
+            ranges = tuple((lo + start, hi + start) for (lo, hi), (start, _) in shifted)
+            origin = self.definition.origin
+            evaluator = Evaluator(ranges, self.arrays, self.sizes, origin, self.starts)
+            yield block, evaluator.values(self.roots)
+
+    def gathered(self) -> Array:
+        """The values of a map, reduction or scan over the box, in the accumulating type."""
+        kind, form = self.roots[0].dtype, self.form
+        rank = len(self.definition.shape)
+        work = combine.start(form, [hi - lo for lo, hi in self.box[:rank]], kind)
+        for block, (body,) in self.evaluated():
+            place = tuple(slice(lo, hi) for lo, hi in block[:rank])
+            if isinstance(form, Reduce):
+                part = combine.reduced(body, form.combiner, tuple(range(rank, body.ndim)), kind)
+                work[place] = combine.joined(work[place], part, form.combiner, kind)
+            else:
+                work[place] = body
+        if isinstance(form, Scan):
+            return combine.scanned(work, form.combiner, form.axis, kind)
+        return work
+
+    def scattered(self, out: Array) -> None:
+        """Adds the values of an accumulating write to `out`."""
+        assert isinstance(self.form, Accumulate)
+        for _, (body, *at) in self.evaluated():
+            _check_targets(self.definition, at, out.shape)
+            combine.scatter(out, self.form.combiner, at, body, self.definition.dtype)
+
+
 def _compute(definition: Definition, arrays: Mapping[Value, Array], sizes: Sizes) -> Array:
     box = shape_of(definition.extents, sizes)
-    shape = shape_of(definition.shape, sizes)
     kind = definition.dtype
-    form = definition.form
     if (quick := _contraction(definition, arrays, box)) is not None:
         return combine.finished(quick, kind)
-    work = combine.start(form, shape, kind)
-    nodes = sum(1 for _ in walk(definition.roots))
-    for ranges in blocks(box, max(1 << 12, BUDGET // nodes)):
-        evaluator = Evaluator(ranges, arrays, sizes, definition.origin)
-        body, *at = evaluator.values(definition.roots)
-        if isinstance(form, Accumulate):
-            _check_targets(definition, at, shape)
-            combine.scatter(work, form.combiner, at, body, kind)
-            continue
-        place = tuple(slice(lo, hi) for lo, hi in ranges[: len(shape)])
-        if isinstance(form, Reduce):
-            over = tuple(range(len(shape), len(box)))
-            part = combine.reduced(body, form.combiner, over, kind)
-            work[place] = combine.joined(work[place], part, form.combiner, kind)
-        else:
-            work[place] = body
-    if isinstance(form, Scan):
-        work = combine.scanned(work, form.combiner, form.axis, kind)
-    return combine.finished(work, kind)
+    ranges = tuple((0, extent) for extent in box)
+    work = Work(definition, definition.form, definition.roots, ranges, arrays, sizes)
+    if not isinstance(definition.form, Accumulate):
+        return combine.finished(work.gathered(), kind)
+    out = combine.start(definition.form, shape_of(definition.shape, sizes), kind)
+    work.scattered(out)
+    return combine.finished(out, kind)
 
 
 def _check_targets(definition: Definition, at: Sequence[Array], shape: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pullback.grad.reverse import gradients
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, float32, int64
+from pullback.ir.dtype import DType, float32, int64, uint32
 from pullback.ir.expr import Axis, Const, Expr, Extent
 from pullback.ir.graph import (
     MAX,
@@ -149,6 +149,39 @@ def log_softmax_nll(x: Value, labels: Value, name: str) -> Definition:
     return map_(name, (), lambda: E.Mul(read(acc), num(1 / rows)))
 
 
+def scaled_dot_product(q: Value, k: Value, v: Value, causal: bool, name: str) -> Definition:
+    """``softmax(q k' / sqrt(e)) v`` of [b, h, t, e] arrays; scores are never stored."""
+    batch, heads, t, e = q.shape
+    scale = num(E.upper(e) ** -0.5)
+    row, box = (batch, heads, t), (batch, heads, t, t)
+    dot = total(
+        f"{name}.dot",
+        box,
+        (e,),
+        lambda n, h, i, j, c: E.Mul(read(q, n, h, i, c), read(k, n, h, j, c)),
+        keep=Keep.NEVER,
+    )
+
+    def score(n: Axis, h: Axis, i: Axis, j: Axis) -> Expr:
+        scaled = E.Mul(read(dot, n, h, i, j), scale)
+        return E.If(E.Less(i, j), num(-1e30), scaled) if causal else scaled
+
+    s = map_(f"{name}.s", box, score, keep=Keep.NEVER)
+    top = total(f"{name}.max", row, (t,), lambda *i: read(s, *i), MAX, stop=True)
+
+    def power(*i: Axis) -> Expr:
+        return E.Exp(E.subtract(read(s, *i), read(top, *i[:-1])))
+
+    norm = total(f"{name}.norm", row, (t,), power)
+    p = map_(f"{name}.p", box, lambda *i: E.Div(power(*i), read(norm, *i[:-1])), keep=Keep.NEVER)
+    return total(
+        f"{name}.o",
+        (batch, heads, t, e),
+        (t,),
+        lambda n, h, i, c, j: E.Mul(read(p, n, h, i, j), read(v, n, h, j, c)),
+    )
+
+
 def attention(
     x: Value, w: Value, b: Value, w_out: Value, b_out: Value, heads: int, causal: bool, name: str
 ) -> Definition:
@@ -165,33 +198,7 @@ def attention(
         return map_(f"{name}.{s}", (batch, heads, t, e), body)
 
     q, k, v = (part(n, s) for n, s in enumerate("qkv"))
-    row, box = (batch, heads, t), (batch, heads, t, t)
-    dot = total(
-        f"{name}.dot",
-        box,
-        (e,),
-        lambda n, h, i, j, c: E.Mul(read(q, n, h, i, c), read(k, n, h, j, c)),
-        keep=Keep.NEVER,
-    )
-
-    def score(n: Axis, h: Axis, i: Axis, j: Axis) -> Expr:
-        scaled = E.Mul(read(dot, n, h, i, j), num(e**-0.5))
-        return E.If(E.Less(i, j), num(-1e30), scaled) if causal else scaled
-
-    s = map_(f"{name}.s", box, score, keep=Keep.NEVER)
-    top = total(f"{name}.max", row, (t,), lambda *i: read(s, *i), MAX, stop=True)
-
-    def power(*i: Axis) -> Expr:
-        return E.Exp(E.subtract(read(s, *i), read(top, *i[:-1])))
-
-    norm = total(f"{name}.norm", row, (t,), power)
-    p = map_(f"{name}.p", box, lambda *i: E.Div(power(*i), read(norm, *i[:-1])), keep=Keep.NEVER)
-    o = total(
-        f"{name}.o",
-        (batch, heads, t, e),
-        (t,),
-        lambda n, h, i, c, j: E.Mul(read(p, n, h, i, j), read(v, n, h, j, c)),
-    )
+    o = scaled_dot_product(q, k, v, causal, name)
 
     def merged(n: Axis, i: Axis, c: Axis) -> Expr:
         return read(o, n, E.FloorDiv(c, E.index(e)), i, E.Mod(c, E.index(e)))
@@ -203,6 +210,29 @@ def attention(
 def graph(**assigned: Value) -> Graph:
     """Each value into a fresh variable."""
     return Graph(tuple((Variable(n, v.shape, v.dtype), v) for n, v in assigned.items()))
+
+
+def dropout(x: Value, key: Value, name: str) -> Definition:
+    """Keeps about half of the elements, by a hash of a key and the element's number."""
+    strides = [1]
+    for extent in reversed(x.shape[1:]):
+        strides.insert(0, strides[0] * E.upper(extent))
+
+    def bits(*i: Axis) -> Expr:
+        at: Expr = E.index(0)
+        for axis, stride in zip(i, strides, strict=True):
+            at = E.Add(at, E.Mul(axis, E.index(stride)))
+        word: Expr = E.Xor(E.Cast(at, uint32), read(key))
+        for factor in (0x7FEB352D, 0x846CA68B, 0x9E3779B1, 0x85EBCA6B):
+            word = E.Mul(E.Xor(word, E.FloorDiv(word, num(1 << 15, uint32))), num(factor, uint32))
+        return word
+
+    mask = map_(f"{name}.bits", x.shape, bits)
+
+    def body(*i: Axis) -> Expr:
+        return E.If(E.Less(read(mask, *i), num(1 << 31, uint32)), read(x, *i), num(0))
+
+    return map_(name, x.shape, body)
 
 
 Parameters = list[Variable]

@@ -132,7 +132,7 @@ class _Memory:
             for n in mine:
                 self.size[n] = problem.sizes[n] * problem.definition(n).dtype.itemsize
         for value in self.size:
-            readers = sorted({home[r] for r in problem.readers[value]} - {home[value]})
+            readers = sorted({home[r] for r in problem.readers.get(value, ())} - {home[value]})
             self.pending[value] = len(readers)
             for g in readers:
                 self.used[g].append(value)

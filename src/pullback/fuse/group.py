@@ -252,7 +252,7 @@ def _covers(problem: Problem, joint: Group, value: int) -> bool:
 
 
 def _odd(problem: Problem, group: Group, one: dict[int, int | None]) -> bool:
-    return any(one[s] == FINISH or is_partial(problem, s, one) for s in group.nodes)
+    return any(one[s] == FINISH or is_partial(problem, s, one) for s in group.stages)
 
 
 def _join_recomputed(grouping: Grouping, node: int) -> None:

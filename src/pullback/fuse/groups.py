@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pullback.fuse.facts import is_identity, reduced_axes, split_axes
+from pullback.fuse.facts import is_identity, split_axes
 from pullback.fuse.problem import Bind, Problem
 from pullback.ir.expr import Extent, upper
-from pullback.ir.graph import Accumulate
+from pullback.ir.graph import Accumulate, Keep
 
 FINISH = -1
 # Elements of a result that may be summed privately per chunk, and of what runs once after it.
@@ -34,46 +34,82 @@ class Group:
 
 
 def stored(problem: Problem, group: Group) -> list[int]:
-    """Nodes of a group that need a buffer: assigned, or read elsewhere."""
+    """Nodes of a group that need a buffer: assigned, marked, or read elsewhere."""
     mine = set(group.nodes)
     return [
         n
         for n in group.nodes
-        if n in problem.target or not mine.issuperset(problem.readers.get(n, ()))
+        if n in problem.target
+        or problem.definition(n).keep is Keep.ALWAYS
+        or not mine.issuperset(problem.readers.get(n, ()))
     ]
 
 
 def single(problem: Problem, node: int) -> Group:
-    """The group of one node."""
-    definition, form = problem.definition(node), problem.form(node)
-    axes = split_axes(definition, form)
-    if problem.sizes[node] <= PARTIAL_ELEMENTS and problem.products[node] is None:
-        axes += reduced_axes(definition, form)
-    axes = tuple(a for a in axes if upper(definition.extents[a]) > 1)
+    """The group of one node: its own axes, and those of sums that may be cut into chunks."""
     stages = problem.closure[node]
-    found = (_spread(problem, node, stages, axis) for axis in axes)
+    seeds = [(node, a) for a in split_axes(problem.definition(node), problem.form(node))]
+    for stage in stages:
+        if _may_be_partial(problem, node, stage):
+            seeds += [(stage, a) for a in problem.reduced[stage]]
+    found = (
+        _spread(problem, node, stages, seed, axis)
+        for seed, axis in seeds
+        if upper(problem.definition(seed).extents[axis]) > 1
+    )
     classes = tuple(c for c in found if c is not None)
     return Group((node,), stages, classes, _external(problem, (node,), stages))
 
 
-def _spread(problem: Problem, node: int, stages: tuple[int, ...], axis: int) -> Class | None:
-    """One axis of a node carried down to the stages that it needs."""
-    wanted: dict[int, list[int | None]] = {node: [axis]}
+def _may_be_partial(problem: Problem, node: int, stage: int) -> bool:
+    """Whether a reduction may be summed per chunk: small, no product, what follows small too."""
+    if problem.is_map(stage) or problem.products[stage] is not None:
+        return False
+    if stage != node and problem.points[node] > FINISH_POINTS:
+        return False
+    never = problem.definition(stage).keep is Keep.NEVER
+    return not never and problem.sizes[stage] <= PARTIAL_ELEMENTS
+
+
+def _spread(
+    problem: Problem, node: int, stages: tuple[int, ...], seed: int, axis: int
+) -> Class | None:
+    """One axis of a stage carried down to those it needs; what needs a partial sum is last."""
+    partial = axis in problem.reduced[seed]
+    last = _needs(problem, stages, seed) if partial else set()
+    wanted: dict[int, list[int | None]] = {seed: [axis]}
     found: Class = {}
     target = problem.target.get(node)
-    partial = axis >= len(problem.definition(node).shape)
     for stage in reversed(stages):
-        hopes = wanted[stage]
+        hopes = [FINISH] if stage in last else wanted[stage]
         mine = hopes[0] if all(h == hopes[0] for h in hopes) else None
+        if mine is None and FINISH in hopes:
+            return None
         found[stage] = mine
         for source, bind in problem.reads[stage]:
-            if source == target and not partial and (mine is None or bind[axis] != mine):
+            moved = mine is None or (mine != FINISH and bind[axis : axis + 1] != (mine,))
+            if source == target and not partial and moved:
                 return None
-            if source in stages:
-                split = split_axes(problem.definition(source), problem.form(source))
-                at = bind.index(mine) if mine is not None and mine in bind else None
-                wanted.setdefault(source, []).append(at if at in split else None)
+            if source in stages and source not in last and source != seed:
+                wanted.setdefault(source, []).append(_carried(problem, source, bind, mine))
     return found
+
+
+def _needs(problem: Problem, stages: tuple[int, ...], seed: int) -> set[int]:
+    """Stages that read `seed`, directly or not."""
+    found = {seed}
+    for stage in stages:
+        if any(source in found for source, _ in problem.reads[stage]):
+            found.add(stage)
+    return found - {seed}
+
+
+def _carried(problem: Problem, source: int, bind: Bind, mine: int | None) -> int | None:
+    """The axis of `source` that a reader's axis runs along."""
+    if mine is None or mine == FINISH:
+        return mine
+    at = bind.index(mine) if mine in bind else None
+    return at if at in split_axes(problem.definition(source), problem.form(source)) else None
 
 
 def _external(
@@ -114,7 +150,7 @@ def _edges(problem: Problem, a: Group, b: Group) -> list[Edge]:
 def _agrees(problem: Problem, edge: Edge, maker: Class, reader: Class) -> bool:
     """Whether one read stays at the maker's coordinates in a class."""
     made, read = maker[edge.maker], reader[edge.stage]
-    partial = made is not None and made >= len(problem.definition(edge.maker).shape)
+    partial = made in problem.reduced[edge.maker]
     if edge.overwrites:
         if partial or made == FINISH:
             return read != FINISH or made == FINISH
@@ -213,13 +249,12 @@ def _pairs(problem: Problem, a: Group, b: Group, dependent: bool) -> Iterator[tu
 
 
 def _has_partial(problem: Problem, group: Group, one: Class) -> bool:
-    return any(is_partial(problem, n, one) for n in group.nodes)
+    return any(is_partial(problem, s, one) for s in group.stages)
 
 
 def is_partial(problem: Problem, stage: int, one: Class) -> bool:
     """Whether a class spreads a stage's reduced axis over tiles."""
-    axis = one[stage]
-    return axis is not None and axis >= len(problem.definition(stage).shape)
+    return one[stage] in problem.reduced[stage]
 
 
 def _linked(a: Group, b: Group, ca: Class, cb: Class) -> bool:

@@ -35,6 +35,7 @@ class Problem:
     is_node: list[bool] = field(default_factory=list)
     flops: list[int] = field(default_factory=list)
     products: list[tuple[tuple[int, ...], ...] | None] = field(default_factory=list)
+    reduced: list[tuple[int, ...]] = field(default_factory=list)
     footprint: int = 0
 
     def definition(self, number: int) -> Definition:
@@ -165,6 +166,7 @@ def build(scene: Scene, target: dict[Definition, Variable]) -> Problem:
     problem.points = [points(d) for d in ranked]
     problem.is_node = [scene.roles[d] is Role.NODE for d in ranked]
     problem.flops = [_weight(scene, d) for d in ranked]
+    problem.reduced = [reduced_axes(d, scene.forms[d]) for d in ranked]
     problem.products = [product_axes(scene, d) for d in ranked]
     buffers = [n for n, v in enumerate(values) if n >= len(ranked) or problem.is_node[n]]
     buffers = [n for n in buffers if n not in problem.target]

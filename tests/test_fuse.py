@@ -1,0 +1,319 @@
+"""What becomes one kernel, what may not, and that the answer is always the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import graphs
+from graphs import map_, num, total, variable
+from kernel_runner import random_values, run
+from pullback.backends.reference.definitions import evaluate
+from pullback.fuse import fuse
+from pullback.ir import expr as E
+from pullback.ir.expr import Axis, Dim, Expr
+from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read
+from pullback.ir.kernel import Kernel
+from pullback.ir.target import Target
+
+TARGET = Target()
+
+
+def kernels_of(graph: Graph) -> list[Kernel]:
+    """Fused, run in tiles, compared with the definitions."""
+    kernels = fuse(graph, TARGET)
+    values = random_values(graph)
+    want = evaluate(graph, values)
+    got = run(kernels, values, 3)
+    for v, array in want.items():
+        np.testing.assert_allclose(got[v], array, rtol=1e-4, atol=1e-5, err_msg=v.name)
+    return kernels
+
+
+def one(value: Value) -> Kernel:
+    kernels = kernels_of(graphs.graph(out=value))
+    assert len(kernels) == 1, [k.name for k in kernels]
+    return kernels[0]
+
+
+@pytest.mark.parametrize("kind", graphs.ACTIVATIONS)
+def test_linear_bias_activation(kind: str) -> None:
+    x, w, b = variable("x", 6, 5), variable("w", 7, 5), variable("b", 7)
+    one(graphs.activation(graphs.linear(x, w, b, "y"), kind, "a"))
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (2, 3, 5), (7,), (64, 1000)])
+def test_softmax(shape: tuple[int, ...]) -> None:
+    one(graphs.softmax(variable("x", *shape), "s"))
+
+
+def test_layer_norm() -> None:
+    x, gain, shift = variable("x", 4, 5, 8), variable("gain", 8), variable("shift", 8)
+    kernel = one(graphs.layer_norm(x, gain, shift, "ln"))
+    assert kernel.writes[0].name == "out"
+    assert len(kernel.writes) == 1, "the statistics stay inside"
+
+
+@pytest.mark.parametrize("rows", [3, 64, 4096])
+def test_log_softmax_and_nll(rows: int) -> None:
+    labels = variable("labels", rows, kind=graphs.int64)
+    kernel = one(graphs.log_softmax_nll(variable("x", rows, 11), labels, "ce"))
+    assert kernel.finish
+    assert any(s.partial for s in kernel.stages)
+
+
+def heads(t: int) -> tuple[Variable, Variable, Variable]:
+    q, k, v = (variable(n, 2, 2, t, 4) for n in "qkv")
+    return q, k, v
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [1, 17, 128, 1000, 4096])
+def test_attention_is_one_kernel_by_rows(length: int, causal: bool) -> None:
+    graph = graphs.graph(out=graphs.scaled_dot_product(*heads(length), causal, "att"))
+    kernels = fuse(graph, TARGET)
+    assert len(kernels) == 1
+    assert length == 1 or length in kernels[0].outer
+    if length <= 17:
+        kernels_of(graph)
+
+
+@pytest.mark.parametrize("length", [5, 64, 1000])
+def test_no_square_array_reaches_memory(length: int) -> None:
+    """Scores and their adjoints are stages, forward and backward."""
+    q, k, v = heads(length)
+    out = graphs.scaled_dot_product(q, k, v, True, "att")
+    loss = graphs.sum_all(map_("y", out.shape, lambda *i: E.Exp(read(out, *i))))
+    graph = Graph(tuple(graphs.sgd([q, k, v], graphs.gradients(loss, [q, k, v]))))
+    kernels = fuse(graph, TARGET)
+    written = [v for kernel in kernels for v in kernel.writes]
+    assert all(v.shape.count(length) < 2 for v in written)
+    if length == 5:
+        kernels_of(graph)
+
+
+def test_dropout_after_an_activation() -> None:
+    """The random bits are integer maps: recomputed in the backward, never stored."""
+    x, w = variable("x", 6, 8), variable("w", 8, 8)
+    key = variable("key", kind=graphs.uint32)
+    y = graphs.dropout(graphs.activation(graphs.linear(x, w, None, "y"), "gelu", "a"), key, "drop")
+    one(y)
+    loss = graphs.sum_all(map_("z", y.shape, lambda *i: E.Exp(read(y, *i))))
+    graph = Graph(tuple(graphs.sgd([w], graphs.gradients(loss, [w]))))
+    for kernel in kernels_of(graph):
+        assert all(v.dtype.is_float for v in kernel.writes)
+
+
+def test_weight_gradient_with_its_update() -> None:
+    x, dy = variable("x", 9, 6), variable("dy", 9, 7)
+    w, b = variable("w", 7, 6), variable("b", 7)
+    dw = total("dw", (7, 6), (9,), lambda n, k, r: E.Mul(read(dy, r, n), read(x, r, k)))
+    db = total("db", (7,), (9,), lambda n, r: read(dy, r, n))
+    assert len(kernels_of(Graph(tuple(graphs.sgd([w], [dw]))))) == 1
+    assert len(kernels_of(Graph(tuple(graphs.sgd([b], [db]))))) == 1
+    (kernel,) = kernels_of(Graph(tuple(graphs.sgd([w, b], [dw, db]))))
+    assert set(kernel.writes) == {w, b}
+    kernels = kernels_of(Graph(tuple(graphs.adamw([w], [dw]))))
+    assert sorted(len(k.writes) for k in kernels) in ([1, 3], [4])
+
+
+def test_updates_are_in_place_only_at_the_writers_coordinates() -> None:
+    """``dx = dy w`` sums over rows of a square w that is updated from the same step."""
+    w, x, dy = variable("w", 8, 8), variable("x", 5, 8), variable("dy", 5, 8)
+    dx = total("dx", (5, 8), (8,), lambda r, k, n: E.Mul(read(dy, r, n), read(w, n, k)))
+    dw = total("dw", (8, 8), (5,), lambda n, k, r: E.Mul(read(dy, r, n), read(x, r, k)))
+    kernels_of(Graph(((variable("dx", 5, 8), dx), *graphs.sgd([w], [dw]))))
+    wt = map_("wt", (8, 8), lambda n, k: E.Add(read(w, k, n), num(1)))
+    kernels = kernels_of(Graph(((w, wt),)))
+    assert len(kernels) == 2, "a transpose in place needs a copy"
+    mixed = map_("mixed", (8, 8), lambda n, k: E.Add(read(w, n, k), read(w, k, n)))
+    graph = Graph(((variable("mixed", 8, 8), mixed), *graphs.sgd([w], [dw])))
+    kernels_of(graph)
+
+
+def test_simultaneous_assignment() -> None:
+    x, y, z = (variable(n, 6) for n in "xyz")
+    kernels_of(Graph(((x, y), (y, x))))
+    kernels_of(Graph(((x, y), (y, z), (z, x))))
+    plus = map_("plus", (6,), lambda i: E.Add(read(x, i), read(y, i)))
+    kernels_of(Graph(((x, plus), (y, plus), (z, z))))
+    later = map_("later", (6,), lambda i: E.Mul(read(plus, i), read(x, i)))
+    kernels_of(Graph(((x, plus), (y, later))))
+
+
+def test_reads_of_a_new_value_and_of_the_old_one() -> None:
+    """`last` needs x after and before its update: the update goes by way of a temporary."""
+    x = variable("x", 6)
+    new = total("new", (6,), (6,), lambda i, k: E.Mul(read(x, k), E.Exp(read(x, i))))
+    last = total("last", (6,), (6,), lambda i, k: E.Mul(read(new, k), read(x, i)))
+    kernels_of(Graph(((x, new), (variable("last", 6), last))))
+
+
+VIEWS = 40
+
+
+def chain(rng: np.random.Generator, x: Value, steps: int) -> Value:
+    for n in range(steps):
+        x = _step(rng, x, f"v{n}")
+    return x
+
+
+def _step(rng: np.random.Generator, x: Value, name: str) -> Definition:
+    rows, columns = x.shape
+    assert isinstance(rows, int) and isinstance(columns, int)
+    kind = rng.integers(0, 6)
+    if kind == 0:
+        return map_(name, (columns, rows), lambda i, j: read(x, j, i))
+    if kind == 1:
+        start = int(rng.integers(0, rows))
+        return map_(
+            name, (rows - start, columns), lambda i, j: read(x, E.Add(i, E.index(start)), j)
+        )
+    if kind == 2:
+        return map_(name, (rows + 2, columns), lambda i, j: _padded(x, rows, i, j))
+    if kind == 3:
+        return map_(name, (2 * rows, columns), lambda i, j: _twice(x, rows, i, j))
+    if kind == 4:
+        return map_(name, (rows, columns), lambda i, j: read(x, _flip(i, rows), j))
+
+    def reshaped(i: Axis, j: Axis) -> Expr:
+        flat = E.Add(E.Mul(i, E.index(rows)), j)
+        return read(x, E.FloorDiv(flat, E.index(columns)), E.Mod(flat, E.index(columns)))
+
+    return map_(name, (columns, rows), reshaped)
+
+
+def _flip(i: Expr, size: int) -> Expr:
+    return E.Add(E.Mul(i, E.index(-1)), E.index(size - 1))
+
+
+def _padded(x: Value, rows: int, i: Axis, j: Axis) -> Expr:
+    at = E.Add(i, E.index(-1))
+    inside = E.And(E.Less(E.index(-1), at), E.Less(at, E.index(rows)))
+    return E.If(inside, read(x, at, j), num(0))
+
+
+def _twice(x: Value, rows: int, i: Axis, j: Axis) -> Expr:
+    return E.If(E.Less(i, E.index(rows)), read(x, i, j), read(x, E.Add(i, E.index(-rows)), j))
+
+
+@pytest.mark.parametrize("seed", range(VIEWS))
+def test_chains_of_views_add_no_kernel(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    view = chain(rng, variable("x", 3, 4), int(rng.integers(1, 7)))
+    y = map_("y", view.shape, lambda *i: E.Mul(read(view, *i), num(2)))
+    kernel = one(y)
+    assert len(kernel.stages) == 1
+
+
+def test_a_long_chain_is_near_linear() -> None:
+    value: Value = variable("x", 100)
+    for n in range(10_000):
+        old = value
+        value = map_(
+            f"v{n}", (100,), lambda i, old=old: E.Add(E.Mul(read(old, i), num(0.5)), num(1))
+        )
+    start = time.perf_counter()
+    kernels = fuse(graphs.graph(out=value), TARGET)
+    assert time.perf_counter() - start < 10
+    assert all(len(k.stages) <= 32 for k in kernels)
+    assert len(kernels) < 20
+
+
+def test_doubling_does_not_explode() -> None:
+    value: Value = variable("x", 64)
+    for n in range(40):
+        old = value
+        value = map_(
+            f"v{n}",
+            (64,),
+            lambda i, old=old: E.Add(read(old, i), read(old, _flip(i, 64))),
+        )
+    start = time.perf_counter()
+    fuse(graphs.graph(out=value), TARGET)
+    assert time.perf_counter() - start < 5
+
+
+def structure(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
+    """Kernels up to the identity of what they touch."""
+    found = []
+    for k in kernels:
+        number = {v: n for n, v in enumerate(k.arguments)}
+        stages = tuple(
+            (s.shape, s.outer, str(s.form), number.get(s.store)) if s.store else (s.shape, s.outer)
+            for s in k.stages + k.finish
+        )
+        found.append((k.outer, len(k.finish), stages))
+    return found
+
+
+def test_the_grouping_is_a_function_of_the_graph() -> None:
+    first = fuse(graphs.encoder_step(2), TARGET)
+    second = fuse(graphs.encoder_step(2), TARGET)
+    assert structure(first) == structure(second)
+    assert [k.name for k in first] == [k.name for k in second]
+
+
+def test_equal_layers_give_equal_kernels() -> None:
+    three = {str(s) for s in structure(fuse(graphs.encoder_step(3), TARGET))}
+    five = {str(s) for s in structure(fuse(graphs.encoder_step(5), TARGET))}
+    assert three == five
+
+
+def test_kernel_counts() -> None:
+    assert len(fuse(graphs.net_step(), TARGET)) <= 5
+    for layers in (1, 3, 6):
+        assert len(fuse(graphs.encoder_step(layers), TARGET)) <= 14 * layers
+    assert len(fuse(graphs.gpt_step(4), TARGET)) <= 14 * 4 + 6
+
+
+def test_grouping_is_fast() -> None:
+    graph = graphs.encoder_step(6)
+    start = time.perf_counter()
+    fuse(graph, TARGET)
+    assert time.perf_counter() - start < 1.0
+
+
+def test_reasons_are_recorded() -> None:
+    kernels = fuse(graphs.encoder_step(1), TARGET)
+    assert any(k.reasons for k in kernels)
+    assert all(r.startswith("apart from ") for k in kernels for r in k.reasons)
+
+
+def test_keep_marks() -> None:
+    x = variable("x", 6, 8)
+    kept = map_("kept", (6, 8), lambda *i: E.Add(read(x, *i), num(1)), keep=Keep.ALWAYS)
+    y = total("y", (6,), (8,), lambda i, k: read(kept, i, k))
+    kernels = kernels_of(graphs.graph(y=y))
+    assert "kept" in [v.name for k in kernels for v in k.writes]
+
+
+def test_symbolic_extents() -> None:
+    n = Dim("n", 1, 64)
+    kernels = fuse(graphs.graph(out=graphs.softmax(variable("x", n, 9), "s")), TARGET)
+    assert len(kernels) == 1
+    assert kernels[0].outer == (n,)
+
+
+@pytest.mark.parametrize("rows", [5, 300])
+def test_clipping_by_the_global_norm(rows: int) -> None:
+    """Gradient kernels also emit their square sums; the updates come after, in one launch."""
+    x, dy = variable("x", 4, 6), variable("dy", 4, rows)
+    w, b = variable("w", rows, 6), variable("b", rows)
+    dw = total("dw", (rows, 6), (4,), lambda n, k, r: E.Mul(read(dy, r, n), read(x, r, k)))
+    db = total("db", (rows,), (4,), lambda n, r: read(dy, r, n))
+    squares = [
+        total(f"{g.name}2", (), g.shape, lambda *i, g=g: E.Mul(read(g, *i), read(g, *i)))
+        for g in (dw, db)
+    ]
+    norm = map_("norm", (), lambda: E.Sqrt(E.Add(read(squares[0]), read(squares[1]))))
+    clipped = [
+        map_(f"{g.name}c", g.shape, lambda *i, g=g: E.Div(read(g, *i), read(norm)))
+        for g in (dw, db)
+    ]
+    kernels = kernels_of(Graph(tuple(graphs.sgd([w, b], clipped))))
+    assert len(kernels) <= 3
+    assert any(set(k.writes) >= {w, b} for k in kernels)

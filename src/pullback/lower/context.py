@@ -14,9 +14,9 @@ from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.nest import Array, For, LoopKind, Register, Stmt, Var
 from pullback.ir.node import walk
 from pullback.ir.target import Target
-from pullback.schedule.choose import tile_shape
 from pullback.schedule.linear import Linear, linear, row_major
 from pullback.schedule.schedule import Place, Schedule
+from pullback.schedule.slots import tile_shape
 
 LETTERS = "ijklmnpqrs"
 

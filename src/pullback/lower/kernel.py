@@ -39,9 +39,9 @@ from pullback.lower.dots import dots
 from pullback.lower.special import copy_home, scan, scatter
 from pullback.lower.sweep import sweep
 from pullback.lower.tiles import tiles
-from pullback.schedule.choose import overwrites_itself
 from pullback.schedule.linear import Linear, linear, row_major
 from pullback.schedule.schedule import Schedule, Step, Way
+from pullback.schedule.slots import overwrites_itself
 
 
 def lower(kernel: Kernel, schedule: Schedule, target: Target) -> Routine:

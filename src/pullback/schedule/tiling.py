@@ -1,0 +1,223 @@
+"""How wide tiles are: as wide as scratch allows; of contractions by predicted time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from pullback.ir.expr import Dim, Take, upper
+from pullback.ir.graph import Variable
+from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.node import walk
+from pullback.ir.target import Target
+from pullback.schedule.cost import Model
+from pullback.schedule.schedule import Residence, Step
+from pullback.schedule.slots import assign_slots, tile_shape
+
+# Tile extents tried along one axis.
+EXTENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+# Axes searched; further (leading) ones have tiles of one.
+SEARCHED = 3
+
+# Share of the FMA peak by rows of a tile, and by columns (probes/cpu/gemm.py: register tiles of
+# few rows or one vector wait for loads).
+ROW_SHARE = {1: 0.25, 2: 0.5, 3: 0.7, 4: 0.8}
+COLUMN_SHARE = {8: 0.35, 16: 0.7, 24: 0.8}
+
+# Nanoseconds to enter one step of one tile, and to pack one element of a panel.
+STEP_NS = 30.0
+PACK_NS = 0.4
+
+# Scratch beyond this share of the second-level cache makes panels travel twice.
+NEAR_SHARE = 4
+FAR_FACTOR = 1.1
+
+
+def revisited_bytes(kernel: Kernel, body: Iterable[Step], tile: tuple[int, ...]) -> int:
+    """Bytes of variables that change from tile to tile and are read by several steps of a tile."""
+    sizes: dict[Variable, int] = {}
+    users: dict[Variable, set[int]] = {}
+    for number, step in enumerate(body):
+        for stage in (kernel.stages[n] for n in step.stages):
+            bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+            extents = [upper(e) for e in stage.extents]
+            for axis, outer in bound.items():
+                extents[axis] = tile[outer]
+            for take in takes(stage):
+                axes = frozenset[int]().union(*(i.axes for i in take.indices))
+                if not isinstance(take.source, Variable) or axes.isdisjoint(bound):
+                    continue
+                size = prod(extents[a] for a in axes) * take.source.dtype.itemsize
+                sizes[take.source] = max(sizes.get(take.source, 0), size)
+                users.setdefault(take.source, set()).add(number)
+    return sum(size for source, size in sizes.items() if len(users[source]) > 1)
+
+
+def takes(stage: Stage) -> tuple[Take, ...]:
+    """The reads of a stage that have indices."""
+    return tuple(t for t in stage_reads(stage) if t.indices)
+
+
+def choose_tile(
+    kernel: Kernel,
+    body: tuple[Step, ...],
+    homes: tuple[Residence, ...],
+    tasks: int,
+    model: Model,
+) -> tuple[int, ...]:
+    """Tile extents of every outer axis."""
+    fit = _Fit(kernel, body, homes, tasks)
+    if any(step.product is not None for step in body):
+        return _searched(fit, model)
+    return _greedy(fit, model.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A kernel whose tile is sought."""
+
+    kernel: Kernel
+    body: tuple[Step, ...]
+    homes: tuple[Residence, ...]
+    tasks: int
+
+    def scratch(self, tile: tuple[int, ...]) -> int:
+        """Scratch of one tile, bytes."""
+        slots, _ = assign_slots(self.kernel, self.body, (), self.homes, tile)
+        return sum(s.bytes for s in slots)
+
+    def tiles(self, tile: tuple[int, ...]) -> int:
+        """How many tiles there are."""
+        return prod(-(-upper(e) // t) for e, t in zip(self.kernel.outer, tile, strict=True))
+
+
+def _greedy(fit: _Fit, target: Target) -> tuple[int, ...]:
+    """Inner axes first, as wide as scratch and the number of tasks allow."""
+    revisits = len(fit.body) > 1
+    extents = [upper(e) for e in fit.kernel.outer]
+    tile = [1] * len(extents)
+    for axis in reversed(range(len(extents))):
+        before = prod(extents[:axis])
+        most = extents[axis]
+        if before < fit.tasks:
+            most = max(1, most * before // fit.tasks)
+
+        def used(extent: int, axis: int = axis) -> int:
+            trial = (*tile[:axis], extent, *tile[axis + 1 :])
+            again = revisited_bytes(fit.kernel, fit.body, trial) if revisits else 0
+            return again + fit.scratch(trial)
+
+        widest = _widest(most, target.scratch, used)
+        tile[axis] = round_tile(widest, fit.kernel.outer[axis])
+        if tile[axis] < extents[axis]:
+            break
+    return tuple(tile)
+
+
+def _searched(fit: _Fit, model: Model) -> tuple[int, ...]:
+    """The cheapest tile of a few extents for each axis whose scratch fits half of L2."""
+    target = model.target
+    choices: list[list[int]] = []
+    for number, extent in enumerate(fit.kernel.outer):
+        few = number < len(fit.kernel.outer) - SEARCHED
+        choices.append([1] if few else _extents(extent))
+    tiles = [t for t in product(*choices) if fit.tiles(t) >= fit.tasks]
+    ranked = sorted((tile_ns(fit, t, model), [-n for n in reversed(t)]) for t in tiles)
+    best: tuple[float, tuple[int, ...]] | None = None
+    for cost, negative in ranked:
+        tile = tuple(-n for n in reversed(negative))
+        if best is not None and cost >= best[0]:
+            break
+        scratch = fit.scratch(tile)
+        if scratch > target.l2 // 2:
+            continue
+        if scratch <= target.l2 // NEAR_SHARE:
+            best = (cost, tile)
+            break
+        if best is None or cost * FAR_FACTOR < best[0]:
+            best = (cost * FAR_FACTOR, tile)
+    return best[1] if best is not None else (1,) * len(fit.kernel.outer)
+
+
+def _extents(extent: int | Dim) -> list[int]:
+    """Tile extents worth trying along an axis."""
+    size = upper(extent)
+    found = [round_tile(n, extent) for n in EXTENTS if n < size]
+    return sorted({*found, size})
+
+
+def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
+    """Predicted time of the kernel on one thread with this tile, nanoseconds."""
+    kernel = fit.kernel
+    counts = [-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True)]
+    total = 0.0
+    for step in fit.body:
+        total += STEP_NS * prod(counts[: step.level])
+        for number in step.stages:
+            stage = kernel.stages[number]
+            repeats = prod(
+                count
+                for count, axis in zip(counts[: step.level], stage.outer, strict=False)
+                if axis is None
+            )
+            total += model.stage(stage).ns * repeats / _share(step, stage, tile)
+            total += _packing_ns(step, stage, counts, repeats)
+    return total
+
+
+def _share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:
+    """The part of the peak rate that a contraction reaches in such tiles."""
+    if step.product is None:
+        return 1.0
+    shape = tile_shape(stage, tile)
+    rows, columns = shape[step.product.row], shape[step.product.column]
+    wide = next((s for n, s in COLUMN_SHARE.items() if columns <= n), 1.0)
+    return ROW_SHARE.get(rows, 1.0 if rows >= 8 else 0.9) * wide
+
+
+def _packing_ns(step: Step, stage: Stage, counts: list[int], repeats: int) -> float:
+    """Time to pack panels, again in every tile where they hold an earlier stage."""
+    if step.product is None or step.product.direct:
+        return 0.0
+    right = step.product.right
+    size = prod(upper(stage.extents[a]) for a in right.axes)
+    inner = any(isinstance(n, Take) and not isinstance(n.source, Variable) for n in walk(right))
+    if not inner:
+        return size * PACK_NS
+    again = prod(
+        count
+        for count, axis in zip(counts[: step.level], stage.outer, strict=False)
+        if axis is not None and axis not in right.axes
+    )
+    return size * again * repeats * PACK_NS
+
+
+def _widest(most: int, limit: int, used: Callable[[int], int]) -> int:
+    """The largest extent up to `most` whose scratch fits; it grows about in proportion."""
+    extent = most
+    while extent > 1 and (bytes_used := used(extent)) > limit:
+        extent = max(1, min(extent - 1, extent * limit // bytes_used))
+    return extent
+
+
+def round_tile(most: int, extent: int | Dim) -> int:
+    """A tile extent up to `most`: all, or a divisor (of whole vectors, if any).
+
+    Example: ``most=20, extent=64 -> 16``
+    """
+    size = upper(extent)
+    if most >= size:
+        return size
+    if isinstance(extent, int):
+        divisors = [d for d in range(max(1, -(-most // 2)), most + 1) if size % d == 0]
+        for step in (16, 8, 1):
+            even = [d for d in divisors if d % step == 0]
+            if even:
+                return max(even)
+    for step in (16, 8):
+        if most >= step:
+            return most // step * step
+    return most

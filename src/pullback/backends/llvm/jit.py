@@ -68,8 +68,8 @@ class Engine:
     """Loaded objects; their code lives as long as this does."""
 
     def __init__(self) -> None:
-        self._context = llvm.create_context()
-        module = llvm.parse_assembly("", context=self._context)
+        # The empty module is in the global context: one of its own might be collected first.
+        module = llvm.parse_assembly("")
         self._engine = llvm.create_mcjit_compiler(module, _new_machine())
 
     def add(self, data: bytes) -> None:
@@ -242,8 +242,12 @@ def _optimised(text: str) -> Any:
     check_symbols(text)
     try:
         module = llvm.parse_assembly(text, context=llvm.create_context())
+    except RuntimeError as error:
+        raise InvalidIR(f"LLVM refuses the emitted text: {error}") from error
+    try:
         module.verify()
     except RuntimeError as error:
+        module.close()
         raise InvalidIR(f"LLVM refuses the emitted text: {error}") from error
     module.triple = llvm.get_process_triple()
     module.data_layout = _layout()

@@ -1,0 +1,123 @@
+"""Accuracy of the inlined elementary functions, in units in the last place, and their edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llvm_support import TARGETS, load, loop, routine, vector
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType, float32, float64
+from pullback.ir.expr import Expr
+from pullback.ir.nest import Array, Load, Native, Store, Var
+from pullback.ir.target import Target
+
+Floats = np.ndarray[Any, Any]
+BUILD: dict[str, Callable[[Expr], Expr]] = {
+    "exp": E.Exp,
+    "log": E.Log,
+    "sin": E.Sin,
+    "sqrt": E.Sqrt,
+    "tanh": lambda x: Native("tanh", (x,)),
+    "erf": lambda x: Native("erf", (x,)),
+    "sigmoid": lambda x: Native("sigmoid", (x,)),
+}
+WANTED: dict[str, Callable[[Floats], Floats]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "sin": np.sin,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+RANGES = {
+    "exp": (-104.0, 88.7), "log": (1e-38, 1e4), "sin": (-1e4, 1e4), "sqrt": (0.0, 1e6),
+    "tanh": (-10.0, 10.0), "erf": (-5.0, 5.0), "sigmoid": (-80.0, 88.0),
+}  # fmt: skip
+ULPS = {
+    "exp": 1.1, "log": 1.0, "sin": 1.6, "sqrt": 0.51, "tanh": 1.6, "erf": 1.6, "sigmoid": 2.6,
+}  # fmt: skip
+EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, -1e-42, 1.0, -1.0, 89.5, -110.0, 3e38, -3e38]
+
+
+def compute(name: str, data: Floats, kind: DType, target: Target, lanes: bool = True) -> Floats:
+    count = len(data)
+    source, out = Array("x", kind, count), Array("y", kind, count)
+    var = Var("v", 0, count - 1)
+    store = Store(out, var, BUILD[name](Load(source, var)))
+    body = vector(var, count, store) if lanes else loop(var, count, store)
+    result = np.zeros(count, kind.numpy)
+    load([routine([source, out], [body])], target)[0]([data.astype(kind.numpy), result])
+    return result
+
+
+def ulps(found: Floats, wanted: Floats) -> Floats:
+    """The error in units in the last place of the exact float32."""
+    unit = np.spacing(np.abs(wanted.astype(np.float32))).astype(np.float64)
+    return np.abs(found.astype(np.float64) - wanted) / unit
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("name", BUILD)
+def test_float32_accuracy(name: str, target: Target) -> None:
+    random = np.random.default_rng(0)
+    lo, hi = RANGES[name]
+    data = np.concatenate([random.uniform(lo, hi, 40000), np.geomspace(1e-30, hi, 20000)])
+    data = data.astype(np.float32)
+    wanted = WANTED[name](data.astype(np.float64))
+    found = compute(name, data, float32, target)
+    assert ulps(found, wanted).max() <= ULPS[name]
+
+
+@pytest.mark.parametrize("lanes", [True, False], ids=["lanes", "scalar"])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_float32_edges(name: str, target: Target, lanes: bool) -> None:
+    data = np.array(EDGES * 2, np.float32)
+    wanted = WANTED[name](data.astype(np.float64)).astype(np.float32)
+    found = compute(name, data, float32, target, lanes)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=3e-45)
+    zeros = wanted == 0
+    if name != "sigmoid":
+        np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(wanted[zeros]))
+
+
+def test_subnormal_results_of_exp() -> None:
+    data = np.linspace(-104, -87, 5000).astype(np.float32)
+    wanted = np.exp(data.astype(np.float64))
+    for target in TARGETS:
+        error = np.abs(compute("exp", data, float32, target) - wanted)
+        assert error.max() <= 1.05 * 2.0**-149 + 1e-7 * wanted.max()
+
+
+def test_sine_of_huge_arguments() -> None:
+    data = np.array([1e9, 2.5e9, 1e20, -3e38, 123456.0] * 5, np.float32)
+    found = compute("sin", data, float32, TARGETS[0])
+    np.testing.assert_allclose(found, np.sin(data.astype(np.float64)), rtol=3e-7)
+
+
+@pytest.mark.parametrize("lanes", [True, False], ids=["lanes", "scalar"])
+@pytest.mark.parametrize("name", BUILD)
+def test_float64_accuracy(name: str, lanes: bool) -> None:
+    random = np.random.default_rng(1)
+    lo, hi = RANGES[name]
+    data = random.uniform(lo, hi, 2000)
+    found = compute(name, data, float64, TARGETS[0], lanes)
+    np.testing.assert_allclose(found, WANTED[name](data), rtol=1e-15, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_float64_edges(name: str) -> None:
+    data = np.array([*EDGES, 709.0, 710.0, -745.0, -750.0, 5e-324])
+    found = compute(name, data, float64, TARGETS[0])
+    wanted = WANTED[name](data)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_allclose(found, wanted, rtol=1e-15, atol=5e-324)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from grad_support import S, T, evaluate, fn, new_definitions, var, work
@@ -113,6 +113,7 @@ def test_fibres_are_exact(case: tuple[list[int], list[Index]]) -> None:
 
 
 @CONFIG
+@example(([1, 5, 1], [((4, 6, 6), 2, "%", 4), ((4, 6, 6), 2, "%", 4)]), 1)
 @given(MAPS, st.integers(0, 1))
 def test_adjoints_of_random_reads(case: tuple[list[int], list[Index]], reduced: int) -> None:
     extents, parts = case

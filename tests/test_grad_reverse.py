@@ -167,8 +167,9 @@ def test_inputs_without_influence() -> None:
         assert v.shape == shape
         assert E.const(0, v.dtype) is v.body
     values = draw([x, z])
-    (ds,) = evaluate(gradients(loss, [stopped]), values)
+    ds, dz = evaluate(gradients(loss, [stopped, z]), values)
     assert np.array_equal(ds, values[x])
+    assert not dz.any()
 
 
 def test_equal_zero_tensors_are_two_inputs() -> None:
@@ -188,6 +189,16 @@ def test_adjoints_inherit_keep_and_origin() -> None:
     found = gradients(loss, [q, k])
     for d in new_definitions(found, loss):
         assert (d.keep is Keep.NEVER) == (len(d.shape) == 2 and d.shape == (4, 5))
+
+
+def test_a_stored_adjoint_is_not_one_that_must_not_be_stored() -> None:
+    x = var("x", 3)
+    s = fn("s", (3,), lambda i: T(x)[i] + 1.0, keep=Keep.NEVER)
+    loss = fn("loss", (), lambda i: T(s)[i] * T(s)[i], (3,))
+    ds, dx = gradients(loss, [s, x])
+    assert isinstance(ds, Definition)
+    assert isinstance(dx, Definition)
+    assert (ds.keep, dx.keep) == (Keep.NEVER, Keep.AUTO)
 
 
 def test_errors() -> None:

@@ -71,7 +71,9 @@ class Gatherer:
                 return _scatter(extents, take, term, label)
             matches.append(E.Equal(index, Axis(n, take.source.shape[n])))
         rest = [self._at(g, inverse) for g in term.guards if g not in affine]
-        guards = (*inverse.guards, *matches, *rest)
+        guards = [g for g in (*inverse.guards, *matches, *rest) if not fold.is_const(g, 1)]
+        if any(fold.is_const(g, 0) for g in guards):
+            return None
         value = self._at(term.value, inverse)
         if not inverse.over:
             return fold.guarded(guards, value)

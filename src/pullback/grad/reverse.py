@@ -123,7 +123,7 @@ class _Reverse:
         Partials are taken of the bare body and then multiplied: a product of reads stays one.
         """
         body = definition.body
-        casts = any(isinstance(n, E.Cast) and n.dtype.is_float for n in walk(body))
+        casts = any(isinstance(n, E.Cast) and n.value.dtype.is_float for n in walk(body))
         start = seed if casts else fold.one(body.dtype)
         terms: list[tuple[Take, Term]] = []
         for take, term in sweep(body, start, self.active).items():

@@ -87,7 +87,9 @@ def _narrow(
     if volume([a.extent for a in kept]) == volume(shape):
         return axes, list(guards)
     reads = [n for n in walk(body) if isinstance(n, Take)]
-    if not all(all(in_bounds(r, own)) for r in reads):
+    # A condition on data that is left outside may have kept a read inside its tensor.
+    lost = any(fold.reads_data(g) for g in guards if g not in own)
+    if lost and not all(all(in_bounds(r, own)) for r in reads):
         return axes, list(guards)
     return kept, own
 

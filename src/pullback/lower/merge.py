@@ -66,6 +66,35 @@ def merged(
     return found, values
 
 
+def split(
+    context: Context, loops: list[Loop], roots: list[Expr]
+) -> tuple[list[Loop], dict[Expr, Expr]]:
+    """Loops cut in two where offsets divide them: ``x // 8, x % 8 -> high, low``."""
+    forms, _ = accesses(roots)
+    wanted: dict[Expr, int] = {}
+    for form in forms:
+        for atom in form.terms:
+            if not isinstance(atom, E.FloorDiv | E.Mod) or not isinstance(atom.right, E.Const):
+                continue
+            divisor = int(atom.right.value)
+            for var, coefficient in linear(atom.left).terms.items():
+                if coefficient == 1 and divisor > 1:
+                    wanted[var] = min(wanted.get(var, divisor), divisor)
+    found: list[Loop] = []
+    values: dict[Expr, Expr] = {}
+    for loop in loops:
+        divisor = wanted.get(loop.var, 0)
+        if not divisor or not loop.static or loop.most % divisor or loop.most == divisor:
+            found.append(loop)
+            continue
+        high = context.var(loop.var.name.rstrip("0123456789"), loop.most // divisor)
+        low = context.var(loop.var.name.rstrip("0123456789"), divisor)
+        found.append(Loop(loop.axes, high, index(loop.most // divisor), loop.most // divisor))
+        found.append(Loop(loop.axes, low, index(divisor), divisor))
+        values[loop.var] = Linear(0, {high: divisor, low: 1}).expr()
+    return found, values
+
+
 def _run(context: Context, run: list[Loop], values: dict[Expr, Expr]) -> Loop:
     """One loop for a run of loops; sets the value of each old variable."""
     if len(run) == 1:

@@ -11,7 +11,7 @@ from pullback.ir.nest import Combine, Declare, Load, Peek, Register, Stmt, Store
 from pullback.ir.node import walk
 from pullback.lower.context import Context, Loop, accumulator, cast, nest, vector
 from pullback.lower.hoist import hoisted
-from pullback.lower.merge import merged, revalued
+from pullback.lower.merge import merged, revalued, split
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear
 from pullback.schedule.schedule import Step
@@ -57,11 +57,18 @@ def make_box(context: Context, stages: list[Stage]) -> Box:
     loops, axes = context.loops(lead)
     outputs = len(lead.shape)
     parts = [int(loop.axes[0] >= outputs) for loop in loops]
-    if len(loops) > 1:
+    if loops:
         trial = Translator(context, axes)
         trial.registers = {s.target: context.register("v", s.body.dtype) for s in stages}
         roots = [trial(s.body) for s in stages]
         stores = [written(context, s, axes) for s in stages if s.target in context.homes]
+        loops, values = split(context, loops, roots)
+        if values:
+            axes = revalued(axes, values)
+            parts = [int(loop.axes[0] >= outputs) for loop in loops]
+            trial.axes = axes
+            roots = [trial(s.body) for s in stages]
+            stores = [written(context, s, axes) for s in stages if s.target in context.homes]
         loops, values = merged(context, loops, parts, roots, stores)
         axes = revalued(axes, values)
     rank = sum(loop.axes[0] < outputs for loop in loops)
@@ -74,7 +81,7 @@ def written(context: Context, stage: Stage, axes: dict[int, Expr]) -> Linear:
 
 
 def _lane(box: Box, axis: int | None) -> Loop | None:
-    for loop in box.loops:
+    for loop in reversed(box.loops):
         if axis in loop.axes:
             return loop
     return None

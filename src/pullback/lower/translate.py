@@ -11,6 +11,7 @@ from pullback.ir.graph import Value, Variable
 from pullback.ir.nest import Check, Load, Peek, Register, Stmt
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Context, Home
+from pullback.lower.guards import folded
 from pullback.lower.natives import with_natives
 from pullback.schedule.linear import linear
 
@@ -49,6 +50,8 @@ class Translator:
                 return self.axes[number]
             case Size(dim):
                 return self.context.sizes[dim]
+            case E.Less() | E.Equal() | E.And() | E.Or() | E.Xor() | E.If():
+                return folded(node)
         return node
 
     def _read(self, old: Take, new: Take, reached: dict[Node, Expr | None]) -> Expr:

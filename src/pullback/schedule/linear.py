@@ -137,6 +137,20 @@ def _split(form: Linear, step: int) -> tuple[Linear, Linear] | None:
     return Linear(quotient, high), Linear(remainder, low)
 
 
+def coarser(form: Linear) -> Linear | None:
+    """`high` with ``form >= 0`` exactly where ``high >= 0``: the part that small terms cannot sway.
+
+    Example: ``32*t + x - 32 -> t - 1`` for ``0 <= x < 32``
+    """
+    for step in sorted({abs(c) for c in form.terms.values()}, reverse=True):
+        if step == 1:
+            break
+        split = _split(form, step)
+        if split is not None and split[0].terms:
+            return split[0]
+    return None
+
+
 def _join_quotients(form: Linear) -> Linear:
     """``(x // c) * c*f + (x % c) * f -> x * f``; chains of reshapes join step by step."""
     for atom, coefficient in form.terms.items():

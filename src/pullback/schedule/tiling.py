@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
+from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Take, upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
@@ -30,6 +31,9 @@ COLUMN_SHARE = {8: 0.35, 16: 0.7, 24: 0.8}
 # Nanoseconds to enter one step of one tile, and to pack one element of a panel.
 STEP_NS = 30.0
 PACK_NS = 0.4
+
+# Loads along a divided axis that tiles cut are gathered (a 16-lane gather is about 10 loads).
+ROUGH_FACTOR = 4.0
 
 # Scratch beyond this share of the second-level cache makes panels travel twice.
 NEAR_SHARE = 4
@@ -83,11 +87,18 @@ class _Fit:
     body: tuple[Step, ...]
     homes: tuple[Residence, ...]
     tasks: int
+    blocks: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
 
     def scratch(self, tile: tuple[int, ...]) -> int:
         """Scratch of one tile, bytes."""
         slots, _ = assign_slots(self.kernel, self.body, (), self.homes, tile)
         return sum(s.bytes for s in slots)
+
+    def cuts(self, stage: Stage, tile: tuple[int, ...]) -> bool:
+        """Whether tiles cut across the blocks that ``axis // c`` and ``axis % c`` count."""
+        if stage not in self.blocks:
+            self.blocks[stage] = _blocks(stage)
+        return any(block % tile[outer] for outer, block in self.blocks[stage])
 
     def tiles(self, tile: tuple[int, ...]) -> int:
         """How many tiles there are."""
@@ -163,9 +174,23 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
                 for count, axis in zip(counts[: step.level], stage.outer, strict=False)
                 if axis is None
             )
-            total += model.stage(stage).ns * repeats / _share(step, stage, tile)
+            rough = ROUGH_FACTOR if step.product is None and fit.cuts(stage, tile) else 1.0
+            total += model.stage(stage).ns * repeats * rough / _share(step, stage, tile)
             total += _packing_ns(step, stage, counts, repeats)
     return total
+
+
+def _blocks(stage: Stage) -> list[tuple[int, int]]:
+    """Outer axes that the body divides, with the divisors."""
+    found: dict[tuple[int, int], None] = {}
+    for node in walk(stage.body):
+        if not isinstance(node, E.FloorDiv | E.Mod) or not isinstance(node.right, E.Const):
+            continue
+        if node.dtype.is_integer:
+            for outer, axis in enumerate(stage.outer):
+                if axis in node.left.axes and node.right.value:
+                    found[outer, int(node.right.value)] = None
+    return list(found)
 
 
 def _share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:

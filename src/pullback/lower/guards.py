@@ -1,0 +1,81 @@
+"""Conditions on indices, decided or made coarser where bounds allow.
+
+``31 < 32*t + x  ->  0 < t`` for ``0 <= x < 32``: the same for every `x` of a tile.
+"""
+
+from __future__ import annotations
+
+from pullback.ir import expr as E
+from pullback.ir.dtype import bool_, int64
+from pullback.ir.expr import Expr, index
+from pullback.schedule.linear import coarser, linear
+
+TRUE = E.Const(True, bool_)
+FALSE = E.Const(False, bool_)
+
+
+def folded(node: Expr) -> Expr:
+    """`node` with a condition on indices simplified; its operands are already."""
+    match node:
+        case E.Less(left, right) if left.dtype == int64:
+            return less(left, right)
+        case E.Equal(left, right) if left.dtype == int64:
+            return equal(left, right, node)
+        case E.And(left, right) if node.dtype.is_bool:
+            return _both(left, right, node)
+        case E.Or(left, right) if node.dtype.is_bool:
+            return _either(left, right, node)
+        case E.Xor(left, right) if node.dtype.is_bool:
+            return _differ(left, right, node)
+        case E.If(condition, then, otherwise) if isinstance(condition, E.Const):
+            return then if condition.value else otherwise
+    return node
+
+
+def less(left: Expr, right: Expr) -> Expr:
+    """``left < right`` as ``0 <= high``, where ``right - left - 1 = step * high + low``."""
+    gap = linear(right).plus(linear(left), -1)
+    gap.constant -= 1
+    lo, hi = gap.range()
+    if lo >= 0:
+        return TRUE
+    if hi < 0:
+        return FALSE
+    high = coarser(gap)
+    if high is None:
+        return E.Less(left, right)
+    return E.Less(index(-1), high.expr())
+
+
+def equal(left: Expr, right: Expr, node: Expr) -> Expr:
+    """``left == right``, false where bounds exclude it."""
+    lo, hi = linear(left).plus(linear(right), -1).range()
+    if lo > 0 or hi < 0:
+        return FALSE
+    return TRUE if lo == hi == 0 else node
+
+
+def _both(left: Expr, right: Expr, node: Expr) -> Expr:
+    if left is FALSE or right is FALSE:
+        return FALSE
+    if left is TRUE:
+        return right
+    return left if right is TRUE else node
+
+
+def _either(left: Expr, right: Expr, node: Expr) -> Expr:
+    if left is TRUE or right is TRUE:
+        return TRUE
+    if left is FALSE:
+        return right
+    return left if right is FALSE else node
+
+
+def _differ(left: Expr, right: Expr, node: Expr) -> Expr:
+    if left is FALSE:
+        return right
+    if right is FALSE:
+        return left
+    if isinstance(left, E.Const) and isinstance(right, E.Const):
+        return FALSE if left.value == right.value else TRUE
+    return node

@@ -114,35 +114,46 @@ class Machine:
         for word in (Word.PC, Word.STOP, Word.LAUNCHES, Word.BARRIERS, Word.MOVED, Word.EVENT_HEAD):
             state[word] = 0
         state[Word.ERROR] = 0
-        self._consumer.start()
-        for producer in self._producers:
-            producer.start()
-        interrupted: BaseException | None = None
-        code = Code.AGAIN
+        interrupted: list[BaseException] = []
+        code = Code.STOPPED
+        try:
+            self._consumer.start()
+            for producer in self._producers:
+                producer.start()
+            code = Code.AGAIN
+        except KeyboardInterrupt as error:
+            interrupted.append(error)
         while code == Code.AGAIN:
             try:
                 code = Code(natives().run(address(state)))
             except KeyboardInterrupt as error:
-                interrupted = error
+                interrupted.append(error)
                 self.stop()
         self._finish(interrupted)
         self._raise(code, interrupted)
 
-    def _finish(self, interrupted: BaseException | None) -> None:
+    def _finish(self, interrupted: list[BaseException]) -> None:
         """Let the threads end: all snapshots are delivered, no feeder is called again."""
-        for producer in self._producers:
-            producer.stop(wait=interrupted is None)
-        self._consumer.finish(int(self._state[Word.EVENT_HEAD]))
+        while True:
+            try:
+                for producer in self._producers:
+                    producer.stop(wait=not interrupted)
+                self._consumer.finish(int(self._state[Word.EVENT_HEAD]))
+                return
+            except KeyboardInterrupt as error:
+                if len(interrupted) > 1:
+                    raise
+                interrupted.append(error)
 
-    def _raise(self, code: Code, interrupted: BaseException | None) -> None:
+    def _raise(self, code: Code, interrupted: list[BaseException]) -> None:
         if code == Code.FEED_FAILED:
             self._feed_failed()
         if code == Code.BAD_INDEX:
             self._bad_index()
         if self._consumer.error is not None:
             raise self._consumer.error
-        if interrupted is not None:
-            raise interrupted
+        if interrupted:
+            raise interrupted[0]
 
     def _feed_failed(self) -> None:
         for producer in self._producers:

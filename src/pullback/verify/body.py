@@ -1,0 +1,173 @@
+"""Checks on one definition or stage: its axes, its types, its form, its reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from pullback.errors import Origin
+from pullback.ir import expr as E
+from pullback.ir.dtype import int64
+from pullback.ir.expr import SCALARS, Axis, Expr, Extent, Take, upper
+from pullback.ir.graph import Accumulate, Form, Reduce, Scan
+from pullback.ir.meaning import Array, apply, constant
+from pullback.ir.node import walk
+from pullback.simplify.bounds import Intervals, Prover
+from pullback.simplify.guards import Guards, contexts
+from pullback.verify.report import fail
+
+POINTS = 1 << 14  # an index that is not proved is tried at every point of a box up to this size
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a definition and a stage have in common."""
+
+    name: str
+    shape: tuple[Extent, ...]
+    extents: tuple[Extent, ...]
+    form: Form
+    roots: tuple[Expr, ...]
+    origin: Origin | None = None
+
+
+Fault = str | None
+Check = Callable[[Body, Intervals], Fault]
+ALLOWED = frozenset((*SCALARS, E.Size))
+FLOATING = (E.Exp, E.Log, E.Sqrt, E.Sin, E.Div)
+ARITHMETIC = (E.Add, E.Mul, E.FloorDiv, E.Mod)
+BITWISE = (E.And, E.Or, E.Xor)
+
+
+def own_axes(body: Body, _: Intervals) -> Fault:
+    """The free axes of a body are its own, with its own extents."""
+    for node in walk(body.roots):
+        if not isinstance(node, Axis):
+            continue
+        if node.number >= len(body.extents):
+            return f"axis {node.number} is free; the body has {len(body.extents)} axes"
+        if node.extent != body.extents[node.number]:
+            own = body.extents[node.number]
+            return f"axis {node.number} runs to {node.extent} in the body, to {own} in the box"
+    return None
+
+
+def known_nodes(body: Body, _: Intervals) -> Fault:
+    """Only primitives occur."""
+    odd = next((n for n in walk(body.roots) if type(n) not in ALLOWED), None)
+    return None if odd is None else f"{type(odd).__name__} is not a primitive"
+
+
+def operand_types(body: Body, _: Intervals) -> Fault:
+    """Operations get operands of a type they are defined for; indices are int64."""
+    for node in walk(body.roots):
+        if not isinstance(node, Expr) or not node.children or isinstance(node, Take):
+            continue
+        first = node.children[0]
+        kind = first.dtype if isinstance(first, Expr) else node.dtype
+        wrong = (
+            (isinstance(node, FLOATING) and not kind.is_float)
+            or (isinstance(node, ARITHMETIC) and kind.is_bool)
+            or (isinstance(node, BITWISE) and kind.is_float)
+        )
+        if wrong:
+            return f"{type(node).__name__} of {kind}"
+    for take in walk(body.roots):
+        if isinstance(take, Take) and any(i.dtype != int64 for i in take.indices):
+            return f"index of {take.source} is not int64"
+    return None
+
+
+def form_fits(body: Body, _: Intervals) -> Fault:
+    """The form agrees with the shape; the combiner with the type."""
+    form, kind = body.form, body.roots[0].dtype
+    if isinstance(form, Scan) and not 0 <= form.axis < len(body.shape):
+        return f"scans axis {form.axis} of {len(body.shape)}"
+    if isinstance(form, Accumulate):
+        if len(form.at) != len(body.shape):
+            return f"{len(form.at)} write indices for {len(body.shape)} axes"
+        if any(e.dtype != int64 for e in form.at):
+            return "a write index is not int64"
+    if isinstance(form, Reduce | Scan | Accumulate):
+        logical = form.combiner.name in ("any", "all")
+        if logical != kind.is_bool:
+            return f"{form.combiner.name} of {kind}"
+    return None
+
+
+def reads_inside(body: Body, intervals: Intervals) -> Fault:
+    """Every read whose index is not data is proved in bounds or guarded."""
+    paths = contexts(body.roots)
+    for node in walk(body.roots):
+        if not isinstance(node, Take):
+            continue
+        for n, (position, extent) in enumerate(zip(node.indices, node.source.shape, strict=True)):
+            if isinstance(position, Axis) and position.extent == extent:
+                continue
+            for guards in paths[node]:
+                if not _inside(position, extent, guards, body, intervals):
+                    lo, hi = intervals.of(position)
+                    return f"axis {n} of {node.source} ({extent}) is read at {lo}..{hi}"
+    return None
+
+
+CHECKS: tuple[Check, ...] = (own_axes, known_nodes, operand_types, form_fits, reads_inside)
+
+
+def verify_body(body: Body, after: str, intervals: Intervals) -> None:
+    """Run every check. Raises: InvalidIR."""
+    for check in CHECKS:
+        fault = check(body, intervals)
+        if fault is not None:
+            raise fail(after, body.name, check.__name__, fault, body.origin)
+
+
+def has_data(e: Expr) -> bool:
+    """Whether an index depends on what is read."""
+    return any(isinstance(n, Take) for n in walk(e))
+
+
+def _inside(
+    position: Expr, extent: Extent, guards: Guards, body: Body, intervals: Intervals
+) -> bool:
+    inside = E.Less(position, E.extent_expr(extent))
+    negative = E.Less(position, E.index(0))
+    for given in dict.fromkeys(((), guards)):
+        prover = Prover(given, intervals)
+        if prover.prove(inside) is True and prover.prove(negative) is False:
+            return True
+    if has_data(position):
+        return True
+    free = sorted(position.axes.union(*(g.axes for g in guards)))
+    box = [upper(body.extents[a]) for a in free]
+    if prod(box) > POINTS or any(map(has_data, guards)):
+        return any(g.axes & position.axes for g in guards)
+    return _tried(position, upper(extent), guards, dict(zip(free, box, strict=True)))
+
+
+def _tried(position: Expr, extent: int, guards: Guards, box: dict[int, int]) -> bool:
+    """Whether an index stays inside at every point where its guards hold."""
+    grid = dict(zip(box, np.indices(tuple(box.values()), dtype=np.int64), strict=True))
+    values = list(_values((position, *guards), grid))
+    held = np.ones(tuple(box.values()), bool)
+    for guard in values[1:]:
+        held = held & guard
+    outside = (values[0] < 0) | (values[0] >= extent)
+    return not bool((outside & held).any())
+
+
+def _values(roots: tuple[Expr, ...], grid: dict[int, Array]) -> Iterator[Array]:
+    known: dict[object, Array] = {}
+    for node in walk(roots):
+        if isinstance(node, E.Const):
+            known[node] = constant(node)
+        elif isinstance(node, Axis):
+            known[node] = grid[node.number]
+        elif isinstance(node, E.Size):
+            known[node] = np.asarray(node.dim.hi)
+        elif isinstance(node, Expr):
+            known[node] = apply(node, [known[c] for c in node.children])
+    yield from (known[root] for root in roots)

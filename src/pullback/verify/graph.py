@@ -1,0 +1,81 @@
+"""Checks on graphs of definitions, run after trace, differentiate and simplify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pullback.errors import InvalidIR
+from pullback.ir.graph import Definition, Graph, Value, Variable
+from pullback.simplify.bounds import Intervals
+from pullback.verify.body import Body, verify_body
+from pullback.verify.report import fail
+
+Fault = tuple[str, Value] | None
+Check = Callable[[Graph, Sequence[Definition]], Fault]
+
+
+def acyclic(graph: Graph, order: Sequence[Definition]) -> Fault:
+    """No definition needs itself."""
+    done: set[Value] = set()
+    for definition in order:
+        later = next(
+            (s for s in definition.sources if isinstance(s, Definition) and s not in done), None
+        )
+        if later is not None:
+            return f"needs {later}, which needs it", definition
+        done.add(definition)
+    return None
+
+
+def one_writer(graph: Graph, order: Sequence[Definition]) -> Fault:
+    """Every variable is assigned once."""
+    seen: set[Variable] = set()
+    for target, _ in graph.assigns:
+        if target in seen:
+            return "is assigned twice", target
+        seen.add(target)
+    return None
+
+
+def assigned_alike(graph: Graph, order: Sequence[Definition]) -> Fault:
+    """A value has the shape and type of the variable that it is assigned to."""
+    for target, value in graph.assigns:
+        if target.shape != value.shape or target.dtype != value.dtype:
+            mine, its = described(target), described(value)
+            return f"{mine} is assigned {value}, {its}", target
+    return None
+
+
+CHECKS: tuple[Check, ...] = (acyclic, one_writer, assigned_alike)
+
+
+def described(value: Value) -> str:
+    """Type and shape. ``float32[2, n]``"""
+    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+
+
+def verify_graph(graph: Graph, after: str) -> None:
+    """Every check on a graph and on each of its definitions.
+
+    Raises: InvalidIR naming the pass, the definition and the user's line.
+    """
+    order = graph.definitions
+    for check in CHECKS:
+        fault = check(graph, order)
+        if fault is not None:
+            what, value = fault
+            raise fail(after, value.name, check.__name__, what, value.origin)
+    intervals = Intervals()
+    for d in order:
+        body = Body(d.name, d.shape, d.extents, d.form, d.roots, d.origin)
+        verify_body(body, after, intervals)
+
+
+def verify_gradients(inputs: Sequence[Value], adjoints: Sequence[Value], after: str) -> None:
+    """A gradient has its primal's shape and type. Raises: InvalidIR."""
+    if len(inputs) != len(adjoints):
+        raise InvalidIR(f"after {after}: {len(adjoints)} gradients of {len(inputs)} inputs")
+    for primal, adjoint in zip(inputs, adjoints, strict=True):
+        if primal.shape != adjoint.shape or primal.dtype != adjoint.dtype:
+            what = f"{described(primal)} has a gradient {described(adjoint)}"
+            raise fail(after, primal.name, "gradient_alike", what, primal.origin)

@@ -1,0 +1,237 @@
+"""Checks on kernels, run after fusion: what tiles share, who writes, what is overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pullback.ir.expr import Axis, Take, upper
+from pullback.ir.graph import Accumulate, Definition, Reduce, Scan, Value, Variable
+from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.simplify.bounds import Intervals
+from pullback.verify.body import Body, verify_body
+from pullback.verify.report import fail
+
+Fault = tuple[str, Stage] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A kernel with each target's stage, and each stage's place in the order."""
+
+    kernel: Kernel
+    made: dict[Value, Stage]
+    place: dict[Stage, int]
+
+    def reads(self) -> Iterator[tuple[Stage, Take]]:
+        """Every read with its stage, in stage order."""
+        for stage in self.place:
+            for take in stage_reads(stage):
+                yield stage, take
+
+    def last(self, stage: Stage) -> bool:
+        """Whether a stage runs once, after all tiles."""
+        return self.place[stage] >= len(self.kernel.stages)
+
+
+Check = Callable[[Scene], Fault]
+
+
+def spread(stage: Stage) -> bool:
+    """Whether a stage is whole only after every tile: partial sums, scattered writes."""
+    if isinstance(stage.form, Accumulate):
+        return any(a is not None for a in stage.outer)
+    return stage.partial
+
+
+def bound_axes(scene: Scene) -> Fault:
+    """Each stage binds an axis of equal extent, or none, to each outer axis; each axis once."""
+    kernel = scene.kernel
+    for stage in scene.place:
+        if len(stage.outer) != len(kernel.outer):
+            return f"{len(stage.outer)} bindings for {len(kernel.outer)} outer axes", stage
+        bound = [a for a in stage.outer if a is not None]
+        if len(set(bound)) != len(bound):
+            return "binds one axis twice", stage
+        if bound and scene.last(stage):
+            return "a finish stage binds an outer axis", stage
+        for axis, extent in zip(stage.outer, kernel.outer, strict=True):
+            if axis is None:
+                continue
+            if axis >= len(stage.extents) or stage.extents[axis] != extent:
+                return f"axis {axis} is bound to an outer axis of {extent}", stage
+    return None
+
+
+def scanned_whole(scene: Scene) -> Fault:
+    """A scan is not cut along the axis that it runs over."""
+    for stage in scene.place:
+        if isinstance(stage.form, Scan) and stage.form.axis in stage.outer:
+            return "the scanned axis is an outer axis", stage
+    return None
+
+
+def stage_order(scene: Scene) -> Fault:
+    """A stage reads variables and earlier stages only."""
+    for stage, take in scene.reads():
+        if isinstance(take.source, Variable):
+            continue
+        maker = scene.made.get(take.source)
+        if maker is None:
+            return f"reads {take.source}, which no stage of the kernel makes", stage
+        if scene.place[maker] >= scene.place[stage]:
+            return f"reads {take.source} before it is made", stage
+    return None
+
+
+def whole_when_read(scene: Scene) -> Fault:
+    """What is spread over tiles is read by finish stages only, what is a tile's never there."""
+    for stage, take in scene.reads():
+        maker = scene.made.get(take.source)
+        if maker is None:
+            continue
+        if spread(maker) and not scene.last(stage):
+            return f"reads {take.source} while tiles still add to it", stage
+        if scene.last(stage) and not scene.last(maker) and not spread(maker):
+            return f"reads {take.source}, which is gone with its tile", stage
+    return None
+
+
+def same_coordinates(scene: Scene) -> Fault:
+    """A read inside a kernel is at the same outer coordinates."""
+    for stage, take in scene.reads():
+        maker = scene.made.get(take.source)
+        if maker is None or scene.last(stage) or spread(maker):
+            continue
+        fault = _elsewhere(scene, stage, take, maker)
+        if fault is not None:
+            return f"reads {take.source} {fault}", stage
+    return None
+
+
+def _elsewhere(scene: Scene, stage: Stage, take: Take, maker: Stage) -> str | None:
+    """How a read leaves its tile: index `a` must be this stage's axis of the same outer axis."""
+    for o, extent in enumerate(scene.kernel.outer):
+        place = target_axis(maker, maker.outer[o])
+        if place is None or upper(extent) <= 1:
+            continue
+        own = stage.outer[o]
+        found = take.indices[place]
+        if own is None or not isinstance(found, Axis) or found.number != own:
+            return f"at another coordinate of outer axis {o}"
+    return None
+
+
+def target_axis(stage: Stage, axis: int | None) -> int | None:
+    """The axis of the target that a stage's own axis is (a scattered write: where it is plain)."""
+    if axis is None:
+        return None
+    if not isinstance(stage.form, Accumulate):
+        return axis if axis < len(stage.shape) else None
+    places = (n for n, a in enumerate(stage.form.at) if isinstance(a, Axis) and a.number == axis)
+    return next(places, None)
+
+
+def one_writer(scene: Scene) -> Fault:
+    """Every variable has one writer, and every element one tile that writes it."""
+    writers: dict[Variable, Stage] = {}
+    for stage in scene.place:
+        if stage.store is None:
+            continue
+        if stage.store in writers:
+            return f"{stage.store} is also written by {writers[stage.store].target}", stage
+        writers[stage.store] = stage
+        if scene.last(stage):
+            continue
+        for o, (axis, extent) in enumerate(zip(stage.outer, scene.kernel.outer, strict=True)):
+            if upper(extent) <= 1:
+                continue
+            if axis is None:
+                return f"every tile along outer axis {o} writes {stage.store}", stage
+            if isinstance(stage.form, Accumulate) and target_axis(stage, axis) is None:
+                return f"tiles along outer axis {o} meet in {stage.store}", stage
+    return None
+
+
+def stored_alike(scene: Scene) -> Fault:
+    """A stage has the shape and type of the variable that it is stored in."""
+    for stage in scene.place:
+        kept = stage.store
+        if kept is None:
+            continue
+        if kept.shape != stage.shape or kept.dtype != stage.body.dtype:
+            return f"{stage.body.dtype}{list(stage.shape)} goes to {kept}", stage
+    return None
+
+
+def partial_sums(scene: Scene) -> Fault:
+    """Only an associative reduction is spread over tiles, and each tile adds its share once."""
+    for stage in scene.place:
+        if not spread(stage):
+            continue
+        if not isinstance(stage.form, Reduce | Accumulate):
+            return f"a {type(stage.form).__name__} is spread over tiles", stage
+        if scene.last(stage):
+            return "a finish stage is spread over tiles", stage
+        for o, (axis, extent) in enumerate(zip(stage.outer, scene.kernel.outer, strict=True)):
+            if axis is None and upper(extent) > 1:
+                return f"every tile along outer axis {o} adds the same share", stage
+    return None
+
+
+def in_place(scene: Scene) -> Fault:
+    """What is overwritten is read at the writer's outer coordinates, not after the writer."""
+    writers = {s.store: s for s in scene.place if s.store is not None}
+    for stage, take in scene.reads():
+        writer = writers.get(take.source) if isinstance(take.source, Variable) else None
+        if writer is None:
+            continue
+        scattered = isinstance(writer.form, Accumulate)
+        if scene.last(writer) or (spread(writer) and not scattered):
+            late = scene.last(stage) and scene.place[stage] > scene.place[writer]
+            if late:
+                return f"reads {take.source} after {writer.target} has overwritten it", stage
+            continue
+        limit = scene.place[writer] - (1 if scattered else 0)
+        if scene.place[stage] > limit:
+            return f"reads {take.source} after {writer.target} has overwritten it", stage
+        fault = _elsewhere(scene, stage, take, writer)
+        if fault is not None:
+            return f"reads {take.source}, which {writer.target} overwrites, {fault}", stage
+    return None
+
+
+CHECKS: tuple[Check, ...] = (
+    bound_axes, scanned_whole, stage_order, whole_when_read, same_coordinates,
+    one_writer, stored_alike, partial_sums, in_place,
+)  # fmt: skip
+
+
+def verify_kernel(kernel: Kernel, after: str) -> None:
+    """Every check on a kernel and on each of its stages.
+
+    Raises: InvalidIR naming the pass, the kernel's stage and the user's line.
+    """
+    every = kernel.stages + kernel.finish
+    made: dict[Value, Stage] = {s.target: s for s in every}
+    scene = Scene(kernel, made, {s: n for n, s in enumerate(every)})
+    for check in CHECKS:
+        fault = check(scene)
+        if fault is not None:
+            what, stage = fault
+            name = f"{kernel.name}: {stage.target.name}"
+            raise fail(after, name, check.__name__, what, stage.target.origin)
+    intervals = Intervals()
+    for stage in every:
+        verify_body(_body(kernel, stage), after, intervals)
+
+
+def _body(kernel: Kernel, stage: Stage) -> Body:
+    target: Definition = stage.target
+    roots = (stage.body,)
+    name = f"{kernel.name}: {target.name}"
+    if isinstance(stage.form, Accumulate):
+        return Body(
+            name, stage.shape, stage.form.domain, stage.form, roots + stage.form.at, target.origin
+        )
+    return Body(name, stage.shape, stage.extents, stage.form, roots, target.origin)

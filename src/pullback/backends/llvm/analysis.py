@@ -53,10 +53,14 @@ class Facts:
     def __init__(self) -> None:
         self._intervals = Intervals()
         self._forms: dict[Expr, Affine] = {}
+        self._offsets: dict[Expr, Affine] = {}
         self._reads: dict[Node, frozenset[Cell]] = {}
 
     def reads(self, e: Expr) -> frozenset[Cell]:
         """The arrays and registers that the value depends on."""
+        known = self._reads.get(e)
+        if known is not None:
+            return known
         for node in walk(e, skip=self._reads):
             found = NOTHING
             for child in node.children:
@@ -74,7 +78,11 @@ class Facts:
 
     def form(self, e: Expr) -> Affine:
         """The integer-linear form of an offset."""
-        return affine(e, self._forms)
+        found = self._offsets.get(e)
+        if found is None:
+            found = affine(e, self._forms)
+            self._offsets[e] = found
+        return found
 
     def narrow(self, e: Expr) -> bool:
         """Whether every value fits in 32 signed bits."""
@@ -95,6 +103,10 @@ class Varying:
         self._known: dict[Node, bool] = {}
 
     def of(self, e: Expr) -> bool:
+        """Whether `e` differs."""
+        known = self._known.get(e)
+        if known is not None:
+            return known
         for node in walk(e, skip=self._known):
             own = node is self.var
             if isinstance(node, Peek) and node.register in self.registers:

@@ -28,6 +28,8 @@ PARALLEL_SECONDS = 1e-5  # less work than this stays on one thread
 ROWS = {1: 0.25, 2: 0.7, 3: 0.75, 4: 0.85, 5: 0.85, 6: 0.85, 7: 0.85}
 MANY_ROWS = 16
 TILE_POWER_STEP = 2
+# Square tiles are tried over at least two to this power coordinates.
+SQUARE_POWER = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +78,28 @@ def estimate(problem: Problem, group: Group, target: Target) -> Estimate:
     rate = NEAR_BYTES if footprint <= target.l2 else DRAM_BYTES
     if target.l2 < footprint <= 16 * target.l2:
         rate = L3_BYTES
+    budget = scratch_budget(problem, group, target)
     best: tuple[bool, float] | None = None
     found = Estimate(math.inf, (), 0, 1, total)
     for outer in outer_choices(problem, group):
         for tile in _tiles(load.sizes, outer):
             for seconds, scratch, threads in _times(load, outer, tile, rate, target):
-                fits = min(1.0, scratch / target.scratch)
-                rank = scratch > target.scratch, seconds * (1 + 0.01 * fits)
+                fits = min(1.0, scratch / budget)
+                rank = scratch > budget, seconds * (1 + 0.01 * fits)
                 if best is None or rank < best:
                     best = rank
                     found = Estimate(seconds, outer, scratch, threads, total)
     return found
+
+
+def scratch_budget(problem: Problem, group: Group, target: Target) -> int:
+    """Bytes a tile may keep: more where a contraction reads an earlier stage."""
+    mine = set(group.stages)
+    for stage in group.stages:
+        product = problem.products[stage] is not None
+        if product and any(source in mine for source, _ in problem.reads[stage]):
+            return max(target.scratch, target.l2 // 4)
+    return target.scratch
 
 
 def outer_choices(problem: Problem, group: Group) -> list[tuple[int, ...]]:
@@ -167,7 +180,7 @@ def _rows(
 
 
 def _tiles(sizes: list[int], outer: tuple[int, ...]) -> list[dict[int, int]]:
-    """Tile extents to try: powers of two, the last axis filled first."""
+    """Tile extents to try: powers of two, the last axis filled first, or squares."""
     found = []
     most = math.ceil(math.log2(max(1, math.prod(sizes[i] for i in outer))))
     for power in {*range(0, most + 1, TILE_POWER_STEP), max(0, most - 1)}:
@@ -176,6 +189,8 @@ def _tiles(sizes: list[int], outer: tuple[int, ...]) -> list[dict[int, int]]:
             tile[i] = min(sizes[i], rest)
             rest = -(-rest // tile[i])
         found.append(tile)
+        if len(outer) == 2 and power % 2 == 0 and most > SQUARE_POWER:
+            found.append({i: min(sizes[i], 2 ** (power // 2)) for i in outer})
     return found
 
 

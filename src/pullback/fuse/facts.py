@@ -110,8 +110,9 @@ def compose(facts: BodyFacts, inlined: dict[Definition, BodyFacts]) -> BodyFacts
 
 
 def _weight(node: Expr) -> int:
-    cost = FLOPS.get(type(node), 1)
-    return 0 if cost == 1 and node.dtype == int64 else cost
+    if node.dtype == int64:
+        return int(type(node) in FLOPS)
+    return FLOPS.get(type(node), 1)
 
 
 def is_view(body: Expr) -> bool:

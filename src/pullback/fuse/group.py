@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from pullback.fuse.cost import Cost, Estimate
+from pullback.fuse.cost import Cost, Estimate, scratch_budget
 from pullback.fuse.groups import FINISH, Edge, Group, is_partial, merge, single, stored
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import upper
@@ -132,7 +132,8 @@ class Grouping:
         if joint is None:
             return Verdict(0.0, None, reason)
         pa, pb, both = self.price(a), self.price(b), self.price(joint)
-        if both.scratch > max(self.target.scratch, pa.scratch, pb.scratch):
+        budget = scratch_budget(self.problem, joint, self.target)
+        if both.scratch > max(budget, pa.scratch, pb.scratch):
             return Verdict(0.0, None, f"scratch of {both.scratch} bytes a tile")
         saved = pa.seconds + pb.seconds - both.seconds
         if saved < LEAST_SAVING:

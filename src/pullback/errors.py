@@ -124,6 +124,12 @@ class SyntaxFormError(PullbackError, SyntaxError):
     code = "E107"
 
 
+class DialectError(PullbackError, AttributeError, TypeError):
+    """A name of the other dialect: `pb` and `Tensor` spell as the array API, `nn` as PyTorch."""
+
+    code = "E108"
+
+
 class GradientError(PullbackError, ValueError):
     """A gradient was asked for where none is defined."""
 

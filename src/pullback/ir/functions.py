@@ -1,0 +1,385 @@
+"""Named scalar functions as composites of primitives: one canonical form each.
+
+Nodes are interned, so a backend recognises a function by building it again: where `x` is found at
+its known place, ``tanh(x) is node``. Every form is safe at infinities, and so is its derivative.
+float16 and bfloat16 are computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from pullback.ir import expr as E
+from pullback.ir.dtype import bool_, float32
+from pullback.ir.expr import (
+    Add,
+    And,
+    Cast,
+    Const,
+    Div,
+    Equal,
+    Expr,
+    FloorDiv,
+    If,
+    Less,
+    Mod,
+    Mul,
+    Or,
+)
+
+Scalar = Callable[[Expr], Expr]
+
+_ERF_NUMERATOR = (
+    9.60497373987051638749, 9.00260197203842689217e1, 2.23200534594684319226e3,
+    7.00332514112805075473e3, 5.55923013010394962768e4,
+)  # fmt: skip
+_ERF_DENOMINATOR = (
+    1.0, 3.35617141647503099647e1, 5.21357949780152679795e2, 4.59432382970980127987e3,
+    2.26290000613890934246e4, 4.92673942608635921086e4,
+)  # fmt: skip
+_ERFC_NUMERATOR = (
+    2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687,
+    4.86371970985681366614e1, 1.96520832956077098242e2, 5.26445194995477358631e2,
+    9.34528527171957607540e2, 1.02755188689515710272e3, 5.57535335369399327526e2,
+)  # fmt: skip
+_ERFC_DENOMINATOR = (
+    1.0, 1.32281951154744992508e1, 8.67072140885989742329e1, 3.54937778887819891062e2,
+    9.75708501743205489753e2, 1.82390916687909736289e3, 2.24633760818710981792e3,
+    1.65666309194161350182e3, 5.57535340817727675546e2,
+)  # fmt: skip
+_TANH_NUMERATOR = (
+    -9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3,
+)  # fmt: skip
+_TANH_DENOMINATOR = (
+    1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3,
+)  # fmt: skip
+ERF_ONE = 6.0  # erf rounds to 1 in float64 from 5.93 on
+INTEGER_POWER = 64  # integer exponents up to this are multiplied out
+
+
+def like(value: float, x: Expr) -> Const:
+    """A literal of the type of `x`."""
+    return E.const(value, x.dtype)
+
+
+def wide(function: Scalar) -> Scalar:
+    """`function` computed in float32 where its argument is a 16-bit float."""
+
+    def widened(x: Expr) -> Expr:
+        if not x.dtype.is_float or x.dtype.bits > 16:
+            return function(x)
+        return Cast(function(Cast(x, float32)), x.dtype)
+
+    widened.__doc__ = function.__doc__
+    widened.__name__ = function.__name__
+    return widened
+
+
+def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """Horner's rule, highest power first; a leading one is not multiplied."""
+    found: Expr = like(coefficients[0], x)
+    for n, c in enumerate(coefficients[1:]):
+        scaled = x if n == 0 and coefficients[0] == 1.0 else Mul(found, x)
+        found = Add(scaled, like(c, x))
+    return found
+
+
+def absolute(x: Expr) -> Expr:
+    """``-x if x < 0 else x``"""
+    if x.dtype.kind in "bu":
+        return x
+    return If(Less(x, like(0, x)), E.negate(x), x)
+
+
+def reciprocal(x: Expr) -> Expr:
+    """``1 / x``"""
+    return Div(like(1, x), x)
+
+
+def square(x: Expr) -> Expr:
+    """``x * x``"""
+    return Mul(x, x)
+
+
+@wide
+def sigmoid(x: Expr) -> Expr:
+    """``1 / (1 + exp(-x))``, as ``z = exp(-|x|); (z if x < 0 else 1) / (1 + z)``"""
+    z = E.Exp(E.negate(absolute(x)))
+    r = reciprocal(Add(like(1, x), z))
+    return If(Less(x, like(0, x)), Mul(z, r), r)
+
+
+@wide
+def tanh(x: Expr) -> Expr:
+    """Hyperbolic tangent: a rational near 0, else ``±(1 - z) / (1 + z), z = exp(-2|x|)``."""
+    size = absolute(x)
+    z = E.Exp(Mul(size, like(-2.0, x)))
+    far = Div(E.subtract(like(1, x), z), Add(like(1, x), z))
+    signed = If(Less(x, like(0, x)), E.negate(far), far)
+    s = square(x)
+    ratio = Div(_polynomial(s, _TANH_NUMERATOR), _polynomial(s, _TANH_DENOMINATOR))
+    near = Add(x, Mul(Mul(x, s), ratio))
+    return If(Less(size, like(0.625, x)), near, signed)
+
+
+@wide
+def erf(x: Expr) -> Expr:
+    """The error function, to 1e-15: a rational for |x| < 1, else ``1 - exp(-x^2) r(|x|)``."""
+    s = square(x)
+    near = Mul(x, Div(_polynomial(s, _ERF_NUMERATOR), _polynomial(s, _ERF_DENOMINATOR)))
+    size = absolute(x)
+    y = E.minimum(size, like(ERF_ONE, x))
+    ratio = Div(_polynomial(y, _ERFC_NUMERATOR), _polynomial(y, _ERFC_DENOMINATOR))
+    tail = Mul(E.Exp(E.negate(square(y))), ratio)
+    far = E.subtract(like(1, x), tail)
+    signed = If(Less(x, like(0, x)), E.negate(far), far)
+    return If(Less(size, like(1, x)), near, signed)
+
+
+def relu(x: Expr) -> Expr:
+    """``max(0, x)``; its derivative at 0 is 0."""
+    return E.maximum(like(0, x), x)
+
+
+@wide
+def silu(x: Expr) -> Expr:
+    """``x * sigmoid(x)``"""
+    return Mul(x, sigmoid(x))
+
+
+@wide
+def gelu(x: Expr) -> Expr:
+    """``x * (1 + erf(x / sqrt 2)) / 2``"""
+    inner = erf(Mul(x, like(math.sqrt(0.5), x)))
+    return Mul(Mul(x, like(0.5, x)), Add(like(1, x), inner))
+
+
+@wide
+def gelu_tanh(x: Expr) -> Expr:
+    """``x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))``, which is the tanh form of GELU."""
+    scale = 2.0 * math.sqrt(2.0 / math.pi)
+    cubic = Add(like(scale, x), Mul(like(scale * 0.044715, x), square(x)))
+    return Mul(x, sigmoid(Mul(x, cubic)))
+
+
+@wide
+def softplus(x: Expr) -> Expr:
+    """``log(1 + exp(x))``, as ``max(0, x) + log1p(exp(-|x|))``"""
+    return Add(relu(x), log1p(E.Exp(E.negate(absolute(x)))))
+
+
+@wide
+def log_sigmoid(x: Expr) -> Expr:
+    """``log(sigmoid(x))``"""
+    return E.negate(softplus(E.negate(x)))
+
+
+@wide
+def log1p(x: Expr) -> Expr:
+    """``log(1 + x)``: with ``u = 1 + x``, ``log(u) x / (u - 1)`` corrects the rounding of u."""
+    one = like(1, x)
+    u = Add(one, x)
+    corrected = Mul(E.Log(u), Div(x, E.subtract(u, one)))
+    return If(Equal(u, one), x, If(Equal(u, x), E.Log(u), corrected))
+
+
+@wide
+def expm1(x: Expr) -> Expr:
+    """``exp(x) - 1``: with ``u = exp(x)``, ``(u - 1) x / log(u)`` corrects the rounding of u."""
+    one = like(1, x)
+    u = E.Exp(x)
+    plain = E.subtract(u, one)
+    corrected = Mul(plain, Div(x, E.Log(u)))
+    near = If(Equal(u, one), x, corrected)
+    return If(Less(absolute(x), like(0.5, x)), near, plain)
+
+
+@wide
+def log2(x: Expr) -> Expr:
+    """Logarithm to base 2."""
+    return Div(E.Log(x), like(math.log(2.0), x))
+
+
+@wide
+def log10(x: Expr) -> Expr:
+    """Logarithm to base 10."""
+    return Div(E.Log(x), like(math.log(10.0), x))
+
+
+@wide
+def cos(x: Expr) -> Expr:
+    """Cosine, argument in radians: ``1 - 2 sin(x / 2)^2``, exact in its argument."""
+    half = E.Sin(Mul(x, like(0.5, x)))
+    return E.subtract(like(1, x), Mul(like(2, x), square(half)))
+
+
+@wide
+def tan(x: Expr) -> Expr:
+    """Tangent, argument in radians."""
+    return Div(E.Sin(x), cos(x))
+
+
+@wide
+def sinh(x: Expr) -> Expr:
+    """``(exp(x) - exp(-x)) / 2``"""
+    both = E.subtract(expm1(x), expm1(E.negate(x)))
+    return Mul(both, like(0.5, x))
+
+
+@wide
+def cosh(x: Expr) -> Expr:
+    """``(exp(x) + exp(-x)) / 2``"""
+    return Mul(Add(E.Exp(x), E.Exp(E.negate(x))), like(0.5, x))
+
+
+@wide
+def rsqrt(x: Expr) -> Expr:
+    """``1 / sqrt(x)``"""
+    return reciprocal(E.Sqrt(x))
+
+
+def floor(x: Expr) -> Expr:
+    """The largest whole number not above."""
+    return FloorDiv(x, like(1, x)) if x.dtype.is_float else x
+
+
+def ceil(x: Expr) -> Expr:
+    """The smallest whole number not below."""
+    return E.negate(floor(E.negate(x))) if x.dtype.is_float else x
+
+
+def trunc(x: Expr) -> Expr:
+    """Towards zero."""
+    return If(Less(x, like(0, x)), ceil(x), floor(x)) if x.dtype.is_float else x
+
+
+def rounded(x: Expr) -> Expr:
+    """To the nearest whole number, halves to the even one."""
+    if not x.dtype.is_float:
+        return x
+    low = floor(x)
+    high = Add(low, like(1, x))
+    rest = E.subtract(x, low)
+    even = Equal(Mod(low, like(2, x)), like(0, x))
+    up = Or(Less(like(0.5, x), rest), And(Equal(rest, like(0.5, x)), E.logical_not(even)))
+    return If(up, high, low)
+
+
+def sign(x: Expr) -> Expr:
+    """-1, 0 or 1; NaN stays."""
+    zero = like(0, x)
+    positive = Cast(Less(zero, x), x.dtype)
+    found = E.subtract(positive, Cast(Less(x, zero), x.dtype))
+    return If(Equal(x, x), found, x) if x.dtype.is_float else found
+
+
+def is_nan(x: Expr) -> Expr:
+    """``x != x``"""
+    return E.is_nan(x) if x.dtype.is_float else Const(False, bool_)
+
+
+def is_inf(x: Expr) -> Expr:
+    """``x == inf or x == -inf``"""
+    if not x.dtype.is_float:
+        return Const(False, bool_)
+    return Or(Equal(x, E.highest(x.dtype)), Equal(x, E.lowest(x.dtype)))
+
+
+def is_finite(x: Expr) -> Expr:
+    """``-inf < x < inf``"""
+    if not x.dtype.is_float:
+        return Const(True, bool_)
+    return And(Less(E.lowest(x.dtype), x), Less(x, E.highest(x.dtype)))
+
+
+def truth(x: Expr) -> Expr:
+    """``x != 0``"""
+    return x if x.dtype.is_bool else E.logical_not(Equal(x, like(0, x)))
+
+
+def invert(x: Expr) -> Expr:
+    """Every bit flipped; of booleans the logical not."""
+    if x.dtype.is_bool:
+        return E.logical_not(x)
+    return E.Xor(x, E.const(-1, x.dtype))
+
+
+def less_equal(a: Expr, b: Expr) -> Expr:
+    """``a <= b``; false where either is NaN."""
+    if a.dtype.is_float:
+        return Or(Less(a, b), Equal(a, b))
+    return E.logical_not(Less(b, a))
+
+
+def integer_power(x: Expr, exponent: int) -> Expr:
+    """``x * x * ..``, by squaring; a negative exponent divides."""
+    if exponent < 0:
+        return reciprocal(integer_power(x, -exponent))
+    found: Expr | None = None
+    base = x
+    left = exponent
+    while left:
+        if left & 1:
+            found = base if found is None else Mul(found, base)
+        left >>= 1
+        base = Mul(base, base) if left else base
+    return like(1, x) if found is None else found
+
+
+def constant_power(x: Expr, exponent: float) -> Expr:
+    """``x ** exponent``, exact for whole exponents and for one half."""
+    whole = float(exponent).is_integer() and abs(exponent) <= INTEGER_POWER
+    if whole:
+        return integer_power(x, int(exponent))
+    if exponent == 0.5:
+        return E.Sqrt(x)
+    if exponent == -0.5:
+        return rsqrt(x)
+    return power(x, like(exponent, x))
+
+
+def power(x: Expr, y: Expr) -> Expr:
+    """``x ** y`` as C defines it: ``exp(y log |x|)`` with the sign of odd whole exponents."""
+    if not x.dtype.is_float:
+        return _whole_power(x, y)
+    if x.dtype.bits == 16:
+        return Cast(power(Cast(x, float32), Cast(y, float32)), x.dtype)
+    one, zero = like(1, x), like(0, x)
+    size = E.Exp(Mul(y, E.Log(absolute(x))))
+    whole = Equal(floor(y), y)
+    odd = Equal(Mod(y, like(2, y)), one)
+    negative = If(whole, If(odd, E.negate(size), size), like(math.nan, x))
+    signed = If(Less(x, zero), negative, size)
+    return If(Or(Equal(y, zero), Equal(x, one)), one, signed)
+
+
+def _whole_power(x: Expr, y: Expr) -> Expr:
+    """Integers: squaring over the bits of the exponent; a negative exponent gives no promise."""
+    found: Expr = like(1, x)
+    base, left = x, y
+    for _ in range(min(x.dtype.bits, 31)):
+        bit = E.logical_not(Equal(Mod(left, like(2, y)), like(0, y)))
+        found = If(bit, Mul(found, base), found)
+        base = Mul(base, base)
+        left = FloorDiv(left, like(2, y))
+    return found
+
+
+UNARY: dict[str, Scalar] = {
+    "exp": wide(E.Exp), "log": wide(E.Log), "sqrt": E.Sqrt, "sin": wide(E.Sin), "cos": cos,
+    "tan": tan, "sinh": sinh, "cosh": cosh, "tanh": tanh, "erf": erf, "sigmoid": sigmoid,
+    "silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "softplus": softplus,
+    "log_sigmoid": log_sigmoid, "log1p": log1p, "expm1": expm1, "log2": log2, "log10": log10,
+    "rsqrt": rsqrt, "reciprocal": reciprocal,
+}  # fmt: skip
+"""Functions whose argument is a float."""
+
+UNARY_ANY: dict[str, Scalar] = {
+    "abs": absolute, "square": square, "relu": relu, "floor": floor, "ceil": ceil,
+    "trunc": trunc, "round": rounded, "sign": sign,
+}  # fmt: skip
+"""Functions of any number, of its own type."""
+
+TESTS: dict[str, Scalar] = {"isnan": is_nan, "isinf": is_inf, "isfinite": is_finite}
+"""Functions of any number that give a bool."""

@@ -1,0 +1,282 @@
+"""Making tensors: from data, or from a formula.
+
+``tensor`` copies; ``asarray`` and ``from_dlpack`` share memory where they can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.ir import dtype as D
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Dim
+from pullback.ir.graph import read
+from pullback.tensor import elementwise as W
+from pullback.tensor import indexing as X
+from pullback.tensor.dialect import spelled
+from pullback.tensor.elementwise import Scalar
+from pullback.tensor.tensor import (
+    Tensor,
+    check_device,
+    optional_dtype,
+    shape_of,
+    value_of,
+)
+from pullback.tensor.trace import Array, Handle, bind, refuse_array
+
+
+def dim(name: str, lo: int, hi: int) -> Dim:
+    """A symbolic extent: one compiled program serves every value in `lo..hi`."""
+    if not 0 <= lo <= hi:
+        raise ShapeError(f"pb.dim({name!r}, {lo}, {hi})", origin=Origin.of_caller())
+    return Dim(name, lo, hi)
+
+
+def _python_only(data: Any) -> bool:
+    """Whether nested lists hold Python numbers and nothing typed."""
+    stack = [data]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list | tuple):
+            stack.extend(item)
+        elif type(item) not in (bool, int, float):
+            return False
+    return True
+
+
+def _plain(item: Any) -> Any:
+    """Nested lists with tensors made arrays."""
+    if isinstance(item, list | tuple):
+        return [_plain(i) for i in item]
+    return item.numpy() if isinstance(item, Tensor) else item
+
+
+def _array_of(data: Any, kind: DType | None) -> Array:
+    """`data` as a NumPy array of one of our types. Python floats -> float32, ints -> int64.
+
+    Raises: DTypeError for a type we do not have; it is never changed silently.
+    """
+    if hasattr(data, "__array__"):
+        found = np.asarray(data)
+    else:
+        python = _python_only(data)
+        try:
+            found = np.asarray(_plain(data))
+        except ValueError as problem:
+            raise ShapeError(
+                "nested lists of different lengths", origin=Origin.of_caller()
+            ) from problem
+        if python and found.dtype == np.float64:
+            found = np.asarray(data, np.float64 if kind == D.float64 else np.float32)
+        elif found.size == 0 and python:
+            found = found.astype(np.float32)
+    if kind is not None:
+        return found.astype(kind.numpy)
+    if not found.dtype.isnative:
+        found = found.astype(found.dtype.newbyteorder("="))
+    try:
+        D.dtype(found.dtype)
+    except DTypeError as problem:
+        raise DTypeError(
+            f"no element type {found.dtype}",
+            origin=Origin.of_caller(),
+            help=f"convert first, or give dtype= one of {', '.join(D.BY_NAME)}",
+        ) from problem
+    return found
+
+
+def tensor(
+    data: Any, dtype: Any = None, *, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor that holds a copy of `data` (numbers, nested lists, an array, a tensor)."""
+    check_device(device)
+    kind = optional_dtype(dtype)
+    if isinstance(data, Handle):
+        value = data.value
+        copied = W.copy(value, "tensor") if kind is None else W.astype(value, kind)
+        return Tensor(copied, requires_grad)
+    if isinstance(data, np.ndarray):
+        refuse_array()
+    array = _array_of(data, kind)
+    return Tensor(bind(array, "tensor", copy=True, origin=Origin.of_caller()), requires_grad)
+
+
+def asarray(
+    data: Any, dtype: Any = None, *, device: Any = None, copy: bool | None = None
+) -> Tensor:
+    """A tensor that shares the memory of an array where it can; do not write to that array.
+
+    Raises: ValueError where `copy` is False and a copy is needed.
+    """
+    check_device(device)
+    kind = optional_dtype(dtype)
+    if isinstance(data, Tensor):
+        if copy or (kind is not None and kind != data.dtype):
+            return tensor(data, dtype)
+        return data
+    shares = isinstance(data, np.ndarray) or hasattr(data, "__dlpack__")
+    if not shares or copy:
+        if copy is False:
+            raise ValueError(f"{type(data).__name__} cannot be shared: it needs a copy")
+        return tensor(data, dtype)
+    refuse_array()
+    array = data if isinstance(data, np.ndarray) else _import(data)
+    fits = (kind is None or array.dtype == kind.numpy) and array.flags.c_contiguous
+    if copy is False and not fits:
+        raise ValueError("another type or strides: sharing needs a copy")
+    found = _array_of(array, kind) if not fits else _array_of(array, None)
+    return Tensor(bind(found, "array", copy=False, origin=Origin.of_caller()))
+
+
+def _import(data: Any) -> Array:
+    try:
+        return np.from_dlpack(data)
+    except (BufferError, RuntimeError) as problem:
+        raise UnsupportedError(
+            f"DLPack import of {type(data).__name__}: {problem}", origin=Origin.of_caller()
+        ) from problem
+
+
+def from_dlpack(data: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """A tensor that shares the memory of another library's array."""
+    check_device(device)
+    if isinstance(data, Tensor):
+        return tensor(data) if copy else data
+    return asarray(_import(data), copy=copy)
+
+
+@spelled
+def full(shape: Any, fill_value: Scalar, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """``out[i] = fill_value``"""
+    check_device(device)
+    if isinstance(fill_value, Handle):
+        found = value_of(fill_value)
+        kind = optional_dtype(dtype) or found.dtype
+        return Tensor(W.astype(W.broadcast_to(found, shape_of(shape)), kind))
+    kind = optional_dtype(dtype) or W.weak_dtype(fill_value)
+    return Tensor(W.full(shape_of(shape), fill_value, kind))
+
+
+def zeros(*shape: Any, dtype: Any = "float32", device: Any = None) -> Tensor:
+    """``out[i] = 0``"""
+    return full(shape_of(shape), 0, dtype=dtype or "float32", device=device)
+
+
+def ones(*shape: Any, dtype: Any = "float32", device: Any = None) -> Tensor:
+    """``out[i] = 1``"""
+    return full(shape_of(shape), 1, dtype=dtype or "float32", device=device)
+
+
+def empty(*shape: Any, dtype: Any = "float32", device: Any = None) -> Tensor:
+    """A tensor whose elements mean nothing: zeros."""
+    return zeros(*shape, dtype=dtype, device=device)
+
+
+def full_like(x: Tensor, fill_value: Scalar, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """`full` with the shape and type of `x`."""
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device)
+
+
+def zeros_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """`zeros` with the shape and type of `x`."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """`ones` with the shape and type of `x`."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """`empty` with the shape and type of `x`."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def arange(
+    start: Any, stop: Any = None, step: Scalar = 1, *, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """``start, start + step, ..`` below `stop`; one argument is the stop."""
+    check_device(device)
+    if stop is None:
+        start, stop = 0, start
+    kind = optional_dtype(dtype)
+    if isinstance(stop, Dim):
+        if start != 0 or step != 1:
+            raise UnsupportedError("arange to a symbolic extent, but from 0 in steps of 1")
+        return Tensor(X.arange(0, 1, stop, kind or D.int64))
+    if step == 0:
+        raise ShapeError("arange in steps of 0", origin=Origin.of_caller())
+    found = kind or W.common_dtype([start, stop, step])
+    if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
+        number = len(range(start, stop, step))
+    else:
+        number = math.ceil((stop - start) / step)
+    return Tensor(X.arange(start, step, max(0, number), found))
+
+
+def linspace(
+    start: float,
+    stop: float,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` evenly spaced numbers."""
+    check_device(device)
+    kind = optional_dtype(dtype) or D.float32
+    return Tensor(X.linspace(float(start), float(stop), num, kind, endpoint))
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """Ones on diagonal `k`, zeros elsewhere."""
+    check_device(device)
+    columns = n_rows if n_cols is None else n_cols
+    return Tensor(X.eye(n_rows, columns, k, optional_dtype(dtype) or D.float32))
+
+
+@spelled
+def one_hot(x: Tensor, num_classes: int, *, axis: int = -1, dtype: Any = None) -> Tensor:
+    """``out[i, c] = 1 if x[i] == c else 0``"""
+    return Tensor(X.one_hot(value_of(x), num_classes, optional_dtype(dtype) or D.float32, axis))
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Coordinates on a grid, one tensor per axis."""
+    values = [value_of(a) for a in arrays]
+    swap = indexing == "xy" and len(values) > 1
+    order = list(range(len(values)))
+    if swap:
+        order[:2] = [1, 0]
+    shape = tuple(values[n].shape[0] for n in order)
+    axes = W.axes_of(shape)
+    return [
+        Tensor(W.make("meshgrid", shape, read(v, axes[order.index(n)])))
+        for n, v in enumerate(values)
+    ]
+
+
+def sizes_of(sections: int | Sequence[int], extent: int) -> list[tuple[int, int]]:
+    """Start and stop of each piece of a split.
+
+    Raises: ShapeError where `sections` equal pieces do not fit.
+    """
+    if isinstance(sections, int):
+        if sections < 1 or extent % sections:
+            raise ShapeError(
+                f"{extent} elements do not split into {sections} equal pieces",
+                origin=Origin.of_caller(),
+                help="give the places to cut at as a list",
+            )
+        size = extent // sections
+        return [(n * size, (n + 1) * size) for n in range(sections)]
+    ends = [*sections, extent]
+    return list(zip([0, *sections], ends, strict=True))

@@ -1,0 +1,107 @@
+"""The other dialect's spelling gets a "did you mean"."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from pullback.errors import DialectError, Origin
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KEYWORDS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "unbiased": "correction"}
+NAMES = {
+    "cat": "concat",
+    "concatenate": "concat",
+    "permute": "permute_dims",
+    "view": "reshape",
+    "unsqueeze": "expand_dims",
+    "transpose": "permute_dims",
+    "swapaxes": "permute_dims",
+    "mul": "multiply",
+    "sub": "subtract",
+    "div": "divide",
+    "true_divide": "divide",
+    "neg": "negative",
+    "mod": "remainder",
+    "fmod": "remainder",
+    "power": "pow",
+    "absolute": "abs",
+    "clamp": "clip",
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "gather": "take_along_axis",
+    "index_select": "take",
+    "expand": "broadcast_to",
+    "cumsum": "cumulative_sum",
+    "cumprod": "cumulative_prod",
+    "mm": "matmul",
+    "bmm": "matmul",
+    "dot": "matmul",
+    "to": "astype",
+    "type": "astype",
+    "float": "astype",
+    "double": "astype",
+    "long": "astype",
+    "from_numpy": "asarray",
+    "as_tensor": "asarray",
+    "array": "tensor",
+    "rand": "random.uniform",
+    "randn": "random.normal",
+    "randint": "random.integers",
+    "randperm": "random.permutation",
+    "manual_seed": "random.manual_seed",
+    "size_": "size",
+    "cpu": "to_device",
+    "clone": "copy",
+    "repeat_interleave": "repeat",
+    "masked_fill": "where",
+    "no_grad": "stop_gradient",
+    "invert": "bitwise_invert",
+    "bitwise_not": "bitwise_invert",
+    "negate": "negative",
+    "ndimension": "ndim",
+}
+
+
+def suggestion(name: str, known: Iterable[str]) -> str | None:
+    """What `name` probably means."""
+    known = list(known)
+    if name in NAMES:
+        return NAMES[name]
+    close = difflib.get_close_matches(name, known, 1, 0.75)
+    return close[0] if close else None
+
+
+def unknown(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for an attribute that does not exist."""
+    meant = suggestion(name, known)
+    if meant is None:
+        return AttributeError(f"{owner} has no attribute {name!r}")
+    return DialectError(
+        f"{owner} has no {name!r}: did you mean {meant!r}?", origin=Origin.of_caller()
+    )
+
+
+def spelled(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse keywords of the other dialect. ``sum(x, dim=0) -> did you mean axis?``"""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name in KEYWORDS:
+                raise DialectError(
+                    f"{function.__name__} has no {name!r}: did you mean {KEYWORDS[name]!r}?",
+                    origin=Origin.of_caller(),
+                    help="pb and Tensor spell as the array API, nn and nn.functional as PyTorch",
+                )
+        return function(*args, **kwargs)
+
+    return call

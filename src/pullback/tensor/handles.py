@@ -1,0 +1,271 @@
+"""Scalars inside a definition: what the function given to `pb.compute` works with.
+
+``a[i, k] * b[k, j]``. Handles overload operators; the nodes they hold never do. Axes have numbers
+of their own until `compute` closes the definition. A reduction stays a `Fold` until then.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import MutableMapping, Sequence
+from itertools import count
+from typing import Any, cast
+
+from pullback.errors import DTypeError, Origin, ShapeError, TruthError
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.dtype import bool_, int64
+from pullback.ir.expr import Axis, Expr, Extent, If
+from pullback.ir.graph import COMBINERS, Value, read
+from pullback.tensor import elementwise as W
+from pullback.tensor.elementwise import Scalar
+from pullback.tensor.rules import RULES, Arithmetic, Rule, power_by
+from pullback.tensor.trace import Handle
+
+FIRST_FREE = 1 << 32  # numbers of axes that no definition has bound yet
+
+
+class Fold(Expr):
+    """A reduction inside an expression; `compute` makes it a definition of its own."""
+
+    __slots__ = ("body", "combiner", "over")
+    body: Expr
+    combiner: str
+    over: tuple[Axis, ...]
+
+    def derive(self) -> None:
+        bound = frozenset(a.number for a in self.over)
+        self._set(dtype=self.body.dtype, axes=self.body.axes - bound)
+
+
+class _Names:
+    """What is known about axes and reads for the sake of messages."""
+
+    def __init__(self) -> None:
+        self.numbers = count(FIRST_FREE)
+        self.axes: MutableMapping[int, ScalarHandle] = weakref.WeakValueDictionary()
+        self.names: dict[int, str] = {}
+        self.origins: MutableMapping[Expr, Origin] = weakref.WeakKeyDictionary()
+
+
+_known = _Names()
+
+
+class ScalarHandle(Arithmetic["ScalarHandle"]):
+    """A scalar expression that is not computed yet."""
+
+    __slots__ = ("__weakref__", "expr", "name")
+    __array_ufunc__ = None
+
+    def __init__(self, expr: Expr, name: str = "") -> None:
+        self.expr = expr
+        self.name = name
+
+    @property
+    def dtype(self) -> Any:
+        """The element type."""
+        return self.expr.dtype
+
+    def _apply(self, name: str, *operands: Any) -> ScalarHandle:
+        if not all(isinstance(o, ScalarHandle | Scalar | Handle) for o in operands):
+            return cast(ScalarHandle, NotImplemented)
+        return combine(name, *operands)
+
+    def __bool__(self) -> bool:
+        raise TruthError(
+            "a scalar expression has no truth value while a definition is being written",
+            origin=Origin.of_caller(),
+            help="combine conditions with &, |, ~ (each in parentheses) and choose with pb.where; "
+            "a chained 0 <= i < n is written (0 <= i) & (i < n)",
+        )
+
+    def _no_number(self) -> TruthError:
+        return TruthError(
+            "a scalar expression has no value while a definition is being written",
+            origin=Origin.of_caller(),
+            help="it stays symbolic: use it in the expression, or look at the finished tensor",
+        )
+
+    def __int__(self) -> int:
+        raise self._no_number()
+
+    def __float__(self) -> float:
+        raise self._no_number()
+
+    def __index__(self) -> int:
+        raise self._no_number()
+
+    def __getitem__(self, key: Any) -> ScalarHandle:
+        raise ShapeError("a scalar expression has no axes to index", origin=Origin.of_caller())
+
+    def __repr__(self) -> str:
+        return self.name or repr(self.expr)
+
+
+def new_axis(extent: Extent, name: str) -> ScalarHandle:
+    """A fresh axis that a reduction or a definition is to bind."""
+    number = next(_known.numbers)
+    handle = ScalarHandle(Axis(number, extent), name)
+    _known.axes[number] = handle
+    _known.names[number] = name
+    _known.origins[handle.expr] = Origin.of_caller()
+    return handle
+
+
+def axis_name(axis: Axis) -> str:
+    """An axis for a message."""
+    return _known.names.get(axis.number) or f"an axis of extent {axis.extent}"
+
+
+def origin_of(expr: Expr) -> Origin | None:
+    """Where the user wrote `expr`, if that is known."""
+    return _known.origins.get(expr)
+
+
+def located(expr: Expr) -> ScalarHandle:
+    """A handle on `expr`, written where the caller is."""
+    if expr not in _known.origins:
+        _known.origins[expr] = Origin.of_caller()
+    return ScalarHandle(expr)
+
+
+def lift(operand: Any) -> Expr | Scalar:
+    """A scalar operand: handles by their expression, tensors without axes by a read.
+
+    Raises: ShapeError for a tensor with axes.
+    """
+    if isinstance(operand, ScalarHandle):
+        return operand.expr
+    if isinstance(operand, Scalar):
+        return operand
+    if not isinstance(operand, Handle):
+        raise DTypeError(f"{operand!r} is no scalar expression", origin=Origin.of_caller())
+    if operand.shape:
+        raise ShapeError(
+            f"a tensor of shape {W.show(operand.shape)} stands where a scalar is wanted",
+            origin=Origin.of_caller(),
+            help="read one element of it: give as many indices as it has axes",
+        )
+    return read(operand.value)
+
+
+def as_expr(operand: Any) -> Expr:
+    """An operand as an expression; a Python number of its default type."""
+    found = lift(operand)
+    return E.const(found, W.weak_dtype(found)) if isinstance(found, Scalar) else found
+
+
+def _typed(operand: Expr | Scalar, kind: Any) -> Expr:
+    return W.literal(operand, kind) if isinstance(operand, Scalar) else W.cast(operand, kind)
+
+
+def combine(name: str, *operands: Any) -> ScalarHandle:
+    """An element-wise operation on scalars, types promoted as for tensors."""
+    args = [lift(o) for o in operands]
+    rule: Rule = RULES[name]
+    if name == "pow" and isinstance(args[1], Scalar) and not isinstance(args[0], Scalar):
+        rule, args = power_by(args[1], args[0].dtype), args[:1]
+    kind = rule.dtype(args)
+    return located(rule.body(*(_typed(a, kind) for a in args)))
+
+
+def where(condition: Any, then: Any, otherwise: Any) -> ScalarHandle:
+    """``then if condition else otherwise``; the other is never read."""
+    test = as_expr(condition)
+    branches = [lift(then), lift(otherwise)]
+    kind = W.common_dtype(branches)
+    left, right = (_typed(b, kind) for b in branches)
+    return located(If(F.truth(test), left, right))
+
+
+def clip(x: Any, low: Any, high: Any) -> ScalarHandle:
+    """``min(max(x, low), high)``"""
+    found = x if low is None else combine("maximum", x, low)
+    return found if high is None else combine("minimum", found, high)
+
+
+def astype(x: Any, kind: Any) -> ScalarHandle:
+    """`x` as another type."""
+    return located(W.cast(as_expr(x), kind))
+
+
+def read_at(tensor: Value, parts: Sequence[Any]) -> ScalarHandle:
+    """``tensor[i, j]`` with a scalar for every axis.
+
+    Raises: ShapeError for another number of indices, DTypeError for one that is no integer.
+    """
+    origin = Origin.of_caller()
+    rank = len(tensor.shape)
+    if len(parts) != rank:
+        raise ShapeError(
+            f"{len(parts)} indices read a tensor with {rank} axes, of shape {W.show(tensor.shape)}",
+            origin=origin,
+            help="inside a definition every axis gets one index; there are no partial reads",
+        )
+    indices: list[Expr] = []
+    for part in parts:
+        if isinstance(part, slice) or part is None or part is Ellipsis:
+            raise ShapeError("a slice inside a definition", origin=origin)
+        place = as_expr(part)
+        if not place.dtype.is_integer:
+            raise DTypeError(f"an index of type {place.dtype}", origin=origin)
+        indices.append(W.cast(place, int64))
+    return located(read(tensor, *indices))
+
+
+def bound_axes(over: Any) -> tuple[Axis, ...]:
+    """The axes that a reduction is over. Raises: DTypeError for what is no axis."""
+    listed = tuple(over) if isinstance(over, list | tuple) else (over,)
+    found: list[Axis] = []
+    for axis in listed:
+        if not isinstance(axis, ScalarHandle) or not isinstance(axis.expr, Axis):
+            raise DTypeError(
+                f"over={axis!r} is no axis",
+                origin=Origin.of_caller(),
+                help="make one with k = pb.axis(extent)",
+            )
+        found.append(axis.expr)
+    return tuple(found)
+
+
+def fold(name: str, value: Any, over: Any) -> ScalarHandle:
+    """``sum[k](value)``, and max, min, prod, any, all alike."""
+    axes = bound_axes(over)
+    body = as_expr(value)
+    if name in ("any", "all"):
+        body = F.truth(body)
+    elif name in ("sum", "prod"):
+        body = W.cast(body, _sum_dtype(body))
+    elif body.dtype == bool_:
+        raise DTypeError(f"{name} of bool", origin=Origin.of_caller(), help="use any or all")
+    return located(Fold(body, COMBINERS[name].name, axes))
+
+
+def _sum_dtype(body: Expr) -> Any:
+    return int64 if body.dtype.is_bool or body.dtype.kind == "i" else body.dtype
+
+
+def mean(value: Any, over: Any) -> ScalarHandle:
+    """``sum[k](value) / n``"""
+    number = 1
+    for axis in bound_axes(over):
+        number = number * ScalarHandle(E.extent_expr(axis.extent))  # type: ignore[assignment]
+    return combine("divide", fold("sum", value, over), number)
+
+
+def arg_fold(name: str, value: Any, over: Any) -> ScalarHandle:
+    """The first place of the largest (smallest) value, row-major over several axes."""
+    axes = bound_axes(over)
+    body = as_expr(value)
+    best = Fold(body, name[3:], axes)
+    hit: Expr = E.Equal(body, best)
+    if body.dtype.is_float:
+        hit = E.Or(hit, E.is_nan(body))
+    place: Expr = E.index(0)
+    size: Expr = E.index(1)
+    for axis in axes:
+        extent = E.extent_expr(axis.extent)
+        place = E.Add(E.Mul(place, extent), axis)
+        size = E.Mul(size, extent)
+    last = E.Add(size, E.index(-1))
+    return located(Fold(If(hit, place, last), "min", axes))

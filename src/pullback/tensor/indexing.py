@@ -1,0 +1,199 @@
+"""Indexing: slices are index maps, integer tensors are data indices. Values in, values out.
+
+``x[1:, None, ids]``. A data index out of range raises, it never wraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import EllipsisType
+
+from pullback.errors import DTypeError, IndexRangeError, Origin, UnsupportedError
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType, bool_, int64
+from pullback.ir.expr import Axis, Expr, Extent, If, lower
+from pullback.ir.graph import Definition, Value, Variable, read
+from pullback.tensor import views as V
+from pullback.tensor.elementwise import (
+    Scalar,
+    Shape,
+    axes_of,
+    broadcast_read,
+    broadcast_shapes,
+    cast,
+    literal,
+    make,
+    show,
+)
+
+Part = int | slice | None | EllipsisType | Value
+Slot = Value | tuple[int, int, int]  # a data index; or (axis of the result or -1, start, step)
+
+
+def index(x: Value, parts: Sequence[Part]) -> Definition:
+    """``x[parts]`` under NumPy's rules for integers, slices, None, Ellipsis and integer tensors.
+
+    Raises: IndexRangeError, ShapeError, DTypeError, UnsupportedError for a mask.
+    """
+    parts = _complete(x.shape, parts)
+    tensors = [p for p in parts if isinstance(p, Variable | Definition)]
+    data = broadcast_shapes([t.shape for t in tensors])
+    group = [n for n, p in enumerate(parts) if tensors and _counts_as_data(p)]
+    adjacent = bool(group) and group[-1] - group[0] + 1 == len(group)
+    insert = group[0] if adjacent else 0
+    shape: list[Extent] = []
+    slots: list[Slot] = []
+    start = 0
+    for n, part in enumerate(parts):
+        if tensors and n == insert:
+            start = len(shape)
+            shape.extend(data)
+        if part is None:
+            shape.append(1)
+        elif isinstance(part, slice):
+            begin, step, count = slice_range(part, x.shape[len(slots)])
+            slots.append((len(shape), begin, step))
+            shape.append(count)
+        elif isinstance(part, int):
+            slots.append((-1, fixed(part, x.shape[len(slots)], len(slots)), 0))
+        elif not isinstance(part, EllipsisType):
+            slots.append(part)
+    axes = axes_of(shape)
+    here = axes[start : start + len(data)]
+    indices = [_slot_index(s, axes, data, here) for s in slots]
+    return make("index", shape, read(x, *indices))
+
+
+def _counts_as_data(part: Part) -> bool:
+    return isinstance(part, Variable | Definition | int)
+
+
+def _slot_index(slot: Slot, axes: list[Expr], data: Shape, here: list[Expr]) -> Expr:
+    if not isinstance(slot, tuple):
+        return cast(broadcast_read(slot, data, here), int64)
+    axis, start, step = slot
+    return E.index(start) if axis < 0 else V.affine(axes[axis], start, step)
+
+
+def _complete(shape: Shape, parts: Sequence[Part]) -> list[Part]:
+    """The ellipsis and missing axes written out; types checked."""
+    for part in parts:
+        if isinstance(part, Variable | Definition):
+            _integer(part.dtype)
+    used = sum(p is not None and p is not Ellipsis for p in parts)
+    dots = [n for n, p in enumerate(parts) if p is Ellipsis]
+    if len(dots) > 1:
+        raise V.fail("an index has more than one ellipsis")
+    if used > len(shape):
+        raise IndexRangeError(
+            f"{used} indices for a tensor of shape {show(shape)}", origin=Origin.of_caller()
+        )
+    place = dots[0] if dots else len(parts)
+    rest: list[Part] = [slice(None)] * (len(shape) - used)
+    return [*parts[:place], *rest, *parts[place + 1 :]]
+
+
+def _integer(kind: DType) -> None:
+    """Raises: UnsupportedError for a mask, DTypeError for another type that is no index."""
+    if kind == bool_:
+        raise UnsupportedError(
+            "an index by a mask (its result has no fixed shape)",
+            origin=Origin.of_caller(),
+            help="use pb.where(mask, x, other)",
+        )
+    if not kind.is_integer:
+        raise DTypeError(f"a tensor of {kind} is no index", origin=Origin.of_caller())
+
+
+def fixed(place: int, extent: Extent, axis: int) -> int:
+    """A literal index, counted from the front. Raises: IndexRangeError where it is outside."""
+    size = lower(extent)
+    if not isinstance(extent, int) and place < 0:
+        raise V.fail(f"index {place} counts from the end of the symbolic axis {extent}")
+    if not -size <= place < size:
+        raise IndexRangeError(
+            f"index {place} is outside axis {axis}, which has {extent} elements",
+            origin=Origin.of_caller(),
+        )
+    return place % size
+
+
+def slice_range(part: slice, extent: Extent) -> tuple[int, int, Extent]:
+    """(start, step, count) of a slice of an axis."""
+    if isinstance(extent, int):
+        if part.step == 0:
+            raise V.fail("the step of a slice is 0")
+        found = range(*part.indices(extent))
+        return (found.start if len(found) else 0), found.step, len(found)
+    if part == slice(None) or part == slice(None, None, 1):
+        return 0, 1, extent
+    step = 1 if part.step is None else part.step
+    start = 0 if part.start is None else part.start
+    if part.stop is None or not 0 <= start <= part.stop <= extent.lo or step < 1:
+        raise V.fail(
+            f"{part} of the symbolic axis {extent}",
+            f"both ends must be literal and lie in 0..{extent.lo}",
+        )
+    return start, step, len(range(start, part.stop, step))
+
+
+def take(x: Value, indices: Value, axis: int) -> Definition:
+    """``out[a, i, b] = x[a, indices[i], b]``"""
+    axis = V.normal_axis(axis, len(x.shape))
+    parts: list[Part] = [slice(None)] * axis
+    return index(x, [*parts, indices])
+
+
+def take_along(x: Value, indices: Value, axis: int) -> Definition:
+    """``out[i, j] = x[i, indices[i, j]]``; other axes broadcast."""
+    _integer(indices.dtype)
+    rank = len(x.shape)
+    axis = V.normal_axis(axis, rank)
+    if len(indices.shape) != rank:
+        raise V.fail(f"take_along_axis of {show(x.shape)} with indices {show(indices.shape)}")
+    left = tuple(1 if n == axis else e for n, e in enumerate(x.shape))
+    right = tuple(1 if n == axis else e for n, e in enumerate(indices.shape))
+    shape = list(broadcast_shapes([left, right]))
+    shape[axis] = indices.shape[axis]
+    axes = axes_of(shape)
+    place = cast(broadcast_read(indices, tuple(shape), axes), int64)
+    where = [E.index(0) if e == 1 else a for a, e in zip(axes, x.shape, strict=True)]
+    where[axis] = place
+    return make("take_along_axis", shape, read(x, *where))
+
+
+def one_hot(x: Value, classes: int, kind: DType, axis: int) -> Definition:
+    """``out[i, c] = 1 if x[i] == c else 0``"""
+    _integer(x.dtype)
+    axis = V.normal_axis(axis, len(x.shape) + 1)
+    shape = (*x.shape[:axis], classes, *x.shape[axis:])
+    axes = axes_of(shape)
+    rest = [a for n, a in enumerate(axes) if n != axis]
+    hit = E.Equal(cast(read(x, *rest), int64), axes[axis])
+    return make("one_hot", shape, cast(hit, kind))
+
+
+def arange(start: Scalar, step: Scalar, count: Extent, kind: DType) -> Definition:
+    """``out[i] = start + i * step``"""
+    axis = cast(Axis(0, count), kind)
+    scaled = axis if step == 1 else E.Mul(axis, literal(step, kind))
+    body = scaled if start == 0 else E.Add(scaled, literal(start, kind))
+    return make("arange", (count,), body)
+
+
+def eye(rows: Extent, columns: Extent, k: int, kind: DType) -> Definition:
+    """``out[i, j] = 1 if j == i + k else 0``"""
+    hit = E.Equal(V.affine(Axis(0, rows), k, 1), Axis(1, columns))
+    return make("eye", (rows, columns), cast(hit, kind))
+
+
+def linspace(start: float, stop: float, count: int, kind: DType, endpoint: bool) -> Definition:
+    """``out[i] = start + i * (stop - start) / n``, the last one exactly `stop`."""
+    steps = count - 1 if endpoint else count
+    step = (stop - start) / steps if steps else 0.0
+    place = cast(Axis(0, count), kind)
+    body: Expr = E.Add(E.Mul(place, literal(step, kind)), literal(start, kind))
+    if endpoint and count > 1:
+        last = E.Equal(Axis(0, count), E.index(count - 1))
+        body = If(last, literal(stop, kind), body)
+    return make("linspace", (count,), body)

@@ -1,0 +1,315 @@
+"""The element-wise functions, on tensors and on scalars inside a definition.
+
+What each means stands in `rules` and `ir.functions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.tensor.tensor import apply
+
+
+def negative(x: Any) -> Any:
+    """``-x``"""
+    return apply("negative", x)
+
+
+def positive(x: Any) -> Any:
+    """``x``"""
+    return apply("positive", x)
+
+
+def abs(x: Any) -> Any:
+    """Magnitude."""
+    return apply("abs", x)
+
+
+def square(x: Any) -> Any:
+    """``x * x``"""
+    return apply("square", x)
+
+
+def relu(x: Any) -> Any:
+    """``max(0, x)``"""
+    return apply("relu", x)
+
+
+def floor(x: Any) -> Any:
+    """The largest whole number not above."""
+    return apply("floor", x)
+
+
+def ceil(x: Any) -> Any:
+    """The smallest whole number not below."""
+    return apply("ceil", x)
+
+
+def trunc(x: Any) -> Any:
+    """Towards zero."""
+    return apply("trunc", x)
+
+
+def round(x: Any) -> Any:
+    """To the nearest whole number, halves to the even one."""
+    return apply("round", x)
+
+
+def sign(x: Any) -> Any:
+    """-1, 0 or 1; NaN stays."""
+    return apply("sign", x)
+
+
+def exp(x: Any) -> Any:
+    """``e ** x``"""
+    return apply("exp", x)
+
+
+def log(x: Any) -> Any:
+    """Natural logarithm."""
+    return apply("log", x)
+
+
+def sqrt(x: Any) -> Any:
+    """Square root."""
+    return apply("sqrt", x)
+
+
+def sin(x: Any) -> Any:
+    """Sine, radians."""
+    return apply("sin", x)
+
+
+def cos(x: Any) -> Any:
+    """Cosine, radians."""
+    return apply("cos", x)
+
+
+def tan(x: Any) -> Any:
+    """Tangent, radians."""
+    return apply("tan", x)
+
+
+def sinh(x: Any) -> Any:
+    """Hyperbolic sine."""
+    return apply("sinh", x)
+
+
+def cosh(x: Any) -> Any:
+    """Hyperbolic cosine."""
+    return apply("cosh", x)
+
+
+def tanh(x: Any) -> Any:
+    """Hyperbolic tangent."""
+    return apply("tanh", x)
+
+
+def erf(x: Any) -> Any:
+    """The error function."""
+    return apply("erf", x)
+
+
+def sigmoid(x: Any) -> Any:
+    """``1 / (1 + exp(-x))``"""
+    return apply("sigmoid", x)
+
+
+def silu(x: Any) -> Any:
+    """``x * sigmoid(x)``"""
+    return apply("silu", x)
+
+
+def gelu(x: Any) -> Any:
+    """``x * (1 + erf(x / sqrt 2)) / 2``"""
+    return apply("gelu", x)
+
+
+def gelu_tanh(x: Any) -> Any:
+    """The tanh form of GELU."""
+    return apply("gelu_tanh", x)
+
+
+def softplus(x: Any) -> Any:
+    """``log(1 + exp(x))``"""
+    return apply("softplus", x)
+
+
+def log_sigmoid(x: Any) -> Any:
+    """``log(sigmoid(x))``"""
+    return apply("log_sigmoid", x)
+
+
+def log1p(x: Any) -> Any:
+    """``log(1 + x)``, exact near 0."""
+    return apply("log1p", x)
+
+
+def expm1(x: Any) -> Any:
+    """``exp(x) - 1``, exact near 0."""
+    return apply("expm1", x)
+
+
+def log2(x: Any) -> Any:
+    """Logarithm to base 2."""
+    return apply("log2", x)
+
+
+def log10(x: Any) -> Any:
+    """Logarithm to base 10."""
+    return apply("log10", x)
+
+
+def rsqrt(x: Any) -> Any:
+    """``1 / sqrt(x)``"""
+    return apply("rsqrt", x)
+
+
+def reciprocal(x: Any) -> Any:
+    """``1 / x``"""
+    return apply("reciprocal", x)
+
+
+def isnan(x: Any) -> Any:
+    """Whether NaN."""
+    return apply("isnan", x)
+
+
+def isinf(x: Any) -> Any:
+    """Whether infinite."""
+    return apply("isinf", x)
+
+
+def isfinite(x: Any) -> Any:
+    """Whether neither infinite nor NaN."""
+    return apply("isfinite", x)
+
+
+def bitwise_invert(x: Any) -> Any:
+    """Every bit flipped."""
+    return apply("bitwise_invert", x)
+
+
+def logical_not(x: Any) -> Any:
+    """``not x``"""
+    return apply("logical_not", x)
+
+
+def add(x1: Any, x2: Any) -> Any:
+    """``x1 + x2``"""
+    return apply("add", x1, x2)
+
+
+def subtract(x1: Any, x2: Any) -> Any:
+    """``x1 - x2``"""
+    return apply("subtract", x1, x2)
+
+
+def multiply(x1: Any, x2: Any) -> Any:
+    """``x1 * x2``"""
+    return apply("multiply", x1, x2)
+
+
+def divide(x1: Any, x2: Any) -> Any:
+    """``x1 / x2``; integers become float32."""
+    return apply("divide", x1, x2)
+
+
+def floor_divide(x1: Any, x2: Any) -> Any:
+    """``floor(x1 / x2)``"""
+    return apply("floor_divide", x1, x2)
+
+
+def remainder(x1: Any, x2: Any) -> Any:
+    """``x1 - floor(x1 / x2) * x2``: the sign of `x2`."""
+    return apply("remainder", x1, x2)
+
+
+def pow(x1: Any, x2: Any) -> Any:
+    """``x1 ** x2``; exact for Python whole numbers."""
+    return apply("pow", x1, x2)
+
+
+def maximum(x1: Any, x2: Any) -> Any:
+    """The larger; NaN if either is."""
+    return apply("maximum", x1, x2)
+
+
+def minimum(x1: Any, x2: Any) -> Any:
+    """The smaller; NaN if either is."""
+    return apply("minimum", x1, x2)
+
+
+def logaddexp(x1: Any, x2: Any) -> Any:
+    """``log(exp(x1) + exp(x2))``"""
+    return apply("logaddexp", x1, x2)
+
+
+def less(x1: Any, x2: Any) -> Any:
+    """``x1 < x2``"""
+    return apply("less", x1, x2)
+
+
+def less_equal(x1: Any, x2: Any) -> Any:
+    """``x1 <= x2``"""
+    return apply("less_equal", x1, x2)
+
+
+def greater(x1: Any, x2: Any) -> Any:
+    """``x1 > x2``"""
+    return apply("greater", x1, x2)
+
+
+def greater_equal(x1: Any, x2: Any) -> Any:
+    """``x1 >= x2``"""
+    return apply("greater_equal", x1, x2)
+
+
+def equal(x1: Any, x2: Any) -> Any:
+    """``x1 == x2``"""
+    return apply("equal", x1, x2)
+
+
+def not_equal(x1: Any, x2: Any) -> Any:
+    """``x1 != x2``"""
+    return apply("not_equal", x1, x2)
+
+
+def bitwise_and(x1: Any, x2: Any) -> Any:
+    """``x1 & x2``"""
+    return apply("bitwise_and", x1, x2)
+
+
+def bitwise_or(x1: Any, x2: Any) -> Any:
+    """``x1 | x2``"""
+    return apply("bitwise_or", x1, x2)
+
+
+def bitwise_xor(x1: Any, x2: Any) -> Any:
+    """``x1 ^ x2``"""
+    return apply("bitwise_xor", x1, x2)
+
+
+def bitwise_left_shift(x1: Any, x2: Any) -> Any:
+    """``x1 * 2 ** x2``"""
+    return apply("bitwise_left_shift", x1, x2)
+
+
+def bitwise_right_shift(x1: Any, x2: Any) -> Any:
+    """``floor(x1 / 2 ** x2)``"""
+    return apply("bitwise_right_shift", x1, x2)
+
+
+def logical_and(x1: Any, x2: Any) -> Any:
+    """``x1 and x2``"""
+    return apply("logical_and", x1, x2)
+
+
+def logical_or(x1: Any, x2: Any) -> Any:
+    """``x1 or x2``"""
+    return apply("logical_or", x1, x2)
+
+
+def logical_xor(x1: Any, x2: Any) -> Any:
+    """One of the two is true."""
+    return apply("logical_xor", x1, x2)

@@ -1,0 +1,406 @@
+"""The public functions on tensors, under the array API's names.
+
+Those that also mean something on scalars work inside `pb.compute`: ``pb.sum(a[i, k], over=k)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import DTypeError, Origin
+from pullback.ir import dtype as D
+from pullback.ir.graph import Keep
+from pullback.tensor import elementwise as W
+from pullback.tensor import handles
+from pullback.tensor import indexing as X
+from pullback.tensor import linalg as L
+from pullback.tensor import reduction as R
+from pullback.tensor import views as V
+from pullback.tensor.creation import sizes_of
+from pullback.tensor.dialect import spelled
+from pullback.tensor.handles import ScalarHandle
+from pullback.tensor.tensor import Axes, Tensor, apply, operand, optional_dtype, shape_of, value_of
+
+_NONE: Any = object()
+
+
+# --- reductions ----------------------------------------------------------------------------------
+
+
+def _scalar(x: Any, over: Any) -> bool:
+    """Whether a reduction is one inside a definition."""
+    if over is not _NONE:
+        return True
+    if isinstance(x, ScalarHandle):
+        raise DTypeError(
+            "a reduction of a scalar expression",
+            origin=Origin.of_caller(),
+            help="say over which axis: over=k with k = pb.axis(extent)",
+        )
+    return False
+
+
+@spelled
+def sum(
+    x: Any, axis: Axes = None, *, over: Any = _NONE, dtype: Any = None, keepdims: bool = False
+) -> Any:
+    """Sum of elements; of a scalar expression over axes: ``sum[k](x)``"""
+    if _scalar(x, over):
+        return handles.fold("sum", x, over)
+    return Tensor(R.total(value_of(x), axis, keepdims, optional_dtype(dtype)))
+
+
+@spelled
+def prod(
+    x: Any, axis: Axes = None, *, over: Any = _NONE, dtype: Any = None, keepdims: bool = False
+) -> Any:
+    """Product of elements."""
+    if _scalar(x, over):
+        return handles.fold("prod", x, over)
+    return Tensor(R.product(value_of(x), axis, keepdims, optional_dtype(dtype)))
+
+
+@spelled
+def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
+    """The largest element; NaN if any is."""
+    if _scalar(x, over):
+        return handles.fold("max", x, over)
+    return Tensor(R.extreme("max", value_of(x), axis, keepdims))
+
+
+@spelled
+def min(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
+    """The smallest element; NaN if any is."""
+    if _scalar(x, over):
+        return handles.fold("min", x, over)
+    return Tensor(R.extreme("min", value_of(x), axis, keepdims))
+
+
+@spelled
+def any(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
+    """Whether any element is true."""
+    if _scalar(x, over):
+        return handles.fold("any", x, over)
+    return Tensor(R.truth("any", value_of(x), axis, keepdims))
+
+
+@spelled
+def all(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
+    """Whether all elements are true."""
+    if _scalar(x, over):
+        return handles.fold("all", x, over)
+    return Tensor(R.truth("all", value_of(x), axis, keepdims))
+
+
+@spelled
+def argmax(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
+    """The first place of the largest element."""
+    if _scalar(x, over):
+        return handles.arg_fold("argmax", x, over)
+    return Tensor(R.arg_extreme("argmax", value_of(x), axis, keepdims))
+
+
+@spelled
+def argmin(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
+    """The first place of the smallest element."""
+    if _scalar(x, over):
+        return handles.arg_fold("argmin", x, over)
+    return Tensor(R.arg_extreme("argmin", value_of(x), axis, keepdims))
+
+
+@spelled
+def mean(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
+    """Mean of elements."""
+    if _scalar(x, over):
+        return handles.mean(x, over)
+    return Tensor(R.mean(value_of(x), axis, keepdims))
+
+
+@spelled
+def var(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """``sum((x - mean)^2) / (n - correction)``"""
+    return Tensor(R.variance(value_of(x), axis, keepdims, correction))
+
+
+@spelled
+def std(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
+    """The root of the variance."""
+    return apply("sqrt", var(x, axis, correction=correction, keepdims=keepdims))
+
+
+@spelled
+def logsumexp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """``log(sum(exp(x)))``, safe for large elements."""
+    return Tensor(R.logsumexp(value_of(x), axis, keepdims))
+
+
+@spelled
+def softmax(x: Any, axis: int = -1) -> Tensor:
+    """``exp(x) / sum(exp(x))``"""
+    return Tensor(R.softmax(value_of(x), axis))
+
+
+@spelled
+def log_softmax(x: Any, axis: int = -1) -> Tensor:
+    """``x - log(sum(exp(x)))``"""
+    return Tensor(R.log_softmax(value_of(x), axis))
+
+
+@spelled
+def cumulative_sum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    """Running sum along an axis."""
+    return Tensor(R.cumulative("sum", value_of(x), axis, optional_dtype(dtype)))
+
+
+@spelled
+def cumulative_prod(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    """Running product along an axis."""
+    return Tensor(R.cumulative("prod", value_of(x), axis, optional_dtype(dtype)))
+
+
+@spelled
+def cumulative_max(x: Any, axis: int | None = None) -> Tensor:
+    """Running maximum along an axis."""
+    return Tensor(R.cumulative("max", value_of(x), axis, None))
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+def matmul(x1: Any, x2: Any) -> Tensor:
+    """The matrix product, batched and broadcast; one axis is a vector."""
+    return Tensor(L.matmul(value_of(x1), value_of(x2)))
+
+
+def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Tensor:
+    """The sum of products over matched axes."""
+    return Tensor(L.tensordot(value_of(x1), value_of(x2), axes))
+
+
+def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
+    """The sum of products along one axis."""
+    return sum(apply("multiply", x1, x2), axis)
+
+
+def outer(x1: Any, x2: Any) -> Tensor:
+    """``out[i, j] = x1[i] * x2[j]``"""
+    return Tensor(L.contract([value_of(x1), value_of(x2)], ["i", "j"], "ij"))
+
+
+def einsum(subscripts: str, *operands: Any) -> Tensor:
+    """A sum of products named by letters."""
+    return Tensor(L.einsum(subscripts, [value_of(o) for o in operands]))
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+
+def where(condition: Any, x1: Any, x2: Any) -> Any:
+    """``x1 if condition else x2``; the other is never read."""
+    given = (condition, x1, x2)
+    for one in given:
+        if isinstance(one, ScalarHandle):
+            return handles.where(*given)
+    return Tensor(W.where(operand(condition), operand(x1), operand(x2)))
+
+
+def clip(x: Any, min: Any = None, max: Any = None) -> Any:
+    """``minimum(maximum(x, min), max)``; None is no bound."""
+    if isinstance(x, ScalarHandle):
+        return handles.clip(x, min, max)
+    low, high = (None if b is None else operand(b) for b in (min, max))
+    return Tensor(W.clip(operand(x), low, high))
+
+
+def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
+    """Another element type. Float to integer truncates and saturates, NaN gives 0."""
+    if isinstance(x, ScalarHandle):
+        return handles.astype(x, D.dtype(dtype))
+    return x.astype(dtype, copy=copy)
+
+
+def stop_gradient(x: Tensor) -> Tensor:
+    """The same values; no gradient passes."""
+    return Tensor(W.copy(value_of(x), "stop_gradient", stop=True))
+
+
+def keep(x: Tensor, when: str) -> Tensor:
+    """The same values, marked to reach memory "never", "always", or as is best ("auto")."""
+    return Tensor(W.copy(value_of(x), "keep", keep=Keep(when)))
+
+
+# --- shapes --------------------------------------------------------------------------------------
+
+
+def reshape(x: Any, shape: Any, *, copy: bool | None = None) -> Tensor:
+    """The same elements in row-major order; one extent may be -1."""
+    return Tensor(V.reshape(value_of(x), shape_of(shape)))
+
+
+def permute_dims(x: Any, axes: Sequence[int]) -> Tensor:
+    """Axis n of the result is axis ``axes[n]``."""
+    return Tensor(V.permute(value_of(x), axes))
+
+
+def matrix_transpose(x: Tensor) -> Tensor:
+    """The last two axes swapped."""
+    return x.mT
+
+
+def moveaxis(x: Any, source: int, destination: int) -> Tensor:
+    """One axis moved, the others in order."""
+    value = value_of(x)
+    rank = len(value.shape)
+    start = V.normal_axis(source, rank)
+    order = [n for n in range(rank) if n != start]
+    order.insert(V.normal_axis(destination, rank), start)
+    return Tensor(V.permute(value, order))
+
+
+@spelled
+def expand_dims(x: Any, axis: Axes = 0) -> Tensor:
+    """A new axis of extent one."""
+    return Tensor(V.expand_dims(value_of(x), 0 if axis is None else axis))
+
+
+@spelled
+def squeeze(x: Any, axis: Axes = None) -> Tensor:
+    """Axes of extent one removed."""
+    return Tensor(V.squeeze(value_of(x), axis))
+
+
+def broadcast_to(x: Any, shape: Any) -> Tensor:
+    """`x` stretched to `shape`."""
+    return Tensor(W.broadcast_to(value_of(x), shape_of(shape)))
+
+
+def broadcast_arrays(*arrays: Any) -> list[Tensor]:
+    """All stretched to their common shape."""
+    values = [value_of(a) for a in arrays]
+    shape = W.broadcast_shapes([v.shape for v in values])
+    return [Tensor(W.broadcast_to(v, shape)) for v in values]
+
+
+@spelled
+def flip(x: Any, axis: Axes = None) -> Tensor:
+    """Elements in reverse order."""
+    return Tensor(V.flip(value_of(x), axis))
+
+
+@spelled
+def roll(x: Any, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
+    """Elements moved along axes, round the end; without axes along the flattened tensor."""
+    value = value_of(x)
+    if axis is None:
+        if not isinstance(shift, int):
+            raise V.fail("several shifts need as many axes")
+        flat = V.roll(V.reshape(value, (-1,)), [shift], [0])
+        return Tensor(V.reshape(flat, value.shape))
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
+    return Tensor(V.roll(value, shifts, axes))
+
+
+@spelled
+def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
+    """Pieces one after the other."""
+    values = [value_of(a) for a in arrays]
+    if not values:
+        raise V.fail("concat of nothing")
+    if axis is None:
+        return Tensor(V.concat([V.reshape(v, (-1,)) for v in values], 0))
+    return Tensor(V.concat(values, axis))
+
+
+@spelled
+def stack(arrays: Sequence[Any], axis: int = 0) -> Tensor:
+    """Pieces side by side along a new axis."""
+    if not arrays:
+        raise V.fail("stack of nothing")
+    return Tensor(V.stack([value_of(a) for a in arrays], axis))
+
+
+@spelled
+def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """Equal pieces, or pieces cut at given places."""
+    value = value_of(x)
+    n = V.normal_axis(axis, len(value.shape))
+    extent = value.shape[n]
+    if not isinstance(extent, int):
+        raise V.fail(f"cannot split the symbolic axis {extent}")
+    parts = [slice(None)] * n
+    cuts = sizes_of(sections, extent)
+    return [Tensor(X.index(value, [*parts, slice(a, b)])) for a, b in cuts]
+
+
+@spelled
+def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
+    """The pieces along an axis."""
+    value = value_of(x)
+    n = V.normal_axis(axis, len(value.shape))
+    extent = value.shape[n]
+    if not isinstance(extent, int):
+        raise V.fail(f"cannot unstack the symbolic axis {extent}")
+    parts = [slice(None)] * n
+    return tuple(Tensor(X.index(value, [*parts, k])) for k in range(extent))
+
+
+def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
+    """`value` around: (before, after) for each axis, one pair, or one number for all."""
+    found = value_of(x)
+    rank = len(found.shape)
+    if isinstance(pad_width, int):
+        pad_width = (pad_width, pad_width)
+    if len(pad_width) == 2 and isinstance(pad_width[0], int):
+        pad_width = [pad_width] * rank
+    return Tensor(V.pad(found, [(int(a), int(b)) for a, b in pad_width], value))
+
+
+def tile(x: Any, repetitions: Sequence[int]) -> Tensor:
+    """The whole repeated."""
+    return Tensor(V.tile(value_of(x), repetitions))
+
+
+@spelled
+def repeat(x: Any, repeats: int, *, axis: int | None = None) -> Tensor:
+    """Each element repeated."""
+    value = value_of(x)
+    if axis is None:
+        return Tensor(V.repeat(V.reshape(value, (-1,)), repeats, 0))
+    return Tensor(V.repeat(value, repeats, axis))
+
+
+def tril(x: Any, *, k: int = 0) -> Tensor:
+    """The lower triangle of the last two axes; 0 above diagonal `k`."""
+    return Tensor(V.triangle(value_of(x), k, upper=False))
+
+
+def triu(x: Any, *, k: int = 0) -> Tensor:
+    """The upper triangle of the last two axes; 0 below diagonal `k`."""
+    return Tensor(V.triangle(value_of(x), k, upper=True))
+
+
+# --- elements by index ---------------------------------------------------------------------------
+
+
+@spelled
+def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
+    """``out[a, i, b] = x[a, indices[i], b]``; out of range raises."""
+    found = value_of(np.asarray(indices) if isinstance(indices, list) else indices)
+    return Tensor(X.take(value_of(x), found, axis))
+
+
+@spelled
+def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
+    """``out[i, j] = x[i, indices[i, j]]``"""
+    return Tensor(X.take_along(value_of(x), value_of(indices), axis))
+
+
+def result_type(*operands: Any) -> D.DType:
+    """The type that operands promote to."""
+    kinds = [o if isinstance(o, D.DType) else operand(o) for o in operands]
+    typed = [W.full((), 0, k) if isinstance(k, D.DType) else k for k in kinds]
+    return W.common_dtype(typed)

@@ -1,0 +1,450 @@
+"""`Tensor`: a lazy array under the array API's names. Operators build definitions.
+
+``c = a * 2.5 + b[1:]``; nothing is computed until someone looks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.ir import dtype as D
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Dim, Extent
+from pullback.ir.graph import Value
+from pullback.tensor import dialect, display, handles, leaves
+from pullback.tensor import elementwise as W
+from pullback.tensor import indexing as X
+from pullback.tensor import linalg as L
+from pullback.tensor import reduction as R
+from pullback.tensor import views as V
+from pullback.tensor.dialect import spelled
+from pullback.tensor.elementwise import Operand, Scalar
+from pullback.tensor.handles import ScalarHandle
+from pullback.tensor.rules import RULES, Arithmetic, power_by
+from pullback.tensor.trace import (
+    Array,
+    Cell,
+    Handle,
+    array_of,
+    bind,
+    current,
+    realize,
+    refuse_array,
+    refuse_gradient,
+)
+
+Axes = int | Sequence[int] | None
+
+
+def check_device(device: object) -> None:
+    """Raises: UnsupportedError for a device other than "cpu"."""
+    if device is not None and str(device) != "cpu":
+        raise UnsupportedError(
+            f"device {str(device)!r}", origin=Origin.of_caller(), help='only "cpu" for now'
+        )
+
+
+class Tensor(Handle, Arithmetic["Tensor"]):
+    """An array that is computed when it is looked at. Immutable."""
+
+    __slots__ = ("_grad", "_requires_grad")
+    __array_ufunc__ = None
+    _grad: Tensor | None
+    _requires_grad: bool
+
+    def __init__(self, value: Value, requires_grad: bool = False) -> None:
+        super().__init__(value)
+        self._grad = None
+        self._requires_grad = False
+        if requires_grad:
+            self.requires_grad = True
+
+    # --- facts
+
+    @property
+    def value(self) -> Value:
+        """The definition or variable this stands for, as of now."""
+        found = super().value
+        if self._requires_grad:
+            leaves.register(found, self)
+        return found
+
+    @property
+    def ndim(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int | None:
+        """How many elements; None where an extent is symbolic."""
+        if any(isinstance(e, Dim) for e in self.shape):
+            return None
+        return math.prod(e for e in self.shape if isinstance(e, int))
+
+    @property
+    def device(self) -> str:
+        """Where it lives."""
+        return "cpu"
+
+    def to_device(self, device: object, /, *, stream: object = None) -> Tensor:
+        """Itself: there is only "cpu"."""
+        check_device(device)
+        return self
+
+    # --- operators
+
+    def _apply(self, name: str, *operands: Any) -> Tensor:
+        if not all(isinstance(o, OPERANDS) for o in operands):
+            return cast(Tensor, NotImplemented)
+        return tensor_apply(name, *operands)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return Tensor(L.matmul(self.value, value_of(other)))
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return Tensor(L.matmul(value_of(other), self.value))
+
+    def __getitem__(self, key: Any) -> Any:
+        parts = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(p, ScalarHandle) for p in parts):
+            return handles.read_at(self.value, parts)
+        return Tensor(X.index(self.value, [_part(p) for p in parts]))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise UnsupportedError(
+            "assignment to elements: tensors are immutable",
+            origin=Origin.of_caller(),
+            help="build the new tensor: pb.where(mask, new, old), pb.concat, or pb.compute",
+        )
+
+    @property
+    def T(self) -> Tensor:
+        """A matrix with its axes swapped. Raises: ShapeError for another rank."""
+        if len(self.shape) != 2:
+            raise V.fail(f".T of {W.show(self.shape)}", "use .mT for the last two axes")
+        return Tensor(V.permute(self.value, (1, 0)))
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes swapped."""
+        rank = len(self.shape)
+        if rank < 2:
+            raise V.fail(f".mT of {W.show(self.shape)}: two axes are needed")
+        return Tensor(V.permute(self.value, (*range(rank - 2), rank - 1, rank - 2)))
+
+    # --- the same as functions of `pb`
+
+    @spelled
+    def sum(self, axis: Axes = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+        """Sum of elements."""
+        return Tensor(R.total(self.value, axis, keepdims, optional_dtype(dtype)))
+
+    @spelled
+    def prod(self, axis: Axes = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+        """Product of elements."""
+        return Tensor(R.product(self.value, axis, keepdims, optional_dtype(dtype)))
+
+    @spelled
+    def mean(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Mean of elements."""
+        return Tensor(R.mean(self.value, axis, keepdims))
+
+    @spelled
+    def max(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """The largest element; NaN if any is."""
+        return Tensor(R.extreme("max", self.value, axis, keepdims))
+
+    @spelled
+    def min(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """The smallest element; NaN if any is."""
+        return Tensor(R.extreme("min", self.value, axis, keepdims))
+
+    @spelled
+    def any(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Whether any element is true."""
+        return Tensor(R.truth("any", self.value, axis, keepdims))
+
+    @spelled
+    def all(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+        """Whether all elements are true."""
+        return Tensor(R.truth("all", self.value, axis, keepdims))
+
+    @spelled
+    def var(self, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+        """Variance of elements."""
+        return Tensor(R.variance(self.value, axis, keepdims, correction))
+
+    @spelled
+    def std(self, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+        """Standard deviation of elements."""
+        return tensor_apply("sqrt", Tensor(R.variance(self.value, axis, keepdims, correction)))
+
+    @spelled
+    def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+        """The first place of the largest element."""
+        return Tensor(R.arg_extreme("argmax", self.value, axis, keepdims))
+
+    @spelled
+    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+        """The first place of the smallest element."""
+        return Tensor(R.arg_extreme("argmin", self.value, axis, keepdims))
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape."""
+        return Tensor(V.reshape(self.value, shape_of(shape)))
+
+    def flatten(self) -> Tensor:
+        """The same elements along one axis."""
+        return Tensor(V.reshape(self.value, (-1,)))
+
+    def permute_dims(self, *axes: Any) -> Tensor:
+        """Axis n of the result is axis ``axes[n]``."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
+        return Tensor(V.permute(self.value, order))
+
+    def squeeze(self, axis: Axes = None) -> Tensor:
+        """Axes of extent one removed."""
+        return Tensor(V.squeeze(self.value, axis))
+
+    def astype(self, dtype: Any, *, copy: bool = True) -> Tensor:
+        """Another element type."""
+        kind = D.dtype(dtype)
+        return self if kind == self.dtype and not copy else Tensor(W.astype(self.value, kind))
+
+    # --- gradients
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether `backward` leaves a gradient here."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if wanted and not self.dtype.is_float:
+            raise DTypeError(f"a tensor of {self.dtype} has no gradient", origin=Origin.of_caller())
+        self._requires_grad = bool(wanted)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradients accumulated so far."""
+        found = leaves.local_grad(self)
+        return self._grad if found is None else found.grad
+
+    @grad.setter
+    def grad(self, new: Tensor | None) -> None:
+        leaves.set_grad(self, new)
+
+    def backward(self, gradient: Tensor | None = None) -> None:
+        """Add the gradient of this scalar to `.grad` of every tensor that asks for one.
+
+        Raises: GradientError for a non-scalar without `gradient`.
+        """
+        value = self.value
+        refuse_gradient([value])
+        head = None if gradient is None else gradient.value
+        for leaf, adjoint in leaves.adjoints(value, head):
+            _accumulate(leaf, Tensor(adjoint))
+
+    def detach(self) -> Tensor:
+        """The same values; no gradient passes."""
+        return Tensor(W.copy(self.value, "detach", stop=True))
+
+    # --- looking at it
+
+    def numpy(self) -> Array:
+        """A copy as a NumPy array; it never changes later."""
+        return np.array(self._array())
+
+    def _array(self) -> Array:
+        realize([self])
+        return array_of(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self._array()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"a view of {array.dtype} as {dtype} needs a copy")
+            return array.astype(dtype)
+        if copy is False:
+            view = array.view()
+            view.flags.writeable = False
+            return view
+        return np.array(array)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """A DLPack capsule of a copy, as nobody may write to a tensor."""
+        options.pop("copy", None)
+        if self.dtype == D.bfloat16:
+            raise UnsupportedError("bfloat16 through DLPack", help="cast to float32 first")
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return leaves.namespace()
+
+    def item(self) -> bool | int | float:
+        """The only element as a Python number. Raises: ShapeError for more than one."""
+        array = self._array()
+        if array.size != 1:
+            raise ShapeError(
+                f"item() of a tensor of shape {W.show(self.shape)}", origin=Origin.of_caller()
+            )
+        found = array.reshape(()).astype(np.float64) if self.dtype.is_float else array.reshape(())
+        number: bool | int | float = found.item()
+        return number
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        array = self._array()
+        return (array.astype(np.float32) if self.dtype == D.bfloat16 else array).tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer or self.shape != ():
+            raise DTypeError(
+                f"a {self.dtype} tensor of shape {W.show(self.shape)} is no Python index",
+                origin=Origin.of_caller(),
+            )
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise V.fail("len() of a tensor without axes")
+        first = self.shape[0]
+        if isinstance(first, Dim):
+            raise V.fail(f"len() of the symbolic axis {first}")
+        return first
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[n] for n in range(len(self)))
+
+    def __contains__(self, item: Any) -> bool:
+        return bool((self == item).any())
+
+    def __repr__(self) -> str:
+        if current() is not None:
+            return display.symbolic(self.shape, self.dtype)
+        return display.array(self._array(), self.dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        raise dialect.unknown("Tensor", name, [n for n in dir(Tensor) if n[0] != "_"])
+
+
+class State(Tensor, Cell):
+    """A tensor that may be given another value; a read binds the version of that moment."""
+
+    __slots__ = ()
+
+
+OPERANDS = (Tensor, Handle, bool, int, float, np.generic, np.ndarray)
+
+
+def _accumulate(leaf: Tensor, gradient: Tensor) -> None:
+    """``leaf.grad += gradient``"""
+    known = leaves.local_grad(leaf)
+    if known is not None:
+        total = gradient if known.grad is None else known.grad + gradient
+        leaves.set_grad(leaf, total)
+        return
+    if current() is None:
+        before = leaf._grad
+        if isinstance(before, State):
+            before.assign(before + gradient)
+            return
+        leaf._grad = gradient if before is None else before + gradient
+        return
+    leaves.check_frame(leaf)
+    if not isinstance(leaf._grad, State):
+        start = W.full(leaf.shape, 0, leaf.dtype) if leaf._grad is None else leaf._grad.value
+        leaf._grad = State(start)
+    leaf._grad.assign(leaf._grad + gradient)
+
+
+def _part(part: Any) -> X.Part:
+    """One part of an index, tensors by their values."""
+    if part is None or part is Ellipsis or isinstance(part, slice):
+        return part
+    if isinstance(part, bool | np.bool_):
+        raise UnsupportedError("an index by True or False", origin=Origin.of_caller())
+    if isinstance(part, int | np.integer):
+        return int(part)
+    if isinstance(part, list | np.ndarray | Handle):
+        return value_of(np.asarray(part) if isinstance(part, list) else part)
+    raise DTypeError(f"{part!r} is no index", origin=Origin.of_caller())
+
+
+def optional_dtype(spec: Any) -> DType | None:
+    """A type, or None for none."""
+    return None if spec is None else D.dtype(spec)
+
+
+def shape_of(spec: Any) -> tuple[Extent, ...]:
+    """A shape given as one extent, a sequence, or several arguments.
+
+    Raises: ShapeError for what is no extent.
+    """
+    if isinstance(spec, tuple) and len(spec) == 1 and isinstance(spec[0], list | tuple):
+        spec = spec[0]
+    listed = [spec] if isinstance(spec, int | np.integer | Dim) else list(spec)
+    for extent in listed:
+        if isinstance(extent, bool) or not isinstance(extent, int | np.integer | Dim):
+            raise V.fail(f"{extent!r} is no extent", "extents are integers or pb.dim(..)")
+    return tuple(e if isinstance(e, Dim) else int(e) for e in listed)
+
+
+def operand(x: Any) -> Operand:
+    """What an operation works on: a value or a Python scalar.
+
+    Raises: DTypeError for anything else, CapturedArrayError for an array inside `jit`.
+    """
+    if isinstance(x, Handle):
+        return x.value
+    if isinstance(x, np.generic):
+        kind = D.dtype(x.dtype)
+        return W.full((), x.item(), kind)
+    if isinstance(x, np.ndarray):
+        refuse_array()
+        D.dtype(x.dtype)
+        return bind(x, "array", copy=True, origin=Origin.of_caller())
+    if isinstance(x, Scalar):
+        return x
+    raise DTypeError(
+        f"{type(x).__name__} is no tensor", origin=Origin.of_caller(), help="make one: pb.tensor"
+    )
+
+
+def value_of(x: Any) -> Value:
+    """An operand as a value; a Python scalar becomes a constant of its default type."""
+    found = operand(x)
+    return W.full((), found, W.weak_dtype(found)) if isinstance(found, Scalar) else found
+
+
+def apply(name: str, *operands: Any) -> Any:
+    """An element-wise operation on tensors, or on scalars inside a definition."""
+    if any(isinstance(o, ScalarHandle) for o in operands):
+        return handles.combine(name, *operands)
+    return tensor_apply(name, *operands)
+
+
+def tensor_apply(name: str, *operands: Any) -> Tensor:
+    """An element-wise operation on tensors."""
+    args = [operand(o) for o in operands]
+    rule = RULES[name]
+    if name == "pow" and isinstance(args[1], Scalar) and not isinstance(args[0], Scalar):
+        rule, args = power_by(args[1], args[0].dtype), args[:1]
+    return Tensor(W.elementwise(rule.name, rule.body, args, rule.dtype(args)))

@@ -60,11 +60,10 @@ class Grouping:
             for b in problem.before[node]:
                 mine |= self.above[b] | 1 << b
             self.above[node] = mine
-        for node, above in self.above.items():
-            while above:
-                low = above & -above
-                self.below[low.bit_length() - 1] |= 1 << node
-                above ^= low
+        for node in reversed(problem.nodes):
+            mine = self.below[node] | 1 << node
+            for b in problem.before[node]:
+                self.below[b] |= mine
 
     def _shape(self, stage: int) -> int:
         """A number that equal local structures share: all that a price depends on."""
@@ -217,8 +216,7 @@ def apply_rules(grouping: Grouping) -> None:
         for value in list(grouping.groups[grouping.home[node]].external):
             if value in grouping.home and _rule(grouping, node, value):
                 _try(grouping, grouping.home[value], grouping.home[node], node, value)
-    for node in grouping.problem.nodes:
-        _join_recomputed(grouping, node)
+    _join_recomputed(grouping)
 
 
 def _rule(grouping: Grouping, node: int, value: int) -> bool:
@@ -256,20 +254,29 @@ def _odd(problem: Problem, group: Group, one: dict[int, int | None]) -> bool:
     return any(one[s] == FINISH or is_partial(problem, s, one) for s in group.stages)
 
 
-def _join_recomputed(grouping: Grouping, node: int) -> None:
+def _join_recomputed(grouping: Grouping) -> None:
     """Nodes that recompute one reduction share it, where no outer axis is lost by that."""
     problem = grouping.problem
-    heavy = [s for s in problem.closure[node][:-1] if not problem.is_map(s)]
-    for stage in heavy:
-        for other in problem.nodes:
-            i, j = sorted((grouping.home[node], grouping.home[other]))
-            if other >= node or i == j or stage not in problem.closure[other]:
-                continue
-            a, b = grouping.groups[i], grouping.groups[j]
-            joint = None if grouping.cyclic(i, j) else grouping.join_legally(a, b)[0]
-            if joint is None:
-                continue
-            kept = sum(not _odd(problem, joint, c) for c in joint.classes)
-            before = [sum(not _odd(problem, g, c) for c in g.classes) for g in (a, b)]
-            if kept >= min(before) and kept > 0:
-                grouping.join(i, j, joint)
+    users: dict[int, list[int]] = {}
+    for node in problem.nodes:
+        for stage in problem.closure[node][:-1]:
+            if not problem.is_map(stage):
+                users.setdefault(stage, []).append(node)
+    for nodes in users.values():
+        for n, node in enumerate(nodes):
+            for other in nodes[:n]:
+                _share(grouping, *sorted((grouping.home[node], grouping.home[other])))
+
+
+def _share(grouping: Grouping, i: int, j: int) -> None:
+    """Join two groups if that keeps as many whole outer axes as the poorer one has."""
+    if i == j or grouping.cyclic(i, j):
+        return
+    groups = grouping.groups[i], grouping.groups[j]
+    joint = grouping.join_legally(*groups)[0]
+    if joint is None:
+        return
+    kept = sum(not _odd(grouping.problem, joint, c) for c in joint.classes)
+    before = [sum(not _odd(grouping.problem, g, c) for c in g.classes) for g in groups]
+    if kept >= min(before) and kept > 0:
+        grouping.join(i, j, joint)

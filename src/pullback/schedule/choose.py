@@ -22,16 +22,24 @@ DOT_ROWS = 8
 
 def choose(kernel: Kernel, target: Target) -> Schedule:
     """The schedule of `kernel`."""
-    body = steps(kernel.stages, target)
-    finish = steps(kernel.finish, target)
-    body = _with_levels(kernel, body)
-    homes = residences(kernel, body, finish)
+    body = _with_levels(kernel, steps(kernel.stages, target))
+    homes = residences(kernel, body, steps(kernel.finish, target))
     model = Model(target)
-    work = model.estimate(kernel)
-    tile = choose_tile(kernel, body, homes, work.tasks, model)
+    tasks = model.estimate(kernel).tasks
+    tile = choose_tile(kernel, body, homes, tasks, model)
+    return schedule_with(kernel, target, tile, tasks)
+
+
+def schedule_with(
+    kernel: Kernel, target: Target, tile: tuple[int, ...], tasks: int
+) -> Schedule:
+    """The schedule of `kernel` with this tile and at most so many tasks."""
+    body = _with_levels(kernel, steps(kernel.stages, target))
+    finish = steps(kernel.finish, target)
+    homes = residences(kernel, body, finish)
     body = tuple(_with_way(kernel.stages, step, tile) for step in body)
     finish = tuple(_with_way(kernel.finish, step, ()) for step in finish)
-    tasks, split = deal(kernel, tile, work.tasks)
+    tasks, split = deal(kernel, tile, tasks)
     slots, homes = assign_slots(kernel, body, finish, homes, tile)
     return Schedule(tile, tasks, split, body, finish, homes, slots)
 

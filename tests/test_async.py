@@ -12,9 +12,9 @@ import time
 import numpy as np
 import pytest
 
-import pullback.tensor.program as pb
 from program_support import Batches, add, cell, floats, mul, product, value
 from pullback.errors import FeedError
+from pullback.tensor import program as pb
 
 
 def counting(feed, steps, state, receive=None, every=1):
@@ -309,7 +309,7 @@ import os, sys
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 from program_support import Batches, add, cell, product, value
-import pullback.tensor.program as pb
+from pullback.tensor import program as pb
 p, w = cell(np.ones((96, 96))), cell(np.eye(96) * 1.01)
 @pb.jit
 def train():

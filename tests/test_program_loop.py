@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import pullback.tensor.program as pb
 from program_support import (
     add,
     apply,
@@ -33,6 +32,7 @@ from pullback.errors import (
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim
 from pullback.ir.graph import define, read
+from pullback.tensor import program as pb
 from pullback.tensor import trace
 from pullback.tensor.tensor import Tensor
 

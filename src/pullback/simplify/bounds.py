@@ -22,10 +22,16 @@ DEPTH = 3  # facts subtracted from one form, at most
 
 
 class Intervals:
-    """Interval bounds under facts; results are kept between calls."""
+    """Interval bounds under facts; results are kept between calls.
 
-    def __init__(self, facts: Sequence[Fact] = ()) -> None:
+    `leaves` gives bounds of int64 nodes that their own form does not tell.
+    """
+
+    def __init__(
+        self, facts: Sequence[Fact] = (), leaves: dict[Expr, Interval] | None = None
+    ) -> None:
         self.facts = tuple(facts)
+        self.leaves: dict[Expr, Interval] = {} if leaves is None else leaves
         self.known: dict[Node, Interval] = {}
         self.forms: dict[Expr, Affine] = {}
         self.plain: Intervals = Intervals() if self.facts else self
@@ -101,6 +107,8 @@ class Intervals:
             return 0, 1
         if isinstance(e, E.Binary) and not e.dtype.is_bool:
             return self._arithmetic(e)
+        if e in self.leaves:
+            return self._leaf(e, *self.leaves[e])
         if isinstance(e, Take) and e.dtype == int64:
             return self._leaf(e, LO, HI)
         return None
@@ -242,7 +250,7 @@ class Prover:
         for guard in given:
             facts += facts_of(guard, base)
             self._assume(guard)
-        self.intervals = Intervals(facts) if facts else base
+        self.intervals = Intervals(facts, base.leaves) if facts else base
 
     def _assume(self, guard: Expr) -> None:
         stack = [(guard, True)]

@@ -1,0 +1,204 @@
+"""Checks on loop nests, run after lowering: accesses, registers, variables, types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pullback.errors import InvalidIR
+from pullback.ir import expr as E
+from pullback.ir import nest as N
+from pullback.ir.dtype import DType, bool_, int64
+from pullback.ir.expr import Expr, index
+from pullback.ir.node import Node, walk
+from pullback.simplify.bounds import Intervals, Prover
+from pullback.simplify.guards import Guards, contexts
+
+SHAPED = frozenset(
+    (
+        E.Const, E.Add, E.Mul, E.Div, E.FloorDiv, E.Mod, E.Less, E.Equal, E.And, E.Or, E.Xor,
+        E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, N.Var, N.Load, N.Peek, N.Native,
+    )
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What is visible at a statement."""
+
+    variables: frozenset[N.Var]
+    registers: frozenset[N.Register]
+    guards: Guards = ()
+
+
+@dataclass(slots=True)
+class _Verifier:
+    routine: N.Routine
+    after: str
+    arrays: frozenset[N.Array]
+    changed: frozenset[N.Register]
+    intervals: Intervals = field(default_factory=Intervals)
+
+    def fail(self, check: str, what: str) -> InvalidIR:
+        return InvalidIR(f"after {self.after}: {self.routine.name}: {what} ({check})")
+
+    def block(self, body: Iterable[N.Stmt], scope: _Scope) -> None:
+        """Statements in order; what one declares the next ones see."""
+        for statement in body:
+            self.statement(statement, scope)
+
+    def statement(self, s: N.Stmt, scope: _Scope) -> None:
+        match s:
+            case N.For():
+                self.loop(s, scope)
+            case N.Guard():
+                self.typed(s.condition, bool_, "guard", scope)
+                self.block(s.body, self.inner(scope, s.condition))
+            case N.Declare():
+                self.typed(s.init, s.register.dtype, f"declaration of {s.register}", scope)
+                scope.registers |= {s.register}
+                self.remember(s)
+            case N.Set() | N.Combine():
+                self.register(s.register, s.indices, scope)
+                self.typed(s.value, s.register.dtype, f"value for {s.register}", scope)
+            case N.Store() | N.StoreCombine():
+                self.typed(s.offset, int64, f"offset into {s.array}", scope)
+                self.typed(s.value, s.array.dtype, f"value for {s.array}", scope)
+                self.access(s.array, s.offset, (scope.guards,))
+            case N.Check():
+                self.check(s, scope)
+            case N.Transpose():
+                self.transpose(s, scope)
+
+    def remember(self, s: N.Declare) -> None:
+        """A register that is never set keeps the bounds of its first value."""
+        if s.register.dtype != int64 or s.register.shape or s.register in self.changed:
+            return
+        self.intervals.leaves[N.Peek(s.register, ())] = self.intervals.of(s.init)
+
+    def inner(self, scope: _Scope, *guards: Expr) -> _Scope:
+        return _Scope(scope.variables, scope.registers, scope.guards + guards)
+
+    def loop(self, s: N.For, scope: _Scope) -> None:
+        if s.step < 1:
+            raise self.fail("loops_advance", f"loop over {s.var.name} steps by {s.step}")
+        for bound in (s.lo, s.hi):
+            self.typed(bound, int64, f"bound of {s.var.name}", scope)
+        given = []
+        if self.intervals.of(s.hi)[1] - 1 > s.var.hi or not isinstance(s.hi, E.Const):
+            given.append(E.Less(s.var, s.hi))
+        if not isinstance(s.lo, E.Const):
+            given.append(E.Less(s.lo, E.Add(s.var, index(1))))
+        inside = self.inner(scope, *given)
+        inside.variables |= {s.var}
+        self.block(s.body, inside)
+
+    def check(self, s: N.Check, scope: _Scope) -> None:
+        for e in (s.index, s.extent):
+            self.typed(e, int64, "check", scope)
+        if not 0 <= s.site < len(self.routine.sites):
+            raise self.fail("sites_exist", f"check of site {s.site}")
+
+    def transpose(self, s: N.Transpose, scope: _Scope) -> None:
+        for e in (s.target_offset, s.source_offset, s.rows, s.columns):
+            self.typed(e, int64, "transpose", scope)
+        if s.target.dtype != s.source.dtype:
+            raise self.fail("typed", f"transpose of {s.source.dtype} to {s.target.dtype}")
+        r, c = E.Add(s.rows, index(-1)), E.Add(s.columns, index(-1))
+        last = E.Add(E.Mul(c, index(s.target_row)), r)
+        self.access(s.target, E.Add(s.target_offset, last), (scope.guards,), last)
+        last = E.Add(E.Mul(r, index(s.source_row)), c)
+        self.access(s.source, E.Add(s.source_offset, last), (scope.guards,), last)
+
+    def typed(self, e: Expr, kind: DType, what: str, scope: _Scope) -> None:
+        """An expression has its type and is well formed here."""
+        if e.dtype != kind:
+            raise self.fail("typed", f"{what} is {e.dtype}, want {kind}")
+        ways = None
+        for node in walk(e):
+            self.leaf(node, scope)
+            if isinstance(node, N.Load):
+                ways = contexts((e,)) if ways is None else ways
+                paths = tuple(scope.guards + guards for guards in ways[node])
+                self.access(node.array, node.offset, paths)
+
+    def leaf(self, node: Node, scope: _Scope) -> None:
+        """A node is one of a loop nest's, over what is visible."""
+        if type(node) not in SHAPED:
+            raise self.fail("known_nodes", f"{type(node).__name__} in a loop nest")
+        if isinstance(node, N.Var) and node not in scope.variables:
+            raise self.fail("variables_bound", f"{node.name} is not a loop around its use")
+        if isinstance(node, N.Peek):
+            self.register(node.register, node.indices, scope)
+        if isinstance(node, N.Native) and node.name not in N.NATIVES:
+            raise self.fail("known_nodes", f"no native function {node.name}")
+
+    def register(self, register: N.Register, indices: Sequence[Expr], scope: _Scope) -> None:
+        """A register is declared before its use and indexed inside its shape."""
+        if register not in scope.registers:
+            raise self.fail("registers_declared", f"{register} is used before it is declared")
+        if len(indices) != len(register.shape):
+            raise self.fail("register_shape", f"{register} with {len(indices)} indices")
+        for e, extent in zip(indices, register.shape, strict=True):
+            for node in walk(e):
+                if isinstance(node, N.Var) and node not in scope.variables:
+                    raise self.fail("variables_bound", f"{node.name} is not bound")
+            if not self.inside(e, extent, (scope.guards,)):
+                lo, hi = self.intervals.of(e)
+                raise self.fail("register_shape", f"{register}[{lo}..{hi}] of {extent}")
+
+    def access(
+        self,
+        array: N.Array,
+        offset: Expr,
+        paths: tuple[Guards, ...],
+        span: Expr | None = None,
+    ) -> None:
+        """An offset lies within its array, or under a guard that mentions it."""
+        if array not in self.arrays:
+            raise self.fail("arrays_known", f"{array} is not an array of the routine")
+        # The last element of a block is counted from its start: an empty block touches nothing.
+        given = () if span is None else (E.Less(index(-1), span),)
+        if not self.inside(offset, array.size, tuple(g + given for g in paths)):
+            lo, hi = self.intervals.of(offset)
+            what = f"{array}[{lo}..{hi}] is not proved to lie within {array.size} elements"
+            raise self.fail("accesses_inside", what)
+
+    def inside(self, e: Expr, size: int, paths: tuple[Guards, ...]) -> bool:
+        lo, hi = self.intervals.of(e)
+        if lo >= 0 and hi < size:
+            return True
+        return all(self.guarded(e, size, lo, guards) for guards in paths)
+
+    def guarded(self, e: Expr, size: int, lo: int, guards: Guards) -> bool:
+        """Whether guards prove an offset, or at least speak of what it depends on."""
+        leaves = frozenset(n for n in walk(e) if isinstance(n, N.Var | N.Load | N.Peek))
+        near = tuple(g for g in guards if any(n in leaves for n in walk(g)))
+        prover = Prover(near, self.intervals)
+        below = prover.prove(E.Less(e, index(size)))
+        above = prover.prove(E.Less(e, index(0)))
+        if below is True and above is False:
+            return True
+        return bool(near) and below is not False and above is not True
+
+
+def verify_routine(routine: N.Routine, after: str) -> None:
+    """Accesses proved in bounds or guarded, registers declared, variables bound, types equal.
+
+    Raises: InvalidIR naming the pass and the kernel.
+    """
+    arrays = frozenset((*routine.arguments, *routine.scratch, *routine.shared))
+    changed = frozenset(_changed((*routine.body, *routine.finish)))
+    verifier = _Verifier(routine, after, arrays, changed)
+    for body in (routine.body, routine.finish):
+        visible = frozenset((routine.task, *routine.sizes))
+        verifier.block(body, _Scope(visible, frozenset()))
+
+
+def _changed(body: Iterable[N.Stmt]) -> Iterator[N.Register]:
+    """Registers that are set or combined after their declaration."""
+    for s in body:
+        if isinstance(s, N.Set | N.Combine):
+            yield s.register
+        elif isinstance(s, N.For | N.Guard):
+            yield from _changed(s.body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,10 @@ from graphs import map_, num, total, variable
 from kernel_runner import random_values, run
 from pullback.backends.reference.definitions import evaluate
 from pullback.fuse import fuse
+from pullback.fuse.cost import outer_choices
+from pullback.fuse.entry import emit, group
+from pullback.fuse.groups import Group
+from pullback.fuse.problem import Problem
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Dim, Expr
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read
@@ -25,12 +30,16 @@ TARGET = Target()
 def kernels_of(graph: Graph) -> list[Kernel]:
     """Fused, run in tiles, compared with the definitions."""
     kernels = fuse(graph, TARGET)
+    check_same(graph, kernels)
+    return kernels
+
+
+def check_same(graph: Graph, kernels: list[Kernel]) -> None:
     values = random_values(graph)
     want = evaluate(graph, values)
     got = run(kernels, values, 3)
     for v, array in want.items():
         np.testing.assert_allclose(got[v], array, rtol=1e-4, atol=1e-5, err_msg=v.name)
-    return kernels
 
 
 def one(value: Value) -> Kernel:
@@ -317,3 +326,20 @@ def test_clipping_by_the_global_norm(rows: int) -> None:
     kernels = kernels_of(Graph(tuple(graphs.sgd([w, b], clipped))))
     assert len(kernels) <= 3
     assert any(set(k.writes) >= {w, b} for k in kernels)
+
+
+def test_sums_over_different_extents_do_not_share_an_axis() -> None:
+    x, y = variable("x", 6), variable("y", 5)
+    s = total("s", (), (6,), lambda i: read(x, i))
+    t = total("t", (), (5,), lambda j: E.Exp(read(y, j)))
+    out = map_("out", (), lambda: E.Add(read(s), read(t)))
+    graph = graphs.graph(s=s, t=t, out=out)
+    kernels_of(graph)
+    grouping = group(graph, TARGET)
+    for turn in range(4):
+        check_same(graph, emit(grouping, partial(nth_choice, grouping.problem, turn)))
+
+
+def nth_choice(problem: Problem, turn: int, one: Group) -> tuple[int, ...]:
+    choices = outer_choices(problem, one)
+    return choices[turn % len(choices)]

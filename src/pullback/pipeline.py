@@ -25,11 +25,16 @@ from pullback.runtime.assemble import Unit, assemble
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.executable import Array, Executable, Interpreted
 from pullback.runtime.machine import Machine
+from pullback.runtime.pool import loader
 from pullback.runtime.system import address, memory
 from pullback.schedule.choose import choose
 from pullback.schedule.lives import lives
 from pullback.schedule.plan import Needs, plan
+from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph
+from pullback.verify.graph import verify_graph
+from pullback.verify.kernel import verify_kernel
+from pullback.verify.nest import verify_routine
 
 
 def compile_program(program: Program, options: Options) -> Executable:
@@ -60,7 +65,13 @@ def compile_program(program: Program, options: Options) -> Executable:
 
 def fuse_graph(graph: Graph, target: Target) -> list[Kernel]:
     """One simultaneous assignment -> kernels in launch order."""
-    return fuse(simplify_graph(graph), target)
+    verify_graph(graph, "trace")
+    simple = simplify_graph(without_empty(graph))
+    verify_graph(simple, "simplify")
+    kernels = fuse(simple, target)
+    for kernel in kernels:
+        verify_kernel(kernel, "fuse")
+    return kernels
 
 
 def _each(block: Block, change: Callable[[Graph], list[Kernel]]) -> Block:
@@ -87,7 +98,9 @@ def _routines(keys: Mapping[Kernel, Key], target: Target) -> dict[Key, Routine]:
     found: dict[Key, Routine] = {}
     for kernel, key in keys.items():
         if key not in found:
-            found[key] = lower(kernel, choose(kernel, target), target)
+            routine = lower(kernel, choose(kernel, target), target)
+            verify_routine(routine, "lower")
+            found[key] = routine
     return found
 
 
@@ -95,6 +108,7 @@ def _native(
     routines: Mapping[Key, Routine], options: Options, target: Target, stats: CompileStats
 ) -> dict[Key, Code]:
     store = None if options.cache is None else _store(options.cache)
+    loader.get(store, stats)
     codes = compile_routines(list(routines.values()), options, target, store, stats)
     return dict(zip(routines, codes, strict=True))
 

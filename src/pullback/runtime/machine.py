@@ -12,7 +12,7 @@ from pullback.ir.graph import Variable
 from pullback.ir.program import Feed
 from pullback.runtime.assemble import Image
 from pullback.runtime.native import Code, RingWord, Word
-from pullback.runtime.pool import Pool, natives, pools
+from pullback.runtime.pool import Pool, loader, pools
 from pullback.runtime.rings import Consumer, Producer
 from pullback.runtime.system import Array, address
 
@@ -52,7 +52,7 @@ class Machine:
         state, words = self._state, self._image.words
         state[Word.CODE] = address(words)
         state[Word.SLICE] = SLICE
-        state[Word.TABLE] = address(natives().table)
+        state[Word.TABLE] = address(loader.get().table)
         state[Word.EVENTS] = address(self._consumer.events)
         state[Word.EVENT_SIZE] = len(self._consumer.events)
         state[Word.EVENT_SEMAPHORE] = self._consumer.semaphores.at(0)
@@ -125,7 +125,7 @@ class Machine:
             interrupted.append(error)
         while code == Code.AGAIN:
             try:
-                code = Code(natives().run(address(state)))
+                code = Code(loader.get().run(address(state)))
             except KeyboardInterrupt as error:
                 interrupted.append(error)
                 self.stop()

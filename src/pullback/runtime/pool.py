@@ -8,7 +8,6 @@ it busy and runs its launches alone.
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import weakref
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pullback.backends.llvm.jit import Symbols, compile_text
+from pullback.backends.llvm.jit import CompileStats, ObjectStore, Symbols, compile_text
 from pullback.runtime.native import TEXT, PoolByte
 from pullback.runtime.system import (
     Array,
@@ -41,13 +40,27 @@ class Natives:
     code: Symbols
 
 
-@functools.cache
-def natives() -> Natives:
-    """The machine, compiled when it is first needed."""
-    found = compile_text(TEXT)
+class Loader:
+    """Compiles the machine, or loads it from a store, when it is first needed."""
+
+    def __init__(self) -> None:
+        self._natives: Natives | None = None
+
+    def get(self, store: ObjectStore | None = None, stats: CompileStats | None = None) -> Natives:
+        """The machine of this process."""
+        if self._natives is None:
+            self._natives = _load(store, stats)
+        return self._natives
+
+
+def _load(store: ObjectStore | None, stats: CompileStats | None) -> Natives:
+    found = compile_text(TEXT, store, stats)
     run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(found["pb_run"])
     close = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found["pb_close"])
     return Natives(run, close, found["pb_worker"], function_table(), found)
+
+
+loader = Loader()
 
 
 class Pool:
@@ -56,7 +69,7 @@ class Pool:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.process = os.getpid()
-        code = natives()
+        code = loader.get()
         self._memory = memory(PoolByte.SIZE)
         self.at = address(self._memory)
         numbers = self._memory.view(np.int32)

@@ -13,11 +13,11 @@ from pullback.schedule.cost import Model
 from pullback.schedule.schedule import Schedule, Step, Way
 from pullback.schedule.slots import assign_slots, residences, tile_shape
 from pullback.schedule.steps import steps
-from pullback.schedule.tiling import choose_tile
+from pullback.schedule.tiling import DOT_ROWS, choose_tile
 
-# Rows up to which a contraction with two operands contiguous along k runs without packing: a panel
-# copy costs about as much as four rows of multiplications (probes/cpu/gemm.py, 2x255x255).
-DOT_ROWS = 8
+# Every task packs its own panels: so many rows each keep that below a sixth of the multiplications
+# (0.4 ns an element packed, 0.02 ns a multiply-add).
+ROWS_A_TASK = 128
 
 
 def choose(kernel: Kernel, target: Target) -> Schedule:
@@ -25,14 +25,21 @@ def choose(kernel: Kernel, target: Target) -> Schedule:
     body = _with_levels(kernel, steps(kernel.stages, target))
     homes = residences(kernel, body, steps(kernel.finish, target))
     model = Model(target)
-    tasks = model.estimate(kernel).tasks
+    tasks = _packing_tasks(kernel, body, model.estimate(kernel).tasks, target)
     tile = choose_tile(kernel, body, homes, tasks, model)
     return schedule_with(kernel, target, tile, tasks)
 
 
-def schedule_with(
-    kernel: Kernel, target: Target, tile: tuple[int, ...], tasks: int
-) -> Schedule:
+def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int, target: Target) -> int:
+    """Fewer tasks where each packs panels that another packs too."""
+    for step in body:
+        if step.product is not None and not step.product.direct:
+            rows = upper(kernel.stages[step.stages[0]].extents[step.product.row])
+            tasks = min(tasks, max(target.threads, rows // ROWS_A_TASK))
+    return tasks
+
+
+def schedule_with(kernel: Kernel, target: Target, tile: tuple[int, ...], tasks: int) -> Schedule:
     """The schedule of `kernel` with this tile and at most so many tasks."""
     body = _with_levels(kernel, steps(kernel.stages, target))
     finish = steps(kernel.finish, target)
@@ -71,9 +78,7 @@ def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> S
         return step
     stage = stages[step.stages[0]]
     product = step.product
-    if tile_shape_row(stage, product.row, tile) > DOT_ROWS:
-        return step
-    if not dotted(stage, product):
+    if tile_shape_row(stage, product.row, tile) > DOT_ROWS or not dotted(stage, product):
         return step
     return replace(step, way=Way.DOTS, vector=stage.over[-1])
 

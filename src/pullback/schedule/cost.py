@@ -151,9 +151,10 @@ def inner_bytes(stage: Stage) -> int:
 
 
 def task_count(kernel: Kernel, work_us: float) -> int:
-    """How many tasks share a launch: a function of shapes only."""
+    """How many tasks share a launch, a power of two: a function of shapes only."""
     coordinates = prod(upper(e) for e in kernel.outer)
     if work_us < PARALLEL_US or coordinates < 2:
         return 1
     most = MOST_PARTIAL_TASKS if any(s.partial for s in kernel.stages) else MOST_TASKS
-    return max(1, min(most, int(work_us / TASK_US), coordinates))
+    wanted = max(1, min(most, int(work_us / TASK_US), coordinates))
+    return 1 << (wanted.bit_length() - 1)

@@ -13,6 +13,7 @@ from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
 from pullback.ir.target import Target
+from pullback.schedule.contraction import dotted
 from pullback.schedule.cost import Model
 from pullback.schedule.schedule import Residence, Step
 from pullback.schedule.slots import assign_slots, tile_shape
@@ -27,6 +28,12 @@ SEARCHED = 3
 # few rows or one vector wait for loads).
 ROW_SHARE = {1: 0.25, 2: 0.5, 3: 0.7, 4: 0.8}
 COLUMN_SHARE = {8: 0.35, 16: 0.7, 24: 0.8}
+
+# Rows up to which a contraction with two operands contiguous along k runs without packing: a panel
+# copy costs about as much as four rows of multiplications (probes/cpu/gemm.py, 2x255x255); the
+# share of the peak is what lowering reaches there.
+DOT_ROWS = 8
+DOT_SHARE = 0.55
 
 # Nanoseconds to enter one step of one tile, and to pack one element of a panel.
 STEP_NS = 30.0
@@ -175,8 +182,12 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
                 if axis is None
             )
             rough = ROUGH_FACTOR if step.product is None and fit.cuts(stage, tile) else 1.0
-            total += model.stage(stage).ns * repeats * rough / _share(step, stage, tile)
-            total += _packing_ns(step, stage, counts, repeats)
+            work = model.stage(stage).ns * repeats * rough
+            if _by_dots(step, stage, tile):
+                total += work / DOT_SHARE
+                continue
+            total += work / _share(step, stage, tile)
+            total += _packing_ns(step, stage, counts, repeats, fit.tasks)
     return total
 
 
@@ -193,6 +204,13 @@ def _blocks(stage: Stage) -> list[tuple[int, int]]:
     return list(found)
 
 
+def _by_dots(step: Step, stage: Stage, tile: tuple[int, ...]) -> bool:
+    """Whether a contraction runs by dot products in such tiles."""
+    if step.product is None or step.product.direct:
+        return False
+    return tile_shape(stage, tile)[step.product.row] <= DOT_ROWS and dotted(stage, step.product)
+
+
 def _share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:
     """The part of the peak rate that a contraction reaches in such tiles."""
     if step.product is None:
@@ -203,7 +221,7 @@ def _share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:
     return ROW_SHARE.get(rows, 1.0 if rows >= 8 else 0.9) * wide
 
 
-def _packing_ns(step: Step, stage: Stage, counts: list[int], repeats: int) -> float:
+def _packing_ns(step: Step, stage: Stage, counts: list[int], repeats: int, tasks: int) -> float:
     """Time to pack panels, again in every tile where they hold an earlier stage."""
     if step.product is None or step.product.direct:
         return 0.0
@@ -211,7 +229,7 @@ def _packing_ns(step: Step, stage: Stage, counts: list[int], repeats: int) -> fl
     size = prod(upper(stage.extents[a]) for a in right.axes)
     inner = any(isinstance(n, Take) and not isinstance(n.source, Variable) for n in walk(right))
     if not inner:
-        return size * PACK_NS
+        return size * PACK_NS * tasks
     again = prod(
         count
         for count, axis in zip(counts[: step.level], stage.outer, strict=False)

@@ -1,0 +1,226 @@
+"""Schedules: index forms, contractions recognised, tiles within scratch, tasks by shape alone."""
+
+from __future__ import annotations
+
+from itertools import product
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lower_support import HOST, kernel, num, stage, variable
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.expr import Axis, Expr, index
+from pullback.ir.graph import MAX, SUM, Definition, Scan, define, read
+from pullback.ir.kernel import Kernel
+from pullback.ir.nest import Var
+from pullback.ir.node import walk
+from pullback.lower.guards import less
+from pullback.schedule.choose import choose, scratch_bytes
+from pullback.schedule.contraction import recognise, register_tile
+from pullback.schedule.cost import MOST_PARTIAL_TASKS, Model
+from pullback.schedule.linear import coarser, divide, linear, offset
+from pullback.schedule.schedule import Place, Way
+from pullback.schedule.steps import plain_places
+
+T, X, Y = Var("t", 0, 3), Var("x", 0, 7), Var("y", 0, 4)
+RANGES = {v: range(v.lo, v.hi + 1) for v in (T, X, Y)}
+
+
+def value(e: Expr, env: dict[Expr, int]) -> int:
+    known: dict[object, int] = dict(env)
+    for node in walk(e):
+        match node:
+            case E.Const(v):
+                known[node] = int(v)
+            case E.Add(a, b):
+                known[node] = known[a] + known[b]
+            case E.Mul(a, b):
+                known[node] = known[a] * known[b]
+            case E.FloorDiv(a, b):
+                known[node] = known[a] // known[b]
+            case E.Mod(a, b):
+                known[node] = known[a] % known[b]
+            case E.Less(a, b):
+                known[node] = known[a] < known[b]
+    return known[e]
+
+
+@st.composite
+def indices(draw: st.DrawFn) -> Expr:
+    e: Expr = draw(st.sampled_from([T, X, Y]))
+    for _ in range(draw(st.integers(1, 5))):
+        other = draw(st.sampled_from([T, X, Y, index(draw(st.integers(-9, 9)))]))
+        match draw(st.integers(0, 3)):
+            case 0:
+                e = E.Add(e, other)
+            case 1:
+                e = E.Mul(e, index(draw(st.integers(-4, 8))))
+            case 2:
+                e = E.FloorDiv(e, index(draw(st.integers(1, 8))))
+            case _:
+                e = E.Mod(e, index(draw(st.integers(1, 8))))
+    return e
+
+
+def environments() -> list[dict[Expr, int]]:
+    names = list(RANGES)
+    return [dict(zip(names, v, strict=True)) for v in product(*RANGES.values())]
+
+
+@given(indices(), indices(), st.integers(1, 9))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_linear_forms_keep_the_value(a: Expr, b: Expr, by: int) -> None:
+    forms = linear(a), linear(a).plus(linear(b), -3)
+    quotient, rest = divide(forms[0], by)
+    lo, hi = forms[0].range()
+    smaller = less(a, b)
+    for env in environments()[::3]:
+        x, y = value(a, env), value(b, env)
+        assert value(forms[0].expr(), env) == x
+        assert value(forms[1].expr(), env) == x - 3 * y
+        assert (value(quotient.expr(), env), value(rest.expr(), env)) == divmod(x, by)
+        assert lo <= x <= hi
+        assert value(smaller, env) == (x < y)
+
+
+def test_reshapes_fold() -> None:
+    at = Axis(0, 120)
+    digits = [
+        E.FloorDiv(at, index(12)),
+        E.Mod(E.FloorDiv(at, index(3)), index(4)),
+        E.Mod(at, index(3)),
+    ]
+    assert offset(digits, (12, 3, 1)).expr() is at
+    tile = E.Add(E.Mul(T, index(8)), X)
+    assert linear(E.FloorDiv(tile, index(16))).expr() is E.FloorDiv(T, index(2))
+    form = coarser(linear(E.Add(E.Mul(T, index(8)), E.Add(X, index(-8)))))
+    assert form is not None and form.terms == {T: 1} and form.constant == -1
+
+
+def test_contractions_are_recognised_by_form() -> None:
+    a, b, w = variable("a", 40, 30), variable("b", 30, 50), variable("w", 50, 30)
+    plain = define("z", (40, 50), lambda i, j, k: E.Mul(read(a, i, k), read(b, k, j)), over=(30,))
+    found = recognise(stage(plain, (0,)), HOST)
+    assert found is not None and (found.row, found.column, found.direct) == (0, 1, True)
+    turned = define("z", (40, 50), lambda i, j, k: E.Mul(read(a, i, k), read(w, j, k)), over=(30,))
+    found = recognise(stage(turned, (0,)), HOST)
+    assert found is not None and (found.column, found.direct) == (1, False)
+    scaled = define(
+        "z",
+        (40, 50),
+        lambda i, j, k: E.Mul(E.Mul(read(a, i, k), num(2)), read(b, k, j)),
+        over=(30,),
+    )
+    found = recognise(stage(scaled, (0,)), HOST)
+    assert found is not None and found.scale is num(2)
+    square = define("q", (40,), lambda i, k: E.Mul(read(a, i, k), read(a, i, k)), over=(30,))
+    assert recognise(stage(square, (0,)), HOST) is None
+    most = define(
+        "m", (40, 50), lambda i, j, k: E.Mul(read(a, i, k), read(b, k, j)), over=(30,), combiner=MAX
+    )
+    assert recognise(stage(most, (0,)), HOST) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "most"), [(64, 48, 28), (64, 64, 28), (2, 255, 24), (1000, 32, 28)]
+)
+def test_register_tiles_fit_the_registers(rows: int, columns: int, most: int) -> None:
+    height, vectors = register_tile(rows, columns, 16)
+    assert 1 <= height <= rows
+    assert 8 <= height * vectors <= most
+
+
+def softmax(rows: int, columns: int) -> Kernel:
+    x, y = variable("x", rows, columns), variable("y", rows, columns)
+    m = define("m", (rows,), lambda i, k: read(x, i, k), over=(columns,), combiner=MAX)
+    e = define("e", (rows, columns), lambda i, j: E.Exp(E.subtract(read(x, i, j), read(m, i))))
+    s = define("s", (rows,), lambda i, k: read(e, i, k), over=(columns,))
+    p = define("p", (rows, columns), lambda i, j: E.Div(read(e, i, j), read(s, i)))
+    return kernel((rows,), stage(m, (0,)), stage(e, (0,)), stage(s, (0,)), stage(p, (0,), y))
+
+
+@pytest.mark.parametrize("columns", [16, 512, 4096, 12000])
+def test_scratch_stays_within_its_budget(columns: int) -> None:
+    k = softmax(4096, columns)
+    plan = choose(k, HOST)
+    assert plan.scratch_bytes <= max(HOST.scratch, scratch_bytes(k, HOST))
+    assert scratch_bytes(k, HOST) <= 4 * columns + 256
+    assert -(-4096 // plan.tile[0]) >= plan.tasks >= 4
+
+
+def test_neighbours_share_a_loop_and_registers() -> None:
+    plan = choose(softmax(64, 64), HOST)
+    assert [s.stages for s in plan.steps] == [(0,), (1, 2), (3,)]
+    x, y = variable("x", 50), variable("y", 50)
+    a = define("a", (50,), lambda i: E.Exp(read(x, i)))
+    b = define("b", (50,), lambda i: E.Mul(read(a, i), read(a, i)))
+    plan = choose(kernel((50,), stage(a, (0,)), stage(b, (0,), y)), HOST)
+    assert [s.stages for s in plan.steps] == [(0, 1)]
+    assert plan.residences[0].place is Place.REGISTER
+    shifted = define("b", (49,), lambda i: read(a, E.Add(i, index(1))))
+    plan = choose(kernel((), stage(a, ()), stage(shifted, (), variable("z", 49))), HOST)
+    assert [s.stages for s in plan.steps] == [(0,), (1,)]
+
+
+def test_a_write_waits_for_readers_elsewhere() -> None:
+    w, y = variable("w", 50), variable("y", 50)
+    turned = define("t", (50,), lambda i: read(w, E.Add(index(49), E.negate(i))))
+    update = define("u", (50,), lambda i: E.Mul(read(w, i), num(2)))
+    plan = choose(kernel((), stage(turned, (), y), stage(update, (), w)), HOST)
+    assert [s.stages for s in plan.steps] == [(0,), (1,)]
+
+
+def test_tasks_depend_on_shapes_only() -> None:
+    x, total = variable("x", 4096, 512), variable("total", 512)
+    s = define("s", (512,), lambda j, i: F.tanh(read(x, i, j)), over=(4096,))
+    k = kernel((4096,), stage(s, (1,), total))
+    assert choose(k, HOST).tasks == MOST_PARTIAL_TASKS
+    assert choose(softmax(2, 64), HOST).tasks == 1
+    assert str(choose(softmax(512, 512), HOST)) == str(choose(softmax(512, 512), HOST))
+
+
+def test_few_rows_choose_dot_products() -> None:
+    a, w, y = variable("a", 2, 255), variable("w", 255, 255), variable("y", 2, 255)
+    z = define("z", (2, 255), lambda i, j, k: E.Mul(read(a, i, k), read(w, j, k)), over=(255,))
+    assert choose(kernel((2,), stage(z, (0,), y)), HOST).steps[0].way is Way.DOTS
+    a, y = variable("a", 64, 255), variable("y", 64, 255)
+    z = define("z", (64, 255), lambda i, j, k: E.Mul(read(a, i, k), read(w, j, k)), over=(255,))
+    assert choose(kernel((64,), stage(z, (0,), y)), HOST).steps[0].way is Way.TILES
+
+
+def test_two_wide_axes_are_both_tiled() -> None:
+    """A weight gradient of two evaluated operands: neither side in tiles of one."""
+    x, dy, w = variable("x", 1024, 128), variable("dy", 1024, 384), variable("w", 384, 128)
+    a = define("a", (1024, 128), lambda r, k: F.tanh(read(x, r, k)))
+    b = define("b", (1024, 384), lambda r, n: F.tanh(read(dy, r, n)))
+    z = define("z", (384, 128), lambda n, k, r: E.Mul(read(b, r, n), read(a, r, k)), over=(1024,))
+    k = kernel((384, 128), stage(a, (None, 1)), stage(b, (1, None)), stage(z, (0, 1), w))
+    plan = choose(k, HOST)
+    assert min(plan.tile) >= 16
+    assert plan.scratch_bytes <= HOST.l2 // 2
+
+
+def test_estimates_are_cheap_and_ordered() -> None:
+    model = Model(HOST)
+    k = softmax(512, 512)
+    model.estimate(k)
+    start = perf_counter()
+    for _ in range(10):
+        model.estimate(k)
+    assert perf_counter() - start < 0.01
+    assert model.estimate(softmax(1024, 512)).work_us > model.estimate(k).work_us
+    assert model.estimate(k).tasks > 1
+
+
+def test_scans_and_plain_places() -> None:
+    x = variable("x", 9, 21)
+    s = Definition("s", (9, 21), read(x, Axis(0, 9), Axis(1, 21)), Scan(SUM, 0))
+    plan = choose(kernel((), stage(s, (), variable("y", 9, 21))), HOST)
+    assert plan.steps[0].way is Way.SCAN
+    assert plan.steps[0].vector == 1
+    from_axes = (Axis(1, 4), E.Mod(Axis(0, 9), index(3)))
+    form = type("F", (), {"at": from_axes})()
+    assert plain_places(form) == {1: 0}

@@ -24,6 +24,8 @@ DRAM_BYTES = 25e9
 FORK_SECONDS = 1e-6  # launch on several threads
 LAUNCH_SECONDS = 1e-7  # launch on the caller's thread
 PARALLEL_SECONDS = 1e-5  # less work than this stays on one thread
+# Groups, and with them the order of sums, must not depend on how many threads there are.
+THREADS = 2
 # Share of peak that a contraction reaches, by rows in a tile.
 ROWS = {1: 0.25, 2: 0.7, 3: 0.75, 4: 0.85, 5: 0.85, 6: 0.85, 7: 0.85}
 MANY_ROWS = 16
@@ -83,7 +85,7 @@ def estimate(problem: Problem, group: Group, target: Target) -> Estimate:
     found = Estimate(math.inf, (), 0, 1, total)
     for outer in outer_choices(problem, group):
         for tile in _tiles(load.sizes, outer):
-            for seconds, scratch, threads in _times(load, outer, tile, rate, target):
+            for seconds, scratch, threads in _times(load, outer, tile, rate, target.l2):
                 fits = min(1.0, scratch / budget)
                 rank = scratch > budget, seconds * (1 + 0.01 * fits)
                 if best is None or rank < best:
@@ -195,7 +197,7 @@ def _tiles(sizes: list[int], outer: tuple[int, ...]) -> list[dict[int, int]]:
 
 
 def _times(
-    load: _Load, outer: tuple[int, ...], tile: dict[int, int], rate: float, target: Target
+    load: _Load, outer: tuple[int, ...], tile: dict[int, int], rate: float, l2: int
 ) -> list[tuple[float, int, int]]:
     """(seconds, scratch bytes, threads) of one tiling, on one thread and on all."""
     counts = {i: -(-load.sizes[i] // tile[i]) for i in outer}
@@ -212,9 +214,9 @@ def _times(
         work += flops * again[mask] / (GEMM_FLOPS * row_rate(rows))
     scratch = sum(b * again[m] for m, b in load.near.items()) // tiles
     held = scratch + sum(b * again[m] for b, m in load.reads) / tiles
-    again_rate = NEAR_BYTES if held <= target.l2 else rate
+    again_rate = NEAR_BYTES if held <= l2 else rate
     found = []
-    for used in sorted({1, min(target.threads, tiles)}):
+    for used in sorted({1, min(THREADS, tiles)}):
         first = sum(b * min(used, again[m]) for b, m in load.reads) + load.written
         if used > 1:
             first += 2 * used * sum(load.partial[i] for i in outer)

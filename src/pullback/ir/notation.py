@@ -1,0 +1,216 @@
+"""Expressions as text: infix, minimal parentheses, shared parts named ``$0, $1, ..``.
+
+Precedence is Python's: comparisons bind loosest, then ``|``, ``^``, ``&``, then arithmetic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pullback.ir import dtype as D
+from pullback.ir import expr as E
+from pullback.ir.expr import Dim, Expr, Extent, Take
+from pullback.ir.graph import COMBINERS, Value
+from pullback.ir.node import Node, walk
+
+AXES = "ijklmpqrstuvwxyz"
+SUFFIX = {
+    "float32": "", "int64": "", "bool": "", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
+    "int32": "i32", "int8": "i8", "uint8": "u8", "uint32": "u32",
+}  # fmt: skip
+UNARY: dict[str, type[Expr]] = {"exp": E.Exp, "log": E.Log, "sqrt": E.Sqrt, "sin": E.Sin}
+BINARY: dict[str, tuple[int, type[E.Binary]]] = {
+    "<": (1, E.Less), "==": (1, E.Equal), "|": (2, E.Or), "^": (3, E.Xor), "&": (4, E.And),
+    "+": (5, E.Add), "*": (6, E.Mul), "/": (6, E.Div), "//": (6, E.FloorDiv), "%": (6, E.Mod),
+}  # fmt: skip
+SIGN, TIGHT = 7, 8
+RESERVED = frozenset(
+    (
+        *UNARY, *COMBINERS, *D.BY_NAME, "if", "size", "scan", "accumulate", "true", "false",
+        "inf", "nan", "def", "var", "dim", "assign", "stop", "keep", "graph",
+    )
+)  # fmt: skip
+SHARED = 8  # nodes in a shared part from which it gets a name
+LARGE = 48  # nodes in any part from which it gets a name: bounds the depth of what is printed
+
+_SYMBOL = {cls: (symbol, level) for symbol, (level, cls) in BINARY.items()}
+_CALL = {cls: name for name, cls in UNARY.items()}
+Leaf = Callable[[Node, Callable[[Node], str]], str | None]
+
+
+def axis_name(number: int) -> str:
+    """``0 -> i, 1 -> j, .., 16 -> i16``"""
+    return AXES[number] if number < len(AXES) else f"i{number}"
+
+
+def axis_number(name: str) -> int | None:
+    """The inverse of `axis_name`; None for other names."""
+    if len(name) == 1 and name in AXES:
+        return AXES.index(name)
+    found = re.fullmatch(r"i([1-9]\d+)", name)
+    return int(found[1]) if found and int(found[1]) >= len(AXES) else None
+
+
+@dataclass(slots=True)
+class Names:
+    """Unique printable names, given at first use."""
+
+    of: dict[Value, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def __call__(self, value: Value) -> str:
+        """The name of a value: letters, digits, ``_`` and ``.``, no word of the notation."""
+        if value not in self.of:
+            plain = re.sub(r"[^A-Za-z0-9_.]", "_", value.name) or "_"
+            if plain[0] in "0123456789." or plain in RESERVED:
+                plain = f"_{plain}"
+            name, count = plain, 1
+            while name in self.taken:
+                count += 1
+                name = f"{plain}_{count}"
+            self.taken.add(name)
+            self.of[value] = name
+        return self.of[value]
+
+
+def extent_text(extent: Extent) -> str:
+    return extent.name if isinstance(extent, Dim) else str(extent)
+
+
+def shape_text(kind: D.DType, shape: Iterable[Extent]) -> str:
+    """``float32[2, n]``"""
+    return f"{kind.name}[{', '.join(map(extent_text, shape))}]"
+
+
+def literal(e: E.Const) -> str:
+    """``1.5``, ``2``, ``true``, ``1.5f64``"""
+    if isinstance(e.value, bool):
+        return "true" if e.value else "false"
+    return f"{e.value!r}{SUFFIX[e.kind.name]}"
+
+
+class Printer:
+    """Expressions over shared names; `leaf` prints nodes that are not the IR's scalars."""
+
+    def __init__(self, names: Names, leaf: Leaf | None = None) -> None:
+        self.names = names
+        self.leaf = leaf
+
+    def body(self, roots: Sequence[Expr]) -> tuple[list[str], list[str]]:
+        """Lines that name shared parts, then one text per root."""
+        lines: list[str] = []
+        known: dict[Node, tuple[str, int]] = {}
+        sizes: dict[Node, int] = {}
+        uses = _uses(roots)
+        for node in walk(roots):
+            if node not in uses:
+                continue
+            known[node] = self._node(node, known)
+            size = 1 + sum(sizes[c] for c in _shown(node))
+            named = (size >= SHARED and uses[node] > 1) or size >= LARGE
+            if named and node not in roots:
+                name = f"${len(lines)}"
+                lines.append(f"{name} = {known[node][0]}")
+                known[node], size = (name, TIGHT), 1
+            sizes[node] = size
+        return lines, [known[root][0] for root in roots]
+
+    def _node(self, node: Node, known: dict[Node, tuple[str, int]]) -> tuple[str, int]:
+        """Text and precedence of a node whose children are known."""
+
+        def text(child: Node) -> str:
+            return known[child][0]
+
+        if isinstance(node, E.Const):
+            negative = literal(node).startswith("-")
+            return literal(node), SIGN if negative else TIGHT
+        found = self._call(node, text)
+        if found is None and self.leaf is not None:
+            found = self.leaf(node, text)
+        if found is not None:
+            return found, TIGHT
+        if not isinstance(node, E.Binary):
+            return repr(node), TIGHT
+        return self._infix(node, known)
+
+    def _call(self, node: Node, text: Callable[[Node], str]) -> str | None:
+        if isinstance(node, E.Axis):
+            return axis_name(node.number)
+        if isinstance(node, E.Size):
+            return f"size({node.dim.name})"
+        if isinstance(node, Take):
+            return f"{self.names(node.source)}[{', '.join(map(text, node.indices))}]"
+        if isinstance(node, E.Cast):
+            return f"{node.to.name}({text(node.value)})"
+        if isinstance(node, E.If):
+            return _choice(node, text)
+        if type(node) in _CALL:
+            return f"{_CALL[type(node)]}({text(node.children[0])})"  # type: ignore[index]  # keyed by the test before
+        return None
+
+    def _infix(self, node: E.Binary, known: dict[Node, tuple[str, int]]) -> tuple[str, int]:
+        def side(child: Node, least: int) -> str:
+            text, level = known[child]
+            return text if level >= least else f"({text})"
+
+        if isinstance(node, E.Xor) and node.dtype.is_bool and _is(node.right, True):
+            return f"~{side(node.left, SIGN)}", SIGN
+        if isinstance(node, E.Mul) and _minus_one(node):
+            return f"-{side(node.left, TIGHT)}", SIGN
+        symbol, level = _SYMBOL[type(node)]
+        left = side(node.left, level + 1 if level == 1 else level)
+        if isinstance(node, E.Add) and isinstance(node.right, E.Const):
+            shown = literal(node.right)
+            if shown.startswith("-"):
+                return f"{left} - {shown[1:]}", level
+        if isinstance(node, E.Add) and isinstance(node.right, E.Mul) and _minus_one(node.right):
+            return f"{left} - {side(node.right.left, level + 1)}", level
+        return f"{left} {symbol} {side(node.right, level + 1)}", level
+
+
+def _uses(roots: Sequence[Expr]) -> dict[Node, int]:
+    """How often each node is printed; nodes that shorter notation hides are left out."""
+    counts: dict[Node, int] = dict.fromkeys(roots, 0)
+    for node in reversed(list(walk(roots))):
+        if node in counts:
+            for child in _shown(node):
+                counts[child] = counts.get(child, 0) + 1
+    return counts
+
+
+def _shown(node: Node) -> tuple[Node, ...]:
+    """The nodes whose text stands in a node's own."""
+    if isinstance(node, E.If) and _extremum(node):
+        return node.otherwise, node.then
+    if isinstance(node, E.Mul) and _minus_one(node):
+        return (node.left,)
+    if isinstance(node, E.Add) and isinstance(node.right, E.Mul) and _minus_one(node.right):
+        return node.left, node.right.left
+    return node.children
+
+
+def _is(e: Expr, value: object) -> bool:
+    return isinstance(e, E.Const) and e.value is value
+
+
+def _minus_one(e: E.Mul) -> bool:
+    """Whether a product is a negation that is printed as one (a literal is not)."""
+    right = e.right
+    return isinstance(right, E.Const) and right.value == -1 and not isinstance(e.left, E.Const)
+
+
+def _extremum(e: E.If) -> str:
+    """`max` or `min` where a choice is one."""
+    for name, make in (("max", E.maximum), ("min", E.minimum)):
+        if not e.dtype.is_bool and e is make(e.otherwise, e.then):
+            return name
+    return ""
+
+
+def _choice(e: E.If, text: Callable[[Node], str]) -> str:
+    name = _extremum(e)
+    if name:
+        return f"{name}({text(e.otherwise)}, {text(e.then)})"
+    return f"if({text(e.condition)}, {text(e.then)}, {text(e.otherwise)})"

@@ -1,0 +1,377 @@
+"""Graphs read back from their text: an allow-listed grammar, no evaluation.
+
+``c[i, j] = sum[k < 64](a[i, k] * b[k, j])``
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar
+
+from pullback.errors import InvalidIR, SyntaxFormError
+from pullback.ir import dtype as D
+from pullback.ir import expr as E
+from pullback.ir.expr import Const, Dim, Expr, Extent, Take
+from pullback.ir.graph import (
+    COMBINERS,
+    Accumulate,
+    Combiner,
+    Definition,
+    Form,
+    Graph,
+    Keep,
+    Map,
+    Reduce,
+    Scan,
+    Value,
+    Variable,
+)
+from pullback.ir.notation import BINARY, SUFFIX, UNARY, axis_number
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf(?![\w.])|nan(?![\w.])"
+    r"|inf(?=f64|f16|bf16)|nan(?=f64|f16|bf16)))(?P<suffix>f64|f16|bf16|i32|i8|u8|u32)?"
+    r"|(?P<name>[A-Za-z_][\w.]*|\$\d+)|(?P<symbol>==|//|[-+*/%<&|^~()\[\],=:]))"
+)
+T = TypeVar("T")
+_TYPES = {suffix: name for name, suffix in SUFFIX.items() if suffix}
+_LEVELS = {symbol: level for symbol, (level, _) in BINARY.items()} | {"-": 5}
+
+
+@dataclass(slots=True)
+class Tokens:
+    """One line, cut into tokens; errors point into it."""
+
+    line: str
+    number: int
+    items: list[tuple[str, str, int]] = field(default_factory=list)
+    at: int = 0
+
+    def __post_init__(self) -> None:
+        place = 0
+        text = self.line.rstrip()
+        while place < len(text):
+            found = _TOKEN.match(text, place)
+            if found is None:
+                self.fail("unknown character", place)
+            kind = found.lastgroup or ""
+            if kind == "suffix":
+                kind = "number"
+            start = found.start(kind)
+            self.items.append((kind, text[start : found.end()], start))
+            place = found.end()
+
+    @property
+    def next(self) -> str:
+        """The next token's text, empty at the end."""
+        return self.items[self.at][1] if self.at < len(self.items) else ""
+
+    @property
+    def kind(self) -> str:
+        return self.items[self.at][0] if self.at < len(self.items) else ""
+
+    def take(self, wanted: str | None = None) -> str:
+        """Pass one token. Raises: SyntaxFormError where it is not `wanted`."""
+        found = self.next
+        if not found or (wanted is not None and found != wanted):
+            self.fail(f"expected {wanted!r}" if wanted else "unexpected end")
+        self.at += 1
+        return found
+
+    def skip(self, text: str) -> bool:
+        """Pass a token where it is the next one."""
+        if self.next != text:
+            return False
+        self.at += 1
+        return True
+
+    def fail(self, what: str, place: int | None = None) -> NoReturn:
+        if place is None:
+            place = self.items[self.at][2] if self.at < len(self.items) else len(self.line)
+        caret = f"\n   | {self.line}\n   | {' ' * place}^"
+        raise SyntaxFormError(f"line {self.number}: {what}{caret}")
+
+
+@dataclass(slots=True)
+class Scope:
+    """What the names of an expression mean."""
+
+    values: dict[str, Value]
+    dims: dict[str, Dim]
+    extents: tuple[Extent, ...] = ()
+    parts: dict[str, Expr] = field(default_factory=dict)
+
+
+def expression(t: Tokens, scope: Scope, least: int = 1) -> Expr:
+    """Operators that bind at least as tight as `least`, left to right."""
+    left = _operand(t, scope)
+    while t.kind == "symbol" and _LEVELS.get(t.next, 0) >= least:
+        symbol = t.take()
+        level = _LEVELS[symbol]
+        right = expression(t, scope, level + 1)
+        left = _checked(t, lambda a=left, b=right, s=symbol: _join(s, a, b))  # type: ignore[misc]  # defaults bind the loop's values
+        if level == 1:
+            break
+    return left
+
+
+def _join(symbol: str, left: Expr, right: Expr) -> Expr:
+    if symbol != "-":
+        return BINARY[symbol][1](left, right)
+    if isinstance(right, Const):
+        return E.Add(left, Const(-right.value, right.kind))
+    return E.Add(left, E.negate(right))
+
+
+def _checked(t: Tokens, build: Callable[[], Expr]) -> Expr:
+    try:
+        return build()
+    except InvalidIR as wrong:
+        t.fail(str(wrong))
+
+
+def _operand(t: Tokens, scope: Scope) -> Expr:
+    if t.skip("-"):
+        value = _operand(t, scope)
+        if isinstance(value, Const) and value.value == value.value and t.items[t.at - 1][1] != ")":
+            return Const(-value.value, value.kind)
+        return E.negate(value)
+    if t.skip("~"):
+        value = _operand(t, scope)
+        return _checked(t, lambda: E.logical_not(value))
+    if t.skip("("):
+        found = expression(t, scope)
+        t.take(")")
+        return found
+    if t.kind == "number":
+        return _number(t)
+    if t.kind != "name":
+        t.fail("expected an operand")
+    return _named(t, scope)
+
+
+def _number(t: Tokens) -> Const:
+    text = t.take()
+    suffix = next((s for s in _TYPES if text.endswith(s)), "")
+    digits = text.removesuffix(suffix)
+    real = bool(re.search(r"[.en]", digits))
+    kind = D.BY_NAME[_TYPES[suffix]] if suffix else D.float32 if real else D.int64
+    if kind.is_float != real:
+        t.fail(f"{digits} is no {kind}")
+    return Const(float(digits) if real else int(digits), kind)
+
+
+def _named(t: Tokens, scope: Scope) -> Expr:
+    name = t.take()
+    if name in ("true", "false"):
+        return Const(name == "true", D.bool_)
+    if name in scope.parts:
+        return scope.parts[name]
+    if t.next == "[":
+        return _read(t, scope, name)
+    if t.next == "(":
+        return _call(t, scope, name)
+    number = axis_number(name)
+    if number is None or number >= len(scope.extents):
+        t.at -= 1
+        t.fail(f"unknown name {name}")
+    return E.Axis(number, scope.extents[number])
+
+
+def _read(t: Tokens, scope: Scope, name: str) -> Expr:
+    source = scope.values.get(name)
+    if source is None:
+        t.fail(f"nothing is called {name}")
+    indices = _list(t, "[", "]", lambda: expression(t, scope))
+    return _checked(t, lambda: Take(source, tuple(indices)))
+
+
+def _list(t: Tokens, start: str, end: str, item: Callable[[], T]) -> list[T]:
+    t.take(start)
+    found: list[T] = []
+    while not t.skip(end):
+        if found:
+            t.take(",")
+        found.append(item())
+    return found
+
+
+def _call(t: Tokens, scope: Scope, name: str) -> Expr:
+    if name == "size":
+        t.take("(")
+        dim = scope.dims.get(t.take())
+        if dim is None:
+            t.fail("unknown extent")
+        t.take(")")
+        return E.Size(dim)
+    args = _list(t, "(", ")", lambda: expression(t, scope))
+    makers: dict[str, tuple[int, Callable[..., Expr]]] = {
+        **{n: (1, cls) for n, cls in UNARY.items()},
+        **{n: (1, lambda x, kind=kind: E.Cast(x, kind)) for n, kind in D.BY_NAME.items()},
+        "if": (3, E.If),
+        "max": (2, E.maximum),
+        "min": (2, E.minimum),
+    }
+    if name not in makers:
+        t.fail(f"no function {name}")
+    count, make = makers[name]
+    if len(args) != count:
+        t.fail(f"{name} takes {count} values, got {len(args)}")
+    return _checked(t, lambda: make(*args))
+
+
+class _Reader:
+    """Lines of a graph, in order."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {}
+        self.dims: dict[str, Dim] = {}
+        self.assigns: list[tuple[Variable, Value]] = []
+        self.head: tuple[str, tuple[Extent, ...], D.DType, bool, Keep] | None = None
+        self.lets: list[Tokens] = []
+
+    def line(self, text: str, number: int) -> None:
+        """One line."""
+        bare = text.split("#")[0]
+        if not bare.strip() or bare.strip() == "graph":
+            return
+        t = Tokens(bare, number)
+        first = t.next
+        if self.head is not None:
+            if first.startswith("$"):
+                self.lets.append(t)
+            else:
+                self.finish(t)
+            return
+        readers = {"dim": self.dim, "var": self.var, "def": self.define, "assign": self.assign}
+        if first not in readers:
+            t.fail("expected dim, var, def or assign")
+        t.take()
+        readers[first](t)
+
+    def extent(self, t: Tokens) -> Extent:
+        text = t.take()
+        if text.isdigit():
+            return int(text)
+        if text not in self.dims:
+            t.fail(f"no extent {text}")
+        return self.dims[text]
+
+    def dim(self, t: Tokens) -> None:
+        """``dim n: 1, 64``"""
+        name = t.take()
+        t.take(":")
+        lo = int(t.take())
+        t.take(",")
+        self.dims[name] = Dim(name, lo, int(t.take()))
+
+    def typed(self, t: Tokens) -> tuple[str, D.DType, tuple[Extent, ...]]:
+        """``name: float32[2, n]``"""
+        name = t.take()
+        t.take(":")
+        kind = D.BY_NAME.get(t.take())
+        if kind is None:
+            t.fail("unknown element type")
+        return name, kind, tuple(_list(t, "[", "]", lambda: self.extent(t)))
+
+    def var(self, t: Tokens) -> None:
+        name, kind, shape = self.typed(t)
+        self.values[name] = Variable(name, shape, kind)
+
+    def define(self, t: Tokens) -> None:
+        name, kind, shape = self.typed(t)
+        stop = t.skip("stop")
+        keep = Keep.AUTO
+        if t.skip("keep"):
+            t.take("=")
+            keep = Keep(t.take())
+        self.head = name, shape, kind, stop, keep
+
+    def assign(self, t: Tokens) -> None:
+        """``assign target = value``"""
+        target = self.values.get(t.take())
+        t.take("=")
+        value = self.values.get(t.take())
+        if not isinstance(target, Variable) or value is None:
+            t.fail("unknown name")
+        self.assigns.append((target, value))
+
+    def finish(self, t: Tokens) -> None:
+        """``name[i, j] = body``"""
+        assert self.head is not None
+        name, shape, kind, stop, keep = self.head
+        if t.take() != name:
+            t.fail(f"expected the definition of {name}")
+        start = t.at
+        depth = 0
+        while t.next and (depth or t.next != "="):
+            depth += {"[": 1, "]": -1}.get(t.take(), 0)
+        t.take("=")
+        reading = t.at
+        form, extents = self.form(t, shape)
+        after = t.at
+        scope = Scope(self.values, self.dims, extents)
+        for let in self.lets:
+            part = let.take()
+            let.take("=")
+            scope.parts[part] = expression(let, scope)
+        t.at = start
+        at = tuple(_list(t, "[", "]", lambda: expression(t, scope)))
+        t.at = after
+        body = expression(t, scope)
+        if reading != after:
+            t.take(")")
+        if t.next:
+            t.fail("unexpected text")
+        if isinstance(form, Accumulate):
+            form = Accumulate(form.combiner, form.domain, at)
+        if body.dtype != kind:
+            t.fail(f"the body is {body.dtype}, the definition {kind}")
+        self.values[name] = Definition(name, shape, body, form, stop, keep)
+        self.head, self.lets = None, []
+
+    def form(self, t: Tokens, shape: tuple[Extent, ...]) -> tuple[Form, tuple[Extent, ...]]:
+        """What stands before the body: ``sum[k < 3](``, ``scan sum[i](``, or nothing."""
+        kind = "reduce"
+        if t.next in ("scan", "accumulate"):
+            kind = t.take()
+        follows = t.items[t.at + 1][1] if t.at + 1 < len(t.items) else ""
+        if follows != "[" or (kind == "reduce" and t.next not in COMBINERS):
+            return Map(), shape
+        combiner = self.combiner(t)
+        axes = _list(t, "[", "]", lambda: self.axis(t))
+        t.take("(")
+        if kind == "scan":
+            return Scan(combiner, axes[0][0]), shape
+        extents = tuple(e for _, e in axes if e is not None)
+        if kind == "accumulate":
+            return Accumulate(combiner, extents, ()), extents
+        return Reduce(combiner, extents), shape + extents
+
+    def combiner(self, t: Tokens) -> Combiner:
+        name = t.take()
+        if name not in COMBINERS:
+            t.fail(f"no reduction {name}")
+        return COMBINERS[name]
+
+    def axis(self, t: Tokens) -> tuple[int, Extent | None]:
+        """``k < 3``, or ``k`` alone"""
+        number = axis_number(t.take())
+        if number is None:
+            t.fail("expected an axis")
+        return number, self.extent(t) if t.skip("<") else None
+
+
+def parse_graph(text: str) -> Graph:
+    """The graph that `text` (as printed) describes.
+
+    Raises: SyntaxFormError with the line and a caret under the first wrong token.
+    """
+    reader = _Reader()
+    for number, line in enumerate(text.splitlines(), 1):
+        reader.line(line, number)
+    if reader.head is not None:
+        raise SyntaxFormError(f"{reader.head[0]} has no body")
+    return Graph(tuple(reader.assigns))

@@ -1,0 +1,312 @@
+"""Programs at every stage as text: definitions in mathematical notation, kernels, loop nests.
+
+``c[i, j] = sum[k < 64](a[i, k] * b[k, j])``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from pullback.errors import InvalidIR
+from pullback.ir import nest as N
+from pullback.ir import program as P
+from pullback.ir.expr import Axis, Dim, Expr, Extent, Size
+from pullback.ir.graph import (
+    Accumulate,
+    Definition,
+    Form,
+    Graph,
+    Keep,
+    Reduce,
+    Scan,
+    Value,
+    Variable,
+    topological,
+)
+from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.node import Node, walk
+from pullback.ir.notation import Names, Printer, axis_name, extent_text, shape_text
+from pullback.ir.parse import parse_graph
+
+__all__ = [
+    "definition_text", "expr_text", "graph_text", "kernel_text", "parse_graph", "program_text",
+    "routine_text", "show",
+]  # fmt: skip
+
+INDENT = "  "
+
+
+def show(thing: Expr | Value | Graph | Kernel | N.Routine | P.Program) -> str:
+    """Anything of the IR as text."""
+    if isinstance(thing, Expr):
+        return expr_text(thing)
+    if isinstance(thing, Definition):
+        return definition_text(thing)
+    if isinstance(thing, Variable):
+        return _variable(thing, Names())
+    if isinstance(thing, Graph):
+        return graph_text(thing)
+    if isinstance(thing, Kernel):
+        return kernel_text(thing)
+    if isinstance(thing, N.Routine):
+        return routine_text(thing)
+    return program_text(thing)
+
+
+def expr_text(e: Expr, names: Names | None = None) -> str:
+    """One expression, shared parts after it. ``a[i] * $0 where $0 = ..``"""
+    lines, (text,) = Printer(names or Names(), _nest_leaf).body((e,))
+    return f"{text} where {'; '.join(lines)}" if lines else text
+
+
+def definition_text(d: Definition, names: Names | None = None) -> str:
+    """A header line with type and shape, then the definition."""
+    names = names or Names()
+    marks = (" stop" if d.stop else "") + ("" if d.keep is Keep.AUTO else f" keep={d.keep.value}")
+    head = f"def {names(d)}: {shape_text(d.dtype, d.shape)}{marks}"
+    return "\n".join([head, *_equation(names, d, d.shape, d.form, d.roots)])
+
+
+def _equation(
+    names: Names,
+    target: Value,
+    shape: Sequence[Extent],
+    form: Form,
+    roots: Sequence[Expr],
+) -> list[str]:
+    """``c[i, j] = sum[k < 64](..)``, shared parts before it."""
+    lines, (body, *at) = Printer(names).body(roots)
+    rank = len(shape)
+    left = [axis_name(n) for n in range(rank)]
+    if isinstance(form, Accumulate):
+        left = at
+        body = f"accumulate {form.combiner.name}[{_ranges(form.domain, 0)}]({body})"
+    elif isinstance(form, Reduce):
+        body = f"{form.combiner.name}[{_ranges(form.over, rank)}]({body})"
+    elif isinstance(form, Scan):
+        body = f"scan {form.combiner.name}[{axis_name(form.axis)}]({body})"
+    lines.append(f"{names(target)}[{', '.join(left)}] = {body}")
+    return [INDENT + line for line in lines]
+
+
+def _ranges(extents: Iterable[Extent], first: int) -> str:
+    return ", ".join(f"{axis_name(n)} < {extent_text(e)}" for n, e in enumerate(extents, first))
+
+
+def graph_text(graph: Graph) -> str:
+    """Extents, variables, definitions, assignments; `parse_graph` reads it back."""
+    names = Names()
+    lines = ["graph"]
+    order = topological(v for _, v in graph.assigns)
+    inputs = dict.fromkeys([*graph.inputs, *(t for t, _ in graph.assigns)])
+    lines += [f"dim {d.name}: {d.lo}, {d.hi}" for d in _dims([*inputs, *order])]
+    lines += [_variable(v, names) for v in inputs]
+    lines += [definition_text(d, names) for d in order]
+    lines += [f"assign {names(t)} = {names(v)}" for t, v in graph.assigns]
+    return "\n".join(lines) + "\n"
+
+
+def _variable(v: Variable, names: Names) -> str:
+    return f"var {names(v)}: {shape_text(v.dtype, v.shape)}"
+
+
+def _dims(values: Iterable[Value]) -> list[Dim]:
+    """Symbolic extents, in order of use."""
+    found: dict[Dim, None] = {}
+    for value in values:
+        every: list[Extent] = list(value.shape)
+        if isinstance(value, Definition):
+            every += value.extents
+            for node in walk(value.roots):
+                if isinstance(node, Size):
+                    every.append(node.dim)
+                elif isinstance(node, Axis):
+                    every.append(node.extent)
+        found.update((e, None) for e in every if isinstance(e, Dim))
+    return list(found)
+
+
+def kernel_text(kernel: Kernel, names: Names | None = None) -> str:
+    """Outer axes, stages with their access expressions, what is stored, why it ends there."""
+    names = names or Names()
+    outer = ", ".join(f"{axis_name(n)} < {extent_text(e)}" for n, e in enumerate(kernel.outer))
+    lines = [f"kernel {kernel.name} over [{outer}]"]
+    lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]
+    lines += [f"{INDENT}{_variable(v, names)}" for v in kernel.arguments]
+    for stage in kernel.stages:
+        lines += _stage(stage, names)
+    if kernel.finish:
+        lines.append(f"{INDENT}finish")
+        for stage in kernel.finish:
+            lines += [INDENT + line for line in _stage(stage, names)]
+    return "\n".join(lines) + "\n"
+
+
+def _stage(stage: Stage, names: Names) -> list[str]:
+    bound = ", ".join("-" if a is None else axis_name(a) for a in stage.outer)
+    kept = "scratch" if stage.store is None else f"store {names(stage.store)}"
+    partial = ", partial" if stage.partial else ""
+    roots: tuple[Expr, ...] = (stage.body,)
+    if isinstance(stage.form, Accumulate):
+        roots += stage.form.at
+    head = f"stage {names(stage.target)}: {shape_text(stage.body.dtype, stage.shape)}"
+    reads = dict.fromkeys(expr_text(take, names) for take in stage_reads(stage))
+    lines = [f"{head} at ({bound}) -> {kept}{partial}"]
+    lines += _equation(names, stage.target, stage.shape, stage.form, roots)
+    if reads:
+        lines.append(f"{INDENT}reads {', '.join(reads)}")
+    return [INDENT + line for line in lines]
+
+
+def _nest_leaf(node: Node, text: Callable[[Node], str]) -> str | None:
+    """Leaves of loop nests."""
+    if isinstance(node, N.Var):
+        return node.name
+    if isinstance(node, N.Load):
+        return f"{node.array}[{text(node.offset)}]"
+    if isinstance(node, N.Peek):
+        indices = ", ".join(map(text, node.indices))
+        return f"{node.register}[{indices}]" if node.indices else node.register.name
+    if isinstance(node, N.Native):
+        return f"{node.name}({', '.join(map(text, node.args))})"
+    return None
+
+
+class _Nest:
+    """Statements as indented lines."""
+
+    def __init__(self) -> None:
+        self.printer = Printer(Names(), _nest_leaf)
+        self.lines: list[str] = []
+
+    def text(self, depth: int, *roots: Expr) -> list[str]:
+        """Texts of expressions; lines that name their shared parts go first."""
+        lines, texts = self.printer.body(roots)
+        self.lines += [INDENT * depth + line for line in lines]
+        return texts
+
+    def block(self, body: Iterable[N.Stmt], depth: int) -> None:
+        for statement in body:
+            self.statement(statement, depth)
+
+    def put(self, depth: int, line: str) -> None:
+        self.lines.append(INDENT * depth + line)
+
+    def statement(self, s: N.Stmt, depth: int) -> None:
+        match s:
+            case N.For():
+                self.loop(s, depth)
+            case N.Guard():
+                (condition,) = self.text(depth, s.condition)
+                self.put(depth, f"if {condition}:")
+                self.block(s.body, depth + 1)
+            case N.Declare():
+                (init,) = self.text(depth, s.init)
+                kind = shape_text(s.register.dtype, s.register.shape).removesuffix("[]")
+                self.put(depth, f"{kind} {s.register} = {init}")
+            case N.Set() | N.Combine():
+                self.element(s, depth)
+            case N.Store() | N.StoreCombine():
+                offset, value = self.text(depth, s.offset, s.value)
+                self.put(depth, f"{s.array}[{offset}] {_operator(s)} {value}")
+            case N.Check():
+                at, extent = self.text(depth, s.index, s.extent)
+                self.put(depth, f"check 0 <= {at} < {extent}, site {s.site}")
+            case N.Transpose():
+                self.transpose(s, depth)
+
+    def loop(self, s: N.For, depth: int) -> None:
+        lo, hi = self.text(depth, s.lo, s.hi)
+        step = f" by {s.step}" if s.step != 1 else ""
+        flights = f" x{s.unroll}" if s.unroll != 1 else ""
+        self.put(depth, f"{s.kind.value}{flights} {s.var.name} in {lo}..{hi}{step}:")
+        self.block(s.body, depth + 1)
+
+    def element(self, s: N.Set | N.Combine, depth: int) -> None:
+        value, *indices = self.text(depth, s.value, *s.indices)
+        place = f"[{', '.join(indices)}]" if indices else ""
+        self.put(depth, f"{s.register}{place} {_operator(s)} {value}")
+
+    def transpose(self, s: N.Transpose, depth: int) -> None:
+        exprs = (s.target_offset, s.source_offset, s.rows, s.columns)
+        target, source, rows, columns = self.text(depth, *exprs)
+        to = f"{s.target}[{target} + c*{s.target_row} + r]"
+        self.put(depth, f"{to} = {s.source}[{source} + r*{s.source_row} + c]"
+                        f" for r < {rows}, c < {columns}")  # fmt: skip
+
+
+def _operator(s: N.Set | N.Combine | N.Store | N.StoreCombine) -> str:
+    return f"{s.combiner.name}=" if isinstance(s, N.Combine | N.StoreCombine) else "="
+
+
+def routine_text(routine: N.Routine) -> str:
+    """A loop nest in an indented notation."""
+    nest = _Nest()
+    nest.put(0, f"routine {routine.name}, task {routine.task.name} < {routine.tasks}")
+    groups = {
+        "argument": routine.arguments,
+        "scratch": routine.scratch,
+        "shared": routine.shared,
+    }
+    for space, arrays in groups.items():
+        for a in arrays:
+            nest.put(1, f"{space} {a}: {a.dtype}[{a.size}]")
+    for var in routine.sizes:
+        nest.put(1, f"size {var.name} in {var.lo}..{var.hi}")
+    for n, site in enumerate(routine.sites):
+        nest.put(1, f"site {n}: {site.splitlines()[0] if site else ''}")
+    nest.block(routine.body, 1)
+    if routine.finish:
+        nest.put(0, "finish")
+        nest.block(routine.finish, 1)
+    return "\n".join(nest.lines) + "\n"
+
+
+def program_text(program: P.Program) -> str:
+    """Items in order, indented by their loops and branches."""
+    names = Names()
+    lines = ["program"]
+    lines += [f"{INDENT}state {_variable(v, names)[4:]}" for v in program.state]
+    lines += _items(program.body, names, 1)
+    return "\n".join(lines) + "\n"
+
+
+def _items(block: P.Block, names: Names, depth: int) -> list[str]:
+    lines: list[str] = []
+    for item in block:
+        lines += [INDENT * depth + line for line in _item(item, names)]
+        if isinstance(item, P.Loop):
+            lines += _items(item.body, names, depth + 1)
+        elif isinstance(item, P.Branch):
+            lines += _items(item.then, names, depth + 1)
+            if item.otherwise:
+                lines.append(f"{INDENT * depth}else")
+                lines += _items(item.otherwise, names, depth + 1)
+    return lines
+
+
+def _item(item: P.Item, names: Names) -> list[str]:
+    match item:
+        case P.Compute():
+            order = topological(v for _, v in item.graph.assigns)
+            lines = [line for d in order for line in definition_text(d, names).splitlines()]
+            return lines + [f"assign {names(t)} = {names(v)}" for t, v in item.graph.assigns]
+        case P.Launch():
+            return kernel_text(item.kernel, names).splitlines()
+        case P.Loop():
+            return [_loop(item, names)]
+        case P.Branch():
+            return [f"if {names(item.predicate)}"]
+        case P.Feed():
+            return [f"feed {', '.join(map(names, item.targets))}"]
+        case P.Receive():
+            often = f" every {item.every}" if item.every != 1 else ""
+            return [f"receive {', '.join(map(names, item.sources))}{often}"]
+    raise InvalidIR(f"no text for {item}")
+
+
+def _loop(item: P.Loop, names: Names) -> str:
+    counter = "" if item.counter is None else f" {names(item.counter)} from {item.start}"
+    step = f" by {item.step}" if item.step != 1 else ""
+    condition = "" if item.condition is None else f" while {names(item.condition)}"
+    return f"loop{counter}{step} at most {item.count} times{condition}"

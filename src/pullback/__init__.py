@@ -20,6 +20,8 @@ from pullback.ir.dtype import (
     uint32,
 )
 from pullback.ir.expr import Dim
+from pullback.tensor.autograd import grad, value_and_grad
+from pullback.tensor.compute import axis, compute
 from pullback.tensor.control import cond, loop, scan, while_loop
 from pullback.tensor.creation import (
     arange,
@@ -188,6 +190,7 @@ __all__ = [
     "argmin",
     "asarray",
     "astype",
+    "axis",
     "bfloat16",
     "bitwise_and",
     "bitwise_invert",
@@ -201,6 +204,7 @@ __all__ = [
     "broadcast_to",
     "ceil",
     "clip",
+    "compute",
     "concat",
     "cond",
     "cos",
@@ -232,6 +236,7 @@ __all__ = [
     "full_like",
     "gelu",
     "gelu_tanh",
+    "grad",
     "greater",
     "greater_equal",
     "inf",
@@ -322,6 +327,7 @@ __all__ = [
     "uint8",
     "uint32",
     "unstack",
+    "value_and_grad",
     "var",
     "vecdot",
     "where",

@@ -15,7 +15,7 @@ from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Extent
-from pullback.ir.graph import Value
+from pullback.ir.graph import Definition, Value
 from pullback.tensor import dialect, display, handles, leaves
 from pullback.tensor import elementwise as W
 from pullback.tensor import indexing as X
@@ -73,6 +73,12 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         if self._requires_grad:
             leaves.register(found, self)
         return found
+
+    def remembers(self) -> bool:
+        """Whether the definition outlives its result, for a derivative asked for later."""
+        value = self._value
+        stops = isinstance(value, Definition) and value.stop
+        return value.dtype.is_float and not stops and not isinstance(self, Cell)
 
     @property
     def ndim(self) -> int:

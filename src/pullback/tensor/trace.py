@@ -23,8 +23,8 @@ from pullback.ir.expr import Axis, Extent, upper
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
 from pullback.ir.program import Compute, Program
 from pullback.pipeline import Executable, compile_program
-from pullback.tensor.recording import Recording, above, redirect
 from pullback.simplify.graph import structure_key
+from pullback.tensor.recording import Recording, above, redirect
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +43,9 @@ class Memory:
     def __init__(self) -> None:
         self.storage: MutableMapping[Variable, Storage] = weakref.WeakKeyDictionary()
         self.results: MutableMapping[Definition, Variable] = weakref.WeakKeyDictionary()
+        self.made_by: MutableMapping[Variable, weakref.ref[Definition]] = (
+            weakref.WeakKeyDictionary()
+        )
         self.pending: MutableMapping[int, Handle] = weakref.WeakValueDictionary()
         self.programs: dict[Any, Executable] = {}
         self.compiled = 0
@@ -73,11 +76,15 @@ class Handle:
         return self.outside()
 
     def outside(self) -> Value:
-        """The value where no trace is going on."""
-        value = self._value
-        if isinstance(value, Definition) and (found := _memory.results.get(value)) is not None:
+        """The value where no trace is going on: a variable once computed, if nothing is lost."""
+        found = result_of(self._value)
+        if found is not None and not self.remembers():
             self._value = found
         return self._value
+
+    def remembers(self) -> bool:
+        """Whether the definition is kept beside its result, for derivatives yet to be asked for."""
+        return False
 
     @property
     def shape(self) -> tuple[Extent, ...]:
@@ -310,10 +317,21 @@ def contents(variable: Variable) -> Array | None:
 
 def array_of(handle: Handle) -> Array:
     """The array behind a realised handle; do not write to it."""
-    value = handle.value
-    if isinstance(value, Definition):
-        raise ValueError(f"{value.name} has not been computed")
-    return _content(value)
+    found = result_of(handle.value)
+    if found is None:
+        raise ValueError(f"{handle.value} has not been computed")
+    return _content(found)
+
+
+def result_of(value: Value) -> Variable | None:
+    """The variable that holds the contents of `value`; None where it is not computed yet."""
+    return value if isinstance(value, Variable) else _memory.results.get(value)
+
+
+def twin(variable: Variable) -> Definition | None:
+    """The definition, if it is still alive, that `variable` holds the result of."""
+    found = _memory.made_by.get(variable)
+    return None if found is None else found()
 
 
 def storage(variable: Variable) -> Storage | None:
@@ -343,11 +361,13 @@ def realize(handles: Iterable[Handle]) -> None:
             origin=Origin.of_caller(),
             help="return it from the jitted function or hand it out with pb.Receiver",
         )
-    wanted = [v for h in handles if isinstance(v := h.outside(), Definition)]
+    values = [h.outside() for h in handles]
+    wanted = [v for v in values if isinstance(v, Definition) and result_of(v) is None]
     if wanted:
         _compute(wanted)
     for handle in handles:
         handle.outside()
+        _memory.pending.pop(id(handle), None)
 
 
 def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
@@ -361,6 +381,7 @@ def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
     graph = Graph(tuple(zip(fresh, values, strict=True)))
     _run(graph)
     _memory.results.update(zip(kept, fresh, strict=True))
+    _memory.made_by.update(zip(fresh, map(weakref.ref, kept), strict=True))
     return {d: _memory.results[d] for d in wanted}
 
 

@@ -1,0 +1,272 @@
+"""`pb.compute`: a tensor as an index expression, and what closing a definition takes.
+
+    compute((m, n), lambda i, j: sum(a[i, k] * b[k, j], over=k))
+
+Reductions inside become definitions of their own, under the guards that they stand under.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.errors import FreeAxisError, IndexRangeError, Origin, ShapeError
+from pullback.ir import expr as E
+from pullback.ir.expr import Axis, Expr, Extent, If, Take
+from pullback.ir.graph import COMBINERS, Definition, Map, Reduce, read, substitute
+from pullback.ir.node import Node, rebuild
+from pullback.simplify.affine import affine
+from pullback.simplify.bounds import bounds, in_bounds
+from pullback.tensor import handles
+from pullback.tensor.elementwise import show
+from pullback.tensor.handles import Fold, ScalarHandle, as_expr, axis_name, new_axis
+from pullback.tensor.tensor import Tensor, shape_of
+from pullback.tensor.trace import wrap
+from pullback.tensor.views import conjunction
+
+Guards = tuple[Expr, ...]
+
+
+def axis(extent: Extent, name: str = "") -> ScalarHandle:
+    """An axis ``0 <= k < extent`` for a reduction to run over."""
+    return new_axis(shape_of(extent)[0], name)
+
+
+def compute(shape: Any, function: Callable[..., Any], *, name: str = "compute") -> Any:
+    """The tensor ``out[i, j] = function(i, j)``; a tuple of them where `function` gives a tuple.
+
+    Raises: FreeAxisError, ShapeError, IndexRangeError at the user's expression.
+    """
+    origin = Origin.of_caller()
+    extents = shape_of(shape)
+    names = _parameters(function, len(extents), origin)
+    own = [new_axis(e, n) for e, n in zip(extents, names, strict=True)]
+    result = function(*own)
+    if isinstance(result, tuple | list):
+        return tuple(close(own, r, name, origin) for r in result)
+    return close(own, result, name, origin)
+
+
+def _parameters(function: Callable[..., Any], rank: int, origin: Origin) -> list[str]:
+    """The names of the axes. Raises: ShapeError where the function takes another number."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return [f"i{n}" for n in range(rank)]
+    taken = [p.name for p in parameters if p.kind in kinds]
+    needed = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+    if not len(needed) <= rank <= len(taken):
+        raise ShapeError(
+            f"a shape with {rank} axes and a function of {len(needed)} indices", origin=origin
+        )
+    return taken[:rank]
+
+
+def close(own: Sequence[ScalarHandle], result: Any, name: str, origin: Origin) -> Tensor:
+    """The tensor ``out[own] = result``.
+
+    Raises: FreeAxisError where another axis is left, IndexRangeError for a read outside.
+    """
+    body = as_expr(result)
+    axes = [h.expr for h in own if isinstance(h.expr, Axis)]
+    check_free(body, axes, origin)
+    if isinstance(body, Fold) and body.axes == frozenset(a.number for a in axes):
+        return Tensor(_reduction(body, axes, (), name, origin))
+    closed = hoist(body, (), origin)
+    check_reads(closed, origin)
+    return Tensor(wrap(_definition(name, closed, axes, origin)))
+
+
+def check_free(body: Expr, axes: Sequence[Axis], origin: Origin) -> None:
+    """Raises: FreeAxisError where `body` uses an axis that nothing binds."""
+    free = body.axes - {a.number for a in axes}
+    if not free:
+        return
+    number = min(free)
+    culprit = _innermost(body, number)
+    where = handles.origin_of(culprit) or origin
+    axis_used = next(n for n in _scope(culprit) if isinstance(n, Axis) and n.number == number)
+    raise FreeAxisError(
+        f"{axis_name(axis_used)} is bound by nothing",
+        origin=where,
+        help="reduce over it (pb.sum(.., over=k)) or make it an axis of the result",
+    )
+
+
+def _innermost(body: Expr, number: int) -> Expr:
+    """The smallest expression with a known place that uses axis `number`."""
+    found = body
+    for node in _scope(body):
+        used = isinstance(node, Expr) and number in node.axes
+        if used and not isinstance(node, Axis) and isinstance(node, Expr):
+            if handles.origin_of(node) is not None:
+                return node
+            found = node
+    return found
+
+
+def _scope(root: Expr) -> list[Node]:
+    """The nodes of `root`, children first."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(root, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            kids = (node.body,) if isinstance(node, Fold) else node.children
+            stack.extend((c, False) for c in reversed(kids))
+    return order
+
+
+# --- reductions become definitions ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A node and the guards of each way that leads to it."""
+
+    node: Expr
+    ways: tuple[Guards, ...]
+
+
+def _guarded(root: Expr, kind: type[Expr]) -> list[_Found]:
+    """Every node of `kind` in `root`, not looking inside reductions, with its guards."""
+    ways: dict[Expr, dict[Guards, None]] = {}
+    seen: set[tuple[Node, Guards]] = set()
+    stack: list[tuple[Node, Guards]] = [(root, ())]
+    while stack:
+        node, guards = stack.pop()
+        if (node, guards) in seen:
+            continue
+        seen.add((node, guards))
+        if isinstance(node, kind):
+            ways.setdefault(node, {})[guards] = None
+        if isinstance(node, Fold):
+            continue
+        if isinstance(node, If):
+            stack.append((node.condition, guards))
+            stack.append((node.then, (*guards, node.condition)))
+            stack.append((node.otherwise, (*guards, E.logical_not(node.condition))))
+            continue
+        stack.extend((c, guards) for c in node.children)
+    return [_Found(node, tuple(found)) for node, found in ways.items()]
+
+
+def _alternative(ways: Sequence[Guards]) -> Expr | None:
+    """The condition under which a node is looked at; None where that is always."""
+    if any(not w for w in ways):
+        return None
+    found = conjunction(ways[0])
+    for way in ways[1:]:
+        found = E.Or(found, conjunction(way))
+    return found
+
+
+def hoist(root: Expr, outer: Guards, origin: Origin) -> Expr:
+    """`root` with every reduction read from a definition of its own.
+
+    ``sum[k](x[i, k]) / n -> s[i] / n``
+    """
+    memo: dict[Node, Node] = {}
+    for found in _guarded(root, Fold):
+        if not isinstance(found.node, Fold):
+            continue
+        condition = _alternative(found.ways)
+        guards = outer if condition is None else (*outer, hoist(condition, outer, origin))
+        memo[found.node] = _as_read(found.node, guards, origin)
+    if not memo:
+        return root
+    closed = rebuild(root, lambda node: None, memo)
+    assert isinstance(closed, Expr)
+    return closed
+
+
+def _as_read(fold: Fold, guards: Guards, origin: Origin) -> Expr:
+    """A read of the definition that computes `fold` for all values of its free axes."""
+    body = fold.body
+    guarded = guards if _may_miss(body) else ()
+    numbers = set(fold.axes)
+    for guard in guarded:
+        numbers |= guard.axes
+    known = {n.number: n for n in _scope(fold) if isinstance(n, Axis)}
+    for guard in guarded:
+        known |= {n.number: n for n in _scope(guard) if isinstance(n, Axis)}
+    axes = [known[n] for n in sorted(numbers)]
+    definition = _reduction(fold, axes, guarded, fold.combiner, origin)
+    return read(definition, *axes)
+
+
+def _may_miss(body: Expr) -> bool:
+    """Whether a read in `body` cannot be proved to lie in bounds."""
+    for found in _guarded(_without_folds(body), Take):
+        for way in found.ways:
+            if isinstance(found.node, Take) and not all(in_bounds(found.node, way)):
+                return True
+    return False
+
+
+def _without_folds(body: Expr) -> Expr:
+    """The bodies of inner reductions in the place of those."""
+    opened = rebuild(body, lambda n: n.body if isinstance(n, Fold) else None, {})
+    assert isinstance(opened, Expr)
+    return opened
+
+
+def _reduction(
+    fold: Fold, axes: Sequence[Axis], guards: Guards, name: str, origin: Origin
+) -> Definition:
+    """``out[axes] = combine over fold.over of body``, the identity where a guard fails."""
+    combiner = COMBINERS[fold.combiner]
+    body = hoist(fold.body, guards, origin)
+    if guards:
+        body = If(conjunction(guards), body, combiner.identity(body.dtype))
+    check_reads(body, origin)
+    numbered = _renumbered(body, [*axes, *fold.over])
+    form = Reduce(combiner, tuple(a.extent for a in fold.over))
+    place = handles.origin_of(fold) or origin
+    shape = tuple(a.extent for a in axes)
+    return wrap(Definition(name, shape, numbered, form, origin=place))
+
+
+def _renumbered(body: Expr, axes: Sequence[Axis]) -> Expr:
+    return substitute(body, {a.number: Axis(n, a.extent) for n, a in enumerate(axes)})
+
+
+def _definition(name: str, body: Expr, axes: Sequence[Axis], origin: Origin) -> Definition:
+    shape = tuple(a.extent for a in axes)
+    return Definition(name, shape, _renumbered(body, axes), Map(), origin=origin)
+
+
+# --- reads that are certainly wrong ---------------------------------------------------------------
+
+
+def check_reads(body: Expr, origin: Origin) -> None:
+    """Raises: IndexRangeError for an unguarded affine read that leaves its axis."""
+    for found in _guarded(body, Take):
+        if () not in found.ways or not isinstance(found.node, Take):
+            continue
+        take = found.node
+        for n, (place, extent) in enumerate(zip(take.indices, take.source.shape, strict=True)):
+            if not isinstance(extent, int) or not _linear(place):
+                continue
+            lo, hi = bounds(place)
+            if lo < 0 or hi >= extent:
+                raise IndexRangeError(
+                    f"an index of {take.source} runs from {lo} to {hi},"
+                    f" axis {n} of {show(take.source.shape)} has {extent} elements",
+                    origin=handles.origin_of(take) or origin,
+                    help="guard the read: pb.where(condition, x[..], other) never reads the other",
+                )
+
+
+def _linear(place: Expr) -> bool:
+    """Whether `place` is a sum of literal multiples of literal axes: its range is exact."""
+    terms = affine(place).terms
+    axes = [t for t, _ in terms]
+    return all(isinstance(a, Axis) and isinstance(a.extent, int) and a.extent for a in axes)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import Code, CompileStats
 from pullback.config import Options
 from pullback.errors import InvalidIR, ShapeError
@@ -15,8 +16,13 @@ from pullback.ir.expr import Dim
 from pullback.ir.graph import Definition, Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, Feed, Launch, Program, items
+from pullback.ir.structure import Key, kernel_key
+from pullback.ir.target import Target
+from pullback.ir.text import show
+from pullback.lower.kernel import lower
 from pullback.runtime.exchange import box
 from pullback.runtime.interpret import Interpreter
+from pullback.schedule.choose import choose
 from pullback.schedule.plan import Plan
 
 Array = np.ndarray[Any, Any]
@@ -67,14 +73,6 @@ class Interpreted:
                     array[...] = result
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What a pass made, as text for people: its name, and one text for each thing."""
-
-    name: str
-    texts: tuple[str, ...]
-
-
 @dataclass(eq=False)
 class Executable:
     """A program with what its compilation left behind.
@@ -89,7 +87,7 @@ class Executable:
     plan: Plan | None = None
     codes: Sequence[Code] = ()
     stats: CompileStats = field(default_factory=CompileStats)
-    stages: Sequence[Stage] = ()
+    target: Target | None = None
     _written: frozenset[Variable] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,15 +130,33 @@ class Executable:
         return self.plan
 
     def source(self) -> str:
-        """The generated code, one routine after another."""
-        return "\n\n".join(code.name for code in self.codes)
+        """The generated code, one routine for each kernel structure."""
+        if self.target is None:
+            return ""
+        texts = []
+        for kernel in self._distinct():
+            schedule = choose(kernel, self.target)
+            texts.append(emit_routine(lower(kernel, schedule, self.target), self.target))
+        return "\n\n".join(texts)
 
     def explain(self) -> str:
-        """Definitions, kernels with the reasons for their borders, schedules, memory."""
-        parts = [f"== {s.name}\n" + "\n".join(s.texts) for s in self.stages]
-        if self.plan is not None:
-            parts.append(f"== memory\n{self.plan.picture()}")
+        """The program as traced, its kernels with reasons and schedules, the memory plan."""
+        parts = [f"== as traced\n{show(self.program)}"]
+        if self.target is None or self.plan is None:
+            return parts[0]
+        for kernel in self._distinct():
+            schedule = choose(kernel, self.target)
+            parts.append(f"== kernel {kernel.name}\n{show(kernel)}\n{schedule}")
+        parts.append(f"== as run\n{show(Program(self.fused, self.program.state))}")
+        parts.append(f"== memory\n{self.plan.picture()}")
         return "\n\n".join(parts)
+
+    def _distinct(self) -> list[Kernel]:
+        """One kernel of each structure, in order."""
+        found: dict[Key, Kernel] = {}
+        for kernel in self.kernels:
+            found.setdefault(kernel_key(kernel), kernel)
+        return list(found.values())
 
     def run(self, bindings: Mapping[Variable, Array]) -> None:
         """Run it: an array for each state variable; those that it assigns are updated in place.

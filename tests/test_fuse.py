@@ -350,3 +350,15 @@ def test_sums_over_different_extents_do_not_share_an_axis() -> None:
 def nth_choice(problem: Problem, turn: int, one: Group) -> tuple[int, ...]:
     choices = outer_choices(problem, one)
     return choices[turn % len(choices)]
+
+
+@pytest.mark.parametrize("length", [17, 1000, 4096])
+def test_tiles_fit_scratch(length: int) -> None:
+    """What does not fit a tile of its reader is stored instead, however long the rows."""
+    q, k, v = heads(length)
+    out = graphs.scaled_dot_product(q, k, v, True, "att")
+    loss = graphs.sum_all(map_("y", out.shape, lambda *i: E.Exp(read(out, *i))))
+    graph = Graph(tuple(graphs.sgd([q, k, v], graphs.gradients(loss, [q, k, v]))))
+    grouping = group(graph, TARGET)
+    for one in grouping.groups.values():
+        assert grouping.price(one).scratch <= TARGET.l2 // 4

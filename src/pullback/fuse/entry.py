@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pullback.fuse.cost import Cost, estimate
 from pullback.fuse.emit import Emitter, launch_order
 from pullback.fuse.facts import study
-from pullback.fuse.group import Grouping, apply_rules, best_first
+from pullback.fuse.group import Grouping, apply_rules, best_first, too_large
 from pullback.fuse.groups import Group
 from pullback.fuse.inline import Role, Scene, inline
 from pullback.fuse.problem import Order, build, closures, reads_itself_safely
@@ -15,6 +15,9 @@ from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.simplify.rules import simplify
+
+# How often recomputed values that do not fit a tile are looked for; storing one may show another.
+STORE_ROUNDS = 3
 
 
 def fuse(graph: Graph, target: Target, cost: Cost = estimate) -> list[Kernel]:
@@ -31,10 +34,24 @@ def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
     """The groups of a graph: everything but the choice of outer axes."""
     outputs = _outputs(graph)
     scene = inline(list(outputs), simplify)
-    grouping = Grouping(build(scene, _targets(scene, outputs)), target, cost)
+    grouping = _start(scene, outputs, target, cost)
+    for _ in range(STORE_ROUNDS):
+        crowded = too_large(grouping)
+        if not crowded:
+            break
+        scene.roles.update(dict.fromkeys(crowded, Role.NODE))
+        grouping = _start(scene, outputs, target, cost)
     apply_rules(grouping)
     best_first(grouping)
     return grouping
+
+
+def _start(
+    scene: Scene, outputs: dict[Definition, Variable], target: Target, cost: Cost
+) -> Grouping:
+    """One group for every node."""
+    mine = scene.copy()
+    return Grouping(build(mine, _targets(mine, outputs)), target, cost)
 
 
 def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list[Kernel]:

@@ -13,6 +13,7 @@ from pullback.fuse.cost import Cost, Estimate, scratch_budget
 from pullback.fuse.groups import FINISH, Edge, Group, is_partial, merge, single, stored
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import upper
+from pullback.ir.graph import Definition, Keep
 from pullback.ir.target import Target
 
 MAX_STAGES = 32
@@ -208,6 +209,29 @@ def best_first(grouping: Grouping) -> None:
         version[i] += 1
         for n in grouping.neighbours(i):
             push(min(i, n), max(i, n))
+
+
+def too_large(grouping: Grouping) -> list[Definition]:
+    """Recomputed values better stored: a tile of their reader alone would not fit with them."""
+    problem, target = grouping.problem, grouping.target
+    found: dict[Definition, None] = {}
+    for node in problem.nodes:
+        stages = [s for s in problem.closure[node][:-1] if _may_store(problem, s)]
+        if sum(problem.sizes[s] for s in stages) <= target.scratch // 4:
+            continue
+        group = grouping.groups[node]
+        price = grouping.price(group)
+        if price.scratch <= scratch_budget(problem, group, target):
+            continue
+        classes = [group.classes[n] for n in price.outer]
+        for stage in stages:
+            if not classes or any(c[stage] is None for c in classes):
+                found[problem.definition(stage)] = None
+    return list(found)
+
+
+def _may_store(problem: Problem, stage: int) -> bool:
+    return problem.definition(stage).keep is not Keep.NEVER
 
 
 def apply_rules(grouping: Grouping) -> None:

@@ -59,6 +59,16 @@ class Scene:
     forms: dict[Definition, Form] = field(default_factory=dict)
     facts: dict[Definition, BodyFacts] = field(default_factory=dict)
 
+    def copy(self) -> Scene:
+        """The same decisions, to be changed apart."""
+        return Scene(
+            list(self.order),
+            dict(self.roles),
+            dict(self.bodies),
+            dict(self.forms),
+            dict(self.facts),
+        )
+
 
 def inline(outputs: list[Definition], simplify: Simplify) -> Scene:
     """Views first, then what is cheaper to compute than to load."""

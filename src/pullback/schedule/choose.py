@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from pullback.ir.expr import upper
@@ -11,7 +11,7 @@ from pullback.ir.target import Target
 from pullback.schedule.contraction import dotted
 from pullback.schedule.cost import Model
 from pullback.schedule.schedule import Schedule, Step, Way
-from pullback.schedule.slots import assign_slots, residences, tile_shape
+from pullback.schedule.slots import Lives, lives, residences, tile_shape
 from pullback.schedule.steps import steps
 from pullback.schedule.tiling import DOT_ROWS, choose_tile
 
@@ -22,52 +22,67 @@ ROWS_A_TASK = 128
 
 def choose(kernel: Kernel, target: Target) -> Schedule:
     """The schedule of `kernel`."""
-    body = _with_levels(kernel, steps(kernel.stages, target))
-    homes = residences(kernel, body, steps(kernel.finish, target))
+    plan = _Plan.of(kernel, target)
     model = Model(target)
-    tasks = _packing_tasks(kernel, body, model.estimate(kernel).tasks, target)
-    tile = choose_tile(kernel, body, homes, tasks, model)
-    return schedule_with(kernel, target, tile, tasks)
+    tasks = _packing_tasks(kernel, plan.body, model.estimate(kernel).tasks, target)
+    tile = choose_tile(kernel, plan.body, plan.scratch, tasks, model)
+    return plan.schedule(tile, tasks)
+
+
+def schedule_with(kernel: Kernel, target: Target, tile: tuple[int, ...], tasks: int) -> Schedule:
+    """The schedule of `kernel` with this tile and at most so many tasks."""
+    return _Plan.of(kernel, target).schedule(tile, tasks)
+
+
+def scratch_bytes(kernel: Kernel, target: Target) -> int:
+    """Scratch that a task of `kernel` needs at its smallest tile, without packed panels, bytes."""
+    return _Plan.of(kernel, target).scratch.bytes((1,) * len(kernel.outer))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What does not depend on the tile: steps and when scratch is in use."""
+
+    kernel: Kernel
+    body: tuple[Step, ...]
+    finish: tuple[Step, ...]
+    scratch: Lives
+
+    @classmethod
+    def of(cls, kernel: Kernel, target: Target) -> _Plan:
+        body = _with_levels(kernel, steps(kernel.stages, target))
+        finish = steps(kernel.finish, target)
+        homes = residences(kernel, body, finish)
+        return cls(kernel, body, finish, lives(kernel, body, finish, homes))
+
+    def schedule(self, tile: tuple[int, ...], tasks: int) -> Schedule:
+        kernel = self.kernel
+        body = tuple(_with_way(kernel.stages, step, tile) for step in self.body)
+        finish = tuple(_with_way(kernel.finish, step, ()) for step in self.finish)
+        tasks, split = deal(kernel, tile, tasks)
+        slots, homes = self.scratch.assign(tile)
+        return Schedule(tile, tasks, split, body, finish, homes, slots)
 
 
 def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int, target: Target) -> int:
     """Fewer tasks where each packs panels that another packs too."""
     for step in body:
         if step.product is not None and not step.product.direct:
-            rows = upper(kernel.stages[step.stages[0]].extents[step.product.row])
+            stage = kernel.stages[step.stages[0]]
+            own = set(range(len(stage.shape))) - step.product.right.axes
+            rows = prod(upper(stage.shape[a]) for a in own)
             tasks = min(tasks, max(target.threads, rows // ROWS_A_TASK))
     return tasks
-
-
-def schedule_with(kernel: Kernel, target: Target, tile: tuple[int, ...], tasks: int) -> Schedule:
-    """The schedule of `kernel` with this tile and at most so many tasks."""
-    body = _with_levels(kernel, steps(kernel.stages, target))
-    finish = steps(kernel.finish, target)
-    homes = residences(kernel, body, finish)
-    body = tuple(_with_way(kernel.stages, step, tile) for step in body)
-    finish = tuple(_with_way(kernel.finish, step, ()) for step in finish)
-    tasks, split = deal(kernel, tile, tasks)
-    slots, homes = assign_slots(kernel, body, finish, homes, tile)
-    return Schedule(tile, tasks, split, body, finish, homes, slots)
-
-
-def scratch_bytes(kernel: Kernel, target: Target) -> int:
-    """Scratch that a task of `kernel` needs at its smallest tile, without packed panels, bytes."""
-    body = steps(kernel.stages, target)
-    finish = steps(kernel.finish, target)
-    homes = residences(kernel, body, finish)
-    smallest = (1,) * len(kernel.outer)
-    slots, _ = assign_slots(kernel, body, finish, homes, smallest)
-    return sum(s.bytes for s in slots)
 
 
 def _with_levels(kernel: Kernel, body: tuple[Step, ...]) -> tuple[Step, ...]:
     """Steps at their loop level; one that cannot move before the inner loops stays innermost."""
     full = len(kernel.outer)
     found = []
+    read = set(kernel.reads)
     for step in body:
         members = [kernel.stages[n] for n in step.stages]
-        deep = any(s.partial for s in members) or any(s.store in kernel.reads for s in members)
+        deep = any(s.partial for s in members) or any(s.store in read for s in members)
         found.append(replace(step, level=full) if deep else step)
     return tuple(found)
 

@@ -58,6 +58,72 @@ def tile_shape(stage: Stage, tile: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a stage in scratch is written and last read, in steps; `hoisted`: outside some loop."""
+
+    number: int
+    stage: Stage
+    start: int
+    end: int
+    hoisted: bool
+    finish: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """The lives of a kernel's stages in scratch, in the order of their steps."""
+
+    residences: tuple[Residence, ...]
+    stages: tuple[Life, ...]
+
+    def bytes(self, tile: tuple[int, ...]) -> int:
+        """Scratch of one tile, bytes."""
+        return sum(s.bytes for s in self.assign(tile)[0])
+
+    def assign(self, tile: tuple[int, ...]) -> tuple[tuple[Slot, ...], tuple[Residence, ...]]:
+        """Scratch slots, shared by stages that are not alive together in one tile."""
+        slots: list[_Open] = []
+        found = list(self.residences)
+        for life in self.stages:
+            shape = tile_shape(life.stage, tile) if not life.finish else whole_shape(life.stage)
+            slot = _take_slot(slots, life, prod(shape))
+            found[life.number] = Residence(Place.SCRATCH, slot)
+        return tuple(Slot(s.dtype, s.size) for s in slots), tuple(found)
+
+
+def lives(
+    kernel: Kernel,
+    body: tuple[Step, ...],
+    finish: tuple[Step, ...],
+    homes: tuple[Residence, ...],
+) -> Lives:
+    """When each stage in scratch lives."""
+    every = kernel.stages + kernel.finish
+    ahead = len(kernel.stages)
+    sequence = [s.stages for s in sorted(body, key=lambda s: s.level)]
+    sequence += [tuple(n + ahead for n in s.stages) for s in finish]
+    when = {n: time for time, stages in enumerate(sequence) for n in stages}
+    numbers: dict[Value, int] = {s.target: n for n, s in enumerate(every)}
+    last = dict(when)
+    for number, stage in enumerate(every):
+        for take in stage_reads(stage):
+            source = numbers.get(take.source)
+            if source is not None:
+                last[source] = max(last[source], when[number])
+    levels = {n: s.level for s in body for n in s.stages}
+    full = len(kernel.outer)
+    found = []
+    for number in (n for stages in sequence for n in stages):
+        if homes[number].place is not Place.SCRATCH:
+            continue
+        hoisted = levels.get(number, full) < full
+        end = len(sequence) if hoisted else last[number]
+        life = Life(number, every[number], when[number], end, hoisted, number >= ahead)
+        found.append(life)
+    return Lives(homes, tuple(found))
+
+
 @dataclass(slots=True)
 class _Open:
     """A slot while slots are dealt out: when its present value dies."""
@@ -67,58 +133,20 @@ class _Open:
     until: int
 
 
-def assign_slots(
-    kernel: Kernel,
-    body: tuple[Step, ...],
-    finish: tuple[Step, ...],
-    homes: tuple[Residence, ...],
-    tile: tuple[int, ...],
-) -> tuple[tuple[Slot, ...], tuple[Residence, ...]]:
-    """Scratch slots, shared by stages that are not alive together in one tile."""
-    every = kernel.stages + (kernel.finish if finish else ())
-    ahead = len(kernel.stages)
-    order = sorted(body, key=lambda s: s.level)
-    sequence = [s.stages for s in order]
-    sequence += [tuple(n + ahead for n in s.stages) for s in finish]
-    when = {n: time for time, stages in enumerate(sequence) for n in stages}
-    last = {n: _last_use(n, every, when) for n in when}
-    full = len(kernel.outer)
-    levels = {n: s.level for s in body for n in s.stages}
-    slots: list[_Open] = []
-    found = list(homes)
-    for time, stages in enumerate(sequence):
-        for number in stages:
-            if homes[number].place is not Place.SCRATCH:
-                continue
-            stage = every[number]
-            extents = tile_shape(stage, tile) if number < ahead else _whole(stage)
-            hoisted = levels.get(number, full) < full
-            until = len(sequence) if hoisted else last[number]
-            slot = _take_slot(slots, stage.body.dtype, prod(extents), time, until, hoisted)
-            found[number] = Residence(Place.SCRATCH, slot)
-    return tuple(Slot(s.dtype, s.size) for s in slots), tuple(found)
-
-
-def _whole(stage: Stage) -> tuple[int, ...]:
+def whole_shape(stage: Stage) -> tuple[int, ...]:
+    """Extents of all of a stage."""
     return tuple(upper(e) for e in stage.shape)
 
 
-def _last_use(number: int, every: tuple[Stage, ...], when: dict[int, int]) -> int:
-    target = every[number].target
-    uses = [when[n] for n, s in enumerate(every) if any(t.source is target for t in stage_reads(s))]
-    return max([when[number], *uses])
-
-
-def _take_slot(
-    slots: list[_Open], kind: DType, size: int, time: int, until: int, hoisted: bool
-) -> int:
+def _take_slot(slots: list[_Open], life: Life, size: int) -> int:
     """A free slot of the same type, grown if need be, or a new one."""
-    if not hoisted:
-        free = [n for n, s in enumerate(slots) if s.until < time and s.dtype == kind]
+    kind = life.stage.body.dtype
+    if not life.hoisted:
+        free = [n for n, s in enumerate(slots) if s.until < life.start and s.dtype == kind]
         if free:
             best = min(free, key=lambda n: (abs(slots[n].size - size), n))
             slots[best].size = max(slots[best].size, size)
-            slots[best].until = until
+            slots[best].until = life.end
             return best
-    slots.append(_Open(kind, size, until))
+    slots.append(_Open(kind, size, life.end))
     return len(slots) - 1

@@ -15,11 +15,11 @@ from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule.contraction import dotted
 from pullback.schedule.cost import Model
-from pullback.schedule.schedule import Residence, Step
-from pullback.schedule.slots import assign_slots, tile_shape
+from pullback.schedule.schedule import Step
+from pullback.schedule.slots import Lives, tile_shape
 
 # Tile extents tried along one axis.
-EXTENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+EXTENTS = (1, 4, 8, 16, 32, 64, 128, 256)
 
 # Axes searched; further (leading) ones have tiles of one.
 SEARCHED = 3
@@ -75,12 +75,12 @@ def takes(stage: Stage) -> tuple[Take, ...]:
 def choose_tile(
     kernel: Kernel,
     body: tuple[Step, ...],
-    homes: tuple[Residence, ...],
+    scratch: Lives,
     tasks: int,
     model: Model,
 ) -> tuple[int, ...]:
     """Tile extents of every outer axis."""
-    fit = _Fit(kernel, body, homes, tasks)
+    fit = _Fit(kernel, body, scratch, tasks)
     if any(step.product is not None for step in body):
         return _searched(fit, model)
     return _greedy(fit, model.target)
@@ -92,14 +92,9 @@ class _Fit:
 
     kernel: Kernel
     body: tuple[Step, ...]
-    homes: tuple[Residence, ...]
+    lives: Lives
     tasks: int
     blocks: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
-
-    def scratch(self, tile: tuple[int, ...]) -> int:
-        """Scratch of one tile, bytes."""
-        slots, _ = assign_slots(self.kernel, self.body, (), self.homes, tile)
-        return sum(s.bytes for s in slots)
 
     def cuts(self, stage: Stage, tile: tuple[int, ...]) -> bool:
         """Whether tiles cut across the blocks that ``axis // c`` and ``axis % c`` count."""
@@ -126,7 +121,7 @@ def _greedy(fit: _Fit, target: Target) -> tuple[int, ...]:
         def used(extent: int, axis: int = axis) -> int:
             trial = (*tile[:axis], extent, *tile[axis + 1 :])
             again = revisited_bytes(fit.kernel, fit.body, trial) if revisits else 0
-            return again + fit.scratch(trial)
+            return again + fit.lives.bytes(trial)
 
         widest = _widest(most, target.scratch, used)
         tile[axis] = round_tile(widest, fit.kernel.outer[axis])
@@ -149,7 +144,7 @@ def _searched(fit: _Fit, model: Model) -> tuple[int, ...]:
         tile = tuple(-n for n in reversed(negative))
         if best is not None and cost >= best[0]:
             break
-        scratch = fit.scratch(tile)
+        scratch = fit.lives.bytes(tile)
         if scratch > target.l2 // 2:
             continue
         if scratch <= target.l2 // NEAR_SHARE:

@@ -20,6 +20,7 @@ from pullback.ir.dtype import (
     uint32,
 )
 from pullback.ir.expr import Dim
+from pullback.tensor import random
 from pullback.tensor.autograd import grad, value_and_grad
 from pullback.tensor.compute import axis, compute
 from pullback.tensor.control import cond, loop, scan, while_loop
@@ -288,6 +289,7 @@ __all__ = [
     "positive",
     "pow",
     "prod",
+    "random",
     "reciprocal",
     "relu",
     "remainder",

@@ -1,0 +1,275 @@
+"""Random tensors: a counter-based generator, so that a value depends on its place alone.
+
+``words = threefry(key = seed, counter = (index, draw))``. The draw number is state: values follow
+in program order, inside a jitted loop too. With `key=` nothing but the key decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import DTypeError, Origin, ShapeError
+from pullback.ir import dtype as D
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType, int64, uint32
+from pullback.ir.expr import Add, Axis, Cast, Expr, Extent, FloorDiv, Mul, upper
+from pullback.ir.graph import Definition, Value, read
+from pullback.tensor import elementwise as W
+from pullback.tensor import indexing as X
+from pullback.tensor import views as V
+from pullback.tensor.dialect import spelled
+from pullback.tensor.elementwise import Shape, axes_of, make
+from pullback.tensor.tensor import State, Tensor, check_device, operand, shape_of, value_of
+from pullback.tensor.threefry import swap_or_not, threefry, word
+from pullback.tensor.trace import Handle, array_of, bind, current, realize
+
+Words = tuple[Expr, Expr]
+ROUNDS = 32  # of the shuffle: each pair of places meets about 32 coins
+WORD = 1 << 32
+
+
+def _seeded(seed: int, *more: int) -> Any:
+    return np.array([seed % WORD, seed // WORD % WORD, *more], np.uint32)
+
+
+_generator = State(bind(_seeded(0, 1), "generator", copy=True))
+
+
+def manual_seed(seed: int) -> None:
+    """Start the sequence of draws anew from `seed`."""
+    _generator.assign(bind(_seeded(seed, 1), "generator", copy=True))
+
+
+def key(seed: int) -> Tensor:
+    """An explicit key: equal keys give equal values."""
+    return Tensor(bind(_seeded(seed), "key", copy=True))
+
+
+def split(key: Tensor, num: int = 2) -> list[Tensor]:
+    """Independent keys derived from one."""
+    return [fold_in(key, n) for n in range(num)]
+
+
+def fold_in(key: Tensor, number: int) -> Tensor:
+    """A key derived from a key and a number."""
+    value = _check_key(key)
+    a, b = threefry(_key_words(value), (word(number), word(number // WORD + 1)))
+    body = E.If(E.Equal(Axis(0, 2), E.index(0)), a, b)
+    return Tensor(make("key", (2,), body, stop=True))
+
+
+def _check_key(given: Handle) -> Value:
+    value = given.value
+    if value.shape != (2,) or value.dtype != uint32:
+        raise DTypeError(
+            f"a key is uint32 of shape (2,), not {value.dtype}{value.shape}",
+            origin=Origin.of_caller(),
+            help="make one with pb.random.key(seed)",
+        )
+    return value
+
+
+def _key_words(value: Value) -> Words:
+    return read(value, 0), read(value, 1)
+
+
+class Source:
+    """Where one draw gets its words from: a key, and the number of the draw."""
+
+    def __init__(self, given: Handle | None) -> None:
+        if given is not None:
+            self.value = _check_key(given)
+            self.draw: Expr = word(0)
+            return
+        self.value = _next_draw()
+        self.draw = read(self.value, 2)
+
+    def words(self, shape: Shape) -> Words:
+        """Two random words for each element of `shape`."""
+        if math.prod(upper(e) for e in shape) >= WORD:
+            raise ShapeError("a draw of 2^32 elements or more", origin=Origin.of_caller())
+        place = V.linear(list(zip(axes_of(shape), shape, strict=True)))
+        return threefry(_key_words(self.value), (Cast(place, uint32), self.draw))
+
+
+def _next_draw() -> Value:
+    """The generator's state for this draw; the next one counts one more."""
+    before = _generator.value
+    if current() is None:
+        realize([_generator])
+        before = _generator.value
+        after = np.array(array_of(_generator))
+        after[2] += 1
+        _generator.assign(bind(after, "generator", copy=True))
+        return before
+    n = Axis(0, 3)
+    one = Cast(E.Equal(n, E.index(2)), uint32)
+    counted = make("generator", (3,), Add(read(before, n), one), stop=True)
+    _generator.assign(counted)
+    return before
+
+
+def _draw(
+    name: str, shape: Any, given: Handle | None, body: Callable[[Expr, Expr], Expr]
+) -> Definition:
+    extents = shape_of(shape)
+    return make(name, extents, body(*Source(given).words(extents)), stop=True)
+
+
+def _unit(a: Expr, b: Expr, kind: DType) -> Expr:
+    """Words as a float in [0, 1): 24 random bits in float32, 53 in float64."""
+    if kind == D.float64:
+        high = Mul(Cast(FloorDiv(a, word(1 << 5)), kind), E.const(2.0**26, kind))
+        low = Cast(FloorDiv(b, word(1 << 6)), kind)
+        return Mul(Add(high, low), E.const(2.0**-53, kind))
+    return Mul(Cast(FloorDiv(a, word(1 << 8)), D.float32), E.const(2.0**-24, D.float32))
+
+
+def _float(spec: Any) -> DType:
+    kind = D.dtype(spec)
+    if not kind.is_float:
+        raise DTypeError(f"random floats of {kind}", origin=Origin.of_caller())
+    return kind
+
+
+@spelled
+def uniform(
+    shape: Any = (),
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """Evenly spread over ``low <= x < high``."""
+    check_device(device)
+    kind = _float(dtype)
+
+    def body(a: Expr, b: Expr) -> Expr:
+        unit = _unit(a, b, kind)
+        scaled = Mul(unit, E.const(high - low, unit.dtype))
+        return W.cast(Add(scaled, E.const(low, unit.dtype)), kind)
+
+    return Tensor(_draw("uniform", shape, key, body))
+
+
+@spelled
+def normal(
+    shape: Any = (),
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """Normally distributed: ``sqrt(-2 log u) sin(2 pi v)`` (Box and Muller)."""
+    check_device(device)
+    kind = _float(dtype)
+    work = D.float64 if kind == D.float64 else D.float32
+
+    def body(a: Expr, b: Expr) -> Expr:
+        top = Add(Cast(FloorDiv(a, word(1 << 8)), work), E.const(1.0, work))
+        if work == D.float64:
+            top = Add(Cast(a, work), E.const(1.0, work))
+        u = Mul(top, E.const(2.0**-32 if work == D.float64 else 2.0**-24, work))
+        turn = Mul(Cast(FloorDiv(b, word(1 << 8)), work), E.const(math.pi * 2.0**-23, work))
+        radius = E.Sqrt(Mul(E.Log(u), E.const(-2.0, work)))
+        unit = Mul(radius, E.Sin(turn))
+        return W.cast(Add(Mul(unit, E.const(std, work)), E.const(mean, work)), kind)
+
+    return Tensor(_draw("normal", shape, key, body))
+
+
+@spelled
+def bernoulli(
+    p: Any = 0.5,
+    shape: Any = None,
+    *,
+    dtype: Any = "bool",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """True with probability `p` (a number, or a tensor that broadcasts to `shape`)."""
+    check_device(device)
+    if isinstance(p, tuple | list):
+        p, shape = (0.5 if shape is None else shape), p
+    chance = operand(p)
+    extents = shape_of(W.operand_shape(chance) if shape is None else shape)
+    axes = axes_of(extents)
+
+    def body(a: Expr, b: Expr) -> Expr:
+        limit = W.lifted(chance, D.float32, extents, axes)
+        return W.cast(E.Less(_unit(a, b, D.float32), limit), D.dtype(dtype))
+
+    if W.broadcast_shapes([W.operand_shape(chance), extents]) != extents:
+        raise ShapeError(
+            f"p of shape {W.operand_shape(chance)} does not broadcast to {extents}",
+            origin=Origin.of_caller(),
+        )
+    return Tensor(_draw("bernoulli", extents, key, body))
+
+
+@spelled
+def integers(
+    low: int,
+    high: int | None = None,
+    shape: Any = (),
+    *,
+    dtype: Any = "int64",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """Whole numbers, ``low <= x < high``; one bound is the upper one."""
+    check_device(device)
+    low, high = (0, low) if high is None else (low, high)
+    kind = D.dtype(dtype)
+    if not kind.is_integer or high <= low:
+        raise DTypeError(f"integers from {low} to {high} of {kind}", origin=Origin.of_caller())
+    if low < kind.range()[0] or high - 1 > kind.range()[1]:
+        raise DTypeError(f"{low}..{high - 1} does not fit {kind}", origin=Origin.of_caller())
+
+    def body(a: Expr, b: Expr) -> Expr:
+        wide = Mul(Cast(a, int64), E.index(1 << 31))
+        bits = Add(wide, Cast(FloorDiv(b, word(2)), int64))
+        return W.cast(Add(E.Mod(bits, E.index(high - low)), E.index(low)), kind)
+
+    return Tensor(_draw("integers", shape, key, body))
+
+
+def permutation(x: Any, *, key: Tensor | None = None, device: Any = None) -> Tensor:
+    """The numbers below `x` in random order, or the rows of a tensor `x`; linear in memory.
+
+    Element n is computed on its own: each round swaps it with a partner, or does not.
+    """
+    check_device(device)
+    if isinstance(x, Handle):
+        source = value_of(x)
+        if not source.shape:
+            raise ShapeError("permutation of a tensor without axes", origin=Origin.of_caller())
+        order = _order(source.shape[0], key)
+        return Tensor(X.take(source, order, 0))
+    return Tensor(_order(int(x), key))
+
+
+def _order(size: Extent, given: Handle | None) -> Definition:
+    if not isinstance(size, int) or not 0 <= size < WORD // 2:
+        raise ShapeError(f"a permutation of {size} elements", origin=Origin.of_caller())
+    source = Source(given)
+    turns, salts = _rounds(source, max(1, size))
+    place: Expr = Cast(Axis(0, size), uint32)
+    for n in range(ROUNDS):
+        place = swap_or_not(place, size, read(turns, n), read(salts, n))
+    return make("permutation", (size,), Cast(place, int64), stop=True)
+
+
+def _rounds(source: Source, size: int) -> tuple[Definition, Definition]:
+    """For each round of the shuffle the sum of partners, and the salt of its coins."""
+    a, b = source.words((ROUNDS,))
+    turns = make("turns", (ROUNDS,), E.Mod(a, word(size)), stop=True)
+    return turns, make("salts", (ROUNDS,), b, stop=True)

@@ -20,7 +20,8 @@ from pullback.config import Options
 from pullback.errors import Origin, ShapeError
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Variable
-from pullback.pipeline import Executable, compile_program
+from pullback.pipeline import compile_program
+from pullback.runtime.executable import Executable
 from pullback.tensor.control import cond, loop, scan, while_loop
 from pullback.tensor.host import Feeder, Receiver
 from pullback.tensor.tensor import Tensor

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pullback.errors import UnsupportedError
 from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import (
-    Accumulate,
     Definition,
     Graph,
     Map,
@@ -23,6 +22,7 @@ from pullback.ir.graph import (
     topological,
 )
 from pullback.ir.program import Block, Branch, Compute, Feed, Item, Loop, Program, Receive
+from pullback.simplify.graph import with_roots
 
 
 @dataclass(eq=False, slots=True)
@@ -270,16 +270,4 @@ def reread(definition: Definition, memo: dict[Value, Value]) -> Definition:
         source = memo.get(take.source, take.source)
         return None if source is take.source else Take(source, take.indices)
 
-    form = definition.form
-    if isinstance(form, Accumulate):
-        at = tuple(replace_reads(i, change) for i in form.at)
-        form = Accumulate(form.combiner, form.domain, at)
-    return Definition(
-        definition.name,
-        definition.shape,
-        replace_reads(definition.body, change),
-        form,
-        definition.stop,
-        definition.keep,
-        definition.origin,
-    )
+    return with_roots(definition, [replace_reads(r, change) for r in definition.roots])

@@ -22,11 +22,14 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Extent, upper
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
 from pullback.ir.program import Compute, Program
-from pullback.pipeline import Executable, compile_program
-from pullback.simplify.graph import structure_key
+from pullback.pipeline import compile_program
+from pullback.runtime.executable import Executable
+from pullback.simplify.graph import rewire, structure_key
 from pullback.tensor.recording import Recording, above, redirect
 
 Array = np.ndarray[Any, Any]
+
+KEPT_PROGRAMS = 1024  # eager programs; the one not used for longest goes first
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -158,7 +161,9 @@ class Trace:
                 return value
             axes = tuple(Axis(n, e) for n, e in enumerate(value.shape))
             value = Definition(value.name, value.shape, read(value, *axes), origin=value.origin)
-        if any(self.owns(s) for s in value.sources):
+        # An adjoint stands on definitions that no handle ever held: look below those too.
+        below = above([value], self.recording.home)
+        if any(self.owns(s) for d in below for s in d.sources):
             self.recording.stamp(value)
         return value
 
@@ -387,21 +392,35 @@ def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
 
 def _run(graph: Graph) -> None:
     """Compute `graph` with the program of an equal graph, compiled at most once."""
-    inputs = graph.inputs
-    arrays = [_content(v) for v in inputs]
-    key = structure_key(graph)
-    program = _memory.programs.get(key)
-    if program is None:
-        outputs = tuple(v for v, _ in graph.assigns)
-        body = Program((Compute(graph),), (*inputs, *outputs))
-        program = compile_program(body, Options.from_environment())
-        _memory.programs[key] = program
-        _memory.compiled += 1
-    outputs = tuple(v for v, _ in graph.assigns)
+    arrays = [_content(v) for v in graph.inputs]
+    outputs = [v for v, _ in graph.assigns]
     results = [np.empty(tuple(map(upper, v.shape)), v.dtype.numpy) for v in outputs]
+    program = _program(graph)
     program.run(dict(zip(program.program.state, [*arrays, *results], strict=True)))
     for variable, array in zip(outputs, results, strict=True):
         store(variable, array)
+
+
+def _program(graph: Graph) -> Executable:
+    """The program of a graph of this structure. It refers to no variable of the user's."""
+    key = structure_key(graph)
+    program = _memory.programs.pop(key, None)
+    if program is None:
+        inputs: dict[Value, Value] = {v: _twin(v) for v in graph.inputs}
+        values = rewire([d for _, d in graph.assigns], inputs)
+        outputs = [_twin(v) for v, _ in graph.assigns]
+        body = Compute(Graph(tuple(zip(outputs, values, strict=True))))
+        state = [v for v in (*inputs.values(), *outputs) if isinstance(v, Variable)]
+        program = compile_program(Program((body,), tuple(state)), Options.from_environment())
+        _memory.compiled += 1
+        if len(_memory.programs) >= KEPT_PROGRAMS:
+            del _memory.programs[next(iter(_memory.programs))]
+    _memory.programs[key] = program
+    return program
+
+
+def _twin(variable: Variable) -> Variable:
+    return Variable(variable.name, variable.shape, variable.dtype, variable.origin)
 
 
 def _content(variable: Variable) -> Array:

@@ -20,6 +20,10 @@ from pullback.schedule.schedule import Product
 # enter and leave (probes/cpu/gemm.py, 4x16x8 and below).
 SMALLEST = 512
 
+# Sums in flight that hide the latency of a multiply-add and the loads of a step (12x32 and 8x48
+# reach 97 and 99 % of the peak, cpu-backend.md, "GEMM"; 8x32 and 4x64 measured the same here).
+FEWEST_SUMS = 14
+
 # Share of the FMA peak by vectors in a row of the register tile (cpu-backend.md, "GEMM").
 SHAPES = {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}
 
@@ -156,7 +160,7 @@ def register_tile(rows: int, columns: int, lanes: int) -> tuple[int, int]:
     for width, (limit, share) in sorted(SHAPES.items()):
         if width > vectors or (width == 8 and rows > 3):
             continue
-        height = balanced(rows, limit)
+        height = block_rows(rows, limit, width)
         full, rest = divmod(vectors, width)
         rest_share = share * 0.9 if rest * height >= 8 else share * rest * height / 10
         time = full * width / (share * min(1.0, height * width / 12))
@@ -164,6 +168,19 @@ def register_tile(rows: int, columns: int, lanes: int) -> tuple[int, int]:
         score = vectors / time - 0.01 * (rest > 0)
         best = max(best, (score, height, width))
     return best[1], best[2]
+
+
+def block_rows(rows: int, limit: int, width: int) -> int:
+    """Rows of a register tile: a divisor with enough sums in flight, else balanced blocks.
+
+    Example: ``rows=64, limit=14, width=2 -> 8``, which needs no second kernel for a remainder
+    """
+    for height in range(min(limit, rows), 0, -1):
+        if height * width < FEWEST_SUMS:
+            break
+        if rows % height == 0:
+            return height
+    return balanced(rows, limit)
 
 
 def balanced(extent: int, limit: int) -> int:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pullback.backends.llvm.jit import CompileStats, ObjectStore, Symbols, compile_text
-from pullback.runtime.native import TEXT, PoolByte
+from pullback.runtime.native import PoolByte
+from pullback.runtime.native_run import TEXT
 from pullback.runtime.system import (
     Array,
     address,

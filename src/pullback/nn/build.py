@@ -1,22 +1,16 @@
-"""How layers build definitions: one call makes a definition, registers it and wraps it.
-
-Scalar composites (sigmoid, erf, ...) are functions on expressions, written in primitives.
-"""
+"""How layers build definitions: one call makes a definition, registers it and wraps it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from pullback.errors import DTypeError, Origin, ShapeError
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bool_, int64, promote
+from pullback.ir.dtype import DType, int64, promote
 from pullback.ir.expr import Expr, Extent
 from pullback.ir.graph import SUM, Combiner, Keep, Value, define, read
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import wrap
-
-Index = Sequence[Expr]
 
 
 def make(
@@ -96,41 +90,9 @@ def count(extents: Iterable[Extent], kind: DType) -> Expr:
     return E.Cast(total, kind)
 
 
-def number(value: float, like: Expr) -> Expr:
-    """A literal of the type of `like`."""
-    return E.const(value, like.dtype)
-
-
-def sigmoid(x: Expr) -> Expr:
-    """``1 / (1 + e^-x)``, with no overflow for large ``-x``."""
-    one = number(1, x)
-    return E.Div(one, E.Add(one, E.Exp(E.negate(x))))
-
-
-def softplus_of_negative(x: Expr) -> Expr:
-    """``ln(1 + e^-|x|)``"""
-    low = E.If(E.Less(x, number(0, x)), x, E.negate(x))
-    return E.Log(E.Add(number(1, x), E.Exp(low)))
-
-
 def total(values: Tensor, kind: DType | None = None) -> Tensor:
     """``s = sum[i..] values[i..]``"""
     source = values.value
     if source.shape == ():
         return values
     return make("total", (), lambda *i: at(source, *i, to=kind), over=source.shape)
-
-
-def true(condition: Expr | None, other: Expr) -> Expr:
-    """``condition and other``, where there may be no condition."""
-    return other if condition is None else E.And(condition, other)
-
-
-def needs_bool(mask: Tensor) -> bool:
-    """Whether a mask holds truth values."""
-    return mask.dtype == bool_
-
-
-def inverse_root(dim: Extent) -> float:
-    """``1 / sqrt(dim)`` of a literal extent."""
-    return 1.0 / math.sqrt(E.upper(dim))

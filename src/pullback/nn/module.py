@@ -125,9 +125,7 @@ class Module:
         """Every parameter once."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
-    def named_buffers(
-        self, prefix: str = "", recurse: bool = True
-    ) -> Iterator[tuple[str, Buffer]]:
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Buffer]]:
         """Every buffer once, under its first name."""
         return _once(self._owned("_buffers", prefix, recurse))
 
@@ -204,6 +202,26 @@ class Module:
             fn(module)
         return self
 
+    def copy(self) -> Self:
+        """A tree of the same modules with cells of its own, equal in value."""
+        twins: dict[int, Any] = {}
+        for module in reversed(list(self.modules())):
+            twin = object.__new__(type(module))
+            twin.__dict__.update(module.__dict__)
+            below = {n: twins[id(m)] for n, m in module._modules.items()}
+            object.__setattr__(twin, "_modules", below)
+            for home in ("_parameters", "_buffers"):
+                cells = {n: _twin(c, twins) for n, c in getattr(module, home).items()}
+                object.__setattr__(twin, home, cells)
+            twins[id(module)] = twin
+        found: Self = twins[id(self)]
+        return found
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
     def extra_repr(self) -> str:
         """What stands between the brackets in `repr`."""
         return ""
@@ -231,3 +249,12 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         if id(cell) not in seen:
             seen.add(id(cell))
             yield name, cell
+
+
+def _twin(cell: Any, twins: dict[int, Any]) -> Any:
+    """A new cell with the contents of `cell`; the same one for a shared cell."""
+    if cell is None:
+        return None
+    if id(cell) not in twins:
+        twins[id(cell)] = cell.copy()
+    return twins[id(cell)]

@@ -1,0 +1,303 @@
+"""Scaled dot-product attention on packed projections: heads by index arithmetic, no transposes.
+
+    s[b, h, i, j] = sum[e] q[b, i, h E + e] * k[b, j, h E + e]
+    p = exp(s / sqrt(E) - max[j] s),  y[b, i, h E + e] = sum[j] p * v[b, j, h E + e] / sum[j] p
+
+Scores and probabilities are marked never to reach memory. A row with every column masked is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pullback.errors import DTypeError, Origin, ShapeError
+from pullback.ir import dtype as D
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Add, Div, Equal, Expr, Extent, If, Less, Mul, Take
+from pullback.ir.graph import MAX, Keep, Value
+from pullback.nn.activation import check_probability, kept_mask
+from pullback.nn.build import at, cast, common, make
+from pullback.tensor.elementwise import show
+from pullback.tensor.tensor import Tensor
+
+Index = Sequence[Expr]
+NEVER = Keep.NEVER
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Packed:
+    """Heads in one axis of a tensor: head `h`, feature `e` at column ``start + h * size + e``."""
+
+    value: Value
+    start: int
+    heads: int
+    size: int
+    kind: DType
+
+    @property
+    def lead(self) -> tuple[Extent, ...]:
+        """Batch extents."""
+        return self.value.shape[:-2]
+
+    @property
+    def length(self) -> Extent:
+        """How many positions."""
+        return self.value.shape[-2]
+
+    def read(self, batch: Index, head: Expr, place: Expr, feature: Expr) -> Expr:
+        """One feature of one head at one position."""
+        column = Add(Mul(head, E.index(self.size)), feature)
+        if self.start:
+            column = Add(column, E.index(self.start))
+        return at(self.value, *batch, place, column, to=self.kind)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Mask:
+    """What a query may look at. `allowed` is bool, `added` is float; both broadcast to
+    (batch.., heads, queries, keys). `padding` is bool over (batch.., keys), true where ignored.
+    """
+
+    causal: bool = False
+    allowed: Value | None = None
+    added: Value | None = None
+    padding: Value | None = None
+
+    @property
+    def may_empty(self) -> bool:
+        """Whether a row may have no column left."""
+        return any(v is not None for v in (self.allowed, self.added, self.padding))
+
+    def condition(self, index: Index) -> Expr | None:
+        """Whether column j counts for row i; None: always."""
+        found: Expr | None = None
+        *batch, _, i, j = index
+        if self.causal:
+            found = E.logical_not(Less(i, j))
+        if self.padding is not None:
+            found = _both(found, E.logical_not(at(self.padding, *batch, j)))
+        if self.allowed is not None:
+            found = _both(found, _stretched(self.allowed, index))
+        return found
+
+
+def _both(a: Expr | None, b: Expr) -> Expr:
+    return b if a is None else E.And(a, b)
+
+
+def _stretched(value: Value, index: Index) -> Take:
+    """`value` broadcast, aligned at the end, read at `index`."""
+    tail = list(index)[len(index) - len(value.shape) :]
+    places = [E.index(0) if e == 1 else i for e, i in zip(value.shape, tail, strict=True)]
+    return Take(value, tuple(places))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Attended:
+    """What attention computes: heads side by side, and the weights, which are lazy."""
+
+    output: Tensor
+    weights: Tensor
+
+
+def attend(
+    query: Packed, key: Packed, value: Packed, mask: Mask, scale: float, dropout: float = 0.0
+) -> Attended:
+    """Attention of every head over packed projections. Output (batch.., queries, heads * size)."""
+    check_probability(dropout)
+    table = _Table(query, key, mask, scale)
+    scores = table.scores()
+    top = table.top(scores)
+    exps = table.exps(scores, top)
+    norm = make("norm", table.rows, lambda *i: at(exps, *i), over=(key.length,)).value
+    kept = _dropped(exps, dropout)
+    mixed = _mixed(table, kept, value, norm)
+    output = _side_by_side(table, mixed, value)
+    weights = make(
+        "attention_weights",
+        table.shape,
+        lambda *i: _safe_ratio(mask, at(kept, *i), at(norm, *i[:-1])),
+    )
+    return Attended(output, weights)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Table:
+    """The table of queries by keys, for every batch and head."""
+
+    query: Packed
+    key: Packed
+    mask: Mask
+    scale: float
+
+    @property
+    def rows(self) -> tuple[Extent, ...]:
+        return (*self.query.lead, self.query.heads, self.query.length)
+
+    @property
+    def shape(self) -> tuple[Extent, ...]:
+        return (*self.rows, self.key.length)
+
+    def scores(self) -> Value:
+        """``s[b, h, i, j] = sum[e] q[b, i, h, e] k[b, j, h, e]``, scaled, with the mask added."""
+        kind = self.query.kind
+
+        def product(*i: Expr) -> Expr:
+            *batch, h, row, column, e = i
+            return Mul(self.query.read(batch, h, row, e), self.key.read(batch, h, column, e))
+
+        dots = make("dots", self.shape, product, over=(self.query.size,), keep=NEVER).value
+        factor = E.const(self.scale, kind)
+        added = self.mask.added
+
+        def scaled(*i: Expr) -> Expr:
+            found: Expr = Mul(at(dots, *i), factor)
+            if added is not None:
+                found = Add(found, cast(_stretched(added, i), kind))
+            condition = self.mask.condition(i)
+            return found if condition is None else If(condition, found, E.lowest(kind))
+
+        return make("scores", self.shape, scaled, keep=NEVER).value
+
+    def top(self, scores: Value) -> Value:
+        """The largest score of a row; 0 where there is none."""
+        top = make(
+            "top",
+            self.rows,
+            lambda *i: at(scores, *i),
+            over=(self.key.length,),
+            combiner=MAX,
+            stop=True,
+        ).value
+        if not self.mask.may_empty:
+            return top
+        lowest = E.lowest(self.query.kind)
+        zero = E.const(0, self.query.kind)
+
+        def finite(*i: Expr) -> Expr:
+            return If(Equal(at(top, *i), lowest), zero, at(top, *i))
+
+        return make("top", self.rows, finite, stop=True).value
+
+    def exps(self, scores: Value, top: Value) -> Value:
+        """``exp(s - top)``, 0 where masked."""
+        zero = E.const(0, self.query.kind)
+
+        def body(*i: Expr) -> Expr:
+            found = E.Exp(E.subtract(at(scores, *i), at(top, *i[:-1])))
+            condition = self.mask.condition(i)
+            return found if condition is None else If(condition, found, zero)
+
+        return make("exps", self.shape, body, keep=NEVER).value
+
+
+def _safe_ratio(mask: Mask, value: Expr, norm: Expr) -> Expr:
+    """``value / norm``, 0 where the whole row is masked."""
+    if not mask.may_empty:
+        return Div(value, norm)
+    zero = E.const(0, norm.dtype)
+    return If(Equal(norm, zero), zero, Div(value, norm))
+
+
+def _dropped(exps: Value, p: float) -> Value:
+    """Probabilities with some of them dropped; the mask is drawn again wherever it is needed."""
+    if p == 0.0:
+        return exps
+    mask = kept_mask(exps.shape, p).value
+    factor = E.const(1.0 / (1.0 - p) if p < 1.0 else 0.0, exps.dtype)
+    zero = E.const(0, exps.dtype)
+
+    def body(*i: Expr) -> Expr:
+        return If(at(mask, *i), Mul(at(exps, *i), factor), zero)
+
+    return make("dropped", exps.shape, body, keep=NEVER).value
+
+
+def _mixed(table: _Table, exps: Value, value: Packed, norm: Value) -> Value:
+    """``y[b, h, i, e] = sum[j] p[b, h, i, j] v[b, j, h, e] / norm[b, h, i]``"""
+    shape = (*table.rows, value.size)
+
+    def product(*i: Expr) -> Expr:
+        *batch, h, row, e, column = i
+        return Mul(at(exps, *batch, h, row, column), value.read(batch, h, column, e))
+
+    sums = make("mixed", shape, product, over=(table.key.length,)).value
+    return make(
+        "attended",
+        shape,
+        lambda *i: _safe_ratio(table.mask, at(sums, *i), at(norm, *i[:-1])),
+    ).value
+
+
+def _side_by_side(table: _Table, mixed: Value, value: Packed) -> Tensor:
+    """``out[b, i, h E + e] = y[b, h, i, e]``, a view."""
+    lead = table.query.lead
+    shape = (*lead, table.query.length, value.heads * value.size)
+    size = E.index(value.size)
+
+    def body(*i: Expr) -> Expr:
+        *batch, row, column = i
+        return at(mixed, *batch, E.FloorDiv(column, size), row, E.Mod(column, size))
+
+    return make("heads", shape, body)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """``softmax(q k^T / sqrt(E) + mask) v`` over (.., positions, E); the last but two axes are
+    batch. Raises: ShapeError, DTypeError.
+    """
+    q, k, v = query.value, key.value, value.value
+    kind = common(query, key, value)
+    if min(len(q.shape), len(k.shape), len(v.shape)) < 2 or q.shape[-1] != k.shape[-1]:
+        raise ShapeError(
+            f"attention of {show(q.shape)}, {show(k.shape)} and {show(v.shape)}",
+            origin=Origin.of_caller(),
+            help="(.., queries, E), (.., keys, E) and (.., keys, F)",
+        )
+    size, width = E.upper(q.shape[-1]), E.upper(v.shape[-1])
+    used = 1.0 / math.sqrt(size) if scale is None else scale
+    mask = with_mask(Mask(causal=is_causal), attn_mask)
+    parts = (Packed(q, 0, 1, size, kind), Packed(k, 0, 1, size, kind))
+    found = attend(*parts, Packed(v, 0, 1, width, kind), _headless(mask), used, dropout_p)
+    return found.output
+
+
+def _headless(mask: Mask) -> Mask:
+    """A mask over (.., queries, keys) for a table with one head: its batch axes move up one."""
+    return Mask(mask.causal, _with_head(mask.allowed), _with_head(mask.added), mask.padding)
+
+
+def _with_head(value: Value | None) -> Value | None:
+    """``m[b, 0, i, j] = m[b, i, j]``"""
+    if value is None or len(value.shape) <= 2:
+        return value
+    source = value
+    shape = (*value.shape[:-2], 1, *value.shape[-2:])
+    return make("mask", shape, lambda *i: at(source, *i[:-3], *i[-2:])).value
+
+
+def with_mask(mask: Mask, given: Tensor | None) -> Mask:
+    """`mask` and torch's ``attn_mask`` for `scaled_dot_product_attention`: true may be looked at.
+
+    Raises: DTypeError where it is neither bool nor float.
+    """
+    if given is None:
+        return mask
+    if given.dtype == D.bool_:
+        return Mask(mask.causal, given.value, mask.added, mask.padding)
+    if not given.dtype.is_float:
+        raise DTypeError(
+            f"an attention mask is bool or float, not {given.dtype}", origin=Origin.of_caller()
+        )
+    return Mask(mask.causal, mask.allowed, given.value, mask.padding)

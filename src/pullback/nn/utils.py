@@ -1,0 +1,94 @@
+"""Clipping of gradients, under torch's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.dtype import DType, float32
+from pullback.ir.expr import Add, Div, Expr, If, Less, Mul
+from pullback.ir.graph import MAX, SUM, Value
+from pullback.nn.build import at, make
+from pullback.nn.parameter import Parameter
+from pullback.tensor.tensor import Tensor
+
+TINY = 1e-6  # torch's: keeps a zero norm from dividing
+
+
+def clip_grad_norm_(
+    parameters: Iterable[Parameter] | Parameter, max_norm: float, norm_type: float = 2.0
+) -> Tensor:
+    """``g = g * min(1, max_norm / (norm + 1e-6))``, norm over all gradients; returns the norm.
+
+    `norm_type` is 2, 1 or infinity; another finite one works through powers.
+    """
+    owners = _with_grad(parameters)
+    grads = [p.grad.value for p in owners if p.grad is not None]
+    norm = _norm(grads, norm_type)
+    found = norm.value
+    one = E.const(1, norm.dtype)
+
+    def share() -> Expr:
+        ratio = Div(E.const(max_norm, norm.dtype), Add(at(found), E.const(TINY, norm.dtype)))
+        return E.minimum(ratio, one)
+
+    scale = make("clip", (), share).value
+    for parameter, grad in zip(owners, grads, strict=True):
+        parameter.grad = make("clipped", grad.shape, _scaled(grad, scale))
+    return norm
+
+
+def _scaled(grad: Value, scale: Value) -> Callable[..., Expr]:
+    return lambda *i: Mul(at(grad, *i), at(scale, to=grad.dtype))
+
+
+def _norm(grads: list[Value], order: float) -> Tensor:
+    """The norm of all gradients together, from one sum for each."""
+    kind = grads[0].dtype if grads else float32
+    infinite = order == float("inf")
+
+    def term(x: Expr) -> Expr:
+        if order == 2.0:
+            return F.square(x)
+        return F.absolute(x) if order == 1.0 or infinite else F.constant_power(F.absolute(x), order)
+
+    by = MAX if infinite else SUM
+    parts = [
+        make("part_norm", (), _terms(term, g, kind), over=g.shape, combiner=by).value for g in grads
+    ]
+
+    def whole() -> Expr:
+        found: Expr = E.const(0, kind)
+        for part in parts:
+            found = E.maximum(found, at(part)) if infinite else Add(found, at(part))
+        if order == 2.0:
+            return E.Sqrt(found)
+        return found if order == 1.0 or infinite else F.constant_power(found, 1.0 / order)
+
+    return make("grad_norm", (), whole)
+
+
+def _terms(term: F.Scalar, grad: Value, kind: DType) -> Callable[..., Expr]:
+    return lambda *i: term(at(grad, *i, to=kind))
+
+
+def clip_grad_value_(parameters: Iterable[Parameter] | Parameter, clip_value: float) -> None:
+    """``g = min(max(g, -clip), clip)``"""
+    for parameter in _with_grad(parameters):
+        if parameter.grad is None:
+            continue
+        grad = parameter.grad.value
+        high = E.const(clip_value, grad.dtype)
+        low = E.const(-clip_value, grad.dtype)
+
+        def body(*i: Expr, grad: Value = grad, low: Expr = low, high: Expr = high) -> Expr:
+            x = at(grad, *i)
+            return If(Less(x, low), low, If(Less(high, x), high, x))
+
+        parameter.grad = make("clipped", grad.shape, body)
+
+
+def _with_grad(parameters: Iterable[Parameter] | Parameter) -> list[Parameter]:
+    listed = [parameters] if isinstance(parameters, Parameter) else list(parameters)
+    return [p for p in listed if p.grad is not None]

@@ -1,0 +1,209 @@
+"""What every optimiser shares: groups of parameters, state as cells, learning rate as state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import Origin, ShapeError, StateError
+from pullback.ir import dtype as D
+from pullback.ir.dtype import DType
+from pullback.ir.graph import Value
+from pullback.nn.parameter import Buffer, Parameter, put
+from pullback.optim.schedules import Schedule
+from pullback.tensor import elementwise
+from pullback.tensor.tensor import State, Tensor
+from pullback.tensor.trace import bind, current, realize
+
+Params = Iterable[Parameter] | Iterable[Mapping[str, Any]]
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Parameters that share settings. `lr` is state: changing it needs no new trace."""
+
+    params: list[Parameter]
+    lr: Buffer
+    settings: Mapping[str, Any]
+    state: list[dict[str, Buffer]] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "params":
+            return self.params
+        return self.lr.item() if name == "lr" else self.settings[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name != "lr":
+            raise StateError(
+                f"`{name}` is fixed when an optimiser is made; only lr is state",
+                origin=Origin.of_caller(),
+            )
+        set_scalar(self.lr, value)
+
+
+def scalar_cell(value: float, kind: DType) -> Buffer:
+    """A cell with one number."""
+    return Buffer(Tensor(bind(np.asarray(value, kind.numpy), "scalar")))
+
+
+def set_scalar(cell: State, value: Any) -> None:
+    """``cell = value``, a Python number or a tensor without axes."""
+    if isinstance(value, Tensor):
+        cell.assign(value.astype(cell.dtype))
+    else:
+        cell.assign(bind(np.asarray(value, cell.dtype.numpy), "scalar"))
+
+
+class Optimizer:
+    """Groups of parameters and how one step changes them. Subclasses define `update`.
+
+    `schedule` multiplies the learning rate by a factor of the step number. `steps` counts steps.
+    """
+
+    slots: tuple[str, ...] = ()
+    counts = False
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float,
+        settings: Mapping[str, Any],
+        schedule: Schedule | None = None,
+    ) -> None:
+        self.schedule = schedule
+        self.steps = scalar_cell(0, D.int64)
+        self.param_groups = [_group(g, lr, settings) for g in _as_groups(params)]
+        _check_unique(self.param_groups)
+        for group in self.param_groups:
+            group.state = [self._fresh(p, group) for p in group.params]
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group, before the schedule's factor."""
+        return float(self.param_groups[0].lr.item())
+
+    @lr.setter
+    def lr(self, value: Any) -> None:
+        for group in self.param_groups:
+            set_scalar(group.lr, value)
+
+    def state_names(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """Which tensors of a parameter's shape a group with these settings keeps."""
+        return self.slots
+
+    def _fresh(self, parameter: Parameter, group: Group) -> dict[str, Buffer]:
+        """State of one parameter, zeros."""
+        shape, kind = parameter.shape, parameter.dtype
+        return {
+            name: Buffer(Tensor(elementwise.full(shape, 0, kind)))
+            for name in self.state_names(group.settings)
+        }
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        for group in self.param_groups:
+            for parameter in group.params:
+                parameter.grad = None
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            rates = self.rates(group)
+            for parameter, state in zip(group.params, group.state, strict=True):
+                if parameter.grad is not None:
+                    self.update(parameter, parameter.grad.value, state, group, rates)
+        if self.counts or self.schedule is not None:
+            self.steps.assign(self.steps + 1)
+        if current() is None:
+            realize(list(self._cells().values()))
+
+    def rates(self, group: Group) -> Value:
+        """The numbers that a step needs besides gradients and state, computed once."""
+        raise NotImplementedError
+
+    def update(
+        self,
+        parameter: Parameter,
+        grad: Value,
+        state: dict[str, Buffer],
+        group: Group,
+        rates: Value,
+    ) -> None:
+        """Assign the parameter and its state."""
+        raise NotImplementedError
+
+    def _cells(self) -> dict[str, State]:
+        """Everything that a step changes, parameters included."""
+        cells = self._state_cells()
+        listed = (p for g in self.param_groups for p in g.params)
+        cells.update({f"param.{n}": p for n, p in enumerate(listed)})
+        return cells
+
+    def _state_cells(self) -> dict[str, State]:
+        cells: dict[str, State] = {"step": self.steps}
+        number = 0
+        for place, group in enumerate(self.param_groups):
+            cells[f"lr.{place}"] = group.lr
+            for state in group.state:
+                cells.update({f"state.{number}.{name}": c for name, c in state.items()})
+                number += 1
+        return cells
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The step count, learning rates and state of now, by name: ``state.<n>.exp_avg``."""
+        return {name: Tensor(cell.value) for name, cell in self._state_cells().items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Copy what `state_dict` gave. Raises: StateError where names differ; ShapeError."""
+        cells = self._state_cells()
+        if set(cells) != set(state_dict):
+            missing = [n for n in cells if n not in state_dict]
+            unexpected = [n for n in state_dict if n not in cells]
+            raise StateError(
+                f"the state does not fit this optimiser: missing {missing}, "
+                f"unexpected {unexpected}",
+                origin=Origin.of_caller(),
+            )
+        for name, cell in cells.items():
+            put(cell, state_dict[name], name)
+
+    def __repr__(self) -> str:
+        settings = self.param_groups[0].settings
+        shown = ", ".join(f"{k}={v}" for k, v in settings.items())
+        return f"{type(self).__name__}(lr={self.lr:g}, {shown})"
+
+
+def _as_groups(params: Params) -> Iterator[Mapping[str, Any]]:
+    listed = list(params)
+    if not listed:
+        raise ShapeError("an optimiser got no parameters", origin=Origin.of_caller())
+    if isinstance(listed[0], Mapping):
+        yield from (g for g in listed if isinstance(g, Mapping))
+        return
+    yield {"params": listed}
+
+
+def _group(given: Mapping[str, Any], lr: float, defaults: Mapping[str, Any]) -> Group:
+    """A group with the defaults filled in. Raises: StateError for an unknown setting."""
+    unknown = [n for n in given if n not in (*defaults, "params", "lr")]
+    if unknown:
+        raise StateError(f"unknown settings {unknown}", origin=Origin.of_caller())
+    settings = {name: given.get(name, value) for name, value in defaults.items()}
+    owned = given["params"]
+    listed = [owned] if isinstance(owned, Parameter) else list(owned)
+    for parameter in listed:
+        if not isinstance(parameter, State):
+            raise StateError(
+                f"an optimiser takes parameters, not {type(parameter).__name__}",
+                origin=Origin.of_caller(),
+            )
+    return Group(listed, scalar_cell(given.get("lr", lr), D.float64), settings)
+
+
+def _check_unique(groups: list[Group]) -> None:
+    found = [id(p) for g in groups for p in g.params]
+    if len(set(found)) != len(found):
+        raise StateError("a parameter is in two groups, or twice in one", origin=Origin.of_caller())

@@ -1,0 +1,123 @@
+"""Learning-rate schedules as data, evaluated inside the compiled step from the step counter.
+
+warmup(40) + linear(1.0, 0.0, 660)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pullback.errors import Origin, ShapeError
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.dtype import float64
+from pullback.ir.expr import Add, Expr, If, Less, Mul
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A factor going from `start` to `end` within `steps` steps, `end` itself excluded.
+
+    With ``f = step / steps``: linear is ``start + (end - start) f``, cosine is
+    ``end + (start - end) (1 + cos(pi f)) / 2``.
+    """
+
+    steps: int
+    start: float
+    end: float
+    curve: str = "linear"
+
+    def at(self, step: float) -> float:
+        """The factor `step` steps after the piece began."""
+        f = step / self.steps
+        if self.curve == "cosine":
+            return self.end + (self.start - self.end) * (1.0 + math.cos(math.pi * f)) / 2.0
+        return self.start + (self.end - self.start) * f
+
+    def expression(self, step: Expr) -> Expr:
+        """The same as a scalar expression; `step` is a float64."""
+        f = Mul(step, E.const(1.0 / self.steps, float64))
+        if self.curve == "cosine":
+            wave = F.cos(Mul(f, E.const(math.pi, float64)))
+            half = E.const((self.start - self.end) / 2.0, float64)
+            return Add(E.const(self.end, float64), Mul(half, Add(E.const(1, float64), wave)))
+        rise = E.const(self.end - self.start, float64)
+        return Add(E.const(self.start, float64), Mul(rise, f))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Pieces one after the other; the last one's `end` stays."""
+
+    pieces: tuple[Piece, ...]
+
+    def __add__(self, other: Schedule) -> Schedule:
+        return Schedule(self.pieces + other.pieces)
+
+    def at(self, step: int) -> float:
+        """The factor at a step, counted from 0."""
+        begin = 0
+        for piece in self.pieces:
+            if step < begin + piece.steps:
+                return piece.at(step - begin)
+            begin += piece.steps
+        return self.pieces[-1].end
+
+    def expression(self, step: Expr) -> Expr:
+        """The factor as a scalar expression of a float64 step."""
+        found: Expr = E.const(self.pieces[-1].end, float64)
+        begin = sum(p.steps for p in self.pieces)
+        for piece in reversed(self.pieces):
+            end = begin
+            begin -= piece.steps
+            inside = piece.expression(Add(step, E.const(-float(begin), float64)))
+            found = If(Less(step, E.const(float(end), float64)), inside, found)
+        return found
+
+
+def constant(value: float = 1.0) -> Schedule:
+    """``value``"""
+    return Schedule((Piece(1, value, value),))
+
+
+def linear(start: float, end: float, steps: int) -> Schedule:
+    """From `start` to `end` in a straight line."""
+    return _one(Piece(steps, start, end))
+
+
+def cosine(start: float, end: float, steps: int) -> Schedule:
+    """From `start` to `end` along half a cosine."""
+    return _one(Piece(steps, start, end, "cosine"))
+
+
+def warmup(steps: int) -> Schedule:
+    """``(step + 1) / steps``, which is 1 at the last of them."""
+    _positive(steps)
+    return _one(Piece(steps, 1.0 / steps, 1.0 + 1.0 / steps))
+
+
+def piecewise(values: Sequence[tuple[int, float]]) -> Schedule:
+    """``value`` from each ``(step, value)`` on; the first step is 0.
+
+    Raises: ShapeError where the steps do not start at 0 and rise.
+    """
+    begins = [step for step, _ in values]
+    if not begins or begins[0] != 0 or begins != sorted(set(begins)):
+        raise ShapeError(f"steps {begins} must start at 0 and rise", origin=Origin.of_caller())
+    ends = [*begins[1:], begins[-1] + 1]
+    pieces = [
+        Piece(end - begin, value, value) for (begin, value), end in zip(values, ends, strict=True)
+    ]
+    return Schedule(tuple(pieces))
+
+
+def _one(piece: Piece) -> Schedule:
+    _positive(piece.steps)
+    return Schedule((piece,))
+
+
+def _positive(steps: int) -> None:
+    if steps < 1:
+        raise ShapeError(f"a schedule of {steps} steps", origin=Origin.of_caller())

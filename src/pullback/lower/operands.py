@@ -12,7 +12,7 @@ from pullback.ir.kernel import Stage
 from pullback.ir.nest import Array, Check, Load, Stmt, Store, Transpose, Var
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Context, Loop, accumulator, cast, nest, smaller, vector
-from pullback.lower.merge import merged, revalued
+from pullback.lower.merge import merged, revalued, split
 from pullback.lower.sweep import written
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear, linear, row_major
@@ -69,18 +69,20 @@ def problem(context: Context, product: Product, stage: Stage) -> Problem:
     """The operands of a contraction over merged loops."""
     loops, axes = context.loops(stage)
     outputs = len(stage.shape)
-    parts = [_part(loop.axes[0], product, outputs) for loop in loops]
     roots = [product.left, product.right]
     roots += [] if product.scale is None else [product.scale]
     trial = Translator(context, axes)
+    loops, values = split(context, loops, [trial(r) for r in roots])
+    axes = trial.axes = revalued(axes, values)
+    parts = [_part(loop.axes[0], product, outputs) for loop in loops]
     stores = [written(context, stage, axes)]
     loops, values = merged(context, loops, parts, [trial(r) for r in roots], stores)
     axes = revalued(axes, values)
     left, right = _operand(context, axes, product.left), _operand(context, axes, product.right)
     scale = None if product.scale is None else _operand(context, axes, product.scale)
     outs = [loop for loop in loops if loop.axes[0] < outputs]
-    row = next((loop for loop in outs if product.row in loop.axes), None)
-    column = next((loop for loop in outs if product.column in loop.axes), None)
+    row = next((loop for loop in reversed(outs) if product.row in loop.axes), None)
+    column = next((loop for loop in reversed(outs) if product.column in loop.axes), None)
     others = [loop for loop in outs if loop is not row and loop is not column]
     return Problem(
         stage,

@@ -15,9 +15,9 @@ from pullback.schedule.slots import Lives, lives, residences, tile_shape
 from pullback.schedule.steps import steps
 from pullback.schedule.tiling import DOT_ROWS, choose_tile
 
-# Every task packs its own panels: so many rows each keep that below a sixth of the multiplications
+# Every task packs its own panels: so many rows each keep that below a tenth of the multiplications
 # (0.4 ns an element packed, 0.02 ns a multiply-add).
-ROWS_A_TASK = 128
+ROWS_A_TASK = 256
 
 
 def choose(kernel: Kernel, target: Target) -> Schedule:
@@ -67,8 +67,10 @@ class _Plan:
 def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int, target: Target) -> int:
     """Fewer tasks where each packs panels that another packs too."""
     for step in body:
-        if step.product is not None and not step.product.direct:
-            stage = kernel.stages[step.stages[0]]
+        if step.product is None or step.product.direct:
+            continue
+        stage = kernel.stages[step.stages[0]]
+        if step.product.right.axes.isdisjoint(a for a in stage.outer if a is not None):
             own = set(range(len(stage.shape))) - step.product.right.axes
             rows = prod(upper(stage.shape[a]) for a in own)
             tasks = min(tasks, max(target.threads, rows // ROWS_A_TASK))

@@ -42,37 +42,61 @@ class Box:
 
 def sweep(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     """The loop nest of a step."""
-    box = make_box(context, stages)
+    box, values = make_box(context, stages)
     lane = _lane(box, step.vector)
     reduced = any(isinstance(s.form, Reduce) for s in stages)
-    body = _Body(context, box, stages)
+    body = _Body(context, box, stages, values)
     if not reduced:
         return _map_nest(box, lane, body)
     return _reduce_nest(box, lane, body)
 
 
-def make_box(context: Context, stages: list[Stage]) -> Box:
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Bodies of stages over loop variables, with the checks each needs and a register each."""
+
+    bodies: list[Expr]
+    checks: list[list[Stmt]]
+    registers: dict[Value, Register]
+
+
+def _values(
+    context: Context,
+    stages: list[Stage],
+    axes: dict[int, Expr],
+    registers: dict[Value, Register],
+) -> Values:
+    """What each stage computes; stages of one step meet in registers."""
+    bodies: list[Expr] = []
+    checks: list[list[Stmt]] = []
+    for stage in stages:
+        translate = Translator(context, axes, registers)
+        bodies.append(translate(stage.body))
+        checks.append(translate.checks)
+    return Values(bodies, checks, registers)
+
+
+def make_box(context: Context, stages: list[Stage]) -> tuple[Box, Values]:
     """Loops of stages over one box, neighbours merged where every access allows it."""
     lead = next((s for s in stages if isinstance(s.form, Reduce)), stages[0])
     loops, axes = context.loops(lead)
     outputs = len(lead.shape)
+    registers: dict[Value, Register] = {
+        s.target: context.register("v", s.body.dtype) for s in stages
+    }
+    values = _values(context, stages, axes, registers)
+    loops, parted = split(context, loops, values.bodies)
+    if parted:
+        axes = revalued(axes, parted)
+        values = _values(context, stages, axes, registers)
     parts = [int(loop.axes[0] >= outputs) for loop in loops]
-    if loops:
-        trial = Translator(context, axes)
-        trial.registers = {s.target: context.register("v", s.body.dtype) for s in stages}
-        roots = [trial(s.body) for s in stages]
-        stores = [written(context, s, axes) for s in stages if s.target in context.homes]
-        loops, values = split(context, loops, roots)
-        if values:
-            axes = revalued(axes, values)
-            parts = [int(loop.axes[0] >= outputs) for loop in loops]
-            trial.axes = axes
-            roots = [trial(s.body) for s in stages]
-            stores = [written(context, s, axes) for s in stages if s.target in context.homes]
-        loops, values = merged(context, loops, parts, roots, stores)
-        axes = revalued(axes, values)
+    stores = [written(context, s, axes) for s in stages if s.target in context.homes]
+    loops, joined = merged(context, loops, parts, values.bodies, stores)
+    if joined:
+        axes = revalued(axes, joined)
+        values = _values(context, stages, axes, registers)
     rank = sum(loop.axes[0] < outputs for loop in loops)
-    return Box(loops, rank, axes)
+    return Box(loops, rank, axes), values
 
 
 def written(context: Context, stage: Stage, axes: dict[int, Expr]) -> Linear:
@@ -90,27 +114,24 @@ def _lane(box: Box, axis: int | None) -> Loop | None:
 class _Body:
     """The statements of one iteration."""
 
-    def __init__(self, context: Context, box: Box, stages: list[Stage]) -> None:
+    def __init__(self, context: Context, box: Box, stages: list[Stage], values: Values) -> None:
         self.context = context
         self.stages = stages
         self.box = box
-        self.sums: dict[Value, Register] = {}
         self.before: list[Stmt] = []
         self.after: list[Stmt] = []
         self.inside: list[Stmt] = []
         self.size = 0
-        translate = Translator(context, box.axes)
         for number, stage in enumerate(stages):
-            value = translate(stage.body)
-            self.inside += translate.checks
-            translate.checks = []
+            value = values.bodies[number]
+            self.inside += values.checks[number]
             self.size += sum(1 for n in walk(value) if not isinstance(n, Load))
             if isinstance(stage.form, Reduce):
                 self._reduce(stage, stage.form.combiner, value)
             else:
-                self._map(translate, number, value)
+                self._map(values.registers[stage.target], number, value)
 
-    def _map(self, translate: Translator, number: int, value: Expr) -> None:
+    def _map(self, register: Register, number: int, value: Expr) -> None:
         stage = self.stages[number]
         home = self.context.homes.get(stage.target)
         shared = any(
@@ -118,9 +139,7 @@ class _Body:
             for later in self.stages[number + 1 :]
         )
         if shared:
-            register = self.context.register("v", stage.body.dtype)
             self.inside.append(Declare(register, value))
-            translate.registers[stage.target] = register
             value = Peek(register, ())
         if home is not None:
             offset = written(self.context, stage, self.box.axes).expr()

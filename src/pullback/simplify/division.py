@@ -10,6 +10,7 @@ from math import gcd
 
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
+from pullback.ir.node import walk
 from pullback.simplify.affine import Affine, affine, atom, constant, make, to_expr
 from pullback.simplify.bounds import Intervals
 
@@ -70,13 +71,20 @@ def _quotient(rest: Affine, divisor: int, intervals: Intervals) -> Affine | None
     factored = _factor(rest, divisor, intervals)
     if factored is not None:
         return divide(factored[1], divisor // factored[0], intervals)
-    inner = rest.terms[0][0] if len(rest.terms) == 1 and rest.terms[0][1] == 1 else None
-    by = _divisor(inner)
-    if inner is not None and by is not None:
-        nested = _nested(inner, by, rest.const, divisor, intervals)
-        if nested is not None:
+    plain = atom(E.FloorDiv(to_expr(rest), E.index(divisor)))
+    for e, coefficient in rest.terms:
+        if coefficient != 1:
+            continue
+        nested = _nested(e, rest.without(e), divisor, intervals)
+        if nested is not None and (len(rest.terms) == 1 or _hard(nested) < _hard(plain)):
             return nested
-    return atom(E.FloorDiv(to_expr(rest), E.index(divisor)))
+    return plain
+
+
+def _hard(form: Affine) -> int:
+    """How many quotients and remainders a form needs."""
+    atoms = walk(form.atoms)
+    return sum(1 for node in atoms if isinstance(node, E.FloorDiv | E.Mod))
 
 
 def _divisor(e: Expr | None) -> int | None:
@@ -87,13 +95,16 @@ def _divisor(e: Expr | None) -> int | None:
     return value if value > 0 else None
 
 
-def _nested(e: Expr, by: int, offset: int, divisor: int, intervals: Intervals) -> Affine | None:
-    """``(x // b + k) // c -> (x + k*b) // (b*c)``, ``(x % (a*c)) // c -> (x // c) % a``"""
+def _nested(e: Expr, others: Affine, divisor: int, intervals: Intervals) -> Affine | None:
+    """``(x // b + y) // c -> (x + y*b) // (b*c)``, ``(x % (a*c)) // c -> (x // c) % a``"""
+    by = _divisor(e)
+    if by is None:
+        return None
     assert isinstance(e, E.FloorDiv | E.Mod)
     inner = affine(e.left, intervals.forms)
     if isinstance(e, E.FloorDiv):
-        return divide(inner.shifted(offset * by), by * divisor, intervals)
-    if offset != 0 or by % divisor != 0:
+        return divide(inner.plus(others.scaled(by)), by * divisor, intervals)
+    if others.terms or others.const or by % divisor != 0:
         return None
     quotient = divide(inner, divisor, intervals)
     return None if quotient is None else remainder(quotient, by // divisor, intervals)

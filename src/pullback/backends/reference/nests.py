@@ -177,10 +177,12 @@ class _Machine:
         return int(self.value(e))
 
     def load(self, array: N.Array, offset: int) -> Scalar:
-        return _plain(self.memory[array][self.inside(array, offset)], array.dtype)
+        place = self.inside(array, offset)
+        return _plain(self.memory[array][place], array.dtype)
 
     def store(self, array: N.Array, offset: int, value: Scalar) -> None:
-        self.memory[array][self.inside(array, offset)] = value
+        place = self.inside(array, offset)
+        self.memory[array][place] = value
 
     def inside(self, array: N.Array, offset: int) -> int:
         if array not in self.memory:

@@ -1,0 +1,205 @@
+"""Every rewrite rule keeps the value; the driver comes to an end and is idempotent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from expressions import AXES, DATA, KINDS, expressions, same, values
+from pullback.errors import InvalidIR
+from pullback.ir import expr as E
+from pullback.ir.dtype import DType, bfloat16, bool_, float16, float32, float64, int32, int64, uint8
+from pullback.ir.expr import Const, Expr, const, index, logical_not
+from pullback.ir.graph import read
+from pullback.simplify.rules import RULES, Context, Rule, Rules, Simplifier, holds, simplify
+
+I, J, K = AXES  # noqa: E741
+F = read(DATA[float32], I, J)
+D = read(DATA[float64], I, J)
+N = read(DATA[int64], I, J)
+M = read(DATA[int32], I, J)
+B = read(DATA[bool_], I, J)
+C = E.Less(F, const(1, float32))
+QUICK = settings(max_examples=30, deadline=None)
+
+
+def f(x: float) -> Const:
+    return const(x, float32)
+
+
+def div(a: Expr, b: int) -> Expr:
+    return E.FloorDiv(a, index(b))
+
+
+def mod(a: Expr, b: int) -> Expr:
+    return E.Mod(a, index(b))
+
+
+FIRES: dict[str, list[Expr]] = {
+    "fold": [
+        E.Add(f(1), f(2)), E.Add(const(2**31 - 1, int32), const(1, int32)),
+        E.FloorDiv(index(-7), index(2)), E.Mod(index(-7), index(0)), E.Cast(f(3e9), int32),
+        E.Cast(f(float("nan")), uint8), E.Add(const(1, bfloat16), const(1 / 512, bfloat16)),
+        E.Cast(index(-1), uint8), E.Div(f(1), f(-0.0)), E.Less(f(float("nan")), f(1)),
+    ],
+    "constant_right": [E.Add(f(2), F), E.Equal(f(2), F), E.Mul(index(2), N)],
+    "add_zero": [E.Add(F, f(0.0)), E.Add(F, f(-0.0)), E.Add(M, const(0, int32))],
+    "multiply_one": [E.Mul(F, f(1)), E.Mul(M, const(1, int32))],
+    "multiply_zero": [E.Mul(M, const(0, int32))],
+    "signs": [E.Mul(E.Mul(F, f(-1)), f(-1)), E.Mul(E.Mul(F, f(-1)), f(3)), E.negate(E.negate(D))],
+    "divide_constant": [E.Div(F, f(4)), E.Div(D, const(-0.5, float64))],
+    "constants_meet": [E.Add(E.Add(M, const(3, int32)), const(2**31 - 1, int32)),
+                       E.Xor(E.Xor(B, const(True, bool_)), const(True, bool_))],
+    "absorbing": [E.And(B, const(True, bool_)), E.And(B, const(False, bool_)),
+                  E.Or(M, const(-1, int32)), E.Or(M, const(0, int32)), E.And(M, const(-1, int32))],
+    "same_twice": [E.And(B, B), E.Or(M, M)],
+    "exclusive": [E.Xor(B, const(False, bool_)), E.Xor(M, M), E.Xor(M, const(0, int32))],
+    "negated_comparison": [logical_not(E.Less(I, J))],
+    "conjunction": [E.And(E.Less(I, index(1)), E.Less(I, index(2))),
+                    E.And(E.Less(I, index(1)), E.Less(index(1), I)), E.And(B, logical_not(B))],
+    "disjunction": [E.Or(E.Less(I, index(1)), E.Less(I, index(2))),
+                    E.Or(E.Less(I, index(2)), E.Less(index(0), I)), E.Or(B, logical_not(B))],
+    "decided": [E.Less(I, index(3)), E.Equal(M, M), E.Less(F, F), E.Equal(I, index(7))],
+    "equal_truth": [E.Equal(B, const(True, bool_)), E.Equal(B, const(False, bool_))],
+    "comparison": [E.Less(E.Add(E.Mul(I, index(2)), index(1)), E.Mul(J, index(2))),
+                   E.Equal(E.Mul(I, index(2)), E.Add(E.Mul(J, index(2)), index(1))),
+                   E.Less(E.Mul(I, index(-3)), index(-4))],
+    "linear": [E.Add(E.Mul(E.Add(I, index(2)), index(3)), I), E.Add(N, E.Add(N, index(2**62))),
+               E.Add(E.Mul(div(J, 3), index(3)), mod(J, 3))],
+    "divide_trivially": [E.FloorDiv(M, const(1, int32)), E.Mod(M, const(1, int32)),
+                         E.FloorDiv(M, const(0, int32)), E.Mod(N, index(0))],
+    "quotient": [div(E.Add(E.Mul(I, index(4)), J), 4), div(div(J, 2), 2),
+                 div(mod(E.Add(J, I), 4), 2), div(E.Add(E.Mul(I, index(-7)), J), 5)],
+    "rest": [mod(E.Add(E.Mul(I, index(4)), J), 4), mod(mod(E.Add(J, I), 4), 2), mod(J, 4),
+             mod(E.Add(E.Mul(I, index(-7)), index(-1)), 5)],
+    "below_divisor": [E.FloorDiv(K, E.Add(I, index(2))), E.Mod(K, E.Add(I, index(2)))],
+    "cast_same": [E.Cast(F, float32)],
+    "cast_twice": [E.Cast(E.Cast(M, int64), int32), E.Cast(E.Cast(F, float64), int32),
+                   E.Cast(E.Cast(B, float32), int32)],
+    "if_constant": [E.If(const(True, bool_), F, f(1)), E.If(C, F, F),
+                    E.If(const(False, bool_), read(DATA[float32], index(9), J), F)],
+    "if_not": [E.If(logical_not(C), F, f(2))],
+    "if_truth": [E.If(C, const(True, bool_), const(False, bool_)),
+                 E.If(C, const(False, bool_), const(True, bool_))],
+    "if_nested": [E.If(C, E.If(C, F, f(1)), f(2)), E.If(C, f(1), E.Add(E.If(C, F, f(2)), f(3))),
+                  E.If(E.Less(I, index(1)), E.If(E.Less(I, index(2)), F, f(7)), f(2))],
+    "if_merged": [E.If(C, E.If(E.Less(I, J), F, f(0)), f(0)),
+                  E.If(C, f(0), E.If(E.Less(I, J), f(0), F))],
+}  # fmt: skip
+
+
+def only(*names: str) -> Rules:
+    rules = Rules()
+    for cls, every in RULES.by_type.items():
+        rules.by_type[cls] = [r for r in every if r.__name__ in names]
+    return rules
+
+
+def without(*names: str) -> Rules:
+    return only(*(n for n in RULES.names if n not in names))
+
+
+def test_every_rule_has_examples_and_a_law() -> None:
+    assert set(FIRES) == set(RULES.names)
+    for rules in RULES.by_type.values():
+        for rule in rules:
+            assert "``" in (rule.__doc__ or ""), rule.__name__
+
+
+@pytest.mark.parametrize("name", RULES.names)
+def test_rule_fires_and_keeps_values(name: str) -> None:
+    for e in FIRES[name]:
+        found = Simplifier(only(name))(e)
+        assert found is not e, e
+        assert same(found, e, signs=name != "add_zero"), (e, found)
+
+
+@pytest.mark.parametrize("name", RULES.names)
+def test_rule_alone_on_anything(name: str) -> None:
+    @QUICK
+    @given(st.sampled_from(KINDS).flatmap(lambda k: expressions(k, 3, name != "add_zero")))
+    def law(e: Expr) -> None:
+        assert same(Simplifier(only(name))(e), e, signs=name != "add_zero")
+
+    law()
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.sampled_from(KINDS).flatmap(expressions))
+def test_all_exact_rules(e: Expr) -> None:
+    assert same(Simplifier(without("add_zero"))(e), e)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(KINDS).flatmap(lambda k: expressions(k, 4, False)))
+def test_simplify_keeps_values_and_is_idempotent(e: Expr) -> None:
+    found = simplify(e)
+    assert same(found, e, signs=False)
+    assert simplify(found) is found
+
+
+@pytest.mark.parametrize("op", [E.Exp, E.Log, E.Sqrt, E.Sin])
+def test_fold_of_functions(op: type[E.Unary]) -> None:
+    for kind in (float32, float64, bfloat16, float16):
+        e = op(const(0.75, kind))
+        want = float(values(e).flat[0])
+        assert np.isclose(simplify(e).value, want, rtol=1e-6)  # type: ignore[attr-defined]
+
+
+def test_floats_keep_what_may_be_nan() -> None:
+    for e in (E.Mul(F, f(0)), E.Equal(F, F), E.Add(F, E.negate(F)), E.Div(F, F)):
+        assert simplify(e) is e
+
+
+def test_a_guard_is_not_lost() -> None:
+    """``c ? (x[i] < 0 ? a : z) : z`` keeps x[i] under c."""
+    inner = E.If(E.Less(read(DATA[float32], E.Add(I, index(1)), J), f(0)), F, f(0))
+    e = E.If(E.Less(I, index(2)), inner, f(0))
+    found = simplify(e)
+    assert isinstance(found, E.If) and isinstance(found.then, E.If)
+    assert same(found, e)
+
+
+def test_shared_parts_are_done_once() -> None:
+    e: Expr = F
+    for _ in range(60):
+        e = E.Add(E.maximum(e, f(1)), E.Mul(e, f(1)))
+    assert simplify(e) is simplify(simplify(e))
+
+
+def test_deep_chain() -> None:
+    e: Expr = F
+    for _ in range(20_000):
+        e = E.Exp(E.Mul(e, f(1)))
+    found = simplify(e)
+    assert isinstance(found, E.Exp)
+
+
+def _there(e: Expr, _: Context) -> Expr | None:
+    assert isinstance(e, E.Add)
+    return E.Mul(e.left, e.right)
+
+
+def _back(e: Expr, _: Context) -> Expr | None:
+    assert isinstance(e, E.Mul)
+    return E.Add(e.left, e.right)
+
+
+def test_fuel_names_the_rules_that_loop() -> None:
+    rules = Rules()
+    there: Rule = rules.on(E.Add)(_there)
+    rules.on(E.Mul)(_back)
+    with pytest.raises(InvalidIR, match="_there"):
+        Simplifier(rules, fuel=50)(E.Add(F, F))
+    assert there is _there
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "want"),
+    [(float64, int32, True), (float32, int32, False), (float32, uint8, True), (int32, uint8, True),
+     (float32, bfloat16, True), (bfloat16, float16, False), (int64, float32, False)],
+)  # fmt: skip
+def test_holds(wide: DType, narrow: DType, want: bool) -> None:
+    assert holds(wide, narrow) is want

@@ -142,8 +142,10 @@ def test_floor_and_fma(kind: DType) -> None:
     data = [samples(kind, n) for n in (10, 11, 12)]
     for found in evaluate(lambda a: Native("floor", (a,)), data[:1], [kind], TARGETS[0]):
         same(found, np.floor(data[0]))
-    bounded = [np.clip(np.nan_to_num(d), -100, 100) for d in data]
-    wanted = np.multiply(*bounded[:2], dtype=np.float64) + bounded[2]
+    wide = [np.nan_to_num(d.astype(np.float64)) for d in data]
+    bounded = [np.clip(d, -100, 100).astype(kind.numpy) for d in wide]
+    exact = [b.astype(np.float64) for b in bounded]
+    wanted = exact[0] * exact[1] + exact[2]
     for found in evaluate(lambda *a: Native("fma", tuple(a)), bounded, [kind] * 3, TARGETS[0]):
         rtol = {16: 1e-2, 32: 1e-6, 64: 1e-15}[kind.bits]
         np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=rtol, atol=rtol)

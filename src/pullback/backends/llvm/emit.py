@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from pullback.backends.llvm import arith, transpose
+from pullback.backends.llvm import transpose
 from pullback.backends.llvm.analysis import (
     Cell,
     Facts,
@@ -20,8 +20,9 @@ from pullback.backends.llvm.analysis import (
 )
 from pullback.backends.llvm.memory import SAFE, Memory
 from pullback.backends.llvm.reduce import Reductions
+from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Frame, Lanes, Scope
-from pullback.backends.llvm.text import Builder, Module, Val, const, iota, prefix_mask
+from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
 from pullback.backends.llvm.values import Values
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Const, Expr, Mul, index
@@ -35,7 +36,6 @@ from pullback.ir.nest import (
     Load,
     LoopKind,
     Peek,
-    Register,
     Routine,
     Set,
     Stmt,
@@ -90,8 +90,9 @@ class Function:
         self.plan = plan
         self.b = Builder(module)
         self.arrays: dict[Array, Val] = {}
-        self.memory = Memory(self.b, facts, plan, self.arrays)
-        self.values = Values(self.b, facts, self.memory)
+        self.memory = Memory(self.b, facts, self.arrays)
+        self.registers = Registers(self.b, facts, plan)
+        self.values = Values(self.b, facts, self.memory, self.registers)
         self.facts = facts
         self.error = Val("", "ptr")
         self.reductions: Reductions | None = None
@@ -158,10 +159,11 @@ class Function:
         """A statement without a body, for one group of lanes (or for the scalar code)."""
         match stmt:
             case Declare():
-                self.memory.declare(stmt.register, self.values.of(stmt.init, at), at)
+                self.registers.declare(stmt.register, self.values.of(stmt.init, at), at)
             case Set():
                 value = self.values.of(stmt.value, at)
-                self.memory.poke(self.memory.place(stmt.register, stmt.indices, at), value, at)
+                place = self.registers.place(stmt.register, stmt.indices, at)
+                self.registers.poke(place, value, at)
             case Combine():
                 self.combine(stmt, at)
             case Store():
@@ -183,28 +185,18 @@ class Function:
 
     def combine(self, stmt: Combine, at: Scope) -> None:
         """``register = join(register, value)``, in lanes where the loop carries it."""
-        register, dtype = stmt.register, stmt.register.dtype
-        carried = at.lanes is not None and not self._per_lane(register, stmt.indices, at)
-        if not carried:
-            place = self.memory.place(register, stmt.indices, at)
-            old = self.memory.peek(register, stmt.indices, at)
-            self.memory.poke(place, self._joined(stmt, old, at), at)
+        register, reductions = stmt.register, self.reductions
+        if reductions is None or reductions.per_lane(register, stmt.indices):
+            place = self.registers.place(register, stmt.indices, at)
+            old = self.registers.peek(register, stmt.indices, at)
+            self.registers.poke(place, self._joined(stmt, old, at), at)
             return
-        assert self.reductions is not None
-        assert at.lanes is not None
-        kind, lanes = arith.COMPUTE[dtype.name], at.lanes.count
-        variable = self.reductions.variable(register, stmt.indices, stmt.combiner, at.number)
-        old = self.b.load(variable, kind, lanes)
-        new = self.b.splat(self._joined(stmt, old, at), lanes)
+        key = reductions.accumulator(register, stmt.indices, at.number)
+        old = self.registers.current(key)
+        new = self.b.splat(self._joined(stmt, old, at), old.lanes)
         if at.mask is not None:
-            new = self.b.select(self.b.splat(at.mask, lanes), new, old)
-        self.b.store(new, variable)
-
-    def _per_lane(self, register: Register, indices: tuple[Expr, ...], at: Scope) -> bool:
-        assert at.lanes is not None
-        if register in at.lanes.varying.registers:
-            return True
-        return register in self.plan.tiles and at.lanes.varying.of(indices[-1])
+            new = self.b.select(self.b.splat(at.mask, old.lanes), new, old)
+        self.registers.state[key] = new
 
     def _joined(self, stmt: Combine, old: Val, at: Scope) -> Val:
         """The new value; a sum of products is a fused multiply-add."""
@@ -232,12 +224,18 @@ class Function:
                 self.block(stmt.body, frame)
             return
         inside, after = self.b.name("if"), self.b.name("fi")
+        state, entry, before = self.registers.state, dict(self.registers.state), self.b.block
         self.b.branch(condition, inside, after)
         self.b.label(inside)
         with self.b.region():
             self.block(stmt.body, frame.inner())
+        end = self.b.block
         self.b.jump(after)
         self.b.label(after)
+        for key, old in entry.items():
+            state[key] = self.b.merge(old, before, state[key], end)
+        for key in [k for k in state if k not in entry]:
+            del state[key]
         frame.forget(written(stmt.body))
 
     def _masked(self, stmt: Guard, frame: Frame) -> list[Scope]:
@@ -271,12 +269,26 @@ class Function:
         hi = self.values.of(stmt.hi, scope)
         frame.forget(written(stmt.body))
 
-        def body(at: Val) -> None:
+        def body(at: Counter) -> None:
             inner = frame.inner()
-            inner.uniform.keep(stmt.var, at)
+            inner.uniform.count(stmt.var, at)
             self.block(stmt.body, inner)
 
-        self.b.repeat(lo, hi, stmt.step, trip is not None, body)
+        self._repeat(lo, hi, stmt.step, trip is not None, body, stmt, len(frame.groups) or 1)
+
+    def _repeat(
+        self,
+        lo: Val,
+        hi: Val,
+        step: int,
+        sure: bool,
+        body: Callable[[Counter], None],
+        stmt: For,
+        groups: int,
+    ) -> None:
+        state = self.registers.state
+        carried = self.registers.carried(written(stmt.body), groups)
+        self.b.repeat(lo, hi, step, sure, body, state, carried)
 
     def _trip(self, stmt: For) -> int | None:
         """``hi - lo`` where it is a literal."""
@@ -295,19 +307,18 @@ class Function:
         count = self.plan.loops[stmt.var]
         lanes = Lanes(stmt.var, count, Varying(stmt.var, frozenset(own)))
         trip = self._trip(stmt)
-        outer, self.reductions = (
-            self.reductions,
-            Reductions(self.b, self.values, self.memory, count),
-        )
-        lo = self.values.of(stmt.lo, frame.uniform)
         short = trip is not None and trip <= stmt.unroll * count
-        if trip is not None and (short or _tiled(stmt, self.plan, lanes)):
+        whole = trip is not None and (short or _tiled(stmt, self.plan, lanes))
+        groups = -(-trip // count) if whole and trip is not None else stmt.unroll
+        lo = self.values.of(stmt.lo, frame.uniform)
+        self.reductions = Reductions(self.values, lanes, stmt.body, groups)
+        if whole and trip is not None:
             self._written_out(stmt, frame, lanes, lo, trip)
         else:
             self._rolled(stmt, frame, lanes, lo, trip)
         frame.forget(written(stmt.body))
-        self.reductions.finish(frame.uniform)
-        self.reductions = outer
+        self.reductions.finish(groups, frame.uniform)
+        self.reductions = None
 
     def _written_out(self, stmt: For, frame: Frame, lanes: Lanes, lo: Val, trip: int) -> None:
         if trip <= 0:
@@ -323,11 +334,14 @@ class Function:
         self.block(stmt.body, inner)
 
     def _lanes_frame(
-        self, frame: Frame, lanes: Lanes, base: Val, masks: Sequence[Val | None]
+        self, frame: Frame, lanes: Lanes, base: Val | Counter, masks: Sequence[Val | None]
     ) -> Frame:
         """The scopes of the groups that start at `base`."""
         uniform = Scope(frame.uniform)
-        uniform.keep(lanes.var, base)
+        if isinstance(base, Counter):
+            uniform.count(lanes.var, base)
+        else:
+            uniform.keep(lanes.var, base)
         groups = []
         for number, mask in enumerate(masks):
             group = Scope(None, uniform)
@@ -347,20 +361,20 @@ class Function:
         middle = b.binary("add", lo, whole)
         frame.forget(written(stmt.body))
 
-        def main(at: Val) -> None:
+        def main(at: Counter) -> None:
             self.block(stmt.body, self._lanes_frame(frame, lanes, at, [None] * stmt.unroll))
 
-        def tail(at: Val) -> None:
-            mask = self._tail_mask(b.binary("sub", hi, at), lanes.count)
+        def tail(at: Counter) -> None:
+            mask = self._tail_mask(b.binary("sub", hi, at.value), lanes.count)
             self.block(stmt.body, self._lanes_frame(frame, lanes, at, [mask]))
 
         if trip is None or trip >= span:
-            self.b.repeat(lo, middle, span, trip is not None, main)
+            self._repeat(lo, middle, span, trip is not None, main, stmt, stmt.unroll)
         rest = None if trip is None else trip % span
         if rest is not None and rest <= lanes.count:
             self._written_out(stmt, frame, lanes, middle, rest)
         else:
-            self.b.repeat(middle, hi, lanes.count, rest is not None, tail)
+            self._repeat(middle, hi, lanes.count, rest is not None, tail, stmt, 1)
 
     def _tail_mask(self, left: Val, count: int) -> Val:
         """The lanes below `left`, which is at least 1."""

@@ -1,4 +1,6 @@
-"""Text -> machine code: parse, a few passes, an object file, an engine that holds it.
+"""Text -> machine code: an object file, and an engine that holds it.
+
+The emitter writes what LLVM's middle end would leave behind, so that is not run.
 
 An object is compiled once and, given a store, kept for the next process. Its key is computed from
 the routine before any text is written, so a warm start emits and compiles nothing.
@@ -115,6 +117,7 @@ def _new_machine() -> Any:
     """A target machine of this process's processor. An engine owns its own."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
     triple = llvm.get_process_triple()
     return llvm.Target.from_triple(triple).create_target_machine(
         cpu=llvm.get_host_cpu_name(),
@@ -227,18 +230,18 @@ def compile_text(
 
 def compile_object(text: str) -> bytes:
     """LLVM IR text -> an object file for this processor."""
-    module = _optimised(text)
+    module = _parsed(text)
     with module:
         return bytes(_machine().emit_object(module))
 
 
 def assembly(routine: Routine, target: Target) -> str:
     """The routine's machine code as text, for people."""
-    with _optimised(emit_routine(routine, target)) as module:
+    with _parsed(emit_routine(routine, target)) as module:
         return str(_machine().emit_assembly(module))
 
 
-def _optimised(text: str) -> Any:
+def _parsed(text: str) -> Any:
     check_symbols(text)
     try:
         module = llvm.parse_assembly(text, context=llvm.create_context())
@@ -251,13 +254,6 @@ def _optimised(text: str) -> Any:
         raise InvalidIR(f"LLVM refuses the emitted text: {error}") from error
     module.triple = llvm.get_process_triple()
     module.data_layout = _layout()
-    tuning = llvm.create_pipeline_tuning_options(speed_level=1)
-    builder = llvm.create_pass_builder(_machine(), tuning)
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    passes.run(module, builder)
     return module
 
 

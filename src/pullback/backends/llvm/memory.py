@@ -1,4 +1,4 @@
-"""Arrays and registers: where elements live and how lanes reach them.
+"""Arrays: where elements live and how lanes reach them.
 
 An offset whose coefficient of the vector variable is 1 is a contiguous access, -1 a reversed one,
 0 a broadcast, anything else a gather or scatter. Masked-off lanes never touch memory.
@@ -7,43 +7,27 @@ An offset whose coefficient of the vector variable is 1 is a contiguous access, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast as typed
 
 from pullback.backends.llvm import arith
-from pullback.backends.llvm.analysis import Facts, LanePlan
+from pullback.backends.llvm.analysis import Facts
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import Builder, Val, const, iota, mangled
 from pullback.errors import InvalidIR
-from pullback.ir.expr import Const, Expr
-from pullback.ir.nest import Array, Load, Register
+from pullback.ir.expr import Expr
+from pullback.ir.nest import Array, Load
 from pullback.simplify.affine import Affine
 
 Get = Callable[[Expr, Scope], Val]
 SAFE = "@safe"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A register's variable; `lane`: one lane of it."""
-
-    pointer: Val
-    kind: str
-    lanes: int
-    lane: int | None = None
-
-
 class Memory:
-    """Loads, stores and registers of one function."""
+    """Loads and stores of one function."""
 
-    def __init__(
-        self, builder: Builder, facts: Facts, plan: LanePlan, arrays: dict[Array, Val]
-    ) -> None:
+    def __init__(self, builder: Builder, facts: Facts, arrays: dict[Array, Val]) -> None:
         self.b = builder
         self.facts = facts
-        self.plan = plan
         self.arrays = arrays
-        self._registers: dict[tuple[object, ...], Val] = {}
 
     # -- addresses
 
@@ -92,8 +76,12 @@ class Memory:
     def _sum(self, form: Affine, at: Scope, get: Get) -> Val:
         total = const(0, "i64")
         for atom, coefficient in form.terms:
-            own = at.uniform if at.lanes and atom is at.lanes.var else at
-            term = self.b.binary("mul", get(atom, own), const(coefficient, "i64"))
+            counter = at.uniform.counter(atom)
+            if counter is not None:
+                term = counter.times(coefficient)
+            else:
+                own = at.uniform if at.lanes and atom is at.lanes.var else at
+                term = self.b.binary("mul", get(atom, own), const(coefficient, "i64"))
             total = self.b.binary("add", total, term)
         return total
 
@@ -186,106 +174,3 @@ class Memory:
         self.b.declare(name, [value.type, to.type, mask.type], "void")
         where = f"{to.type} align {align} {to.text}"
         self.b.emit(f"call void @{name}({value.typed}, {where}, {mask.typed})")
-
-    # -- registers
-
-    def place(self, register: Register, indices: tuple[Expr, ...], at: Scope) -> Place:
-        """The variable that holds a register's element."""
-        kind = arith.COMPUTE[register.dtype.name]
-        lanes = self.plan.tiles.get(register, 0)
-        if lanes:
-            return self._tile(register, indices, at, kind, lanes)
-        key: tuple[object, ...] = (register, *self._literals(register, indices))
-        if at.lanes is not None and register in at.lanes.varying.registers:
-            lanes = at.lanes.count
-            key += (at.number,)
-        return Place(self._variable(key, kind, lanes), kind, lanes)
-
-    def _tile(
-        self, register: Register, indices: tuple[Expr, ...], at: Scope, kind: str, lanes: int
-    ) -> Place:
-        outer = self._literals(register, indices[:-1])
-        if at.lanes is None or not at.lanes.varying.of(indices[-1]):
-            slot, lane = divmod(self._literals(register, indices)[-1], lanes)
-            key = (register, *outer, slot)
-            return Place(self._variable(key, kind, lanes), kind, lanes, lane)
-        form = self.facts.form(indices[-1])
-        base = at.uniform.find(at.lanes.var)
-        start = base.literal if base is not None else None
-        plain = form.coefficient(at.lanes.var) == 1 and len(form.terms) == 1
-        if not plain or start is None:
-            raise InvalidIR(f"register {register} is not indexed by a plain vector variable")
-        slot, lane = divmod(int(start) + form.const, lanes)
-        if lane:
-            raise InvalidIR(f"register {register} is indexed {lane} lanes off a vector")
-        key = (register, *outer, slot + at.number)
-        return Place(self._variable(key, kind, lanes), kind, lanes)
-
-    def _literals(self, register: Register, indices: tuple[Expr, ...]) -> list[int]:
-        found = []
-        for index in indices:
-            form = self.facts.form(index)
-            if form.terms:
-                raise InvalidIR(f"register {register} needs literal indices, got {index}")
-            found.append(form.const)
-        return found
-
-    def _variable(self, key: tuple[object, ...], kind: str, lanes: int) -> Val:
-        found = self._registers.get(key)
-        if found is None:
-            found = self.b.alloca(kind, lanes)
-            self._registers[key] = found
-        return found
-
-    def peek(self, register: Register, indices: tuple[Expr, ...], at: Scope) -> Val:
-        """The value of a register's element."""
-        place = self.place(register, indices, at)
-        found = self.b.load(place.pointer, place.kind, place.lanes)
-        if place.lane is None:
-            return found
-        return self.b.value(f"extractelement {found.typed}, i64 {place.lane}", place.kind)
-
-    def poke(self, place: Place, value: Val, at: Scope) -> None:
-        """Set a register's element; lanes that a guard turns off keep theirs."""
-        if value.kind == "i32" and place.kind == "i64":
-            value = self.b.convert("sext", value, "i64")
-        if place.lane is not None:
-            old = self.b.load(place.pointer, place.kind, place.lanes)
-            text = f"insertelement {old.typed}, {value.typed}, i64 {place.lane}"
-            value = self.b.value(text, place.kind, place.lanes)
-        elif place.lanes:
-            value = self.b.splat(value, place.lanes)
-            if at.guarded and at.mask is not None:
-                old = self.b.load(place.pointer, place.kind, place.lanes)
-                value = self.b.select(self.b.splat(at.mask, place.lanes), value, old)
-        self.b.store(value, place.pointer)
-
-    def declare(self, register: Register, init: Val, at: Scope) -> None:
-        """Every element starts as `init`."""
-        kind = arith.COMPUTE[register.dtype.name]
-        if init.kind == "i32" and kind == "i64":
-            init = self.b.convert("sext", init, "i64")
-        lanes = self.plan.tiles.get(register, 0)
-        shape = register.shape
-        if lanes:
-            shape = (*shape[:-1], -(-shape[-1] // lanes))
-        inside = at.lanes is not None and register in at.lanes.varying.registers
-        suffix: tuple[object, ...] = (at.number,) if inside and at.lanes and not lanes else ()
-        if inside and at.lanes and not lanes:
-            lanes = at.lanes.count
-        init = self.b.splat(init, lanes) if lanes else init
-        for index in _indices(shape):
-            key: tuple[object, ...] = (register, *index, *suffix)
-            self.b.store(init, self._variable(key, kind, lanes))
-
-
-def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for extent in shape:
-        found = [(*head, n) for head in found for n in range(extent)]
-    return found
-
-
-def literal(e: Expr) -> int | None:
-    """The value of a constant expression."""
-    return int(typed(int, e.value)) if isinstance(e, Const) else None

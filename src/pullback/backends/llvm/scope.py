@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pullback.backends.llvm.analysis import NOTHING, Cell, Varying
-from pullback.backends.llvm.text import Builder, Val
+from pullback.backends.llvm.text import Builder, Counter, Val
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Var
 
@@ -32,7 +32,8 @@ class Scope:
     """A memo of expression values, each with the memory and registers it depends on."""
 
     __slots__ = (
-        "branches", "guarded", "lanes", "mask", "memo", "number", "parent", "plain", "uniform",
+        "branches", "counters", "guarded", "lanes", "mask",
+        "memo", "number", "parent", "plain", "uniform",
     )  # fmt: skip
 
     def __init__(self, parent: Scope | None = None, uniform: Scope | None = None) -> None:
@@ -40,6 +41,7 @@ class Scope:
         self.uniform: Scope = uniform or self
         self.plain: Scope = self
         self.memo: dict[Key, tuple[Val, frozenset[Cell]]] = {}
+        self.counters: dict[Var, Counter] = {}
         self.branches: dict[tuple[Expr, bool], Scope] = {}
         self.lanes: Lanes | None = parent.lanes if parent else None
         self.number: int = parent.number if parent else 0
@@ -55,6 +57,20 @@ class Scope:
                 return found[0]
             scope = scope.parent
         return None
+
+    def counter(self, var: Expr) -> Counter | None:
+        """The loop that counts `var`, if one around this scope does."""
+        scope: Scope | None = self
+        while scope is not None:
+            if isinstance(var, Var) and var in scope.counters:
+                return scope.counters[var]
+            scope = scope.parent
+        return None
+
+    def count(self, var: Var, counter: Counter) -> None:
+        """`var` is the loop's counter."""
+        self.keep(var, counter.value)
+        self.counters[var] = counter
 
     def keep(self, key: Key, value: Val, reads: frozenset[Cell] = NOTHING) -> Val:
         """Remember `value` until one of `reads` changes."""

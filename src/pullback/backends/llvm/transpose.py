@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.backends.llvm.text import Builder, Module, Val, const, iota, mangled
+from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, mangled
 
 VECTOR = 64  # bytes of a full row of a block
 SIGNATURE = "ptr noalias %dst, i64 %drow, ptr noalias %src, i64 %srow, i64 %rows, i64 %cols"
@@ -41,10 +41,10 @@ def _elements(module: Module, size: int) -> str:
     kind = f"i{8 * size}"
     zero = const(0, "i64")
 
-    def row(r: Val) -> None:
-        def column(c: Val) -> None:
-            at = b.binary("add", b.binary("mul", r, _argument("srow")), c)
-            to = b.binary("add", b.binary("mul", c, _argument("drow")), r)
+    def row(r: Counter) -> None:
+        def column(c: Counter) -> None:
+            at = b.binary("add", b.binary("mul", r.value, _argument("srow")), c.value)
+            to = b.binary("add", b.binary("mul", c.value, _argument("drow")), r.value)
             value = b.load(b.offset(_argument("src", "ptr"), kind, at), kind)
             b.store(value, b.offset(_argument("dst", "ptr"), kind, to))
 
@@ -60,9 +60,9 @@ def _blocks(module: Module, size: int) -> str:
     n = VECTOR // size
     zero = const(0, "i64")
 
-    def rows(r: Val) -> None:
-        def columns(c: Val) -> None:
-            _block(b, f"i{8 * size}", n, r, c)
+    def rows(r: Counter) -> None:
+        def columns(c: Counter) -> None:
+            _block(b, f"i{8 * size}", n, r.value, c.value)
 
         b.repeat(zero, _argument("cols"), n, False, columns)
 

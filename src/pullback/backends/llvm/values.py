@@ -11,6 +11,7 @@ from typing import cast
 from pullback.backends.llvm import arith, vmath
 from pullback.backends.llvm.analysis import NOTHING, Facts, Given
 from pullback.backends.llvm.memory import Memory
+from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import BITS, Builder, Val, const, iota
 from pullback.errors import InvalidIR, UnsupportedError
@@ -26,10 +27,13 @@ Need = tuple[Expr, Scope]
 class Values:
     """Evaluates expressions of one function."""
 
-    def __init__(self, builder: Builder, facts: Facts, memory: Memory) -> None:
+    def __init__(
+        self, builder: Builder, facts: Facts, memory: Memory, registers: Registers
+    ) -> None:
         self.b = builder
         self.facts = facts
         self.memory = memory
+        self.registers = registers
         self._given = 0
 
     def of(self, root: Expr, scope: Scope) -> Val:
@@ -110,7 +114,7 @@ class Values:
             case Load():
                 return self.memory.load(e, at, self.get)
             case Peek():
-                return self.memory.peek(e.register, e.indices, at)
+                return self.registers.peek(e.register, e.indices, at)
             case E.If():
                 return self._select(e, at)
             case E.Cast():

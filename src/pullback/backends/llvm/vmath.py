@@ -228,15 +228,13 @@ def _sin_of_huge(b: Builder, x: Val, fast: Val) -> Val:
     """`fast`; but the C library's sine in lanes beyond 1e9, where float64 reduces too coarsely."""
     f = Floats(b, x)
     huge = f.is_("ogt", f.abs(x), 1e9)
-    found = b.alloca(x.kind, x.lanes)
-    b.store(fast, found)
-    slow, join = b.name("slow"), b.name("join")
+    before, slow, join = b.block, b.name("slow"), b.name("join")
     b.branch(b.any(huge), slow, join)
     b.label(slow)
-    b.store(b.select(huge, by_lane(b, "sinf", x), fast), found)
+    exact = b.select(huge, by_lane(b, "sinf", x), fast)
     b.jump(join)
     b.label(join)
-    return b.load(found, x.kind, x.lanes)
+    return b.merge(fast, before, exact, slow)
 
 
 def by_lane(b: Builder, function: str, x: Val) -> Val:

@@ -1,0 +1,150 @@
+"""Registers: SSA values by element, lane group and vector slot; never in memory.
+
+A register declared outside a vector loop is one scalar. Inside, it is a vector for each group of
+lanes. One whose last index is a vector variable (a *tile*) is kept as whole vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pullback.backends.llvm import arith
+from pullback.backends.llvm.analysis import Cell, Facts, LanePlan
+from pullback.backends.llvm.scope import Scope
+from pullback.backends.llvm.text import Builder, Key, State, Val
+from pullback.errors import InvalidIR
+from pullback.ir.expr import Expr
+from pullback.ir.nest import Register
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A register's element; `lane`: one lane of a tile's vector."""
+
+    key: Key
+    kind: str
+    lanes: int
+    lane: int | None = None
+
+
+class Registers:
+    """The current value of every register element of one function."""
+
+    def __init__(self, builder: Builder, facts: Facts, plan: LanePlan) -> None:
+        self.b = builder
+        self.facts = facts
+        self.plan = plan
+        self.state: State = {}
+
+    def place(self, register: Register, indices: tuple[Expr, ...], at: Scope) -> Place:
+        """Where a register's element is held."""
+        kind = arith.COMPUTE[register.dtype.name]
+        lanes = self.plan.tiles.get(register, 0)
+        if lanes:
+            return self._tile(register, indices, at, kind, lanes)
+        key: Key = (register, *self.literals(register, indices))
+        if at.lanes is not None and register in at.lanes.varying.registers:
+            lanes = at.lanes.count
+            key += (at.number,)
+        return Place(key, kind, lanes)
+
+    def _tile(
+        self, register: Register, indices: tuple[Expr, ...], at: Scope, kind: str, lanes: int
+    ) -> Place:
+        outer = self.literals(register, indices[:-1])
+        if at.lanes is None or not at.lanes.varying.of(indices[-1]):
+            slot, lane = divmod(self.literals(register, indices)[-1], lanes)
+            return Place((register, *outer, slot), kind, lanes, lane)
+        form = self.facts.form(indices[-1])
+        base = at.uniform.find(at.lanes.var)
+        start = base.literal if base is not None else None
+        plain = form.coefficient(at.lanes.var) == 1 and len(form.terms) == 1
+        if not plain or start is None:
+            raise InvalidIR(f"register {register} is not indexed by a plain vector variable")
+        slot, lane = divmod(int(start) + form.const, lanes)
+        if lane:
+            raise InvalidIR(f"register {register} is indexed {lane} lanes off a vector")
+        return Place((register, *outer, slot + at.number), kind, lanes)
+
+    def literals(self, register: Register, indices: tuple[Expr, ...]) -> list[int]:
+        """Indices, which must be constants. Raises: InvalidIR where one is not."""
+        found = []
+        for index in indices:
+            form = self.facts.form(index)
+            if form.terms:
+                raise InvalidIR(f"register {register} needs literal indices, got {index}")
+            found.append(form.const)
+        return found
+
+    def current(self, key: Key) -> Val:
+        """The element's value now. Raises: InvalidIR where it was not declared."""
+        found = self.state.get(key)
+        if found is None:
+            raise InvalidIR(f"register {key[0]}{list(key[1:])} is used before it is declared")
+        return found
+
+    def peek(self, register: Register, indices: tuple[Expr, ...], at: Scope) -> Val:
+        """The value of a register's element."""
+        place = self.place(register, indices, at)
+        found = self.current(place.key)
+        if place.lane is None:
+            return found
+        return self.b.value(f"extractelement {found.typed}, i64 {place.lane}", place.kind)
+
+    def poke(self, place: Place, value: Val, at: Scope) -> None:
+        """Set a register's element; lanes that a guard turns off keep theirs."""
+        value = self._widened(value, place.kind)
+        old = self.current(place.key)
+        if place.lane is not None:
+            text = f"insertelement {old.typed}, {value.typed}, i64 {place.lane}"
+            value = self.b.value(text, place.kind, place.lanes)
+        elif place.lanes:
+            value = self.b.splat(value, place.lanes)
+            if at.guarded and at.mask is not None:
+                value = self.b.select(self.b.splat(at.mask, place.lanes), value, old)
+        self.state[place.key] = value
+
+    def _widened(self, value: Val, kind: str) -> Val:
+        narrow = value.kind == "i32" and kind == "i64"
+        return self.b.convert("sext", value, "i64") if narrow else value
+
+    def declare(self, register: Register, init: Val, at: Scope) -> None:
+        """Every element starts as `init`."""
+        init = self._widened(init, arith.COMPUTE[register.dtype.name])
+        lanes = self.plan.tiles.get(register, 0)
+        shape = register.shape
+        suffix: Key = ()
+        if lanes:
+            shape = (*shape[:-1], -(-shape[-1] // lanes))
+        elif at.lanes is not None and register in at.lanes.varying.registers:
+            lanes = at.lanes.count
+            suffix = (at.number,)
+        init = self.b.splat(init, lanes) if lanes else init
+        for index in elements(shape):
+            self.state[register, *index, *suffix] = init
+
+    def carried(self, cells: Iterable[Cell], groups: int) -> list[Key]:
+        """The elements of `cells` that a loop over `groups` groups hands from turn to turn."""
+        changed = frozenset(cells)
+        return [k for k in self.state if k[0] in changed and _group(k) < groups]
+
+
+def _group(key: Key) -> int:
+    last = key[-1]
+    return last.number if isinstance(last, Group) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Marks the key of an accumulator of one group of lanes."""
+
+    number: int
+
+
+def elements(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Every index of a register, in row-major order."""
+    found: list[tuple[int, ...]] = [()]
+    for extent in shape:
+        found = [(*head, n) for head in found for n in range(extent)]
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.composite.text import define
 from pullback.config import Options
 from pullback.ir.dtype import (
     DType,
@@ -160,6 +161,7 @@ from pullback.tensor.ops import (
     where,
 )
 from pullback.tensor.program import jit
+from pullback.tensor.sorting import argsort, sort, topk
 from pullback.tensor.tensor import State, Tensor
 from pullback.tensor.trace import Cell
 
@@ -189,6 +191,7 @@ __all__ = [
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "asarray",
     "astype",
     "axis",
@@ -213,6 +216,7 @@ __all__ = [
     "cumulative_max",
     "cumulative_prod",
     "cumulative_sum",
+    "define",
     "dim",
     "divide",
     "dtype",
@@ -307,6 +311,7 @@ __all__ = [
     "sinh",
     "softmax",
     "softplus",
+    "sort",
     "split",
     "sqrt",
     "square",
@@ -323,6 +328,7 @@ __all__ = [
     "tensor",
     "tensordot",
     "tile",
+    "topk",
     "tril",
     "triu",
     "trunc",

@@ -122,6 +122,27 @@ def origin_of(expr: Expr) -> Origin | None:
     return _known.origins.get(expr)
 
 
+def locate(expr: Expr, origin: Origin) -> None:
+    """Say where the user wrote `expr`."""
+    _known.origins[expr] = origin
+
+
+def scalar_of(value: Any) -> Any:
+    """A number as it is, an extent or a tensor without axes as a scalar expression."""
+    if isinstance(value, ScalarHandle | Scalar):
+        return value
+    if isinstance(value, E.Dim):
+        return ScalarHandle(E.Size(value), value.name)
+    return ScalarHandle(as_expr(value))
+
+
+def arity(name: str) -> int:
+    """How many operands the operation `name` takes."""
+    unary = (F.UNARY, F.UNARY_ANY, F.TESTS)
+    single = ("negative", "positive", "bitwise_invert", "logical_not")
+    return 1 if name in single or any(name in table for table in unary) else 2
+
+
 def located(expr: Expr) -> ScalarHandle:
     """A handle on `expr`, written where the caller is."""
     if expr not in _known.origins:

@@ -1,0 +1,277 @@
+"""`pb.define`: tensors from the text form. The tree is walked, names are looked up; no evaluation.
+
+define("c[i, j] = sum[k](a[i, k] * b[k, j])", a=a, b=b)
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pullback.composite.syntax import (
+    Call,
+    Name,
+    Number,
+    Operation,
+    Parser,
+    Read,
+    Reduction,
+    Statement,
+    TextOrigin,
+    Tree,
+)
+from pullback.errors import (
+    DTypeError,
+    Origin,
+    PullbackError,
+    ShapeError,
+    UnboundNameError,
+)
+from pullback.ir import dtype as D
+from pullback.ir.expr import Extent
+from pullback.tensor import handles
+from pullback.tensor.compute import close
+from pullback.tensor.elementwise import Scalar, show
+from pullback.tensor.handles import ScalarHandle, new_axis
+from pullback.tensor.rules import RULES
+from pullback.tensor.tensor import Tensor, shape_of, value_of
+
+OPERATORS = {
+    "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "//": "floor_divide",
+    "%": "remainder", "**": "pow", "<": "less", "<=": "less_equal", ">": "greater",
+    ">=": "greater_equal", "==": "equal", "!=": "not_equal", "&": "bitwise_and",
+    "|": "bitwise_or", "^": "bitwise_xor", "prefix -": "negative", "prefix +": "positive",
+    "prefix ~": "bitwise_invert",
+}  # fmt: skip
+CONSTANTS = {"pi": math.pi, "inf": math.inf, "nan": math.nan}
+ALIASES = {"min": "minimum", "max": "maximum"}
+ARITY = {"where": 3, "clip": 3}
+
+
+def define(text: str, /, *, sizes: Mapping[str, Extent] | None = None, **names: Any) -> Any:
+    """The tensor that `text` defines; of several definitions (``;`` or a line each) a tuple.
+
+    Extents follow from reads ``a[i, k]``; `sizes` gives those that do not. Names may be tensors or
+    Python numbers.
+
+    Raises: SyntaxFormError, UnboundNameError, ShapeError, with a caret under the text.
+    """
+    caller = Origin.of_caller()
+    parser = Parser(text, caller)
+    statements = parser.statements()
+    scope: dict[str, Any] = {n: _given(n, v) for n, v in names.items()}
+    given = {n: shape_of(e)[0] for n, e in (sizes or {}).items()}
+    found: list[Tensor] = []
+    for statement in statements:
+        tensor = _Builder(parser, scope, given).build(statement)
+        scope[statement.name] = tensor
+        found.append(tensor)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _given(name: str, value: Any) -> Tensor | Scalar:
+    if isinstance(value, Scalar):
+        return value
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return Tensor(value_of(value))
+    except DTypeError as problem:
+        raise DTypeError(
+            f"{name} is a {type(value).__name__}, neither a tensor nor a number",
+            origin=Origin.of_caller(),
+        ) from problem
+
+
+def _children(tree: Tree) -> tuple[Tree, ...]:
+    if isinstance(tree, Read):
+        return tree.indices
+    if isinstance(tree, Call | Operation):
+        return tree.args
+    return (tree.body,) if isinstance(tree, Reduction) else ()
+
+
+def _reads(tree: Tree) -> Iterator[Read]:
+    """Every read in `tree`, left to right."""
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Read):
+            yield node
+        stack.extend(reversed(_children(node)))
+
+
+class _Builder:
+    """One statement on its way to a tensor."""
+
+    def __init__(
+        self, parser: Parser, scope: Mapping[str, Any], sizes: Mapping[str, Extent]
+    ) -> None:
+        self.parser = parser
+        self.scope = scope
+        self.sizes = sizes
+        self.axes: dict[str, ScalarHandle] = {}
+
+    def build(self, statement: Statement) -> Tensor:
+        """The tensor of a statement."""
+        own = [self.bind(name, statement.body) for name in statement.axes]
+        body = self.visit(statement.body)
+        place = self.place(statement)
+        try:
+            return close(own, body, statement.name, place)
+        except PullbackError as problem:
+            raise self.moved(problem, statement) from None
+
+    def place(self, tree: Tree) -> TextOrigin:
+        """Where `tree` stands."""
+        return self.parser.at(tree.start, tree.end)
+
+    def moved(self, problem: PullbackError, tree: Tree) -> PullbackError:
+        """The same error, pointing into the text."""
+        if isinstance(problem.origin, TextOrigin):
+            return problem
+        return type(problem)(problem.what, origin=self.place(tree), help=problem.help)
+
+    # --- axes
+
+    def bind(self, name: Name, body: Tree) -> ScalarHandle:
+        """A new axis. Raises: ShapeError where its extent is not known or not one."""
+        if name.name in self.axes or name.name in self.scope:
+            raise UnboundNameError(
+                f"axis {name.name!r} has the name of something else", origin=self.place(name)
+            )
+        axis = new_axis(self.extent(name, body), name.name)
+        self.axes[name.name] = axis
+        return axis
+
+    def extent(self, name: Name, body: Tree) -> Extent:
+        """The extent of an axis: as given, or that of every axis that it reads alone."""
+        if name.name in self.sizes:
+            return self.sizes[name.name]
+        found: Extent | None = None
+        for read in _reads(body):
+            shape = self.shape(read)
+            for index, extent in zip(read.indices, shape, strict=False):
+                if not isinstance(index, Name) or index.name != name.name:
+                    continue
+                if found is not None and found != extent:
+                    raise ShapeError(
+                        f"axis {name.name!r} has {found} elements elsewhere and {extent} here",
+                        origin=self.place(read),
+                    )
+                found = extent
+        if found is None:
+            raise ShapeError(
+                f"no read fixes the extent of axis {name.name!r}",
+                origin=self.place(name),
+                help=f'give it: sizes={{"{name.name}": n}}',
+            )
+        return found
+
+    def shape(self, read: Read) -> tuple[Extent, ...]:
+        """The shape of what is read. Raises: UnboundNameError, ShapeError."""
+        tensor = self.scope.get(read.name)
+        if tensor is None:
+            raise self.unbound(read.name, read)
+        shape: tuple[Extent, ...] = () if isinstance(tensor, Scalar) else tensor.shape
+        if len(shape) != len(read.indices):
+            raise ShapeError(
+                f"{len(read.indices)} indices read {read.name!r}, which has {len(shape)} axes:"
+                f" its shape is {show(shape)}",
+                origin=self.place(read),
+            )
+        return shape
+
+    def unbound(self, name: str, tree: Tree) -> UnboundNameError:
+        """The error for an unknown name, with a guess."""
+        known = [*self.axes, *self.scope, *self.sizes, *RULES, *ARITY]
+        close_ones = difflib.get_close_matches(name, known, 1)
+        help = f"did you mean {close_ones[0]!r}?" if close_ones else f"give it: {name}=.."
+        return UnboundNameError(f"{name!r} is bound by nothing", origin=self.place(tree), help=help)
+
+    # --- expressions
+
+    def visit(self, tree: Tree) -> Any:
+        """A scalar handle or a Python number for `tree`."""
+        try:
+            found = self.made(tree)
+        except PullbackError as problem:
+            raise self.moved(problem, tree) from None
+        if isinstance(found, ScalarHandle) and not isinstance(tree, Name):
+            handles.locate(found.expr, self.place(tree))
+        return found
+
+    def made(self, tree: Tree) -> Any:
+        if isinstance(tree, Number):
+            return tree.value
+        if isinstance(tree, Name):
+            return self.name(tree)
+        if isinstance(tree, Read):
+            self.shape(tree)
+            indices = [self.visit(i) for i in tree.indices]
+            return handles.read_at(self.scope[tree.name].value, indices)
+        if isinstance(tree, Operation):
+            args = [self.visit(a) for a in tree.args]
+            return self.operation(OPERATORS[tree.operator], args)
+        if isinstance(tree, Call):
+            return self.call(tree)
+        assert isinstance(tree, Reduction)
+        return self.reduction(tree)
+
+    def name(self, tree: Name) -> Any:
+        """An axis, a number, or a tensor without axes."""
+        for known in (self.axes, self.scope, CONSTANTS, self.sizes):
+            if tree.name in known:
+                found = known[tree.name]
+                return handles.scalar_of(found)
+        raise self.unbound(tree.name, tree)
+
+    def operation(self, name: str, args: Sequence[Any]) -> Any:
+        """An element-wise operation, on numbers too."""
+        return handles.combine(name, *args)
+
+    def call(self, tree: Call) -> Any:
+        """A function by its name. Raises: UnboundNameError for one that there is not."""
+        name = ALIASES.get(tree.function, tree.function)
+        if tree.function in ("sum", "prod", "any", "all", "argmax", "argmin", "mean"):
+            raise ShapeError(
+                f"{tree.function}(..) over which axis?",
+                origin=self.place(tree),
+                help=f"write {tree.function}[k](expression)",
+            )
+        special: dict[str, Callable[..., Any]] = {"where": handles.where, "clip": handles.clip}
+        args = [self.visit(a) for a in tree.args]
+        if name in special:
+            self.arity(tree, ARITY[name])
+            return special[name](*args)
+        if name in D.BY_NAME:
+            self.arity(tree, 1)
+            return handles.astype(args[0], D.dtype(name))
+        if name not in RULES:
+            raise self.unbound(tree.function, tree)
+        self.arity(tree, handles.arity(name))
+        return self.operation(name, args)
+
+    def arity(self, tree: Call, wanted: int) -> None:
+        """Raises: ShapeError for another number of arguments."""
+        if len(tree.args) != wanted:
+            raise ShapeError(
+                f"{tree.function} takes {wanted} arguments, not {len(tree.args)}",
+                origin=self.place(tree),
+            )
+
+    def reduction(self, tree: Reduction) -> ScalarHandle:
+        """``sum[k](body)``; its axes are known inside only."""
+        over = [self.bind(name, tree.body) for name in tree.axes]
+        body = self.visit(tree.body)
+        for name in tree.axes:
+            del self.axes[name.name]
+        if not over:
+            raise ShapeError(f"{tree.function}[] over no axis", origin=self.place(tree))
+        if tree.function in ("argmax", "argmin"):
+            return handles.arg_fold(tree.function, body, over)
+        if tree.function == "mean":
+            return handles.mean(body, over)
+        return handles.fold(tree.function, body, over)

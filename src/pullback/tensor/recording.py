@@ -147,6 +147,7 @@ class _Builder:
     def __init__(self, recording: Recording) -> None:
         self.home = recording.home
         self.promoted: dict[Definition, Variable] = {}
+        self.seen: dict[Segment, set[Definition]] = {}
         for segment in list(_segments(recording.root)):
             for draft in segment.receives:
                 draft.sources = tuple(self.received(s, segment) for s in draft.sources)
@@ -170,7 +171,7 @@ class _Builder:
     def foreign(self, segment: Segment, root: Value) -> list[tuple[Segment, Value]]:
         """Promote what `root` needs from other segments; the new work for those."""
         found: list[tuple[Segment, Value]] = []
-        seen: set[Definition] = set()
+        seen = self.seen.setdefault(segment, set())
         stack = [root]
         while stack:
             value = stack.pop()

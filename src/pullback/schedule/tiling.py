@@ -12,9 +12,8 @@ from pullback.ir.expr import Dim, Take, upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
-from pullback.ir.target import Target
 from pullback.schedule.contraction import dotted
-from pullback.schedule.cost import Model
+from pullback.schedule.cost import Model, traffic_bytes
 from pullback.schedule.schedule import Step
 from pullback.schedule.slots import Lives, tile_shape
 
@@ -34,6 +33,11 @@ COLUMN_SHARE = {8: 0.35, 16: 0.7, 24: 0.8}
 # share of the peak is what lowering reaches there.
 DOT_ROWS = 8
 DOT_SHARE = 0.55
+
+# A kernel too small for two threads keeps scratch below this share of what it moves, so that
+# scratch does not rule the memory of small programs; but this much is always allowed, bytes.
+SMALL_SHARE = 32
+SMALL_BYTES = 2048
 
 # Nanoseconds to enter one step of one tile, and to pack one element of a panel.
 STEP_NS = 30.0
@@ -80,10 +84,13 @@ def choose_tile(
     model: Model,
 ) -> tuple[int, ...]:
     """Tile extents of every outer axis."""
+    product_ = any(step.product is not None for step in body)
+    limit = model.target.l2 // 2 if product_ else model.target.scratch
     fit = _Fit(kernel, body, scratch, tasks)
-    if any(step.product is not None for step in body):
-        return _searched(fit, model)
-    return _greedy(fit, model.target)
+    if tasks == 1:
+        limit = min(limit, max(SMALL_BYTES, traffic_bytes(kernel) // SMALL_SHARE))
+        limit = max(limit, scratch.bytes((1,) * len(kernel.outer)))
+    return _searched(fit, model, limit) if product_ else _greedy(fit, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,7 @@ class _Fit:
         return prod(-(-upper(e) // t) for e, t in zip(self.kernel.outer, tile, strict=True))
 
 
-def _greedy(fit: _Fit, target: Target) -> tuple[int, ...]:
+def _greedy(fit: _Fit, limit: int) -> tuple[int, ...]:
     """Inner axes first, as wide as scratch and the number of tasks allow."""
     revisits = len(fit.body) > 1
     extents = [upper(e) for e in fit.kernel.outer]
@@ -123,15 +130,15 @@ def _greedy(fit: _Fit, target: Target) -> tuple[int, ...]:
             again = revisited_bytes(fit.kernel, fit.body, trial) if revisits else 0
             return again + fit.lives.bytes(trial)
 
-        widest = _widest(most, target.scratch, used)
+        widest = _widest(most, limit, used)
         tile[axis] = round_tile(widest, fit.kernel.outer[axis])
         if tile[axis] < extents[axis]:
             break
     return tuple(tile)
 
 
-def _searched(fit: _Fit, model: Model) -> tuple[int, ...]:
-    """The cheapest tile of a few extents for each axis whose scratch fits half of L2."""
+def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
+    """The cheapest tile of a few extents for each axis whose scratch fits `limit`."""
     target = model.target
     choices: list[list[int]] = []
     for number, extent in enumerate(fit.kernel.outer):
@@ -145,7 +152,7 @@ def _searched(fit: _Fit, model: Model) -> tuple[int, ...]:
         if best is not None and cost >= best[0]:
             break
         scratch = fit.lives.bytes(tile)
-        if scratch > target.l2 // 2:
+        if scratch > limit:
             continue
         if scratch <= target.l2 // NEAR_SHARE:
             best = (cost, tile)

@@ -42,8 +42,11 @@ def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
             return form, (type(node), tuple(p[1] for p in parts))
         if isinstance(node, dict):
             parts = [visit(n) for n in node.values()]
-            form = ("dict", list(node), [p[0] for p in parts])
-            return form, (dict, tuple(node), tuple(p[1] for p in parts))
+            return ("dict", list(node), [p[0] for p in parts]), (
+                dict,
+                tuple(node),
+                tuple(p[1] for p in parts),
+            )
         leaf = node if convert is None else convert(node)
         if isinstance(leaf, Handle):
             handles.append(leaf)

@@ -56,6 +56,54 @@ class Packed:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Heads:
+    """Heads on an axis of their own: ``value[b, h, t, e]``."""
+
+    value: Value
+
+    @property
+    def lead(self) -> tuple[Extent, ...]:
+        """Batch extents."""
+        return self.value.shape[:-3]
+
+    @property
+    def heads(self) -> Extent:
+        return self.value.shape[-3]
+
+    @property
+    def length(self) -> Extent:
+        """How many positions."""
+        return self.value.shape[-2]
+
+    @property
+    def size(self) -> int:
+        """Features of a head."""
+        return E.upper(self.value.shape[-1])
+
+    @property
+    def kind(self) -> DType:
+        return self.value.dtype
+
+    def read(self, batch: Index, head: Expr, place: Expr, feature: Expr) -> Expr:
+        """One feature of one head at one position."""
+        return at(self.value, *batch, head, place, feature)
+
+
+def _apart(packed: Packed, name: str) -> Heads:
+    """``q[b, h, t, e] = x[b, t, start + h E + e]``, a view.
+
+    A definition of its own, so that its adjoint is a contraction per head before it is packed.
+    """
+    shape = (*packed.lead, packed.heads, packed.length, packed.size)
+
+    def body(*i: Expr) -> Expr:
+        *batch, head, place, feature = i
+        return packed.read(batch, head, place, feature)
+
+    return Heads(make(name, shape, body).value)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Mask:
     """What a query may look at. `allowed` is bool, `added` is float; both broadcast to
     (batch.., heads, queries, keys). `padding` is bool over (batch.., keys), true where ignored.
@@ -108,14 +156,15 @@ def attend(
 ) -> Attended:
     """Attention of every head over packed projections. Output (batch.., queries, heads * size)."""
     check_probability(dropout)
-    table = _Table(query, key, mask, scale)
+    v = _apart(value, "v")
+    table = _Table(_apart(query, "q"), _apart(key, "k"), mask, scale)
     scores = table.scores()
     top = table.top(scores)
     exps = table.exps(scores, top)
     norm = make("norm", table.rows, lambda *i: at(exps, *i), over=(key.length,)).value
     kept = _dropped(exps, dropout)
-    mixed = _mixed(table, kept, value, norm)
-    output = _side_by_side(table, mixed, value)
+    mixed = _mixed(table, kept, v, norm)
+    output = _side_by_side(table, mixed, v)
     weights = make(
         "attention_weights",
         table.shape,
@@ -128,8 +177,8 @@ def attend(
 class _Table:
     """The table of queries by keys, for every batch and head."""
 
-    query: Packed
-    key: Packed
+    query: Heads
+    key: Heads
     mask: Mask
     scale: float
 
@@ -216,7 +265,7 @@ def _dropped(exps: Value, p: float) -> Value:
     return make("dropped", exps.shape, body, keep=NEVER).value
 
 
-def _mixed(table: _Table, exps: Value, value: Packed, norm: Value) -> Value:
+def _mixed(table: _Table, exps: Value, value: Heads, norm: Value) -> Value:
     """``y[b, h, i, e] = sum[j] p[b, h, i, j] v[b, j, h, e] / norm[b, h, i]``"""
     shape = (*table.rows, value.size)
 
@@ -232,10 +281,10 @@ def _mixed(table: _Table, exps: Value, value: Packed, norm: Value) -> Value:
     ).value
 
 
-def _side_by_side(table: _Table, mixed: Value, value: Packed) -> Tensor:
+def _side_by_side(table: _Table, mixed: Value, value: Heads) -> Tensor:
     """``out[b, i, h E + e] = y[b, h, i, e]``, a view."""
     lead = table.query.lead
-    shape = (*lead, table.query.length, value.heads * value.size)
+    shape = (*lead, table.query.length, E.upper(value.heads) * value.size)
     size = E.index(value.size)
 
     def body(*i: Expr) -> Expr:

@@ -55,6 +55,7 @@ class Facts:
         self._forms: dict[Expr, Affine] = {}
         self._offsets: dict[Expr, Affine] = {}
         self._reads: dict[Node, frozenset[Cell]] = {}
+        self._loads: dict[Expr, bool] = {}
 
     def reads(self, e: Expr) -> frozenset[Cell]:
         """The arrays and registers that the value depends on."""
@@ -74,7 +75,11 @@ class Facts:
 
     def loads(self, e: Expr) -> bool:
         """Whether evaluating touches memory."""
-        return any(isinstance(c, Array) for c in self.reads(e))
+        known = self._loads.get(e)
+        if known is None:
+            known = any(isinstance(c, Array) for c in self.reads(e))
+            self._loads[e] = known
+        return known
 
     def form(self, e: Expr) -> Affine:
         """The integer-linear form of an offset."""

@@ -38,6 +38,13 @@ _TOKEN = re.compile(
 T = TypeVar("T")
 _TYPES = {suffix: name for name, suffix in SUFFIX.items() if suffix}
 _LEVELS = {symbol: level for symbol, (level, _) in BINARY.items()} | {"-": 5}
+_CALLS: dict[str, tuple[int, Callable[..., Expr]]] = {
+    **{name: (1, cls) for name, cls in UNARY.items()},
+    **{name: (1, lambda x, kind=kind: E.Cast(x, kind)) for name, kind in D.BY_NAME.items()},
+    "if": (3, E.If),
+    "max": (2, E.maximum),
+    "min": (2, E.minimum),
+}
 
 
 @dataclass(slots=True)
@@ -90,8 +97,8 @@ class Tokens:
     def fail(self, what: str, place: int | None = None) -> NoReturn:
         if place is None:
             place = self.items[self.at][2] if self.at < len(self.items) else len(self.line)
-        caret = f"\n   | {self.line}\n   | {' ' * place}^"
-        raise SyntaxFormError(f"line {self.number}: {what}{caret}")
+        caret = f"the caret marks the place\n   | {self.line}\n   | {' ' * place}^"
+        raise SyntaxFormError(f"line {self.number}: {what}", help=caret)
 
 
 @dataclass(slots=True)
@@ -154,7 +161,7 @@ def _operand(t: Tokens, scope: Scope) -> Expr:
 
 def _number(t: Tokens) -> Const:
     text = t.take()
-    suffix = next((s for s in _TYPES if text.endswith(s)), "")
+    suffix = max((s for s in _TYPES if text.endswith(s)), key=len, default="")
     digits = text.removesuffix(suffix)
     real = bool(re.search(r"[.en]", digits))
     kind = D.BY_NAME[_TYPES[suffix]] if suffix else D.float32 if real else D.int64
@@ -206,19 +213,13 @@ def _call(t: Tokens, scope: Scope, name: str) -> Expr:
             t.fail("unknown extent")
         t.take(")")
         return E.Size(dim)
+    place = t.items[t.at - 1][2]
+    if name not in _CALLS:
+        t.fail(f"no function {name}", place)
     args = _list(t, "(", ")", lambda: expression(t, scope))
-    makers: dict[str, tuple[int, Callable[..., Expr]]] = {
-        **{n: (1, cls) for n, cls in UNARY.items()},
-        **{n: (1, lambda x, kind=kind: E.Cast(x, kind)) for n, kind in D.BY_NAME.items()},
-        "if": (3, E.If),
-        "max": (2, E.maximum),
-        "min": (2, E.minimum),
-    }
-    if name not in makers:
-        t.fail(f"no function {name}")
-    count, make = makers[name]
+    count, make = _CALLS[name]
     if len(args) != count:
-        t.fail(f"{name} takes {count} values, got {len(args)}")
+        t.fail(f"{name} takes {count} values, got {len(args)}", place)
     return _checked(t, lambda: make(*args))
 
 

@@ -156,7 +156,7 @@ def compile_routines(
 
     Raises: UnsupportedError where a routine asks for what this backend does not do.
     """
-    stats = stats or CompileStats()
+    stats = CompileStats() if stats is None else stats
     engine = Engine()
     keys = []
     known: set[str] = set()
@@ -175,7 +175,7 @@ def compile_routines(
 def _routine_object(
     routine: Routine, target: Target, key: str, store: ObjectStore | None, stats: CompileStats
 ) -> bytes:
-    found = store.get(key) if store else None
+    found = store.get(key) if store is not None else None
     if found is not None:
         stats.loaded += 1
         return found
@@ -184,7 +184,7 @@ def _routine_object(
         text = text.replace(f"void @{name}(", f"void @{_symbol(key, name)}(")
     made = compile_object(text)
     stats.compiled += 1
-    if store:
+    if store is not None:
         store.put(key, made)
     return made
 
@@ -212,13 +212,13 @@ def compile_text(
 
     Raises: UnsupportedError for a symbol that this process does not have.
     """
-    stats = stats or CompileStats()
+    stats = CompileStats() if stats is None else stats
     key = digest(text, _processor())
-    made = store.get(key) if store else None
+    made = store.get(key) if store is not None else None
     if made is None:
         made = compile_object(text)
         stats.compiled += 1
-        if store:
+        if store is not None:
             store.put(key, made)
     else:
         stats.loaded += 1

@@ -123,7 +123,9 @@ def _new_machine() -> Any:
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
         opt=SPEED,
-        reloc="pic",
+        # Position-independent code finds constants through a table whose alignment the loader does
+        # not keep once an engine holds several objects: aligned vector loads then fault.
+        reloc="static",
         codemodel="jitdefault",
     )
 

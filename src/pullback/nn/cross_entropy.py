@@ -70,9 +70,12 @@ def cross_entropy(
     return along(input, target, _class_axis(input), options)
 
 
-def token_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+def token_cross_entropy(
+    input: Tensor, target: Tensor, ignore_index: int | None = None, reduction: str = "mean"
+) -> Tensor:
     """Cross entropy where classes are the last dim, as in a language model."""
-    return along(input, target, len(input.shape) - 1, Options(reduction=reduction))
+    options = Options(ignore_index=ignore_index, reduction=reduction)
+    return along(input, target, len(input.shape) - 1, options)
 
 
 def along(input: Tensor, target: Tensor, axis: int, options: Options) -> Tensor:

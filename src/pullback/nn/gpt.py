@@ -99,15 +99,12 @@ class GPT(Module):
             self.head.weight = self.tokens.weight
 
     def _initialise(self) -> None:
-        """Weights from N(0, std^2), those that write to the residual smaller; biases 0."""
-        std = self.config.std
+        """Weights from N(0, std^2); those that write to the residual and all biases 0."""
         for name, parameter in self.named_parameters():
-            residual = name.endswith(("proj.weight", "linear2.weight"))
-            if len(parameter.shape) == 2:
-                shrink = math.sqrt(2.0 * self.config.layers) if residual else 1.0
-                init.normal_(parameter, 0.0, std / shrink)
-            elif name.endswith("bias"):
+            if name.endswith(("proj.weight", "linear2.weight", "bias")):
                 init.zeros_(parameter)
+            elif len(parameter.shape) == 2:
+                init.normal_(parameter, 0.0, self.config.std)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self._embed(tokens)
@@ -115,9 +112,15 @@ class GPT(Module):
             x = block(x)
         return linear(self.norm(x), self.head.weight)
 
-    def loss(self, tokens: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    def loss(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        ignore_index: int | None = None,
+        reduction: str = "mean",
+    ) -> Tensor:
         """Cross entropy of `targets`, the tokens one place on."""
-        return token_cross_entropy(self(tokens), targets, reduction)
+        return token_cross_entropy(self(tokens), targets, ignore_index, reduction)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         """``x[b, t, e] = tokens[token[b, t], e] + positions[t, e]``"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import bind
 
 Array = np.ndarray[Any, Any]
+LENGTH = 8  # bytes of the header's length
 CODES = {
     "BOOL": "bool", "I8": "int8", "U8": "uint8", "I32": "int32", "U32": "uint32", "I64": "int64",
     "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
@@ -55,6 +57,17 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     except safetensors.SafetensorError as error:
         raise StateError(f"{path} is no safetensors file: {error}") from error
     return {name: _array(path, name, entry) for name, entry in found}
+
+
+def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The facts written beside the tensors. Raises: StateError where it is no such file."""
+    data = Path(path).read_bytes()
+    try:
+        size = int.from_bytes(data[:LENGTH], "little")
+        header = json.loads(data[LENGTH : LENGTH + size])
+        return dict(header.get("__metadata__", {}))
+    except (ValueError, AttributeError) as error:
+        raise StateError(f"{path} is no safetensors file: {error}") from error
 
 
 def _array(path: str | os.PathLike[str], name: str, entry: Mapping[str, Any]) -> Array:

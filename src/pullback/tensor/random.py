@@ -25,10 +25,10 @@ from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import Shape, axes_of, make
 from pullback.tensor.tensor import State, Tensor, check_device, operand, shape_of, value_of
 from pullback.tensor.threefry import swap_or_not, threefry, word
-from pullback.tensor.trace import Handle, array_of, bind, current, realize
+from pullback.tensor.trace import Array, Handle, array_of, bind, current, realize
 
 Words = tuple[Expr, Expr]
-ROUNDS = 32  # of the shuffle: each pair of places meets about 32 coins
+ROUNDS = 24  # of the shuffle; a place moves in every second one
 WORD = 1 << 32
 
 
@@ -273,3 +273,14 @@ def _rounds(source: Source, size: int) -> tuple[Definition, Definition]:
     a, b = source.words((ROUNDS,))
     turns = make("turns", (ROUNDS,), E.Mod(a, word(size)), stop=True)
     return turns, make("salts", (ROUNDS,), b, stop=True)
+
+
+def get_state() -> Array:
+    """The generator's seed and number of draws, to be saved."""
+    realize([_generator])
+    return np.array(array_of(_generator))
+
+
+def set_state(state: Any) -> None:
+    """Go on where `get_state` was called. Raises: ShapeError."""
+    _generator.assign(bind(np.asarray(state, np.uint32), "generator", copy=True))

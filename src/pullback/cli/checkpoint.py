@@ -1,0 +1,57 @@
+"""A run on disk: `model.safetensors` for others, `checkpoint.safetensors` to go on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pullback import nn
+from pullback.cli.settings import Settings, parse
+from pullback.errors import StateError
+from pullback.nn.weights import load_arrays, load_metadata
+from pullback.optim import Optimizer
+from pullback.tensor import random
+
+WEIGHTS = "model.safetensors"
+STATE = "checkpoint.safetensors"
+
+
+def save(folder: Path, model: nn.Module, opt: Optimizer, settings: Settings, text: str) -> None:
+    """Write weights, optimiser state, random state and settings, each file whole or not at all.
+
+    `text` are the characters of the vocabulary, in order.
+    """
+    facts = {"settings": settings.dump(), "characters": json.dumps(text)}
+    weights = model.state_dict()
+    state: dict[str, Any] = {f"model.{n}": t for n, t in weights.items()}
+    state |= {f"optimizer.{n}": t for n, t in opt.state_dict().items()}
+    state["random"] = random.get_state()
+    nn.save(state, folder / STATE, facts)
+    nn.save(weights, folder / WEIGHTS, facts)
+
+
+def facts(folder: Path) -> tuple[Settings, str]:
+    """Settings and characters of a checkpoint. Raises: StateError where there is none."""
+    path = folder / STATE
+    if not path.is_file():
+        raise StateError(f"nothing to resume: {path} does not exist")
+    found = load_metadata(path)
+    if "settings" not in found or "characters" not in found:
+        raise StateError(f"{path} was not written by pullback train")
+    return parse(found["settings"]), str(json.loads(found["characters"]))
+
+
+def restore(folder: Path, model: nn.Module, opt: Optimizer) -> None:
+    """Put back what `save` wrote."""
+    arrays = load_arrays(folder / STATE)
+    model.load_state_dict(_under("model.", arrays))
+    opt.load_state_dict(_under("optimizer.", arrays))
+    random.set_state(arrays["random"])
+
+
+def _under(prefix: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}

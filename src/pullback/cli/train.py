@@ -1,0 +1,174 @@
+"""Training a character model as one compiled program, and writing text with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pullback import nn
+from pullback.cli import checkpoint
+from pullback.cli.display import Display
+from pullback.cli.settings import BETAS, WEIGHT_DECAY, Settings
+from pullback.cli.text import IGNORED, Text, batch, windows
+from pullback.ir import expr as E
+from pullback.ir.expr import Add, If
+from pullback.nn.build import at, make
+from pullback.nn.parameter import Buffer, as_tensor
+from pullback.optim import AdamW
+from pullback.tensor import maths, ops, random
+from pullback.tensor.control import loop
+from pullback.tensor.host import Feeder, Receiver
+from pullback.tensor.program import Jit, jit
+from pullback.tensor.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+def make_model(settings: Settings, vocabulary: int) -> nn.GPT:
+    """A fresh model, drawn from the seed."""
+    random.manual_seed(settings.seed)
+    return nn.GPT(settings.model(vocabulary))
+
+
+def make_optimizer(model: nn.Module, settings: Settings) -> AdamW:
+    """AdamW that decays matrices only, with the schedule inside the step."""
+    parameters = list(model.parameters())
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if len(p.shape) > 1]},
+        {"params": [p for p in parameters if len(p.shape) <= 1], "weight_decay": 0.0},
+    ]
+    return AdamW(
+        groups,
+        lr=settings.lr,
+        betas=BETAS,
+        weight_decay=WEIGHT_DECAY,
+        schedule=settings.schedule(),
+    )
+
+
+@dataclass(eq=False)
+class Run:
+    """A model in training. `losses` and `times` (seconds) are those of this process's steps,
+    of which number `first` was the first.
+    """
+
+    text: Text
+    settings: Settings
+    model: nn.GPT
+    opt: AdamW
+    display: Display
+    folder: Path
+    first: int = 0
+    losses: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    checked: list[float] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        """Steps taken, those before a resume included."""
+        return int(self.opt.steps.item())
+
+    def program(self, steps: int, validate: bool) -> Jit:
+        """Training steps and perhaps the validation, as one program."""
+        shape = (self.settings.batch, self.settings.context)
+        batches = self._batches()
+        checks = windows(self.text.valid, *shape) if validate else []
+        waiting = iter(checks)
+        pair: dict[str, Any] = {"shape": (shape, shape), "dtype": ("int32", "int32")}
+
+        def step() -> None:
+            tokens, targets = Feeder(lambda: next(batches), **pair)
+            self.opt.zero_grad()
+            loss = self.model.loss(tokens, targets)
+            loss.backward()
+            self.opt.step()
+            Receiver(self._stepped, [loss])
+
+        def check() -> None:
+            tokens, targets = Feeder(lambda: next(waiting), **pair)
+            loss = self.model.loss(tokens, targets, IGNORED, "sum")
+            Receiver(lambda found: self.checked.append(float(found)), [loss])
+
+        @jit
+        def train() -> None:
+            loop(range(steps), step)
+            if checks:
+                loop(range(len(checks)), check)
+
+        found: Jit = train
+        return found
+
+    def _batches(self) -> Iterator[tuple[Array, Array]]:
+        s = self.settings
+        for number in range(self.done, s.steps):
+            yield batch(self.text.train, number, s.seed, s.batch, s.context)
+
+    def _stepped(self, loss: Array) -> None:
+        self.losses.append(float(loss))
+        self.times.append(time.perf_counter())
+        self.display.step(self.first + len(self.losses), self.losses[-1])
+
+    def execute(self) -> float:
+        """Train to the end; the validation loss, nats per character."""
+        self.first = self.done
+        self.program(self.settings.steps - self.first, validate=True)()
+        return sum(self.checked) / (len(self.text.valid) - 1)
+
+    def train_steps(self, count: int) -> None:
+        """Only train, `count` steps."""
+        self.first = self.done
+        self.program(count, validate=False)()
+
+    def save(self) -> None:
+        """Everything up to the last whole step."""
+        checkpoint.save(self.folder, self.model, self.opt, self.settings, self.text.characters)
+
+
+def write(model: nn.GPT, text: Text, length: int, seed: int, heat: float = 0.8) -> str:
+    """`length` characters that follow the beginning of the validation text, as one program."""
+    context = model.config.context
+    start = np.zeros((1, context), np.int32)
+    prompt = text.valid[:context]
+    start[0, context - len(prompt) :] = prompt
+    window = Buffer(as_tensor(start))
+    found: list[int] = []
+
+    def step() -> None:
+        token = drawn(model(window), heat)
+        window.assign(shifted(window, token))
+        Receiver(lambda t: found.append(int(t)), [token])
+
+    @jit
+    def program() -> None:
+        loop(range(length), step)
+
+    random.manual_seed(seed)
+    program()
+    return text.decode(np.array(found, np.int32))
+
+
+def drawn(logits: Tensor, heat: float) -> Tensor:
+    """A token drawn from ``softmax(logits / heat)`` of the last position: the largest of
+    ``logits / heat - log(-log u)``.
+    """
+    last = logits[0, -1]
+    noise = maths.log(maths.negative(maths.log(random.uniform(last.shape, 1e-7, 1.0))))
+    token: Tensor = ops.argmax(last / heat - noise)
+    return token
+
+
+def shifted(window: Tensor, token: Tensor) -> Tensor:
+    """The window one place on, with `token` at its end."""
+    value, new = window.value, token.value
+    last = E.index(E.upper(value.shape[1]) - 1)
+
+    def body(row: E.Expr, place: E.Expr) -> E.Expr:
+        after = at(value, row, Add(place, E.index(1)))
+        return If(E.Less(place, last), after, E.Cast(at(new), value.dtype))
+
+    return make("window", value.shape, body)

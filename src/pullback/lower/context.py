@@ -179,7 +179,7 @@ def symbols(kernel: Kernel) -> list[Dim]:
     return list(found)
 
 
-def settle(context: Context, number: int, stage: Stage, finish: bool) -> None:
+def settle(context: Context, number: int, stage: Stage) -> None:
     """Decide the home of a stage from its residence."""
     residence = context.schedule.residences[number]
     if residence.place is Place.MEMORY:
@@ -197,17 +197,22 @@ def settle(context: Context, number: int, stage: Stage, finish: bool) -> None:
         context.homes[stage.target] = Home(array, row_major(shape), (Linear(),) * len(shape), base)
     elif residence.slot is not None:
         slot = context.scratch[residence.slot]
-        context.homes[stage.target] = _tile_home(context, stage, slot, finish)
+        shape = tile_extents(context, stage)
+        context.homes[stage.target] = scratch_home(context, stage, slot, shape)
 
 
-def _tile_home(context: Context, stage: Stage, slot: Array, finish: bool) -> Home:
-    if finish:
-        shape = tuple(upper(e) for e in stage.shape)
-        return Home(slot, row_major(shape), (Linear(),) * len(shape), Linear())
-    bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
-    shape = tile_shape(stage, context.schedule.tile)
+def tile_extents(context: Context, stage: Stage) -> tuple[int, ...]:
+    """Extents of the part of a stage at hand: of a tile, or all of it after the tiles."""
+    if not context.starts:
+        return tuple(upper(e) for e in stage.shape)
+    return tile_shape(stage, context.schedule.tile)
+
+
+def scratch_home(context: Context, stage: Stage, array: Array, shape: tuple[int, ...]) -> Home:
+    """A place of `shape` in scratch: coordinates of outer axes count from the tile's start."""
+    bound = {a: o for o, a in enumerate(stage.outer) if a is not None and context.starts}
     origins = tuple(context.starts[bound[n]] if n in bound else Linear() for n in range(len(shape)))
-    return Home(slot, row_major(shape), origins, Linear())
+    return Home(array, row_major(shape), origins, Linear())
 
 
 def task_var(context: Context) -> Var:

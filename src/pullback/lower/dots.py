@@ -40,8 +40,13 @@ Body = Callable[[int, Linear], list[Stmt]]
 
 def dots(context: Context, product: Product, stage: Stage) -> list[Stmt]:
     """The loop nest of a contraction by dot products."""
-    prob = problem(context, product, stage)
-    if prob.column is None or not prob.over or not (prob.left.plain and prob.right.plain):
+    prob = problem(context, product, [stage])
+    if (
+        prob.column is None
+        or prob.store is None
+        or not prob.over
+        or not (prob.left.plain and prob.right.plain)
+    ):
         return plain(context, stage)
     rows = 1 if prob.row is None else prob.row.most
     work = _Dots(context, prob, prob.column)
@@ -115,7 +120,7 @@ class _Dots:
         if prob.scale is not None:
             value = E.Mul(value, cast(replaced(prob.scale, values), prob.kind))
         array = self.context.home(prob.stage).array
-        offset = moved(prob.store, values)
+        offset = moved(prob.store or Linear(), values)
         value = cast(value, array.dtype)
         if prob.stage.partial:
             return [*prob.scale_checks, StoreCombine(array, offset, SUM, value)]

@@ -49,7 +49,7 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target) -> Routine:
     context = begin(kernel, schedule, target)
     outer, level_of = _outer_loops(context)
     for number, stage in enumerate(kernel.stages):
-        settle(context, number, stage, False)
+        settle(context, number, stage)
     body = _zero_partials(context) + _tile_nest(context, outer, level_of)
     context.starts, context.spans = [], []
     finish = _finish(context)
@@ -205,7 +205,7 @@ def _dispatch(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     if step.way is Way.SCATTER:
         return scatter(context, step, stages[0])
     if step.product is not None and step.way is Way.TILES:
-        return tiles(context, step.product, stages[0])
+        return tiles(context, step.product, stages)
     if step.product is not None:
         return dots(context, step.product, stages[0])
     return sweep(context, step, stages)
@@ -234,7 +234,7 @@ def _finish(context: Context) -> list[Stmt]:
         if stage.partial and isinstance(stage.form, Reduce):
             statements += _combine_partials(context, stage, stage.form)
     for number, stage in enumerate(kernel.finish):
-        settle(context, len(kernel.stages) + number, stage, True)
+        settle(context, len(kernel.stages) + number, stage)
     for step in context.schedule.finish:
         stages = [kernel.finish[n] for n in step.stages]
         statements += _compute(context, step, stages)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index
+from pullback.ir.graph import Value
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import Array, Check, Load, Stmt, Store, Transpose, Var
+from pullback.ir.nest import Array, Check, Load, Register, Stmt, Store, Transpose, Var
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Context, Loop, accumulator, cast, nest, smaller, vector
 from pullback.lower.merge import merged, revalued, split
-from pullback.lower.sweep import written
+from pullback.lower.sweep import Values, stage_values, written
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear, linear, row_major
 from pullback.schedule.schedule import Product
@@ -44,6 +45,15 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Tail:
+    """Maps that follow on each block: their values, and where those that live go."""
+
+    stages: list[Stage]
+    values: Values
+    stores: list[Linear | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A contraction in one tile. `shared`: loops that `right` has too; `rest`: those it lacks."""
 
@@ -57,7 +67,8 @@ class Problem:
     shared: list[Loop]
     rest: list[Loop]
     over: list[Loop]
-    store: Linear
+    store: Linear | None
+    tail: Tail
 
     @property
     def kind(self) -> DType:
@@ -65,18 +76,27 @@ class Problem:
         return accumulator(self.stage.body.dtype)
 
 
-def problem(context: Context, product: Product, stage: Stage) -> Problem:
-    """The operands of a contraction over merged loops."""
+def problem(context: Context, product: Product, stages: list[Stage]) -> Problem:
+    """The operands of a contraction, and the maps after it, over merged loops."""
+    stage, rest = stages[0], stages[1:]
     loops, axes = context.loops(stage)
     outputs = len(stage.shape)
     roots = [product.left, product.right]
     roots += [] if product.scale is None else [product.scale]
+    registers: dict[Value, Register] = {
+        s.target: context.register("v", s.body.dtype) for s in stages
+    }
     trial = Translator(context, axes)
-    loops, values = split(context, loops, [trial(r) for r in roots])
-    axes = trial.axes = revalued(axes, values)
+    found = [trial(r) for r in roots]
+    found += stage_values(context, rest, axes, registers).bodies
+    loops, values = split(context, loops, found)
+    if values:
+        axes = trial.axes = revalued(axes, values)
+        found = [trial(r) for r in roots]
+        found += stage_values(context, rest, axes, registers).bodies
     parts = [_part(loop.axes[0], product, outputs) for loop in loops]
-    stores = [written(context, stage, axes)]
-    loops, values = merged(context, loops, parts, [trial(r) for r in roots], stores)
+    stores = [_stored(context, s, axes) for s in stages]
+    loops, values = merged(context, loops, parts, found, [s for s in stores if s is not None])
     axes = revalued(axes, values)
     left, right = _operand(context, axes, product.left), _operand(context, axes, product.right)
     scale = None if product.scale is None else _operand(context, axes, product.scale)
@@ -84,6 +104,8 @@ def problem(context: Context, product: Product, stage: Stage) -> Problem:
     row = next((loop for loop in reversed(outs) if product.row in loop.axes), None)
     column = next((loop for loop in reversed(outs) if product.column in loop.axes), None)
     others = [loop for loop in outs if loop is not row and loop is not column]
+    stores = [_stored(context, s, axes) for s in stages]
+    tail = Tail(rest, stage_values(context, rest, axes, registers), stores[1:])
     return Problem(
         stage,
         left,
@@ -95,8 +117,14 @@ def problem(context: Context, product: Product, stage: Stage) -> Problem:
         [loop for loop in others if right.uses(loop.var)],
         [loop for loop in others if not right.uses(loop.var)],
         [loop for loop in loops if loop.axes[0] >= outputs],
-        written(context, stage, axes),
+        stores[0],
+        tail,
     )
+
+
+def _stored(context: Context, stage: Stage, axes: dict[int, Expr]) -> Linear | None:
+    """Where a stage is stored, if it lives anywhere."""
+    return written(context, stage, axes) if stage.target in context.homes else None
 
 
 def _part(axis: int, product: Product, outputs: int) -> int:

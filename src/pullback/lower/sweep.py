@@ -60,7 +60,7 @@ class Values:
     registers: dict[Value, Register]
 
 
-def _values(
+def stage_values(
     context: Context,
     stages: list[Stage],
     axes: dict[int, Expr],
@@ -84,17 +84,17 @@ def make_box(context: Context, stages: list[Stage]) -> tuple[Box, Values]:
     registers: dict[Value, Register] = {
         s.target: context.register("v", s.body.dtype) for s in stages
     }
-    values = _values(context, stages, axes, registers)
+    values = stage_values(context, stages, axes, registers)
     loops, parted = split(context, loops, values.bodies)
     if parted:
         axes = revalued(axes, parted)
-        values = _values(context, stages, axes, registers)
+        values = stage_values(context, stages, axes, registers)
     parts = [int(loop.axes[0] >= outputs) for loop in loops]
     stores = [written(context, s, axes) for s in stages if s.target in context.homes]
     loops, joined = merged(context, loops, parts, values.bodies, stores)
     if joined:
         axes = revalued(axes, joined)
-        values = _values(context, stages, axes, registers)
+        values = stage_values(context, stages, axes, registers)
     rank = sum(loop.axes[0] < outputs for loop in loops)
     return Box(loops, rank, axes), values
 

@@ -12,8 +12,8 @@ from pullback.schedule.contraction import dotted
 from pullback.schedule.cost import Model
 from pullback.schedule.schedule import Schedule, Step, Way
 from pullback.schedule.slots import Lives, lives, residences, tile_shape
-from pullback.schedule.steps import steps
-from pullback.schedule.tiling import DOT_ROWS, choose_tile
+from pullback.schedule.steps import DOT_ROWS, steps
+from pullback.schedule.tiling import choose_tile
 
 # Every task packs its own panels: so many rows each keep that below a tenth of the multiplications
 # (0.4 ns an element packed, 0.02 ns a multiply-add).
@@ -91,7 +91,7 @@ def _with_levels(kernel: Kernel, body: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> Step:
     """A contraction of few rows with both operands contiguous along k goes by dot products."""
-    if step.product is None or step.product.direct:
+    if step.product is None or step.product.direct or len(step.stages) > 1:
         return step
     stage = stages[step.stages[0]]
     product = step.product

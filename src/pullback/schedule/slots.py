@@ -28,7 +28,12 @@ def residences(
             source = numbers.get(take.source)
             if source is not None:
                 users[source].add(number)
-    return tuple(_residence(s, users[n] <= company[n]) for n, s in enumerate(every))
+    leads = {s.stages[0] for s in body if s.product is not None and len(s.stages) > 1}
+    leads |= {s.stages[0] + ahead for s in finish if s.product is not None and len(s.stages) > 1}
+    return tuple(
+        _residence(s, users[n] <= company[n] and (isinstance(s.form, Map) or n in leads))
+        for n, s in enumerate(every)
+    )
 
 
 def _residence(stage: Stage, private: bool) -> Residence:
@@ -36,7 +41,7 @@ def _residence(stage: Stage, private: bool) -> Residence:
         return Residence(Place.SHARED)
     if stage.store is not None:
         return Residence(Place.SCRATCH if overwrites_itself(stage) else Place.MEMORY)
-    if private and isinstance(stage.form, Map):
+    if private:
         return Residence(Place.REGISTER)
     return Residence(Place.SCRATCH)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, Variable
 from pullback.ir.kernel import Stage, stage_reads
+from pullback.ir.node import walk
 from pullback.ir.target import Target
-from pullback.schedule.contraction import address, recognise
+from pullback.schedule.contraction import address, dotted, recognise
 from pullback.schedule.linear import row_major
 from pullback.schedule.schedule import Step, Way
 
@@ -24,6 +25,10 @@ ENTER = 8.0
 TILE_GUESS = 32
 
 MOST_STAGES = 12
+
+# Rows up to which a contraction with two operands contiguous along k runs without packing: a panel
+# copy costs about as much as four rows of multiplications (probes/cpu/gemm.py, 2x255x255).
+DOT_ROWS = 8
 
 Space = tuple[tuple[int, Extent], ...]
 
@@ -62,6 +67,9 @@ def steps(stages: tuple[Stage, ...], target: Target) -> tuple[Step, ...]:
     found: list[Step] = []
     group: Group | None = None
     for number, stage in enumerate(stages):
+        if group is None and found and follows(found[-1], number, stages):
+            found[-1] = replace(found[-1], stages=(*found[-1].stages, number))
+            continue
         alone = special(number, stage, target)
         if alone is None:
             wider = None if group is None else joined(group, number, stages, target)
@@ -78,6 +86,26 @@ def steps(stages: tuple[Stage, ...], target: Target) -> tuple[Step, ...]:
     if group is not None:
         found.append(_sweep(group, stages))
     return tuple(found)
+
+
+def follows(step: Step, number: int, stages: tuple[Stage, ...]) -> bool:
+    """Whether a map may run on each block of a contraction right after it, while it is near."""
+    stage = stages[number]
+    lead = stages[step.stages[0]]
+    if step.product is None or not isinstance(stage.form, Map) or lead.partial:
+        return False
+    if len(step.stages) >= MOST_STAGES or space(stage) != space(lead)[: len(lead.shape)]:
+        return False
+    few = upper(lead.shape[step.product.row]) <= DOT_ROWS
+    if few and not step.product.direct and dotted(lead, step.product):
+        return False
+    if any(t.source is not lead.target and _is_data(t) for t in stage_reads(stage)):
+        return False
+    return _meets(lead, stage, True) and all(_meets(stages[n], stage) for n in step.stages[1:])
+
+
+def _is_data(take: Take) -> bool:
+    return any(isinstance(n, Take) for i in take.indices for n in walk(i))
 
 
 def level(stage: Stage) -> int:
@@ -127,12 +155,15 @@ def joined(group: Group, number: int, stages: tuple[Stage, ...], target: Target)
     return Group((*group.stages, number), group.box, rank, vector, cost)
 
 
-def _meets(earlier: Stage, later: Stage) -> bool:
-    """Whether `later` may run in the iteration of `earlier`: shared values at one coordinate."""
+def _meets(earlier: Stage, later: Stage, block: bool = False) -> bool:
+    """Whether `later` may run in the iteration of `earlier`: shared values at one coordinate.
+
+    `block`: right after a block of `earlier`, which may then be a reduction.
+    """
     rank = len(later.extents)
     for take in stage_reads(later):
         if take.source is earlier.target and not (
-            isinstance(earlier.form, Map) and identical(take, rank)
+            (block or isinstance(earlier.form, Map)) and identical(take, rank)
         ):
             return False
         if take.source is earlier.store:

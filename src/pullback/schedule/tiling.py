@@ -16,6 +16,7 @@ from pullback.schedule.contraction import dotted
 from pullback.schedule.cost import Model, traffic_bytes
 from pullback.schedule.schedule import Step
 from pullback.schedule.slots import Lives, tile_shape
+from pullback.schedule.steps import DOT_ROWS
 
 # Tile extents tried along one axis.
 EXTENTS = (1, 4, 8, 16, 32, 64, 128, 256)
@@ -28,10 +29,7 @@ SEARCHED = 3
 ROW_SHARE = {1: 0.25, 2: 0.5, 3: 0.7, 4: 0.8}
 COLUMN_SHARE = {8: 0.35, 16: 0.7, 24: 0.8}
 
-# Rows up to which a contraction with two operands contiguous along k runs without packing: a panel
-# copy costs about as much as four rows of multiplications (probes/cpu/gemm.py, 2x255x255); the
-# share of the peak is what lowering reaches there.
-DOT_ROWS = 8
+# Share of the FMA peak that dot products reach (2x255x255).
 DOT_SHARE = 0.55
 
 # A kernel too small for two threads keeps scratch below this share of what it moves, so that
@@ -176,15 +174,19 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
     total = 0.0
     for step in fit.body:
         total += STEP_NS * prod(counts[: step.level])
-        for number in step.stages:
+        for place, number in enumerate(step.stages):
             stage = kernel.stages[number]
             repeats = prod(
                 count
                 for count, axis in zip(counts[: step.level], stage.outer, strict=False)
                 if axis is None
             )
-            rough = ROUGH_FACTOR if step.product is None and fit.cuts(stage, tile) else 1.0
+            product_here = step.product is not None and place == 0
+            rough = ROUGH_FACTOR if not product_here and fit.cuts(stage, tile) else 1.0
             work = model.stage(stage).ns * repeats * rough
+            if not product_here:
+                total += work
+                continue
             if _by_dots(step, stage, tile):
                 total += work / DOT_SHARE
                 continue

@@ -6,7 +6,7 @@ subtracted where they cancel a term: ``e >= e - k*fact``, whose interval may be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int64
@@ -19,6 +19,7 @@ Interval = tuple[int, int]
 Fact = Affine
 LO, HI = int64.range()
 DEPTH = 3  # facts subtracted from one form, at most
+MANY = 16  # facts from which only one is subtracted
 
 
 class Intervals:
@@ -30,7 +31,8 @@ class Intervals:
     def __init__(
         self, facts: Sequence[Fact] = (), leaves: dict[Expr, Interval] | None = None
     ) -> None:
-        self.facts = tuple(facts)
+        self.facts = strongest(facts)
+        self.found: dict[tuple[Expr, bool], list[Fact]] = {}
         self.leaves: dict[Expr, Interval] = {} if leaves is None else leaves
         self.known: dict[Node, Interval] = {}
         self.forms: dict[Expr, Affine] = {}
@@ -69,8 +71,9 @@ class Intervals:
         lo, hi = self.raw(form)
         if not facts or not form.terms:
             return lo, hi
-        low = self._least(form, facts, DEPTH)
-        high = -self._least(form.scaled(-1), facts, DEPTH)
+        depth = DEPTH if len(facts) <= MANY else 1
+        low = self._least(form, facts, depth)
+        high = -self._least(form.scaled(-1), facts, depth)
         return max(lo, low), min(hi, high)
 
     def _least(self, form: Affine, facts: Sequence[Fact], depth: int) -> int:
@@ -160,6 +163,15 @@ class Intervals:
         return min(s[0] for s in sides), max(s[1] for s in sides)
 
 
+def strongest(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """Of facts that differ in their constant only, the one that implies the others."""
+    least: dict[tuple[tuple[Expr, int], ...], int] = {}
+    for fact in facts:
+        known = least.get(fact.terms)
+        least[fact.terms] = fact.const if known is None else min(known, fact.const)
+    return tuple(Affine(terms, const) for terms, const in least.items() if terms)
+
+
 def _implicit(form: Affine) -> list[Fact]:
     """``axis < size`` for the axes of a form whose extents are symbolic."""
     found: list[Fact] = []
@@ -209,7 +221,13 @@ def bitwise(e: Expr, left: Interval, right: Interval) -> Interval | None:
 
 def facts_of(condition: Expr, intervals: Intervals, holds: bool = True) -> list[Fact]:
     """What follows for int64 values where `condition` holds (or does not)."""
-    found: list[Fact] = []
+    key = condition, holds
+    if key not in intervals.found:
+        intervals.found[key] = list(_conclusions(condition, intervals, holds))
+    return intervals.found[key]
+
+
+def _conclusions(condition: Expr, intervals: Intervals, holds: bool) -> Iterator[Fact]:
     stack = [(condition, holds)]
     while stack:
         e, positive = stack.pop()
@@ -219,8 +237,7 @@ def facts_of(condition: Expr, intervals: Intervals, holds: bool = True) -> list[
         elif isinstance(e, E.And if positive else E.Or) and e.dtype.is_bool:
             stack += [(e.right, positive), (e.left, positive)]
         elif isinstance(e, E.Less | E.Equal) and e.left.dtype == int64:
-            found += _comparison(e, intervals, positive)
-    return found
+            yield from _comparison(e, intervals, positive)
 
 
 def _negated(e: Expr) -> Expr | None:

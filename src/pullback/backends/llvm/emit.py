@@ -204,10 +204,7 @@ class Function:
         if stmt.combiner.name == "sum" and isinstance(value, Mul) and dtype.is_float:
             factors = self.values.of(value.left, at), self.values.of(value.right, at)
             return self.b.intrinsic("fma", *factors, old)
-        new = self.values.of(value, at)
-        if new.kind == "i32" and old.kind == "i64":
-            new = self.b.convert("sext", new, "i64")
-        return self.values.join(stmt.combiner, old, new, dtype, at)
+        return self.values.join(stmt.combiner, old, self.values.of(value, at), dtype, at)
 
     # -- control
 

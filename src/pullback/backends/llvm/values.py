@@ -232,6 +232,7 @@ class Values:
 
     def join(self, combiner: Combiner, a: Val, c: Val, dtype: DType, at: Scope) -> Val:
         """``join(a, c)`` of two values at hand."""
+        a, c = self._alike([a, c], dtype, narrow=False)
         match combiner.name:
             case "sum":
                 return arith.add(self.b, a, c, dtype)

@@ -40,28 +40,21 @@ def threefry(key: tuple[Expr, Expr], counter: tuple[Expr, Expr]) -> tuple[Expr, 
     return a, b
 
 
-def mixed(x: Expr) -> Expr:
-    """A hash of one word (lowbias32)."""
-    x = Mul(Xor(x, FloorDiv(x, word(1 << 16))), word(0x7FEB352D))
+def coin(x: Expr) -> Expr:
+    """0 or 1: the top bit of a hash of one word."""
+    x = Mul(x, word(0x7FEB352D))
     x = Mul(Xor(x, FloorDiv(x, word(1 << 15))), word(0x846CA68B))
-    return Xor(x, FloorDiv(x, word(1 << 16)))
-
-
-def flag(condition: Expr) -> Expr:
-    """1 where `condition` holds, else 0."""
-    return Cast(condition, uint32)
+    return FloorDiv(x, word(1 << 31))
 
 
 def swap_or_not(x: Expr, size: int, turn: Expr, salt: Expr) -> Expr:
     """One round of a random permutation of ``0 <= x < size``.
 
-    The partner of x is ``turn - x`` modulo `size`; a coin tossed for the pair says whether the two
-    change places. Hoang, Morris, Rogaway, "An enciphering scheme based on a card shuffle" (2012).
+    The partner of x is ``turn - x`` modulo `size`; a coin tossed for the pair (known by its
+    product) says whether the two change places. Without branches, as the rounds are nested.
+    Hoang, Morris, Rogaway, "An enciphering scheme based on a card shuffle" (2012).
     """
-    n = word(size)
-    far = Add(E.subtract(turn, x), n)
-    partner = E.subtract(far, Mul(n, E.subtract(word(1), flag(Less(far, n)))))
-    gap = E.subtract(partner, x)
-    larger = Add(x, Mul(gap, flag(Less(x, partner))))
-    coin = FloorDiv(mixed(Xor(larger, salt)), word(1 << 31))
-    return Add(x, Mul(gap, coin))
+    below = Cast(Less(turn, x), uint32)
+    partner = Add(E.subtract(turn, x), Mul(below, word(size)))
+    toss = coin(Xor(Mul(x, partner), salt))
+    return Add(x, Mul(E.subtract(partner, x), toss))

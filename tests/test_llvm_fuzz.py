@@ -32,7 +32,7 @@ from pullback.ir.nest import (
     Var,
 )
 
-SEEDS = range(40)
+SEEDS = range(25)
 ROWS, WIDTH = 3, 37
 
 

@@ -391,6 +391,11 @@ def test_element_types_survive_a_file(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(found.numpy(), array.numpy())
 
 
+def test_a_number_stays_a_number(tmp_path: Path) -> None:
+    nn.save({"x": pb.tensor(3)}, tmp_path / "x")
+    assert nn.load(tmp_path / "x")["x"].shape == ()
+
+
 def test_a_failed_save_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

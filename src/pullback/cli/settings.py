@@ -11,7 +11,7 @@ from pullback.nn.gpt import GPTConfig
 from pullback.optim import schedules
 from pullback.optim.schedules import Schedule
 
-WARMUP = 40  # steps, at most a tenth of all
+WARMUP = 60  # steps, at most a tenth of all
 BETAS = (0.9, 0.99)
 WEIGHT_DECAY = 0.5  # of matrices; biases and norms are not decayed
 
@@ -26,7 +26,7 @@ class Settings:
     heads: int = 4
     context: int = 64
     batch: int = 16
-    lr: float = 3e-3
+    lr: float = 4e-3
     seed: int = 0
 
     def model(self, vocabulary: int) -> GPTConfig:

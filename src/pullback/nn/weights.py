@@ -38,7 +38,7 @@ def save(
     Whoever reads `path` sees the old file or the new one, never a part.
     """
     named = tensors.state_dict() if isinstance(tensors, Module) else tensors
-    arrays = {name: np.ascontiguousarray(host_array(value)) for name, value in named.items()}
+    arrays = {name: np.asarray(host_array(value), order="C") for name, value in named.items()}
     text = {str(k): str(v) for k, v in (metadata or {}).items()}
     write_atomically(Path(path), serialize(arrays, text or None))
 

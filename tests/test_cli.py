@@ -1,0 +1,228 @@
+"""The command line: training, resuming bit for bit, cache, explain, clear errors."""
+
+from __future__ import annotations
+
+import _thread
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from pullback import nn
+from pullback.cli import main, text, train
+from pullback.cli.settings import Settings, parse
+from pullback.cli.text import IGNORED, TextError, batch, read_text, split, windows
+from pullback.errors import StateError
+
+TINY = ["--layers", "1", "--dim", "8", "--heads", "2", "--context", "8", "--batch", "2"]
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def oracle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PULLBACK_BACKEND", "reference")
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(main, "SAMPLE", 20)
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    path = tmp_path / "story.txt"
+    path.write_text("the cat sat on the mat. " * 20)
+    return path
+
+
+def call(*args: str) -> Result:
+    return CliRunner().invoke(main.commands, list(args))
+
+
+def run(story: Path, out: Path, *more: str) -> Result:
+    return call("train", "--text", str(story), "--out", str(out), *TINY, *more)
+
+
+def events(result: Result) -> dict[str, dict[str, object]]:
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    return {line["event"]: line for line in lines}
+
+
+# --- text
+
+
+def test_batches_depend_on_seed_and_step_alone() -> None:
+    tokens = np.arange(1000, dtype=np.int32)
+    a, b = batch(tokens, 5, 1, 4, 8), batch(tokens, 5, 1, 4, 8)
+    np.testing.assert_array_equal(a, b)
+    assert np.any(a[0] != batch(tokens, 6, 1, 4, 8)[0])
+    assert np.any(a[0] != batch(tokens, 5, 2, 4, 8)[0])
+    np.testing.assert_array_equal(a[0] + 1, a[1])
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 9, 12, 13, 40, 41])
+def test_every_validation_character_counts_once(count: int) -> None:
+    tokens = np.arange(100, 100 + count, dtype=np.int32)
+    seen: list[int] = []
+    for inputs, targets in windows(tokens, 3, 8):
+        assert inputs.shape == targets.shape == (3, 8)
+        counted = targets != IGNORED
+        np.testing.assert_array_equal(inputs[counted] + 1, targets[counted])
+        seen += list(targets[counted])
+    assert sorted(seen) == list(range(101, 100 + count))
+
+
+def test_predictions_see_half_a_context() -> None:
+    tokens = np.arange(100, 200, dtype=np.int32)
+    rows = [t for _, targets in windows(tokens, 1, 8) for t in targets]
+    assert all(np.flatnonzero(r != IGNORED)[0] >= 4 for r in rows[1:] if np.any(r != IGNORED))
+
+
+def test_the_default_text_is_english() -> None:
+    found = split(read_text(None), 64)
+    assert len(found.train) > 300_000
+    assert len(found.valid) == int((len(found.train) + len(found.valid)) * 0.1)
+
+
+def test_texts_that_do_not_work(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="too short"):
+        split("short", 64)
+    with pytest.raises(TextError, match="has not seen"):
+        split("abc" * 100, 8, characters="ab")
+    path = tmp_path / "binary"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TextError, match="UTF-8"):
+        read_text(path)
+
+
+def test_settings_survive_a_file() -> None:
+    settings = Settings(steps=7, lr=0.5)
+    assert parse(settings.dump()) == settings
+    with pytest.raises(StateError, match="settings"):
+        parse("{]")
+
+
+# --- training
+
+
+def test_training_learns_validates_saves_and_writes(story: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = run(story, out, "--steps", "40", "--lr", "0.02", "--json")
+    assert result.exit_code == 0, result.output
+    found = events(result)
+    assert found["validation"]["loss"] < 2.4
+    assert found["step"]["step"] == 40
+    assert len(found["sample"]["text"]) == main.SAMPLE
+    weights = nn.load(out / "model.safetensors")
+    assert weights["blocks.0.attention.qkv.weight"].shape == (24, 8)
+
+
+def test_an_interrupted_run_resumes_bit_for_bit(
+    story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ("--steps", str(STEPS), "--json")
+    assert run(story, tmp_path / "whole", *steps).exit_code == 0
+
+    def interrupting(*args: object) -> object:
+        if args[1] == 3:
+            _thread.interrupt_main()
+        return batch(*args)
+
+    monkeypatch.setattr(train, "batch", interrupting)
+    stopped = run(story, tmp_path / "parts", *steps)
+    assert stopped.exit_code == main.INTERRUPTED, stopped.output
+    assert 0 < events(stopped)["interrupted"]["step"] < STEPS
+    monkeypatch.setattr(train, "batch", text.batch)
+    again = call("train", "--text", str(story), "--out", str(tmp_path / "parts"), "--resume")
+    assert again.exit_code == 0, again.output
+    whole, parts = (
+        nn.load(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts")
+    )
+    assert sorted(whole) == sorted(parts)
+    for name in whole:
+        if name != "random":
+            np.testing.assert_array_equal(whole[name].numpy(), parts[name].numpy(), err_msg=name)
+
+
+def test_a_contradicting_resume_is_refused(story: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert run(story, out, "--steps", "1").exit_code == 0
+    result = run(story, out, "--resume", "--steps", "9")
+    assert isinstance(result.exception, StateError)
+    assert "--steps 9 contradicts the checkpoint, which has 1" in str(result.exception)
+    result = run(story, tmp_path / "nowhere", "--resume")
+    assert "nothing to resume" in str(result.exception)
+
+
+def test_wrong_options_are_named(story: Path, tmp_path: Path) -> None:
+    result = run(story, tmp_path / "run", "--heads", "3")
+    assert result.exit_code == 2
+    assert "--dim 8 is not a multiple of --heads" in result.output
+    assert call("train", "--text", "/does/not/exist").exit_code == 2
+    assert call("train", "--steps", "0").exit_code == 2
+
+
+def test_a_users_mistake_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["pullback", "train", "--resume", "--out", str(tmp_path / "nowhere")]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as stop:
+        main.main()
+    assert stop.value.code == 2
+    assert "error: nothing to resume" in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_losses_agree_with_torch(
+    story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setattr(torch, "compile", lambda function: function)  # a minute otherwise
+    monkeypatch.setattr("pullback.cli.compare.STEPS", 12)
+    result = run(story, tmp_path / "run", "--compare", "torch", "--json")
+    assert result.exit_code == 0, result.output
+    assert events(result)["compared"]["largest_difference"] < 1e-3
+
+
+# --- the rest
+
+
+def test_version() -> None:
+    assert call("--version").output.startswith("pullback 0.")
+
+
+def test_cache_commands(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    assert "0 entries" in call("cache", "ls").output
+    (folder / ("ab" * 20 + ".obj")).write_bytes(b"altered")
+    result = call("cache", "verify")
+    assert result.exit_code == 1 and "altered or truncated: abab" in result.output
+    assert "1 entries removed" in call("cache", "clear").output
+    assert call("cache", "verify").exit_code == 0
+
+
+def test_cache_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULLBACK_CACHE", "off")
+    result = call("cache", "ls")
+    assert result.exit_code == 1 and "off" in result.output
+
+
+def test_explain_a_definition() -> None:
+    formula = "c[i, j] = sum[k](a[i, k] * b[k, j])"
+    result = call("explain", formula, "--shape", "a=2,3", "--shape", "b=3,4")
+    assert result.exit_code == 0, result.output
+    assert "sum[k < 3]" in result.output
+    assert call("explain", formula, "--shape", "a=x").exit_code == 2
+
+
+def test_explain_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pullback as pb\n"
+        "double = pb.jit(lambda x: x * 2.0)\n"
+        "double(pb.ones(3))\n"
+    )
+    result = call("explain", str(script))
+    assert result.exit_code == 0, result.output
+    assert "# double" in result.output
+    assert call("explain", str(tmp_path / "none.py")).exit_code == 1

@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
-import llvmlite
-import llvmlite.binding as llvm
-
 from pullback.backends.llvm.emit import array_bytes, emit_routine
 from pullback.backends.llvm.key import digest, routine_key, source_digest
 from pullback.config import Options
@@ -50,6 +47,18 @@ class CompileStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """What of a `Code` outlives the process: `key` names the object that holds it."""
+
+    name: str
+    key: str
+    finish: bool
+    scratch: int
+    shared: tuple[int, ...]
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """Native code of a routine: addresses (`finish` 0: none), bytes it wants, what keeps it alive.
 
@@ -65,18 +74,39 @@ class Code:
     key: str
     engine: Engine = field(repr=False)
 
+    @property
+    def stored(self) -> Stored:
+        """What another process needs to load it."""
+        shared, sites = self.shared, self.sites
+        return Stored(self.name, self.key, self.finish != 0, self.scratch, shared, sites)
+
+
+@cache
+def library() -> Any:
+    """llvmlite, imported lazily: loading LLVM takes a third of the time of `import pullback`."""
+    import llvmlite.binding
+
+    return llvmlite
+
+
+def binding() -> Any:
+    """LLVM as llvmlite shows it."""
+    return library().binding
+
 
 class Engine:
     """Loaded objects; their code lives as long as this does."""
 
     def __init__(self) -> None:
+        llvm = binding()
         # The empty module is in the global context: one of its own might be collected first.
         module = llvm.parse_assembly("")
         self._engine = llvm.create_mcjit_compiler(module, _new_machine())
+        self._object = llvm.ObjectFileRef
 
     def add(self, data: bytes) -> None:
         """Add an object file."""
-        self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        self._engine.add_object_file(self._object.from_data(data))
 
     def finish(self) -> None:
         """Make the code executable."""
@@ -115,6 +145,7 @@ def _layout() -> str:
 
 def _new_machine() -> Any:
     """A target machine of this process's processor. An engine owns its own."""
+    llvm = binding()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
@@ -131,15 +162,16 @@ def _new_machine() -> Any:
 
 
 @cache
-def _processor() -> str:
+def processor() -> str:
     """What machine code depends on besides its source."""
+    llvm = binding()
     features = llvm.get_host_cpu_features().flatten()
-    return f"{llvmlite.__version__} {llvm.get_host_cpu_name()} {features} {SPEED}"
+    return f"{library().__version__} {llvm.get_host_cpu_name()} {features} {SPEED}"
 
 
 def host_target(threads: int = 2) -> Target:
     """The processor that this process runs on."""
-    features = llvm.get_host_cpu_features()
+    features = binding().get_host_cpu_features()
     if all(features.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
         return Target(threads=threads)
     if features.get("avx2") and features.get("fma"):
@@ -163,7 +195,7 @@ def compile_routines(
     keys = []
     known: set[str] = set()
     for routine in routines:
-        key = digest(routine_key(routine), repr(target), source_digest(), _processor())
+        key = digest(routine_key(routine), repr(target), source_digest(), processor())
         keys.append(key)
         if key in known:
             stats.shared += 1
@@ -172,6 +204,21 @@ def compile_routines(
         engine.add(_routine_object(routine, target, key, store, stats))
     engine.finish()
     return [_code(r, k, engine) for r, k in zip(routines, keys, strict=True)]
+
+
+def load_codes(
+    stored: Sequence[Stored], store: ObjectStore, stats: CompileStats
+) -> list[Code] | None:
+    """Code that another process compiled; None where the store lacks an object."""
+    objects = {s.key: store.get(s.key) for s in stored}
+    engine = Engine()
+    for data in objects.values():
+        if data is None:
+            return None
+        engine.add(data)
+    engine.finish()
+    stats.loaded += len(objects)
+    return [_located(s, engine) for s in stored]
 
 
 def _routine_object(
@@ -196,13 +243,20 @@ def _symbol(key: str, name: str) -> str:
 
 
 def _code(routine: Routine, key: str, engine: Engine) -> Code:
-    body = engine.address(_symbol(key, "body"))
-    finish = engine.address(_symbol(key, "finish")) if routine.finish else 0
-    if not body or (routine.finish and not finish):
-        raise InvalidIR(f"routine {routine.name}: the compiled object lacks its code")
     scratch = sum(array_bytes(a) for a in routine.scratch)
     shared = tuple(array_bytes(a) for a in routine.shared)
-    return Code(routine.name, body, finish, scratch, shared, routine.sites, key, engine)
+    finish = bool(routine.finish)
+    return _located(Stored(routine.name, key, finish, scratch, shared, routine.sites), engine)
+
+
+def _located(stored: Stored, engine: Engine) -> Code:
+    key = stored.key
+    body = engine.address(_symbol(key, "body"))
+    finish = engine.address(_symbol(key, "finish")) if stored.finish else 0
+    if not body or (stored.finish and not finish):
+        raise InvalidIR(f"routine {stored.name}: the compiled object lacks its code")
+    scratch, shared, sites = stored.scratch, stored.shared, stored.sites
+    return Code(stored.name, body, finish, scratch, shared, sites, key, engine)
 
 
 def compile_text(
@@ -215,7 +269,7 @@ def compile_text(
     Raises: UnsupportedError for a symbol that this process does not have.
     """
     stats = CompileStats() if stats is None else stats
-    key = digest(text, _processor())
+    key = digest(text, processor())
     made = store.get(key) if store is not None else None
     if made is None:
         made = compile_object(text)
@@ -244,6 +298,7 @@ def assembly(routine: Routine, target: Target) -> str:
 
 
 def _parsed(text: str) -> Any:
+    llvm = binding()
     check_symbols(text)
     try:
         module = llvm.parse_assembly(text, context=llvm.create_context())
@@ -265,7 +320,7 @@ def check_symbols(text: str) -> None:
     Raises: UnsupportedError naming it.
     """
     for name in _externals(text):
-        if not llvm.address_of_symbol(name):
+        if not binding().address_of_symbol(name):
             raise UnsupportedError(f"the process has no function {name}")
 
 

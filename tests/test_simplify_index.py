@@ -93,6 +93,33 @@ def test_merged_and_split_axes_need_no_division_left_over() -> None:
     assert simplify(back) is simplify(ravel((b, t, h * d), [i, j, k]))
 
 
+def test_quotients_and_remainders_of_two_axes() -> None:
+    """``(a*i + j + o) // b`` and ``% b`` for all small a, b, o and extents of j."""
+    for extent in range(1, 8):
+        box = (3, extent)
+        i, j = axes_of(box)
+        for a in range(-4, 7):
+            for b in range(1, 7):
+                e = E.Add(E.Add(E.Mul(i, index(a)), j), index(a % 3 - 1))
+                for root in (E.FloorDiv(e, index(b)), E.Mod(e, index(b))):
+                    assert (at_all(simplify(root), box) == at_all(root, box)).all(), root
+
+
+@pytest.mark.parametrize("outer", [E.FloorDiv, E.Mod])
+@pytest.mark.parametrize("inner", [E.FloorDiv, E.Mod])
+def test_nested_quotients_and_remainders(
+    outer: type[E.FloorDiv | E.Mod], inner: type[E.FloorDiv | E.Mod]
+) -> None:
+    box = (37, 2)
+    i, j = axes_of(box)
+    for a in range(1, 10):
+        for b in range(1, 10):
+            part = inner(i, index(a))
+            for e in (part, E.Add(part, j), E.Add(E.Mul(part, index(3)), index(5))):
+                root = outer(e, index(b))
+                assert (at_all(simplify(root), box) == at_all(root, box)).all(), root
+
+
 @settings(max_examples=300, deadline=None)
 @given(numbers())
 def test_index_arithmetic(e: Expr) -> None:

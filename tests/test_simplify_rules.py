@@ -8,11 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expressions import AXES, DATA, KINDS, expressions, same, values
+from pullback.backends.reference.definitions import Evaluator
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bfloat16, bool_, float16, float32, float64, int32, int64, uint8
+from pullback.ir.dtype import (
+    ALL,
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint8,
+)
 from pullback.ir.expr import Const, Expr, const, index, logical_not
-from pullback.ir.graph import read
+from pullback.ir.graph import Variable, read
+from pullback.ir.meaning import constant
 from pullback.simplify.rules import RULES, Context, Rule, Rules, Simplifier, holds, simplify
 
 I, J, K = AXES  # noqa: E741
@@ -151,6 +164,9 @@ def test_fold_of_functions(op: type[E.Unary]) -> None:
 def test_floats_keep_what_may_be_nan() -> None:
     for e in (E.Mul(F, f(0)), E.Equal(F, F), E.Add(F, E.negate(F)), E.Div(F, F)):
         assert simplify(e) is e
+    for divisor in (3.0, 0.0, 1e-40, float("inf"), float("nan")):
+        e = E.Div(F, f(divisor))
+        assert simplify(e) is e
 
 
 def test_a_guard_is_not_lost() -> None:
@@ -203,3 +219,21 @@ def test_fuel_names_the_rules_that_loop() -> None:
 )  # fmt: skip
 def test_holds(wide: DType, narrow: DType, want: bool) -> None:
     assert holds(wide, narrow) is want
+
+
+def test_casts_of_casts_of_every_type() -> None:
+    """``cast(cast(x, b), c)`` for all types, on the values where they differ."""
+    extremes = [0, 1, -1, 127, 255, 256, 2049, 2**24 + 1, 2**31, -(2**31), 2**53 + 1, 0.75, -3.5]
+    for source in ALL:
+        fits = [x for x in extremes if source.is_float or float(x).is_integer()]
+        x = Variable("x", (len(fits),), source)
+        at = read(x, E.Axis(0, len(fits)))
+        data = np.array([constant(const(v, source)) for v in fits])
+        for middle in ALL:
+            for to in ALL:
+                e = E.Cast(E.Cast(at, middle), to)
+                plain, short = (
+                    Evaluator([(0, len(fits))], {x: data}, {}).values([one])[0]
+                    for one in (e, simplify(e))
+                )
+                assert np.array_equal(plain, short, equal_nan=True), (source, middle, to)

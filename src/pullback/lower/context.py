@@ -64,6 +64,8 @@ class Context:
     sizes: dict[Dim, Var] = field(default_factory=dict)
     homes: dict[Definition, Home] = field(default_factory=dict)
     scratch: list[Array] = field(default_factory=list)
+    locals: list[Array] = field(default_factory=list)
+    idle: list[Array] = field(default_factory=list)
     shared: list[Array] = field(default_factory=list)
     sites: list[str] = field(default_factory=list)
     starts: list[Linear] = field(default_factory=list)
@@ -90,6 +92,21 @@ class Context:
         found = Array(f"{name}{self.number()}", kind, size, "scratch")
         self.scratch.append(found)
         return found
+
+    def local(self, name: str, kind: DType, size: int) -> Array:
+        """Scratch for one step: steps run one after the other and share it."""
+        for array in self.idle:
+            if array.dtype == kind:
+                self.idle.remove(array)
+                array.size = max(array.size, size)
+                return array
+        found = self.panel(name, kind, size)
+        self.locals.append(found)
+        return found
+
+    def begin_step(self) -> None:
+        """What the step before held is free."""
+        self.idle = list(self.locals)
 
     def extent(self, extent: Extent) -> Expr:
         """An extent at run time."""
@@ -183,9 +200,10 @@ def settle(context: Context, number: int, stage: Stage) -> None:
     """Decide the home of a stage from its residence."""
     residence = context.schedule.residences[number]
     if residence.place is Place.MEMORY:
-        if stage.store is None:
+        host = stage if residence.host is None else context.kernel.stages[residence.host]
+        if host.store is None:
             raise InvalidIR(f"{stage.target} lives in memory without a variable")
-        context.homes[stage.target] = context.memory(stage.store)
+        context.homes[stage.target] = context.memory(host.store)
     elif residence.place is Place.SHARED:
         shape = tuple(upper(e) for e in stage.shape)
         size = prod(shape)

@@ -192,6 +192,7 @@ def _once(context: Context, stage: Stage, statements: list[Stmt]) -> list[Stmt]:
 
 
 def _compute(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
+    context.begin_step()
     statements = _dispatch(context, step, stages)
     for stage in stages:
         if stage.store is not None and overwrites_itself(stage) and not stage.partial:

@@ -173,7 +173,7 @@ def evaluated(
     order = [loop for loop in loops if loop is not lane] + [lane]
     strides = row_major(loop.most for loop in order)
     size = strides[0] * order[0].most
-    array = context.panel("left", kind, size)
+    array = context.local("left", kind, size)
     offset = Linear(0, {o.var: s for o, s in zip(order, strides, strict=True)}).expr()
     body: list[Stmt] = [*operand.checks, Store(array, offset, cast(operand.value, kind))]
     statements = nest(order[:-1], [vector(lane, 1, body)])
@@ -209,9 +209,18 @@ class Panels:
 
 
 def panels(
-    context: Context, kind: DType, width: int, count: int, around: list[Loop], over: list[Loop]
+    context: Context,
+    kind: DType,
+    width: int,
+    count: int,
+    around: list[Loop],
+    over: list[Loop],
+    lasting: bool,
 ) -> Panels:
-    """An array for `count` panels, one set for each coordinate of `around`."""
+    """An array for `count` panels, one set for each coordinate of `around`.
+
+    `lasting`: filled before the step and kept.
+    """
     order = [*around, None, *over]
     extents = [count if loop is None else loop.most for loop in order]
     strides = row_major([*extents, width])[:-1]
@@ -219,7 +228,7 @@ def panels(
         loop.var: s for loop, s in zip(order, strides, strict=True) if loop is not None
     }
     size = max(1, strides[0] * extents[0])
-    array = context.panel("panel", kind, size)
+    array = context.panel("panel", kind, size) if lasting else context.local("panel", kind, size)
     return Panels(array, width, named, strides[len(around)])
 
 

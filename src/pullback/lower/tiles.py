@@ -131,7 +131,7 @@ class _Tiles:
         self.in_place = False
         self.block: Array | None = None
         if prob.store is None:
-            self.block = context.panel("block", prob.stage.body.dtype, height * width)
+            self.block = context.local("block", prob.stage.body.dtype, height * width)
 
     def nest(self) -> list[Stmt]:
         """Loops over what `right` depends on, then panels, then rows."""
@@ -142,9 +142,13 @@ class _Tiles:
         level = self._pack_level(count)
         if level is None:
             self.in_place = True
-            self.panels = panels(self.context, prob.kind, self.width, 1, [], prob.over)
+            self.panels = panels(
+                self.context, prob.kind, self.width, 1, [], prob.over, lasting=False
+            )
             return nest(prob.shared, self._panel_loop())
-        self.panels = panels(self.context, prob.kind, self.width, count, prob.shared, prob.over)
+        self.panels = panels(
+            self.context, prob.kind, self.width, count, prob.shared, prob.over, lasting=True
+        )
         number = self.context.var("p", count)
         fill = pack_panel(self.context, prob, self.panels, number, number)
         every = For(number, index(0), ceil_div(self.column.extent, self.width), tuple(fill))

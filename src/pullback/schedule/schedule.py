@@ -78,10 +78,14 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Residence:
-    """Where a stage lives; `slot` numbers the scratch slot, if it lives in one."""
+    """Where a stage lives; `slot` numbers the scratch slot, if it lives in one.
+
+    `host`: the stage whose variable, not yet written, holds the value meanwhile.
+    """
 
     place: Place
     slot: int | None = None
+    host: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from math import prod
 
 from pullback.ir.dtype import DType
 from pullback.ir.expr import upper
-from pullback.ir.graph import Map, Value
+from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.schedule.schedule import Place, Residence, Slot, Step
 from pullback.schedule.steps import identical
@@ -126,7 +126,65 @@ def lives(
         end = len(sequence) if hoisted else last[number]
         life = Life(number, every[number], when[number], end, hoisted, number >= ahead)
         found.append(life)
-    return Lives(homes, tuple(found))
+    hosts = _Hosts(kernel, when)
+    settled = list(homes)
+    scratch = []
+    for life in found:
+        host = None if life.hoisted or life.finish else hosts.host(life)
+        if host is None:
+            scratch.append(life)
+        else:
+            settled[life.number] = Residence(Place.MEMORY, host=host)
+    return Lives(tuple(settled), tuple(scratch))
+
+
+class _Hosts:
+    """Variables that a kernel writes and never reads: until then they hold values of its stages."""
+
+    def __init__(self, kernel: Kernel, when: dict[int, int]) -> None:
+        self.stages = kernel.stages
+        self.when = when
+        read = set(kernel.reads)
+        writers: dict[Variable, list[int]] = {}
+        for number, stage in enumerate(kernel.stages + kernel.finish):
+            if stage.store is not None:
+                writers.setdefault(stage.store, []).append(number)
+        self.free = {
+            numbers[0]: 0
+            for variable, numbers in writers.items()
+            if variable not in read and len(numbers) == 1 and numbers[0] < len(kernel.stages)
+        }
+
+    def host(self, life: Life) -> int | None:
+        """The first stage whose variable can hold `life` in full, tile by tile."""
+        for number, since in self.free.items():
+            if since <= life.start and self._fits(life, number):
+                self.free[number] = life.end + 1
+                return number
+        return None
+
+    def _fits(self, life: Life, number: int) -> bool:
+        host = self.stages[number]
+        if not isinstance(host.form, Map) or host.partial or life.start >= self.when[number]:
+            return False
+        same = (host.shape, host.outer) == (life.stage.shape, life.stage.outer)
+        if not same or None in host.outer or host.body.dtype != life.stage.body.dtype:
+            return False
+        if life.end < self.when[number]:
+            return True
+        return life.end == self.when[number] and self._reads_in_place(life, number)
+
+    def _reads_in_place(self, life: Life, number: int) -> bool:
+        """Whether the host's own loop reads the value only where it is about to write."""
+        for other, stage in enumerate(self.stages):
+            if self.when[other] != self.when[number]:
+                continue
+            for take in stage_reads(stage):
+                if take.source is not life.stage.target:
+                    continue
+                if other > number or not identical(take, len(stage.extents)):
+                    return False
+        return True
 
 
 @dataclass(slots=True)

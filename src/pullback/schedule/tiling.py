@@ -34,8 +34,8 @@ DOT_SHARE = 0.55
 
 # A kernel too small for two threads keeps scratch below this share of what it moves, so that
 # scratch does not rule the memory of small programs; but this much is always allowed, bytes.
-SMALL_SHARE = 32
-SMALL_BYTES = 2048
+SMALL_SHARE = 256
+SMALL_BYTES = 512
 
 # Nanoseconds to enter one step of one tile, and to pack one element of a panel.
 STEP_NS = 30.0

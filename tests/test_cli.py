@@ -218,9 +218,7 @@ def test_explain_a_definition() -> None:
 def test_explain_a_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import pullback as pb\n"
-        "double = pb.jit(lambda x: x * 2.0)\n"
-        "double(pb.ones(3))\n"
+        "import pullback as pb\ndouble = pb.jit(lambda x: x * 2.0)\ndouble(pb.ones(3))\n"
     )
     result = call("explain", str(script))
     assert result.exit_code == 0, result.output

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nn_support import check_gradients, draws, strangers
 
 import pullback as pb
+from nn_support import check_gradients, draws, strangers
 from pullback import nn
 from pullback.config import Options
 from pullback.errors import DTypeError, ShapeError, StateError, UnsupportedError
@@ -270,7 +270,7 @@ def test_state_dict_round_trip_and_strictness() -> None:
     with pytest.raises(StateError, match=r"missing \['first.bias'\], unexpected \['other'\]"):
         b.load_state_dict(state)
     assert b.load_state_dict(state, strict=False) == (["first.bias"], ["other"])
-    with pytest.raises(ShapeError, match="last.weight"):
+    with pytest.raises(ShapeError, match=r"last\.weight"):
         b.load_state_dict({**a.state_dict(), "last.weight": np.zeros((2, 3))})
 
 
@@ -396,9 +396,7 @@ def test_a_number_stays_a_number(tmp_path: Path) -> None:
     assert nn.load(tmp_path / "x")["x"].shape == ()
 
 
-def test_a_failed_save_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     nn.save({"x": np.zeros(3)}, path)
     before = path.read_bytes()

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nn_support import draws
 
 import pullback as pb
+from nn_support import draws
 from pullback import nn
 from pullback.nn import functional as F
 

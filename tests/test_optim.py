@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nn_support import draws
 
 import pullback as pb
+from nn_support import draws
 from pullback import nn, optim
 from pullback.errors import ShapeError, StateError
 from pullback.optim import schedules
@@ -46,9 +46,7 @@ def test_sgd_formula(nesterov: bool) -> None:
         d = slope(p) + 0.1 * p
         b = 0.9 * b + d
         p = p - 0.01 * (d + 0.9 * b if nesterov else b)
-    found = descend(
-        lambda q: optim.SGD(q, 0.01, momentum=0.9, weight_decay=0.1, nesterov=nesterov)
-    )
+    found = descend(lambda q: optim.SGD(q, 0.01, momentum=0.9, weight_decay=0.1, nesterov=nesterov))
     np.testing.assert_allclose(found, p, rtol=1e-12)
 
 

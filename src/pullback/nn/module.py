@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from pullback.errors import Origin, StateError
-from pullback.nn.parameter import Buffer, Parameter, put
-from pullback.tensor.tensor import Tensor
+from pullback.nn.parameter import Buffer, Parameter, label, put
+from pullback.tensor.tensor import State, Tensor
 from pullback.tensor.trace import observe
 
 
@@ -44,6 +44,8 @@ class Module:
             return
         self.__dict__.pop(name, None)
         home[name] = value
+        if isinstance(value, State):
+            label(value, name)
 
     def _home(self, name: str, value: Any) -> dict[str, Any] | None:
         if "_modules" not in self.__dict__:
@@ -82,7 +84,9 @@ class Module:
 
     def register_buffer(self, name: str, tensor: Any) -> None:
         """Own `tensor` as state that is not trained."""
-        self._buffers[name] = tensor if isinstance(tensor, Buffer) else Buffer(tensor)
+        buffer = tensor if isinstance(tensor, Buffer) else Buffer(tensor)
+        self._buffers[name] = buffer
+        label(buffer, name)
 
     def register_module(self, name: str, module: Module) -> None:
         """Own `module` under `name`."""

@@ -49,6 +49,11 @@ def as_tensor(data: Any) -> Tensor:
     return Tensor(bind(np.asarray(data), "data"))
 
 
+def label(cell: Cell, name: str) -> None:
+    """Say what people call the cell; kernels print it."""
+    cell.outside().name = name
+
+
 def put(cell: Cell, array: Any, name: str) -> None:
     """Copy the contents of anything array-like into a cell, as the cell's type.
 

@@ -1,0 +1,76 @@
+"""The code of README and docs runs; links lead somewhere; the commands exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import pullback as pb
+from pullback.cli.main import commands
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]*`")
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+README_LINES = 10  # of prose, the table and the commands left out
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [code for kind, code in BLOCK.findall(page.read_text()) if kind == language]
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+    code = "\n".join(blocks(page, "python"))
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text(code)
+    runpy.run_path(str(script))
+
+
+def test_the_tutorial_asserts_what_it_says() -> None:
+    code = "\n".join(blocks(ROOT / "docs" / "tutorial.md", "python"))
+    assert sum(isinstance(n, ast.Assert) for n in ast.walk(ast.parse(code))) >= 8
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(CODE.sub("", BLOCK.sub("", page.read_text()))):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_commands_exist(page: Path) -> None:
+    for line in "\n".join(blocks(page, "sh")).splitlines():
+        command = re.search(r"pullback (\w+)(?: (ls|clear|verify))?", line)
+        if command is None:
+            continue
+        names = [n for n in command.groups() if n]
+        shown = CliRunner().invoke(commands, [*names, "--help"])
+        assert shown.exit_code == 0, line
+        for option in re.findall(r" (--\w+)", line.split("#")[0]):
+            assert option in shown.output, f"{option} in {line}"
+
+
+def test_readme_is_short() -> None:
+    text = BLOCK.sub("", (ROOT / "README.md").read_text())
+    prose = [n for n in text.splitlines() if n.strip() and not n.startswith("|")]
+    assert len(prose) <= README_LINES
+
+
+@pytest.mark.parametrize("name", ["seed_example_1.py", "seed_example_2.py"])
+def test_examples_define_their_programs(name: str) -> None:
+    found: dict[str, Any] = runpy.run_path(str(ROOT / "examples" / name))
+    assert found["STEPS"] in (100, 1000)
+    assert found["pb"] is pb

@@ -6,7 +6,8 @@ Program -> (each `Compute`) simplify -> fuse -> schedule -> lower -> native code
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pullback.backends.llvm.emit import emit_routine
@@ -18,16 +19,17 @@ from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
-from pullback.ir.program import Block, Branch, Compute, Item, Launch, Loop, Program
+from pullback.ir.program import Block, Program
 from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
-from pullback.runtime.assemble import Unit, assemble
+from pullback.runtime.assemble import Call, Unit, assemble
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.executable import Array, Executable, Interpreted
 from pullback.runtime.machine import Machine
 from pullback.runtime.pool import loader
+from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.system import address, memory
 from pullback.schedule.choose import choose
@@ -41,36 +43,78 @@ from pullback.verify.nest import verify_routine
 
 
 def compile_program(program: Program, options: Options) -> Executable:
-    """A program ready to run.
+    """A program ready to run: through all passes, or as an equal one was recorded.
 
     Raises: UnsupportedError for a backend that does not exist.
     """
     if options.backend == "reference":
-        return Executable(program, program.body, options, _interpreted(program.body))
+        runner = _interpreted(program.body)
+        return Executable(program, options, runner, lambda: program.body)
     if options.backend != "llvm":
         raise UnsupportedError(f"no backend {options.backend!r}", help="use llvm or reference")
-    report = Reporter(options)
+    report, stats = Reporter(options), CompileStats()
     target = host_target(options.threads)
+    store = None if options.cache is None else _store(options.cache)
+    loader.get(store, stats)
+    recorder = None if store is None else Recorder(program, target, store)
+    made = None if recorder is None or report.wants_texts else recorder.find(stats)
+    if made is not None:
+        report.stage("record", f"{len(made.calls)} launches")
+        fuse = functools.partial(_fused, program.body, target, _silent(options))
+    else:
+        made = _passed(program, target, store, stats, report)
+        fuse = functools.partial(_given, made.block)
+        if recorder is not None:
+            recorder.keep(made)
+    arena = memory(made.plan.arena_bytes)
+    image = assemble(made.block, made.calls, made.plan, address(arena))
+    checks = {place: call.unit.code.sites for place, call in image.launches.items()}
+    machine = Machine(image, arena, made.plan.offsets, checks, options.threads)
+    report.stage("plan", f"{made.plan.arena_bytes} bytes")
+    return Executable(program, options, machine, fuse, made.plan, stats, target)
+
+
+def _passed(
+    program: Program,
+    target: Target,
+    store: ObjectCache | None,
+    stats: CompileStats,
+    report: Reporter,
+) -> Prepared:
+    """A program through all the passes."""
     report.text(2, "trace", lambda: show(program))
-    fused = _each(program.body, lambda graph: fuse_graph(graph, target, report))
+    groups: list[list[Kernel]] = []
+
+    def change(graph: Graph) -> list[Kernel]:
+        groups.append(fuse_graph(graph, target, report))
+        return groups[-1]
+
+    fused = each(program.body, change)
     kernels, spans = lives(fused, program.state)
     report.stage("fuse", f"{len(kernels)} kernels")
     keys = {k: kernel_key(k) for k in kernels}
     routines = _routines(keys, target, report)
-    stats = CompileStats()
-    codes = _native(routines, options, target, stats)
+    codes = compile_routines(list(routines.values()), report.options, target, store, stats)
     report.stage("compile", f"{stats.compiled} compiled, {stats.loaded} loaded")
-    units = {k: _unit(routines[key], codes[key]) for k, key in keys.items()}
-    needs = {k: _needs(unit, options.threads) for k, unit in units.items()}
+    units = dict(zip(routines, map(_unit, routines.values(), codes), strict=True))
+    calls = {k: Call.of(k, units[key]) for k, key in keys.items()}
+    needs = {k: _needs(c.unit, target.threads) for k, c in calls.items()}
     placed = plan(kernels, list(spans), needs, spans)
     report.text(3, "plan", placed.picture)
-    arena = memory(placed.arena_bytes)
-    image = assemble(fused, units, placed, address(arena))
-    checks = {place: units[item.kernel].sites for place, item in image.launches.items()}
-    machine = Machine(image, arena, placed.offsets, checks, options.threads)
-    report.stage("plan", f"{placed.arena_bytes} bytes")
-    found = tuple(codes.values())
-    return Executable(program, fused, options, machine, placed, found, stats, target)
+    return Prepared(fused, groups, calls, placed)
+
+
+def _fused(block: Block, target: Target, report: Reporter) -> Block:
+    """The launches of a traced program."""
+    return each(block, lambda graph: fuse_graph(graph, target, report))
+
+
+def _given(block: Block) -> Block:
+    return block
+
+
+def _silent(options: Options) -> Reporter:
+    return Reporter(replace(options, debug=0, dump=None))
 
 
 def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
@@ -85,25 +129,6 @@ def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
         verify_kernel(kernel, "fuse")
         report.text(3, f"kernel-{kernel.name}", functools.partial(show, kernel))
     return kernels
-
-
-def _each(block: Block, change: Callable[[Graph], list[Kernel]]) -> Block:
-    """`block` with every `Compute` replaced by the launches of its kernels."""
-    found: list[Item] = []
-    for item in block:
-        if isinstance(item, Compute):
-            found.extend(Launch(k) for k in change(item.graph))
-        elif isinstance(item, Loop):
-            body = _each(item.body, change)
-            found.append(
-                Loop(body, item.count, item.counter, item.condition, item.start, item.step)
-            )
-        elif isinstance(item, Branch):
-            then, otherwise = _each(item.then, change), _each(item.otherwise, change)
-            found.append(Branch(item.predicate, then, otherwise))
-        else:
-            found.append(item)
-    return tuple(found)
 
 
 def _routines(keys: Mapping[Kernel, Key], target: Target, report: Reporter) -> dict[Key, Routine]:
@@ -123,27 +148,17 @@ def _routines(keys: Mapping[Kernel, Key], target: Target, report: Reporter) -> d
     return found
 
 
-def _native(
-    routines: Mapping[Key, Routine], options: Options, target: Target, stats: CompileStats
-) -> dict[Key, Code]:
-    store = None if options.cache is None else _store(options.cache)
-    loader.get(store, stats)
-    codes = compile_routines(list(routines.values()), options, target, store, stats)
-    return dict(zip(routines, codes, strict=True))
-
-
 @functools.cache
 def _store(folder: Path) -> ObjectCache:
     return ObjectCache(folder)
 
 
 def _unit(routine: Routine, code: Code) -> Unit:
-    sizes = tuple(v.name for v in routine.sizes)
-    return Unit(code.body, code.finish, routine.tasks, code.shared, code.scratch, sizes, code.sites)
+    return Unit(code, routine.tasks, tuple(v.name for v in routine.sizes))
 
 
 def _needs(unit: Unit, threads: int) -> Needs:
-    return Needs(unit.scratch, unit.shared_bytes, threads if unit.tasks > 1 else 1)
+    return Needs(unit.code.scratch, unit.shared_bytes, threads if unit.tasks > 1 else 1)
 
 
 def _interpreted(block: Block) -> Interpreted:

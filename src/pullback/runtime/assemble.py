@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from pullback.backends.llvm.jit import Code
 from pullback.errors import InvalidIR
 from pullback.ir.expr import upper
 from pullback.ir.graph import Variable
@@ -28,22 +29,40 @@ FOREVER = 1 << 40  # a loop of more steps than this is ended by something else
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unit:
-    """A compiled routine: addresses of its code, and what its block and working memory hold.
+    """A compiled routine: its code and how many tasks it has.
 
-    `sizes` names the symbolic extents that are passed; `sites` describes its index checks.
+    `sizes` names the symbolic extents that are passed.
     """
 
-    body: int
-    finish: int
+    code: Code
     tasks: int
-    shared: tuple[int, ...]
-    scratch: int
     sizes: tuple[str, ...]
-    sites: tuple[str, ...]
 
     @property
     def shared_bytes(self) -> int:
-        return sum(_round(s) for s in self.shared)
+        return sum(_round(s) for s in self.code.shared)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """One launch: code, and the variables it is passed. `moved`: bytes it reads and writes."""
+
+    name: str
+    unit: Unit
+    arguments: tuple[Variable, ...]
+    writes: tuple[Variable, ...]
+    moved: int
+
+    @classmethod
+    def of(cls, kernel: Kernel, unit: Unit) -> Call:
+        """The launch of a kernel."""
+        reads, writes = kernel.reads, kernel.writes
+        moved = sum(map(_bytes, reads)) + sum(map(_bytes, writes))
+        return cls(kernel.name, unit, tuple(dict.fromkeys(reads + writes)), writes, moved)
+
+
+def _bytes(variable: Variable) -> int:
+    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
 
 
 def _round(size: int) -> int:
@@ -60,14 +79,14 @@ class Image:
     errors: list[int]
     rings: list[Ring]
     producers: list[tuple[list[Ring], Calls]]
-    launches: dict[int, Launch]
+    launches: dict[int, Call]
 
 
 @dataclass(slots=True)
 class _Assembler:
     """Code and data are collected apart; data addresses are relative until both are known."""
 
-    units: Mapping[Kernel, Unit]
+    calls: Mapping[Kernel, Call]
     plan: Plan
     arena: int
     code: list[int] = field(default_factory=list)
@@ -78,7 +97,7 @@ class _Assembler:
     errors: list[int] = field(default_factory=list)
     rings: list[Ring] = field(default_factory=list)
     producers: list[tuple[list[Ring], Calls]] = field(default_factory=list)
-    launches: dict[int, Launch] = field(default_factory=dict)
+    launches: dict[int, Call] = field(default_factory=dict)
     order: int = 0
 
     @property
@@ -135,26 +154,24 @@ class _Assembler:
             raise InvalidIR(f"{type(item).__name__} in a fused program")
 
     def launch(self, item: Launch) -> None:
-        kernel = item.kernel
-        unit = self.units[kernel]
+        call = self.calls[item.kernel]
+        unit, code = call.unit, call.unit.code
         number = self.order
         self.order += 1
-        arguments = kernel.arguments
         start = self.reserve([self.arena + self.plan.scratch[number], self.plan.stride[number]])
-        for variable in arguments:
+        for variable in call.arguments:
             self.patches.append((False, self.reserve([0]), variable))
         offset = self.arena + self.plan.shared[number]
-        for size in unit.shared:
+        for size in code.shared:
             self.reserve([offset])
             offset += _round(size)
         for name in unit.sizes:
             self.sizes.append((self.reserve([0]), name))
         self.errors.append(self.reserve([0]))
-        moved = sum(map(_bytes, kernel.reads)) + sum(map(_bytes, kernel.writes))
-        checks = int(bool(unit.sites))
-        place = self.emit(Op.LAUNCH, unit.body, 0, unit.tasks, unit.finish, moved, checks)
+        checks = int(bool(code.sites))
+        place = self.emit(Op.LAUNCH, code.body, 0, unit.tasks, code.finish, call.moved, checks)
         self.relative(place, 1, start + 2)
-        self.launches[place] = item
+        self.launches[place] = call
 
     def loop(self, loop: Loop, loops: tuple[Loop, ...], known: bool) -> None:
         slot = self.reserve([0, 0])
@@ -227,12 +244,8 @@ class _Assembler:
         for place, name in self.sizes:
             sizes.setdefault(name, []).append(size + place)
         errors = [size + place for place in self.errors]
-        launches = {place: item for place, item in self.launches.items() if place < end}
+        launches = {place: call for place, call in self.launches.items() if place < end}
         return Image(words, patches, sizes, errors, self.rings, self.producers, launches)
-
-
-def _bytes(variable: Variable) -> int:
-    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
 
 
 def _talks(loop: Loop) -> bool:
@@ -253,9 +266,9 @@ def _boundary(loop: Loop, outer: tuple[Loop, ...]) -> bool:
     return _talks(loop) or (not outer and not _any_talks(loop.body))
 
 
-def assemble(block: Block, units: Mapping[Kernel, Unit], plan: Plan, arena: int) -> Image:
+def assemble(block: Block, calls: Mapping[Kernel, Call], plan: Plan, arena: int) -> Image:
     """The code of a fused program whose temporaries lie at `arena` as `plan` says."""
-    assembler = _Assembler(units, plan, arena)
+    assembler = _Assembler(calls, plan, arena)
     top: list[int] = []
     assembler.block(block, (), top, True)
     end = assembler.here

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import Code, CompileStats
+from pullback.backends.llvm.jit import CompileStats
 from pullback.config import Options
 from pullback.errors import InvalidIR, ShapeError
 from pullback.ir.expr import Dim
@@ -77,21 +78,26 @@ class Interpreted:
 class Executable:
     """A program with what its compilation left behind.
 
-    `program` is as traced, `fused` as run. `plan` is None where nothing was planned.
+    `program` is as traced. `plan` is None where nothing was planned.
+    `fuse` makes the program as run: it takes the passes again where a record told the launches.
     """
 
     program: Program
-    fused: Block
     options: Options
     runner: Runner
+    fuse: Callable[[], Block]
     plan: Plan | None = None
-    codes: Sequence[Code] = ()
     stats: CompileStats = field(default_factory=CompileStats)
     target: Target | None = None
     _written: frozenset[Variable] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._written = frozenset(_writes(self.fused))
+        self._written = frozenset(_writes(self.program.body))
+
+    @functools.cached_property
+    def fused(self) -> Block:
+        """The program as run."""
+        return self.fuse()
 
     @property
     def definitions(self) -> list[Definition]:
@@ -180,11 +186,10 @@ class Executable:
 
 
 def _writes(block: Block) -> list[Variable]:
+    """The variables that a traced program and its feeds assign."""
     found: list[Variable] = []
     for item in items(block):
-        if isinstance(item, Launch):
-            found.extend(item.kernel.writes)
-        elif isinstance(item, Compute):
+        if isinstance(item, Compute):
             found.extend(v for v, _ in item.graph.assigns)
         elif isinstance(item, Feed):
             found.extend(item.targets)

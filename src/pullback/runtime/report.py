@@ -23,6 +23,11 @@ class Reporter:
             options.dump.mkdir(parents=True, exist_ok=True)
             self._number = len(list(options.dump.glob("*.txt")))
 
+    @property
+    def wants_texts(self) -> bool:
+        """Whether what each stage makes is to be seen."""
+        return self.options.debug >= 2 or self.options.dump is not None
+
     def stage(self, name: str, facts: str) -> None:
         """A stage is done."""
         now = time.perf_counter()

@@ -1,0 +1,214 @@
+"""What one process leaves to the next: a program's launches and memory plan, without its passes.
+
+``program -> signature; launches over numbered variables -> JSON, under the signature's key``
+
+A record says which objects of the cache hold the code, which variables each launch is passed (the
+program's own by their number in the signature, then the temporaries that fusion made) and where
+everything lies in the arena. Loops, feeds, receives and callbacks come from the fresh trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pullback.backends.llvm.jit import (
+    Code,
+    CompileStats,
+    ObjectStore,
+    Stored,
+    load_codes,
+    processor,
+)
+from pullback.backends.llvm.key import digest
+from pullback.errors import InvalidIR
+from pullback.ir.dtype import BY_NAME
+from pullback.ir.expr import Dim, Extent
+from pullback.ir.graph import Graph, Variable
+from pullback.ir.kernel import Kernel
+from pullback.ir.program import Block, Branch, Compute, Item, Launch, Loop, Program
+from pullback.ir.signature import Signature, signature
+from pullback.ir.target import Target
+from pullback.runtime.assemble import Call, Unit
+from pullback.schedule.plan import Buffer, Plan
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Prepared:
+    """A program ready to be wired: its items, what each launch calls, where everything lies.
+
+    `kernels` holds those of each computation. Out of a record they are mere names.
+    """
+
+    block: Block
+    kernels: Sequence[Sequence[Kernel]]
+    calls: Mapping[Kernel, Call]
+    plan: Plan
+
+
+class Recorder:
+    """The record of one program in a store of objects."""
+
+    def __init__(self, program: Program, target: Target, store: ObjectStore) -> None:
+        self._program = program
+        self._store = store
+        self._signature = signature(program)
+        own = self._signature.digest
+        self._key = digest("program", own, repr(target), processor(), compiler())
+
+    def find(self, stats: CompileStats) -> Prepared | None:
+        """What an equal program left; None where that or its code is not whole."""
+        data = self._store.get(self._key)
+        if data is None:
+            return None
+        try:
+            return _decoded(json.loads(data), self._program, self._signature, self._store, stats)
+        except (AttributeError, InvalidIR, LookupError, StopIteration, TypeError, ValueError):
+            return None
+
+    def keep(self, made: Prepared) -> None:
+        """Leave it for the next process."""
+        self._store.put(self._key, encode(made, self._signature))
+
+
+@cache
+def compiler() -> str:
+    """Which compiler this is: path, size and time of change of each of its files."""
+    facts = []
+    for path in sorted(ROOT.rglob("*.py")):
+        own = path.stat()
+        facts.append(f"{path} {own.st_size} {own.st_mtime_ns}")
+    return digest(*facts)
+
+
+def each(block: Block, change: Callable[[Graph], Sequence[Kernel]]) -> Block:
+    """`block` with every `Compute` replaced by the launches of its kernels."""
+    found: list[Item] = []
+    for item in block:
+        if isinstance(item, Compute):
+            found.extend(Launch(k) for k in change(item.graph))
+        elif isinstance(item, Loop):
+            body = each(item.body, change)
+            found.append(
+                Loop(body, item.count, item.counter, item.condition, item.start, item.step)
+            )
+        elif isinstance(item, Branch):
+            then, otherwise = each(item.then, change), each(item.otherwise, change)
+            found.append(Branch(item.predicate, then, otherwise))
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+def encode(made: Prepared, found: Signature) -> bytes:
+    """A program's launches and plan over the variables as its signature numbers them."""
+    writer = _Writer({v: n for n, v in enumerate(found.variables)})
+    record = {
+        "groups": [[writer.call(made.calls[k]) for k in group] for group in made.kernels],
+        "plan": writer.plan(made.plan),
+        "units": [_unit_row(u) for u in writer.units],
+        "temporaries": [_variable_row(v) for v in writer.temporaries],
+    }
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Numbers variables and units in order of appearance, after the program's own variables."""
+
+    variables: dict[Variable, int]
+    units: dict[Unit, int] = field(default_factory=dict)
+    temporaries: list[Variable] = field(default_factory=list)
+
+    def variable(self, variable: Variable) -> int:
+        number = self.variables.get(variable)
+        if number is None:
+            number = self.variables[variable] = len(self.variables)
+            self.temporaries.append(variable)
+        return number
+
+    def call(self, call: Call) -> list[Any]:
+        unit = self.units.setdefault(call.unit, len(self.units))
+        arguments = [self.variable(v) for v in call.arguments]
+        writes = [self.variable(v) for v in call.writes]
+        return [call.name, unit, arguments, writes, call.moved]
+
+    def plan(self, plan: Plan) -> dict[str, Any]:
+        totals = [plan.arena_bytes, plan.lower_bound_bytes, plan.total_bytes]
+        offsets = [plan.scratch, plan.stride, plan.shared]
+        placed = [self.buffer(b, at) for b, at in plan.placed]
+        return {"totals": totals, "offsets": offsets, "placed": placed}
+
+    def buffer(self, b: Buffer, at: int) -> list[Any]:
+        number = -1 if b.variable is None else self.variable(b.variable)
+        return [b.name, b.size, b.align, b.first, b.last, number, at]
+
+
+def _unit_row(unit: Unit) -> dict[str, Any]:
+    return {"code": asdict(unit.code.stored), "tasks": unit.tasks, "sizes": unit.sizes}
+
+
+def _variable_row(variable: Variable) -> list[Any]:
+    shape = [[e.name, e.lo, e.hi] if isinstance(e, Dim) else e for e in variable.shape]
+    return [variable.name, shape, variable.dtype.name]
+
+
+def _decoded(
+    record: dict[str, Any],
+    program: Program,
+    found: Signature,
+    store: ObjectStore,
+    stats: CompileStats,
+) -> Prepared | None:
+    variables = (*found.variables, *map(_variable, record["temporaries"]))
+    stored = [_stored(row["code"]) for row in record["units"]]
+    codes = load_codes(stored, store, stats)
+    if codes is None:
+        return None
+    units = [_unit(c, row) for c, row in zip(codes, record["units"], strict=True)]
+    calls: dict[Kernel, Call] = {}
+    groups = []
+    for rows in record["groups"]:
+        own = {Kernel(row[0], (), ()): _call(row, units, variables) for row in rows}
+        calls.update(own)
+        groups.append(list(own))
+    rest = iter(groups)
+    block = each(program.body, lambda _: next(rest))
+    return Prepared(block, groups, calls, _plan(record["plan"], variables))
+
+
+def _stored(row: dict[str, Any]) -> Stored:
+    return Stored(**{**row, "shared": tuple(row["shared"]), "sites": tuple(row["sites"])})
+
+
+def _unit(code: Code, row: dict[str, Any]) -> Unit:
+    return Unit(code, row["tasks"], tuple(row["sizes"]))
+
+
+def _variable(row: list[Any]) -> Variable:
+    name, shape, kind = row
+    extents: list[Extent] = [Dim(*e) if isinstance(e, list) else int(e) for e in shape]
+    return Variable(name, tuple(extents), BY_NAME[kind])
+
+
+def _call(row: list[Any], units: Sequence[Unit], variables: Sequence[Variable]) -> Call:
+    name, unit, arguments, writes, moved = row
+    given = tuple(variables[n] for n in arguments)
+    return Call(name, units[unit], given, tuple(variables[n] for n in writes), moved)
+
+
+def _plan(row: dict[str, Any], variables: Sequence[Variable]) -> Plan:
+    placed = []
+    for name, size, align, first, last, number, at in row["placed"]:
+        variable = None if number < 0 else variables[number]
+        placed.append((Buffer(name, size, align, first, last, variable), at))
+    scratch, stride, shared = map(tuple, row["offsets"])
+    offsets = {b.variable: at for b, at in placed if b.variable is not None}
+    arena, bound, total = row["totals"]
+    return Plan(offsets, scratch, stride, shared, arena, bound, total, tuple(placed))

@@ -11,6 +11,7 @@ from pullback.fuse.group import Grouping, apply_rules, best_first, too_large
 from pullback.fuse.groups import Group
 from pullback.fuse.inline import Role, Scene, inline
 from pullback.fuse.problem import Order, build, closures, reads_itself_safely
+from pullback.fuse.written import write_out
 from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
@@ -63,7 +64,7 @@ def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list
         outer = tuple(one.classes[n] for n in choose(one))
         apart = grouping.reasons(grouping.home[one.nodes[0]])
         reasons = tuple(f"apart from {emitter.name(g)}: {why}" for g, why in apart)
-        kernels.append(emitter.kernel(one, outer, reasons))
+        kernels.append(write_out(emitter.kernel(one, outer, reasons)))
     return kernels
 
 

@@ -86,8 +86,8 @@ def choose_tile(
     limit = model.target.l2 // 2 if product_ else model.target.scratch
     fit = _Fit(kernel, body, scratch, tasks)
     if tasks == 1:
-        limit = min(limit, max(SMALL_BYTES, traffic_bytes(kernel) // SMALL_SHARE))
-        limit = max(limit, scratch.bytes((1,) * len(kernel.outer)))
+        least = scratch.bytes((1,) * len(kernel.outer))
+        limit = min(limit, least + max(SMALL_BYTES, traffic_bytes(kernel) // SMALL_SHARE))
     return _searched(fit, model, limit) if product_ else _greedy(fit, limit)
 
 

@@ -1,0 +1,73 @@
+"""Reductions of a few terms, written out once grouping is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr, Take
+from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Value, replace_reads, substitute
+from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.node import walk
+from pullback.simplify.rules import simplify
+
+# Reductions of so few terms are written out, unless that makes a body of more nodes than this.
+MOST_TERMS = 4
+MOST_NODES = 96
+
+
+def write_out(kernel: Kernel) -> Kernel:
+    """Small reductions as maps, which need no loop, and share one with the maps that follow.
+
+    ``s[i] = sum[k < 2](f(i, k))  ->  s[i] = f(i, 0) + f(i, 1)``
+    """
+    renamed: dict[Value, Definition] = {}
+    stages = tuple(_stage(s, renamed) for s in kernel.stages)
+    if not renamed:
+        return kernel
+    finish = tuple(_stage(s, renamed) for s in kernel.finish)
+    return replace(kernel, stages=stages, finish=finish)
+
+
+def _stage(stage: Stage, renamed: dict[Value, Definition]) -> Stage:
+    def change(take: Take) -> Expr | None:
+        target = renamed.get(take.source)
+        return None if target is None else Take(target, take.indices)
+
+    if renamed:
+        stage = replace(stage, body=replace_reads(stage.body, change))
+        form = stage.form
+        if isinstance(form, Accumulate):
+            at = tuple(replace_reads(i, change) for i in form.at)
+            stage = replace(stage, form=replace(form, at=at))
+    body = _written(stage)
+    if body is None:
+        return stage
+    old = stage.target
+    target = Definition(old.name, old.shape, body, Map(), old.stop, old.keep, old.origin)
+    renamed[old] = target
+    return replace(stage, target=target, form=Map(), body=body)
+
+
+def _written(stage: Stage) -> Expr | None:
+    """The body of a small reduction written out; None for anything else."""
+    form = stage.form
+    if not isinstance(form, Reduce) or stage.partial:
+        return None
+    extents = [e for e in form.over if isinstance(e, int)]
+    terms = prod(extents)
+    if len(extents) < len(form.over) or not 1 <= terms <= MOST_TERMS:
+        return None
+    nodes = list(walk(stage.body))
+    # A divided index has no stride along the lanes: such a product does better in panels.
+    divided = any(isinstance(n, E.FloorDiv | E.Mod) for n in nodes)
+    if divided or terms * len(nodes) > MOST_NODES:
+        return None
+    found: Expr | None = None
+    for place in product(*map(range, extents)):
+        values: dict[int, Expr] = {a: E.index(i) for a, i in zip(stage.over, place, strict=True)}
+        term = substitute(stage.body, values)
+        found = term if found is None else form.combiner.join(found, term)
+    return None if found is None else simplify(found)

@@ -257,6 +257,8 @@ def test_names_follow_torch() -> None:
     assert list(net.state_dict()) == ["scale", "first.weight", "first.bias", "last.weight"]
     assert [n for n, _ in net.named_modules()] == ["", "first", "act", "last"]
     assert repr(net.first) == "Linear(in_features=3, out_features=4, bias=True)"
+    pair = nn.ModuleList([nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU(inplace=True)])
+    assert repr(pair) == "ModuleList(\n  (0): ReLU()\n  (1-2): 2 x ReLU(inplace=True)\n)"
 
 
 def test_state_dict_round_trip_and_strictness() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from pullback.nn.module import Module
@@ -69,6 +70,16 @@ class ModuleList(Module):
 
     def __setitem__(self, index: int, module: Module) -> None:
         self.register_module(list(self._modules)[index], module)
+
+    def __repr__(self) -> str:
+        lines = []
+        place = 0
+        for text, run in groupby(repr(m) for m in self):
+            size = len(list(run))
+            name = f"({place})" if size == 1 else f"({place}-{place + size - 1}): {size} x"
+            lines.append(f"  {name}{':' if size == 1 else ''} {text}".replace("\n", "\n  "))
+            place += size
+        return "\n".join(["ModuleList(", *lines, ")"]) if lines else "ModuleList()"
 
 
 class ModuleDict(Module):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pullback.errors import Origin, ShapeError
+from pullback.ir.dtype import DType, float32
 from pullback.ir.dtype import dtype as dtype_of
 from pullback.ir.expr import upper
 from pullback.nn.parameter import Parameter
@@ -75,15 +76,20 @@ def fans(tensor: Tensor) -> tuple[int, int]:
 
 def new_uniform(shape: Sequence[int], bound: float, dtype: object) -> Parameter:
     """A parameter drawn from U(-bound, bound)."""
-    return Parameter(random.uniform(tuple(shape), -bound, bound, dtype=dtype))
+    return Parameter(random.uniform(tuple(shape), -bound, bound, dtype=_float(dtype)))
 
 
 def new_normal(shape: Sequence[int], std: float, dtype: object) -> Parameter:
     """A parameter drawn from N(0, std^2)."""
-    return Parameter(random.normal(tuple(shape), 0.0, std, dtype=dtype))
+    return Parameter(random.normal(tuple(shape), 0.0, std, dtype=_float(dtype)))
 
 
 def new_full(shape: Sequence[int], value: float, dtype: object) -> Parameter:
     """A parameter with one value everywhere."""
-    kind = dtype_of(dtype)
+    kind = _float(dtype)
     return Parameter(Tensor(elementwise.full(tuple(shape), value, kind)))
+
+
+def _float(dtype: object) -> DType:
+    """The element type of new weights; None is float32."""
+    return float32 if dtype is None else dtype_of(dtype)

@@ -31,7 +31,7 @@ class Linear(Module):
         out_features: int,
         bias: bool = True,
         device: object = None,
-        dtype: Any = "float32",
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         check_device(device)
@@ -60,7 +60,7 @@ class Embedding(Module):
         embedding_dim: int,
         padding_idx: int | None = None,
         device: object = None,
-        dtype: Any = "float32",
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         check_device(device)
@@ -94,7 +94,7 @@ class LayerNorm(Module):
         elementwise_affine: bool = True,
         bias: bool = True,
         device: object = None,
-        dtype: Any = "float32",
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         check_device(device)
@@ -125,7 +125,7 @@ class RMSNorm(Module):
         eps: float | None = None,
         elementwise_affine: bool = True,
         device: object = None,
-        dtype: Any = "float32",
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         check_device(device)
@@ -147,20 +147,28 @@ class RMSNorm(Module):
 class Dropout(Module):
     """``x / (1 - p)`` with probability ``1 - p``, else 0; in evaluation `x`."""
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         A.check_probability(p)
         self.p = p
+        self.inplace = inplace  # the planner decides; kept for torch's signature
 
     def forward(self, input: Tensor) -> Tensor:
         return A.dropout(input, self.p, self.training)
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}, inplace={self.inplace}"
 
 
 class ReLU(Module):
     """``max(0, x)``"""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace  # the planner decides; kept for torch's signature
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
 
     def forward(self, input: Tensor) -> Tensor:
         return A.relu(input)
@@ -182,6 +190,13 @@ class GELU(Module):
 
 class SiLU(Module):
     """``x * sigmoid(x)``"""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace  # the planner decides; kept for torch's signature
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
 
     def forward(self, input: Tensor) -> Tensor:
         return A.silu(input)

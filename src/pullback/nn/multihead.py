@@ -39,7 +39,7 @@ class MultiheadAttention(Module):
         vdim: int | None = None,
         batch_first: bool = False,
         device: object = None,
-        dtype: Any = "float32",
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         if embed_dim % num_heads:

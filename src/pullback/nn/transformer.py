@@ -34,7 +34,7 @@ class TransformerEncoderLayer(Module):
         norm_first: bool = False,
         bias: bool = True,
         device: object = None,
-        dtype: Any = "float32",
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         kind: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}

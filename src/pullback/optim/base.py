@@ -12,7 +12,7 @@ from pullback.errors import Origin, ShapeError, StateError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Value
-from pullback.nn.parameter import Buffer, Parameter, put
+from pullback.nn.parameter import Buffer, Parameter, label, put
 from pullback.optim.schedules import Schedule
 from pullback.tensor import elementwise
 from pullback.tensor.tensor import State, Tensor
@@ -44,9 +44,9 @@ class Group:
         set_scalar(self.lr, value)
 
 
-def scalar_cell(value: float, kind: DType) -> Buffer:
+def scalar_cell(value: float, kind: DType, name: str) -> Buffer:
     """A cell with one number."""
-    return Buffer(Tensor(bind(np.asarray(value, kind.numpy), "scalar")))
+    return Buffer(Tensor(bind(np.asarray(value, kind.numpy), name)))
 
 
 def set_scalar(cell: State, value: Any) -> None:
@@ -54,7 +54,7 @@ def set_scalar(cell: State, value: Any) -> None:
     if isinstance(value, Tensor):
         cell.assign(value.astype(cell.dtype))
     else:
-        cell.assign(bind(np.asarray(value, cell.dtype.numpy), "scalar"))
+        cell.assign(bind(np.asarray(value, cell.dtype.numpy), cell.outside().name))
 
 
 class Optimizer:
@@ -74,7 +74,7 @@ class Optimizer:
         schedule: Schedule | None = None,
     ) -> None:
         self.schedule = schedule
-        self.steps = scalar_cell(0, D.int64)
+        self.steps = scalar_cell(0, D.int64, "steps")
         self.param_groups = [_group(g, lr, settings) for g in _as_groups(params)]
         _check_unique(self.param_groups)
         for group in self.param_groups:
@@ -98,7 +98,7 @@ class Optimizer:
         """State of one parameter, zeros."""
         shape, kind = parameter.shape, parameter.dtype
         return {
-            name: Buffer(Tensor(elementwise.full(shape, 0, kind)))
+            name: _named(Buffer(Tensor(elementwise.full(shape, 0, kind))), name)
             for name in self.state_names(group.settings)
         }
 
@@ -176,6 +176,11 @@ class Optimizer:
         return f"{type(self).__name__}(lr={self.lr:g}, {shown})"
 
 
+def _named(buffer: Buffer, name: str) -> Buffer:
+    label(buffer, name)
+    return buffer
+
+
 def _as_groups(params: Params) -> Iterator[Mapping[str, Any]]:
     listed = list(params)
     if not listed:
@@ -200,7 +205,7 @@ def _group(given: Mapping[str, Any], lr: float, defaults: Mapping[str, Any]) -> 
                 f"an optimiser takes parameters, not {type(parameter).__name__}",
                 origin=Origin.of_caller(),
             )
-    return Group(listed, scalar_cell(given.get("lr", lr), D.float64), settings)
+    return Group(listed, scalar_cell(given.get("lr", lr), D.float64, "lr"), settings)
 
 
 def _check_unique(groups: list[Group]) -> None:

@@ -9,7 +9,7 @@ stage's outer-bound axes must be exactly this stage's axis bound to the same out
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pullback.ir.expr import Expr, Extent, Take
 from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Variable
@@ -32,6 +32,7 @@ class Stage:
     body: Expr
     outer: tuple[int | None, ...]
     store: Variable | None = None
+    _reads: tuple[Take, ...] | None = field(default=None, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[Extent, ...]:
@@ -90,8 +91,12 @@ class Kernel:
 
 
 def stage_reads(stage: Stage) -> tuple[Take, ...]:
-    """The reads of a stage's body and of its write indices."""
-    roots: tuple[Expr, ...] = (stage.body,)
-    if isinstance(stage.form, Accumulate):
-        roots += stage.form.at
-    return tuple(n for n in walk(roots) if isinstance(n, Take))
+    """The reads of a stage's body and of its write indices; found once."""
+    if stage._reads is None:
+        roots: tuple[Expr, ...] = (stage.body,)
+        if isinstance(stage.form, Accumulate):
+            roots += stage.form.at
+        found = tuple([n for n in walk(roots) if isinstance(n, Take)])
+        object.__setattr__(stage, "_reads", found)
+        return found
+    return stage._reads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 
 class Node:
@@ -30,9 +30,10 @@ class Node:
 
     def __new__(cls, *args: Any) -> Self:
         key = (cls, *map(_identity, args)) if cls._literal else (cls, *args)
-        ref = Node._interned.get(key)
-        if ref is not None and (found := ref()) is not None:
-            return cast(Self, found)
+        ref: Any = Node._interned.get(key)
+        known: Self | None = None if ref is None else ref()
+        if known is not None:
+            return known
         if len(args) != len(cls.__match_args__):
             raise TypeError(f"{cls.__name__} takes {cls.__match_args__}, got {len(args)} values")
         node = super().__new__(cls)
@@ -64,7 +65,7 @@ class Node:
 
     def with_children(self, new: tuple[Node, ...]) -> Self:
         """The same node over other children."""
-        if all(a is b for a, b in zip(new, self.children, strict=True)):
+        if new == self.children:
             return self
         fresh = iter(new)
         return type(self)(*(_replace(value, fresh) for value in self.fields))
@@ -114,17 +115,23 @@ def walk(roots: Iterable[Node] | Node, skip: Container[Node] = ()) -> Iterator[N
     """Children before parents, each node once, without recursion or entering `skip`."""
     start = [roots] if isinstance(roots, Node) else list(roots)
     seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(start)]
+    # None says that the node below it comes next: its children are done.
+    stack: list[Any] = start[::-1]
     while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
+        node = stack.pop()
+        if node is None:
+            yield stack.pop()
             continue
         if node in seen or node in skip:
             continue
         seen.add(node)
-        stack.append((node, True))
-        stack.extend((c, False) for c in reversed(node.children))
+        kids = node.children
+        if not kids:
+            yield node
+            continue
+        stack.append(node)
+        stack.append(None)
+        stack.extend(kids[::-1])
 
 
 def count_live() -> int:
@@ -138,7 +145,8 @@ def rebuild(root: Node, change: Callable[[Node], Node | None], memo: dict[Node, 
     `memo` maps old nodes to new ones and may be shared between calls with the same `change`.
     """
     for node in walk(root, skip=memo):
-        new = node.with_children(tuple(memo[c] for c in node.children))
+        kids = node.children
+        new = node.with_children(tuple([memo[c] for c in kids])) if kids else node
         better = change(new)
         memo[node] = new if better is None else better
     return memo[root]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -14,7 +15,7 @@ from pullback.ir.dtype import int64
 from pullback.ir.expr import SCALARS, Axis, Expr, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Form, Reduce, Scan
 from pullback.ir.meaning import Array, apply, constant
-from pullback.ir.node import walk
+from pullback.ir.node import Node, walk
 from pullback.simplify.bounds import Intervals, Prover
 from pullback.simplify.guards import Guards, contexts
 from pullback.verify.report import fail
@@ -22,7 +23,7 @@ from pullback.verify.report import fail
 POINTS = 1 << 14  # an index that is not proved is tried at every point of a box up to this size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Body:
     """What a definition and a stage have in common."""
 
@@ -32,6 +33,11 @@ class Body:
     form: Form
     roots: tuple[Expr, ...]
     origin: Origin | None = None
+
+    @functools.cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node of the body, children first."""
+        return tuple(walk(self.roots))
 
 
 Fault = str | None
@@ -44,7 +50,7 @@ BITWISE = (E.And, E.Or, E.Xor)
 
 def own_axes(body: Body, _: Intervals) -> Fault:
     """The free axes of a body are its own, with its own extents."""
-    for node in walk(body.roots):
+    for node in body.nodes:
         if not isinstance(node, Axis):
             continue
         if node.number >= len(body.extents):
@@ -57,13 +63,13 @@ def own_axes(body: Body, _: Intervals) -> Fault:
 
 def known_nodes(body: Body, _: Intervals) -> Fault:
     """Only primitives occur."""
-    odd = next((n for n in walk(body.roots) if type(n) not in ALLOWED), None)
+    odd = next((n for n in body.nodes if type(n) not in ALLOWED), None)
     return None if odd is None else f"{type(odd).__name__} is not a primitive"
 
 
 def operand_types(body: Body, _: Intervals) -> Fault:
     """Operations get operands of a type they are defined for; indices are int64."""
-    for node in walk(body.roots):
+    for node in body.nodes:
         if not isinstance(node, Expr) or not node.children or isinstance(node, Take):
             continue
         first = node.children[0]
@@ -75,7 +81,7 @@ def operand_types(body: Body, _: Intervals) -> Fault:
         )
         if wrong:
             return f"{type(node).__name__} of {kind}"
-    for take in walk(body.roots):
+    for take in body.nodes:
         if isinstance(take, Take) and any(i.dtype != int64 for i in take.indices):
             return f"index of {take.source} is not int64"
     return None
@@ -100,10 +106,9 @@ def form_fits(body: Body, _: Intervals) -> Fault:
 
 def reads_inside(body: Body, intervals: Intervals) -> Fault:
     """Every read whose index is not data is proved in bounds or guarded."""
-    paths = contexts(body.roots)
-    for node in walk(body.roots):
-        if not isinstance(node, Take):
-            continue
+    takes = [n for n in body.nodes if isinstance(n, Take) and not _plain(n)]
+    paths = contexts(body.roots) if takes else {}
+    for node in takes:
         for n, (position, extent) in enumerate(zip(node.indices, node.source.shape, strict=True)):
             if isinstance(position, Axis) and position.extent == extent:
                 continue
@@ -112,6 +117,12 @@ def reads_inside(body: Body, intervals: Intervals) -> Fault:
                     lo, hi = intervals.of(position)
                     return f"axis {n} of {node.source} ({extent}) is read at {lo}..{hi}"
     return None
+
+
+def _plain(take: Take) -> bool:
+    """Whether every index is an axis of the same extent."""
+    pairs = zip(take.indices, take.source.shape, strict=True)
+    return all(isinstance(p, Axis) and p.extent == e for p, e in pairs)
 
 
 CHECKS: tuple[Check, ...] = (own_axes, known_nodes, operand_types, form_fits, reads_inside)

@@ -34,6 +34,7 @@ class Gatherer:
 
     def __init__(self) -> None:
         self._memo: dict[tuple[object, ...], Inverse | Empty | None] = {}
+        self._affine: dict[tuple[Expr, tuple[Extent, ...]], bool] = {}
         self._simplify = Simplifier()
 
     def gather(self, extents: Sequence[Extent], take: Take, term: Term, label: Label) -> list[Expr]:
@@ -56,13 +57,13 @@ class Gatherer:
     def _piece(
         self, extents: tuple[Extent, ...], take: Take, term: Term, label: Label
     ) -> Expr | None:
-        affine = tuple(g for g in term.guards if _is_affine(g, extents))
+        affine = tuple(g for g in term.guards if self._is_affine(g, extents))
         inverse = self._inverse(take.source.shape, extents, take.indices, affine)
         if isinstance(inverse, Empty):
             return None
         if inverse is None:
             return _scatter(extents, take, term, label)
-        data = [n for n, i in enumerate(take.indices) if not _is_affine(i, extents)]
+        data = [n for n, i in enumerate(take.indices) if not self._is_affine(i, extents)]
         loops = range(len(take.source.shape), len(take.source.shape) + len(inverse.over))
         matches = []
         for n in data:
@@ -90,11 +91,19 @@ class Gatherer:
         guards: tuple[Expr, ...],
     ) -> Inverse | Empty | None:
         """The inverse; None where there is none within the bound."""
-        known = tuple(i if _is_affine(i, extents) else None for i in indices)
+        known = tuple(i if self._is_affine(i, extents) else None for i in indices)
         key = (shape, extents, known, guards)
         if key not in self._memo:
             self._memo[key] = _find(shape, extents, known, guards, self._simplify)
         return self._memo[key]
+
+    def _is_affine(self, e: Expr, extents: tuple[Extent, ...]) -> bool:
+        if isinstance(e, Axis):
+            return True
+        key = e, extents
+        if key not in self._affine:
+            self._affine[key] = _is_affine(e, extents)
+        return self._affine[key]
 
     def _at(self, e: Expr, inverse: Inverse) -> Expr:
         """`e` with its axes replaced, the indices of its reads in normal form."""

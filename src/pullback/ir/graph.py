@@ -106,7 +106,8 @@ class Definition:
     stop: bool = False
     keep: Keep = Keep.AUTO
     origin: Origin | None = None
-    _reads: tuple[Take, ...] | None = field(default=None, repr=False)
+    _reads: tuple[Take, ...] | None = field(default=None, init=False, repr=False)
+    _sources: tuple[Value, ...] | None = field(default=None, init=False, repr=False)
 
     @property
     def dtype(self) -> DType:
@@ -143,7 +144,9 @@ class Definition:
     @property
     def sources(self) -> tuple[Value, ...]:
         """Every value read, once each, in a fixed order."""
-        return tuple(dict.fromkeys(r.source for r in self.reads))
+        if self._sources is None:
+            self._sources = tuple(dict.fromkeys([r.source for r in self.reads]))
+        return self._sources
 
     def __repr__(self) -> str:
         return self.name

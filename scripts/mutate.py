@@ -60,7 +60,8 @@ def caught(fault: Fault, copy: Path) -> bool:
         return True
     finally:
         path.write_text(clean)
-    return done.returncode == 1
+    # 1: a test failed; negative: the process died of it. Anything else is no verdict.
+    return done.returncode == 1 or done.returncode < 0
 
 
 def main() -> int:

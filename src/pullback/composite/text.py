@@ -30,7 +30,9 @@ from pullback.errors import (
     UnboundNameError,
 )
 from pullback.ir import dtype as D
+from pullback.ir import expr as E
 from pullback.ir.expr import Extent
+from pullback.simplify.rules import simplify
 from pullback.tensor import handles
 from pullback.tensor.compute import close
 from pullback.tensor.elementwise import Scalar, show
@@ -229,8 +231,19 @@ class _Builder:
         raise self.unbound(tree.name, tree)
 
     def operation(self, name: str, args: Sequence[Any]) -> Any:
-        """An element-wise operation, on numbers too."""
-        return handles.combine(name, *args)
+        """An element-wise operation; on numbers alone it is worked out in float64."""
+        if not all(isinstance(a, Scalar) for a in args):
+            return handles.combine(name, *args)
+        whole = all(isinstance(a, int) for a in args) and RULES[name].kind != "float"
+        if name == "pow" and args[1] < 0:
+            whole = False
+        kind = D.int64 if whole else D.float64
+        if whole and all(isinstance(a, bool) for a in args):
+            kind = D.bool_
+        found = simplify(RULES[name].body(*(E.const(a, kind) for a in args)))
+        if not isinstance(found, E.Const):
+            return ScalarHandle(found)
+        return found.value
 
     def call(self, tree: Call) -> Any:
         """A function by its name. Raises: UnboundNameError for one that there is not."""

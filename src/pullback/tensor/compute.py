@@ -16,7 +16,7 @@ from pullback.errors import FreeAxisError, IndexRangeError, Origin, ShapeError
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import COMBINERS, Definition, Map, Reduce, read, substitute
-from pullback.ir.node import Node, rebuild
+from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.affine import affine
 from pullback.simplify.bounds import bounds, in_bounds
 from pullback.tensor import handles
@@ -129,43 +129,57 @@ def _scope(root: Expr) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A node and the guards of each way that leads to it."""
+    """A node, and the condition under which it is looked at: None where that is always."""
 
     node: Expr
-    ways: tuple[Guards, ...]
+    need: Expr | None
 
 
 def _guarded(root: Expr, kind: type[Expr]) -> list[_Found]:
-    """Every node of `kind` in `root`, not looking inside reductions, with its guards."""
-    ways: dict[Expr, dict[Guards, None]] = {}
-    seen: set[tuple[Node, Guards]] = set()
-    stack: list[tuple[Node, Guards]] = [(root, ())]
-    while stack:
-        node, guards = stack.pop()
-        if (node, guards) in seen:
-            continue
-        seen.add((node, guards))
-        if isinstance(node, kind):
-            ways.setdefault(node, {})[guards] = None
+    """Every node of `kind` in `root`, not looking inside reductions, with its condition.
+
+    ``where(c, a, b)``: a is needed where the whole is and c holds. One pass, parents first.
+    """
+    order = [n for n in walk(root, skip=_Inside(root)) if isinstance(n, Expr)]
+    always: set[Expr] = {root}
+    need: dict[Expr, Expr] = {}
+    for node in reversed(order):
         if isinstance(node, Fold):
             continue
-        if isinstance(node, If):
-            stack.append((node.condition, guards))
-            stack.append((node.then, (*guards, node.condition)))
-            stack.append((node.otherwise, (*guards, E.logical_not(node.condition))))
-            continue
-        stack.extend((c, guards) for c in node.children)
-    return [_Found(node, tuple(found)) for node, found in ways.items()]
+        mine = None if node in always else need[node]
+        for child, guard in _edges(node):
+            both = [g for g in (mine, guard) if g is not None]
+            if not both:
+                always.add(child)
+            elif child not in always:
+                here = conjunction(both)
+                known = need.get(child)
+                need[child] = here if known is None or known is here else E.Or(known, here)
+    return [_Found(n, None if n in always else need[n]) for n in order if isinstance(n, kind)]
 
 
-def _alternative(ways: Sequence[Guards]) -> Expr | None:
-    """The condition under which a node is looked at; None where that is always."""
-    if any(not w for w in ways):
-        return None
-    found = conjunction(ways[0])
-    for way in ways[1:]:
-        found = E.Or(found, conjunction(way))
-    return found
+class _Inside:
+    """The nodes that stand only inside the reductions of `root`."""
+
+    def __init__(self, root: Expr) -> None:
+        self.outside: set[Node] = set()
+        stack: list[Node] = [root]
+        while stack:
+            node = stack.pop()
+            if node not in self.outside:
+                self.outside.add(node)
+                stack.extend(() if isinstance(node, Fold) else node.children)
+
+    def __contains__(self, node: object) -> bool:
+        return node not in self.outside
+
+
+def _edges(node: Expr) -> list[tuple[Expr, Expr | None]]:
+    """The children of a node, each with the guard before it."""
+    if isinstance(node, If):
+        other = E.logical_not(node.condition)
+        return [(node.condition, None), (node.then, node.condition), (node.otherwise, other)]
+    return [(c, None) for c in node.children if isinstance(c, Expr)]
 
 
 def hoist(root: Expr, outer: Guards, origin: Origin) -> Expr:
@@ -177,8 +191,8 @@ def hoist(root: Expr, outer: Guards, origin: Origin) -> Expr:
     for found in _guarded(root, Fold):
         if not isinstance(found.node, Fold):
             continue
-        condition = _alternative(found.ways)
-        guards = outer if condition is None else (*outer, hoist(condition, outer, origin))
+        need = found.need
+        guards = outer if need is None else (*outer, hoist(need, outer, origin))
         memo[found.node] = _as_read(found.node, guards, origin)
     if not memo:
         return root
@@ -205,9 +219,9 @@ def _as_read(fold: Fold, guards: Guards, origin: Origin) -> Expr:
 def _may_miss(body: Expr) -> bool:
     """Whether a read in `body` cannot be proved to lie in bounds."""
     for found in _guarded(_without_folds(body), Take):
-        for way in found.ways:
-            if isinstance(found.node, Take) and not all(in_bounds(found.node, way)):
-                return True
+        given = () if found.need is None else (found.need,)
+        if isinstance(found.node, Take) and not all(in_bounds(found.node, given)):
+            return True
     return False
 
 
@@ -249,7 +263,7 @@ def _definition(name: str, body: Expr, axes: Sequence[Axis], origin: Origin) -> 
 def check_reads(body: Expr, origin: Origin) -> None:
     """Raises: IndexRangeError for an unguarded affine read that leaves its axis."""
     for found in _guarded(body, Take):
-        if () not in found.ways or not isinstance(found.node, Take):
+        if found.need is not None or not isinstance(found.node, Take):
             continue
         take = found.node
         for n, (place, extent) in enumerate(zip(take.indices, take.source.shape, strict=True)):

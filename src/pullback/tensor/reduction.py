@@ -221,8 +221,8 @@ def log_softmax(x: Value, axis: int) -> Definition:
     shift = read(top, *axes_of(top.shape))
     terms = E.Exp(E.subtract(read(x, *axes), shift))
     sums = W.reduce("norm", top.shape, [x.shape[over]], terms)
-    below = E.Add(read(top, *rows), E.Log(read(sums, *rows)))
-    return make("log_softmax", x.shape, E.subtract(read(x, *here), below))
+    away = E.subtract(read(x, *here), read(top, *rows))
+    return make("log_softmax", x.shape, E.subtract(away, E.Log(read(sums, *rows))))
 
 
 _SCANS = {"sum": SUM, "prod": PROD, "max": MAX, "min": MIN}

@@ -269,3 +269,45 @@ def test_the_learning_rate_is_state() -> None:
     train()
     np.testing.assert_allclose(np.array(w), -0.5, atol=1e-6)
     assert train.traces == 1
+
+
+# --- values keep their meaning
+
+
+def test_snapshots_never_change_later() -> None:
+    count = nn.Parameter(np.zeros((2, 3), np.float32))
+    kept: list[Array] = []
+
+    def step() -> None:
+        count.assign(count + 1.0)
+        pb.Receiver(kept.append, [count])
+
+    pb.jit(lambda: pb.loop(range(20), step), options=TWO_THREADS)()
+    assert [float(a[0, 0]) for a in kept] == list(range(1, 21))
+    assert not any(a.flags.writeable for a in kept)
+
+
+def test_a_value_made_before_a_loop_lives_through_it() -> None:
+    x = normal(48, 48, seed=1, scale=0.2)
+    state = nn.Parameter(normal(48, 48, seed=2, scale=0.2))
+    plain = np.array(state).astype(np.float64)
+
+    @pb.jit(options=TWO_THREADS)
+    def train(x: Any) -> None:
+        before = pb.tanh(x @ x)
+
+        def step() -> None:
+            first = state @ before
+            second = pb.tanh(first @ first.mT) @ first
+            third = pb.tanh(second @ second.mT) @ second
+            state.assign(state + 0.01 * third)
+
+        pb.loop(range(4), step)
+
+    train(x)
+    before = np.tanh(x.astype(np.float64) @ x)
+    for _ in range(4):
+        first = plain @ before
+        second = np.tanh(first @ first.T) @ first
+        plain = plain + 0.01 * np.tanh(second @ second.T) @ second
+    np.testing.assert_allclose(np.array(state), plain, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The planted faults still fit the code: each text stands once, its tests exist, all rooms have some."""
+"""Planted faults fit the code: each text stands once, its tests exist, every room has some."""
 
 from __future__ import annotations
 

@@ -438,3 +438,24 @@ def test_the_backward_reads_the_weight_from_before_the_update() -> None:
         a, b = a - 0.02 * down.T @ x, b - 0.02 * r.T @ hidden
     np.testing.assert_allclose(np.array(first), a, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.array(second), b, rtol=1e-4, atol=1e-5)
+
+
+def test_updates_under_a_clipped_norm_are_one_launch() -> None:
+    x, r = normal(2, 255, seed=1), normal(2, 255, seed=2)
+    model = nn.Sequential(nn.Linear(255, 255), nn.Sigmoid(), nn.Linear(255, 255))
+    opt = optim.SGD(model.parameters(), lr=0.01)
+
+    @pb.jit(options=TWO_THREADS)
+    def train(x: Any, r: Any) -> None:
+        opt.zero_grad()
+        (model(x) * r).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+
+    train(x, r)
+    program = train.program
+    state = set(program.program.state)
+    updates = [k for k in program.kernels if state.intersection(k.writes)]
+    assert len(updates) == 1, [k.name for k in program.kernels]
+    assert len(state.intersection(updates[0].writes)) == 4
+    assert program.launches <= 5

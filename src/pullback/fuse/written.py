@@ -9,13 +9,17 @@ from math import prod
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Value, replace_reads, substitute
-from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
 from pullback.simplify.rules import simplify
 
 # Reductions of so few terms are written out, unless that makes a body of more nodes than this.
 MOST_TERMS = 4
 MOST_NODES = 96
+
+# A map of so many nodes over one read, and none of these, is computed rather than kept.
+CHEAP_NODES = 12
+DEAR = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin)
 
 
 def write_out(kernel: Kernel) -> Kernel:
@@ -28,7 +32,50 @@ def write_out(kernel: Kernel) -> Kernel:
     if not renamed:
         return kernel
     finish = tuple(_stage(s, renamed) for s in kernel.finish)
+    stages = _absorbed(stages, finish, set(renamed.values()))
     return replace(kernel, stages=stages, finish=finish)
+
+
+def _absorbed(
+    stages: tuple[Stage, ...], finish: tuple[Stage, ...], written: set[Definition]
+) -> tuple[Stage, ...]:
+    """Without the cheap maps that only written-out stages read: those compute them on the way.
+
+    ``a[k] = max(z[k], 0); s[i] = d[0, i] * a[0] + ..  ->  s[i] = d[0, i] * max(z[0], 0) + ..``
+    """
+    kept = list(stages)
+    for stage in stages:
+        readers = [s for s in (*kept, *finish) if any(_reads(t, stage) for t in stage_reads(s))]
+        if not _cheap(stage) or not readers or any(s.target not in written for s in readers):
+            continue
+
+        def change(take: Take, source: Stage = stage) -> Expr | None:
+            if not _reads(take, source):
+                return None
+            return substitute(source.body, dict(enumerate(take.indices)))
+
+        kept = [
+            replace(s, body=simplify(replace_reads(s.body, change))) if s in readers else s
+            for s in kept
+            if s is not stage
+        ]
+    return tuple(kept)
+
+
+def _reads(take: Take, stage: Stage) -> bool:
+    return take.source is stage.target
+
+
+def _cheap(stage: Stage) -> bool:
+    """Whether computing an element costs about as much as reading it."""
+    if stage.store is not None or stage.partial or not isinstance(stage.form, Map):
+        return False
+    nodes = list(walk(stage.body))
+    return (
+        len(nodes) <= CHEAP_NODES
+        and sum(isinstance(n, Take) for n in nodes) == 1
+        and not any(isinstance(n, DEAR) for n in nodes)
+    )
 
 
 def _stage(stage: Stage, renamed: dict[Value, Definition]) -> Stage:

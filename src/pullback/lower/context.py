@@ -95,11 +95,12 @@ class Context:
 
     def local(self, name: str, kind: DType, size: int) -> Array:
         """Scratch for one step: steps run one after the other and share it."""
-        for array in self.idle:
-            if array.dtype == kind:
-                self.idle.remove(array)
-                array.size = max(array.size, size)
-                return array
+        fitting = [a for a in self.idle if a.dtype == kind]
+        if fitting:
+            best = min(fitting, key=lambda a: (a.size < size, abs(a.size - size)))
+            self.idle.remove(best)
+            best.size = max(best.size, size)
+            return best
         found = self.panel(name, kind, size)
         self.locals.append(found)
         return found

@@ -59,7 +59,7 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target) -> Routine:
         kernel.name,
         tuple(context.arrays[v] for v in kernel.arguments),
         tuple(context.sizes.values()),
-        tuple(context.scratch),
+        _large_first(context.scratch),
         tuple(context.shared),
         task_var(context),
         schedule.tasks,
@@ -113,6 +113,11 @@ def _outer_loops(context: Context) -> tuple[list[_Outer], list[int]]:
         context.depths[one.var] = levels[number + 1]
         context.depths[one.span] = levels[number + 1]
     return outer, levels
+
+
+def _large_first(arrays: list[Array]) -> tuple[Array, ...]:
+    """Scratch in an order that keeps what is a cache line or more aligned to one."""
+    return tuple(sorted(arrays, key=lambda a: -a.size * a.dtype.itemsize))
 
 
 def _tile_nest(context: Context, outer: list[_Outer], levels: list[int]) -> list[Stmt]:

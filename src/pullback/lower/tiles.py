@@ -66,6 +66,10 @@ PACK_CACHES = 4
 # An evaluated left operand beyond this share of the second-level cache is computed in place.
 LEFT_CACHES = 1
 
+# With so few rows and panels an element of the left operand is used too seldom to be kept.
+FEW_ROWS = 2
+FEW_PANELS = 2
+
 
 def tiles(context: Context, product: Product, stages: list[Stage]) -> list[Stmt]:
     """The loop nest of a contraction in one tile, and of the maps that follow on its blocks."""
@@ -73,11 +77,13 @@ def tiles(context: Context, product: Product, stages: list[Stage]) -> list[Stmt]
     column = prob.column
     if column is None or not prob.over:
         return plain_stages(context, stages)
-    before, prob = _left_ready(context, prob)
     lanes_ = context.target.lanes(prob.kind.itemsize)
     rows = 1 if prob.row is None else prob.row.most
     height, vectors = register_tile(rows, column.most, lanes_)
     width = min(vectors * lanes_, column.most)
+    before: list[Stmt] = []
+    if rows > FEW_ROWS or column.most > FEW_PANELS * width:
+        before, prob = _left_ready(context, prob)
     return before + _Tiles(context, prob, column, height, width).nest()
 
 

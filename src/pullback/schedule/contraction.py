@@ -158,7 +158,7 @@ def register_tile(rows: int, columns: int, lanes: int) -> tuple[int, int]:
     vectors = -(-columns // lanes)
     best = (0.0, 1, 1)
     for width, (limit, share) in sorted(SHAPES.items()):
-        if width > vectors or (width == 8 and rows > 3):
+        if width > vectors or (width == 8 and (rows > 3 or (rows == 2 and vectors <= 8))):
             continue
         height = block_rows(rows, limit, width)
         full, rest = divmod(vectors, width)

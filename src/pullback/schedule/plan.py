@@ -147,7 +147,8 @@ def _working(kernels: Sequence[Kernel], needs: Mapping[Kernel, Needs]) -> list[B
     found = []
     for n, kernel in enumerate(kernels):
         need = needs.get(kernel, Needs())
-        scratch = _round(need.scratch, LINE) * need.threads
+        one = need.threads == 1
+        scratch = need.scratch if one else _round(need.scratch, LINE) * need.threads
         if scratch:
             found.append(Buffer(f"scratch {n}", scratch, LINE, n, n))
         if need.shared:

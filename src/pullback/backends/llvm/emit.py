@@ -48,6 +48,7 @@ from pullback.ir.node import walk
 from pullback.ir.target import Target
 
 ALIGNMENT = 64  # bytes, of scratch arrays
+WORD = 8  # bytes
 FAIL = """define internal void @fail(ptr %error, i64 %site, i64 %value) noinline cold nounwind {
 entry:
   %r = cmpxchg ptr %error, i64 0, i64 1 acq_rel monotonic
@@ -65,8 +66,10 @@ done:
 
 
 def array_bytes(array: Array) -> int:
-    """Size in memory, rounded up to whole cache lines, bytes."""
-    return -(-array.size * array.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    """Size in memory, bytes: whole cache lines, or whole words where less than one line."""
+    size = array.size * array.dtype.itemsize
+    unit = WORD if size < ALIGNMENT else ALIGNMENT
+    return -(-size // unit) * unit
 
 
 def emit_routine(routine: Routine, target: Target) -> str:

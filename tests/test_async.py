@@ -280,6 +280,7 @@ def _wide(feed, receive, steps, inner, state, weight, acc):
     return train
 
 
+@pytest.mark.slow
 def test_feeding_and_receiving_overlap_with_work():
     state, weight = cell([0.0] * 4), cell(np.ones((64, 64)))
     acc = cell(np.ones((64, 64)))

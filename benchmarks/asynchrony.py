@@ -15,7 +15,7 @@ import pullback as pb
 
 STEPS = 1000
 PAUSE = 0.005  # seconds
-WIDTH = 256
+WIDTH = 128
 
 
 def sleeps() -> np.ndarray:
@@ -70,9 +70,9 @@ def seconds(run: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    trial = program(None, None, 100)
+    trial = program(None, None, 10)
     trial()
-    repeats = max(1, round(100 * PAUSE * STEPS / seconds(trial)))
+    repeats = max(1, round(10 * PAUSE * STEPS / seconds(trial)))
     alone = program(None, None, repeats)
     alone()
     rows = {

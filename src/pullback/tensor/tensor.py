@@ -356,6 +356,9 @@ class State(Tensor, Cell):
 
     __slots__ = ()
 
+    def __init__(self, value: Handle | Value) -> None:
+        super().__init__(value.value if isinstance(value, Handle) else value)
+
 
 OPERANDS = (Tensor, Handle, bool, int, float, np.generic, np.ndarray)
 

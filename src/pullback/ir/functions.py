@@ -55,6 +55,7 @@ _TANH_DENOMINATOR = (
     1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3,
 )  # fmt: skip
 ERF_ONE = 6.0  # erf rounds to 1 in float64 from 5.93 on
+POWER_BITS = 16  # of an exponent that is data
 INTEGER_POWER = 64  # integer exponents up to this are multiplied out
 
 
@@ -355,14 +356,17 @@ def power(x: Expr, y: Expr) -> Expr:
 
 
 def _whole_power(x: Expr, y: Expr) -> Expr:
-    """Integers: squaring over the bits of the exponent; a negative exponent gives no promise."""
-    found: Expr = like(1, x)
-    base, left = x, y
-    for _ in range(min(x.dtype.bits, 31)):
-        bit = E.logical_not(Equal(Mod(left, like(2, y)), like(0, y)))
-        found = If(bit, Mul(found, base), found)
+    """Integers: squaring over the bits of the exponent; a negative exponent gives no promise.
+
+    ``product over k of 1 + bit_k (x^(2^k) - 1)``
+    """
+    one = like(1, x)
+    found: Expr = one
+    base = x
+    for k in range(min(x.dtype.bits - 1, POWER_BITS)):
+        bit = Mod(FloorDiv(y, E.const(1 << k, y.dtype)), E.const(2, y.dtype))
+        found = Mul(found, Add(one, Mul(bit, E.subtract(base, one))))
         base = Mul(base, base)
-        left = FloorDiv(left, like(2, y))
     return found
 
 

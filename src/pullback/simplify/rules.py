@@ -325,12 +325,22 @@ def comparison(e: Expr, context: Context) -> Expr | None:
     difference = right.minus(left)
     if not (exact(left) and exact(right)) or not difference.terms:
         return None
+    if isinstance(e, E.Equal) and _sided(left, right, difference):
+        return None
     new = _less(difference) if isinstance(e, E.Less) else _equal(difference)
     if new is None:
         return const(False, bool_)
     if not (exact(new[0]) and exact(new[1])):
         return None
     return type(e)(to_expr(new[0]), to_expr(new[1]))
+
+
+def _sided(left: Affine, right: Affine, difference: Affine) -> bool:
+    """Whether an equation is in normal form already; which side is which means nothing."""
+    positive = all(c > 0 for _, c in (*left.terms, *right.terms))
+    apart = len(left.terms) + len(right.terms) == len(difference.terms)
+    common = math.gcd(*(c for _, c in difference.terms))
+    return positive and apart and common == 1 and left.const == 0 and bool(left.terms)
 
 
 def _sides(form: Affine) -> tuple[Affine, Affine]:

@@ -356,8 +356,8 @@ class State(Tensor, Cell):
 
     __slots__ = ()
 
-    def __init__(self, value: Handle | Value) -> None:
-        super().__init__(value.value if isinstance(value, Handle) else value)
+    def __init__(self, value: Handle | Value, requires_grad: bool = False) -> None:
+        super().__init__(value.value if isinstance(value, Handle) else value, requires_grad)
 
 
 OPERANDS = (Tensor, Handle, bool, int, float, np.generic, np.ndarray)

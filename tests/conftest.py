@@ -1,0 +1,22 @@
+"""Settings of every test: Hypothesis without a clock, and how to run a failure alone."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("steady", deadline=None)
+settings.register_profile("gate", deadline=None, derandomize=True)
+settings.load_profile("gate" if os.environ.get("CI") else "steady")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """After the failures, the commands that run only them."""
+    failed = terminalreporter.stats.get("failed", [])
+    if not failed:
+        return
+    terminalreporter.section("to run these alone")
+    for report in failed:
+        terminalreporter.line(f"pytest '{report.nodeid}'")

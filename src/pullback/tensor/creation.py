@@ -56,13 +56,23 @@ def _plain(item: Any) -> Any:
     return item.numpy() if isinstance(item, Tensor) else item
 
 
+def _exported(data: Any) -> Array:
+    """What an array of another library gives NumPy. Raises: DTypeError where it gives nothing."""
+    try:
+        return np.asarray(data)
+    except (TypeError, RuntimeError) as problem:
+        raise DTypeError(
+            f"a {type(data).__name__} that NumPy cannot read: {problem}", origin=Origin.of_caller()
+        ) from problem
+
+
 def _array_of(data: Any, kind: DType | None) -> Array:
     """`data` as a NumPy array of one of our types. Python floats -> float32, ints -> int64.
 
     Raises: DTypeError for a type we do not have; it is never changed silently.
     """
     if hasattr(data, "__array__"):
-        found = np.asarray(data)
+        found = _exported(data)
     else:
         python = _python_only(data)
         try:

@@ -58,7 +58,6 @@ NAMES = {
     "randint": "random.integers",
     "randperm": "random.permutation",
     "manual_seed": "random.manual_seed",
-    "size_": "size",
     "cpu": "to_device",
     "clone": "copy",
     "repeat_interleave": "repeat",

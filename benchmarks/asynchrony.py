@@ -23,19 +23,13 @@ def sleeps() -> np.ndarray:
     return np.ones(4, np.float32)
 
 
-def numpy_batch() -> Callable[[], np.ndarray]:
-    """A feeder that keeps NumPy busy for about 5 ms."""
-    table = np.random.default_rng(0).standard_normal(250_000).astype(np.float32)
-    start = time.perf_counter()
-    for _ in range(20):
-        np.sort(table[:50_000])
-    once = (time.perf_counter() - start) / 20
-    count = max(1, int(50_000 * PAUSE / once))
-
-    def busy() -> np.ndarray:
-        return np.sort(table[:count])[:4]
-
-    return busy
+def computes() -> np.ndarray:
+    """Keeps NumPy busy for 5 ms of this thread's processor time."""
+    table = np.arange(65_536, dtype=np.float32)
+    start = time.thread_time()
+    while time.thread_time() - start < PAUSE:
+        np.sqrt(table).sum()
+    return np.ones(4, np.float32)
 
 
 def program(
@@ -78,7 +72,7 @@ def main() -> None:
     rows = {
         "steps alone": alone,
         "feeder sleeps 5 ms": program(sleeps, None, repeats),
-        "feeder computes 5 ms": program(numpy_batch(), None, repeats),
+        "feeder computes 5 ms": program(computes, None, repeats),
         "receiver takes 5 ms": program(None, lambda _: time.sleep(PAUSE), repeats),
     }
     print("| 1000 steps of 5 ms | seconds |")

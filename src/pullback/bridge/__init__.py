@@ -1,0 +1,1 @@
+"""Reserved for PyTorch, Triton and JAX interoperation: nothing is here yet."""

@@ -1,0 +1,1 @@
+"""Algebra on bodies, indices and graphs."""

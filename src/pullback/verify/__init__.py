@@ -1,0 +1,1 @@
+"""Named checks between stages."""

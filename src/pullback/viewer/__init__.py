@@ -1,0 +1,1 @@
+"""Reserved for the one-page HTML viewer: nothing is here yet."""

@@ -1,0 +1,1 @@
+"""NumPy interpreters: the oracle."""

@@ -235,9 +235,10 @@ class _Machine:
         return _plain(apply(e, args)[()], e.dtype)
 
     def native(self, e: N.Native, args: Sequence[Scalar]) -> Scalar:
-        wide = [np.float64(a) for a in args]
+        # Integers stay exact; float64 would round the large ones.
+        wide = [np.float64(a) for a in args] if e.dtype.is_float else list(args)
         with np.errstate(all="ignore"):
-            return e.dtype.numpy.type(_NATIVE[e.name](*wide))
+            return _plain(e.dtype.numpy.type(_NATIVE[e.name](*wide)), e.dtype)
 
 
 def _plain(value: Any, kind: DType) -> Scalar:

@@ -1,8 +1,8 @@
 """The two seed examples beside PyTorch eager, torch.compile and jax.jit.
 
 Each peer runs in its own process, at 1 and at 2 threads, whole step in its best form; its better
-thread count is shown. Cold: seconds to the first finished step, imports excluded. Warm: microseconds
-a step, median of 5 rounds. Checksums of the trained parameters must agree.
+thread count is shown. Cold: seconds to the first finished step, imports excluded. Warm:
+microseconds a step, median of 5 rounds. Checksums of the trained parameters must agree.
 """
 
 from __future__ import annotations

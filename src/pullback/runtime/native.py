@@ -80,7 +80,7 @@ class RingWord(IntEnum):
 class PoolByte(IntEnum):
     """Offsets in the pool's memory, bytes; each written word has its own cache lines."""
 
-    TICKET = 0  # epoch << 32 | next task
+    TICKET = 0  # launch number << 32 | tasks left
     DONE = 128
     SLEEPING = 256
     BODY = 384

@@ -1,4 +1,8 @@
-"""The thread pool as LLVM IR text; see `native` for the layout of its memory."""
+"""The thread pool as LLVM IR text; see `native` for the layout of its memory.
+
+The first word is (launch number, tasks left): a claim takes one from what is left, so no claim can
+succeed between two launches, whatever of the next one a late worker has already read.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,8 @@ work:
   %leave = icmp ne i32 %quit, 0
   br i1 %leave, label %out, label %job
 job:
-  ; These may be torn by the next launch; then the claim below fails, as the epoch has moved.
+  ; These may be torn by the next launch; then the claim below fails: the next launch is written
+  ; only when nothing is left of this one, and from then on the epoch differs.
   %body = load ptr, ptr %bodyp
   %block = load ptr, ptr %blockp
   %n = load i64, ptr %tasksp
@@ -79,12 +84,12 @@ claim:
   %cur = phi i64 [ %tk, %job ], [ %cur2, %ran ], [ %old, %retry ]
   %ce = lshr i64 %cur, 32
   %same = icmp eq i64 %ce, %e
-  %idx = and i64 %cur, 4294967295
-  %has = icmp slt i64 %idx, %n
+  %left = and i64 %cur, 4294967295
+  %has = icmp ne i64 %left, 0
   %ok = and i1 %same, %has
   br i1 %ok, label %try, label %finish
 try:
-  %next = add i64 %cur, 1
+  %next = sub i64 %cur, 1
   %cx = cmpxchg ptr %pool, i64 %cur, i64 %next acq_rel acquire
   %old = extractvalue { i64, i1 } %cx, 0
   %won = extractvalue { i64, i1 } %cx, 1
@@ -92,6 +97,7 @@ try:
 retry:
   br label %claim
 exec:
+  %idx = sub i64 %n, %left
   call void %body(ptr %block, i64 %idx, ptr %scratch)
   %d = atomicrmw add ptr %donep, i32 1 release
   br label %ran
@@ -150,7 +156,8 @@ post:
   %e0 = lshr i64 %t0, 32
   %e1 = add i64 %e0, 1
   %e2 = shl i64 %e1, 32
-  %t1 = or i64 %e2, 1
+  %n1 = sub i64 %n, 1
+  %t1 = or i64 %e2, %n1
   %x = atomicrmw xchg ptr %pool, i64 %t1 seq_cst
   %s = load atomic i32, ptr %sleepp seq_cst, align 4
   %asleep = icmp sgt i32 %s, 0
@@ -167,11 +174,21 @@ own:
   %k = phi i64 [ 0, %go ], [ %k1, %again ]
   %count = phi i64 [ 1, %go ], [ %count1, %again ]
   call void %body(ptr %block, i64 %k, ptr %scratch)
-  %tk = atomicrmw add ptr %pool, i64 1 acq_rel
-  %k1 = and i64 %tk, 4294967295
-  %more = icmp slt i64 %k1, %n
-  br i1 %more, label %again, label %join
+  %tk = load atomic i64, ptr %pool acquire, align 8
+  br label %take
+take:
+  %cur = phi i64 [ %tk, %own ], [ %old, %try ]
+  %left = and i64 %cur, 4294967295
+  %none = icmp eq i64 %left, 0
+  br i1 %none, label %join, label %try
+try:
+  %next = sub i64 %cur, 1
+  %cx = cmpxchg ptr %pool, i64 %cur, i64 %next acq_rel acquire
+  %old = extractvalue { i64, i1 } %cx, 0
+  %won = extractvalue { i64, i1 } %cx, 1
+  br i1 %won, label %again, label %take
 again:
+  %k1 = sub i64 %n, %left
   %count1 = add i64 %count, 1
   br label %own
 join:
@@ -201,11 +218,9 @@ out:
 define void @pb_close(ptr %pool) nounwind {
 entry:
   %exitp = getelementptr i8, ptr %pool, i64 648
-  %tasksp = getelementptr i8, ptr %pool, i64 400
   %tablep = getelementptr i8, ptr %pool, i64 656
   %epochp = getelementptr i8, ptr %pool, i64 4
   %table = load ptr, ptr %tablep
-  store i64 0, ptr %tasksp
   store atomic i32 1, ptr %exitp release, align 4
   %x = atomicrmw add ptr %pool, i64 4294967296 seq_cst
   %syscall = call ptr @function(ptr %table, i64 4)

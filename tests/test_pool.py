@@ -1,0 +1,68 @@
+"""The thread pool: every task of every launch runs once, whoever comes late."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import numpy as np
+import pytest
+
+from pullback.backends.llvm.jit import compile_text
+from pullback.runtime.native_pool import POOL
+from pullback.runtime.pool import Pool
+from pullback.runtime.system import address
+
+LONG, SHORT = 7, 2  # tasks
+
+STRESS = r"""
+define internal void @count(ptr %counters, i64 %task, ptr %scratch) {
+  %at = getelementptr i64, ptr %counters, i64 %task
+  %old = atomicrmw add ptr %at, i64 1 monotonic
+  ret void
+}
+
+; Launches of LONG and SHORT tasks in turn, each with counters of its own. The rounds not refused.
+define i64 @stress(ptr %pool, ptr %long, ptr %short, i64 %rounds) {
+entry:
+  br label %test
+test:
+  %i = phi i64 [ 0, %entry ], [ %i1, %do ]
+  %done = phi i64 [ 0, %entry ], [ %done1, %do ]
+  %more = icmp slt i64 %i, %rounds
+  br i1 %more, label %do, label %out
+do:
+  %a = call i1 @parallel(ptr %pool, ptr @count, ptr %short, i64 SHORT, ptr null, i64 0)
+  %b = call i1 @parallel(ptr %pool, ptr @count, ptr %long, i64 LONG, ptr null, i64 0)
+  %ok = and i1 %a, %b
+  %won = zext i1 %ok to i64
+  %done1 = add i64 %done, %won
+  %i1 = add i64 %i, 1
+  br label %test
+out:
+  ret i64 %done
+}
+"""
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_no_task_is_lost_or_run_twice(threads: int) -> None:
+    rounds = 60_000
+    text = POOL + STRESS.replace("LONG", str(LONG)).replace("SHORT", str(SHORT))
+    code = compile_text(text)
+    stress = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int64)(
+        code["stress"]
+    )
+    pool = Pool(threads)
+    long, short = np.zeros(LONG, np.int64), np.zeros(SHORT, np.int64)
+    done: list[int] = []
+    runner = threading.Thread(
+        target=lambda: done.append(stress(pool.at, address(long), address(short), rounds)),
+        daemon=True,
+    )
+    runner.start()
+    runner.join(100)
+    assert not runner.is_alive(), "a launch waits for a task that nobody runs"
+    assert done == [rounds]
+    assert long.tolist() == [rounds] * LONG
+    assert short.tolist() == [rounds] * SHORT

@@ -1,8 +1,8 @@
 """The thread pool: native workers that claim the tasks of a launch.
 
-Tasks are claimed by compare-exchange on (launch number, tasks left), so the caller never waits for a worker
-that has not started. One pool serves a process; a second program that runs at the same time finds
-it busy and runs its launches alone.
+Tasks are claimed by compare-exchange on (launch number, tasks left), so the caller never waits for
+a worker that has not started. One pool serves a process; a second program that runs at the same
+time finds it busy and runs its launches alone.
 """
 
 from __future__ import annotations

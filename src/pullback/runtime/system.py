@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ Array = np.ndarray[Any, Any]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SEMAPHORE = 64  # bytes set aside for a sem_t, which has 32
+_LINE = 64  # bytes
 _ALIGNMENT = 128  # bytes: two cache lines, so that neighbours are not prefetched together
 
 
@@ -34,6 +36,18 @@ def memory(size: int) -> Array:
     raw = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -address(raw) % _ALIGNMENT
     return raw[start : start + size]
+
+
+def aligned(shape: tuple[int, ...], kind: Any) -> Array:
+    """An uninitialised array that starts a cache line: rows of whole vectors then cross none."""
+    kind = np.dtype(kind)
+    size = math.prod(shape) * kind.itemsize
+    if size < _LINE:
+        return np.empty(shape, kind)
+    raw = np.empty(size + _LINE, np.uint8)
+    start = -address(raw) % _LINE
+    found: Array = raw[start : start + size].view(kind).reshape(shape)
+    return found
 
 
 def address(array: Array) -> int:

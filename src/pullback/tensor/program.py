@@ -22,6 +22,7 @@ from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Variable
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
+from pullback.runtime.system import aligned
 from pullback.tensor.control import cond, loop, scan, while_loop
 from pullback.tensor.host import Feeder, Receiver
 from pullback.tensor.tensor import Tensor
@@ -228,7 +229,7 @@ def _call(entry: Entry, arguments: Sequence[Handle]) -> Any:
     sizes = _sizes(bindings)
     for variable in entry.outputs:
         shape = tuple(sizes[e] if isinstance(e, Dim) else e for e in variable.shape)
-        bindings[variable] = np.empty(shape, variable.dtype.numpy)
+        bindings[variable] = aligned(shape, variable.dtype.numpy)
     entry.executable.run(bindings)
     results = []
     for variable in entry.outputs:

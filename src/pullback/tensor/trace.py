@@ -24,6 +24,7 @@ from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, va
 from pullback.ir.program import Compute, Program
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
+from pullback.runtime.system import aligned
 from pullback.simplify.graph import rewire, structure_key
 from pullback.tensor.recording import Recording, above, redirect
 
@@ -262,7 +263,8 @@ def wrap(definition: Definition) -> Definition:
 def bind(array: Array, name: str, *, copy: bool = True, origin: Origin | None = None) -> Variable:
     """A variable whose contents are `array` (`copy=False`: shared, and never written to)."""
     if copy:
-        kept = np.array(array, order="C", copy=True)
+        kept = aligned(array.shape, array.dtype)
+        kept[...] = array
     else:
         kept = np.ascontiguousarray(array).reshape(array.shape)
     variable = Variable(name, kept.shape, D.dtype(kept.dtype), origin)
@@ -394,7 +396,7 @@ def _run(graph: Graph) -> None:
     """Compute `graph` with the program of an equal graph, compiled at most once."""
     arrays = [_content(v) for v in graph.inputs]
     outputs = [v for v, _ in graph.assigns]
-    results = [np.empty(tuple(map(upper, v.shape)), v.dtype.numpy) for v in outputs]
+    results = [aligned(tuple(map(upper, v.shape)), v.dtype.numpy) for v in outputs]
     program = _program(graph)
     program.run(dict(zip(program.program.state, [*arrays, *results], strict=True)))
     for variable, array in zip(outputs, results, strict=True):

@@ -29,17 +29,25 @@ class Signature:
     variables: tuple[Variable, ...]
 
 
-def signature(program: Program) -> Signature:
-    """The signature of a traced program. Raises: InvalidIR for one that is already fused."""
+def signature(program: Program, *, names: bool = True) -> Signature:
+    """The signature of a traced program, with `names` in messages or of its structure alone.
+
+    Raises: InvalidIR for one that is already fused.
+    """
     writer = _Writer()
     state = writer.variables(program.state)
     writer.lines.append(f"state {state}")
     writer.block(program.body)
-    if writer.checks:
+    if names and writer.checks:
         writer.names()
     text = "\n".join(writer.lines)
     digest = hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
     return Signature(digest, tuple(writer.found))
+
+
+def graph_signature(graph: Graph, *, names: bool = True) -> str:
+    """The digest of a program that computes `graph` and nothing else."""
+    return signature(Program((Compute(graph),)), names=names).digest
 
 
 @dataclass(slots=True)

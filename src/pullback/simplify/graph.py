@@ -7,28 +7,23 @@ Dead definitions need no pass: a graph is what its assignments reach.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.expr import Dim, Expr, Extent, Take
+from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import (
     Accumulate,
     Definition,
-    Form,
     Graph,
     Keep,
     Map,
-    Reduce,
-    Scan,
     Value,
-    Variable,
     topological,
 )
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Node, rebuild
 from pullback.simplify.rules import Simplifier
 
 
@@ -124,85 +119,3 @@ def forwarded(definition: Definition) -> Value | None:
         if index is not axis and not unit:
             return None
     return body.source
-
-
-class _Digest:
-    """Writes a graph as numbered lines in canonical order."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.nodes: dict[Node, int] = {}
-        self.values: dict[Value, int] = {}
-
-    def variable(self, variable: Variable) -> int:
-        """The number of a variable, given at its first use."""
-        if variable not in self.values:
-            self.values[variable] = len(self.values)
-            self.lines.append(f"var {variable.dtype} {extents(variable.shape)}")
-        return self.values[variable]
-
-    def expression(self, root: Expr) -> int:
-        """The number of an expression; its nodes are written at their first use."""
-        for node in walk(root, skip=self.nodes):
-            kids = " ".join(str(self.nodes[c]) for c in node.children)
-            own = self._own(node)
-            self.nodes[node] = len(self.nodes)
-            self.lines.append(f"{type(node).__name__} {own} {kids}")
-        return self.nodes[root]
-
-    def _own(self, node: Node) -> str:
-        if isinstance(node, Take):
-            source = node.source
-            known = source in self.values
-            return str(self.values[source] if known else self._source(source))
-        if isinstance(node, E.Const):
-            value = node.value.hex() if isinstance(node.value, float) else repr(node.value)
-            return f"{value} {node.kind}"
-        if isinstance(node, E.Axis):
-            return f"{node.number} {extents((node.extent,))}"
-        if isinstance(node, E.Size):
-            return extents((node.dim,))
-        return node.to.name if isinstance(node, E.Cast) else ""
-
-    def _source(self, source: Value) -> int:
-        if isinstance(source, Definition):
-            raise InvalidIR(f"{source} is read before it is defined")
-        return self.variable(source)
-
-    def definition(self, d: Definition) -> None:
-        """One definition, its sources before it."""
-        roots = " ".join(str(self.expression(r)) for r in d.roots)
-        self.values[d] = len(self.values)
-        head = f"def {extents(d.shape)} {form_key(d.form)} {d.stop} {d.keep.value}"
-        self.lines.append(f"{head} {roots}")
-
-
-def extents(shape: Iterable[Extent]) -> str:
-    """A shape as text, symbolic extents with their range."""
-    return ",".join(f"{e.name}:{e.lo}:{e.hi}" if isinstance(e, Dim) else str(e) for e in shape)
-
-
-def form_key(form: Form) -> str:
-    """A form as text, its expressions left out."""
-    if isinstance(form, Reduce):
-        return f"reduce {form.combiner.name} {extents(form.over)}"
-    if isinstance(form, Scan):
-        return f"scan {form.combiner.name} {form.axis}"
-    if isinstance(form, Accumulate):
-        return f"accumulate {form.combiner.name} {extents(form.domain)}"
-    return "map"
-
-
-def structure_key(graph: Graph) -> str:
-    """A hash of everything that decides the compiled code; names and places do not.
-
-    Variables are numbered by first use: two graphs of one structure have one key.
-    """
-    digest = _Digest()
-    for definition in graph.definitions:
-        digest.definition(definition)
-    for target, value in graph.assigns:
-        right = digest.variable(value) if isinstance(value, Variable) else digest.values[value]
-        digest.lines.append(f"assign {digest.variable(target)} {right}")
-    text = "\n".join(digest.lines)
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()

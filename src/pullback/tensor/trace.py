@@ -22,10 +22,11 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Extent, upper
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
 from pullback.ir.program import Compute, Program
+from pullback.ir.signature import graph_signature
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import aligned
-from pullback.simplify.graph import rewire, structure_key
+from pullback.simplify.graph import rewire
 from pullback.tensor.recording import Recording, above, redirect
 
 Array = np.ndarray[Any, Any]
@@ -405,7 +406,7 @@ def _run(graph: Graph) -> None:
 
 def _program(graph: Graph) -> Executable:
     """The program of a graph of this structure. It refers to no variable of the user's."""
-    key = structure_key(graph)
+    key = graph_signature(graph)
     program = _memory.programs.pop(key, None)
     if program is None:
         inputs: dict[Value, Value] = {v: _twin(v) for v in graph.inputs}

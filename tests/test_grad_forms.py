@@ -271,14 +271,56 @@ def test_cumulative_sum(axis: int, shape: tuple[int, int]) -> None:
     assert not any(isinstance(d.form, Reduce | Accumulate) for d in new_definitions(found, y))
 
 
-@pytest.mark.parametrize(
-    "form", [Scan(MAX, 0), Scan(PROD, 0), Accumulate(MAX, (4,), (Axis(0, 4),))]
-)
+@pytest.mark.parametrize("form", [Accumulate(PROD, (4,), (Axis(0, 4),))])
 def test_forms_without_a_gradient_are_refused_by_name(form: Any) -> None:
     x = var("x", 4)
     y = fn("total", (4,), lambda i: T(x)[i], form=form)
     with pytest.raises(UnsupportedError, match=f"{form.combiner.name} \\(total\\)"):
         gradients(y, [x], var("head", 4))
+
+
+@pytest.mark.parametrize("combiner", [MAX, MIN, PROD], ids=["max", "min", "prod"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_combinations(combiner: Combiner, axis: int) -> None:
+    x = var("x", 3, 6)
+    y = fn("y", (3, 6), lambda i, j: T(x)[i, j] * T(x)[i, j] + 0.2, form=Scan(combiner, axis))
+    values = draw([x])
+    check_gradient(y, [x], values)
+    (first,) = gradients(fn("s", (), lambda i, j: exp(T(y)[i, j]), (3, 6)), [x])
+    check_gradient(first, [x], values)
+
+
+def test_a_running_product_is_exact_at_zeros() -> None:
+    x = var("x", 5)
+    y = fn("y", (5,), lambda i: T(x)[i], form=Scan(PROD, 0))
+    for row in ([2, 0, 3, 4, 5], [2, 0, 3, 0, 5], [0, 0, 1, 2, 3], [1, 2, 3, 4, 5]):
+        (dx,) = gradients(y, [x], var("head", 5))
+        assert isinstance(dx, Definition)
+        values = {x: np.array(row, float), dx_head(dx): np.arange(1.0, 6)}
+        expected = [
+            sum((t + 1) * np.prod(np.delete(row[: t + 1], u)) for t in range(u, 5))
+            for u in range(5)
+        ]
+        assert np.array_equal(evaluate([dx], values)[0], expected)
+
+
+def test_the_first_record_of_a_running_maximum_takes_all() -> None:
+    x = var("x", 6)
+    y = fn("y", (6,), lambda i: T(x)[i], form=Scan(MAX, 0))
+    (dx,) = gradients(fn("s", (), lambda i: T(y)[i], (6,)), [x])
+    (found,) = evaluate([dx], {x: np.array([1.0, 1, 3, 2, 3, 4])})
+    assert np.array_equal(found, [2, 0, 3, 0, 0, 1])
+    (found,) = evaluate([dx], {x: np.full(6, -np.inf)})
+    assert np.array_equal(found, [6, 0, 0, 0, 0, 0])
+
+
+def test_an_accumulated_maximum_has_one_winner() -> None:
+    x, to = var("x", 5), Variable("to", (5,), int64)
+    y = fn("y", (3,), lambda v: T(x)[v], form=Accumulate(MAX, (5,), (read(to, Axis(0, 5)),)))
+    (dx,) = gradients(y, [x], var("head", 3))
+    places = np.array([0, 2, 0, 0, 2])
+    values = {x: np.array([1.0, 5, 7, 7, 4]), to: places, dx_head(dx): np.array([1.0, 2, 3])}
+    assert np.array_equal(evaluate([dx], values)[0], [0, 3, 1, 0, 0])
 
 
 def embedding() -> tuple[Definition, Variable, Variable]:

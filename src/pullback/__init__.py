@@ -109,6 +109,7 @@ from pullback.tensor.maths import (
     tanh,
     trunc,
 )
+from pullback.tensor.modes import hvp, jvp, vjp
 from pullback.tensor.ops import (
     all,
     any,
@@ -244,6 +245,7 @@ __all__ = [
     "grad",
     "greater",
     "greater_equal",
+    "hvp",
     "inf",
     "int8",
     "int32",
@@ -252,6 +254,7 @@ __all__ = [
     "isinf",
     "isnan",
     "jit",
+    "jvp",
     "keep",
     "less",
     "less_equal",
@@ -338,6 +341,7 @@ __all__ = [
     "value_and_grad",
     "var",
     "vecdot",
+    "vjp",
     "where",
     "while_loop",
     "zeros",

@@ -6,12 +6,13 @@ reads. An adjoint is a `Term`: zero unless every guard holds, and never evaluate
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
 from pullback.ir.expr import Add, And, Cast, Const, Div, Expr, If, Mul, Or, Take, Xor
+from pullback.ir.graph import Definition, Map, Value
 from pullback.ir.node import walk
 
 
@@ -90,6 +91,17 @@ def cast(e: Expr, to: DType) -> Expr:
     if e.dtype == to:
         return e
     return E.const(e.value, to) if isinstance(e, Const) else Cast(e, to)
+
+
+def select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
+    """``c ? x : x -> x``."""
+    return then if then is otherwise else If(condition, then, otherwise)
+
+
+def read_of(value: Value, indices: Sequence[Expr]) -> Expr:
+    """``value[indices]``; of a constant tensor the constant."""
+    known = value.body if isinstance(value, Definition) and value.form == Map() else None
+    return known if isinstance(known, Const) else Take(value, tuple(indices))
 
 
 def _split(e: Expr) -> tuple[Expr | None, float]:
@@ -194,3 +206,16 @@ def sum_of(a: Term, b: Term) -> Term:
         return Term(shared, If(only_b, b.value, a.value))
     value = add(guarded([only_a], a.value), guarded([only_b], b.value))
     return Term((*shared, Or(only_a, only_b)), value)
+
+
+def opened(term: Term) -> Term:
+    """``(c ? x : 0)`` as a guard: it may be affine, or leave a sum."""
+    while isinstance(term.value, If):
+        select = term.value
+        if is_zero(select.otherwise):
+            term = Term(term.guards, select.then).under(select.condition)
+        elif is_zero(select.then):
+            term = Term(term.guards, select.otherwise).under(negated(select.condition))
+        else:
+            break
+    return term

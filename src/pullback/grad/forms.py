@@ -1,19 +1,22 @@
-"""The adjoint of a definition's body, from that of the definition, for every form.
+"""Adjoints and tangents of every form: from a definition's to its body's, and back.
 
 map              out[i] = b(i)                     db(i) = dout[i]
 sum              out[i] = sum[k] b(i, k)           db(i, k) = dout[i]
 max, min         out[i] = max[k] b(i, k)           db(i, k) = dout[i] where k wins first
 prod             out[i] = prod[k] b(i, k)          db(i, k) = dout[i] * (product of the others)
-scan sum         out[t] = sum[u <= t] b(u)         db(u) = sum[t >= u] dout[t]
-accumulate sum   out[at(v)] += b(v)                db(v) = dout[at(v)]
+scans            see `grad.scans`
+accumulate       out[at(v)] += b(v)                db(v) = dout[at(v)]
+
+Forward, what multiplies ``dout[i]`` above multiplies ``tb(i, k)``, and the products are summed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pullback.errors import UnsupportedError
-from pullback.grad import fold
+from pullback.grad import fold, scans
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Expr, If
@@ -26,118 +29,111 @@ from pullback.ir.graph import (
     Map,
     Reduce,
     Scan,
-    Value,
+    beside,
     read,
 )
+
+At = Callable[[Sequence[Expr]], Expr]
+"""The adjoint of a definition, read at indices."""
 
 NO_GRADIENT = ("any", "all")
 
 
-def read_adjoint(adjoint: Value, indices: Sequence[Expr]) -> Expr:
-    """``adjoint[indices]``; of a constant tensor the constant."""
-    known = adjoint.body if isinstance(adjoint, Definition) else None
-    if isinstance(known, E.Const) and isinstance(adjoint, Definition) and adjoint.form == Map():
-        return known
-    return read(adjoint, *indices)
-
-
-def body_adjoint(definition: Definition, adjoint: Value) -> Expr | None:
+def body_adjoint(definition: Definition, at: At) -> Expr | None:
     """The adjoint of the body over `definition.extents`; None where no gradient passes.
 
     Raises: UnsupportedError for a form or combiner without a gradient.
     """
     form = definition.form
-    axes = definition.axes
     if isinstance(form, Map):
-        return read_adjoint(adjoint, axes)
+        return at(definition.axes)
     if form.combiner.name in NO_GRADIENT:
         return None
-    rule = (type(form), form.combiner.name)
-    outer = axes[: len(definition.shape)]
-    if rule == (Reduce, "sum"):
-        return read_adjoint(adjoint, outer)
-    if rule in ((Reduce, "max"), (Reduce, "min")):
-        return _winner(definition, read_adjoint(adjoint, outer))
-    if rule == (Reduce, "prod"):
-        return _others(definition, read_adjoint(adjoint, outer))
-    if isinstance(form, Scan) and rule == (Scan, "sum"):
-        return _reversed_scan(definition, form, adjoint)
-    if isinstance(form, Accumulate) and rule == (Accumulate, "sum"):
-        return read_adjoint(adjoint, form.at)
-    kind = type(form).__name__.lower()
-    raise UnsupportedError(
-        f"no gradient of a {kind} with {form.combiner.name} ({definition.name})",
-        origin=definition.origin,
-        help="mark it stop=True where no gradient should pass",
-    )
+    if isinstance(form, Scan):
+        return scans.adjoint(definition, form, at)
+    return _share(definition, at(_home(definition)))
 
 
-def _beside(definition: Definition, suffix: str, body: Expr, combiner: object) -> Definition:
-    """A companion of a reduction, over the same box; no gradient passes through an integer one."""
+def tangent_of(definition: Definition, body: Expr) -> Definition:
+    """The tangent of a definition from that of its body.
+
+    Raises: UnsupportedError for a form or combiner without a derivative.
+    """
     form = definition.form
-    if not isinstance(form, Reduce) or combiner not in (MIN, PROD, SUM):
-        raise UnsupportedError(f"no companion of {definition.name}")
-    chosen = next(c for c in (MIN, PROD, SUM) if c is combiner)
-    return Definition(
-        f"{definition.name}_{suffix}",
-        definition.shape,
-        body,
-        Reduce(chosen, form.over),
-        stop=not body.dtype.is_float,
-        keep=definition.keep,
-        origin=definition.origin,
-    )
+    if isinstance(form, Scan):
+        return scans.tangent(definition, form, body)
+    if not isinstance(form, Map):
+        body = _share(definition, body)
+        form = replace(form, combiner=SUM)
+    return beside(definition, f"t{definition.name}", body, form)
 
 
-def _position(definition: Definition) -> Expr:
-    """The reduced axes as one row-major number: ``k * L + l``."""
+def _home(definition: Definition) -> tuple[Expr, ...]:
+    """Where in the result a point of the body goes."""
+    form = definition.form
+    if isinstance(form, Accumulate):
+        return form.at
+    return definition.axes[: len(definition.shape)]
+
+
+def _share(definition: Definition, g: Expr) -> Expr:
+    """``g`` times the derivative of the result by the body, at one point of the body.
+
+    Raises: UnsupportedError by name.
+    """
+    form = definition.form
+    if isinstance(form, Reduce | Accumulate):
+        name = form.combiner.name
+        if name == "sum":
+            return g
+        if name in ("max", "min"):
+            return _winner(definition, form, g)
+        if isinstance(form, Reduce) and name == "prod":
+            return fold.mul(g, _others(definition))
+    raise scans.refusal(definition)
+
+
+def _position(definition: Definition, form: Reduce | Accumulate) -> Expr:
+    """The combined axes as one row-major number: ``k * L + l``."""
+    first = len(definition.shape) if isinstance(form, Reduce) else 0
     total: Expr = E.index(0)
-    for axis in definition.axes[len(definition.shape) :]:
+    for axis in definition.axes[first:]:
         total = fold.add(fold.mul(total, E.extent_expr(axis.extent)), axis)
     return total
 
 
-def _winner(definition: Definition, g: Expr) -> Expr:
+def _winner(definition: Definition, form: Reduce | Accumulate, g: Expr) -> Expr:
     """``k == arg[i] ? g : 0``, ``arg[i] = min[k](b(i, k) == out[i] ? k : last)``, NaN winning."""
     body = definition.body
-    position = _position(definition)
-    out = read(definition, *definition.axes[: len(definition.shape)])
-    wins: Expr = E.Equal(body, out)
+    home = _home(definition)
+    position = _position(definition, form)
+    wins: Expr = E.Equal(body, read(definition, *home))
     if body.dtype.is_float:
         wins = E.Or(wins, E.is_nan(body))
-    arg = _beside(definition, "arg", If(wins, position, E.highest(int64)), MIN)
-    chosen = E.Equal(position, read(arg, *definition.axes[: len(definition.shape)]))
+    place = If(wins, position, E.highest(int64))
+    name = f"{definition.name}_arg"
+    arg = beside(definition, name, place, replace(form, combiner=MIN))
+    chosen = E.Equal(position, read(arg, *home))
     return If(chosen, g, fold.zero(g.dtype))
 
 
-def _others(definition: Definition, g: Expr) -> Expr:
-    """With P the product of the nonzero factors and z the number of zeros:
-    ``z == 0 ? g P / b : z == 1 and b == 0 ? g P : 0``, exact in one pass.
+def _others(definition: Definition) -> Expr:
+    """The product of all factors but one, without a division: exact at zeros, in every order.
+
+    Along the last axis those before times those after; then the same of the products of rows.
     """
-    body = definition.body
-    outer = definition.axes[: len(definition.shape)]
-    is_zero = E.Equal(body, fold.zero(body.dtype))
-    factor = If(is_zero, fold.one(body.dtype), body)
-    product = read(_beside(definition, "nonzero", factor, PROD), *outer)
-    count = If(is_zero, E.index(1), E.index(0))
-    zeros = read(_beside(definition, "zeros", count, SUM), *outer)
-    whole = fold.mul(g, product)
-    alone = E.And(E.Equal(zeros, E.index(1)), is_zero)
-    only = fold.guarded([alone], whole)
-    return If(E.Equal(zeros, E.index(0)), fold.div(whole, body), only)
-
-
-def _reversed_scan(definition: Definition, form: Scan, adjoint: Value) -> Expr:
-    """``flipped[s] = sum[u <= s] dout[n - 1 - u]``, ``db(u) = flipped[n - 1 - u]``."""
-    axes: list[Expr] = list(definition.axes)
-    last = fold.add(E.extent_expr(definition.shape[form.axis]), E.index(-1))
-    axes[form.axis] = fold.add(last, E.negate(axes[form.axis]))
-    flipped = Definition(
-        f"d{definition.name}",
-        definition.shape,
-        read_adjoint(adjoint, axes),
-        form,
-        keep=definition.keep,
-        origin=definition.origin,
-    )
-    return read(flipped, *axes)
+    name = definition.name
+    rank = len(definition.shape)
+    factor = definition.body
+    found: Expr | None = None
+    for number in reversed(range(rank, len(definition.extents))):
+        shape = definition.extents[: number + 1]
+        before, after = scans.products(definition, shape, factor, number)
+        others = E.Mul(before, after)
+        found = others if found is None else E.Mul(others, found)
+        form = Reduce(PROD, shape[number:])
+        rows = beside(definition, f"{name}_rows", factor, form, shape[:number])
+        factor = read(rows, *definition.axes[:number])
+    if found is None:
+        raise UnsupportedError(f"a product over no axis ({name})", origin=definition.origin)
+    return found

@@ -7,52 +7,61 @@ Adjoints are definitions like any other, so they can be differentiated, fused an
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 
-from pullback.errors import GradientError
+from pullback.errors import GradientError, UnsupportedError
 from pullback.grad import fold
 from pullback.grad.fold import Term
 from pullback.grad.forms import body_adjoint
 from pullback.grad.gather import Gatherer
+from pullback.grad.reuse import reused
+from pullback.grad.rules import Rule, Rules, active, derived, fitting, ordered
 from pullback.grad.scalar import sweep
 from pullback.grad.total import Label, identity
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr, If, Take
-from pullback.ir.graph import Definition, Keep, Map, Value, topological
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.expr import Expr, Take
+from pullback.ir.graph import Definition, Keep, Map, Value
+from pullback.ir.node import walk
 
-EXPENSIVE = (E.Exp, E.Sqrt, E.Div)
+_log = logging.getLogger("pullback.grad")
 
 
-def gradients(output: Value, inputs: Sequence[Value], head: Value | None = None) -> list[Value]:
+def gradients(
+    output: Value, inputs: Sequence[Value], head: Value | None = None, rules: Rules = derived
+) -> list[Value]:
     """``d output / d input`` times `head`, for each input, with its shape and dtype.
 
     Without a head, `output` must be a scalar. An input without influence has a zero gradient.
     Raises: GradientError for an output or input without a gradient, or a head that does not fit.
     """
-    _check(output, inputs, head)
-    state = _Reverse(output, inputs)
-    if head is None:
-        body = fold.one(output.dtype)
-        head = Definition(f"d{output!r}", output.shape, body, origin=output.origin)
-    state.run(head)
+    state = Reverse([output], inputs, [head], rules)
     return [state.gradient(value) for value in inputs]
 
 
-def _check(output: Value, inputs: Sequence[Value], head: Value | None) -> None:
-    if not output.dtype.is_float:
-        raise GradientError(
-            f"{output} is {output.dtype}: only a float has a gradient", origin=output.origin
-        )
+def _check(
+    outputs: Sequence[Value], inputs: Sequence[Value], heads: Sequence[Value | None]
+) -> None:
+    for output in outputs:
+        if not output.dtype.is_float:
+            raise GradientError(
+                f"{output!r} is {output.dtype}: only a float has a gradient", origin=output.origin
+            )
     for value in inputs:
         if not value.dtype.is_float:
             raise GradientError(
-                f"no gradient with respect to {value}, which is {value.dtype}",
+                f"no gradient with respect to {value!r}, which is {value.dtype}",
                 origin=value.origin,
             )
+    for output, head in zip(outputs, heads, strict=True):
+        _check_head(output, head)
+
+
+def _check_head(output: Value, head: Value | None) -> None:
     if head is None and output.shape != ():
         raise GradientError(
-            f"the gradient of {output} needs a scalar, and its shape is {output.shape}",
+            f"the gradient of {output!r} needs a scalar, and its shape is {output.shape}",
             origin=output.origin,
             help="sum it, or give the adjoint of the output as head",
         )
@@ -63,74 +72,131 @@ def _check(output: Value, inputs: Sequence[Value], head: Value | None) -> None:
         )
 
 
-class _Reverse:
-    """One reverse pass. `summands` hold what the adjoint of each value adds up from."""
+def unit(output: Value) -> Definition:
+    """The adjoint 1 of a scalar."""
+    body = fold.one(output.dtype)
+    return Definition(f"d{output!r}", output.shape, body, origin=output.origin)
 
-    def __init__(self, output: Value, inputs: Sequence[Value]) -> None:
-        self.output = output
-        self.order = topological([output])
-        self.active = _active(self.order, inputs)
+
+class Reverse:
+    """One reverse pass: the adjoints of all values between `outputs` and `inputs`.
+
+    `summands[value][consumer]` hold what the adjoint of a value adds up from; the consumer of a
+    head is None.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Value],
+        inputs: Sequence[Value],
+        heads: Sequence[Value | None],
+        rules: Rules = derived,
+    ) -> None:
+        _check(outputs, inputs, heads)
+        self.rules = rules
+        self.order = ordered(outputs, rules)
+        self.active = active(self.order, inputs, rules)
         self.gatherer = Gatherer()
-        self.summands: dict[Value, list[Expr]] = {}
+        self.summands: dict[Value, dict[Value | None, list[Expr]]] = {}
         self.adjoints: dict[Value, Value] = {}
+        for output, head in zip(outputs, heads, strict=True):
+            seed = identity(unit(output) if head is None else head)
+            self._add(output, None, [seed])
+        self._run()
 
-    def run(self, head: Value) -> None:
-        self.adjoints[self.output] = head
-        for definition in reversed(self.order):
-            adjoint = self._adjoint(definition) if definition in self.active else None
-            if adjoint is not None and not definition.stop:
-                self._pull(definition, adjoint)
+    def _run(self) -> None:
+        for step in reversed(self.order):
+            if isinstance(step, Rule):
+                if step in self.active:
+                    self._apply(step)
+                continue
+            adjoint = self._adjoint(step) if step in self.active else None
+            if adjoint is None or step.stop:
+                continue
+            if self.rules(step) is None:
+                _log.debug("%r: derived", step)
+                self._pull(step, adjoint)
 
     def gradient(self, value: Value) -> Value:
         """The finished adjoint, or zeros."""
-        found = self._adjoint(value)
-        if found is not None:
-            return found
-        return Definition(f"d{value!r}", value.shape, fold.zero(value.dtype), origin=value.origin)
+        return self._adjoint(value) or zeros(value)
+
+    def _add(self, value: Value, consumer: Value | None, found: Sequence[Expr]) -> None:
+        self.summands.setdefault(value, {}).setdefault(consumer, []).extend(found)
 
     def _adjoint(self, value: Value) -> Value | None:
         """The sum of all summands as one definition; a lone one that is a tensor stays itself."""
         if value in self.adjoints or value not in self.summands:
             return self.adjoints.get(value)
+        parts = [e for found in self.summands[value].values() for e in found]
+        found = self.summed(value, parts)
+        if found is not None:
+            self.adjoints[value] = found
+        return found
+
+    def summed(self, value: Value, parts: Sequence[Expr]) -> Value | None:
+        """The sum of expressions over the axes of `value`; None where it is 0."""
         body: Expr = fold.zero(value.dtype)
-        for summand in self.summands.pop(value):
-            body = fold.add(body, summand)
+        for part in parts:
+            body = fold.add(body, part)
         if fold.is_zero(body):
             return None
-        label = self._label(value, value)
+        label = _label(value, value)
         lone = body.source if isinstance(body, Take) else None
         if lone is not None and body is identity(lone) and _may_stand_for(lone, value, label):
-            self.adjoints[value] = lone
-        else:
-            self.adjoints[value] = Definition(
-                label.name, value.shape, body, keep=label.keep, origin=label.origin
+            return lone
+        return Definition(label.name, value.shape, body, keep=label.keep, origin=label.origin)
+
+    def _apply(self, rule: Rule) -> None:
+        """Let a given rule turn the adjoints of its outputs into those of its dependencies.
+
+        Raises: UnsupportedError where it says nothing of reverse mode.
+        """
+        heads = [None if _stopped(o) else self._adjoint(o) for o in rule.outputs]
+        if all(h is None for h in heads):
+            return
+        _log.debug("%r: %s", rule.outputs[0], rule.kind)
+        if rule.pull is None:
+            raise UnsupportedError(
+                f"reverse mode through the {rule.kind} of {rule.outputs[0]!r}",
+                origin=rule.outputs[0].origin,
             )
-        return self.adjoints[value]
+        whole = [h or zeros(o) for h, o in zip(heads, rule.outputs, strict=True)]
+        found = rule.pull(whole)
+        fitting(found, rule.deps, rule)
+        for dep, part in zip(rule.deps, found, strict=True):
+            if part is not None:
+                self._add(dep, rule.outputs[0], [fold.read_of(part, identity(part).indices)])
 
     def _pull(self, definition: Definition, adjoint: Value) -> None:
         """Add a summand for every read of an active source by `definition`."""
-        seed = body_adjoint(definition, adjoint)
+        seed = body_adjoint(definition, partial(fold.read_of, adjoint))
         if seed is None:
             return
         for take, term in self._terms(definition, seed):
-            label = self._label(take.source, definition)
+            label = _label(take.source, definition)
             found = self.gatherer.gather(definition.extents, take, term, label)
-            self.summands.setdefault(take.source, []).extend(found)
+            self._add(take.source, definition, found)
 
     def _terms(self, definition: Definition, seed: Expr) -> list[tuple[Take, Term]]:
         """The adjoint of every read, in the order of the reads.
 
         Partials are taken of the bare body and then multiplied: a product of reads stays one.
+        What guards the seed guards the product, so that 0 meets no infinite partial.
         """
         body = definition.body
+        outer = fold.opened(Term((), seed))
         casts = any(isinstance(n, E.Cast) and n.value.dtype.is_float for n in walk(body))
-        start = seed if casts else fold.one(body.dtype)
+        start = outer.value if casts else fold.one(body.dtype)
         terms: list[tuple[Take, Term]] = []
         for take, term in sweep(body, start, self.active).items():
-            term = _reuse(definition, term)
+            value = reused(definition, term.value, term.guards)
             if not casts:
-                term = Term(term.guards, fold.chain(seed, term.value))
-            terms.append((take, _opened(term)))
+                value = fold.chain(outer.value, value)
+            whole = Term(term.guards, value)
+            for guard in outer.guards:
+                whole = whole.under(guard)
+            terms.append((take, fold.opened(whole)))
         return self._shared(definition, terms)
 
     def _shared(
@@ -145,7 +211,7 @@ class _Reverse:
         made: dict[Term, Term] = {}
         for term, count in uses.items():
             if count > 1 and not isinstance(term.value, Take | E.Const):
-                label = self._label(definition, definition)
+                label = _label(definition, definition)
                 body = term.expression()
                 whole = Definition(
                     label.name, definition.shape, body, keep=label.keep, origin=label.origin
@@ -153,56 +219,21 @@ class _Reverse:
                 made[term] = Term((), identity(whole))
         return [(take, made.get(term, term)) for take, term in terms]
 
-    def _label(self, value: Value, consumer: Value) -> Label:
-        keep = value.keep if isinstance(value, Definition) else Keep.AUTO
-        return Label(f"d{value!r}", keep, value.origin or consumer.origin)
+
+def zeros(value: Value) -> Definition:
+    """What has no influence: zeros of the shape and type of `value`."""
+    return Definition(f"d{value!r}", value.shape, fold.zero(value.dtype), origin=value.origin)
 
 
-def _active(order: Sequence[Definition], inputs: Sequence[Value]) -> set[Value]:
-    """The inputs and every float definition that depends on one of them."""
-    found: set[Value] = set(inputs)
-    for definition in order:
-        open_ = definition.dtype.is_float and not definition.stop
-        if open_ and any(s in found for s in definition.sources):
-            found.add(definition)
-    return found
+def _stopped(value: Value) -> bool:
+    return isinstance(value, Definition) and value.stop
+
+
+def _label(value: Value, consumer: Value) -> Label:
+    keep = value.keep if isinstance(value, Definition) else Keep.AUTO
+    return Label(f"d{value!r}", keep, value.origin or consumer.origin)
 
 
 def _may_stand_for(lone: Value, value: Value, label: Label) -> bool:
     keep = lone.keep if isinstance(lone, Definition) else Keep.AUTO
     return (lone.shape, lone.dtype, keep) == (value.shape, value.dtype, label.keep)
-
-
-def _opened(term: Term) -> Term:
-    """``(c ? x : 0)`` as a guard: it may be affine, or leave a sum."""
-    while isinstance(term.value, If):
-        select = term.value
-        if fold.is_zero(select.otherwise):
-            term = Term(term.guards, select.then).under(select.condition)
-        elif fold.is_zero(select.then):
-            term = Term(term.guards, select.otherwise).under(fold.negated(select.condition))
-        else:
-            break
-    return term
-
-
-def _reuse(definition: Definition, term: Term) -> Term:
-    """What a map computes is read, not computed again: ``dout[i] * exp(x[i]) -> dout[i] * out[i]``.
-
-    Of ``c ? exp(x) : y`` only where the adjoint is guarded by c.
-    """
-    if not isinstance(definition.form, Map):
-        return term
-    out = identity(definition)
-    body = definition.body
-    if isinstance(body, If):
-        branches = ((body.condition, body.then), (fold.negated(body.condition), body.otherwise))
-        known = {b for c, b in branches if all(g in term.guards for g in fold.conjuncts(c))}
-    else:
-        known = {body}
-
-    def change(node: Node) -> Node | None:
-        return out if node in known and isinstance(node, EXPENSIVE) else None
-
-    value = rebuild(term.value, change, {})
-    return Term(term.guards, value) if isinstance(value, Expr) else term

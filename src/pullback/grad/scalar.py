@@ -12,7 +12,6 @@ from pullback.grad.composites import slopes
 from pullback.grad.fold import Term
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, If, Take
-from pullback.ir.graph import Value
 from pullback.ir.node import walk
 
 Partial = Callable[[Any, Expr], tuple[tuple[Expr, Expr], ...]]
@@ -118,7 +117,7 @@ PARTIALS: dict[type[Expr], Partial] = {
 }
 
 
-def sweep(body: Expr, seed: Expr, wanted: Container[Value]) -> dict[Take, Term]:
+def sweep(body: Expr, seed: Expr, wanted: Container[object]) -> dict[Take, Term]:
     """The adjoint of every float read of a wanted source, given that of `body`; one pass.
 
     ``x[i] * w[k], g -> {x[i]: g w[k], w[k]: g x[i]}``. A select guards the adjoint of its
@@ -141,7 +140,7 @@ def sweep(body: Expr, seed: Expr, wanted: Container[Value]) -> dict[Take, Term]:
     return dict(reversed(found.items()))
 
 
-def _active(body: Expr, wanted: Container[Value]) -> dict[Expr, None]:
+def _active(body: Expr, wanted: Container[object]) -> dict[Expr, None]:
     """The float nodes that depend on a float read of a wanted source, children first."""
     found: dict[Expr, None] = {}
     for node in walk(body):
@@ -164,3 +163,34 @@ def _shares(node: Expr, term: Term) -> tuple[tuple[Expr, Term], ...]:
     if rule is None:
         raise InvalidIR(f"no derivative of {type(node).__name__}")
     return tuple((operand, Term(term.guards, g)) for operand, g in rule(node, term.value))
+
+
+def push(body: Expr, along: Callable[[Take], Expr], moving: Container[object]) -> Expr:
+    """The tangent of `body`, given that of every read of a moving source; one pass.
+
+    ``x[i] * w[k] -> along(x[i]) * w[k] + x[i] * along(w[k])``; a select selects tangents too.
+    """
+    found: dict[Expr, Expr] = {}
+    none = fold.zero(body.dtype)
+    for node in _active(body, moving):
+        if isinstance(node, Take):
+            found[node] = along(node)
+        elif isinstance(node, If):
+            zero = fold.zero(node.dtype)
+            found[node] = fold.select(
+                node.condition, found.get(node.then, zero), found.get(node.otherwise, zero)
+            )
+        else:
+            found[node] = _pushed(node, found)
+    return found.get(body, none)
+
+
+def _pushed(node: Expr, known: dict[Expr, Expr]) -> Expr:
+    """The sum over operands of tangent times slope."""
+    total: Expr = fold.zero(node.dtype)
+    one = Term((), fold.one(node.dtype))
+    for operand, slope in _shares(node, one):
+        if operand in known:
+            moved = fold.cast(known[operand], node.dtype)
+            total = fold.add(total, fold.chain(moved, fold.cast(slope.value, node.dtype)))
+    return total

@@ -178,6 +178,25 @@ def define(
     return Definition(name, shape, body(*axes), form, stop, keep, origin)
 
 
+def beside(
+    definition: Definition,
+    name: str,
+    body: Expr,
+    form: Form,
+    shape: Iterable[Extent] | None = None,
+) -> Definition:
+    """A companion of `definition`, of its shape and keep; no gradient enters an integer one."""
+    return Definition(
+        name,
+        definition.shape if shape is None else tuple(shape),
+        body,
+        form,
+        stop=not body.dtype.is_float,
+        keep=definition.keep,
+        origin=definition.origin,
+    )
+
+
 def substitute(root: Expr, axes: Mapping[int, Expr]) -> Expr:
     """`root` with axis values replaced. ``x[i, k], {0: j+1} -> x[j+1, k]``"""
 

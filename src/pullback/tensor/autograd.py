@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from pullback.errors import GradientError, Origin
-from pullback.grad.reverse import gradients
+from pullback.grad.reverse import Reverse
 from pullback.ir import expr as E
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor import elementwise as W
@@ -46,27 +46,39 @@ def value_and_grad(target: Any, wrt: Any = None, argnums: int | Sequence[int] = 
 
 def _gradients(target: Handle, wrt: Sequence[Handle], head: Tensor | None = None) -> list[Tensor]:
     output = target.value
-    refuse_gradient([output])
     _check(output, head)
     start = None if head is None else head.value
-    inputs = [w.value for w in wrt]
+    return [Tensor(g) for g in derive([output], [w.value for w in wrt], [start])]
+
+
+def derive(
+    outputs: Sequence[Value], inputs: Sequence[Value], heads: Sequence[Value | None]
+) -> list[Value]:
+    """Gradients by `inputs`; one that is a result is also met as the definition of it."""
+    refuse_gradient(outputs)
+    differentiable(inputs)
+    twins = twins_of(inputs)
+    state = Reverse(outputs, [*inputs, *twins.values()], heads)
+    return [
+        W.elementwise("add", E.Add, [state.gradient(v), state.gradient(twins[v])])
+        if v in twins
+        else state.gradient(v)
+        for v in inputs
+    ]
+
+
+def differentiable(inputs: Sequence[Value]) -> None:
+    """Raises: GradientError for what is no float."""
     for value in inputs:
         if not value.dtype.is_float:
             raise GradientError(
                 f"no gradient by a tensor of {value.dtype}", origin=Origin.of_caller()
             )
-    return [Tensor(g) for g in _total(output, inputs, start)]
 
 
-def _total(output: Value, inputs: Sequence[Value], head: Value | None) -> list[Value]:
-    """Gradients by `inputs`; one that is a result is also met as the definition of it."""
-    twins = {v: t for v in inputs if isinstance(v, Variable) and (t := twin(v)) is not None}
-    found = gradients(output, [*inputs, *twins.values()], head)
-    extra = dict(zip(twins, found[len(inputs) :], strict=True))
-    return [
-        W.elementwise("add", E.Add, [g, extra[v]]) if v in extra else g
-        for v, g in zip(inputs, found[: len(inputs)], strict=True)
-    ]
+def twins_of(inputs: Sequence[Value]) -> dict[Value, Definition]:
+    """The definitions of those inputs that are results."""
+    return {v: t for v in inputs if isinstance(v, Variable) and (t := twin(v)) is not None}
 
 
 def _check(output: Value, head: Tensor | None) -> None:
@@ -82,6 +94,25 @@ def _check(output: Value, head: Tensor | None) -> None:
         )
 
 
+class Arguments:
+    """Trees of tensors that a derivative is taken by.
+
+    `fresh`: each leaf as a value of its own, for a call: ``f(x, x)`` has two gradients.
+    """
+
+    def __init__(self, trees: Sequence[Any], *, fresh: bool) -> None:
+        self.tree = flatten(list(trees), _argument)
+        own = [h.value for h in self.tree.handles]
+        self.leaves: list[Value] = [W.copy(v, "argument") for v in own] if fresh else own
+        differentiable(self.leaves)
+        self.values: list[Any] = self.rebuild([Tensor(v) for v in self.leaves])
+
+    def rebuild(self, leaves: Sequence[Any]) -> list[Any]:
+        """One tree per argument around other leaves."""
+        found: list[Any] = self.tree.rebuild(leaves)
+        return found
+
+
 def _function(
     function: Callable[..., Any], argnums: int | Sequence[int], *, with_value: bool
 ) -> Callable[..., Any]:
@@ -90,36 +121,31 @@ def _function(
 
     @wraps(function)
     def derivative(*args: Any, **kwargs: Any) -> Any:
+        places = [_place(n, len(args)) for n in numbers]
+        own = Arguments([args[n] for n in places], fresh=True)
         given = list(args)
-        trees = {}
-        for n in numbers:
-            place = n % len(given) if -len(given) <= n < len(given) else None
-            if place is None:
-                raise GradientError(
-                    f"argnums={n} of {len(given)} arguments", origin=Origin.of_caller()
-                )
-            tree = flatten(given[place], _argument)
-            trees[n] = tree, [Tensor(_fresh(h.value)) for h in tree.handles]
-            given[place] = tree.rebuild(trees[n][1])
+        for n, value in zip(places, own.values, strict=True):
+            given[n] = value
         result = function(*given, **kwargs)
         if not isinstance(result, Tensor):
             raise GradientError(
                 f"the function returned a {type(result).__name__}, not a tensor",
                 origin=Origin.of_caller(),
             )
-        flat = [t for n in numbers for t in trees[n][1]]
-        found = iter(_gradients(result, flat))
-        parts = tuple(tree.rebuild([next(found) for _ in own]) for tree, own in trees.values())
-        answer = parts[0] if single else parts
+        _check(result.value, None)
+        found = own.rebuild([Tensor(g) for g in derive([result.value], own.leaves, [None])])
+        answer = found[0] if single else tuple(found)
         return (result, answer) if with_value else answer
 
     return derivative
 
 
+def _place(number: int, count: int) -> int:
+    """`number` counted from the front. Raises: GradientError where there is no such argument."""
+    if not -count <= number < count:
+        raise GradientError(f"argnums={number} of {count} arguments", origin=Origin.of_caller())
+    return number % count
+
+
 def _argument(leaf: Any) -> Handle:
     return leaf if isinstance(leaf, Handle) else Tensor(value_of(leaf))
-
-
-def _fresh(value: Value) -> Definition:
-    """A value of its own for an argument: ``f(x, x)`` has two gradients."""
-    return W.copy(value, "argument")

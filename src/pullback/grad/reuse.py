@@ -1,0 +1,34 @@
+"""What a map computes is read, not computed again: ``dout[i] * exp(x[i]) -> dout[i] * out[i]``."""
+
+from __future__ import annotations
+
+from pullback.grad import fold
+from pullback.grad.total import identity
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr, If
+from pullback.ir.graph import Definition, Map
+from pullback.ir.node import Node, rebuild
+
+EXPENSIVE = (E.Exp, E.Sqrt, E.Div)
+
+
+def reused(definition: Definition, value: Expr, guards: tuple[Expr, ...] = ()) -> Expr:
+    """`value` with what `definition` computes read from it.
+
+    Of ``c ? exp(x) : y`` only where `value` is guarded by c.
+    """
+    if not isinstance(definition.form, Map):
+        return value
+    out = identity(definition)
+    body = definition.body
+    if isinstance(body, If):
+        branches = ((body.condition, body.then), (fold.negated(body.condition), body.otherwise))
+        known = {b for c, b in branches if all(g in guards for g in fold.conjuncts(c))}
+    else:
+        known = {body}
+
+    def change(node: Node) -> Node | None:
+        return out if node in known and isinstance(node, EXPENSIVE) else None
+
+    found = rebuild(value, change, {})
+    return found if isinstance(found, Expr) else value

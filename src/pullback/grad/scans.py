@@ -1,0 +1,157 @@
+"""Adjoints and tangents of running combinations along an axis.
+
+sum     out[t] = sum[u <= t] b(u)      db(u) = sum[t >= u] dout[t]
+prod    out[t] = prod[u <= t] b(u)     db(u) = (product of those before u) * r[u],
+                                       r[u] = dout[u] + b(u + 1) * r[u + 1]
+max     out[t] = max[u <= t] b(u)      db(u) = sum of dout[t] where u was the first to win at t
+
+A first-order recurrence is solved by doubling, without a division, so that zeros are exact and
+it has derivatives itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pullback.errors import UnsupportedError
+from pullback.grad import fold
+from pullback.grad.total import identity
+from pullback.ir import expr as E
+from pullback.ir.expr import Axis, Expr, Extent, If, Less, upper
+from pullback.ir.graph import (
+    MAX,
+    PROD,
+    SUM,
+    Accumulate,
+    Definition,
+    Map,
+    Scan,
+    beside,
+    read,
+    substitute,
+)
+
+ONE = E.index(1)
+
+
+def refusal(definition: Definition) -> UnsupportedError:
+    """The error for a form without a derivative, by name."""
+    form = definition.form
+    kind = type(form).__name__.lower()
+    combiner = "" if isinstance(form, Map) else f" with {form.combiner.name}"
+    return UnsupportedError(
+        f"no gradient of a {kind}{combiner} ({definition.name})",
+        origin=definition.origin,
+        help="mark it stop=True where no gradient should pass",
+    )
+
+
+def adjoint(definition: Definition, form: Scan, at: Callable[[Sequence[Expr]], Expr]) -> Expr:
+    """The adjoint of the body of a scan. Raises: UnsupportedError by name."""
+    name = form.combiner.name
+    back = _flipped(definition.axes, form.axis)
+    if name == "sum":
+        turned = beside(definition, f"d{definition.name}", at(back), form)
+        return read(turned, *back)
+    if name == "prod":
+        before, _ = products(definition, definition.shape, definition.body, form.axis)
+        after = _shifted(definition.body, back, form.axis, ONE)
+        rest = _recurrence(definition, form.axis, after, at(back))
+        return fold.mul(before, read(rest, *back))
+    if name in ("max", "min"):
+        at_place = Accumulate(SUM, definition.shape, _winners(definition, form))
+        return identity(beside(definition, f"d{definition.name}", at(definition.axes), at_place))
+    raise refusal(definition)
+
+
+def tangent(definition: Definition, form: Scan, body: Expr) -> Definition:
+    """The tangent of a scan from that of its body. Raises: UnsupportedError by name."""
+    name = form.combiner.name
+    new = f"t{definition.name}"
+    if name == "sum":
+        return beside(definition, new, body, form)
+    if name == "prod":
+        before, _ = products(definition, definition.shape, definition.body, form.axis)
+        return _recurrence(definition, form.axis, definition.body, fold.mul(before, body))
+    if name in ("max", "min"):
+        moved = beside(definition, new, body, Map())
+        return beside(definition, new, read(moved, *_winners(definition, form)), Map())
+    raise refusal(definition)
+
+
+def products(
+    definition: Definition, shape: Sequence[Extent], body: Expr, number: int
+) -> tuple[Expr, Expr]:
+    """The products of `body` before and after each place along axis `number`."""
+    axes: list[Expr] = [Axis(n, e) for n, e in enumerate(shape)]
+    back = _flipped(axes, number)
+    found = []
+    for name, order in (("before", axes), ("after", back)):
+        factor = _shifted(body, order, number, ONE if order is back else E.index(-1))
+        start = If(Less(E.index(0), axes[number]), factor, fold.one(body.dtype))
+        form = Scan(PROD, number)
+        whole = beside(definition, f"{definition.name}_{name}", start, form, shape)
+        found.append(read(whole, *order))
+    return found[0], found[1]
+
+
+def _flipped(axes: Sequence[Expr], number: int) -> list[Expr]:
+    """``t -> n - 1 - t`` along one axis."""
+    found = list(axes)
+    axis = found[number]
+    assert isinstance(axis, Axis)
+    last = fold.add(E.extent_expr(axis.extent), E.index(-1))
+    found[number] = fold.add(last, E.negate(axis))
+    return found
+
+
+def _shifted(body: Expr, axes: Sequence[Expr], number: int, by: Expr) -> Expr:
+    """`body` at `axes`, the place along `number` moved."""
+    return substitute(body, {number: fold.add(axes[number], by)})
+
+
+def _recurrence(definition: Definition, number: int, factor: Expr, start: Expr) -> Definition:
+    """``y[t] = start(t) + factor(t) y[t - 1]`` by doubling; `factor` is not asked for at 0.
+
+    ``y[t] = s[t] + f[t] y[t - k]`` becomes the same over ``2 k``.
+    """
+    axes = definition.axes
+    axis = axes[number]
+    zero = fold.zero(start.dtype)
+
+    def made(what: str, body: Expr) -> Definition:
+        return beside(definition, f"{definition.name}_{what}", body, Map())
+
+    whole = made("part", start)
+    step = made("step", If(Less(E.index(0), axis), factor, zero))
+    reach = 1
+    while reach < upper(axis.extent):
+        earlier: list[Expr] = list(axes)
+        earlier[number] = fold.add(axis, E.index(-reach))
+        inside = Less(E.index(reach - 1), axis)
+        here = identity(step)
+        more = If(inside, E.Mul(here, read(whole, *earlier)), zero)
+        further = If(inside, E.Mul(here, read(step, *earlier)), zero)
+        whole = made("part", E.Add(identity(whole), more))
+        step = made("step", further)
+        reach *= 2
+    return whole
+
+
+def _winners(definition: Definition, form: Scan) -> tuple[Expr, ...]:
+    """The axes, along the scan the place where the best so far was first met."""
+    axes = list(definition.axes)
+    axis = axes[form.axis]
+    out = identity(definition)
+    earlier: list[Expr] = list(axes)
+    earlier[form.axis] = fold.add(axis, E.index(-1))
+    last = read(definition, *earlier)
+    fresh: Expr = E.logical_not(E.Equal(out, last))
+    if out.dtype.is_float:
+        fresh = E.And(fresh, E.Equal(last, last))
+    first = E.index(0)
+    body = If(Less(first, axis), If(fresh, axis, first), first)
+    place = beside(definition, f"{definition.name}_arg", body, Scan(MAX, form.axis))
+    found: list[Expr] = list(axes)
+    found[form.axis] = identity(place)
+    return tuple(found)

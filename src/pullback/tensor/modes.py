@@ -1,0 +1,89 @@
+"""`pb.vjp`, `pb.jvp`, `pb.hvp`: both modes and their mixture, of functions and of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pullback.errors import GradientError, Origin
+from pullback.grad.forward import tangents
+from pullback.ir.graph import Value
+from pullback.tensor.autograd import Arguments, derive, differentiable, grad, twins_of
+from pullback.tensor.tensor import Tensor
+from pullback.tensor.trace import Handle, refuse_gradient
+from pullback.tensor.tree import Tree, flatten
+
+
+def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """The value and its pullback: ``out, back = vjp(f, *primals); dprimals = back(dout)``.
+
+    Of a tensor: ``y, back = vjp(y, x, w); dx, dw = back(dy)``.
+    Raises: GradientError for integers.
+    """
+    given = Arguments(primals, fresh=callable(target))
+    out = target(*given.values) if callable(target) else target
+    results = flatten(out)
+
+    def back(head: Any) -> tuple[Any, ...]:
+        heads = matching(head, results, "the adjoint")
+        found = derive([h.value for h in results.handles], given.leaves, heads)
+        return tuple(given.rebuild([Tensor(v) for v in found]))
+
+    return out, back
+
+
+def jvp(target: Any, primals: Any, tangent: Any) -> Any:
+    """``out, dout = jvp(f, primals, tangents)``; of tensors ``dy = jvp(y, x, dx)``.
+
+    `primals` and `tangents` are one tensor or a sequence of (trees of) them.
+    Raises: GradientError for integers, or where a tangent does not fit its primal.
+    """
+    single = isinstance(primals, Handle)
+    given = Arguments([primals] if single else list(primals), fresh=callable(target))
+    along = matching([tangent] if single else list(tangent), given.tree, "a tangent")
+    out = target(*given.values) if callable(target) else target
+    results = flatten(out)
+    found = results.rebuild(forward([h.value for h in results.handles], given.leaves, along))
+    return (out, found) if callable(target) else found
+
+
+def hvp(target: Any, primals: Any, tangent: Any) -> Any:
+    """The Hessian of a scalar function, or tensor, times `tangents`: forward over reverse.
+
+    Of several primals, a tuple: row by row the sum over all of them.
+    """
+    if not callable(target):
+        return jvp(grad(target, primals), primals, tangent)
+    numbers = 0 if isinstance(primals, Handle) else tuple(range(len(primals)))
+    return jvp(grad(target, argnums=numbers), primals, tangent)[1]
+
+
+def forward(
+    outputs: Sequence[Value], inputs: Sequence[Value], along: Sequence[Value]
+) -> list[Tensor]:
+    """The tangents of `outputs`; an input that is a result moves the definition of it too."""
+    refuse_gradient(outputs)
+    differentiable(inputs)
+    known = dict(zip(inputs, along, strict=True))
+    known |= {twin: known[v] for v, twin in twins_of(inputs).items()}
+    return [Tensor(t) for t in tangents(outputs, list(known), list(known.values()))]
+
+
+def matching(given: Any, wanted: Tree, what: str) -> list[Value]:
+    """The values of a tree that is shaped like another.
+
+    Raises: GradientError where structure, shape or type differ.
+    """
+    tree = flatten(given)
+    if tree.key != wanted.key:
+        raise GradientError(
+            f"{what} has another structure than what it belongs to", origin=Origin.of_caller()
+        )
+    values = [h.value for h in tree.handles]
+    for value, own in zip(values, wanted.handles, strict=True):
+        if (value.shape, value.dtype) != (own.shape, own.dtype):
+            raise GradientError(
+                f"{what} is {value.dtype}{value.shape}, its tensor {own.dtype}{own.shape}",
+                origin=Origin.of_caller(),
+            )
+    return values

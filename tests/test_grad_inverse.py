@@ -97,7 +97,7 @@ def test_fibres_are_exact(case: tuple[list[int], list[Index]]) -> None:
     solved = []
     for n in range(len(extents)):
         body = inverse.axes[n]
-        for guard in inverse.guards:
+        for guard in (*inverse.guards, *inverse.stepped(shape)):
             body = E.If(guard, body, E.index(-1))
         solved.append(fn(f"s{n}", whole, lambda *_, body=body: S(body)))
     arrays = evaluate(solved, {})

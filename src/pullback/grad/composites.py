@@ -69,6 +69,12 @@ def slopes(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
     return _power(node)
 
 
+def arguments(node: Expr) -> tuple[Expr, ...] | None:
+    """What a named composite is a function of; None where `node` is none."""
+    found = slopes(node) if node.dtype.is_float else None
+    return None if found is None else tuple(x for x, _ in found)
+
+
 def _power(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
     """``x ** y -> y x ** (y - 1), x ** y log x``, the second 0 where x is 0."""
     y = _at(node, ("condition", "left", "left"))

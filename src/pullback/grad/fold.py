@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
-from pullback.ir.expr import Add, And, Cast, Const, Div, Expr, If, Mul, Or, Take, Xor
+from pullback.ir.expr import Add, And, Axis, Cast, Const, Div, Expr, If, Mul, Or, Take, Xor
 from pullback.ir.graph import Definition, Map, Value
 from pullback.ir.node import walk
 
@@ -99,9 +99,20 @@ def select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
 
 
 def read_of(value: Value, indices: Sequence[Expr]) -> Expr:
-    """``value[indices]``; of a constant tensor the constant."""
-    known = value.body if isinstance(value, Definition) and value.form == Map() else None
-    return known if isinstance(known, Const) else Take(value, tuple(indices))
+    """``value[indices]``; of a constant tensor the constant.
+
+    Through axes moved or repeated: ``d[i, j] = e[j] -> e[indices[1]]``, free of the first index.
+    """
+    indices = tuple(indices)
+    while isinstance(value, Definition) and value.form == Map():
+        body = value.body
+        if isinstance(body, Const):
+            return body
+        if not isinstance(body, Take) or not all(isinstance(i, Axis) for i in body.indices):
+            break
+        indices = tuple(indices[i.number] for i in body.indices if isinstance(i, Axis))
+        value = body.source
+    return Take(value, indices)
 
 
 def _split(e: Expr) -> tuple[Expr | None, float]:

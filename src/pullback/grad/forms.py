@@ -84,13 +84,18 @@ def _share(definition: Definition, g: Expr) -> Expr:
     form = definition.form
     if isinstance(form, Reduce | Accumulate):
         name = form.combiner.name
-        if name == "sum":
+        if name == "sum" or _single(form):
             return g
         if name in ("max", "min"):
             return _winner(definition, form, g)
         if isinstance(form, Reduce) and name == "prod":
             return fold.mul(g, _others(definition))
     raise scans.refusal(definition)
+
+
+def _single(form: Reduce | Accumulate) -> bool:
+    """Whether every result combines one value alone."""
+    return isinstance(form, Reduce) and all(e == 1 for e in form.over)
 
 
 def _position(definition: Definition, form: Reduce | Accumulate) -> Expr:

@@ -6,7 +6,7 @@ the result has no loop; guards stay only where the fibre may be empty.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pullback.grad import fold
 from pullback.grad.fold import Term
@@ -72,16 +72,22 @@ class Gatherer:
                 return _scatter(extents, take, term, label)
             matches.append(E.Equal(index, Axis(n, take.source.shape[n])))
         rest = [self._at(g, inverse) for g in term.guards if g not in affine]
-        guards = [g for g in (*inverse.guards, *matches, *rest) if not fold.is_const(g, 1)]
-        if any(fold.is_const(g, 0) for g in guards):
-            return None
+        guards = [*inverse.guards, *matches, *rest]
         value = self._at(term.value, inverse)
-        if not inverse.over:
-            return fold.guarded(guards, value)
         shape = take.source.shape
+        stepped = inverse.stepped(shape)
+        if not inverse.over:
+            return None if _never(guards) else fold.guarded(_open([*stepped, *guards]), value)
+        lattice = Lattice(shape, inverse.steps)
+        guards = [self._changed(g, lattice.places) for g in guards]
+        value = self._changed(value, lattice.places)
+        if _never(guards) or volume(lattice.shape) == 0:
+            return None
         limit = BOUND * (volume(extents) + volume(shape))
-        total = summed(shape, inverse.over, guards, value, label, limit)
-        return _scatter(extents, take, term, label) if total is None else total
+        total = summed(lattice.shape, inverse.over, _open(guards), value, label, limit)
+        if total is None:
+            return _scatter(extents, take, term, label)
+        return fold.guarded(stepped, self._changed(total, lattice.numbers))
 
     def _inverse(
         self,
@@ -106,15 +112,51 @@ class Gatherer:
         return self._affine[key]
 
     def _at(self, e: Expr, inverse: Inverse) -> Expr:
-        """`e` with its axes replaced, the indices of its reads in normal form."""
-        found = substitute(e, inverse.axes)
-        if all(isinstance(a, Axis | E.Const) for a in inverse.axes.values()):
+        return self._changed(e, inverse.axes)
+
+    def _changed(self, e: Expr, axes: Mapping[int, Expr]) -> Expr:
+        """`e` with its axes replaced, conditions and the indices of reads in normal form."""
+        found = substitute(e, axes)
+        if all(isinstance(a, Axis | E.Const) for a in axes.values()):
             return found
+        if found.dtype.is_bool:
+            return self._simplify(found)
 
         def change(take: Take) -> Expr:
             return Take(take.source, tuple(self._simplify(i) for i in take.indices))
 
         return replace_reads(found, change)
+
+
+class Lattice:
+    """The elements of a box whose coordinates are ``remainder`` modulo ``modulus``, as a box.
+
+    ``x = 2 y + 1``: `places` has x by y, `numbers` y by x, where x is one of them.
+    """
+
+    def __init__(self, shape: Sequence[Extent], steps: Mapping[int, tuple[int, int]]) -> None:
+        extents = list(shape)
+        self.places: dict[int, Expr] = {}
+        self.numbers: dict[int, Expr] = {}
+        for n, (modulus, remainder) in steps.items():
+            extent = shape[n]
+            if not isinstance(extent, int):
+                continue
+            extents[n] = max(0, -((remainder - extent) // modulus))
+            place = E.Mul(Axis(n, extents[n]), E.index(modulus))
+            self.places[n] = E.Add(place, E.index(remainder))
+            offset = E.Add(Axis(n, extent), E.index(-remainder))
+            self.numbers[n] = E.FloorDiv(offset, E.index(modulus))
+        self.shape = tuple(extents)
+
+
+def _open(guards: Sequence[Expr]) -> list[Expr]:
+    """The guards that may fail."""
+    return [g for g in guards if not fold.is_const(g, 1)]
+
+
+def _never(guards: Sequence[Expr]) -> bool:
+    return any(fold.is_const(g, 0) for g in guards)
 
 
 def _find(

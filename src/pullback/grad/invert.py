@@ -72,6 +72,23 @@ class _Bounded:
     extent: Extent
 
 
+def _divisible(form: Form, modulus: int) -> Guard:
+    """``form % modulus == 0``; of one variable ``2 x + 1`` by 3 as ``(x - 1) % 3 == 0``.
+
+    Raises: Empty where no value of the variable will do.
+    """
+    variables = [v for v in form if v != ONE]
+    if len(variables) > 1:
+        return Guard("div", form, modulus)
+    v, rest = variables[0], form.get(ONE, 0)
+    common = gcd(form[v], modulus)
+    if rest % common:
+        raise Empty
+    period = modulus // common
+    first = -rest // common * pow(form[v] // common, -1, period) % period
+    return Guard("div", plus({v: 1}, constant(-first)), period)
+
+
 class _Solver:
     def __init__(self, system: System) -> None:
         self.system = system
@@ -83,6 +100,8 @@ class _Solver:
         self.loops: dict[int, Loop] = {}
 
     def run(self) -> Solution:
+        for v in [v for v in self.free if self.system.upper[v] == constant(self.system.lower[v])]:
+            self._substitute(v, constant(self.system.lower[v]))
         while self.equations:
             self._eliminate()
         while self.free:
@@ -160,7 +179,7 @@ class _Solver:
         if fixed and loose:
             raise Empty
         if not fixed:
-            self.guards.append(Guard("div", loose, common))
+            self.guards.append(_divisible(loose, common))
         reduced = {v: c // common for v, c in (part | whole).items()}
         return plus(reduced, self.system.floor(loose, common, exact=True)) if loose else reduced
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pullback.grad.invert import Guard, Solution
-from pullback.grad.system import ONE, Form, System, constant, plus
+from pullback.grad.system import ONE, Form, System
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, Less
 from pullback.simplify.affine import make, to_expr
@@ -14,11 +14,22 @@ from pullback.simplify.affine import make, to_expr
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """Domain axes as expressions, loops that follow the axes of x, and guards."""
+    """Domain axes as expressions, loops that follow the axes of x, and guards.
+
+    `steps`: of axes of x the (modulus, remainder) outside of which nothing is read; not in guards.
+    """
 
     axes: Mapping[int, Expr]
     over: tuple[Extent, ...]
     guards: tuple[Expr, ...]
+    steps: Mapping[int, tuple[int, int]]
+
+    def stepped(self, shape: Sequence[Extent]) -> list[Expr]:
+        """The steps as conditions: ``x % modulus == remainder``."""
+        return [
+            E.Equal(E.Mod(Axis(n, shape[n]), E.index(modulus)), E.index(remainder))
+            for n, (modulus, remainder) in self.steps.items()
+        ]
 
 
 def rendered(
@@ -35,19 +46,41 @@ def rendered(
     for v, (inner, divisor, _) in system.floors.items():
         names[v] = E.FloorDiv(_expression(system, inner, names), E.index(divisor))
     axes = {n: simplify(_expression(system, f, names)) for n, f in enumerate(solution.axes)}
-    guards = tuple(simplify(_condition(system, g, names)) for g in solution.guards)
+    steps: dict[int, tuple[int, int]] = {}
+    rest: list[Guard] = []
+    for guard in solution.guards:
+        step = _step(system, guard)
+        if step is None or steps.setdefault(step[0], step[1]) != step[1]:
+            rest.append(guard)
+    guards = tuple(simplify(_condition(system, g, names)) for g in rest)
     over = tuple(loop.extent for loop in solution.loops)
-    return Inverse(axes, over, guards)
+    return Inverse(axes, over, guards, steps)
+
+
+def _step(system: System, guard: Guard) -> tuple[int, tuple[int, int]] | None:
+    """``(x - 1) % 3 == 0`` of parameter x as its number and (3, 1)."""
+    variables = [v for v in guard.form if v != ONE]
+    if guard.kind != "div" or len(variables) > 1 or variables[0] not in system.parameters:
+        return None
+    remainder = -guard.form.get(ONE, 0) % guard.modulus
+    return system.parameters.index(variables[0]), (guard.modulus, remainder)
 
 
 def _expression(system: System, form: Form, names: Mapping[int, Expr]) -> Expr:
     """``{x: 2, ONE: 3} -> x * 2 + 3``."""
+    return to_expr(make(*_terms(system, form, names)))
+
+
+def _terms(
+    system: System, form: Form, names: Mapping[int, Expr]
+) -> tuple[list[tuple[Expr, int]], int]:
+    """``x - x // 3 * 3 + 2 -> [(x % 3, 1)], 2``"""
     rest, remainders = system.rejoined(form)
     terms = [(names[v], c) for v, c in rest.items() if v != ONE]
     for inner, divisor, factor in remainders:
         whole = _expression(system, inner, names)
         terms.append((E.Mod(whole, E.index(divisor)), factor))
-    return to_expr(make(terms, rest.get(ONE, 0)))
+    return terms, rest.get(ONE, 0)
 
 
 def _condition(system: System, guard: Guard, names: Mapping[int, Expr]) -> Expr:
@@ -55,13 +88,11 @@ def _condition(system: System, guard: Guard, names: Mapping[int, Expr]) -> Expr:
     if guard.kind == "div":
         whole = _expression(system, guard.form, names)
         return E.Equal(E.Mod(whole, E.index(guard.modulus)), E.index(0))
-    low = {v: -c for v, c in guard.form.items() if c < 0 and v != ONE}
-    high = {v: c for v, c in guard.form.items() if c > 0 and v != ONE}
-    rest = guard.form.get(ONE, 0)
+    terms, rest = _terms(system, guard.form, names)
+    low = [(e, -c) for e, c in terms if c < 0]
+    high = [(e, c) for e, c in terms if c > 0]
     if guard.kind == "eq":
-        right = plus(low, constant(-rest))
-        return E.Equal(_expression(system, high, names), _expression(system, right, names))
+        return E.Equal(to_expr(make(high, 0)), to_expr(make(low, -rest)))
     if not low:
-        return Less(E.index(-rest - 1), _expression(system, high, names))
-    right = plus(high, constant(rest + 1))
-    return Less(_expression(system, low, names), _expression(system, right, names))
+        return Less(E.index(-rest - 1), to_expr(make(high, 0)))
+    return Less(to_expr(make(low, 0)), to_expr(make(high, rest + 1)))

@@ -9,7 +9,7 @@ from pullback.ir.expr import Expr, If
 from pullback.ir.graph import Definition, Map
 from pullback.ir.node import Node, rebuild
 
-EXPENSIVE = (E.Exp, E.Sqrt, E.Div)
+EXPENSIVE = (E.Exp, E.Div)
 
 
 def reused(definition: Definition, value: Expr, guards: tuple[Expr, ...] = ()) -> Expr:

@@ -62,9 +62,13 @@ def summed(
         return fold.cast(fold.guarded(guards, fold.mul(outer.expression(), count)), kind)
     body = value if outer.trivial else inner.expression()
     kept, own = _narrow(shape, loops, guards, varying, body)
-    if volume([a.extent for a in kept]) * volume(over) > limit:
+    every = [Axis(n, e) for n, e in enumerate(over, len(shape))]
+    used = body.axes.union(*(g.axes for g in varying))
+    inside = [a for a in every if a.number in used]
+    if volume([a.extent for a in (*kept, *inside)]) > limit:
         return None
-    total: Expr = _define(kept, len(shape), over, fold.guarded(own, body), label)
+    total: Expr = _define(kept, inside, fold.guarded(own, body), label)
+    total = fold.mul(total, _count([a.extent for a in every if a not in inside], value.dtype))
     if not outer.trivial:
         total = fold.mul(total, outer.expression())
     exposed = bool(outer.above or outer.below)
@@ -94,18 +98,14 @@ def _narrow(
     return kept, own
 
 
-def _define(
-    kept: Sequence[Axis], rank: int, over: tuple[Extent, ...], body: Expr, label: Label
-) -> Take:
-    """The sum as a definition over the kept axes, read at them."""
-    order = [a.number for a in kept] + list(range(rank, rank + len(over)))
-    extents = (*(a.extent for a in kept), *over)
-    renamed = {old: Axis(new, e) for new, (old, e) in enumerate(zip(order, extents, strict=True))}
+def _define(kept: Sequence[Axis], inside: Sequence[Axis], body: Expr, label: Label) -> Take:
+    """The sum over the axes `inside` as a definition over the kept ones, read at them."""
+    renamed = {a.number: Axis(new, a.extent) for new, a in enumerate((*kept, *inside))}
     whole = Definition(
         label.name,
         tuple(a.extent for a in kept),
         substitute(body, renamed),
-        Reduce(SUM, over),
+        Reduce(SUM, tuple(a.extent for a in inside)),
         keep=label.keep,
         origin=label.origin,
     )

@@ -24,7 +24,10 @@ from pullback.lower.kernel import lower
 from pullback.runtime.exchange import box
 from pullback.runtime.interpret import Interpreter
 from pullback.schedule.choose import choose
+from pullback.schedule.count import Cost, cost
 from pullback.schedule.plan import Plan
+from pullback.simplify.empty import without_empty
+from pullback.simplify.graph import simplify_graph
 
 Array = np.ndarray[Any, Any]
 
@@ -104,6 +107,15 @@ class Executable:
         """Every definition as traced, loop bodies once."""
         graphs = [i.graph for i in items(self.program.body) if isinstance(i, Compute)]
         return list(dict.fromkeys(d for g in graphs for d in g.definitions))
+
+    @functools.cached_property
+    def cost(self) -> Cost:
+        """Iterations, products, operations and elements of its definitions once simplified,
+        at the upper bounds of symbolic extents; loop bodies once.
+        """
+        graphs = [i.graph for i in items(self.program.body) if isinstance(i, Compute)]
+        simple = [simplify_graph(without_empty(g)) for g in graphs]
+        return cost(d for g in simple for d in g.definitions)
 
     @property
     def kernels(self) -> list[Kernel]:

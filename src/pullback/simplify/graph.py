@@ -28,10 +28,14 @@ from pullback.simplify.rules import Simplifier
 
 
 class _Sources:
-    """Replaces the sources of reads; one memo for a whole graph, visited sources first."""
+    """Replaces the sources of reads; one memo for a whole graph, visited sources first.
 
-    def __init__(self, mapping: Mapping[Value, Value]) -> None:
+    `through`: a broadcast is read through, ``y[i, j] = x[j]; z[i] = y[i, 2] -> z[i] = x[2]``.
+    """
+
+    def __init__(self, mapping: Mapping[Value, Value], through: bool = False) -> None:
         self.mapping: dict[Value, Value] = dict(mapping)
+        self.through = through
         self.memo: dict[Node, Node] = {}
 
     def __call__(self, root: Expr) -> Expr:
@@ -44,7 +48,27 @@ class _Sources:
         if not isinstance(node, Take):
             return None
         source = self.mapping.get(node.source, node.source)
+        wide = _broadcast(source) if self.through else None
+        if wide is not None:
+            return Take(wide.source, tuple(_through(i, node.indices) for i in wide.indices))
         return None if source is node.source else Take(source, node.indices)
+
+
+def _broadcast(value: Value) -> Take | None:
+    """The read that a definition merely repeats: ``y[i, j] = x[j]``, larger than `x`."""
+    if not isinstance(value, Definition) or not isinstance(value.form, Map):
+        return None
+    body = value.body
+    if not isinstance(body, Take) or value.stop or value.keep is Keep.ALWAYS:
+        return None
+    plain = all(isinstance(i, E.Axis | E.Const) for i in body.indices)
+    used = {i.number for i in body.indices if isinstance(i, E.Axis)}
+    wider = any(e != 1 for n, e in enumerate(value.shape) if n not in used)
+    return body if plain and wider else None
+
+
+def _through(index: Expr, indices: Sequence[Expr]) -> Expr:
+    return indices[index.number] if isinstance(index, E.Axis) else index
 
 
 def with_roots(definition: Definition, roots: Sequence[Expr]) -> Definition:
@@ -84,7 +108,7 @@ def simplify_graph(graph: Graph) -> Graph:
 
     Merging ends the identity of definitions, so differentiation must be done.
     """
-    sources = _Sources({})
+    sources = _Sources({}, through=True)
     simplifier = Simplifier()
     merged: dict[Any, Definition] = {}
     for definition in graph.definitions:

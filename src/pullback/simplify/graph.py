@@ -13,14 +13,18 @@ from typing import Any
 
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr, Take
+from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import (
     Accumulate,
     Definition,
     Graph,
     Keep,
     Map,
+    Reduce,
+    Scan,
     Value,
+    read,
+    substitute,
     topological,
 )
 from pullback.ir.node import Node, rebuild
@@ -59,7 +63,7 @@ def _broadcast(value: Value) -> Take | None:
     if not isinstance(value, Definition) or not isinstance(value.form, Map):
         return None
     body = value.body
-    if not isinstance(body, Take) or value.stop or value.keep is Keep.ALWAYS:
+    if not isinstance(body, Take) or value.keep is Keep.ALWAYS:
         return None
     plain = all(isinstance(i, E.Axis | E.Const) for i in body.indices)
     used = {i.number for i in body.indices if isinstance(i, E.Axis)}
@@ -116,12 +120,36 @@ def simplify_graph(graph: Graph) -> Graph:
         fresh = with_roots(definition, roots)
         copied = forwarded(fresh)
         if copied is None:
+            fresh = _narrowed(fresh, merged)
             copied = merged.setdefault(_identity(fresh), fresh)
         sources.mapping[definition] = copied
     assigns = tuple((target, sources.mapping.get(v, v)) for target, v in graph.assigns)
     if all(a is b for (_, a), (_, b) in zip(assigns, graph.assigns, strict=True)):
         return graph
     return Graph(assigns)
+
+
+def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:
+    """``y[i, j] = sum[k] x[i, k]`` as a copy of ``z[i] = sum[k] x[i, k]``, computed once for all j.
+
+    `merged` holds, and is given, the definitions that such copies read.
+    """
+    form = d.form
+    if not isinstance(form, Reduce | Scan) or d.keep is Keep.ALWAYS:
+        return d
+    scanned = {form.axis} if isinstance(form, Scan) else set()
+    used = d.body.axes | scanned
+    kept = [a for a in d.axes[: len(d.shape)] if a.number in used or a.extent == 1]
+    if len(kept) == len(d.shape):
+        return d
+    inner = d.axes[len(d.shape) :]
+    axes = {a.number: Axis(n, a.extent) for n, a in enumerate((*kept, *inner))}
+    if isinstance(form, Scan):
+        form = Scan(form.combiner, axes[form.axis].number)
+    shape, body = tuple(a.extent for a in kept), substitute(d.body, dict(axes))
+    narrow = Definition(d.name, shape, body, form, d.stop, d.keep, d.origin)
+    narrow = merged.setdefault(_identity(narrow), narrow)
+    return Definition(d.name, d.shape, read(narrow, *kept), Map(), d.stop, d.keep, d.origin)
 
 
 def _identity(d: Definition) -> tuple[Any, ...]:

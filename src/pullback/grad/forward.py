@@ -12,17 +12,17 @@ from pullback.grad import fold
 from pullback.grad.forms import tangent_of
 from pullback.grad.reuse import reused
 from pullback.grad.reverse import zeros
-from pullback.grad.rules import Rule, Rules, active, derived, fitting, ordered
+from pullback.grad.rules import Rules, active, fitting, ordered, own_rule
 from pullback.grad.scalar import push
 from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Definition, Value
+from pullback.ir.graph import Definition, Rule, Value
 
 
 def tangents(
     outputs: Sequence[Value],
     inputs: Sequence[Value],
     given: Sequence[Value],
-    rules: Rules = derived,
+    rules: Rules = own_rule,
 ) -> list[Value]:
     """The derivative of each output where `inputs` move along `given`.
 

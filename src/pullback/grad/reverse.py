@@ -17,19 +17,19 @@ from pullback.grad.fold import Term
 from pullback.grad.forms import body_adjoint
 from pullback.grad.gather import Gatherer
 from pullback.grad.reuse import reused
-from pullback.grad.rules import Rule, Rules, active, derived, fitting, ordered
+from pullback.grad.rules import Rules, active, fitting, ordered, own_rule
 from pullback.grad.scalar import sweep
 from pullback.grad.total import Label, identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Definition, Keep, Map, Value
+from pullback.ir.graph import Definition, Keep, Map, Rule, Value
 from pullback.ir.node import walk
 
 _log = logging.getLogger("pullback.grad")
 
 
 def gradients(
-    output: Value, inputs: Sequence[Value], head: Value | None = None, rules: Rules = derived
+    output: Value, inputs: Sequence[Value], head: Value | None = None, rules: Rules = own_rule
 ) -> list[Value]:
     """``d output / d input`` times `head`, for each input, with its shape and dtype.
 
@@ -90,7 +90,7 @@ class Reverse:
         outputs: Sequence[Value],
         inputs: Sequence[Value],
         heads: Sequence[Value | None],
-        rules: Rules = derived,
+        rules: Rules = own_rule,
     ) -> None:
         _check(outputs, inputs, heads)
         self.rules = rules

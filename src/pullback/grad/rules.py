@@ -1,51 +1,29 @@
-"""Derivatives that are given, not derived, and the order in which values are differentiated.
+"""The order in which values are differentiated, around derivatives that are given.
 
-A rule stands between its outputs and its dependencies, which need not be immediate: what lies in
-between is not looked at.
+A rule stands between its outputs and its dependencies: what lies in between is not looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from pullback.errors import GradientError
-from pullback.ir.graph import Definition, Value
-
-Pull = Callable[[Sequence[Value]], Sequence[Value | None]]
-Push = Callable[[Sequence[Value]], Sequence[Value]]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Rule:
-    """``adjoints of deps = pull(adjoints of outputs)``; forward, ``push`` of tangents.
-
-    `pull` and `push` are called once, with a value for every output (dependency): zeros where
-    there is no influence.
-    """
-
-    kind: str
-    outputs: tuple[Value, ...]
-    deps: tuple[Value, ...]
-    pull: Pull | None = None
-    push: Push | None = None
-
-    @property
-    def sources(self) -> tuple[Value, ...]:
-        return self.deps
-
+from pullback.ir.graph import Definition, Rule, Value
 
 Step = Definition | Rule
 Rules = Callable[[Definition], Rule | None]
 
 
-def derived(definition: Definition) -> Rule | None:
-    """No rule is given: everything is derived."""
-    return None
+def own_rule(definition: Definition) -> Rule | None:
+    """The rule that a definition was made with, if any."""
+    return definition.rule
 
 
 def ordered(outputs: Iterable[Value], rules: Rules) -> list[Step]:
-    """Definitions and rules that `outputs` need, sources before users, rules before outputs."""
+    """Definitions and rules that `outputs` need, sources before users, rules before outputs.
+
+    What a gradient cannot reach is left out.
+    """
     order: list[Step] = []
     seen: set[Step] = set()
     stack: list[tuple[Value | Rule, bool]] = [(o, False) for o in reversed(list(outputs))]
@@ -60,23 +38,25 @@ def ordered(outputs: Iterable[Value], rules: Rules) -> list[Step]:
             continue
         seen.add(step)
         stack.append((step, True))
-        rule = rules(step) if isinstance(step, Definition) else None
-        below = step.sources if rule is None else (rule,)
-        stack.extend((s, False) for s in reversed(below))
+        stack.extend((s, False) for s in reversed(_below(step, rules)))
     return order
+
+
+def _below(step: Step, rules: Rules) -> Sequence[Value | Rule]:
+    """What `step` is differentiated by; nothing where no gradient passes."""
+    if isinstance(step, Rule):
+        return step.deps
+    if step.stop or not step.dtype.is_float:
+        return ()
+    rule = rules(step)
+    return step.sources if rule is None else (rule,)
 
 
 def active(order: Sequence[Step], inputs: Iterable[Value], rules: Rules) -> set[Value | Rule]:
     """The inputs and every float definition, or rule, that depends on one of them."""
     found: set[Value | Rule] = set(inputs)
     for step in order:
-        below: Sequence[Value | Rule] = step.sources
-        if isinstance(step, Definition):
-            if not step.dtype.is_float or step.stop:
-                continue
-            rule = rules(step)
-            below = below if rule is None else (rule,)
-        if any(s in found for s in below):
+        if any(s in found for s in _below(step, rules)):
             found.add(step)
     return found
 

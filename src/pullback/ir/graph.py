@@ -6,7 +6,7 @@ below the body of a definition is interned (`expr`), so equal bodies are one obj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -92,11 +92,31 @@ class Variable:
         return self.name
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Rule:
+    """A derivative that is given: ``adjoints of deps = pull(adjoints of outputs)``.
+
+    `deps` need not be immediate: what lies between is not looked at. `push` takes tangents
+    forward. Each is called once, with a value for all: zeros where there is no influence.
+    """
+
+    kind: str
+    outputs: tuple[Value, ...]
+    deps: tuple[Value, ...]
+    pull: Callable[[Sequence[Value]], Sequence[Value | None]] | None = None
+    push: Callable[[Sequence[Value]], Sequence[Value]] | None = None
+
+    @property
+    def sources(self) -> tuple[Value, ...]:
+        return self.deps
+
+
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Definition:
     """A tensor as a box of axes and a scalar body. Treated as immutable.
 
     `stop`: no gradient passes. `keep`: see `Keep`. `name` is for people; it need not be unique.
+    `rule`: a derivative that is given; it is set once, when all outputs of the rule exist.
     """
 
     name: str
@@ -106,6 +126,7 @@ class Definition:
     stop: bool = False
     keep: Keep = Keep.AUTO
     origin: Origin | None = None
+    rule: Rule | None = field(default=None, init=False, repr=False)
     _reads: tuple[Take, ...] | None = field(default=None, init=False, repr=False)
     _sources: tuple[Value, ...] | None = field(default=None, init=False, repr=False)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.errors import GradientError
+from pullback.errors import GradientError, ShapeError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
 
@@ -154,3 +154,203 @@ def test_refusals() -> None:
         pb.jvp(lambda z: z * 2.0, (x,), (x, x))
     with pytest.raises(GradientError, match="adjoint"):
         pb.vjp(pb.sum, x)[1](x)
+
+
+# --- vmap ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_vmap_equals_a_loop_over_samples(name: str) -> None:
+    f = FUNCTIONS[name]
+    rows = draw(4, 3, 4, 5)
+    whole = pb.vmap(f)(pb.tensor(rows)).numpy()
+    for sample, found in zip(rows, whole, strict=True):
+        assert np.allclose(f(pb.tensor(sample)).numpy(), found, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_per_sample_gradients(name: str) -> None:
+    """vmap of grad, and grad of the sum of vmap."""
+    f = FUNCTIONS[name]
+
+    def loss(x: Any) -> Any:
+        return pb.sum(pb.sin(f(x)))
+
+    rows = draw(4, 3, 4, 5)
+    whole = pb.vmap(pb.grad(loss))(pb.tensor(rows)).numpy()
+    outside = pb.grad(lambda x: pb.sum(pb.vmap(loss)(x)))(pb.tensor(rows)).numpy()
+    for sample, inner, outer in zip(rows, whole, outside, strict=True):
+        expected = pb.grad(loss)(pb.tensor(sample)).numpy()
+        assert np.allclose(inner, expected, rtol=1e-11, atol=1e-13)
+        assert np.allclose(outer, expected, rtol=1e-11, atol=1e-13)
+
+
+def test_axes_and_nesting_of_vmap() -> None:
+    x, w = draw(1, 3, 4), draw(2, 5, 3)
+
+    def f(a: Any, b: Any) -> Any:
+        return pb.sum(a * b)
+
+    inner = pb.vmap(f, in_axes=(1, None))
+    outer = pb.vmap(inner, in_axes=(None, 0), out_axes=1)
+    assert np.allclose(outer(pb.tensor(x), pb.tensor(w)).numpy(), (w @ x).T)
+    both = pb.vmap(lambda a: (a, pb.sum(a), 7 * pb.ones(2)), out_axes=(1, 0, None))
+    columns, sums, constant = both(pb.tensor(x))
+    assert np.array_equal(columns.numpy(), x.T)
+    assert np.allclose(sums.numpy(), x.sum(1))
+    assert constant.shape == (2,)
+    trees = pb.vmap(lambda p, n: {"y": p["a"] * p["b"] * n}, in_axes=(0, None))
+    found = trees({"a": pb.tensor(x), "b": pb.tensor(2 * x)}, 3.0)
+    assert np.allclose(found["y"].numpy(), 6 * x * x)
+    same = pb.vmap(lambda a: pb.arange(3))(pb.tensor(x))
+    assert np.array_equal(same.numpy(), [[0, 1, 2]] * 3)
+
+
+def test_vmap_inside_a_jitted_function() -> None:
+    x, w = draw(1, 6, 4), draw(2, 4)
+
+    @pb.jit
+    def per_sample(x: Any, w: Any) -> Any:
+        return pb.vmap(pb.grad(lambda w, r: pb.sum(r * w) ** 2), in_axes=(None, 0))(w, x)
+
+    found = per_sample(pb.tensor(x), pb.tensor(w)).numpy()
+    assert np.allclose(found, 2 * (x @ w)[:, None] * x)
+
+
+def test_what_vmap_refuses() -> None:
+    x = pb.tensor(draw(1, 3, 4))
+    with pytest.raises(ShapeError, match=r"extents \[3, 4\]"):
+        pb.vmap(lambda a, b: a, in_axes=(0, 1))(x, x)
+    with pytest.raises(ShapeError, match="in_axes has 1"):
+        pb.vmap(lambda a, b: a, in_axes=(0,))(x, x)
+    with pytest.raises(ShapeError, match="out_axes=None"):
+        pb.vmap(lambda a: a, out_axes=None)(x)
+    with pytest.raises(UnsupportedError, match="vmap of a loop"):
+        pb.jit(pb.vmap(lambda a: pb.loop(3, lambda i, c: c * 2.0, a)))(x)
+    with pytest.raises(UnsupportedError, match="has no value"):
+        pb.vmap(lambda a: a.numpy())(x)
+
+
+# --- derivatives by hand -------------------------------------------------------------------------
+
+
+def by_hand() -> Any:
+    @pb.custom_vjp
+    def f(x: Any, n: int, w: Any) -> Any:
+        return pb.sin(x) * w * n
+
+    def bwd(saved: Any, g: Any) -> Any:
+        x, n, w = saved
+        return g * pb.cos(x) * w * n * 10.0, None, pb.sum(g * pb.sin(x) * n) * 10.0
+
+    f.defvjp(lambda x, n, w: (pb.sin(x) * w * n, (x, n, w)), bwd)
+    return f
+
+
+def test_custom_vjp_is_used_and_refuses_forward_mode() -> None:
+    f = by_hand()
+    x, w = pb.tensor(draw(1, 4)), pb.tensor(draw(2))
+    dx, dw = pb.grad(lambda x, w: pb.sum(f(x, 3, w) * 2.0), argnums=(0, 1))(x, w)
+    assert np.allclose(f(x, 3, w).numpy(), 3 * np.sin(x.numpy()) * w.numpy())
+    assert np.allclose(dx.numpy(), 60 * np.cos(x.numpy()) * w.numpy())
+    assert np.allclose(dw.numpy(), 60 * np.sin(x.numpy()).sum())
+    with pytest.raises(UnsupportedError, match="forward mode through the custom_vjp"):
+        pb.jvp(lambda x: f(x, 3, w), (x,), (x,))
+    twice = pb.grad(lambda x: pb.sum(pb.grad(lambda z: pb.sum(f(z, 3, w)))(x)))(x)
+    assert np.allclose(twice.numpy(), -30 * np.sin(x.numpy()) * w.numpy())
+
+
+def test_custom_vjp_under_vmap_and_vmap_under_grad() -> None:
+    f = by_hand()
+    x, w = draw(1, 5, 4), draw(2)
+
+    def loss(x: Any, w: Any) -> Any:
+        return pb.sum(f(x, 2, w))
+
+    each = pb.vmap(pb.grad(loss, argnums=(0, 1)), in_axes=(0, None))(pb.tensor(x), pb.tensor(w))
+    whole = pb.grad(
+        lambda x, w: pb.sum(pb.vmap(loss, in_axes=(0, None))(x, w)), argnums=(0, 1)
+    )(pb.tensor(x), pb.tensor(w))  # fmt: skip
+    assert np.allclose(each[0].numpy(), 20 * np.cos(x) * w)
+    assert np.allclose(whole[0].numpy(), 20 * np.cos(x) * w)
+    assert np.allclose(each[1].numpy(), 20 * np.sin(x).sum(1))
+    assert np.allclose(whole[1].numpy(), 20 * np.sin(x).sum())
+
+
+def test_custom_vjp_with_several_results() -> None:
+    @pb.custom_vjp
+    def f(x: Any) -> Any:
+        return x * 2.0, {"s": pb.sum(x), "i": pb.argmax(x, 0)}
+
+    def bwd(saved: Any, g: Any) -> Any:
+        first, rest = g
+        return (first * 5.0 + rest["s"],)
+
+    f.defvjp(lambda x: (f(x), None), bwd)
+    x = pb.tensor(draw(1, 3))
+    assert np.allclose(pb.grad(lambda x: pb.sum(f(x)[0]))(x).numpy(), 5)
+    assert np.allclose(pb.grad(lambda x: f(x)[1]["s"])(x).numpy(), 1)
+    both = pb.grad(lambda x: pb.sum(f(x)[0]) + f(x)[1]["s"])
+    assert np.allclose(both(x).numpy(), 6)
+    assert np.allclose(pb.vmap(both)(pb.tensor(draw(1, 2, 3))).numpy(), 6)
+    assert f(x)[1]["i"].dtype == pb.int64
+
+
+def test_custom_jvp_goes_both_ways() -> None:
+    @pb.custom_jvp
+    def f(x: Any, w: Any) -> Any:
+        return x * x * w
+
+    @f.defjvp
+    def along(primals: Any, tangents: Any) -> Any:
+        (x, w), (dx, dw) = primals, tangents
+        return f(x, w), 7.0 * x * w * dx + x * x * dw
+
+    x, w = pb.tensor(draw(1, 4)), pb.tensor(draw(2, 4))
+    out, tangent = pb.jvp(f, (x, w), (w, x))
+    assert np.allclose(out.numpy(), x.numpy() ** 2 * w.numpy())
+    assert np.allclose(tangent.numpy(), 7 * x.numpy() * w.numpy() ** 2 + x.numpy() ** 3)
+    dx = pb.grad(lambda x: pb.sum(f(x, w)))
+    assert np.allclose(dx(x).numpy(), 7 * x.numpy() * w.numpy())
+    assert np.allclose(pb.hvp(lambda x: pb.sum(f(x, w)), x, x).numpy(), dx(x).numpy())
+    rows = pb.tensor(draw(3, 2, 4))
+    assert np.allclose(pb.vmap(dx)(rows).numpy(), 7 * rows.numpy() * w.numpy())
+    many = pb.vmap(lambda r: pb.jvp(f, (r, w), (r, w))[1])(rows).numpy()
+    assert np.allclose(many, 8 * rows.numpy() ** 2 * w.numpy())
+    through = pb.jvp(lambda r: pb.vmap(lambda a: f(a, w))(r), (rows,), (rows,))[1]
+    assert np.allclose(through.numpy(), 7 * rows.numpy() ** 2 * w.numpy())
+    jitted = pb.jit(lambda x: dx(x))(x)
+    assert np.allclose(jitted.numpy(), 7 * x.numpy() * w.numpy())
+
+
+def test_wrong_hand_rules_are_named() -> None:
+    x = pb.tensor(draw(1, 3))
+
+    @pb.custom_vjp
+    def f(x: Any) -> Any:
+        return x * 2.0
+
+    with pytest.raises(GradientError, match=r"f has no derivative yet: call \.defvjp"):
+        pb.grad(lambda x: pb.sum(f(x)))(x)
+    f.defvjp(lambda x: (x, None), lambda saved, g: (g, g))
+    with pytest.raises(GradientError, match="2 adjoints for 1"):
+        pb.grad(lambda x: pb.sum(f(x)))(x)
+    f.defvjp(lambda x: (x, None), lambda saved, g: (g[:2],))
+    with pytest.raises(GradientError, match="custom_vjp of f gave"):
+        pb.grad(lambda x: pb.sum(f(x)))(x)
+
+    @pb.custom_jvp
+    def h(x: Any) -> Any:
+        return x * x
+
+    h.defjvp(lambda primals, tangents: (h(primals[0]), tangents[0] * tangents[0]))
+    with pytest.raises(GradientError, match="not linear"):
+        pb.grad(lambda x: pb.sum(h(x)))(x)
+
+
+def test_stop_gradient() -> None:
+    x = pb.tensor(draw(1, 3))
+    found = pb.grad(lambda x: pb.sum(pb.stop_gradient(x) * x))(x)
+    assert np.array_equal(found.numpy(), x.numpy())
+    moved = pb.jvp(lambda x: pb.stop_gradient(x) * x, (x,), (pb.ones_like(x),))[1]
+    assert np.array_equal(moved.numpy(), x.numpy())

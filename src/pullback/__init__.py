@@ -44,6 +44,7 @@ from pullback.tensor.creation import (
     zeros,
     zeros_like,
 )
+from pullback.tensor.custom import custom_jvp, custom_vjp
 from pullback.tensor.dialect import unknown as _unknown
 from pullback.tensor.host import Feeder, Receiver
 from pullback.tensor.maths import (
@@ -165,6 +166,7 @@ from pullback.tensor.program import jit
 from pullback.tensor.sorting import argsort, sort, topk
 from pullback.tensor.tensor import State, Tensor
 from pullback.tensor.trace import Cell
+from pullback.tensor.vmap import vmap
 
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
@@ -217,6 +219,8 @@ __all__ = [
     "cumulative_max",
     "cumulative_prod",
     "cumulative_sum",
+    "custom_jvp",
+    "custom_vjp",
     "define",
     "dim",
     "divide",
@@ -342,6 +346,7 @@ __all__ = [
     "var",
     "vecdot",
     "vjp",
+    "vmap",
     "where",
     "while_loop",
     "zeros",

@@ -13,7 +13,7 @@ from math import ceil
 
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.expr import Dim, Expr, Extent
+from pullback.ir.expr import Dim, Expr, Extent, Pin
 from pullback.ir.node import Node, walk
 
 Form = dict[int, int]
@@ -219,7 +219,7 @@ class System:
         if set(form) <= {ONE}:
             return max(0, form.get(ONE, 0))
         for dim, v in self.dims.items():
-            if form == {v: 1}:
+            if form == {v: 1} and not isinstance(dim, Pin):
                 return dim
         return None
 

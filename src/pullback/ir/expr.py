@@ -29,6 +29,17 @@ class Dim:
         return self.name
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pin(Dim):
+    """A coordinate ``lo <= p <= hi`` that is fixed while a derivative is taken, and an axis after.
+
+    Two pins are never equal; none is an extent.
+    """
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
 Extent = int | Dim
 
 

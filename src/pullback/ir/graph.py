@@ -6,7 +6,7 @@ below the body of a definition is interned (`expr`), so equal bodies are one obj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -242,8 +242,11 @@ def replace_reads(root: Expr, change: Callable[[Take], Expr | None]) -> Expr:
     return found
 
 
-def topological(outputs: Iterable[Value]) -> list[Definition]:
-    """Every definition that `outputs` need, sources before users, in a deterministic order."""
+def topological(outputs: Iterable[Value], skip: Container[Value] = ()) -> list[Definition]:
+    """Every definition that `outputs` need, sources before users, in a deterministic order.
+
+    Those in `skip`, and what only they need, are left out.
+    """
     order: list[Definition] = []
     seen: set[Definition] = set()
     stack: list[tuple[Value, bool]] = [(o, False) for o in reversed(list(outputs))]
@@ -254,7 +257,7 @@ def topological(outputs: Iterable[Value]) -> list[Definition]:
         if ready:
             order.append(value)
             continue
-        if value in seen:
+        if value in seen or value in skip:
             continue
         seen.add(value)
         stack.append((value, True))

@@ -125,6 +125,11 @@ class Recording:
         return Program(_Builder(self).block(self.root), state)
 
 
+def assigned(recording: Recording) -> list[Value]:
+    """Every value that some block of the recording assigns."""
+    return [v for segment in _segments(recording.root) for v in segment.assigns.values()]
+
+
 def _segments(frame: Frame) -> Iterator[Segment]:
     for part in frame.parts:
         if isinstance(part, Segment):
@@ -244,22 +249,7 @@ def redirect(roots: list[Value], known: Mapping[Definition, Value]) -> list[Valu
 
 def above(roots: Iterable[Value], stop: Container[Value]) -> list[Definition]:
     """Definitions under `roots`, sources first, without those in `stop`."""
-    order: list[Definition] = []
-    seen: set[Value] = set()
-    stack: list[tuple[Value, bool]] = [(r, False) for r in reversed(list(roots))]
-    while stack:
-        value, ready = stack.pop()
-        if not isinstance(value, Definition):
-            continue
-        if ready:
-            order.append(value)
-            continue
-        if value in seen or value in stop:
-            continue
-        seen.add(value)
-        stack.append((value, True))
-        stack.extend((s, False) for s in reversed(value.sources))
-    return order
+    return topological(roots, stop)
 
 
 def reread(definition: Definition, memo: dict[Value, Value]) -> Definition:

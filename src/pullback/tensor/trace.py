@@ -17,6 +17,7 @@ import numpy as np
 
 from pullback.config import Options
 from pullback.errors import CapturedArrayError, DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.grad.rules import Rules, ordered, own_rule
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Extent, upper
@@ -261,6 +262,14 @@ def wrap(definition: Definition) -> Definition:
     return definition
 
 
+def placeholder(name: str, shape: tuple[Extent, ...], dtype: DType) -> Variable:
+    """A variable that stands for values to come while a function is transformed."""
+    trace = _current.get()
+    if trace is not None:
+        return trace.fresh(name, shape, dtype)
+    return Variable(name, shape, dtype, Origin.of_caller())
+
+
 def bind(array: Array, name: str, *, copy: bool = True, origin: Origin | None = None) -> Variable:
     """A variable whose contents are `array` (`copy=False`: shared, and never written to)."""
     if copy:
@@ -281,20 +290,14 @@ def observe(module: Any) -> None:
         trace.observed.setdefault(id(module), (module, bool(module.training)))
 
 
-class _Stopped:
-    """The set of definitions that no gradient enters."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, Definition) and value.stop
-
-
-def refuse_gradient(outputs: Iterable[Value]) -> None:
+def refuse_gradient(outputs: Iterable[Value], rules: Rules = own_rule) -> None:
     """Raises: UnsupportedError where a derivative would have to pass through a control form."""
     trace = _current.get()
     if trace is None or not trace.opaque:
         return
-    for definition in above(outputs, _Stopped()):
-        if (name := trace.opaque.get(definition)) is not None:
+    for step in ordered(outputs, rules):
+        name = trace.opaque.get(step) if isinstance(step, Definition) else None
+        if name is not None:
             raise UnsupportedError(
                 f"the gradient of {name} is not supported yet",
                 origin=Origin.of_caller(),

@@ -1,0 +1,177 @@
+"""Definitions computed for many values of what they read, at once: axes are put in front.
+
+y[i] = sum[k] x[i, k] * w[k], x batched by b     ->     y[b, i] = sum[k] x[b, i, k] * w[k]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from pullback.errors import InvalidIR
+from pullback.grad import fold
+from pullback.ir.expr import Axis, Expr, Extent, Pin, Size, Take
+from pullback.ir.graph import (
+    SUM,
+    Accumulate,
+    Definition,
+    Form,
+    Reduce,
+    Rule,
+    Scan,
+    Value,
+    Variable,
+    read,
+    topological,
+)
+from pullback.ir.node import Node, rebuild, walk
+
+
+class Batch:
+    """Values with `prefix` in front. `known` maps those that are batched to what they become.
+
+    A pin is the number of an axis of the prefix. `fresh` makes what stands for a value in a rule.
+    """
+
+    def __init__(
+        self,
+        prefix: Sequence[Extent],
+        known: Mapping[Value, Value],
+        pins: Mapping[Pin, int] | None = None,
+        fresh: Callable[[Value], Variable] | None = None,
+    ) -> None:
+        self.fresh = fresh or _like
+        self.prefix = tuple(prefix)
+        self.front = [Axis(n, e) for n, e in enumerate(self.prefix)]
+        self.pins = dict(pins or {})
+        self.known = dict(known)
+        self._done: set[Value] = set(known)
+        self._rules: dict[Rule, list[tuple[Definition, Definition]]] = {}
+
+    def __call__(self, values: Iterable[Value]) -> list[Value]:
+        """`values` with the prefix; those that do not depend on it are repeated along it."""
+        values = list(values)
+        self.visit(values)
+        return [self.known.get(v) or self._repeated(v) for v in values]
+
+    def visit(self, values: Iterable[Value]) -> None:
+        """Make what `values` become; the others are left out of `known`."""
+        for definition in topological(values, self._done):
+            self._done.add(definition)
+            if self._depends(definition):
+                found = self.known[definition] = self._lifted(definition)
+                if definition.rule is not None:
+                    self._rules.setdefault(definition.rule, []).append((definition, found))
+        rules, self._rules = self._rules, {}
+        for rule, made in rules.items():
+            self._carry(rule, made)
+
+    def _depends(self, definition: Definition) -> bool:
+        if any(s in self.known for s in definition.sources):
+            return True
+        if not self.pins:
+            return False
+        return any(isinstance(n, Size) and n.dim in self.pins for n in walk(definition.roots))
+
+    def _lifted(self, definition: Definition) -> Definition:
+        count = len(self.prefix)
+        memo: dict[Node, Node] = {}
+
+        def change(node: Node) -> Node | None:
+            if isinstance(node, Axis):
+                return Axis(node.number + count, node.extent)
+            if isinstance(node, Take) and node.source in self.known:
+                return read(self.known[node.source], *self.front, *node.indices)
+            if isinstance(node, Size) and isinstance(node.dim, Pin) and node.dim in self.pins:
+                return self.front[self.pins[node.dim]]
+            return None
+
+        def moved(root: Expr) -> Expr:
+            found = rebuild(root, change, memo)
+            if not isinstance(found, Expr):
+                raise InvalidIR(f"batching {root} gave {found}")
+            return found
+
+        form: Form = definition.form
+        if isinstance(form, Scan):
+            form = replace(form, axis=form.axis + count)
+        elif isinstance(form, Accumulate):
+            at = (*self.front, *map(moved, form.at))
+            form = replace(form, domain=self.prefix + form.domain, at=at)
+        shape = self.prefix + definition.shape
+        return replace(definition, shape=shape, body=moved(definition.body), form=form)
+
+    def _repeated(self, value: Value) -> Value:
+        """``out[b, i] = value[i]``"""
+        count = len(self.prefix)
+        axes = [Axis(count + n, e) for n, e in enumerate(value.shape)]
+        body = fold.read_of(value, axes)
+        shape = self.prefix + value.shape
+        return Definition(value.name, shape, body, origin=value.origin)
+
+    def _carry(self, rule: Rule, made: Sequence[tuple[Definition, Definition]]) -> None:
+        """The rule of batched results: the rule itself, batched in turn."""
+        lifted = dict(made)
+        outputs = tuple(self._output(o, lifted) for o in rule.outputs)
+        self.visit(rule.deps)
+        deps = tuple(self.known.get(d, d) for d in rule.deps)
+
+        def through(
+            function: Callable[[Sequence[Value]], Sequence[Value | None]],
+            like: Sequence[Value],
+            given: Sequence[Value],
+        ) -> list[Value | None]:
+            inner = [self.fresh(v) for v in like]
+            found = function(inner)
+            known = self.known | dict(zip(inner, given, strict=True))
+            batch = Batch(self.prefix, known, self.pins, self.fresh)
+            return [None if v is None else batch([v])[0] for v in found]
+
+        def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
+            assert rule.pull is not None
+            found = through(rule.pull, rule.outputs, heads)
+            pairs = zip(found, rule.deps, strict=True)
+            return [v if v is None or d in self.known else self._total(v) for v, d in pairs]
+
+        def push(tangents: Sequence[Value]) -> Sequence[Value]:
+            assert rule.push is not None
+            wide = [
+                t if d in self.known else self._repeated(t)
+                for t, d in zip(tangents, rule.deps, strict=True)
+            ]
+            return [v for v in through(rule.push, rule.deps, wide) if v is not None]
+
+        whole = replace(
+            rule,
+            outputs=outputs,
+            deps=deps,
+            pull=None if rule.pull is None else pull,
+            push=None if rule.push is None else push,
+        )
+        for output in outputs:
+            output.rule = whole
+
+    def _output(self, value: Value, lifted: Mapping[Definition, Definition]) -> Definition:
+        """What an output of a rule becomes; all of them are batched together."""
+        if not isinstance(value, Definition):
+            raise InvalidIR(f"{value!r} has a rule and is no definition")
+        if value in lifted:
+            return lifted[value]
+        self.visit([value])
+        self.known.setdefault(value, self._lifted(value))
+        found = self.known[value]
+        assert isinstance(found, Definition)
+        return found
+
+    def _total(self, value: Value) -> Value:
+        """The sum over the prefix: what is read by all gets the adjoints of all."""
+        count = len(self.prefix)
+        shape = value.shape[count:]
+        back = [Axis(len(shape) + n, e) for n, e in enumerate(self.prefix)]
+        axes = [Axis(n, e) for n, e in enumerate(shape)]
+        body = fold.read_of(value, [*back, *axes])
+        return Definition(value.name, shape, body, Reduce(SUM, self.prefix), origin=value.origin)
+
+
+def _like(value: Value) -> Variable:
+    return Variable(value.name, value.shape, value.dtype, value.origin)

@@ -1,0 +1,157 @@
+"""`pb.custom_vjp` and `pb.custom_jvp`: functions whose derivative is given by hand.
+
+@pb.custom_vjp
+def f(x): ...
+f.defvjp(lambda x: (f(x), x), lambda x, g: (g * 2.0 * x,))
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pullback.errors import GradientError, Origin
+from pullback.grad.reverse import Reverse, zeros
+from pullback.ir.graph import Rule, Value, Variable, variables
+from pullback.tensor import elementwise as W
+from pullback.tensor.tensor import Tensor
+from pullback.tensor.trace import placeholder
+from pullback.tensor.tree import Tree, flatten
+
+
+class _Custom:
+    """A function of tensors whose results carry a rule. `nondiff_argnums` are given as they are."""
+
+    kind: str
+
+    def __init__(self, function: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = str(getattr(function, "__name__", "function"))
+        self.static = frozenset(nondiff_argnums)
+
+    def __call__(self, *args: Any) -> Any:
+        call = _Call(self, args)
+        results = flatten(self.function(*args))
+        values = [W.copy(h.value, self.name) for h in results.handles]
+        if any(v.dtype.is_float for v in values):
+            rule = self.rule(call, results, [v for v in values if v.dtype.is_float])
+            for value in rule.outputs:
+                assert not isinstance(value, Variable)
+                value.rule = rule
+        return results.rebuild([Tensor(v) for v in values])
+
+    def rule(self, call: _Call, results: Tree, outputs: Sequence[Value]) -> Rule:
+        """The rule between the float arguments of a call and its float results."""
+        raise NotImplementedError
+
+    def missing(self, method: str) -> GradientError:
+        return GradientError(
+            f"{self.name} has no derivative yet: call .{method}", origin=Origin.of_caller()
+        )
+
+
+class _Call:
+    """The arguments of one call: the static ones and the trees of the others."""
+
+    def __init__(self, custom: _Custom, args: Sequence[Any]) -> None:
+        self.kind = custom.kind
+        self.args = args
+        self.fixed = [a for n, a in enumerate(args) if n in custom.static]
+        self.tree = flatten([a for n, a in enumerate(args) if n not in custom.static])
+        self.floats = tuple(h.value for h in self.tree.handles if h.dtype.is_float)
+
+    def spread(self, tree: Tree, floats: Sequence[Value]) -> Any:
+        """`tree` with values for its float leaves, zeros for the others."""
+        given = iter(floats)
+        leaves = [next(given) if h.dtype.is_float else zeros(h.value) for h in tree.handles]
+        return tree.rebuild([Tensor(v) for v in leaves])
+
+    def adjoints(self, found: Any) -> list[Value | None]:
+        """What a backward function returned, for each float leaf of the arguments.
+
+        Raises: GradientError where it is not shaped like the arguments.
+        """
+        parts = list(found) if isinstance(found, tuple | list) else [found]
+        own = self.tree.rebuild(self.tree.handles)
+        if len(parts) != len(own):
+            raise GradientError(
+                f"a {self.kind} gave {len(parts)} adjoints for {len(own)} arguments",
+                origin=Origin.of_caller(),
+            )
+        values: list[Value | None] = []
+        for part, argument in zip(parts, own, strict=True):
+            wanted = flatten(argument)
+            given = flatten(part)
+            if part is not None and given.key != wanted.key and wanted.handles:
+                raise GradientError(
+                    f"a {self.kind} gave an adjoint of another structure than its argument",
+                    origin=Origin.of_caller(),
+                )
+            whole = given.handles if given.key == wanted.key else [None] * len(wanted.handles)
+            pairs = zip(whole, wanted.handles, strict=True)
+            values += [None if g is None else g.value for g, h in pairs if h.dtype.is_float]
+        return values
+
+
+class custom_vjp(_Custom):
+    """A function with its own reverse mode, given by ``defvjp(fwd, bwd)``.
+
+    ``fwd(*args) -> (out, residuals)``, ``bwd(*nondiff, residuals, dout) -> (dargs, ..)``; None is
+    no influence. Forward mode is refused by name.
+    """
+
+    kind = "custom_vjp"
+    forward: Callable[..., Any] | None = None
+    backward: Callable[..., Any] | None = None
+
+    def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+        """Say how adjoints go back."""
+        self.forward, self.backward = forward, backward
+
+    def rule(self, call: _Call, results: Tree, outputs: Sequence[Value]) -> Rule:
+        def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
+            if self.forward is None or self.backward is None:
+                raise self.missing("defvjp(fwd, bwd)")
+            _, residuals = self.forward(*call.args)
+            return call.adjoints(self.backward(*call.fixed, residuals, call.spread(results, heads)))
+
+        return Rule(self.kind, tuple(outputs), call.floats, pull)
+
+
+class custom_jvp(_Custom):
+    """A function with its own forward mode, given by ``defjvp``; reverse mode is its transpose.
+
+    ``jvp(*nondiff, primals, tangents) -> (out, tangent)``, linear in `tangents`.
+    """
+
+    kind = "custom_jvp"
+    along: Callable[..., Any] | None = None
+
+    def defjvp(self, along: Callable[..., Any]) -> Callable[..., Any]:
+        """Say how tangents go forward; a decorator."""
+        self.along = along
+        return along
+
+    def rule(self, call: _Call, results: Tree, outputs: Sequence[Value]) -> Rule:
+        def push(tangents: Sequence[Value]) -> Sequence[Value]:
+            if self.along is None:
+                raise self.missing("defjvp(jvp)")
+            primals = tuple(call.tree.rebuild(call.tree.handles))
+            moved = tuple(call.spread(call.tree, tangents))
+            _, found = self.along(*call.fixed, primals, moved)
+            floats = zip(flatten(found).handles, results.handles, strict=True)
+            return [h.value for h, own in floats if own.dtype.is_float]
+
+        def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
+            moved = [placeholder("tangent", d.shape, d.dtype) for d in call.floats]
+            state = Reverse(push(moved), moved, heads)
+            found = [state.gradient(v) for v in moved]
+            if any(v in moved for v in variables(found)):
+                raise GradientError(
+                    "a custom_jvp is not linear in its tangents", origin=outputs[0].origin
+                )
+            return found
+
+        return Rule(self.kind, tuple(outputs), call.floats, pull, push)

@@ -1,0 +1,127 @@
+"""`pb.vmap`: a function of one sample as a function of many, by an axis in every definition."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.grad.batch import Batch
+from pullback.ir.expr import Extent
+from pullback.ir.graph import Value, Variable, variables
+from pullback.tensor import views as V
+from pullback.tensor.recording import assigned
+from pullback.tensor.tensor import Tensor
+from pullback.tensor.trace import current, placeholder
+from pullback.tensor.tree import Tree, flatten
+
+Axes = int | None | Sequence[int | None]
+
+
+def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
+    """`function` over an axis of its arguments: ``vmap(f)(xs)[b] == f(xs[b])``.
+
+    `in_axes` is one axis for all arguments, or one per argument (None: the same for every sample);
+    `out_axes` says where the axis stands in the results. Random numbers are shared by all samples.
+    """
+
+    @functools.wraps(function)
+    def batched(*args: Any) -> Any:
+        trees = [flatten(a) for a in args]
+        places = _spread(in_axes, len(args), "in_axes", "arguments")
+        extent = _extent(trees, places)
+        known: dict[Value, Value] = {}
+        given = [_sample(t, p, known) for t, p in zip(trees, places, strict=True)]
+        out = function(*given)
+        _refuse_blocks(known)
+        parts = list(out) if isinstance(out, tuple) else [out]
+        ends = _spread(out_axes, len(parts), "out_axes", "results")
+        batch = Batch([extent], known, fresh=like)
+        found = [_whole(batch, p, end) for p, end in zip(parts, ends, strict=True)]
+        return tuple(found) if isinstance(out, tuple) else found[0]
+
+    return batched
+
+
+def like(value: Value) -> Variable:
+    """What stands for `value` while a function is transformed."""
+    return placeholder(value.name, value.shape, value.dtype)
+
+
+def _spread(axes: Axes, count: int, name: str, what: str) -> list[int | None]:
+    """One axis per argument. Raises: ShapeError where there are more or fewer."""
+    if axes is None or isinstance(axes, int):
+        return [axes] * count
+    if len(axes) != count:
+        raise ShapeError(
+            f"{name} has {len(axes)} entries for {count} {what}", origin=Origin.of_caller()
+        )
+    return list(axes)
+
+
+def _extent(trees: Sequence[Tree], places: Sequence[int | None]) -> Extent:
+    """How many samples. Raises: ShapeError where that is not one number."""
+    found: dict[Extent, None] = {}
+    for tree, place in zip(trees, places, strict=True):
+        if place is not None:
+            for handle in tree.handles:
+                found[handle.shape[V.normal_axis(place, len(handle.shape))]] = None
+    if len(found) != 1:
+        raise ShapeError(
+            f"vmap over axes of extents {list(found)}: they must be one number",
+            origin=Origin.of_caller(),
+            help="say which axis of which argument is the batch: in_axes=(0, None)",
+        )
+    return next(iter(found))
+
+
+def _sample(tree: Tree, place: int | None, known: dict[Value, Value]) -> Any:
+    """An argument as one sample sees it; `known` learns what stands for what."""
+    if place is None:
+        return tree.rebuild(tree.handles)
+    leaves = []
+    for handle in tree.handles:
+        value = _moved(handle.value, place, 0)
+        sample = placeholder(value.name, value.shape[1:], value.dtype)
+        known[sample] = value
+        leaves.append(Tensor(sample))
+    return tree.rebuild(leaves)
+
+
+def _moved(value: Value, start: int, end: int) -> Value:
+    """An axis moved, the others in order."""
+    rank = len(value.shape)
+    order = list(range(rank))
+    start = order.pop(V.normal_axis(start, rank))
+    order.insert(V.normal_axis(end, rank), start)
+    return value if order == list(range(rank)) else V.permute(value, order)
+
+
+def _whole(batch: Batch, part: Any, end: int | None) -> Any:
+    """A result for all samples. Raises: ShapeError where one without an axis depends on them."""
+    tree = flatten(part, lambda leaf: leaf)
+    values = [h.value for h in tree.handles]
+    if end is not None:
+        return tree.rebuild([Tensor(_moved(v, 0, end)) for v in batch(values)])
+    batch.visit(values)
+    if any(v in batch.known for v in values):
+        raise ShapeError(
+            "a result of vmap depends on the sample and has no axis for it: out_axes=None",
+            origin=Origin.of_caller(),
+        )
+    return part
+
+
+def _refuse_blocks(known: dict[Value, Value]) -> None:
+    """Raises: UnsupportedError where a loop, a branch or a state has taken in a sample."""
+    trace = current()
+    if trace is None:
+        return
+    for value in variables(assigned(trace.recording)):
+        if value in known:
+            raise UnsupportedError(
+                "vmap of a loop, a branch or an assignment that depends on the sample",
+                origin=Origin.of_caller(),
+                help="write the batch axis out, or loop outside of vmap",
+            )

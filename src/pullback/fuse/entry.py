@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pullback.fuse.cost import Cost, estimate
 from pullback.fuse.emit import Emitter, launch_order
+from pullback.fuse.extend import extend
 from pullback.fuse.facts import study
 from pullback.fuse.group import Grouping, apply_rules, best_first, too_large
 from pullback.fuse.groups import Group
@@ -33,7 +34,7 @@ def fuse(graph: Graph, target: Target, cost: Cost = estimate) -> list[Kernel]:
 
 def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
     """The groups of a graph: everything but the choice of outer axes."""
-    outputs = _outputs(graph)
+    outputs = _outputs(extend(graph, simplify))
     scene = inline(list(outputs), simplify)
     grouping = _start(scene, outputs, target, cost)
     for _ in range(STORE_ROUNDS):

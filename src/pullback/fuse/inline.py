@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from pullback.fuse.extend import padded
 from pullback.fuse.facts import (
     BodyFacts,
     compose,
@@ -73,7 +74,7 @@ class Scene:
 def inline(outputs: list[Definition], simplify: Simplify) -> Scene:
     """Views first, then what is cheaper to compute than to load."""
     scene = Scene(topological(outputs))
-    fixed = set(outputs)
+    fixed = set(outputs) | padded(scene.order)
     for definition in scene.order:
         _rewrite(scene, definition, simplify)
         moves = definition not in fixed and isinstance(definition.form, Map)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from math import prod
 
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Take, upper
@@ -23,6 +24,9 @@ SMALLEST = 512
 # Sums in flight that hide the latency of a multiply-add and the loads of a step (12x32 and 8x48
 # reach 97 and 99 % of the peak, cpu-backend.md, "GEMM"; 8x32 and 4x64 measured the same here).
 FEWEST_SUMS = 14
+
+# Terms along the last reduced axis from which dot products are considered: two vectors of float32.
+FEWEST_TERMS = 32
 
 # Share of the FMA peak by vectors in a row of the register tile (cpu-backend.md, "GEMM").
 SHAPES = {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}
@@ -137,16 +141,34 @@ def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target
     lanes = target.lanes(stage.body.dtype.itemsize)
     columns = extents[product.column]
     waste = -(-columns // lanes) * lanes / columns
-    packing = 0.0 if product.direct else 16.0 / min(extents[product.row], 64)
+    packing = 0.0 if product.direct else _packing(stage, product, extents)
     if not product.direct and dotted(stage, product):
         packing = min(packing, 1.5)
     scatter = 0.0 if product.column == len(stage.shape) - 1 else 8.0 / terms
     return waste + packing + scatter
 
 
-def dotted(stage: Stage, product: Product) -> bool:
-    """Whether both operands are single reads, contiguous along the last reduced axis."""
+def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
+    """The share of an element's packing in one of the products that use it.
+
+    A load and a store; more where neither the column nor the last reduced axis is contiguous, or
+    the operand is computed. Panels that depend on no outer axis are packed once a task; others
+    serve a tile.
+    """
+    own = product.right.axes
+    uses = prod(e for axis, e in enumerate(extents) if axis not in own)
+    lasting = own.isdisjoint(a for a in stage.outer if a is not None)
     last = stage.over[-1]
+    long = extents[last] >= 8 and _unit([product.right], last, stage)
+    work = 16.0 if long or _unit([product.right], product.column, stage) else 48.0
+    return work / min(uses, 4096 if lasting else 64)
+
+
+def dotted(stage: Stage, product: Product) -> bool:
+    """Whether both operands are single reads, contiguous along a long last reduced axis."""
+    last = stage.over[-1]
+    if upper(stage.extents[last]) < FEWEST_TERMS:
+        return False
     return all(_unit([side], last, stage) for side in (product.left, product.right))
 
 

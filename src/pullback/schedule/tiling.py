@@ -21,7 +21,8 @@ from pullback.schedule.steps import DOT_ROWS
 # Tile extents tried along one axis.
 EXTENTS = (1, 4, 8, 16, 32, 64, 128, 256)
 
-# Axes searched; further (leading) ones have tiles of one.
+# Axes searched, those of a contraction's rows and columns first, then from the last; tiles of the
+# others have an extent of one.
 SEARCHED = 3
 
 # Share of the FMA peak by rows of a tile, and by columns (probes/cpu/gemm.py: register tiles of
@@ -138,10 +139,8 @@ def _greedy(fit: _Fit, limit: int) -> tuple[int, ...]:
 def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
     """The cheapest tile of a few extents for each axis whose scratch fits `limit`."""
     target = model.target
-    choices: list[list[int]] = []
-    for number, extent in enumerate(fit.kernel.outer):
-        few = number < len(fit.kernel.outer) - SEARCHED
-        choices.append([1] if few else _extents(extent))
+    wide = _searched_axes(fit)
+    choices = [_extents(e) if n in wide else [1] for n, e in enumerate(fit.kernel.outer)]
     tiles = [t for t in product(*choices) if fit.tiles(t) >= fit.tasks]
     ranked = sorted((tile_ns(fit, t, model), [-n for n in reversed(t)]) for t in tiles)
     best: tuple[float, tuple[int, ...]] | None = None
@@ -158,6 +157,19 @@ def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
         if best is None or cost * FAR_FACTOR < best[0]:
             best = (cost * FAR_FACTOR, tile)
     return best[1] if best is not None else (1,) * len(fit.kernel.outer)
+
+
+def _searched_axes(fit: _Fit) -> list[int]:
+    """The outer axes whose tile extents are searched."""
+    found: dict[int, None] = {}
+    for step in fit.body:
+        if step.product is None:
+            continue
+        outer = fit.kernel.stages[step.stages[0]].outer
+        for axis in (step.product.column, step.product.row):
+            found.update({n: None for n, a in enumerate(outer) if a == axis})
+    found.update(dict.fromkeys(reversed(range(len(fit.kernel.outer)))))
+    return list(found)[:SEARCHED]
 
 
 def _extents(extent: int | Dim) -> list[int]:
@@ -222,6 +234,7 @@ def _share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:
     shape = tile_shape(stage, tile)
     rows, columns = shape[step.product.row], shape[step.product.column]
     wide = next((s for n, s in COLUMN_SHARE.items() if columns <= n), 1.0)
+    wide *= min(1.0, columns / min(COLUMN_SHARE))
     return ROW_SHARE.get(rows, 1.0 if rows >= 8 else 0.9) * wide
 
 

@@ -31,7 +31,7 @@ from pullback.ir.node import Node, rebuild
 from pullback.simplify.rules import Simplifier
 
 
-class _Sources:
+class Sources:
     """Replaces the sources of reads; one memo for a whole graph, visited sources first.
 
     `through`: a broadcast is read through, ``y[i, j] = x[j]; z[i] = y[i, 2] -> z[i] = x[2]``.
@@ -99,7 +99,7 @@ def rewire(values: Iterable[Value], mapping: Mapping[Value, Value]) -> list[Valu
     Definitions that do not depend on a key are kept as they are; the others are cloned.
     """
     values = list(values)
-    sources = _Sources(mapping)
+    sources = Sources(mapping)
     for definition in topological(values):
         if definition not in mapping:
             fresh = with_roots(definition, [sources(r) for r in definition.roots])
@@ -112,7 +112,7 @@ def simplify_graph(graph: Graph) -> Graph:
 
     Merging ends the identity of definitions, so differentiation must be done.
     """
-    sources = _Sources({}, through=True)
+    sources = Sources({}, through=True)
     simplifier = Simplifier()
     merged: dict[Any, Definition] = {}
     for definition in graph.definitions:

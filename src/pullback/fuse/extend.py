@@ -1,0 +1,342 @@
+"""Sums of products made free of guards and divisions, so that they run as plain contractions.
+
+The adjoint of a padded, strided convolution gathers: its index has ``//`` and ``%``, its taps are
+guarded. Three rewrites give back a product of plain reads:
+
+``y[i] = s[i + 1]; s[i] = sum[k] f(i, k)  ->  y[i] = sum[k] f(i + 1, k)``
+``s[x] = sum[k] a[x // 3 + k] * w[x % 3, k]  ->  s[x] = p[x % 3, x // 3]``
+with ``p[r, t] = sum[k] a[t + k] * w[r, k]``
+``sum[k] (0 <= x - k ? a[x - k] * w[k] : 0)  ->  sum[k] a0[x - k + 9] * w[k]; a0: a between zeros``
+
+The zeros multiply, so a weight that is no finite number makes the border of an adjoint NaN.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pullback.fuse.facts import elements, is_view, points
+from pullback.grad import fold
+from pullback.ir import expr as E
+from pullback.ir.dtype import int64
+from pullback.ir.expr import Axis, Expr, Extent, Take, index, upper
+from pullback.ir.graph import SUM, Definition, Graph, Keep, Map, Reduce, Value, read, substitute
+from pullback.ir.node import walk
+from pullback.simplify.affine import Affine, affine, to_expr
+from pullback.simplify.bounds import bounds
+from pullback.simplify.graph import Sources, with_roots
+
+Simplify = Callable[[Expr], Expr]
+
+# A sum of fewer multiplications runs as it stands.
+SMALLEST = 1 << 15
+
+# An extended operand is read so many times an element at least, else the copy costs too much.
+FEWEST_USES = 8
+
+# The extended operand has at most so many times the elements.
+LARGEST_GROWTH = 4
+
+
+def extend(graph: Graph, simplify: Simplify) -> Graph:
+    """`graph` with its large guarded sums of products as plain ones."""
+    uses = _uses(graph)
+    sources = Sources({})
+    fresh: dict[Value, Definition] = {}
+    for old in graph.definitions:
+        new = fresh[old] = with_roots(old, [sources(r) for r in old.roots])
+        summed = _cropped(new, old, uses, fresh, simplify)
+        sources.mapping[old] = _plain(summed, simplify) or new
+    assigns = tuple((t, sources.mapping.get(v, v)) for t, v in graph.assigns)
+    return Graph(assigns)
+
+
+def padded(order: Iterable[Definition]) -> set[Definition]:
+    """Guarded views that a large sum of products reads again and again: better stored than moved
+    into it, where every product would ask the guard.
+    """
+    found: set[Definition] = set()
+    for definition in order:
+        if not isinstance(definition.form, Reduce) or points(definition) < SMALLEST:
+            continue
+        for factor in _factors(definition.body):
+            source = factor.source if isinstance(factor, Take) else None
+            if not isinstance(source, Definition) or source.keep is not Keep.AUTO:
+                continue
+            if not isinstance(source.body, E.If) or not is_view(source.body):
+                continue
+            if elements(source.shape) * FEWEST_USES <= points(definition):
+                found.add(source)
+    return found
+
+
+def _uses(graph: Graph) -> dict[Value, int]:
+    """How many definitions read each value; being assigned counts as one."""
+    found: dict[Value, int] = {}
+    for value in [v for _, v in graph.assigns] + [s for d in graph.definitions for s in d.sources]:
+        found[value] = found.get(value, 0) + 1
+    return found
+
+
+def _cropped(
+    view: Definition,
+    old: Definition,
+    uses: dict[Value, int],
+    fresh: dict[Value, Definition],
+    simplify: Simplify,
+) -> Definition:
+    """The sum that `view` reads a part of, over that part alone; else `view` itself."""
+    take = old.body
+    if not isinstance(old.form, Map) or not isinstance(take, Take) or old.keep is Keep.ALWAYS:
+        return view
+    source = fresh.get(take.source)
+    if source is None or not isinstance(source.form, Reduce) or uses[take.source] > 1:
+        return view
+    if source.stop or source.keep is not Keep.AUTO or not all(map(_shifted, take.indices)):
+        return view
+    rank, before = len(view.shape), len(source.shape)
+    moves: dict[int, Expr] = dict(enumerate(take.indices))
+    for number, extent in enumerate(source.form.over):
+        moves[before + number] = Axis(rank + number, extent)
+    body = simplify(substitute(source.body, moves))
+    return Definition(
+        source.name, view.shape, body, source.form, view.stop, view.keep, source.origin
+    )
+
+
+def _shifted(at: Expr) -> bool:
+    """Whether an index is an axis, moved or not, or a literal."""
+    form = affine(at)
+    return all(isinstance(a, Axis) and c == 1 for a, c in form.terms) and len(form.terms) <= 1
+
+
+def _plain(definition: Definition, simplify: Simplify) -> Definition | None:
+    """A large sum of guarded or divided products as a plain one; None where it is no such sum."""
+    form = definition.form
+    if not isinstance(form, Reduce) or form.combiner is not SUM:
+        return None
+    if not all(isinstance(e, int) for e in definition.extents):
+        return None
+    if points(definition) < SMALLEST or not definition.dtype.is_float:
+        return None
+    phases = _phases(definition)
+    split = definition if not phases else _split(definition, phases, simplify)
+    found = _extended(split, simplify)
+    if found is None:
+        return None
+    return found if not phases else _joined(definition, found, phases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """Output axis `axis` as ``step * (t + first) + r - shift`` with ``0 <= r < step``."""
+
+    axis: int
+    step: int
+    shift: int
+    first: int
+    count: int
+
+
+def _phases(definition: Definition) -> list[_Phase]:
+    """The output axes that the body divides, each by one literal."""
+    found: dict[int, _Phase] = {}
+    for node in walk(definition.body):
+        if not isinstance(node, E.FloorDiv | E.Mod) or not isinstance(node.right, E.Const):
+            continue
+        form = affine(node.left)
+        axis = form.terms[0][0] if form.terms else None
+        if len(form.terms) != 1 or not isinstance(axis, Axis) or form.terms[0][1] != 1:
+            continue
+        if axis.number >= len(definition.shape) or axis.number in found:
+            continue
+        step = int(node.right.value)
+        first = form.const // step
+        last = (upper(axis.extent) - 1 + form.const) // step
+        found[axis.number] = _Phase(axis.number, step, form.const, first, last - first + 1)
+    return [found[n] for n in sorted(found)]
+
+
+def _split(definition: Definition, phases: list[_Phase], simplify: Simplify) -> Definition:
+    """The sum over phases and places: ``s[x] -> p[x % step, x // step]``, phases first."""
+    extra = len(phases)
+    moves: dict[int, Expr] = {n: Axis(n + extra, e) for n, e in enumerate(definition.extents)}
+    shape: list[Extent] = list(definition.shape)
+    for number, phase in enumerate(phases):
+        place, rest = Axis(phase.axis + extra, phase.count), Axis(number, phase.step)
+        shape[phase.axis] = phase.count
+        whole = E.Mul(E.Add(place, index(phase.first)), index(phase.step))
+        moves[phase.axis] = E.Add(E.Add(whole, rest), index(-phase.shift))
+    body = simplify(substitute(definition.body, moves))
+    steps = [phase.step for phase in phases]
+    return Definition(
+        definition.name, (*steps, *shape), body, definition.form, origin=definition.origin
+    )
+
+
+def _joined(definition: Definition, split: Definition, phases: list[_Phase]) -> Definition:
+    """``s[x] = p[(x + shift) % step, (x + shift) // step - first]``"""
+    axes: list[Expr] = [Axis(n, e) for n, e in enumerate(definition.shape)]
+    rests: list[Expr] = []
+    for phase in phases:
+        moved = E.Add(axes[phase.axis], index(phase.shift))
+        rests.append(E.Mod(moved, index(phase.step)))
+        place = E.FloorDiv(moved, index(phase.step))
+        axes[phase.axis] = E.Add(place, index(-phase.first))
+    return Definition(
+        definition.name,
+        definition.shape,
+        read(split, *rests, *axes),
+        Map(),
+        definition.stop,
+        definition.keep,
+        definition.origin,
+    )
+
+
+@dataclass(slots=True)
+class _Operand:
+    """A factor that is one read, with the range of each index and the part that counts."""
+
+    take: Take
+    forms: list[Affine]
+    reached: list[tuple[int, int]]
+    valid: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, take: Take) -> _Operand:
+        forms = [affine(i) for i in take.indices]
+        reached = [bounds(to_expr(f)) for f in forms]
+        return cls(take, forms, reached, [(0, upper(e) - 1) for e in take.source.shape])
+
+    def limit(self, guard: Affine) -> bool:
+        """Take up ``guard >= 0`` as a bound of one index. False where it is none."""
+        for place, form in enumerate(self.forms):
+            factor = _factor(guard, form)
+            if factor == 0:
+                continue
+            lo, hi = bounds(to_expr(guard.minus(form.scaled(factor))))
+            a, b = self.valid[place]
+            if factor > 0 and -(lo // factor) == -(hi // factor):
+                self.valid[place] = max(a, -(lo // factor)), b
+                return True
+            if factor < 0 and lo // -factor == hi // -factor:
+                self.valid[place] = a, min(b, lo // -factor)
+                return True
+        return False
+
+    @property
+    def plain(self) -> bool:
+        """Whether every index that is reached counts."""
+        pairs = zip(self.reached, self.valid, strict=True)
+        return all(v[0] <= r[0] and r[1] <= v[1] for r, v in pairs)
+
+    def extended(self, simplify: Simplify) -> Take:
+        """A read of the source between zeros: ``p[u] = first <= u + lo <= last ? x[u + lo] : 0``"""
+        source = self.take.source
+        indices: list[Expr] = []
+        shape: list[int] = []
+        inner: list[Expr] = []
+        guards: list[Expr] = []
+        for place, form in enumerate(self.forms):
+            lo, hi = self.reached[place]
+            a, b = self.valid[place]
+            if a <= lo and hi <= b:
+                lo, hi = 0, upper(source.shape[place]) - 1
+            axis = Axis(place, hi - lo + 1)
+            at = E.Add(axis, index(lo))
+            guards += [E.Less(index(a - 1), at)] if lo < a else []
+            guards += [E.Less(at, index(b + 1))] if b < hi else []
+            shape.append(hi - lo + 1)
+            inner.append(at)
+            indices.append(to_expr(form.shifted(-lo)))
+        body = simplify(fold.guarded(guards, read(source, *inner)))
+        padded = Definition(f"{source}_between_zeros", tuple(shape), body, origin=source.origin)
+        return read(padded, *indices)
+
+
+def _factor(guard: Affine, form: Affine) -> int:
+    """`n` where ``guard - n * form`` has none of the terms of `form`, else 0."""
+    if not form.terms:
+        return 0
+    atom, coefficient = form.terms[0]
+    factor, rest = divmod(guard.coefficient(atom), coefficient)
+    same = all(guard.coefficient(a) == factor * c for a, c in form.terms)
+    return factor if rest == 0 and same else 0
+
+
+def _extended(definition: Definition, simplify: Simplify) -> Definition | None:
+    """The sum with its guards in the operands; None where it is no product of reads."""
+    guards: list[Expr] = []
+    body = definition.body
+    while isinstance(body, E.If) and fold.is_zero(body.otherwise):
+        guards += fold.conjuncts(body.condition)
+        body = body.then
+    factors = _factors(body)
+    operands = [_Operand.of(f) for f in factors if isinstance(f, Take)]
+    others = [f for f in factors if not isinstance(f, Take)]
+    if len(operands) < 2 or any(fold.reads_data(f) for f in others):
+        return None
+    if any(fold.reads_data(i) for o in operands for i in o.take.indices):
+        return None
+    for guard in guards:
+        form = _inequality(guard)
+        if form is None or not any(o.limit(form) for o in operands):
+            return None
+    parts: list[Expr] = []
+    for operand in operands:
+        take = operand.take if operand.plain else operand.extended(simplify)
+        if not operand.plain and not _pays(definition, operand.take, take):
+            return None
+        parts.append(take)
+    whole = functools.reduce(E.Mul, [*parts, *others])
+    if _divides(whole):
+        return None
+    return Definition(
+        definition.name,
+        definition.shape,
+        whole,
+        definition.form,
+        definition.stop,
+        definition.keep,
+        definition.origin,
+    )
+
+
+def _pays(definition: Definition, old: Take, new: Take) -> bool:
+    """Whether the operand may be copied, and the copy is small beside the products."""
+    source = old.source
+    if isinstance(source, Definition) and source.keep is Keep.NEVER:
+        return False
+    size = elements(new.source.shape)
+    grown = size > LARGEST_GROWTH * elements(old.source.shape) + FEWEST_USES
+    return not grown and size * FEWEST_USES <= points(definition)
+
+
+def _divides(body: Expr) -> bool:
+    return any(isinstance(n, E.FloorDiv | E.Mod) for n in walk(body))
+
+
+def _factors(body: Expr) -> list[Expr]:
+    """``(a * b) * c -> [a, b, c]``"""
+    found: list[Expr] = []
+    stack = [body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, E.Mul):
+            stack += (node.right, node.left)
+        else:
+            found.append(node)
+    return found
+
+
+def _inequality(guard: Expr) -> Affine | None:
+    """`form` where the guard is ``form >= 0``. ``a < b -> b - a - 1``, ``not a < b -> a - b``"""
+    if isinstance(guard, E.Less) and guard.left.dtype == int64:
+        return affine(guard.right).minus(affine(guard.left)).shifted(-1)
+    inner = fold.negated(guard)
+    if isinstance(inner, E.Less) and inner.left.dtype == int64:
+        return affine(inner.left).minus(affine(inner.right))
+    return None

@@ -1,0 +1,86 @@
+"""Guarded and divided sums of products become plain ones, with the same values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.backends.reference.definitions import evaluate
+from pullback.fuse.extend import SMALLEST, extend
+from pullback.fuse.facts import points
+from pullback.ir import expr as E
+from pullback.ir.graph import Definition, Graph, Reduce, Variable
+from pullback.ir.node import walk
+from pullback.simplify.graph import simplify_graph
+from pullback.simplify.rules import simplify
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(5)
+
+
+def convolution(x: Any, w: Any, stride: int, pad: int, dilation: int) -> Any:
+    images, channels, height, width = x.shape
+    kernels, _, rows, columns = w.shape
+    high, wide = (
+        (n + 2 * pad - dilation * (k - 1) - 1) // stride + 1
+        for n, k in ((height, rows), (width, columns))
+    )
+    if pad:
+        x = pb.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    c, a, b = pb.axis(channels), pb.axis(rows), pb.axis(columns)
+
+    def at(n: Any, f: Any, i: Any, j: Any) -> Any:
+        patch = x[n, c, i * stride + a * dilation, j * stride + b * dilation]
+        return pb.sum(patch * w[f, c, a, b], over=(c, a, b))
+
+    return pb.compute((images, kernels, high, wide), at)
+
+
+def gradients(stride: int, pad: int, dilation: int, taps: int) -> tuple[Graph, dict[Any, Array]]:
+    """The gradients of a convolution by both operands, and the values of what they read."""
+    data = RNG.standard_normal((12, 5, 19, 17)), RNG.standard_normal((7, 5, taps, taps))
+    image, kernel = (pb.tensor(d) for d in data)
+    y = convolution(image, kernel, stride, pad, dilation)
+    head = pb.tensor(RNG.standard_normal(y.shape))
+    found = pb.grad(y, [image, kernel], head=head)
+    names = dict(zip([image.value, kernel.value, head.value], [*data, np.array(head)], strict=True))
+    assigns = [(Variable(f"d{n}", g.shape, g.dtype), g.value) for n, g in enumerate(found)]
+    return simplify_graph(Graph(tuple(assigns))), names
+
+
+def sums(graph: Graph) -> list[Definition]:
+    return [d for d in graph.definitions if isinstance(d.form, Reduce) and points(d) >= SMALLEST]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("pad", "dilation", "taps"), [(0, 1, 3), (1, 1, 4), (2, 2, 3), (0, 3, 2)])
+def test_adjoints_of_convolutions(stride: int, pad: int, dilation: int, taps: int) -> None:
+    graph, values = gradients(stride, pad, dilation, taps)
+    plain = extend(graph, simplify)
+    before, after = evaluate(graph, values), evaluate(plain, values)
+    for variable, wanted in before.items():
+        np.testing.assert_allclose(after[variable], wanted, rtol=1e-12, atol=1e-12)
+    kinds = (E.If, E.FloorDiv, E.Mod)
+    assert sums(plain), "the convolution is large enough to be rewritten"
+    assert not any(isinstance(n, kinds) for d in sums(plain) for n in walk(d.body))
+
+
+def test_what_is_no_product_stays() -> None:
+    graph, _ = gradients(1, 1, 1, 3)
+    once = extend(graph, simplify)
+    again = extend(once, simplify)
+    assert [d.body for d in sums(again)] == [d.body for d in sums(once)]
+
+
+def test_a_triangle_is_no_extension() -> None:
+    n = 40
+    a, b = pb.tensor(RNG.standard_normal((n, n))), pb.tensor(RNG.standard_normal((n, n)))
+    k = pb.axis(n)
+    y = pb.compute((n, n), lambda i, j: pb.sum(pb.where(k <= i, a[i, k] * b[k, j], 0.0), over=k))
+    target = Variable("y", (n, n), y.dtype)
+    graph = simplify_graph(Graph(((target, y.value),)))
+    (found,) = sums(extend(graph, simplify))
+    assert any(isinstance(node, E.If) for node in walk(found.body))

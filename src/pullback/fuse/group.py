@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from pullback.fuse.cost import Cost, Estimate, scratch_budget
 from pullback.fuse.groups import FINISH, Edge, Group, is_partial, merge, single, stored
+from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import upper
 from pullback.ir.graph import Definition, Keep
@@ -244,10 +245,12 @@ def apply_rules(grouping: Grouping) -> None:
 
 
 def _rule(grouping: Grouping, node: int, value: int) -> bool:
-    """Whether `node` belongs to `value` by rule: its update, or its row."""
+    """Whether `node` belongs to `value` by rule: its update, its sum of squares, or its row."""
     problem = grouping.problem
     if node in problem.target:
         return problem.sizes[value] == problem.sizes[node]
+    if sums_up(problem.scene, problem.definition(node)) is problem.values[value]:
+        return True
     reads = [s for stage in problem.closure[node] for s, _ in problem.reads[stage]]
     box = max((problem.sizes[s] for s in reads), default=0)
     by_row = problem.points[node] <= box
@@ -262,14 +265,15 @@ def _try(grouping: Grouping, i: int, j: int, node: int, value: int) -> None:
     joint, _ = grouping.join_legally(grouping.groups[i], grouping.groups[j])
     if joint is None or not joint.classes:
         return
-    if node in grouping.problem.target or _covers(grouping.problem, joint, value):
+    problem = grouping.problem
+    by_parts = sums_up(problem.scene, problem.definition(node)) is not None
+    if node in problem.target or _covers(problem, joint, value, by_parts):
         grouping.join(i, j, joint)
 
 
-def _covers(problem: Problem, joint: Group, value: int) -> bool:
-    """Whether whole classes (nothing partial) bind every axis of `value`."""
-    whole = [c for c in joint.classes if not _odd(problem, joint, c)]
-    bound = {c[value] for c in whole}
+def _covers(problem: Problem, joint: Group, value: int, partial: bool) -> bool:
+    """Whether classes bind every axis of `value`; those with partial sums count if `partial`."""
+    bound = {c[value] for c in joint.classes if partial or not _odd(problem, joint, c)}
     shape = problem.definition(value).shape
     return bound >= {n for n, e in enumerate(shape) if upper(e) > 1}
 

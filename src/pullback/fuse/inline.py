@@ -28,6 +28,7 @@ from pullback.ir.graph import (
     Form,
     Keep,
     Map,
+    Reduce,
     Value,
     replace_reads,
     substitute,
@@ -228,9 +229,27 @@ def _role(
         return Role.NODE
     exact = all(is_permutation(use.bind, definition.shape) for use in uses)
     if not isinstance(form, Map):
-        return Role.STAGE if _is_epilogue(scene, definition, uses) else Role.NODE
+        near = _is_epilogue(scene, definition, uses) and sums_up(scene, definition) is None
+        return Role.STAGE if near else Role.NODE
     once = len({use.user for use in uses}) == 1
     return Role.STAGE if (exact and (once or big <= 1)) or big == 0 else Role.NODE
+
+
+def sums_up(scene: Scene, definition: Definition) -> Definition | None:
+    """The stored reduction of which one number is taken, every element once: a norm's share.
+
+    ``dw[n, k] = sum[i](..); s[] = sum[n, k](dw[n, k] * dw[n, k])  ->  dw``
+    """
+    sources = list(dict.fromkeys(a.source for a in scene.facts[definition].accesses))
+    if len(sources) != 1 or elements(definition.shape) > 1:
+        return None
+    source = sources[0]
+    if not isinstance(source, Definition) or scene.roles[source] is not Role.NODE:
+        return None
+    every = not isinstance(scene.forms[definition], Map)
+    every = every and isinstance(scene.forms[source], Reduce)
+    every = every and points(definition) == elements(source.shape) > 1
+    return source if every else None
 
 
 def _substitutes(

@@ -33,6 +33,7 @@ from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.system import address, memory
 from pullback.schedule.choose import choose
+from pullback.schedule.cost import shares
 from pullback.schedule.lives import lives
 from pullback.schedule.plan import Needs, plan
 from pullback.simplify.empty import without_empty
@@ -55,7 +56,7 @@ def compile_program(program: Program, options: Options) -> Executable:
     report, stats = Reporter(options), CompileStats()
     target = host_target(options.threads)
     store = None if options.cache is None else _store(options.cache)
-    loader.get(store, stats)
+    natives = loader.get(store, stats)
     recorder = None if store is None else Recorder(program, target, store)
     made = None if recorder is None or report.wants_texts else recorder.find(stats)
     if made is not None:
@@ -67,8 +68,8 @@ def compile_program(program: Program, options: Options) -> Executable:
         if recorder is not None:
             recorder.keep(made)
     arena = memory(made.plan.arena_bytes)
-    image = assemble(made.block, made.calls, made.plan, address(arena))
-    checks = {place: call.unit.code.sites for place, call in image.launches.items()}
+    image = assemble(made.block, made.calls, made.plan, address(arena), natives.rows)
+    checks = {place: call.sites for place, call in image.launches.items()}
     machine = Machine(image, arena, made.plan.offsets, checks, options.threads)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
     return Executable(program, options, machine, fuse, made.plan, stats, target)
@@ -92,13 +93,13 @@ def _passed(
     fused = each(program.body, change)
     kernels, spans = lives(fused, program.state)
     report.stage("fuse", f"{len(kernels)} kernels")
-    keys = {k: kernel_key(k) for k in kernels}
+    keys = {piece: kernel_key(piece) for k in kernels for piece in k.pieces}
     routines = _routines(keys, target, report)
     codes = compile_routines(list(routines.values()), report.options, target, store, stats)
     report.stage("compile", f"{stats.compiled} compiled, {stats.loaded} loaded")
     units = dict(zip(routines, map(_unit, routines.values(), codes), strict=True))
-    calls = {k: Call.of(k, units[key]) for k, key in keys.items()}
-    needs = {k: _needs(c.unit, target.threads) for k, c in calls.items()}
+    calls = {k: _call(k, [units[keys[piece]] for piece in k.pieces], target) for k in kernels}
+    needs = {k: _needs(c, target.threads) for k, c in calls.items()}
     placed = plan(kernels, list(spans), needs, spans)
     report.text(3, "plan", placed.picture)
     return Prepared(fused, groups, calls, placed)
@@ -157,8 +158,13 @@ def _unit(routine: Routine, code: Code) -> Unit:
     return Unit(code, routine.tasks, tuple(v.name for v in routine.sizes))
 
 
-def _needs(unit: Unit, threads: int) -> Needs:
-    return Needs(unit.code.scratch, unit.shared_bytes, threads if unit.tasks > 1 else 1)
+def _call(kernel: Kernel, units: list[Unit], target: Target) -> Call:
+    cuts = shares(kernel, [u.tasks for u in units], target) if kernel.parts else ()
+    return Call.of(kernel, units, cuts)
+
+
+def _needs(call: Call, threads: int) -> Needs:
+    return Needs(call.scratch, call.shared, threads if call.tasks > 1 else 1)
 
 
 def _interpreted(block: Block) -> Interpreted:

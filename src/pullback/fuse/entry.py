@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pullback.fuse.beside import set_beside
 from pullback.fuse.cost import Cost, estimate
 from pullback.fuse.emit import Emitter, launch_order
 from pullback.fuse.extend import extend
@@ -45,6 +46,7 @@ def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
         grouping = _start(scene, outputs, target, cost)
     apply_rules(grouping)
     best_first(grouping)
+    set_beside(grouping)
     return grouping
 
 
@@ -62,10 +64,15 @@ def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list
     emitter = Emitter(problem)
     kernels = []
     for one in launch_order(problem, list(grouping.groups.values())):
-        outer = tuple(one.classes[n] for n in choose(one))
         apart = grouping.reasons(grouping.home[one.nodes[0]])
         reasons = tuple(f"apart from {emitter.name(g)}: {why}" for g, why in apart)
-        kernels.append(write_out(emitter.kernel(one, outer, reasons)))
+        parts = []
+        for piece in one.pieces:
+            outer = tuple(piece.classes[n] for n in choose(piece))
+            own = () if one.parts else reasons
+            parts.append(write_out(emitter.kernel(piece, outer, own)))
+        beside = Kernel(emitter.name(one), (), (), (), reasons, tuple(parts))
+        kernels.append(beside if one.parts else parts[0])
     return kernels
 
 

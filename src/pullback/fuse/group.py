@@ -110,6 +110,10 @@ class Grouping:
         """Whether a third group must run between two."""
         return bool(self.below[i] & self.above[j] or self.below[j] & self.above[i])
 
+    def ordered(self, i: int, j: int) -> bool:
+        """Whether one of two groups must run before the other."""
+        return bool(self.above[i] >> j & 1 or self.above[j] >> i & 1)
+
     def neighbours(self, i: int) -> list[int]:
         """Groups that share a value with group `i`, in order."""
         problem = self.problem
@@ -143,6 +147,8 @@ class Grouping:
 
     def join_legally(self, a: Group, b: Group) -> tuple[Group | None, str]:
         """The joint group, or why there is none."""
+        if a.parts or b.parts:
+            return None, "it runs side by side with others"
         if len({*a.stages, *b.stages}) > MAX_STAGES:
             return None, f"more than {MAX_STAGES} stages"
         why: list[Edge] = []

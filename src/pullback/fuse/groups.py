@@ -25,12 +25,21 @@ Class = dict[int, int | None]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Group:
-    """`nodes` and `stages` by rank; `external`: source -> reads by (stage, bind)."""
+    """`nodes` and `stages` by rank; `external`: source -> reads by (stage, bind).
+
+    A group with `parts` is one launch of groups that run side by side.
+    """
 
     nodes: tuple[int, ...]
     stages: tuple[int, ...]
     classes: tuple[Class, ...]
     external: dict[int, tuple[tuple[int, Bind], ...]]
+    parts: tuple[Group, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[Group, ...]:
+        """The parts, or the group itself."""
+        return self.parts or (self,)
 
 
 def stored(problem: Problem, group: Group) -> list[int]:
@@ -196,7 +205,7 @@ def merge(problem: Problem, a: Group, b: Group, why: list[Edge] | None = None) -
         elif (
             any(_ties(e, *_sides(e, ca, cb)) for e in edges)
             or any(ca[s] is not None and ca[s] != FINISH for s in shared)
-            or _linked(problem, a, b, ca, cb)
+            or _linked(a, b, ca, cb)
         ):
             classes.append({**ca, **cb})
     if not classes and not (edges and is_tiny(problem, a) and is_tiny(problem, b)):
@@ -257,14 +266,9 @@ def is_partial(problem: Problem, stage: int, one: Class) -> bool:
     return one[stage] in problem.reduced[stage]
 
 
-def _linked(problem: Problem, a: Group, b: Group, ca: Class, cb: Class) -> bool:
-    """Whether both read one value at the same outer coordinate: a reason to join, not a duty.
-
-    A single number that another kernel computes will do: updates under a clipped norm.
-    """
+def _linked(a: Group, b: Group, ca: Class, cb: Class) -> bool:
+    """Whether both read one value at the same outer coordinate: a reason to join, not a duty."""
     for source, uses in a.external.items():
-        if source in b.external and source < len(problem.reads) and problem.sizes[source] == 1:
-            return True
         for other, theirs in b.external.get(source, ()):
             at = cb[other]
             if at is None or at < 0 or at not in theirs:

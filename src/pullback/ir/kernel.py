@@ -60,6 +60,9 @@ class Stage:
 class Kernel:
     """One launch. `finish` stages run once, after the partial stages are combined; there every
     entry of `outer` is None. `reasons` says for people why the borders are where they are.
+
+    A kernel with `parts` has no stages of its own: its parts, which need nothing of each other,
+    run side by side, each over its own outer axes.
     """
 
     name: str
@@ -67,18 +70,28 @@ class Kernel:
     stages: tuple[Stage, ...]
     finish: tuple[Stage, ...] = ()
     reasons: tuple[str, ...] = ()
+    parts: tuple[Kernel, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[Kernel, ...]:
+        """What is compiled: the parts, or the kernel itself."""
+        return self.parts or (self,)
+
+    @property
+    def every(self) -> tuple[Stage, ...]:
+        """All stages, in order; those of the parts one part after the other."""
+        return tuple(s for piece in self.pieces for s in piece.stages + piece.finish)
 
     @property
     def writes(self) -> tuple[Variable, ...]:
         """Variables written, in stage order."""
-        every = self.stages + self.finish
-        return tuple(dict.fromkeys(s.store for s in every if s.store is not None))
+        return tuple(dict.fromkeys(s.store for s in self.every if s.store is not None))
 
     @property
     def reads(self) -> tuple[Variable, ...]:
         """Variables read, in stage order."""
         found: dict[Variable, None] = {}
-        for stage in self.stages + self.finish:
+        for stage in self.every:
             for take in stage_reads(stage):
                 if isinstance(take.source, Variable):
                     found[take.source] = None
@@ -100,3 +113,8 @@ def stage_reads(stage: Stage) -> tuple[Take, ...]:
         object.__setattr__(stage, "_reads", found)
         return found
     return stage._reads
+
+
+def by_data(take: Take) -> bool:
+    """Whether an index of a read is itself read from memory."""
+    return any(isinstance(n, Take) for i in take.indices for n in walk(i))

@@ -129,6 +129,10 @@ def _dims(values: Iterable[Value]) -> list[Dim]:
 def kernel_text(kernel: Kernel, names: Names | None = None) -> str:
     """Outer axes, stages with their access expressions, what is stored, why it ends there."""
     names = names or Names()
+    if kernel.parts:
+        lines = [f"kernel {kernel.name} of {len(kernel.parts)} parts side by side"]
+        lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]
+        return "\n".join([*lines, "", *(kernel_text(part, names) for part in kernel.parts)])
     outer = ", ".join(f"{axis_name(n)} < {extent_text(e)}" for n, e in enumerate(kernel.outer))
     lines = [f"kernel {kernel.name} over [{outer}]"]
     lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]

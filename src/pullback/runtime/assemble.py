@@ -44,21 +44,52 @@ class Unit:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Call:
-    """One launch: code, and the variables it is passed. `moved`: bytes it reads and writes."""
+class Part:
+    """Code, and the variables it is passed."""
 
-    name: str
     unit: Unit
     arguments: tuple[Variable, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """One launch. `moved`: bytes it reads and writes.
+
+    Of several parts, `shares` cuts their tasks, counted as one row, into those of the launch.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    shares: tuple[int, ...]
     writes: tuple[Variable, ...]
     moved: int
 
     @classmethod
-    def of(cls, kernel: Kernel, unit: Unit) -> Call:
+    def of(cls, kernel: Kernel, units: Sequence[Unit], shares: tuple[int, ...]) -> Call:
         """The launch of a kernel."""
-        reads, writes = kernel.reads, kernel.writes
-        moved = sum(map(_bytes, reads)) + sum(map(_bytes, writes))
-        return cls(kernel.name, unit, tuple(dict.fromkeys(reads + writes)), writes, moved)
+        moved = sum(map(_bytes, kernel.reads)) + sum(map(_bytes, kernel.writes))
+        pairs = zip(units, kernel.pieces, strict=True)
+        parts = tuple(Part(unit, piece.arguments) for unit, piece in pairs)
+        return cls(kernel.name, parts, shares, kernel.writes, moved)
+
+    @property
+    def tasks(self) -> int:
+        return len(self.shares) - 1 if self.shares else self.parts[0].unit.tasks
+
+    @property
+    def scratch(self) -> int:
+        """Scratch of one thread, bytes."""
+        return max(part.unit.code.scratch for part in self.parts)
+
+    @property
+    def shared(self) -> int:
+        """Memory for the partial results of all tasks, bytes."""
+        return sum(part.unit.shared_bytes for part in self.parts)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """What the checks of indices say; several parts have none."""
+        return self.parts[0].unit.code.sites
 
 
 def _bytes(variable: Variable) -> int:
@@ -89,9 +120,11 @@ class _Assembler:
     calls: Mapping[Kernel, Call]
     plan: Plan
     arena: int
+    rows: int
     code: list[int] = field(default_factory=list)
     data: list[int] = field(default_factory=list)
-    inner: list[tuple[int, int]] = field(default_factory=list)  # code word -> data word
+    # (whether it is in code, word) -> data word
+    inner: list[tuple[bool, int, int]] = field(default_factory=list)
     patches: list[tuple[bool, int, Variable]] = field(default_factory=list)
     sizes: list[tuple[int, str]] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
@@ -127,7 +160,7 @@ class _Assembler:
 
     def relative(self, place: int, operand: int, data: int) -> None:
         """An operand is the address of data word `data`."""
-        self.inner.append((place * WIDTH + 1 + operand, data))
+        self.inner.append((True, place * WIDTH + 1 + operand, data))
 
     def block(self, block: Block, loops: tuple[Loop, ...], exits: list[int], known: bool) -> None:
         feeds: list[Feed] = []
@@ -155,23 +188,47 @@ class _Assembler:
 
     def launch(self, item: Launch) -> None:
         call = self.calls[item.kernel]
-        unit, code = call.unit, call.unit.code
         number = self.order
         self.order += 1
-        start = self.reserve([self.arena + self.plan.scratch[number], self.plan.stride[number]])
-        for variable in call.arguments:
-            self.patches.append((False, self.reserve([0]), variable))
-        offset = self.arena + self.plan.shared[number]
-        for size in code.shared:
-            self.reserve([offset])
-            offset += _round(size)
-        for name in unit.sizes:
-            self.sizes.append((self.reserve([0]), name))
-        self.errors.append(self.reserve([0]))
-        checks = int(bool(code.sites))
-        place = self.emit(Op.LAUNCH, code.body, 0, unit.tasks, code.finish, call.moved, checks)
+        shared = self.arena + self.plan.shared[number]
+        working = [self.arena + self.plan.scratch[number], self.plan.stride[number]]
+        if call.shares:
+            blocks = [self.passed(part, shared) for part in call.parts]
+            body, finish = self.rows, 0
+            rows = self.table(call, blocks)
+            start = self.reserve(working)
+            for row in call.shares:
+                self.inner.append((False, self.reserve([0]), rows + 3 * row))
+        else:
+            body, finish = call.parts[0].unit.code.body, call.parts[0].unit.code.finish
+            start = self.reserve(working)
+            self.passed(call.parts[0], shared)
+        checks = int(bool(call.sites))
+        place = self.emit(Op.LAUNCH, body, 0, call.tasks, finish, call.moved, checks)
         self.relative(place, 1, start + 2)
         self.launches[place] = call
+
+    def passed(self, part: Part, shared: int) -> int:
+        """The block of words that a routine is given."""
+        start = len(self.data)
+        for variable in part.arguments:
+            self.patches.append((False, self.reserve([0]), variable))
+        for size in part.unit.code.shared:
+            self.reserve([shared])
+            shared += _round(size)
+        for name in part.unit.sizes:
+            self.sizes.append((self.reserve([0]), name))
+        self.errors.append(self.reserve([0]))
+        return start
+
+    def table(self, call: Call, blocks: list[int]) -> int:
+        """A row {body, block, task} for each task of each part."""
+        start = len(self.data)
+        for part, block in zip(call.parts, blocks, strict=True):
+            for task in range(part.unit.tasks):
+                row = self.reserve([part.unit.code.body, 0, task])
+                self.inner.append((False, row + 1, block))
+        return start
 
     def loop(self, loop: Loop, loops: tuple[Loop, ...], known: bool) -> None:
         slot = self.reserve([0, 0])
@@ -235,8 +292,8 @@ class _Assembler:
         size = len(self.code)
         words = np.array(self.code + self.data, np.int64)
         base = address(words)
-        for code, data in self.inner:
-            words[code] = base + 8 * (size + data)
+        for in_code, place, data in self.inner:
+            words[place if in_code else size + place] = base + 8 * (size + data)
         patches: dict[Variable, list[int]] = {}
         for in_code, place, variable in self.patches:
             patches.setdefault(variable, []).append(place if in_code else size + place)
@@ -266,9 +323,14 @@ def _boundary(loop: Loop, outer: tuple[Loop, ...]) -> bool:
     return _talks(loop) or (not outer and not _any_talks(loop.body))
 
 
-def assemble(block: Block, calls: Mapping[Kernel, Call], plan: Plan, arena: int) -> Image:
-    """The code of a fused program whose temporaries lie at `arena` as `plan` says."""
-    assembler = _Assembler(calls, plan, arena)
+def assemble(
+    block: Block, calls: Mapping[Kernel, Call], plan: Plan, arena: int, rows: int
+) -> Image:
+    """The code of a fused program whose temporaries lie at `arena` as `plan` says.
+
+    `rows` is the address of the routine that runs the rows of a launch of several parts.
+    """
+    assembler = _Assembler(calls, plan, arena, rows)
     top: list[int] = []
     assembler.block(block, (), top, True)
     end = assembler.here

@@ -170,10 +170,10 @@ class Executable:
         return "\n\n".join(parts)
 
     def _distinct(self) -> list[Kernel]:
-        """One kernel of each structure, in order."""
+        """One kernel of each structure, in order; of a launch of several, its parts."""
         found: dict[Key, Kernel] = {}
-        for kernel in self.kernels:
-            found.setdefault(kernel_key(kernel), kernel)
+        for piece in (piece for kernel in self.kernels for piece in kernel.pieces):
+            found.setdefault(kernel_key(piece), piece)
         return list(found.values())
 
     def run(self, bindings: Mapping[Variable, Array]) -> None:

@@ -190,6 +190,29 @@ done:
   ret i1 true
 }
 
+; One task of a launch of several routines: block[task] and block[task + 1] bound its rows
+; {body, block, task}.
+define void @pb_rows(ptr %block, i64 %task, ptr %scratch) nounwind {
+entry:
+  %first = call ptr @pointer(ptr %block, i64 %task)
+  %after = add i64 %task, 1
+  %end = call ptr @pointer(ptr %block, i64 %after)
+  br label %test
+test:
+  %row = phi ptr [ %first, %entry ], [ %next, %do ]
+  %more = icmp ult ptr %row, %end
+  br i1 %more, label %do, label %out
+do:
+  %body = call ptr @pointer(ptr %row, i64 0)
+  %own = call ptr @pointer(ptr %row, i64 1)
+  %number = call i64 @word(ptr %row, i64 2)
+  call void %body(ptr %own, i64 %number, ptr %scratch)
+  %next = getelementptr i64, ptr %row, i64 3
+  br label %test
+out:
+  ret void
+}
+
 define i64 @pb_run(ptr %state) nounwind {
 entry:
   %table = call ptr @pointer(ptr %state, i64 15)

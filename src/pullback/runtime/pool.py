@@ -37,6 +37,7 @@ class Natives:
     run: Callable[[int], int]
     close: Callable[[int], None]
     worker: int
+    rows: int
     table: Array
     code: Symbols
 
@@ -58,7 +59,7 @@ def _load(store: ObjectStore | None, stats: CompileStats | None) -> Natives:
     found = compile_text(TEXT, store, stats)
     run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(found["pb_run"])
     close = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found["pb_close"])
-    return Natives(run, close, found["pb_worker"], function_table(), found)
+    return Natives(run, close, found["pb_worker"], found["pb_rows"], function_table(), found)
 
 
 loader = Loader()

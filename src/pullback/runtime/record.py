@@ -33,7 +33,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Branch, Compute, Item, Launch, Loop, Program
 from pullback.ir.signature import Signature, signature
 from pullback.ir.target import Target
-from pullback.runtime.assemble import Call, Unit
+from pullback.runtime.assemble import Call, Part, Unit
 from pullback.schedule.plan import Buffer, Plan
 
 ROOT = Path(__file__).parent.parent
@@ -134,10 +134,13 @@ class _Writer:
         return number
 
     def call(self, call: Call) -> list[Any]:
-        unit = self.units.setdefault(call.unit, len(self.units))
-        arguments = [self.variable(v) for v in call.arguments]
+        parts = [self.part(part) for part in call.parts]
         writes = [self.variable(v) for v in call.writes]
-        return [call.name, unit, arguments, writes, call.moved]
+        return [call.name, parts, call.shares, writes, call.moved]
+
+    def part(self, part: Part) -> list[Any]:
+        unit = self.units.setdefault(part.unit, len(self.units))
+        return [unit, [self.variable(v) for v in part.arguments]]
 
     def plan(self, plan: Plan) -> dict[str, Any]:
         totals = [plan.arena_bytes, plan.lower_bound_bytes, plan.total_bytes]
@@ -198,9 +201,9 @@ def _variable(row: list[Any]) -> Variable:
 
 
 def _call(row: list[Any], units: Sequence[Unit], variables: Sequence[Variable]) -> Call:
-    name, unit, arguments, writes, moved = row
-    given = tuple(variables[n] for n in arguments)
-    return Call(name, units[unit], given, tuple(variables[n] for n in writes), moved)
+    name, rows, shares, writes, moved = row
+    parts = [Part(units[unit], tuple(variables[n] for n in given)) for unit, given in rows]
+    return Call(name, tuple(parts), tuple(shares), tuple(variables[n] for n in writes), moved)
 
 
 def _plan(row: dict[str, Any], variables: Sequence[Variable]) -> Plan:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import prod
 
 from pullback.ir import expr as E
@@ -156,5 +159,23 @@ def task_count(kernel: Kernel, work_us: float) -> int:
     if work_us < PARALLEL_US or coordinates < 2:
         return 1
     most = MOST_PARTIAL_TASKS if any(s.partial for s in kernel.stages) else MOST_TASKS
-    wanted = max(1, min(most, int(work_us / TASK_US), coordinates))
-    return 1 << (wanted.bit_length() - 1)
+    return _power(min(most, int(work_us / TASK_US), coordinates))
+
+
+def _power(wanted: int) -> int:
+    return 1 << (max(1, wanted).bit_length() - 1)
+
+
+def shares(kernel: Kernel, tasks: Sequence[int], target: Target) -> tuple[int, ...]:
+    """Where the tasks of a kernel's parts, counted as one row, are cut into equal work.
+
+    ``tasks (1, 2, 1) of 10, 60, 10 us, in two  ->  (0, 2, 4)``
+    """
+    model = Model(target)
+    works = [model.estimate(part).work_us for part in kernel.parts]
+    each = [w / n for w, n in zip(works, tasks, strict=True) for _ in range(n)]
+    total = sum(each)
+    count = 1 if total < PARALLEL_US else _power(min(MOST_TASKS, int(total / TASK_US), len(each)))
+    ends = list(accumulate(each))
+    inner = [bisect_left(ends, total * n / count) + 1 for n in range(1, count)]
+    return (0, *inner, len(each))

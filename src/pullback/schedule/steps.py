@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, Variable
-from pullback.ir.kernel import Stage, stage_reads
-from pullback.ir.node import walk
+from pullback.ir.kernel import Stage, by_data, stage_reads
 from pullback.ir.target import Target
 from pullback.schedule.contraction import address, dotted, recognise
 from pullback.schedule.linear import row_major
@@ -99,13 +98,9 @@ def follows(step: Step, number: int, stages: tuple[Stage, ...]) -> bool:
     few = upper(lead.shape[step.product.row]) <= DOT_ROWS
     if few and not step.product.direct and dotted(lead, step.product):
         return False
-    if any(t.source is not lead.target and _is_data(t) for t in stage_reads(stage)):
+    if any(t.source is not lead.target and by_data(t) for t in stage_reads(stage)):
         return False
     return _meets(lead, stage, True) and all(_meets(stages[n], stage) for n in step.stages[1:])
-
-
-def _is_data(take: Take) -> bool:
-    return any(isinstance(n, Take) for i in take.indices for n in walk(i))
 
 
 def level(stage: Stage) -> int:

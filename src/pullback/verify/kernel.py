@@ -201,6 +201,20 @@ def in_place(scene: Scene) -> Fault:
     return None
 
 
+def side_by_side(kernel: Kernel) -> Fault:
+    """Parts of one launch need nothing of each other, and nothing is left to do after them."""
+    writers = {v: part for part in kernel.parts for v in part.writes}
+    for part in kernel.parts:
+        for stage in part.every:
+            if spread(stage) or part.finish or part.parts:
+                return "is not done with its part of a launch", stage
+            touched = [t.source for t in stage_reads(stage)]
+            for value in [*touched, stage.store]:
+                if isinstance(value, Variable) and writers.get(value, part) is not part:
+                    return f"touches {value}, which another part of the launch writes", stage
+    return None
+
+
 CHECKS: tuple[Check, ...] = (
     bound_axes, scanned_whole, stage_order, whole_when_read, same_coordinates,
     one_writer, stored_alike, partial_sums, in_place,
@@ -212,18 +226,26 @@ def verify_kernel(kernel: Kernel, after: str) -> None:
 
     Raises: InvalidIR naming the pass, the kernel's stage and the user's line.
     """
-    every = kernel.stages + kernel.finish
+    for part in kernel.parts:
+        verify_kernel(part, after)
+    every = kernel.every
+    if kernel.parts:
+        _raise(kernel, side_by_side, side_by_side(kernel), after)
+        return
     made: dict[Value, Stage] = {s.target: s for s in every}
     scene = Scene(kernel, made, {s: n for n, s in enumerate(every)})
     for check in CHECKS:
-        fault = check(scene)
-        if fault is not None:
-            what, stage = fault
-            name = f"{kernel.name}: {stage.target.name}"
-            raise fail(after, name, check.__name__, what, stage.target.origin)
+        _raise(kernel, check, check(scene), after)
     intervals = Intervals()
     for stage in every:
         verify_body(_body(kernel, stage), after, intervals)
+
+
+def _raise(kernel: Kernel, check: Callable[..., Fault], fault: Fault, after: str) -> None:
+    if fault is not None:
+        what, stage = fault
+        name = f"{kernel.name}: {stage.target.name}"
+        raise fail(after, name, check.__name__, what, stage.target.origin)
 
 
 def _body(kernel: Kernel, stage: Stage) -> Body:

@@ -43,6 +43,10 @@ def run_kernel(
 
     Raises: IndexRangeError for a read outside what a tile may see; InvalidIR for other faults.
     """
+    if kernel.parts:
+        # They need nothing of each other: the last one first.
+        found = [run_kernel(p, values, None, sizes) for p in reversed(kernel.parts)]
+        return {v: array for each in found for v, array in each.items()}
     known = infer_sizes({v: values[v] for v in kernel.arguments if v in values})
     run = _Run(kernel, known if sizes is None else sizes)
     for variable in kernel.arguments:

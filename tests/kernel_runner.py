@@ -48,7 +48,9 @@ def run(kernels: Sequence[Kernel], values: Mapping[Variable, Array], tiles: int 
             if variable not in memory:
                 empty = np.zeros(tuple(map(upper, variable.shape)), variable.dtype.numpy)
                 memory[variable] = np.full_like(empty, poison(empty))
-        run_kernel(kernel, memory, tiles, backwards=number % 2 == 1)
+        backwards = number % 2 == 1
+        for piece in reversed(kernel.pieces) if backwards else kernel.pieces:
+            run_kernel(piece, memory, tiles, backwards)
     return memory
 
 

@@ -45,8 +45,8 @@ def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
         scene.roles.update(dict.fromkeys(crowded, Role.NODE))
         grouping = _start(scene, outputs, target, cost)
     apply_rules(grouping)
-    best_first(grouping)
     set_beside(grouping)
+    best_first(grouping)
     return grouping
 
 

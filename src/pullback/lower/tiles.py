@@ -229,25 +229,26 @@ class _Tiles:
             start = Linear(row.most - rest)
             return self._block(rest, start, number, width) if rest else []
         done = linear(E.FloorDiv(row.extent, index(height))).times(height)
-        known = self._remainders(row)
+        known = self._rows_of_tiles(row)
         if known is None:
             single = self.context.var("m", row.most)
             body = self._block(1, Linear(0, {single: 1}), number, width)
             return [For(single, done.expr(), row.extent, tuple(body))]
         found: list[Stmt] = []
-        left = linear(row.extent).plus(done, -1).expr()
-        for rest in known:
-            body = self._block(rest, done, number, width)
-            found.append(Guard(E.Equal(left, index(rest)), tuple(body)))
+        for rows in known:
+            rest = rows % height
+            if rest:
+                body = self._block(rest, Linear(rows - rest), number, width)
+                found.append(Guard(E.Equal(row.extent, index(rows)), tuple(body)))
         return found
 
-    def _remainders(self, row: Loop) -> list[int] | None:
-        """Rows that can be left over, where the tiles of a literal extent tell."""
+    def _rows_of_tiles(self, row: Loop) -> list[int] | None:
+        """How many rows tiles have: those of a literal extent are whole, but for the last."""
         context = self.context
         for number, span in enumerate(context.spans):
             if span is row.extent and isinstance(context.kernel.outer[number], int):
                 size, tile = upper(context.kernel.outer[number]), context.schedule.tile[number]
-                return sorted({tile % self.height, size % tile % self.height} - {0})
+                return sorted({tile, size % tile})
         return None
 
     def _block(self, rows: int, first: Linear, number: Expr, width: int | Expr) -> list[Stmt]:

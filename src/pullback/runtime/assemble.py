@@ -56,6 +56,8 @@ class Call:
     """One launch. `moved`: bytes it reads and writes.
 
     Of several parts, `shares` cuts their tasks, counted as one row, into those of the launch.
+
+    Raises: InvalidIR for shares that are not all of the row.
     """
 
     name: str
@@ -63,6 +65,12 @@ class Call:
     shares: tuple[int, ...]
     writes: tuple[Variable, ...]
     moved: int
+
+    def __post_init__(self) -> None:
+        shares, rows = self.shares, sum(part.unit.tasks for part in self.parts)
+        whole = shares[:1] == (0,) and shares[-1] == rows and list(shares) == sorted(shares)
+        if not (whole or (len(self.parts) == 1 and not shares)):
+            raise InvalidIR(f"{self.name}: {rows} tasks are shared out as {shares}")
 
     @classmethod
     def of(cls, kernel: Kernel, units: Sequence[Unit], shares: tuple[int, ...]) -> Call:

@@ -21,6 +21,7 @@ from pullback.ir.nest import Routine
 from pullback.lower import lower
 from pullback.schedule.choose import choose, schedule_with
 from pullback.schedule.schedule import Schedule
+from pullback.verify.nest import verify_routine
 
 Array = np.ndarray[Any, Any]
 Outer = tuple[int | None, ...]
@@ -65,7 +66,9 @@ def routine_of(
     k: Kernel, tile: tuple[int, ...] | None = None, tasks: int = 1
 ) -> tuple[Schedule, Routine]:
     plan = choose(k, HOST) if tile is None else schedule_with(k, HOST, tile, tasks)
-    return plan, lower(k, plan, HOST)
+    routine = lower(k, plan, HOST)
+    verify_routine(routine, "lower")
+    return plan, routine
 
 
 def check(

@@ -335,6 +335,67 @@ def test_clipping_by_the_global_norm(rows: int) -> None:
     assert any(set(k.writes) >= {w, b} for k in kernels)
 
 
+def clipped(updates: int) -> tuple[Graph, list[Variable]]:
+    """``p[n] -= 0.01 * dp[n] / c`` of as many extents; `c` needs every `dp`."""
+    x = variable("x", 3)
+    owners = [variable(f"p{n}", n + 2) for n in range(updates)]
+    grads = [
+        total(f"d{p.name}", p.shape, (3,), lambda i, k: E.Mul(read(x, k), E.Cast(i, x.dtype)))
+        for p in owners
+    ]
+    sums = [
+        total(f"s{g.name}", (), g.shape, lambda i, g=g: E.Mul(read(g, i), read(g, i)))
+        for g in grads
+    ]
+    whole = read(sums[0])
+    for s in sums[1:]:
+        whole = E.Add(whole, read(s))
+    norm = map_("norm", (), lambda: E.Sqrt(whole))
+    parts = [
+        map_(f"{g.name}c", g.shape, lambda i, g=g: E.Div(read(g, i), read(norm))) for g in grads
+    ]
+    return Graph(tuple(graphs.sgd(owners, parts))), owners
+
+
+@pytest.mark.parametrize("updates", [2, 5, 100])
+def test_updates_of_any_extents_are_parts_of_one_launch(updates: int) -> None:
+    graph, owners = clipped(updates)
+    last = kernels_of(graph)[-1]
+    assert len(last.parts) == updates
+    assert set(last.writes) == set(owners)
+
+
+def test_an_update_that_reads_another_comes_after_it() -> None:
+    x, p, q, r = variable("x", 9000), variable("p", 5), variable("q", 7), variable("r", 4)
+    c = total("c", (), (9000,), lambda i: E.Exp(read(x, i)))
+    first = map_("first", (5,), lambda i: E.Div(read(p, i), read(c)))
+    moved = map_(
+        "moved",
+        (7,),
+        lambda i: E.Div(E.Add(read(q, i), read(first, E.Mod(i, E.index(5)))), read(c)),
+    )
+    third = map_("third", (4,), lambda i: E.Div(read(r, i), read(c)))
+    kernels = kernels_of(Graph(((p, first), (q, moved), (r, third))))
+    assert not any({p, q} <= set(k.writes) for k in kernels)
+    assert any({p, r} <= set(k.writes) for k in kernels)
+
+
+def test_what_checks_indices_runs_alone() -> None:
+    """Two updates wait for a number; one reads at an index that is data."""
+    x, p, q = variable("x", 9000), variable("p", 5), variable("q", 7)
+    places = variable("places", 7, kind=graphs.int64)
+    c = total("c", (), (9000,), lambda i: E.Exp(read(x, i)))
+    plain = map_("plain", (5,), lambda i: E.Mul(read(p, i), read(c)))
+    taken = map_("taken", (7,), lambda i: E.Mul(read(x, read(places, i)), read(c)))
+    other = map_("other", (9,), lambda i: E.Div(read(x, i), read(c)))
+    graph = Graph(((p, plain), (q, taken), (variable("r", 9), other)))
+    kernels = kernels_of(graph)
+    alone = [k for k in kernels if q in k.writes]
+    assert len(alone) == 1
+    assert not alone[0].parts
+    assert any(p in k.writes and len(k.parts) == 2 for k in kernels)
+
+
 def test_sums_over_different_extents_do_not_share_an_axis() -> None:
     x, y = variable("x", 6), variable("y", 5)
     s = total("s", (), (6,), lambda i: read(x, i))

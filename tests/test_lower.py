@@ -75,6 +75,17 @@ def test_products(
     check(k_, tile, data.draw(st.integers(1, 4)))
 
 
+@pytest.mark.parametrize("tile", [3, 8, 16])
+@pytest.mark.parametrize("n", [50, 510])
+def test_a_product_that_a_later_stage_reads_whole(n: int, tile: int) -> None:
+    """The rows that a last tile has left over are known: they lie within its scratch."""
+    a, b, y = variable("a", 33, 20), variable("b", n, 20), variable("y", 33)
+    z = define("z", (33, n), lambda i, j, k: E.Mul(read(a, i, k), read(b, j, k)), over=(20,))
+    t = define("t", (33, n), lambda i, j: F.relu(read(z, i, j)))
+    s = define("s", (33,), lambda i, j: read(t, i, j), over=(n,))
+    check(kernel((33,), stage(z, (0,)), stage(t, (0,)), stage(s, (0,), y)), (tile,))
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_products_as_chosen(layout: str) -> None:
     check(product_kernel(37, 53, 19, (0,), layout[0], layout[1], True), scalar=True)

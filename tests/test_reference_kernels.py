@@ -62,6 +62,20 @@ def test_softmax_row_by_row() -> None:
         assert np.allclose(found, evaluate_values([out], {X: DATA})[0], rtol=1e-6)
 
 
+def test_parts_of_a_launch_are_run_each() -> None:
+    other = Variable("other", (7,), float32)
+    rows = Kernel(
+        "r", (5,), (stage(define("e", (5, 7), lambda i, j: E.Exp(read(X, i, j))), 0, store=OUT),)
+    )
+    last = define("l", (7,), lambda j: E.negate(read(X, index(4), j)))
+    found = run_kernel(
+        Kernel("k", (), (), parts=(rows, Kernel("l", (7,), (stage(last, 0, store=other),)))),
+        {X: DATA},
+    )
+    assert np.allclose(found[OUT], np.exp(DATA), rtol=1e-6)
+    assert np.array_equal(found[other], -DATA[4])
+
+
 def test_scratch_of_another_tile_is_not_visible() -> None:
     e = define("e", (5, 7), lambda i, j: E.Exp(read(X, i, j)))
     last = define("l", (5, 7), lambda i, j: read(e, E.Add(index(4), E.negate(i)), j))

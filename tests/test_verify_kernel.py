@@ -96,7 +96,16 @@ def kernel(*stages: Stage, finish: tuple[Stage, ...] = (), outer: int = 4) -> Ke
     return Kernel("k", (outer,), stages, finish)
 
 
+def beside(first: Definition, second: Definition) -> Kernel:
+    """One launch of two parts; they write `out` and `other`."""
+    parts = kernel(stage(first, 0, store=OUT)), kernel(stage(second, 0, store=OTHER))
+    return Kernel("k", (), (), parts=parts)
+
+
+OTHER = Variable("other", (4, 4), float32)
+DONE = kernel(stage(E1, 0, store=OUT))
 GOOD = {
+    "side by side": beside(exp(X), turned(X)),
     "rows": kernel(stage(E1, 0), stage(ROWS, 0, store=ROW)),
     "partial": kernel(stage(COLUMNS, 1), finish=(stage(DOUBLE, None, store=ROW),)),
     "in place": kernel(stage(exp(X), 0, store=X)),
@@ -161,6 +170,11 @@ BAD = {
         )
     ),
     "reads_inside": kernel(stage(OUTSIDE, 0, store=OUT)),
+    "side_by_side: reads": beside(exp(X), exp(OUT)),
+    "side_by_side: writes": Kernel(
+        "k", (), (), parts=(DONE, kernel(stage(turned(X), 0, store=OUT)))
+    ),
+    "side_by_side: partial": Kernel("k", (), (), parts=(DONE, kernel(stage(COLUMNS, 1)))),
 }
 
 

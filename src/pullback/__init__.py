@@ -23,6 +23,7 @@ from pullback.ir.dtype import (
 from pullback.ir.expr import Dim
 from pullback.tensor import random
 from pullback.tensor.autograd import grad, value_and_grad
+from pullback.tensor.check import check_grads
 from pullback.tensor.compute import axis, compute
 from pullback.tensor.control import cond, loop, scan, while_loop
 from pullback.tensor.creation import (
@@ -210,6 +211,7 @@ __all__ = [
     "broadcast_arrays",
     "broadcast_to",
     "ceil",
+    "check_grads",
     "clip",
     "compute",
     "concat",

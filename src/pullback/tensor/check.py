@@ -133,13 +133,13 @@ def _at_size(name: str, target: Any, inputs: Sequence[Any], checker: _Checker) -
     if not callable(target):
         checker.report.skipped[name] = "the shape of a tensor is fixed"
         return
+    done = len(checker.report.checks)
     try:
-        small = Problem.of(target, resized([_array(x) for x in inputs], SIZES[name]))
+        checker.start(Problem.of(target, resized([_array(x) for x in inputs], SIZES[name])))
+        checker.modes(f" at {name}", False)
     except (PullbackError, ValueError, ZeroDivisionError, IndexError) as problem:
+        del checker.report.checks[done:]
         checker.report.skipped[name] = str(problem).splitlines()[0]
-        return
-    checker.start(small)
-    checker.modes(f" at {name}", False)
 
 
 @dataclass(frozen=True, slots=True)

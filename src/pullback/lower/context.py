@@ -15,6 +15,7 @@ from pullback.ir.nest import Array, For, LoopKind, Register, Stmt, Var
 from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule.linear import Linear, linear, row_major
+from pullback.schedule.regions import Regions, regions
 from pullback.schedule.schedule import Place, Schedule
 from pullback.schedule.slots import tile_shape
 
@@ -40,12 +41,13 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One loop to be: its variable runs over ``0..extent``; `axes` are the stage's axes in it."""
+    """One loop to be: its variable runs over ``first..extent``; `axes` are the stage's axes."""
 
     axes: tuple[int, ...]
     var: Var
     extent: Expr
     most: int
+    first: Expr = field(default_factory=lambda: index(0))
 
     @property
     def static(self) -> bool:
@@ -72,6 +74,7 @@ class Context:
     spans: list[Expr] = field(default_factory=list)
     hoisted: dict[int, list[Stmt]] = field(default_factory=dict)
     depths: dict[Expr, int] = field(default_factory=dict)
+    regions: Regions = field(default_factory=lambda: Regions({}, {}))
     count: int = 0
 
     def number(self) -> int:
@@ -169,6 +172,7 @@ class Context:
 def begin(kernel: Kernel, schedule: Schedule, target: Target) -> Context:
     """A context with the kernel's arrays and sizes."""
     context = Context(kernel, schedule, target)
+    context.regions = regions(kernel.stages, kernel.finish)
     taken: dict[str, int] = {}
     for variable in kernel.arguments:
         taken[variable.name] = taken.get(variable.name, 0) + 1
@@ -258,13 +262,13 @@ def name_value(var: Var, value: Expr, body: list[Stmt]) -> Stmt:
 def nest(loops: list[Loop], body: list[Stmt]) -> list[Stmt]:
     """Sequential loops around `body`, the first outermost."""
     for loop in reversed(loops):
-        body = [For(loop.var, index(0), loop.extent, tuple(body))]
+        body = [For(loop.var, loop.first, loop.extent, tuple(body))]
     return body
 
 
 def vector(loop: Loop, unroll: int, body: list[Stmt]) -> For:
     """A loop in lanes."""
-    return For(loop.var, index(0), loop.extent, tuple(body), LoopKind.VECTOR, 1, unroll)
+    return For(loop.var, loop.first, loop.extent, tuple(body), LoopKind.VECTOR, 1, unroll)
 
 
 def smaller(left: Expr, right: Expr) -> Expr:
@@ -272,6 +276,13 @@ def smaller(left: Expr, right: Expr) -> Expr:
     if isinstance(left, E.Const) and isinstance(right, E.Const):
         return index(min(int(left.value), int(right.value)))
     return E.If(E.Less(left, right), left, right)
+
+
+def larger(left: Expr, right: Expr) -> Expr:
+    """The larger of two integers, folded where both are literals."""
+    if isinstance(left, E.Const) and isinstance(right, E.Const):
+        return index(max(int(left.value), int(right.value)))
+    return E.If(E.Less(left, right), right, left)
 
 
 def ceil_div(extent: Expr, by: int) -> Expr:

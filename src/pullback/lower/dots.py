@@ -24,7 +24,8 @@ from pullback.ir.nest import (
     StoreCombine,
     Var,
 )
-from pullback.lower.context import Context, Loop, cast, nest
+from pullback.lower.bounds import guarded, narrowed
+from pullback.lower.context import Context, Loop, cast, nest, vector
 from pullback.lower.operands import Problem, moved, problem, replaced
 from pullback.lower.tiles import plain
 from pullback.schedule.contraction import balanced
@@ -108,11 +109,17 @@ class _Dots:
             _unrolled(i, rows, Set(lefts, (i,), left)),
             _unrolled(j, columns, Declare(one, right), add),
         ]
-        last = prob.over[-1]
-        lane = For(last.var, index(0), last.extent, tuple(inside), LoopKind.VECTOR, 1, 1)
+        spans: dict[Expr, tuple[Linear, Linear]] = {
+            self.column.var: (column0, column0.plus(Linear(columns - 1)))
+        }
+        if prob.row is not None:
+            spans[prob.row.var] = (row0, row0.plus(Linear(rows - 1)))
+        over = [b.loop for b in narrowed(prob.over, prob.work, spans)]
+        lane = vector(over[-1], 1, inside)
         store = self._store(values, sums, i, j)
         finish = _unrolled(j, columns, _unrolled(i, rows, *store))
-        return [Declare(sums, zero), *nest(prob.over[:-1], [lane]), finish]
+        body = [Declare(sums, zero), *nest(over[:-1], [lane]), finish]
+        return guarded(prob.needed, spans, body)
 
     def _store(self, values: dict[Expr, Expr], sums: Register, i: Var, j: Var) -> list[Stmt]:
         prob = self.prob

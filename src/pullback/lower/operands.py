@@ -12,11 +12,13 @@ from pullback.ir.graph import Value
 from pullback.ir.kernel import Stage
 from pullback.ir.nest import Array, Check, Load, Register, Stmt, Store, Transpose, Var
 from pullback.ir.node import Node, walk
+from pullback.lower.bounds import over_loops
 from pullback.lower.context import Context, Loop, accumulator, cast, nest, smaller, vector
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.sweep import Values, stage_values, written
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear, linear, row_major
+from pullback.schedule.regions import Region
 from pullback.schedule.schedule import Product
 
 
@@ -55,7 +57,10 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A contraction in one tile. `shared`: loops that `right` has too; `rest`: those it lacks."""
+    """A contraction in one tile. `shared`: loops that `right` has too; `rest`: those it lacks.
+
+    `work`: outside it terms are zero; `needed`: outside it nobody reads the sums.
+    """
 
     stage: Stage
     left: Operand
@@ -69,6 +74,8 @@ class Problem:
     over: list[Loop]
     store: Linear | None
     tail: Tail
+    work: Region
+    needed: Region
 
     @property
     def kind(self) -> DType:
@@ -95,6 +102,9 @@ def problem(context: Context, product: Product, stages: list[Stage]) -> Problem:
         found = [trial(r) for r in roots]
         found += stage_values(context, rest, axes, registers).bodies
     parts = [_part(loop.axes[0], product, outputs) for loop in loops]
+    work, needed = context.regions.work, context.regions.needed
+    regions = [r.get(stage.target, ()) for r in (work, needed)]
+    found += [b.form.expr() for r in regions for b in over_loops(context, axes, r)]
     stores = [_stored(context, s, axes) for s in stages]
     loops, values = merged(context, loops, parts, found, [s for s in stores if s is not None])
     axes = revalued(axes, values)
@@ -119,6 +129,7 @@ def problem(context: Context, product: Product, stages: list[Stage]) -> Problem:
         [loop for loop in loops if loop.axes[0] >= outputs],
         stores[0],
         tail,
+        *(over_loops(context, axes, r) for r in regions),
     )
 
 

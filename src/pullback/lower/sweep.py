@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner, Reduce, Value
 from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.nest import Combine, Declare, Load, Peek, Register, Stmt, Store, StoreCombine
 from pullback.ir.node import walk
-from pullback.lower.context import Context, Loop, accumulator, cast, nest, vector
+from pullback.lower.bounds import (
+    Bounded,
+    assuming,
+    bounded,
+    narrowed,
+    over_loops,
+    settled,
+    spans,
+)
+from pullback.lower.context import (
+    Context,
+    Loop,
+    accumulator,
+    cast,
+    ceil_div,
+    nest,
+    smaller,
+    vector,
+)
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear
+from pullback.schedule.regions import Region, common
 from pullback.schedule.schedule import Step
 
 # Vectors in flight. A sum needs four to hide the latency of an addition (probes/cpu/kernels.py);
@@ -21,6 +40,11 @@ from pullback.schedule.schedule import Step
 REDUCE_UNROLL = 4
 MAP_UNROLL = 2
 SHORT_BODY = 12
+
+# Lanes whose sums have bounds of their own are cut into this many blocks, and loops of so many
+# vectors are cut in two where one part is zero.
+BLOCKS = 8
+PARTED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +68,17 @@ def sweep(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     """The loop nest of a step."""
     box, values = make_box(context, stages)
     lane = _lane(box, step.vector)
-    reduced = any(isinstance(s.form, Reduce) for s in stages)
-    body = _Body(context, box, stages, values)
-    if not reduced:
-        return _map_nest(box, lane, body)
-    return _reduce_nest(box, lane, body)
+    work = [_work(context, box.axes, s) for s in stages]
+    part = _Part(context, box, stages, values, work)
+    maps = [s for s in stages if not isinstance(s.form, Reduce)]
+    if maps and (len(maps) == len(stages) or lane not in box.outs):
+        return _parted(part, lane)
+    return _shrunk(part, lane, () if maps else common(work))
+
+
+def _work(context: Context, axes: dict[int, Expr], stage: Stage) -> Region:
+    """Where a stage has work to do, over loop variables."""
+    return over_loops(context, axes, context.regions.work.get(stage.target, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +121,8 @@ def make_box(context: Context, stages: list[Stage]) -> tuple[Box, Values]:
         values = stage_values(context, stages, axes, registers)
     parts = [int(loop.axes[0] >= outputs) for loop in loops]
     stores = [written(context, s, axes) for s in stages if s.target in context.homes]
-    loops, joined = merged(context, loops, parts, values.bodies, stores)
+    roots = values.bodies + [b.form.expr() for s in stages for b in _work(context, axes, s)]
+    loops, joined = merged(context, loops, parts, roots, stores)
     if joined:
         axes = revalued(axes, joined)
         values = stage_values(context, stages, axes, registers)
@@ -159,23 +190,108 @@ class _Body:
             self.after.append(Store(home.array, offset, result))
 
 
-def _map_nest(box: Box, lane: Loop | None, body: _Body) -> list[Stmt]:
-    others = [loop for loop in box.loops if loop is not lane]
-    inside = body.inside
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Stages of one nest with their values, and where each has work to do."""
+
+    context: Context
+    box: Box
+    stages: list[Stage]
+    values: Values
+    work: list[Region]
+
+    def body(self, known: dict[Expr, bool], maps: bool = False) -> _Body:
+        """The statements of an iteration where tests are decided; `maps`: of maps alone."""
+        stages, values, context = self.stages, self.values, self.context
+        if maps:
+            stages = [s for s in stages if not isinstance(s.form, Reduce)]
+        if known or maps:
+            sure = [assuming(s, known) for s in stages]
+            registers: dict[Value, Register] = {
+                s.target: context.register("v", s.body.dtype) for s in stages
+            }
+            values = stage_values(context, sure, self.box.axes, registers)
+        return _Body(context, self.box, stages, values)
+
+
+def _shrunk(part: _Part, lane: Loop | None, region: Region) -> list[Stmt]:
+    """Reductions, over what their guards leave.
+
+    ``for i: for k: if k <= i: s += x[k]  ->  for i: for k in 0..i+1: s += x[k]``
+    """
+    box = part.box
+    outs = [loop for loop in box.outs if loop is not lane]
+    overs = [loop for loop in box.overs if loop is not lane]
+    if lane is not None and lane in box.outs:
+        blocks, lane = _blocked(part.context, lane, overs, region)
+        found = narrowed(overs, region, spans([lane]))
+        body = part.body(_known(part, found))
+        inner = nest([b.loop for b in found], body.inside)
+        inner = [*body.before, *inner, *body.after]
+        return nest([*outs, *blocks], [vector(lane, _unroll(body), inner)])
+    found = narrowed([*overs, *([] if lane is None else [lane])], region, {})
+    body = part.body(_known(part, found))
+    loops = [b.loop for b in found]
+    inner = body.inside
     if lane is not None:
-        unroll = MAP_UNROLL if body.size <= SHORT_BODY else 1
-        inside = hoisted(body.context, vector(lane, unroll, inside))
-    return nest(others, inside)
+        inner = hoisted(part.context, vector(loops.pop(), _unroll(body), inner))
+    return nest(outs, [*body.before, *nest(loops, inner), *body.after])
 
 
-def _reduce_nest(box: Box, lane: Loop | None, body: _Body) -> list[Stmt]:
+def _known(part: _Part, found: list[Bounded]) -> dict[Expr, bool]:
+    return settled(tuple(bound for b in found for bound in b.exact), part.work)
+
+
+def _unroll(body: _Body) -> int:
+    return REDUCE_UNROLL if body.size <= 2 * SHORT_BODY else 2
+
+
+def _blocked(
+    context: Context, lane: Loop, overs: list[Loop], region: Region
+) -> tuple[list[Loop], Loop]:
+    """Lanes in blocks, each with its own bounds, where bounds of other loops depend on them."""
+    width = context.target.lanes(4)
+    size = max(width, min(REDUCE_UNROLL * width, lane.most // BLOCKS // width * width))
+    skewed = any(b.form.of(lane.var) and any(b.form.of(o.var) for o in overs) for b in region)
+    if not skewed or lane.most <= size:
+        return [], lane
+    count = -(-lane.most // size)
+    block = context.var("c", count)
+    first = Linear(0, {block: size})
+    whole = lane.static and lane.most % size == 0
+    end = first.plus(Linear(size)).expr()
+    own = replace(lane, first=first.expr(), extent=end if whole else smaller(end, lane.extent))
+    return [Loop((), block, ceil_div(lane.extent, size), count)], own
+
+
+def _parted(part: _Part, lane: Loop | None) -> list[Stmt]:
+    """Maps, perhaps with reductions along the lanes: apart where all is zero.
+
+    ``for j: y[j] = if(j <= i, f(j), 0)  ->  for j in 0..i+1: y[j] = f(j); for j in i+1..n: ..``
+    """
+    box = part.box
     outs = [loop for loop in box.outs if loop is not lane]
     overs = [loop for loop in box.overs if loop is not lane]
     if lane is None:
+        body = part.body({})
         return nest(outs, [*body.before, *nest(overs, body.inside), *body.after])
-    unroll = REDUCE_UNROLL if body.size <= 2 * SHORT_BODY else 2
-    if lane in box.overs:
-        inner = nest(overs, hoisted(body.context, vector(lane, unroll, body.inside)))
-        return nest(outs, [*body.before, *inner, *body.after])
-    inner = nest(overs, body.inside)
-    return nest(outs, [vector(lane, unroll, [*body.before, *inner, *body.after])])
+    region = tuple(b for b in common(part.work) if len(b.form.terms) > 1)
+    wide = lane.most >= PARTED * part.context.target.lanes(4)
+    cut = bounded(lane, region if wide else (), {})
+    body = part.body(settled(cut.exact, part.work))
+    inner = _lanes(part, cut.loop, body)
+    sides = ((cut.below, lane.first, cut.loop.first), (cut.above, cut.loop.extent, lane.extent))
+    for bounds, first, end in sides:
+        if bounds:
+            known = dict(bounds[0].tests) if len(bounds) == 1 else {}
+            rest = replace(lane, first=first, extent=end)
+            inner += _lanes(part, rest, part.body(known, maps=True))
+    return nest(outs, [*body.before, *nest(overs, inner), *body.after])
+
+
+def _lanes(part: _Part, lane: Loop, body: _Body) -> list[Stmt]:
+    """One loop in lanes."""
+    unroll = MAP_UNROLL if body.size <= SHORT_BODY else 1
+    if any(isinstance(s.form, Reduce) for s in body.stages):
+        unroll = _unroll(body)
+    return hoisted(part.context, vector(lane, unroll, body.inside))

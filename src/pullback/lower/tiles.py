@@ -29,6 +29,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import walk
+from pullback.lower.bounds import Spans, guarded, narrowed
 from pullback.lower.context import (
     Context,
     Loop,
@@ -66,6 +67,9 @@ PACK_CACHES = 4
 # An evaluated left operand beyond this share of the second-level cache is computed in place.
 LEFT_CACHES = 1
 
+# Vectors of a panel that is skipped where its block has no work: the finer, the more is skipped.
+NARROW = 2
+
 # With so few rows and panels an element of the left operand is used too seldom to be kept.
 FEW_ROWS = 2
 FEW_PANELS = 2
@@ -79,12 +83,19 @@ def tiles(context: Context, product: Product, stages: list[Stage]) -> list[Stmt]
         return plain_stages(context, stages)
     lanes_ = context.target.lanes(prob.kind.itemsize)
     rows = 1 if prob.row is None else prob.row.most
-    height, vectors = register_tile(rows, column.most, lanes_)
+    most = NARROW if _oblique(prob, column) else None
+    height, vectors = register_tile(rows, column.most, lanes_, most)
     width = min(vectors * lanes_, column.most)
     before: list[Stmt] = []
     if rows > FEW_ROWS or column.most > FEW_PANELS * width:
         before, prob = _left_ready(context, prob)
     return before + _Tiles(context, prob, column, height, width).nest()
+
+
+def _oblique(prob: Problem, column: Loop) -> bool:
+    """Whether what is skipped depends on the column and something else."""
+    bounds = [*prob.work, *prob.needed]
+    return any(b.form.of(column.var) != 0 and len(b.form.terms) > 1 for b in bounds)
 
 
 def plain_stages(context: Context, stages: list[Stage]) -> list[Stmt]:
@@ -275,6 +286,18 @@ class Block:
     near: Array | None
     stride: int
 
+    def _spans(self, rows: int, first: Linear, base: Linear, width: Expr) -> Spans:
+        """The rows and columns of the block."""
+        last = base.plus(linear(width)).plus(Linear(-1))
+        found: dict[Expr, tuple[Linear, Linear]] = {self.column.var: (base, last)}
+        if self.prob.row is not None:
+            found[self.prob.row.var] = (first, first.plus(Linear(rows - 1)))
+        return found
+
+    def _over(self, spans: Spans) -> list[Loop]:
+        """The reduced loops where the block has terms."""
+        return [b.loop for b in narrowed(self.prob.over, self.prob.work, spans)]
+
     def whole(self, rows: int, first: Linear, number: Expr, base: Linear, width: int) -> list[Stmt]:
         """A tile of literal width: the sums are an array of registers."""
         kind = self.prob.kind
@@ -298,7 +321,9 @@ class Block:
         ]
         store = self._store(first, i, base, j, Peek(sums, (i, j)))
         finish = _unrolled(i, rows, _lanes(j, width, *store))
-        return [Declare(sums, zero), *nest(self.prob.over, step), finish]
+        spans = self._spans(rows, first, base, index(width))
+        body = [Declare(sums, zero), *nest(self._over(spans), step), finish]
+        return guarded(self.prob.needed, spans, body)
 
     def open(self, rows: int, first: Linear, number: Expr, base: Linear, width: Expr) -> list[Stmt]:
         """A tile of run-time width: one sum a row and lane."""
@@ -312,8 +337,11 @@ class Block:
         add = Combine(sums, (i,), SUM, E.Mul(a, Peek(one, ())))
         step: list[Stmt] = [Declare(one, b), _unrolled(i, rows, add)]
         store = self._store(first, i, base, j, Peek(sums, (i,)))
-        body = [Declare(sums, zero), *nest(self.prob.over, step), _unrolled(i, rows, *store)]
-        return [For(j, index(0), width, tuple(body), LoopKind.VECTOR, 1, 1)]
+        spans = self._spans(rows, first, base, width)
+        over = self._over(spans)
+        body = [Declare(sums, zero), *nest(over, step), _unrolled(i, rows, *store)]
+        lane = For(j, index(0), width, tuple(body), LoopKind.VECTOR, 1, 1)
+        return guarded(self.prob.needed, spans, [lane])
 
     def _left(self, first: Linear, i: Var) -> Expr:
         values: dict[Expr, Expr] = {}

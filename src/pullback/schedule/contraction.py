@@ -172,15 +172,17 @@ def dotted(stage: Stage, product: Product) -> bool:
     return all(_unit([side], last, stage) for side in (product.left, product.right))
 
 
-def register_tile(rows: int, columns: int, lanes: int) -> tuple[int, int]:
-    """Rows and vectors of the register tile for a block of `rows` x `columns`.
+def register_tile(rows: int, columns: int, lanes: int, most: int | None = None) -> tuple[int, int]:
+    """Rows and vectors (at most `most`) of the register tile for a block of `rows` x `columns`.
 
     Example: ``16 x 128`` f32 -> 6 or 8 rows, balanced, of 3 or 4 vectors
     """
     vectors = -(-columns // lanes)
     best = (0.0, 1, 1)
     for width, (limit, share) in sorted(SHAPES.items()):
-        if width > vectors or (width == 8 and (rows > 3 or (rows == 2 and vectors <= 8))):
+        if width > min(vectors, most or vectors) or (
+            width == 8 and (rows > 3 or (rows == 2 and vectors <= 8))
+        ):
             continue
         height = block_rows(rows, limit, width)
         full, rest = divmod(vectors, width)

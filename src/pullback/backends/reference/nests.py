@@ -59,7 +59,7 @@ def run_routine(
     Raises: InvalidIR for an access outside an array, a loop variable outside its bounds or a
     register that is not declared; IndexRangeError for a failed check.
     """
-    machine = _Machine(routine)
+    machine = Machine(routine)
     for array, data in zip(routine.arguments, arrays, strict=True):
         if data.dtype != array.dtype.numpy or data.size < array.size:
             raise InvalidIR(f"{array} wants {array.size} of {array.dtype}, got {data.dtype}")
@@ -84,7 +84,9 @@ def poisoned(array: N.Array) -> Data:
     return np.full(array.size, math.nan if kind.is_float else kind.range()[1], kind.numpy)
 
 
-class _Machine:
+class Machine:
+    """The state of a run: memory, loop variables, registers."""
+
     def __init__(self, routine: N.Routine) -> None:
         self.routine = routine
         self.memory: dict[N.Array, Data] = {}

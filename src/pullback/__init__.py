@@ -47,6 +47,7 @@ from pullback.tensor.creation import (
 )
 from pullback.tensor.custom import custom_jvp, custom_vjp
 from pullback.tensor.dialect import unknown as _unknown
+from pullback.tensor.differentiate import differentiate
 from pullback.tensor.host import Feeder, Receiver
 from pullback.tensor.maths import (
     abs,
@@ -224,6 +225,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "define",
+    "differentiate",
     "dim",
     "divide",
     "dtype",

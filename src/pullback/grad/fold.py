@@ -81,6 +81,25 @@ def div(a: Expr, b: Expr) -> Expr:
     return scale(Div(x, b), c, a.dtype)
 
 
+def addends(e: Expr) -> list[Expr]:
+    """``a + (b + c) -> a, b, c``."""
+    found: list[Expr] = []
+    todo = [e]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, Add):
+            todo += [part.right, part.left]
+        else:
+            found.append(part)
+    return found
+
+
+def scaled(e: Expr, by: Expr) -> Expr:
+    """``e * by``; ``(c ? x : 0) * y -> c ? x * y : 0``."""
+    term = opened(Term((), e))
+    return guarded(term.guards, mul(term.value, by))
+
+
 def negate(e: Expr) -> Expr:
     """``-(x * c) -> x * (-c)``."""
     return mul(e, E.const(-1, e.dtype))

@@ -89,7 +89,7 @@ def _share(definition: Definition, g: Expr) -> Expr:
         if name in ("max", "min"):
             return _winner(definition, form, g)
         if isinstance(form, Reduce) and name == "prod":
-            return fold.mul(g, _others(definition))
+            return fold.scaled(g, _others(definition))
     raise scans.refusal(definition)
 
 

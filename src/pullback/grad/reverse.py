@@ -14,15 +14,16 @@ from functools import partial
 from pullback.errors import GradientError, UnsupportedError
 from pullback.grad import fold
 from pullback.grad.fold import Term
-from pullback.grad.forms import body_adjoint
+from pullback.grad.forms import At, body_adjoint
 from pullback.grad.gather import Gatherer
+from pullback.grad.pins import Pins
 from pullback.grad.reuse import reused
 from pullback.grad.rules import Rules, active, fitting, ordered, own_rule
 from pullback.grad.scalar import sweep
 from pullback.grad.total import Label, identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Definition, Keep, Map, Rule, Value
+from pullback.ir.graph import Definition, Keep, Map, Rule, Value, substitute
 from pullback.ir.node import walk
 
 _log = logging.getLogger("pullback.grad")
@@ -82,7 +83,7 @@ class Reverse:
     """One reverse pass: the adjoints of all values between `outputs` and `inputs`.
 
     `summands[value][consumer]` hold what the adjoint of a value adds up from; the consumer of a
-    head is None.
+    head is None. With `pins`, equations of an adjoint's coordinates enter what is pulled next.
     """
 
     def __init__(
@@ -91,16 +92,20 @@ class Reverse:
         inputs: Sequence[Value],
         heads: Sequence[Value | None],
         rules: Rules = own_rule,
+        pins: Pins | None = None,
     ) -> None:
         _check(outputs, inputs, heads)
+        self.inputs = tuple(inputs)
         self.rules = rules
+        self.pins = pins
         self.order = ordered(outputs, rules)
         self.active = active(self.order, inputs, rules)
         self.gatherer = Gatherer()
         self.summands: dict[Value, dict[Value | None, list[Expr]]] = {}
         self.adjoints: dict[Value, Value] = {}
         for output, head in zip(outputs, heads, strict=True):
-            seed = identity(unit(output) if head is None else head)
+            start = unit(output) if head is None else head
+            seed = fold.read_of(start, identity(start).indices)
             self._add(output, None, [seed])
         self._run()
 
@@ -170,13 +175,23 @@ class Reverse:
 
     def _pull(self, definition: Definition, adjoint: Value) -> None:
         """Add a summand for every read of an active source by `definition`."""
-        seed = body_adjoint(definition, partial(fold.read_of, adjoint))
-        if seed is None:
-            return
-        for take, term in self._terms(definition, seed):
-            label = _label(take.source, definition)
-            found = self.gatherer.gather(definition.extents, take, term, label)
-            self._add(take.source, definition, found)
+        for at in self._seeds(definition, adjoint):
+            seed = body_adjoint(definition, at)
+            if seed is None:
+                return
+            for take, term in self._terms(definition, seed):
+                label = _label(take.source, definition)
+                found = self.gatherer.gather(definition.extents, take, term, label)
+                self._add(take.source, definition, found)
+
+    def _seeds(self, definition: Definition, adjoint: Value) -> list[At]:
+        """The adjoint as it is read: whole or, where it is pinned, summand by summand."""
+        if self.pins is not None:
+            whole = [e for found in self.summands[definition].values() for e in found]
+            parts = self.pins.parts(definition, whole)
+            if parts is not None:
+                return [partial(_placed, part) for part in parts]
+        return [partial(fold.read_of, adjoint)]
 
     def _terms(self, definition: Definition, seed: Expr) -> list[tuple[Take, Term]]:
         """The adjoint of every read, in the order of the reads.
@@ -223,6 +238,11 @@ class Reverse:
 def zeros(value: Value) -> Definition:
     """What has no influence: zeros of the shape and type of `value`."""
     return Definition(f"d{value!r}", value.shape, fold.zero(value.dtype), origin=value.origin)
+
+
+def _placed(e: Expr, indices: Sequence[Expr]) -> Expr:
+    """An expression over axes, at `indices`."""
+    return substitute(e, dict(enumerate(indices)))
 
 
 def _stopped(value: Value) -> bool:

@@ -38,11 +38,11 @@ def ordered(outputs: Iterable[Value], rules: Rules) -> list[Step]:
             continue
         seen.add(step)
         stack.append((step, True))
-        stack.extend((s, False) for s in reversed(_below(step, rules)))
+        stack.extend((s, False) for s in reversed(below(step, rules)))
     return order
 
 
-def _below(step: Step, rules: Rules) -> Sequence[Value | Rule]:
+def below(step: Step, rules: Rules) -> Sequence[Value | Rule]:
     """What `step` is differentiated by; nothing where no gradient passes."""
     if isinstance(step, Rule):
         return step.deps
@@ -56,7 +56,7 @@ def active(order: Sequence[Step], inputs: Iterable[Value], rules: Rules) -> set[
     """The inputs and every float definition, or rule, that depends on one of them."""
     found: set[Value | Rule] = set(inputs)
     for step in order:
-        if any(s in found for s in _below(step, rules)):
+        if any(s in found for s in below(step, rules)):
             found.add(step)
     return found
 

@@ -1,0 +1,70 @@
+"""The identity as a head: one element of the output, at coordinates that become axes afterwards.
+
+``d out[p] / d x[j]``: with `p` fixed the adjoint of `out` is ``i == p ? 1 : 0``, and these
+equations go into the index maps on the way, so no identity is ever summed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pullback.grad import fold
+from pullback.grad.fold import Term
+from pullback.grad.total import identity
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr, Pin, Size, Take, upper
+from pullback.ir.graph import Definition, Map, Value, beside, read, topological
+from pullback.ir.node import Node, walk
+
+PARTS = 16  # summands of one adjoint that are followed apart
+NODES = 200  # in one summand
+
+
+class Pins:
+    """One pin for each axis of `output`, and what depends on them."""
+
+    def __init__(self, output: Value) -> None:
+        self.pins = tuple(Pin(f"p{n}", 0, upper(e) - 1) for n, e in enumerate(output.shape))
+        body = read(output, *map(Size, self.pins))
+        self.pick = Definition(f"{output!r}_at", (), body, origin=output.origin)
+        self._seen: set[Value] = set()
+        self._found: set[Value] = set()
+
+    def numbers(self) -> dict[Pin, int]:
+        """The number of the axis that each pin becomes."""
+        return {pin: n for n, pin in enumerate(self.pins)}
+
+    def depends(self, e: Expr) -> bool:
+        """Whether `e` depends on a pin."""
+        sources = [n.source for n in walk(e) if isinstance(n, Take)]
+        for definition in topological(sources, self._seen):
+            self._seen.add(definition)
+            if any(map(self._own, walk(definition.roots))):
+                self._found.add(definition)
+        return any(map(self._own, walk(e)))
+
+    def _own(self, node: Node) -> bool:
+        if isinstance(node, Take):
+            return node.source in self._found
+        return isinstance(node, Size) and node.dim in self.pins
+
+    def parts(self, value: Definition, summands: Sequence[Expr]) -> list[Expr] | None:
+        """The summands of an adjoint, guards outermost; None where they are not worth it.
+
+        A factor without pins becomes a definition of its own, over the axes of `value` alone.
+        """
+        parts = [part for summand in summands for part in fold.addends(summand)]
+        if len(parts) > PARTS:
+            return None
+        found = []
+        for part in parts:
+            term = fold.opened(Term((), part))
+            plain = not isinstance(term.value, Take | E.Const) and not self.depends(term.value)
+            if plain:
+                name = f"d{value!r}"
+                term = Term(term.guards, identity(beside(value, name, term.value, Map())))
+            part = term.expression()
+            if sum(1 for _ in walk(part)) > NODES:
+                return None
+            found.append(part)
+        return found

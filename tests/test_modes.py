@@ -354,3 +354,14 @@ def test_stop_gradient() -> None:
     assert np.array_equal(found.numpy(), x.numpy())
     moved = pb.jvp(lambda x: pb.stop_gradient(x) * x, (x,), (pb.ones_like(x),))[1]
     assert np.array_equal(moved.numpy(), x.numpy())
+
+
+def test_heads_keep_their_identity() -> None:
+    """A constant or copied head may itself be differentiated by."""
+    x = pb.tensor(draw(1, 3))
+    for head in (pb.ones(3, dtype=pb.float64), x * 1.0, pb.broadcast_to(x[0], (3,))):
+        y = x * x
+        dx = pb.grad(y, x, head=head)
+        assert np.allclose(pb.grad(pb.sum(dx), head).numpy(), 2 * x.numpy())
+        tangent = pb.jvp(y, x, head)
+        assert np.allclose(pb.grad(pb.sum(tangent), head).numpy(), 2 * x.numpy())

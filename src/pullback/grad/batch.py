@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pullback.errors import InvalidIR
-from pullback.grad import fold
 from pullback.ir.expr import Axis, Expr, Extent, Pin, Size, Take
 from pullback.ir.graph import (
     SUM,
@@ -105,7 +104,7 @@ class Batch:
         """``out[b, i] = value[i]``"""
         count = len(self.prefix)
         axes = [Axis(count + n, e) for n, e in enumerate(value.shape)]
-        body = fold.read_of(value, axes)
+        body = read(value, *axes)
         shape = self.prefix + value.shape
         return Definition(value.name, shape, body, origin=value.origin)
 
@@ -169,7 +168,7 @@ class Batch:
         shape = value.shape[count:]
         back = [Axis(len(shape) + n, e) for n, e in enumerate(self.prefix)]
         axes = [Axis(n, e) for n, e in enumerate(shape)]
-        body = fold.read_of(value, [*back, *axes])
+        body = read(value, *back, *axes)
         return Definition(value.name, shape, body, Reduce(SUM, self.prefix), origin=value.origin)
 
 

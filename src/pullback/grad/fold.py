@@ -6,7 +6,7 @@ reads. An adjoint is a `Term`: zero unless every guard holds, and never evaluate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from pullback.ir import expr as E
@@ -117,13 +117,14 @@ def select(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
     return then if then is otherwise else If(condition, then, otherwise)
 
 
-def read_of(value: Value, indices: Sequence[Expr]) -> Expr:
+def read_of(value: Value, indices: Sequence[Expr], own: Container[Value]) -> Expr:
     """``value[indices]``; of a constant tensor the constant.
 
     Through axes moved or repeated: ``d[i, j] = e[j] -> e[indices[1]]``, free of the first index.
+    Only those in `own` are looked through: others may yet be differentiated by.
     """
     indices = tuple(indices)
-    while isinstance(value, Definition) and value.form == Map():
+    while isinstance(value, Definition) and value in own and value.form == Map():
         body = value.body
         if isinstance(body, Const):
             return body

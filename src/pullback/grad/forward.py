@@ -5,7 +5,7 @@ y[i] = sum[k] x[i, k] * w[k]     ->     ty[i] = sum[k] tx[i, k] * w[k] + x[i, k]
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from pullback.errors import GradientError, UnsupportedError
 from pullback.grad import fold
@@ -41,6 +41,7 @@ def tangents(
                 origin=tangent.origin or value.origin,
             )
     known = dict(zip(inputs, given, strict=True))
+    made: set[Value] = set()
     order = ordered(outputs, rules)
     moving = active(order, inputs, rules)
     for step in order:
@@ -49,9 +50,10 @@ def tangents(
         if isinstance(step, Rule):
             _apply(step, known)
         elif rules(step) is None:
-            found = _tangent(step, known)
+            found = _tangent(step, known, made)
             if found is not None:
                 known[step] = found
+                made.add(found)
     return [known.get(o) or zeros(o) for o in outputs]
 
 
@@ -72,11 +74,13 @@ def _apply(rule: Rule, known: dict[Value, Value]) -> None:
         known.setdefault(output, tangent)
 
 
-def _tangent(definition: Definition, known: Mapping[Value, Value]) -> Value | None:
+def _tangent(
+    definition: Definition, known: Mapping[Value, Value], made: Container[Value]
+) -> Value | None:
     """The tangent of one definition, from those of its sources; None where it is 0."""
 
     def along(take: Take) -> Expr:
-        return fold.read_of(known[take.source], take.indices)
+        return fold.read_of(known[take.source], take.indices, made)
 
     body = push(definition.body, along, known)
     if fold.is_zero(body):

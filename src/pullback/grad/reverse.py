@@ -73,12 +73,6 @@ def _check_head(output: Value, head: Value | None) -> None:
         )
 
 
-def unit(output: Value) -> Definition:
-    """The adjoint 1 of a scalar."""
-    body = fold.one(output.dtype)
-    return Definition(f"d{output!r}", output.shape, body, origin=output.origin)
-
-
 class Reverse:
     """One reverse pass: the adjoints of all values between `outputs` and `inputs`.
 
@@ -103,9 +97,9 @@ class Reverse:
         self.gatherer = Gatherer()
         self.summands: dict[Value, dict[Value | None, list[Expr]]] = {}
         self.adjoints: dict[Value, Value] = {}
+        self.made: set[Value] = set()
         for output, head in zip(outputs, heads, strict=True):
-            start = unit(output) if head is None else head
-            seed = fold.read_of(start, identity(start).indices)
+            seed = identity(head) if head is not None else fold.one(output.dtype)
             self._add(output, None, [seed])
         self._run()
 
@@ -150,7 +144,9 @@ class Reverse:
         lone = body.source if isinstance(body, Take) else None
         if lone is not None and body is identity(lone) and _may_stand_for(lone, value, label):
             return lone
-        return Definition(label.name, value.shape, body, keep=label.keep, origin=label.origin)
+        whole = Definition(label.name, value.shape, body, keep=label.keep, origin=label.origin)
+        self.made.add(whole)
+        return whole
 
     def _apply(self, rule: Rule) -> None:
         """Let a given rule turn the adjoints of its outputs into those of its dependencies.
@@ -171,7 +167,7 @@ class Reverse:
         fitting(found, rule.deps, rule)
         for dep, part in zip(rule.deps, found, strict=True):
             if part is not None:
-                self._add(dep, rule.outputs[0], [fold.read_of(part, identity(part).indices)])
+                self._add(dep, rule.outputs[0], [identity(part)])
 
     def _pull(self, definition: Definition, adjoint: Value) -> None:
         """Add a summand for every read of an active source by `definition`."""
@@ -191,7 +187,7 @@ class Reverse:
             parts = self.pins.parts(definition, whole)
             if parts is not None:
                 return [partial(_placed, part) for part in parts]
-        return [partial(fold.read_of, adjoint)]
+        return [partial(fold.read_of, adjoint, own=self.made)]
 
     def _terms(self, definition: Definition, seed: Expr) -> list[tuple[Take, Term]]:
         """The adjoint of every read, in the order of the reads.

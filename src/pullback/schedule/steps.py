@@ -16,6 +16,9 @@ from pullback.schedule.schedule import Step, Way
 # vectors, backwards, and one element at a time (a 16-lane gather takes about 10 cycles on Zen 4).
 SAME, WHOLE, BACKWARD, SINGLE = 0.1, 1.0, 2.0, 10.0
 
+# Reads of a stride up to this one are whole vectors and shuffles.
+MOST_PICKED = 4
+
 # Adding up the lanes of a register, and entering a loop, in the same unit.
 ACROSS = 12.0
 ENTER = 8.0
@@ -208,7 +211,8 @@ def _read_cost(take: Take, axis: int, stage: Stage) -> float:
     at = Axis(axis, stage.extents[axis])
     if form.hidden(at):
         return SINGLE
-    return _stride_cost(form.of(at))
+    stride = form.of(at)
+    return 2.0 * stride - 1 if 1 < stride <= MOST_PICKED else _stride_cost(stride)
 
 
 def _stride_cost(stride: int) -> float:

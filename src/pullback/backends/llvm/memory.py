@@ -1,7 +1,8 @@
 """Arrays: where elements live and how lanes reach them.
 
 An offset whose coefficient of the vector variable is 1 is a contiguous access, -1 a reversed one,
-0 a broadcast, anything else a gather or scatter. Masked-off lanes never touch memory.
+0 a broadcast, 2 to 4 whole vectors whose lanes are picked, anything else a gather or scatter.
+Masked-off lanes never touch memory.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pullback.simplify.affine import Affine
 
 Get = Callable[[Expr, Scope], Val]
 SAFE = "@safe"
+# Strides up to which whole vectors are loaded and lanes picked: a gather costs about ten loads.
+MOST_PICKED = 4
 
 
 class Memory:
@@ -111,6 +114,9 @@ class Memory:
             return self.b.load(pointer, kind, 0, align)
         assert at.lanes is not None
         lanes = at.lanes.count
+        if stride is not None and 1 < stride <= min(MOST_PICKED, lanes) and at.mask is None:
+            first = self.pointer(array, offset, at, get)
+            return self._picked(first, kind, align, stride, lanes)
         if stride not in (1, -1):
             pointers = self._vector_pointer(array, offset, at, get)
             return self._gather(pointers, kind, align, self._mask(at))
@@ -124,6 +130,29 @@ class Memory:
         else:
             raw = self._masked_load(pointer, kind, align, self.b.splat(mask, lanes))
         return self.b.reverse(raw) if stride == -1 else raw
+
+    def _picked(self, first: Val, kind: str, align: int, stride: int, lanes: int) -> Val:
+        """Every `stride`-th element from `first` on, out of `stride` whole vectors.
+
+        The last vector ends with the last lane, so nothing beyond it is read.
+        """
+        places = [min(n * lanes, (lanes - 1) * (stride - 1)) for n in range(stride)]
+        found: Val | None = None
+        for number, place in enumerate(places):
+            pointer = self.b.offset(first, kind, const(place, "i64"))
+            part = self.b.load(pointer, kind, lanes, align)
+            if found is None:
+                found = part
+                continue
+            picks = []
+            for lane in range(lanes):
+                at = lane * stride
+                here = min(at // lanes, stride - 1)
+                own = at if number == 1 else lane
+                picks.append(lanes + at - place if here == number else min(own, lanes - 1))
+            found = self.b.shuffle(found, part, picks)
+        assert found is not None
+        return found
 
     def _mask(self, at: Scope) -> Val:
         assert at.lanes is not None

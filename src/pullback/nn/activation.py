@@ -1,20 +1,27 @@
-"""Activations, softmax and dropout as functions, under torch's names."""
+"""Activations and softmax under torch's names, as functions and as modules."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
-from pullback.errors import Origin, ShapeError, UnsupportedError
-from pullback.ir import expr as E
-from pullback.ir.expr import If, Mul
-from pullback.ir.graph import Definition, Keep
-from pullback.nn.build import at, axis_of, make
-from pullback.tensor import elementwise, random, reduction
-from pullback.tensor.tensor import Tensor, tensor_apply
-from pullback.tensor.trace import wrap
+from pullback.errors import Origin, UnsupportedError
+from pullback.nn.build import axis_of, pointwise, written
+from pullback.nn.init import new_full
+from pullback.nn.layer import Layer
+from pullback.nn.module import Module
+from pullback.tensor import maths as M
+from pullback.tensor import random, reduction
+from pullback.tensor import views as V
+from pullback.tensor.ops import where
+from pullback.tensor.tensor import Tensor, check_device, tensor_apply
+
+SELU_ALPHA = 1.6732632423543772848170429916717
+SELU_SCALE = 1.0507009873554804934193349852946
+
+# `inplace` stands for torch's signature: the planner decides what overwrites what.
 
 
-def relu(input: Tensor) -> Tensor:
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """``max(0, x)``"""
     return tensor_apply("relu", input)
 
@@ -35,7 +42,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     )
 
 
-def silu(input: Tensor) -> Tensor:
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """``x * sigmoid(x)``"""
     return tensor_apply("silu", input)
 
@@ -55,9 +62,147 @@ def logsigmoid(input: Tensor) -> Tensor:
     return tensor_apply("log_sigmoid", input)
 
 
-def softplus(input: Tensor) -> Tensor:
-    """``log(1 + exp(x))``"""
-    return tensor_apply("softplus", input)
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """``log(1 + exp(beta x)) / beta``; `x` itself where ``beta x > threshold``."""
+
+    def body(x: Any) -> Any:
+        return where(x * beta > threshold, x, M.softplus(x * beta) / beta)
+
+    return pointwise("softplus", body, input)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """``x / (1 + |x|)``"""
+    return pointwise("softsign", lambda x: x / (1.0 + abs(x)), input)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """``x - tanh(x)``"""
+    return pointwise("tanhshrink", lambda x: x - M.tanh(x), input)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """``x * tanh(log(1 + exp(x)))``"""
+    return pointwise("mish", lambda x: x * M.tanh(M.softplus(x)), input)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """``x if x > 0 else alpha (exp(x) - 1)``"""
+    return pointwise("elu", lambda x: where(x > 0.0, x, M.expm1(x) * alpha), input)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """``x if x > 0 else alpha (exp(x / alpha) - 1)``"""
+    return pointwise("celu", lambda x: where(x > 0.0, x, M.expm1(x / alpha) * alpha), input)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """``scale (x if x > 0 else alpha (exp(x) - 1))``, which keeps mean 0 and variance 1."""
+
+    def body(x: Any) -> Any:
+        return where(x > 0.0, x, M.expm1(x) * SELU_ALPHA) * SELU_SCALE
+
+    return pointwise("selu", body, input)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """``x if x > 0 else slope x``"""
+    return pointwise("leaky_relu", lambda x: where(x > 0.0, x, x * negative_slope), input)
+
+
+def hardtanh(
+    input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
+    """``min(max(x, low), high)``; its derivative is 0 at both ends."""
+
+    def body(x: Any) -> Any:
+        return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
+
+    return pointwise("hardtanh", body, input)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """``min(max(x, 0), 6)``"""
+    return hardtanh(input, 0.0, 6.0)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """``min(max(x / 6 + 1 / 2, 0), 1)``"""
+
+    def body(x: Any) -> Any:
+        return where(x <= -3.0, 0.0, where(x >= 3.0, 1.0, x / 6.0 + 0.5))
+
+    return pointwise("hardsigmoid", body, input)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """``x min(max(x / 6 + 1 / 2, 0), 1)``"""
+
+    def body(x: Any) -> Any:
+        return where(x <= -3.0, 0.0, where(x < 3.0, x * (x / 6.0 + 0.5), x))
+
+    return pointwise("hardswish", body, input)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """``0 if -l <= x <= l else x``"""
+
+    def body(x: Any) -> Any:
+        return where((x >= -lambd) & (x <= lambd), 0.0, x)
+
+    return pointwise("hardshrink", body, input)
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """``x - l`` above l, ``x + l`` below -l, else 0."""
+
+    def body(x: Any) -> Any:
+        return where(x > lambd, x - lambd, where(x < -lambd, x + lambd, x * 0.0))
+
+    return pointwise("softshrink", body, input)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """``x if x > threshold else value``"""
+    return pointwise("threshold", lambda x: where(x <= threshold, value, x), input)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """``x if x > 0 else w[c] x``; one weight, or one for each channel (axis 1)."""
+    many = weight.size != 1 and len(input.shape) > 1
+    tail = (1,) * (len(input.shape) - 2)
+    slope = weight.reshape(-1, *tail) if many else weight.reshape(-1)[0]
+    return pointwise("prelu", lambda x, w: where(x > 0.0, x, x * w), input, slope)
+
+
+def rrelu(
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    """`leaky_relu` with a slope drawn from U(lower, upper) for each element; else their mean."""
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2)
+    slope = random.uniform(input.shape, lower, upper, dtype=input.dtype)
+    return pointwise("rrelu", lambda x, w: where(x > 0.0, x, x * w), input, slope)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """``a * sigmoid(b)`` of the two halves along `dim`. Raises: ShapeError for an odd extent."""
+    axis = axis_of(dim, len(input.shape))
+    extent = input.shape[axis] if input.shape else 1
+    if not isinstance(extent, int) or extent % 2:
+        raise V.fail(f"glu halves an axis of {extent} elements")
+    half = extent // 2
+    shape = (*input.shape[:axis], half, *input.shape[axis + 1 :])
+
+    def body(*i: Any) -> Any:
+        gate = input[(*i[:axis], i[axis] + half, *i[axis + 1 :])]
+        return input[i] * M.sigmoid(gate)
+
+    return written(shape, body, name="glu")
 
 
 def softmax(input: Tensor, dim: int = -1) -> Tensor:
@@ -72,31 +217,117 @@ def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
     return Tensor(reduction.log_softmax(input.value, axis))
 
 
-def kept_mask(shape: tuple[object, ...], p: float) -> Tensor:
-    """A random mask, true with probability ``1 - p``. It never reaches memory: its bits follow
-    from a counter and the element's place, so that the backward draws them again.
-    """
-    drawn = random.bernoulli(1.0 - p, shape).value
-    if not isinstance(drawn, Definition):
-        return Tensor(drawn)
-    return Tensor(wrap(replace(drawn, keep=Keep.NEVER)))
+def softmin(input: Tensor, dim: int = -1) -> Tensor:
+    """``softmax(-x)`` along `dim`."""
+    return softmax(tensor_apply("negative", input), dim)
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """``x / (1 - p)`` with probability ``1 - p``, else 0. Raises: ShapeError for p outside 0..1."""
-    check_probability(p)
-    if not training or p == 0.0:
-        return input
-    x = input.value
-    if p == 1.0:
-        return Tensor(elementwise.full(x.shape, 0, x.dtype))
-    mask = kept_mask(x.shape, p).value
-    scale = E.const(1.0 / (1.0 - p), x.dtype)
-    zero = E.const(0.0, x.dtype)
-    return make("dropout", x.shape, lambda *i: If(at(mask, *i), Mul(at(x, *i), scale), zero))
+def softmax2d(input: Tensor) -> Tensor:
+    """`softmax` over the channels of an image, with or without a batch."""
+    return softmax(input, -3)
 
 
-def check_probability(p: float) -> None:
-    """Raises: ShapeError where `p` is no probability."""
-    if not 0.0 <= p <= 1.0:
-        raise ShapeError(f"dropout probability {p} is not in 0..1", origin=Origin.of_caller())
+# --- modules -------------------------------------------------------------------------------------
+
+
+class ReLU(Layer, function=relu): ...
+
+
+class GELU(Layer, function=gelu): ...
+
+
+class SiLU(Layer, function=silu): ...
+
+
+class Sigmoid(Layer, function=sigmoid): ...
+
+
+class Tanh(Layer, function=tanh): ...
+
+
+class LogSigmoid(Layer, function=logsigmoid): ...
+
+
+class Softplus(Layer, function=softplus): ...
+
+
+class Softsign(Layer, function=softsign): ...
+
+
+class Tanhshrink(Layer, function=tanhshrink): ...
+
+
+class Mish(Layer, function=mish): ...
+
+
+class ELU(Layer, function=elu): ...
+
+
+class CELU(Layer, function=celu): ...
+
+
+class SELU(Layer, function=selu): ...
+
+
+class LeakyReLU(Layer, function=leaky_relu): ...
+
+
+class Hardtanh(Layer, function=hardtanh): ...
+
+
+class ReLU6(Layer, function=relu6): ...
+
+
+class Hardsigmoid(Layer, function=hardsigmoid): ...
+
+
+class Hardswish(Layer, function=hardswish): ...
+
+
+class Hardshrink(Layer, function=hardshrink): ...
+
+
+class Softshrink(Layer, function=softshrink): ...
+
+
+class Threshold(Layer, function=threshold): ...
+
+
+class RReLU(Layer, function=rrelu): ...
+
+
+class GLU(Layer, function=glu): ...
+
+
+class Softmax(Layer, function=softmax): ...
+
+
+class LogSoftmax(Layer, function=log_softmax): ...
+
+
+class Softmin(Layer, function=softmin): ...
+
+
+class Softmax2d(Layer, function=softmax2d): ...
+
+
+class PReLU(Module):
+    """``x if x > 0 else w[c] x``, w learned."""
+
+    def __init__(
+        self,
+        num_parameters: int = 1,
+        init: float = 0.25,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_device(device)
+        self.num_parameters = num_parameters
+        self.weight = new_full((num_parameters,), init, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return prelu(input, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"

@@ -18,8 +18,8 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Add, Div, Equal, Expr, Extent, If, Less, Mul, Take
 from pullback.ir.graph import MAX, Keep, Value
-from pullback.nn.activation import check_probability, kept_mask
 from pullback.nn.build import at, cast, common, make
+from pullback.nn.dropout import check_probability, kept_mask
 from pullback.tensor.elementwise import show
 from pullback.tensor.tensor import Tensor
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from pullback.errors import DTypeError, Origin, ShapeError
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, int64, promote
+from pullback.ir.dtype import DType, float32, int64, promote
 from pullback.ir.expr import Expr, Extent
 from pullback.ir.graph import SUM, Combiner, Keep, Value, define, read
+from pullback.tensor import elementwise
+from pullback.tensor.compute import compute
+from pullback.tensor.handles import ScalarHandle, as_expr
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import wrap
 
@@ -39,6 +43,25 @@ def make(
             )
         )
     )
+
+
+def pointwise(name: str, function: Callable[..., Any], *tensors: Tensor) -> Tensor:
+    """``out[i] = function(a[i], b[i], ..)`` of scalars, broadcast; 16-bit floats in float32."""
+    kind = common(*tensors)
+
+    def body(*args: Expr) -> Expr:
+        return cast(as_expr(function(*map(ScalarHandle, args))), kind)
+
+    values = [t.value for t in tensors]
+    within = float32 if kind.bits == 16 else kind
+    return Tensor(elementwise.elementwise(name, body, values, within))
+
+
+def written(shape: Iterable[Any], body: Callable[..., Any], name: str = "compute") -> Tensor:
+    """The tensor ``out[i..] = body(i..)`` of scalars, as `pb.compute` makes it."""
+    found = compute(tuple(shape), body, name=name)
+    assert isinstance(found, Tensor)
+    return found
 
 
 def at(value: Value, *index: Expr | int, to: DType | None = None) -> Expr:

@@ -1,93 +1,79 @@
-"""Losses as modules, under torch's names."""
+"""Losses as modules, under torch's names: each is told what its function takes.
+
+CTCLoss and AdaptiveLogSoftmaxWithLoss are not here.
+"""
 
 from __future__ import annotations
 
 from pullback.nn import cross_entropy as C
 from pullback.nn import losses as L
-from pullback.nn.module import Module
-from pullback.nn.parameter import Buffer
-from pullback.tensor.tensor import Tensor
+from pullback.nn import margins as M
+from pullback.nn.layer import Layer
 
 
-class MSELoss(Module):
-    """``(x - t)^2``"""
-
-    def __init__(self, reduction: str = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return L.mse_loss(input, target, self.reduction)
+class L1Loss(Layer, function=L.l1_loss, inputs=2): ...
 
 
-class L1Loss(Module):
-    """``|x - t|``"""
-
-    def __init__(self, reduction: str = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return L.l1_loss(input, target, self.reduction)
+class MSELoss(Layer, function=L.mse_loss, inputs=2): ...
 
 
-class CrossEntropyLoss(Module):
-    """``log(sum[c] exp(x[n, c])) - x[n, t[n]]``; floating targets are probabilities."""
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.weight = None if weight is None else Buffer(weight)
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return C.cross_entropy(
-            input,
-            target,
-            self.weight,
-            self.ignore_index,
-            self.reduction,
-            self.label_smoothing,
-        )
+class SmoothL1Loss(Layer, function=L.smooth_l1_loss, inputs=2): ...
 
 
-class NLLLoss(Module):
-    """``-x[n, t[n]]`` of log-probabilities."""
-
-    def __init__(
-        self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
-    ) -> None:
-        super().__init__()
-        self.weight = None if weight is None else Buffer(weight)
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return C.nll_loss(input, target, self.weight, self.ignore_index, self.reduction)
+class HuberLoss(Layer, function=L.huber_loss, inputs=2): ...
 
 
-class BCEWithLogitsLoss(Module):
-    """``-t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x))``"""
+class BCELoss(Layer, function=L.binary_cross_entropy, inputs=2): ...
 
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        reduction: str = "mean",
-        pos_weight: Tensor | None = None,
-    ) -> None:
-        super().__init__()
-        self.weight = None if weight is None else Buffer(weight)
-        self.pos_weight = None if pos_weight is None else Buffer(pos_weight)
-        self.reduction = reduction
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return L.binary_cross_entropy_with_logits(
-            input, target, self.weight, self.reduction, self.pos_weight
-        )
+class BCEWithLogitsLoss(Layer, function=L.binary_cross_entropy_with_logits, inputs=2): ...
+
+
+class SoftMarginLoss(Layer, function=L.soft_margin_loss, inputs=2): ...
+
+
+class KLDivLoss(Layer, function=L.kl_div, inputs=2): ...
+
+
+class PoissonNLLLoss(Layer, function=L.poisson_nll_loss, inputs=2): ...
+
+
+class GaussianNLLLoss(Layer, function=L.gaussian_nll_loss, inputs=3): ...
+
+
+class CrossEntropyLoss(Layer, function=C.cross_entropy, inputs=2): ...
+
+
+class NLLLoss(Layer, function=C.nll_loss, inputs=2): ...
+
+
+class CosineSimilarity(Layer, function=M.cosine_similarity, inputs=2): ...
+
+
+class PairwiseDistance(Layer, function=M.pairwise_distance, inputs=2): ...
+
+
+class HingeEmbeddingLoss(Layer, function=M.hinge_embedding_loss, inputs=2): ...
+
+
+class CosineEmbeddingLoss(Layer, function=M.cosine_embedding_loss, inputs=3): ...
+
+
+class MarginRankingLoss(Layer, function=M.margin_ranking_loss, inputs=3): ...
+
+
+class TripletMarginLoss(Layer, function=M.triplet_margin_loss, inputs=3): ...
+
+
+class TripletMarginWithDistanceLoss(
+    Layer, function=M.triplet_margin_with_distance_loss, inputs=3
+): ...
+
+
+class MultiMarginLoss(Layer, function=M.multi_margin_loss, inputs=2): ...
+
+
+class MultiLabelMarginLoss(Layer, function=M.multilabel_margin_loss, inputs=2): ...
+
+
+class MultiLabelSoftMarginLoss(Layer, function=M.multilabel_soft_margin_loss, inputs=2): ...

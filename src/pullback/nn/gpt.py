@@ -14,9 +14,11 @@ from pullback.nn.attention import Mask, Packed, attend
 from pullback.nn.build import at, make
 from pullback.nn.container import ModuleList
 from pullback.nn.cross_entropy import token_cross_entropy
-from pullback.nn.layers import Dropout, Embedding, LayerNorm, Linear
+from pullback.nn.dropout import Dropout
+from pullback.nn.layers import Embedding, Linear
 from pullback.nn.linear import linear
 from pullback.nn.module import Module
+from pullback.nn.norms import LayerNorm
 from pullback.tensor.elementwise import show
 from pullback.tensor.tensor import Tensor
 

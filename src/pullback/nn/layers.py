@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import Origin, ShapeError
-from pullback.nn import activation as A
+from pullback.ir import expr as E
 from pullback.nn import init
 from pullback.nn import linear as L
+from pullback.nn.build import axis_of
+from pullback.nn.layer import Layer
 from pullback.nn.module import Module
 from pullback.nn.parameter import Parameter
 from pullback.tensor.tensor import Tensor, check_device
@@ -84,165 +86,103 @@ class Embedding(Module):
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
-class LayerNorm(Module):
-    """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes."""
+class EmbeddingBag(Module):
+    """The sum, mean or max of the rows that each bag of tokens names."""
 
     def __init__(
         self,
-        normalized_shape: int | Sequence[int],
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_device(device)
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.settings: dict[str, Any] = {
+            "max_norm": max_norm,
+            "norm_type": norm_type,
+            "scale_grad_by_freq": scale_grad_by_freq,
+            "mode": mode,
+            "sparse": sparse,
+            "include_last_offset": include_last_offset,
+            "padding_idx": padding_idx,
+        }
+        self.weight = init.new_normal((num_embeddings, embedding_dim), 1.0, dtype)
+        if padding_idx is not None:
+            self.weight = Parameter(L.without_row(self.weight, padding_idx % num_embeddings))
+
+    def forward(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        weights = per_sample_weights
+        return L.embedding_bag(
+            input, self.weight, offsets, per_sample_weights=weights, **self.settings
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.settings['mode']!r}"
+
+
+class Bilinear(Module):
+    """``y = a^T w b + bias``, w of shape (out, in1, in2)."""
+
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
         bias: bool = True,
         device: object = None,
         dtype: Any = None,
     ) -> None:
         super().__init__()
         check_device(device)
-        self.normalized_shape = _box(normalized_shape)
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        self.register_parameter("weight", None)
-        self.register_parameter("bias", None)
-        if elementwise_affine:
-            self.weight = init.new_full(self.normalized_shape, 1.0, dtype)
-        if elementwise_affine and bias:
-            self.bias = init.new_full(self.normalized_shape, 0.0, dtype)
+        self.in1_features = in1_features
+        self.in2_features = in2_features
+        self.out_features = out_features
+        bound = 1.0 / math.sqrt(in1_features)
+        shape = (out_features, in1_features, in2_features)
+        self.weight = init.new_uniform(shape, bound, dtype)
+        start = init.new_uniform((out_features,), bound, dtype) if bias else None
+        self.register_parameter("bias", start)
 
-    def forward(self, input: Tensor) -> Tensor:
-        return L.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
-
-    def extra_repr(self) -> str:
-        rest = f"eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        return f"{self.normalized_shape}, {rest}"
-
-
-class RMSNorm(Module):
-    """``x / sqrt(mean(x^2) + eps) * w`` over the last axes."""
-
-    def __init__(
-        self,
-        normalized_shape: int | Sequence[int],
-        eps: float | None = None,
-        elementwise_affine: bool = True,
-        device: object = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        check_device(device)
-        self.normalized_shape = _box(normalized_shape)
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        self.register_parameter("weight", None)
-        if elementwise_affine:
-            self.weight = init.new_full(self.normalized_shape, 1.0, dtype)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return L.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        return L.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        rest = f"eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        return f"{self.normalized_shape}, {rest}"
+        return f"{self.in1_features}, {self.in2_features}, {self.out_features}"
 
 
-class Dropout(Module):
-    """``x / (1 - p)`` with probability ``1 - p``, else 0; in evaluation `x`."""
-
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        super().__init__()
-        A.check_probability(p)
-        self.p = p
-        self.inplace = inplace  # the planner decides; kept for torch's signature
-
-    def forward(self, input: Tensor) -> Tensor:
-        return A.dropout(input, self.p, self.training)
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}, inplace={self.inplace}"
+def flatten(input: Tensor, start_dim: int = 1, end_dim: int = -1) -> Tensor:
+    """The axes ``start_dim .. end_dim`` as one."""
+    rank = len(input.shape)
+    start, end = axis_of(start_dim, rank), axis_of(end_dim, rank)
+    return input.reshape(*input.shape[:start], -1, *input.shape[end + 1 :])
 
 
-class ReLU(Module):
-    """``max(0, x)``"""
-
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.inplace = inplace  # the planner decides; kept for torch's signature
-
-    def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return A.relu(input)
+def unflatten(input: Tensor, dim: int, unflattened_size: Sequence[int]) -> Tensor:
+    """The axis `dim` as several."""
+    axis = axis_of(dim, len(input.shape))
+    sizes = list(unflattened_size)
+    if -1 in sizes:
+        rest = -math.prod(sizes)
+        sizes[sizes.index(-1)] = E.upper(input.shape[axis]) // rest
+    return input.reshape(*input.shape[:axis], *sizes, *input.shape[axis + 1 :])
 
 
-class GELU(Module):
-    """``x * P(z <= x)``, z standard normal; or its tanh form."""
-
-    def __init__(self, approximate: str = "none") -> None:
-        super().__init__()
-        self.approximate = approximate
-
-    def forward(self, input: Tensor) -> Tensor:
-        return A.gelu(input, self.approximate)
-
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
+class Flatten(Layer, function=flatten): ...
 
 
-class SiLU(Module):
-    """``x * sigmoid(x)``"""
-
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.inplace = inplace  # the planner decides; kept for torch's signature
-
-    def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return A.silu(input)
-
-
-class Sigmoid(Module):
-    """``1 / (1 + exp(-x))``"""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return A.sigmoid(input)
-
-
-class Tanh(Module):
-    """Hyperbolic tangent."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return A.tanh(input)
-
-
-class Softmax(Module):
-    """``exp(x) / sum(exp(x))`` along `dim`."""
-
-    def __init__(self, dim: int = -1) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, input: Tensor) -> Tensor:
-        return A.softmax(input, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
-
-class LogSoftmax(Module):
-    """``x - log(sum(exp(x)))`` along `dim`."""
-
-    def __init__(self, dim: int = -1) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, input: Tensor) -> Tensor:
-        return A.log_softmax(input, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
-
-def _box(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+class Unflatten(Layer, function=unflatten): ...

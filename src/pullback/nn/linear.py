@@ -1,18 +1,23 @@
-"""Linear maps, embeddings and norms as functions, under torch's names."""
+"""Linear maps and embeddings as functions, under torch's names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from typing import Any
 
-from pullback.errors import DTypeError, Origin, ShapeError
+from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir import functions as F
 from pullback.ir.dtype import int64
-from pullback.ir.expr import Add, Div, Equal, Expr, Extent, If, Mul
-from pullback.ir.graph import Value
-from pullback.nn.build import at, cast, common, count, make
+from pullback.ir.expr import Add, Equal, Expr, Extent, If, Mul
+from pullback.nn.build import at, cast, common, make, written
+from pullback.nn.space import padded
 from pullback.tensor import elementwise
+from pullback.tensor import maths as M
+from pullback.tensor.compute import axis
 from pullback.tensor.elementwise import show
+from pullback.tensor.ops import astype, where
+from pullback.tensor.ops import max as max_of
+from pullback.tensor.ops import sum as sum_of
 from pullback.tensor.tensor import Tensor
 
 
@@ -102,83 +107,121 @@ def one_hot(input: Tensor, num_classes: int) -> Tensor:
     )
 
 
-def layer_norm(
-    input: Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
-    """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes, variance in two passes."""
-    kind = common(input, weight, bias)
-    x = input.value
-    lead, box = _last(x.shape, normalized_shape)
-    rank = len(lead)
-    number = count(box, kind)
-    sums = make("row_sum", lead, lambda *i: at(x, *i, to=kind), over=box).value
-    mean = make("mean", lead, lambda *i: Div(at(sums, *i), number)).value
-
-    def centred(*i: Expr) -> Expr:
-        return E.subtract(at(x, *i, to=kind), at(mean, *i[:rank]))
-
-    away = make("centred", x.shape, centred).value
-    squares = make("row_squares", lead, lambda *i: F.square(at(away, *i)), over=box).value
-    return _scaled("layer_norm", away, squares, number, (weight, bias), eps)
-
-
-def rms_norm(
-    input: Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Tensor:
-    """``x / sqrt(mean(x^2) + eps) * w`` over the last axes."""
-    kind = common(input, weight)
-    x = input.value if input.dtype == kind else elementwise.astype(input.value, kind)
-    lead, box = _last(x.shape, normalized_shape)
-    squares = make("row_squares", lead, lambda *i: F.square(at(x, *i)), over=box).value
-    small = 2.0**-52 if kind.bits == 64 else 2.0**-23
-    number = count(box, kind)
-    used = small if eps is None else eps
-    return _scaled("rms_norm", x, squares, number, (weight, None), used)
-
-
-def _scaled(
-    name: str,
-    x: Value,
-    squares: Value,
-    number: Expr,
-    affine: tuple[Tensor | None, Tensor | None],
-    eps: float,
-) -> Tensor:
-    """``x / sqrt(squares / n + eps) * w + b``"""
-    rank = len(squares.shape)
-    kind = x.dtype
-    small = E.const(eps, kind)
-
-    def inverse(*i: Expr) -> Expr:
-        return F.rsqrt(Add(Div(at(squares, *i), number), small))
-
-    scale = make("rstd", squares.shape, inverse).value
-    weight, bias = (None if t is None else t.value for t in affine)
-
-    def body(*i: Expr) -> Expr:
-        found: Expr = Mul(at(x, *i), at(scale, *i[:rank]))
-        if weight is not None:
-            found = Mul(found, at(weight, *i[rank:], to=kind))
-        return found if bias is None else Add(found, at(bias, *i[rank:], to=kind))
-
-    return make(name, x.shape, body)
-
-
-def _last(
-    shape: tuple[Extent, ...], wanted: int | Sequence[int]
-) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:
-    """Row axes and the axes normalised over. Raises: ShapeError where they differ from `wanted`."""
-    box = (wanted,) if isinstance(wanted, int) else tuple(wanted)
-    split = len(shape) - len(box)
-    if split < 0 or shape[split:] != box:
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``y[.., o] = sum[i, j] a[.., i] * w[o, i, j] * b[.., j] + bias[o]``. Raises: ShapeError."""
+    common(input1, input2, weight, bias)
+    lead = input1.shape[:-1]
+    if input2.shape[:-1] != lead or weight.shape[1:] != (input1.shape[-1], input2.shape[-1]):
         raise ShapeError(
-            f"the last axes of {show(shape)} are not {show(box)}", origin=Origin.of_caller()
+            f"bilinear: inputs {show(input1.value.shape)} and {show(input2.value.shape)}"
+            f" do not fit weight {show(weight.value.shape)}",
+            origin=Origin.of_caller(),
         )
-    return shape[:split], shape[split:]
+    i, j = axis(weight.shape[1]), axis(weight.shape[2])
+
+    def first(*at: Any) -> Any:
+        *n, o, q = at
+        return sum_of(input1[(*n, i)] * weight[o, i, q], over=i)
+
+    half = written((*lead, weight.shape[0], weight.shape[2]), first, name="bilinear")
+
+    def second(*at: Any) -> Any:
+        return sum_of(half[(*at, j)] * input2[(*at[:-1], j)], over=j)
+
+    y = written((*lead, weight.shape[0]), second, name="bilinear")
+    return y if bias is None else y + bias
+
+
+def embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """The sum, mean or max of the rows that each bag of tokens names.
+
+    Bags are the rows of `input`, or start at `offsets`. Tokens `padding_idx` do not count.
+    Raises: UnsupportedError for `max_norm`, `scale_grad_by_freq` and another mode; ShapeError.
+    """
+    refused = {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
+    known = mode in ("sum", "mean", "max")
+    wrong = [name for name, value in refused.items() if value] or ([] if known else ["mode"])
+    if wrong:
+        raise UnsupportedError(f"embedding_bag with {wrong[0]}", origin=Origin.of_caller())
+    bags = _Bags(input, offsets, include_last_offset, padding_idx, weight.shape[0])
+    k = axis(bags.longest)
+
+    def row(b: Any, e: Any) -> Any:
+        found = weight[bags.token(b, k), e]
+        if per_sample_weights is not None:
+            found = found * per_sample_weights[bags.place(b, k)]
+        return found
+
+    def added(b: Any, e: Any) -> Any:
+        return sum_of(padded(bags.tests(b, k), row(b, e)), over=k)
+
+    def largest(b: Any, e: Any) -> Any:
+        return max_of(padded(bags.tests(b, k), row(b, e), -math.inf), over=k)
+
+    shape = (bags.count, weight.shape[1])
+    y = written(shape, largest if mode == "max" else added, name="embedding_bag")
+    if mode == "sum":
+        return y
+    sizes = written(shape[:1], lambda b: sum_of(padded(bags.tests(b, k), 1, 0), over=k), "sizes")
+    if mode == "max":
+        return written(shape, lambda b, e: where(sizes[b] == 0, 0.0, y[b, e]), "bag")
+    return written(shape, lambda b, e: y[b, e] / astype(M.maximum(sizes[b], 1), y.dtype), "bag")
+
+
+class _Bags:
+    """Which tokens stand in which bag."""
+
+    def __init__(
+        self,
+        input: Tensor,
+        offsets: Tensor | None,
+        include_last: bool,
+        padding: int | None,
+        rows: Extent,
+    ) -> None:
+        if len(input.shape) != (2 if offsets is None else 1):
+            raise ShapeError(
+                f"embedding_bag of {show(input.value.shape)}",
+                origin=Origin.of_caller(),
+                help="bags are the rows of two axes, or parts of one axis that start at offsets",
+            )
+        self.input, self.offsets = input, offsets
+        self.padding = None if padding is None else padding % E.upper(rows)
+        self.longest = input.shape[-1]
+        bags = input.shape[0] if offsets is None else offsets.shape[0]
+        self.last = E.upper(bags) - 1
+        self.count = self.last if include_last and offsets is not None else bags
+
+    def place(self, b: Any, k: Any) -> Any:
+        """The index of a token."""
+        return (b, k) if self.offsets is None else k
+
+    def token(self, b: Any, k: Any) -> Any:
+        """The token at a place."""
+        return self.input[self.place(b, k)]
+
+    def tests(self, b: Any, k: Any) -> list[Any]:
+        """When token `k` counts in bag `b`."""
+        found: list[Any] = []
+        if self.offsets is not None:
+            found += [k >= self.offsets[b], k < self._end(b)]
+        if self.padding is not None:
+            found.append(self.token(b, k) != self.padding)
+        return found
+
+    def _end(self, b: Any) -> Any:
+        offsets = self.offsets
+        assert offsets is not None
+        return where(b < self.last, offsets[M.minimum(b + 1, self.last)], self.longest)

@@ -2,46 +2,108 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 from pullback.errors import Origin, ShapeError, UnsupportedError
-from pullback.ir import expr as E
-from pullback.ir import functions as F
-from pullback.ir.expr import Add, Div, Expr, Extent, If, Mul
-from pullback.ir.graph import Value
-from pullback.nn.build import at, common, count, make, total
+from pullback.ir.expr import Div, Expr
+from pullback.nn.build import at, count, make, pointwise, total
+from pullback.tensor import maths as M
+from pullback.tensor.creation import full_like
 from pullback.tensor.elementwise import show
+from pullback.tensor.ops import broadcast_to, expand_dims, stop_gradient, where
 from pullback.tensor.tensor import Tensor
 
-Shape = tuple[Extent, ...]
 
-
-def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """``(x - t)^2``"""
-    return _pairwise("squared_error", input, target, reduction, F.square)
-
-
-def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """``|x - t|``"""
-    return _pairwise("absolute_error", input, target, reduction, _distance)
-
-
-def _distance(x: Expr) -> Expr:
-    """``|x|`` with derivative 0 at 0."""
-    zero = F.like(0, x)
-    positive = If(E.Less(zero, x), x, zero)
-    return If(E.Less(x, zero), E.negate(x), positive)
-
-
-def _pairwise(
-    name: str, input: Tensor, target: Tensor, reduction: str, function: F.Scalar
+def mse_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
-    kind = common(input, target)
-    _same_shape(name, input, target)
-    x, t = input.value, target.value
+    """``(x - t)^2``"""
+    return _between("squared_error", input, target, reduction, lambda d: d * d, weight)
 
-    def body(*i: Expr) -> Expr:
-        return function(E.subtract(at(x, *i, to=kind), at(t, *i, to=kind)))
 
-    return reduced(make(name, x.shape, body), reduction)
+def l1_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """``|x - t|``"""
+    return _between("absolute_error", input, target, reduction, distance, weight)
+
+
+def distance(x: Any) -> Any:
+    """``|x|`` with derivative 0 at 0."""
+    return where(x < 0.0, -x, where(x > 0.0, x, 0.0))
+
+
+def smooth_l1_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """``d^2 / (2 beta) if |d| < beta else |d| - beta / 2``, ``d = x - t``"""
+    if beta == 0.0:
+        return l1_loss(input, target, reduction)
+
+    def body(d: Any) -> Any:
+        near = d * d * (0.5 / beta)
+        return where(abs(d) < beta, near, abs(d) - 0.5 * beta)
+
+    return _between("smooth_error", input, target, reduction, body)
+
+
+def huber_loss(
+    input: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """``d^2 / 2 if |d| <= delta else delta (|d| - delta / 2)``, ``d = x - t``"""
+
+    def body(d: Any) -> Any:
+        far = (abs(d) - 0.5 * delta) * delta
+        return where(abs(d) <= delta, d * d * 0.5, far)
+
+    return _between("huber", input, target, reduction, body, weight)
+
+
+def _between(
+    name: str,
+    input: Tensor,
+    target: Tensor,
+    reduction: str,
+    function: Callable[[Any], Any],
+    weight: Tensor | None = None,
+) -> Tensor:
+    """A loss of the difference; with weights the mean is over their sum."""
+    same_shape(name, input, target)
+    losses = pointwise(name, lambda x, t: function(x - t), input, target)
+    if weight is None:
+        return reduced(losses, reduction)
+    heavy = weighted(losses, weight)
+    if reduction != "mean":
+        return reduced(heavy, reduction)
+    return total(heavy) / total(broadcast_to(weight, losses.shape))
+
+
+def weighted(losses: Tensor, weight: Tensor | None) -> Tensor:
+    """``weight * loss``, the weight broadcast."""
+    return losses if weight is None else losses * weight
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """``-t log(x) - (1 - t) log(1 - x)``, logarithms no less than -100."""
+
+    def body(x: Any, t: Any) -> Any:
+        return -t * _log(x) - (1.0 - t) * _log(1.0 - x)
+
+    same_shape("binary cross entropy", input, target)
+    losses = pointwise("binary_cross_entropy", body, input, target)
+    return reduced(weighted(losses, weight), reduction)
+
+
+def _log(x: Any) -> Any:
+    return M.maximum(M.log(x), -100.0)
 
 
 def binary_cross_entropy_with_logits(
@@ -52,36 +114,88 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
 ) -> Tensor:
     """``-t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x))``, stable for large |x|."""
-    kind = common(input, target)
-    _same_shape("binary cross entropy", input, target)
-    x, t = input.value, target.value
-    one = E.const(1, kind)
 
-    def plain(*i: Expr) -> Expr:
-        value, wanted = at(x, *i, to=kind), at(t, *i, to=kind)
-        gate = E.negate(F.log_sigmoid(value))
-        if pos_weight is not None:
-            heavy = at(pos_weight.value, *_stretched(pos_weight.value, x.shape, i), to=kind)
-            factor = Add(one, Mul(E.subtract(heavy, one), wanted))
-            gate = Mul(factor, gate)
-        return Add(Mul(E.subtract(one, wanted), value), gate)
+    def body(x: Any, t: Any, *heavy: Any) -> Any:
+        gate = M.softplus(-x)
+        factor = 1.0 + (heavy[0] - 1.0) * t if heavy else 1.0
+        return (1.0 - t) * x + factor * gate
 
-    def body(*i: Expr) -> Expr:
-        found = plain(*i)
-        if weight is None:
-            return found
-        return Mul(found, at(weight.value, *_stretched(weight.value, x.shape, i), to=kind))
-
-    return reduced(make("binary_cross_entropy", x.shape, body), reduction)
+    same_shape("binary cross entropy", input, target)
+    tensors = (input, target) if pos_weight is None else (input, target, pos_weight)
+    losses = pointwise("binary_cross_entropy", body, *tensors)
+    return reduced(weighted(losses, weight), reduction)
 
 
-def _stretched(value: Value, shape: Shape, index: tuple[Expr, ...]) -> list[Expr]:
-    """The index of `value` broadcast to `shape`, aligned at the end."""
-    tail = list(index[len(shape) - len(value.shape) :])
-    return [E.index(0) if e == 1 else i for e, i in zip(value.shape, tail, strict=True)]
+def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """``log(1 + exp(-t x))``"""
+    same_shape("soft margin", input, target)
+    losses = pointwise("soft_margin", lambda x, t: M.softplus(-t * x), input, target)
+    return reduced(losses, reduction)
 
 
-def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
+def kl_div(
+    input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """``t (log(t) - x)`` of log-probabilities x; "batchmean" divides the sum by the rows."""
+
+    def body(x: Any, t: Any) -> Any:
+        if log_target:
+            return M.exp(t) * (t - x)
+        return where(t > 0.0, t * M.log(t), 0.0) - t * x
+
+    losses = pointwise("divergence", body, input, target)
+    if reduction != "batchmean":
+        return reduced(losses, reduction)
+    return divided(total(losses), count(losses.value.shape[:1], losses.dtype))
+
+
+def poisson_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Tensor:
+    """``exp(x) - t x``, or ``x - t log(x + eps)``; `full` adds Stirling's ``log(t!)``."""
+
+    def body(x: Any, t: Any) -> Any:
+        loss = M.exp(x) - t * x if log_input else x - t * M.log(x + eps)
+        if not full:
+            return loss
+        rest = t * M.log(t) - t + 0.5 * M.log(2.0 * math.pi * t)
+        return loss + where(t > 1.0, rest, 0.0)
+
+    return reduced(pointwise("poisson", body, input, target), reduction)
+
+
+def gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """``(log(v) + (x - t)^2 / v) / 2``, ``v = max(var, eps)`` with the derivative of `var`.
+
+    `var` has the shape of the input, with its last axis 1 or left out.
+    """
+    spread = var if isinstance(var, Tensor) else full_like(input, var)
+    if len(spread.shape) == len(input.shape) - 1:
+        spread = expand_dims(spread, -1)
+    bound = stop_gradient(pointwise("lift", lambda v: M.maximum(eps - v, 0.0), spread))
+    share = 0.5 * math.log(2.0 * math.pi) if full else 0.0
+
+    def body(x: Any, t: Any, v: Any, lift: Any) -> Any:
+        v = v + lift
+        return 0.5 * (M.log(v) + (x - t) * (x - t) / v) + share
+
+    return reduced(pointwise("gaussian", body, input, target, spread, bound), reduction)
+
+
+def same_shape(name: str, input: Tensor, target: Tensor) -> None:
+    """Raises: ShapeError where the two differ."""
     if input.shape != target.shape:
         raise ShapeError(
             f"{name}: input {show(input.shape)}, target {show(target.shape)}",

@@ -8,9 +8,11 @@ from typing import Any
 from pullback.errors import Origin, UnsupportedError
 from pullback.nn import activation
 from pullback.nn.container import ModuleList
-from pullback.nn.layers import Dropout, LayerNorm, Linear
+from pullback.nn.dropout import Dropout
+from pullback.nn.layers import Linear
 from pullback.nn.module import Module
 from pullback.nn.multihead import MultiheadAttention
+from pullback.nn.norms import LayerNorm
 from pullback.tensor.tensor import Tensor
 
 Activation = Callable[[Tensor], Tensor]

@@ -1,0 +1,164 @@
+"""Convolutions and their transposes under torch's names, as functions.
+
+    y[n, o, y] = sum[c, k] x[n, c, y stride + k dilation - padding] * w[o, c, k] + b[o]
+    z[n, o, t] = sum[c, k] x[n, c, y] * w[c, o, k]   where  y stride + k dilation - padding = t
+
+A group of channels is an axis of its own, so that each is one sum of products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.nn.build import common, written
+from pullback.nn.space import Ints, Taps, Window, each, literal, of_space, padded, split
+from pullback.tensor.compute import axis
+from pullback.tensor.elementwise import show
+from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.tensor import Tensor
+
+
+def conv(
+    space: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolution of ``(N, C, ..)`` by ``(O, C / groups, ..)``, without N too.
+
+    `padding` is a number for each axis, "valid" (none) or "same" (stride 1). Raises: ShapeError.
+    """
+    common(input, weight, bias)
+    lead, room = split("conv", input, space)
+    size, inner, *kernel = _sizes(weight, space)
+    _check(groups, lead[-1] == inner * groups and size % groups == 0, input, weight)
+    steps, spread = each(stride, space, "stride"), each(dilation, space, "dilation")
+    ends = margins(padding, kernel, steps, spread)
+    windows = [
+        Window(e, k, s, *p, d)
+        for e, k, s, p, d in zip(room, kernel, steps, ends, spread, strict=True)
+    ]
+    outer = size // groups
+    c, taps = axis(inner), [axis(k) for k in kernel]
+
+    def body(*i: Any) -> Any:
+        n, g, o, y = _parts(i, space, groups)
+        met = list(zip(windows, y, taps, strict=True))
+        tests = [t for w, y, k in met for t in w.inside(y, k)]
+        x = padded(tests, input[(*n, g * inner + c, *(w.place(y, k) for w, y, k in met))])
+        return sum_of(x * weight[(g * outer + o, c, *taps)], over=(c, *taps))
+
+    shape = (*_channels(lead, groups, outer), *(w.count() for w in windows))
+    return _finished(written(shape, body, name="conv"), bias, groups, space)
+
+
+def conv_transpose(
+    space: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    output_padding: Ints = 0,
+    groups: int = 1,
+    dilation: Ints = 1,
+) -> Tensor:
+    """The adjoint of `conv` in its input: ``(N, C, ..)`` by ``(C, O / groups, ..)``.
+
+    Raises: ShapeError.
+    """
+    common(input, weight, bias)
+    lead, room = split("conv_transpose", input, space)
+    size, outer, *kernel = _sizes(weight, space)
+    _check(groups, lead[-1] == size and size % groups == 0, input, weight)
+    settings = zip(
+        room,
+        kernel,
+        each(stride, space, "stride"),
+        each(padding, space, "padding"),
+        each(output_padding, space, "output_padding"),
+        each(dilation, space, "dilation"),
+        strict=True,
+    )
+    windows = [Taps(*s) for s in settings]
+    inner = size // groups
+    c, steps = axis(inner), [axis(w.steps) for w in windows]
+
+    def body(*i: Any) -> Any:
+        n, g, o, t = _parts(i, space, groups)
+        met = [w.meet(t, j) for w, t, j in zip(windows, t, steps, strict=True)]
+        x = input[(*n, g * inner + c, *(m.place for m in met))]
+        w = weight[(g * inner + c, o, *(m.tap for m in met))]
+        return sum_of(padded([t for m in met for t in m.tests], x * w), over=(c, *steps))
+
+    shape = (*_channels(lead, groups, outer), *(w.count for w in windows))
+    return _finished(written(shape, body, name="conv_transpose"), bias, groups, space)
+
+
+conv1d, conv2d, conv3d = (of_space(conv, n) for n in (1, 2, 3))
+conv_transpose1d, conv_transpose2d, conv_transpose3d = (
+    of_space(conv_transpose, n) for n in (1, 2, 3)
+)
+
+
+def margins(
+    padding: Ints | str, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Padding before and after, for each axis. Raises: UnsupportedError, ShapeError."""
+    space = len(kernel)
+    if not isinstance(padding, str):
+        return [(p, p) for p in each(padding, space, "padding")]
+    if padding == "valid":
+        return [(0, 0)] * space
+    if padding != "same":
+        raise UnsupportedError(f"padding={padding!r}", origin=Origin.of_caller())
+    if any(s != 1 for s in stride):
+        raise ShapeError('padding="same" with a stride', origin=Origin.of_caller())
+    totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    return [(t // 2, t - t // 2) for t in totals]
+
+
+def _sizes(weight: Tensor, space: int) -> tuple[int, ...]:
+    """The extents of a weight. Raises: ShapeError for another number of axes."""
+    if len(weight.shape) != space + 2:
+        raise ShapeError(
+            f"a weight of {show(weight.value.shape)}",
+            origin=Origin.of_caller(),
+            help=f"it has two axes of channels and {space} of space",
+        )
+    return literal("conv", weight.shape)
+
+
+def _check(groups: int, fits: bool, input: Tensor, weight: Tensor) -> None:
+    """Raises: ShapeError where channels, groups and weight do not fit."""
+    if not fits:
+        raise ShapeError(
+            f"input {show(input.value.shape)} does not fit weight {show(weight.value.shape)}"
+            f" in {groups} groups",
+            origin=Origin.of_caller(),
+        )
+
+
+def _channels(lead: Any, groups: int, outer: int) -> tuple[Any, ...]:
+    """The extents before space of a result; one group has no axis."""
+    return (*lead[:-1], outer) if groups == 1 else (*lead[:-1], groups, outer)
+
+
+def _parts(index: Sequence[Any], space: int, groups: int) -> tuple[Any, Any, Any, Any]:
+    """Batch, group, channel within the group, place."""
+    *n, o = index[:-space]
+    g = n.pop() if groups > 1 else 0
+    return n, g, o, index[-space:]
+
+
+def _finished(y: Tensor, bias: Tensor | None, groups: int, space: int) -> Tensor:
+    """Groups side by side in one axis of channels, and the bias."""
+    if groups > 1:
+        y = y.reshape(*y.shape[: -space - 2], -1, *y.shape[-space:])
+    return y if bias is None else y + bias.reshape(-1, *(1,) * space)

@@ -1,0 +1,136 @@
+"""Dropout and its kinds: elements, whole channels, and those that keep mean and variance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pullback.errors import Origin, ShapeError
+from pullback.ir import expr as E
+from pullback.ir.expr import Add, Extent, If, Mul
+from pullback.ir.graph import Definition, Keep
+from pullback.nn.activation import SELU_ALPHA, SELU_SCALE
+from pullback.nn.build import at, make
+from pullback.nn.layer import Layer
+from pullback.tensor import elementwise, random
+from pullback.tensor.tensor import Tensor
+from pullback.tensor.trace import wrap
+
+SATURATED = -SELU_ALPHA * SELU_SCALE  # what SELU tends to at -inf
+
+
+def kept_mask(shape: Sequence[Extent], p: float) -> Tensor:
+    """A random mask, true with probability ``1 - p``. It never reaches memory: its bits follow
+    from a counter and the element's place, so that the backward draws them again.
+    """
+    drawn = random.bernoulli(1.0 - p, tuple(shape)).value
+    if not isinstance(drawn, Definition):
+        return Tensor(drawn)
+    return Tensor(wrap(replace(drawn, keep=Keep.NEVER)))
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """``x / (1 - p)`` with probability ``1 - p``, else 0. Raises: ShapeError for p outside 0..1."""
+    return _dropped(input, p, training, len(input.shape))
+
+
+def dropout1d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """`dropout` of whole channels of ``(N, C, L)`` or ``(C, L)``."""
+    return _dropped(input, p, training, _channels(input, 1))
+
+
+def dropout2d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """`dropout` of whole channels of ``(N, C, H, W)`` or ``(N, C, L)``."""
+    return _dropped(input, p, training, 2)
+
+
+def dropout3d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """`dropout` of whole channels of ``(N, C, D, H, W)`` or ``(C, D, H, W)``."""
+    return _dropped(input, p, training, _channels(input, 3))
+
+
+def alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """``a x + b`` with probability ``1 - p``, else ``a s + b``: what SELU gave keeps its mean 0
+    and variance 1; s is SELU's limit.
+    """
+    return _dropped(input, p, training, len(input.shape), SATURATED)
+
+
+def feature_alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """`alpha_dropout` of whole channels."""
+    return _dropped(input, p, training, 2, SATURATED)
+
+
+def _channels(input: Tensor, space: int) -> int:
+    """How many axes stand before `space` axes of space."""
+    return max(len(input.shape) - space, 1)
+
+
+def _dropped(input: Tensor, p: float, training: bool, lead: int, low: float = 0.0) -> Tensor:
+    """One draw for each index of the first `lead` axes: ``a x + b`` if kept, else ``a low + b``.
+
+    For ``low = 0``: ``a = 1 / (1 - p), b = 0``; else ``a = 1 / sqrt((1 - p) (1 + p low^2))``,
+    ``b = -a p low``.
+    """
+    check_probability(p)
+    if not training or p == 0.0:
+        return input
+    x = input.value
+    if p == 1.0:
+        return Tensor(elementwise.full(x.shape, 0, x.dtype))
+    mask = kept_mask(x.shape[:lead], p).value
+    spread = math.sqrt((1.0 - p) * (1.0 + p * low * low)) if low else 1.0 - p
+    shift = -p * low / spread
+    scale, away = E.const(1.0 / spread, x.dtype), E.const(low / spread + shift, x.dtype)
+
+    def body(*i: E.Expr) -> E.Expr:
+        kept: E.Expr = Mul(at(x, *i), scale)
+        kept = Add(kept, E.const(shift, x.dtype)) if low else kept
+        return If(at(mask, *i[:lead]), kept, away)
+
+    return make("dropout", x.shape, body)
+
+
+def check_probability(p: float) -> None:
+    """Raises: ShapeError where `p` is no probability."""
+    if not 0.0 <= p <= 1.0:
+        raise ShapeError(f"dropout probability {p} is not in 0..1", origin=Origin.of_caller())
+
+
+class _Dropping(Layer):
+    """Checks its probability when it is made."""
+
+    p: float
+
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        super().__init__(p, inplace)
+        check_probability(p)
+
+
+class Dropout(_Dropping, function=dropout): ...
+
+
+class Dropout1d(_Dropping, function=dropout1d): ...
+
+
+class Dropout2d(_Dropping, function=dropout2d): ...
+
+
+class Dropout3d(_Dropping, function=dropout3d): ...
+
+
+class AlphaDropout(_Dropping, function=alpha_dropout): ...
+
+
+class FeatureAlphaDropout(_Dropping, function=feature_alpha_dropout): ...

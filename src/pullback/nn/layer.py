@@ -1,0 +1,64 @@
+"""Modules made from functions: what a function is told beside its inputs becomes settings.
+
+``class ELU(Layer, function=elu)`` -> ``ELU(alpha=2.0)(x) == elu(x, alpha=2.0)``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter as Argument
+from inspect import Signature, signature
+from typing import Any, ClassVar
+
+from pullback.nn.module import Module
+from pullback.nn.parameter import Buffer
+from pullback.tensor.tensor import State, Tensor
+
+
+class Layer(Module):
+    """A module without parameters whose function is `function`, of `inputs` tensors.
+
+    Tensors among the settings are buffers. A function with a `training` argument is told the
+    module's.
+    """
+
+    function: ClassVar[Callable[..., Any]]
+    settings: ClassVar[Signature]
+    told: ClassVar[bool]
+
+    def __init_subclass__(
+        cls, function: Callable[..., Any] | None = None, inputs: int = 1, **rest: Any
+    ) -> None:
+        super().__init_subclass__(**rest)
+        if function is None:
+            return
+        arguments = list(signature(function).parameters.values())[inputs:]
+        named = [a for a in arguments if a.name != "training"]
+        cls.function = staticmethod(function)
+        cls.settings = Signature(named)
+        cls.told = len(named) < len(arguments)
+        own = Argument("self", Argument.POSITIONAL_ONLY)
+        cls.__signature__ = Signature([own, *named])  # type: ignore[attr-defined]  # for `help`
+        cls.__doc__ = cls.__doc__ or function.__doc__
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        bound = self.settings.bind(*args, **kwargs)
+        bound.apply_defaults()
+        for name, value in bound.arguments.items():
+            held = isinstance(value, Tensor) and not isinstance(value, State)
+            setattr(self, name, Buffer(value) if held else value)
+
+    def forward(self, *inputs: Any) -> Any:
+        told = {name: getattr(self, name) for name in self.settings.parameters}
+        if self.told:
+            told["training"] = self.training
+        return type(self).function(*inputs, **told)
+
+    def extra_repr(self) -> str:
+        shown = {name: getattr(self, name) for name in self.settings.parameters}
+        return ", ".join(f"{n}={v!r}" for n, v in shown.items() if _telling(v))
+
+
+def _telling(value: Any) -> bool:
+    return value is not None and value is not False and not isinstance(value, Tensor)

@@ -1,0 +1,249 @@
+"""Norms as modules, under torch's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pullback.errors import Origin, ShapeError
+from pullback.nn import normalization as N
+from pullback.nn.init import new_full
+from pullback.nn.layer import Layer
+from pullback.nn.module import Module
+from pullback.nn.parameter import Buffer
+from pullback.tensor.elementwise import show
+from pullback.tensor.tensor import Tensor, check_device
+
+
+class _Norm(Module):
+    """What all norms hold: a scale and a shift of one shape, each if wanted."""
+
+    def _affine(self, shape: tuple[int, ...], weight: bool, bias: bool, dtype: Any) -> None:
+        self.register_parameter("weight", new_full(shape, 1.0, dtype) if weight else None)
+        self.register_parameter("bias", new_full(shape, 0.0, dtype) if bias else None)
+
+
+class LayerNorm(_Norm):
+    """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_device(device)
+        self.normalized_shape = _box(normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        shape = self.normalized_shape
+        self._affine(shape, elementwise_affine, elementwise_affine and bias, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return N.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        rest = f"eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return f"{self.normalized_shape}, {rest}"
+
+
+class RMSNorm(_Norm):
+    """``x / sqrt(mean(x^2) + eps) * w`` over the last axes."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_device(device)
+        self.normalized_shape = _box(normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self._affine(self.normalized_shape, elementwise_affine, False, dtype)
+        del self.bias
+
+    def forward(self, input: Tensor) -> Tensor:
+        return N.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        rest = f"eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return f"{self.normalized_shape}, {rest}"
+
+
+class GroupNorm(_Norm):
+    """``(x - mean) / sqrt(var + eps) * w + b`` over each group of channels."""
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_device(device)
+        if num_channels % num_groups:
+            raise ShapeError(
+                f"{num_channels} channels in {num_groups} groups", origin=Origin.of_caller()
+            )
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        self.affine = affine
+        self._affine((num_channels,), affine, affine, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return N.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+class _ByChannel(_Norm):
+    """A norm by channel, with running statistics as buffers where they are tracked."""
+
+    ranks: ClassVar[tuple[int, ...]]
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_device(device)
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        self._affine((num_features,), affine, affine, dtype)
+        self.running_mean: Buffer | None = None
+        self.running_var: Buffer | None = None
+        self.num_batches_tracked: Buffer | None = None
+        if track_running_stats:
+            self.running_mean = Buffer(new_full((num_features,), 0.0, dtype))
+            self.running_var = Buffer(new_full((num_features,), 1.0, dtype))
+            self.num_batches_tracked = Buffer(np.zeros((), np.int64))
+
+    def _check(self, input: Tensor, axis: int) -> None:
+        """Raises: ShapeError for another number of axes, or of channels."""
+        if len(input.shape) in self.ranks and input.shape[axis] == self.num_features:
+            return
+        raise ShapeError(
+            f"{type(self).__name__}({self.num_features}) of {show(input.value.shape)}",
+            origin=Origin.of_caller(),
+            help=f"it takes {' or '.join(map(str, self.ranks))} axes",
+        )
+
+    def _momentum(self) -> float | Tensor:
+        """How far the running statistics step; without a momentum they are the plain mean."""
+        if self.momentum is not None or self.num_batches_tracked is None:
+            return self.momentum or 0.0
+        return 1.0 / self.num_batches_tracked
+
+    def extra_repr(self) -> str:
+        rest = f"affine={self.affine}, track_running_stats={self.track_running_stats}"
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, {rest}"
+
+
+class _BatchNorm(_ByChannel):
+    """``(x - mean) / sqrt(var + eps) * w + b`` for each channel over the batch and space.
+
+    In evaluation the mean and variance are the running ones, where they are tracked.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check(input, 1)
+        seen = self.num_batches_tracked
+        if self.training and seen is not None:
+            seen.assign(seen + 1)
+        own = self.training or seen is None
+        running = (self.running_mean, self.running_var)
+        affine = (self.weight, self.bias)
+        return N.batch_norm(input, *running, *affine, own, self._momentum(), self.eps)
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch norm of ``(N, C)`` or ``(N, C, L)``."""
+
+    ranks = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch norm of ``(N, C, H, W)``."""
+
+    ranks = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Batch norm of ``(N, C, D, H, W)``."""
+
+    ranks = (5,)
+
+
+class _InstanceNorm(_ByChannel):
+    """``(x - mean) / sqrt(var + eps) * w + b`` for each channel of each sample over space."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        batched = len(input.shape) == self.ranks[1]
+        self._check(input, 1 if batched else 0)
+        x = input if batched else input.reshape(1, *input.shape)
+        own = self.training or not self.track_running_stats
+        running = (self.running_mean, self.running_var)
+        affine = (self.weight, self.bias)
+        y = N.instance_norm(x, *running, *affine, own, self._momentum(), self.eps)
+        return y if batched else y.reshape(*input.shape)
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Instance norm of ``(N, C, L)`` or ``(C, L)``."""
+
+    ranks = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Instance norm of ``(N, C, H, W)`` or ``(C, H, W)``."""
+
+    ranks = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Instance norm of ``(N, C, D, H, W)`` or ``(C, D, H, W)``."""
+
+    ranks = (4, 5)
+
+
+class LocalResponseNorm(Layer, function=N.local_response_norm): ...
+
+
+def _box(shape: int | Sequence[int]) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)

@@ -1,0 +1,167 @@
+"""Padding under torch's names: a constant, a mirror, the edge, or the other end.
+
+``y[i] = x[i - before]`` inside; outside one more affine read for each side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.ir.expr import Extent
+from pullback.nn.build import written
+from pullback.nn.module import Module
+from pullback.nn.space import Ints, each, literal, padded
+from pullback.tensor.elementwise import show
+from pullback.tensor.ops import where
+from pullback.tensor.tensor import Tensor
+
+MODES = ("constant", "reflect", "replicate", "circular")
+
+
+def pad(
+    input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Tensor:
+    """`pad` holds (before, after) of the last axis, then of the one before it, and so on.
+
+    Raises: UnsupportedError for another mode, ShapeError for a pad that does not fit.
+    """
+    if mode not in MODES:
+        raise UnsupportedError(f"mode={mode!r}", origin=Origin.of_caller(), help=f"one of {MODES}")
+    rank = len(input.shape)
+    if len(pad) % 2 or len(pad) > 2 * rank:
+        raise ShapeError(
+            f"pad {tuple(pad)} of {show(input.value.shape)}", origin=Origin.of_caller()
+        )
+    ends = {rank - 1 - n // 2: (pad[n], pad[n + 1]) for n in range(0, len(pad), 2)}
+    ends = {axis: both for axis, both in ends.items() if any(both)}
+    if mode == "constant":
+        return _constant(input, ends, 0.0 if value is None else value)
+    for axis, (before, after) in ends.items():
+        input = _extended(input, axis, before, after, mode)
+    return input
+
+
+def _constant(input: Tensor, ends: dict[int, tuple[int, int]], value: float) -> Tensor:
+    """`value` all around; a negative width cuts."""
+    shape: list[Any] = list(input.shape)
+    for axis, (before, after) in ends.items():
+        shape[axis] = _grown(input.shape[axis], before, after)
+
+    def body(*i: Any) -> Any:
+        place, tests = list(i), []
+        for axis, (before, after) in ends.items():
+            place[axis] = i[axis] - before
+            if before > 0:
+                tests.append(place[axis] >= 0)
+            if after > 0:
+                tests.append(i[axis] < shape[axis] - after)
+        return padded(tests, input[tuple(place)], value)
+
+    return written(shape, body, name="pad")
+
+
+def _grown(extent: Extent, before: int, after: int) -> int:
+    """Raises: ShapeError where nothing is left, UnsupportedError for a symbolic extent."""
+    found = literal("pad", (extent,))[0] + before + after
+    if found < 0:
+        raise ShapeError(f"pad {(before, after)} of {extent} elements", origin=Origin.of_caller())
+    return found
+
+
+def _extended(input: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
+    """One axis continued at both sides. Raises: ShapeError where it is too short for it."""
+    extent = literal("pad", (input.shape[axis],))[0]
+    most = {"reflect": extent - 1, "circular": extent}.get(mode, before + after)
+    if not extent or max(before, after) > most:
+        raise ShapeError(
+            f"{mode} pad {(before, after)} of {extent} elements", origin=Origin.of_caller()
+        )
+    shape = list(input.shape)
+    shape[axis] = _grown(extent, before, after)
+
+    def body(*i: Any) -> Any:
+        def at(place: Any) -> Any:
+            return input[(*i[:axis], place, *i[axis + 1 :])]
+
+        place = i[axis] - before
+        low = {"reflect": -place, "replicate": 0, "circular": place + extent}[mode]
+        last = extent - 1
+        high = {"reflect": 2 * last - place, "replicate": last, "circular": place - extent}[mode]
+        found = at(place)
+        if after > 0:
+            found = where(place >= extent, at(high), found)
+        return where(place < 0, at(low), found) if before > 0 else found
+
+    return written(shape, body, name=f"{mode}_pad")
+
+
+# --- modules -------------------------------------------------------------------------------------
+
+
+class _Pad(Module):
+    """A pad of so many axes of space; one number stands for every side."""
+
+    space: ClassVar[int]
+    mode: ClassVar[str]
+
+    def __init_subclass__(cls, space: int, mode: str = "constant", **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        cls.space, cls.mode = space, mode
+
+    def __init__(self, padding: Ints, value: float = 0.0) -> None:
+        super().__init__()
+        self.padding = each(padding, 2 * self.space, "padding")
+        self.value = value
+
+    def forward(self, input: Tensor) -> Tensor:
+        return pad(input, self.padding, self.mode, self.value)
+
+    def extra_repr(self) -> str:
+        return f"{self.padding}"
+
+
+class ZeroPad1d(_Pad, space=1): ...
+
+
+class ZeroPad2d(_Pad, space=2): ...
+
+
+class ZeroPad3d(_Pad, space=3): ...
+
+
+class ConstantPad1d(_Pad, space=1): ...
+
+
+class ConstantPad2d(_Pad, space=2): ...
+
+
+class ConstantPad3d(_Pad, space=3): ...
+
+
+class ReflectionPad1d(_Pad, space=1, mode="reflect"): ...
+
+
+class ReflectionPad2d(_Pad, space=2, mode="reflect"): ...
+
+
+class ReflectionPad3d(_Pad, space=3, mode="reflect"): ...
+
+
+class ReplicationPad1d(_Pad, space=1, mode="replicate"): ...
+
+
+class ReplicationPad2d(_Pad, space=2, mode="replicate"): ...
+
+
+class ReplicationPad3d(_Pad, space=3, mode="replicate"): ...
+
+
+class CircularPad1d(_Pad, space=1, mode="circular"): ...
+
+
+class CircularPad2d(_Pad, space=2, mode="circular"): ...
+
+
+class CircularPad3d(_Pad, space=3, mode="circular"): ...

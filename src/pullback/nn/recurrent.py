@@ -1,0 +1,336 @@
+"""RNN, LSTM and GRU under torch's names.
+
+A cell maps what it is given and its state to the next state: ``gates`` does so one element at a
+time, from ``gx = w_ih x + b_ih`` and ``gh = w_hh h + b_hh``. The part that needs no state, `gx`, is
+one product over all steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.ir import expr as E
+from pullback.nn import init
+from pullback.nn.build import written
+from pullback.nn.dropout import check_probability, dropout
+from pullback.nn.linear import linear
+from pullback.nn.module import Module
+from pullback.tensor import elementwise
+from pullback.tensor import maths as M
+from pullback.tensor.elementwise import show
+from pullback.tensor.ops import concat, stack
+from pullback.tensor.tensor import Tensor, check_device
+
+State = tuple[Tensor, ...]
+Gates = Callable[[Tensor, Tensor, State], State]
+
+
+def rnn_tanh(gx: Tensor, gh: Tensor, state: State) -> State:
+    """``h = tanh(gx + gh)``"""
+    return (written(gx.shape, lambda *i: M.tanh(gx[i] + gh[i]), "rnn"),)
+
+
+def rnn_relu(gx: Tensor, gh: Tensor, state: State) -> State:
+    """``h = max(0, gx + gh)``"""
+    return (written(gx.shape, lambda *i: M.relu(gx[i] + gh[i]), "rnn"),)
+
+
+def lstm(gx: Tensor, gh: Tensor, state: State) -> State:
+    """``c = sigmoid(f) c + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c)``; gates i, f, g, o."""
+    before = state[1]
+    size = E.upper(before.shape[-1])
+
+    def gate(n: Any, j: Any, number: int) -> Any:
+        at = (*n, number * size + j)
+        return gx[at] + gh[at]
+
+    def memory(*i: Any) -> Any:
+        *n, j = i
+        kept = M.sigmoid(gate(n, j, 1)) * before[i]
+        return kept + M.sigmoid(gate(n, j, 0)) * M.tanh(gate(n, j, 2))
+
+    c = written(before.shape, memory, "lstm_memory")
+
+    def hidden(*i: Any) -> Any:
+        *n, j = i
+        return M.sigmoid(gate(n, j, 3)) * M.tanh(c[i])
+
+    return written(before.shape, hidden, "lstm"), c
+
+
+def gru(gx: Tensor, gh: Tensor, state: State) -> State:
+    """``n = tanh(gx_n + sigmoid(r) gh_n), h = (1 - z) n + z h, z = sigmoid(z)``; gates r, z, n."""
+    h = state[0]
+    size = E.upper(h.shape[-1])
+
+    def hidden(*i: Any) -> Any:
+        *n, j = i
+        places = [(*n, number * size + j) for number in range(3)]
+        r, z = (M.sigmoid(gx[p] + gh[p]) for p in places[:2])
+        new = M.tanh(gx[places[2]] + r * gh[places[2]])
+        return new + z * (h[i] - new)
+
+    return (written(h.shape, hidden, "gru"),)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Weights:
+    """The weights of a cell, under torch's names; `hr` projects the hidden state."""
+
+    ih: Tensor
+    hh: Tensor
+    bias_ih: Tensor | None = None
+    bias_hh: Tensor | None = None
+    hr: Tensor | None = None
+
+    def given(self, x: Tensor) -> Tensor:
+        """What the input gives to the gates."""
+        return linear(x, self.ih, self.bias_ih)
+
+    def step(self, gates: Gates, gx: Tensor, state: State) -> State:
+        """The next state."""
+        new = gates(gx, linear(state[0], self.hh, self.bias_hh), state)
+        return new if self.hr is None else (linear(new[0], self.hr), *new[1:])
+
+    def run(self, gates: Gates, x: Tensor, state: State, back: bool) -> tuple[Tensor, State]:
+        """The hidden states of all steps of ``x[t]``, and the last state; `back`: from the end."""
+        given = self.given(x)
+        steps = range(len(x))
+        found = []
+        for t in reversed(steps) if back else steps:
+            state = self.step(gates, given[t], state)
+            found.append(state[0])
+        return stack(found[::-1] if back else found), state
+
+
+class _Recurrent(Module):
+    """What cells and layers share: which gates, how many, and their weights."""
+
+    count: ClassVar[int]
+    states: ClassVar[int] = 1
+    hidden_size: int
+    bias: bool
+
+    def _gates(self) -> Gates:
+        raise NotImplementedError
+
+    def _draw(self, name: str, into: int, hidden: int, projected: int, dtype: Any) -> None:
+        """Weights of one cell, their names ending in `name`."""
+        bound = 1.0 / math.sqrt(hidden) if hidden else 0.0
+        rows = self.count * hidden
+        shapes: dict[str, tuple[int, ...]]
+        shapes = {"weight_ih": (rows, into), "weight_hh": (rows, projected or hidden)}
+        if self.bias:
+            shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        if projected:
+            shapes["weight_hr"] = (projected, hidden)
+        for first, shape in shapes.items():
+            setattr(self, first + name, init.new_uniform(shape, bound, dtype))
+
+    def _weights(self, name: str) -> Weights:
+        cells = self._parameters
+        first, second = cells[f"weight_ih{name}"], cells[f"weight_hh{name}"]
+        assert first is not None and second is not None
+        rest = (cells.get(n + name) for n in ("bias_ih", "bias_hh", "weight_hr"))
+        return Weights(first, second, *rest)
+
+
+class _Layers(_Recurrent):
+    """Cells run over a sequence ``(L, N, I)``, layer upon layer, in one direction or both.
+
+    Gives the hidden states of the last layer and the last state of every layer. Without N too.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_device(device)
+        check_probability(dropout)
+        if proj_size and self.states == 1:
+            raise UnsupportedError("proj_size without an LSTM", origin=Origin.of_caller())
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = dropout
+        self.bidirectional = bidirectional
+        self.proj_size = proj_size
+        into = input_size
+        for layer in range(num_layers):
+            for name in self._names(layer):
+                self._draw(name, into, hidden_size, proj_size, dtype)
+            into = (proj_size or hidden_size) * (1 + bidirectional)
+
+    def _names(self, layer: int) -> list[str]:
+        """How the names of weights end, for each direction."""
+        return [f"_l{layer}", f"_l{layer}_reverse"][: 1 + self.bidirectional]
+
+    def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+        rank = len(input.shape)
+        if rank not in (2, 3) or input.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"{type(self).__name__} of {show(input.value.shape)}",
+                origin=Origin.of_caller(),
+                help=f"a sequence, a batch of them or one, of {self.input_size} features",
+            )
+        turned = self.batch_first and rank == 3
+        x = input.permute_dims(1, 0, 2) if turned else input
+        starts = self._starts(x, hx)
+        lasts: list[State] = []
+        for layer in range(self.num_layers):
+            if layer and self.training:
+                x = dropout(x, self.dropout)
+            found = []
+            for back, name in enumerate(self._names(layer)):
+                start = starts[len(lasts)]
+                y, last = self._weights(name).run(self._gates(), x, start, bool(back))
+                found.append(y)
+                lasts.append(last)
+            x = found[0] if len(found) == 1 else concat(found, -1)
+        ends = tuple(stack(parts) for parts in zip(*lasts, strict=True))
+        y = x.permute_dims(1, 0, 2) if turned else x
+        return y, ends if self.states > 1 else ends[0]
+
+    def _starts(self, x: Tensor, hx: Any) -> list[State]:
+        """The first state of each layer and direction; zeros where none is given."""
+        cells = self.num_layers * (1 + self.bidirectional)
+        sizes = (self.proj_size or self.hidden_size, self.hidden_size)[: self.states]
+        lead = x.shape[1:-1]
+        if hx is None:
+            return [_zeros([(*lead, n) for n in sizes], x) for _ in range(cells)]
+        given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        wanted = [(cells, *lead, n) for n in sizes]
+        if [h.shape for h in given] != wanted:
+            raise ShapeError(f"hx must have the shapes {wanted}", origin=Origin.of_caller())
+        return [tuple(h[n] for h in given) for n in range(cells)]
+
+
+def _zeros(shapes: Sequence[Any], like: Tensor) -> State:
+    return tuple(Tensor(elementwise.full(s, 0, like.dtype)) for s in shapes)
+
+
+class _Cell(_Recurrent):
+    """One step: the state after `input`."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        check_device(device)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.bias = bias
+        self._draw("", input_size, hidden_size, 0, dtype)
+
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
+        shape = (*input.shape[:-1], self.hidden_size)
+        given = (hx,) if isinstance(hx, Tensor) else hx
+        state = _zeros([shape] * self.states, input) if given is None else tuple(given)
+        weights = self._weights("")
+        new = weights.step(self._gates(), weights.given(input), state)
+        return new if self.states > 1 else new[0]
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}"
+
+
+class _Simple(_Recurrent):
+    """``h = tanh(w_ih x + b_ih + w_hh h + b_hh)``, or relu."""
+
+    count = 1
+    nonlinearity: str
+
+    def _gates(self) -> Gates:
+        if self.nonlinearity not in ("tanh", "relu"):
+            raise UnsupportedError(f"nonlinearity={self.nonlinearity!r}", origin=Origin.of_caller())
+        return rnn_tanh if self.nonlinearity == "tanh" else rnn_relu
+
+
+class _Long(_Recurrent):
+    """A state of two: what is shown, and a memory."""
+
+    count = 4
+    states = 2
+
+    def _gates(self) -> Gates:
+        return lstm
+
+
+class _Gated(_Recurrent):
+    """A state between the last one and a new one."""
+
+    count = 3
+
+    def _gates(self) -> Gates:
+        return gru
+
+
+class RNN(_Simple, _Layers):
+    """``h = tanh(w_ih x + b_ih + w_hh h + b_hh)`` over a sequence, or relu."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, *args, **kwargs)
+        self.nonlinearity = nonlinearity
+        self._gates()
+
+
+class LSTM(_Long, _Layers):
+    """Long short-term memory over a sequence: gives ``y, (h, c)``."""
+
+
+class GRU(_Gated, _Layers):
+    """Gated recurrent units over a sequence: gives ``y, h``."""
+
+
+class RNNCell(_Simple, _Cell):
+    """One step of an RNN."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.nonlinearity = nonlinearity
+        self._gates()
+
+
+class LSTMCell(_Long, _Cell):
+    """One step of an LSTM: gives ``h, c``."""
+
+
+class GRUCell(_Gated, _Cell):
+    """One step of a GRU."""

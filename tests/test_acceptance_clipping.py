@@ -27,7 +27,7 @@ from acceptance_support import (
 )
 from pullback import nn, optim
 from pullback.config import Options
-from pullback.ir.graph import Reduce, Variable
+from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, stage_reads
 from pullback.nn.parameter import Parameter
 from pullback.runtime.executable import Executable
@@ -92,22 +92,26 @@ def test_the_updates_of_an_encoder_are_one_launch(name: str, layers: int) -> Non
     before = len(step_kernels(plain))
     assert len(rest) + 1 <= before + 2, "a scalar combine and the updates, no more"
     assert program.launches == 3 * (len(rest) + 1)
+    assert own_sums(program, updates, rest) == len(parameters)
+    size = sum(4 * math.prod(p.shape) for p in parameters)
+    assert program.memory.arena_bytes <= plain.memory.arena_bytes + size
+
+
+def own_sums(program: Executable, updates: Kernel, rest: list[Kernel]) -> int:
+    """How many gradients the updates read, each with its square sum in its own kernel."""
     state = set(program.program.state)
-    gradients = [v for v in updates.reads if v not in state and v.shape]
-    gradients = [v for v in gradients if v.name != "rates"]
-    assert len(gradients) == len(parameters)
+    gradients = [v for v in updates.reads if v not in state and v.shape and v.name != "rates"]
     for gradient in gradients:
         readers = [k.name for k in rest if gradient in k.reads]
         assert not readers, "its square sum is not in its own kernel"
         assert sum(_squares(k, gradient) for k in rest) == 1
-    size = sum(4 * math.prod(p.shape) for p in parameters)
-    assert program.memory.arena_bytes <= plain.memory.arena_bytes + size
+    return len(gradients)
 
 
 def _squares(kernel: Kernel, gradient: Variable) -> int:
     """How many stages of a kernel take one number of what it stores in `gradient`."""
     made = {s.target for s in kernel.every if s.store is gradient}
-    sums = [s for s in kernel.every if isinstance(s.form, Reduce) and not s.shape]
+    sums = [s for s in kernel.every if not s.shape]
     return sum(any(t.source in made for t in stage_reads(s)) for s in sums)
 
 
@@ -208,10 +212,10 @@ def test_clipped_gradients_over_a_symbolic_extent() -> None:
 
 def test_an_embedding_is_clipped_too() -> None:
     pb.random.manual_seed(3)
-    model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 3))
+    model = nn.Sequential(nn.Embedding(200, 48), nn.Linear(48, 3))
     table, weight, bias = (p.numpy() for p in model.parameters())
-    places = rng(4).integers(0, 11, 20)
-    r = normal(20, 3, seed=5)
+    places = rng(4).integers(0, 200, (10, 15))
+    r = normal(10, 15, 3, seed=5)
     opt = optim.SGD(model.parameters(), lr=0.1)
 
     @pb.jit(options=TWO_THREADS)
@@ -222,6 +226,11 @@ def test_an_embedding_is_clipped_too() -> None:
         opt.step()
 
     train(places, r)
+    owned = [k for k in train.program.kernels if set(train.program.program.state) & set(k.writes)]
+    assert len(owned) == 1
+    rest = [k for k in train.program.kernels if k is not owned[0]]
+    assert own_sums(train.program, owned[0], rest) == 3
+    places, r = places.ravel(), r.reshape(150, 3)
     grads = [np.zeros_like(table), r.T @ table[places], r.sum(0)]
     np.add.at(grads[0], places, r @ weight)
     norm = math.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads))

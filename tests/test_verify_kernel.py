@@ -90,6 +90,8 @@ PLAIN = Definition(
     "plain", (4,), read(X, Axis(0, 4), Axis(1, 4)), Accumulate(SUM, (4, 4), (Axis(0, 4),))
 )
 AFTER = define("after", (4,), lambda i: read(PLAIN, i))
+MEETS = define("meets", (4,), lambda i: read(SCATTER, i))
+LINE = Variable("line", (4,), float32)
 
 
 def kernel(*stages: Stage, finish: tuple[Stage, ...] = (), outer: int = 4) -> Kernel:
@@ -116,6 +118,7 @@ GOOD = {
         finish=(stage(DOUBLE, None, store=ROW),),
     ),
     "scattered by rows": kernel(stage(PLAIN, 0, store=ROW)),
+    "scattered, then read": kernel(stage(PLAIN, 0, store=ROW), stage(AFTER, 0, store=LINE)),
     "recomputed": kernel(stage(E1, None), stage(flipped(E1), 0, store=OUT)),
     "one tile": kernel(stage(E1, None, store=OUT), outer=1),
 }
@@ -138,7 +141,7 @@ BAD = {
     "stage_order: later": kernel(stage(LATE, 0, store=OUT), stage(E1, 0)),
     "stage_order: absent": kernel(stage(ROWS, 0, store=ROW)),
     "whole_when_read: partial": kernel(stage(COLUMNS, 1), stage(DOUBLE, 0, store=ROW)),
-    "whole_when_read: scatter": kernel(stage(PLAIN, 0), stage(AFTER, 0, store=ROW)),
+    "whole_when_read: scatter": kernel(stage(SCATTER, 0), stage(MEETS, 0, store=ROW)),
     "whole_when_read: gone": kernel(stage(E1, 0), finish=(stage(ROWS, None, store=ROW),)),
     "same_coordinates: flip": kernel(stage(E1, 0), stage(flipped(E1), 0, store=OUT)),
     "same_coordinates: transpose": kernel(stage(E1, 0), stage(turned(E1), 0, store=OUT)),

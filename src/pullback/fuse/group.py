@@ -10,7 +10,16 @@ import heapq
 from dataclasses import dataclass, field
 
 from pullback.fuse.cost import Cost, Estimate, scratch_budget
-from pullback.fuse.groups import FINISH, Edge, Group, is_partial, merge, single, stored
+from pullback.fuse.groups import (
+    FINISH,
+    Edge,
+    Group,
+    is_partial,
+    merge,
+    single,
+    stored,
+    target_place,
+)
 from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import upper
@@ -279,7 +288,8 @@ def _try(grouping: Grouping, i: int, j: int, node: int, value: int) -> None:
 
 def _covers(problem: Problem, joint: Group, value: int, partial: bool) -> bool:
     """Whether classes bind every axis of `value`; those with partial sums count if `partial`."""
-    bound = {c[value] for c in joint.classes if partial or not _odd(problem, joint, c)}
+    able = [c for c in joint.classes if partial or not _odd(problem, joint, c)]
+    bound = {target_place(problem, value, c[value]) for c in able}
     shape = problem.definition(value).shape
     return bound >= {n for n, e in enumerate(shape) if upper(e) > 1}
 

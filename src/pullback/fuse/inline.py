@@ -247,7 +247,7 @@ def sums_up(scene: Scene, definition: Definition) -> Definition | None:
     if not isinstance(source, Definition) or scene.roles[source] is not Role.NODE:
         return None
     every = not isinstance(scene.forms[definition], Map)
-    every = every and isinstance(scene.forms[source], Reduce)
+    every = every and isinstance(scene.forms[source], Reduce | Accumulate)
     every = every and points(definition) == elements(source.shape) > 1
     return source if every else None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pullback.ir.expr import Expr, Extent, Take
+from pullback.ir.expr import Axis, Expr, Extent, Take
 from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Variable
 from pullback.ir.node import walk
 
@@ -118,3 +118,13 @@ def stage_reads(stage: Stage) -> tuple[Take, ...]:
 def by_data(take: Take) -> bool:
     """Whether an index of a read is itself read from memory."""
     return any(isinstance(n, Take) for i in take.indices for n in walk(i))
+
+
+def target_axis(stage: Stage, axis: int | None) -> int | None:
+    """The axis of the target that a stage's own axis is (a scattered write: where it is plain)."""
+    if axis is None:
+        return None
+    if not isinstance(stage.form, Accumulate):
+        return axis if axis < len(stage.shape) else None
+    places = (n for n, a in enumerate(stage.form.at) if isinstance(a, Axis) and a.number == axis)
+    return next(places, None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pullback.ir.expr import Axis, Take, upper
 from pullback.ir.graph import Accumulate, Definition, Reduce, Scan, Value, Variable
-from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.kernel import Kernel, Stage, stage_reads, target_axis
 from pullback.simplify.bounds import Intervals
 from pullback.verify.body import Body, verify_body
 from pullback.verify.report import fail
@@ -38,9 +38,9 @@ Check = Callable[[Scene], Fault]
 
 
 def spread(stage: Stage) -> bool:
-    """Whether a stage is whole only after every tile: partial sums, scattered writes."""
+    """Whether a stage is whole only after every tile: partial sums, writes that tiles share."""
     if isinstance(stage.form, Accumulate):
-        return any(a is not None for a in stage.outer)
+        return any(a is not None and target_axis(stage, a) is None for a in stage.outer)
     return stage.partial
 
 
@@ -122,16 +122,6 @@ def _elsewhere(scene: Scene, stage: Stage, take: Take, maker: Stage) -> str | No
     return None
 
 
-def target_axis(stage: Stage, axis: int | None) -> int | None:
-    """The axis of the target that a stage's own axis is (a scattered write: where it is plain)."""
-    if axis is None:
-        return None
-    if not isinstance(stage.form, Accumulate):
-        return axis if axis < len(stage.shape) else None
-    places = (n for n, a in enumerate(stage.form.at) if isinstance(a, Axis) and a.number == axis)
-    return next(places, None)
-
-
 def one_writer(scene: Scene) -> Fault:
     """Every variable has one writer, and every element one tile that writes it."""
     writers: dict[Variable, Stage] = {}
@@ -169,7 +159,7 @@ def partial_sums(scene: Scene) -> Fault:
     for stage in scene.place:
         if not spread(stage):
             continue
-        if not isinstance(stage.form, Reduce | Accumulate):
+        if not isinstance(stage.form, Reduce):
             return f"a {type(stage.form).__name__} is spread over tiles", stage
         if scene.last(stage):
             return "a finish stage is spread over tiles", stage

@@ -25,7 +25,7 @@ from pullback.backends.reference.definitions import (
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Accumulate, Reduce, Value, Variable
-from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.kernel import Kernel, Stage, target_axis
 from pullback.ir.meaning import Array
 
 TILES = 3  # tiles along each outer axis when no sizes are given
@@ -55,13 +55,6 @@ def run_kernel(
         run.tile(tile)
     run.finish()
     return {v: run.memory[v] for v in kernel.writes}
-
-
-def _spread(stage: Stage) -> bool:
-    """Whether a stage is whole only after every tile."""
-    if isinstance(stage.form, Accumulate):
-        return any(axis is not None for axis in stage.outer)
-    return stage.partial
 
 
 @dataclass(slots=True)
@@ -98,15 +91,12 @@ class _Run:
         for stage in self.kernel.stages:
             box = self.box(stage, tile)
             work = self.work(stage, box, scratch, starts)
-            if isinstance(stage.form, Accumulate):
-                self.scatter(stage, work, scratch)
-                continue
-            part = tuple(box[: len(stage.shape)])
+            part = self.part(stage, tile)
             place = tuple(slice(lo, hi) for lo, hi in part)
             if stage.partial:
                 self.add(stage, work, place, tile)
                 continue
-            value = combine.finished(work.gathered(), stage.body.dtype)
+            value = self.values(stage, work, place)
             scratch[stage.target] = value
             starts[stage.target] = tuple(lo for lo, _ in part)
             if stage.store is not None:
@@ -119,6 +109,23 @@ class _Run:
             if axis is not None:
                 box[axis] = span
         return box
+
+    def part(self, stage: Stage, tile: tuple[Range, ...]) -> tuple[Range, ...]:
+        """The ranges of a stage's result in one tile."""
+        found = [(0, extent_of(e, self.sizes)) for e in stage.shape]
+        for span, axis in zip(tile, stage.outer, strict=False):
+            place = target_axis(stage, axis)
+            if place is not None:
+                found[place] = span
+        return tuple(found)
+
+    def values(self, stage: Stage, work: Work, place: tuple[slice, ...]) -> Array:
+        """What a stage makes in one tile; an accumulating write reaches no other tile's part."""
+        if not isinstance(stage.form, Accumulate):
+            return combine.finished(work.gathered(), stage.body.dtype)
+        out = self.identity(stage)
+        work.scattered(out)
+        return combine.finished(out[place], stage.body.dtype)
 
     def work(
         self,
@@ -148,22 +155,11 @@ class _Run:
         share, combiner = work.gathered(), stage.form.combiner
         total[place] = combine.joined(total[place], share, combiner, stage.body.dtype)
 
-    def scatter(self, stage: Stage, work: Work, scratch: dict[Value, Array]) -> None:
-        """An accumulating write: over tiles it is whole only at the end."""
-        if not _spread(stage):
-            out = self.identity(stage)
-            work.scattered(out)
-            scratch[stage.target] = combine.finished(out, stage.body.dtype)
-            if stage.store is not None:
-                self.memory[stage.store][...] = scratch[stage.target]
-            return
-        work.scattered(self.totals.setdefault(stage, self.identity(stage)))
-
     def finish(self) -> None:
         """Partials are whole: they are stored, and the finish stages run once."""
         scratch: dict[Value, Array] = {v: a for v, a in self.memory.items()}  # noqa: C416
         for stage in self.kernel.stages:
-            if not _spread(stage):
+            if not stage.partial:
                 continue
             whole = self.totals.setdefault(stage, self.identity(stage))
             scratch[stage.target] = combine.finished(whole, stage.body.dtype)
@@ -171,10 +167,6 @@ class _Run:
                 self.memory[stage.store][...] = scratch[stage.target]
         for stage in self.kernel.finish:
             box = [(0, extent_of(e, self.sizes)) for e in stage.extents]
-            work = self.work(stage, box, scratch, {})
-            if isinstance(stage.form, Accumulate):
-                self.scatter(stage, work, scratch)
-                continue
-            scratch[stage.target] = combine.finished(work.gathered(), stage.body.dtype)
+            scratch[stage.target] = self.values(stage, self.work(stage, box, scratch, {}), ())
             if stage.store is not None:
                 self.memory[stage.store][...] = scratch[stage.target]

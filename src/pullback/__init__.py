@@ -25,7 +25,7 @@ from pullback.tensor import random
 from pullback.tensor.autograd import grad, value_and_grad
 from pullback.tensor.check import check_grads
 from pullback.tensor.compute import axis, compute
-from pullback.tensor.control import cond, loop, scan, while_loop
+from pullback.tensor.control import checkpoint, cond, loop, scan, while_loop
 from pullback.tensor.creation import (
     arange,
     asarray,
@@ -213,6 +213,7 @@ __all__ = [
     "broadcast_to",
     "ceil",
     "check_grads",
+    "checkpoint",
     "clip",
     "compute",
     "concat",

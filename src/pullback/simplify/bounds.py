@@ -156,11 +156,27 @@ class Intervals:
                 extra = facts_of(e.condition, self, positive)
                 lo, hi = self.tight(self.form(branch), extra) if extra else known
                 known = max(lo, known[0]), min(hi, known[1])
+            known = self._clamped(e.condition, branch, positive, known)
             if known[0] <= known[1]:
                 sides.append(known)
         if not sides:
             return None
         return min(s[0] for s in sides), max(s[1] for s in sides)
+
+    def _clamped(self, test: Expr, branch: Expr, holds: bool, known: Interval) -> Interval:
+        """Bounds of a branch that its own condition compares: ``x < 0 ? 0 : x`` is no less than 0.
+
+        True of any `x`, even of a sum that may wrap around.
+        """
+        if not isinstance(test, E.Less):
+            return known
+        lo, hi = known
+        left, right = self.known[test.left], self.known[test.right]
+        if branch is test.left:
+            return (lo, min(hi, right[1] - 1)) if holds else (max(lo, right[0]), hi)
+        if branch is test.right:
+            return (max(lo, left[0] + 1), hi) if holds else (lo, min(hi, left[1]))
+        return known
 
 
 def strongest(facts: Iterable[Fact]) -> tuple[Fact, ...]:

@@ -12,7 +12,7 @@ from pullback.ir import expr as E
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor import elementwise as W
 from pullback.tensor.tensor import Tensor, value_of
-from pullback.tensor.trace import Handle, refuse_gradient, twin
+from pullback.tensor.trace import Handle, twin
 from pullback.tensor.tree import flatten
 
 
@@ -55,7 +55,6 @@ def derive(
     outputs: Sequence[Value], inputs: Sequence[Value], heads: Sequence[Value | None]
 ) -> list[Value]:
     """Gradients by `inputs`; one that is a result is also met as the definition of it."""
-    refuse_gradient(outputs)
     differentiable(inputs)
     twins = twins_of(inputs)
     state = Reverse(outputs, [*inputs, *twins.values()], heads)

@@ -1,68 +1,129 @@
-"""Control forms: `loop`, `cond`, `while_loop`, `scan`.
+"""Control forms: `loop`, `cond`, `while_loop`, `scan`, and `checkpoint`.
 
-Inside `jit` a body is traced once and becomes a block of the program; outside of it the same call
-runs step by step in Python.
+Inside `jit` a body is traced once and becomes a block of the program, and so does its backward;
+outside of it the same call runs step by step in Python. What the backward of a loop keeps of a
+step is the user's choice (`checkpoint=`):
+
+    "tape"       the carries and what is dear to compute; cheap maps are computed again
+    "recompute"  the carries; the body is run again
+    "sqrt"       the carries of every sqrt(n)-th step; all steps between are run again
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
+from math import isqrt
 from typing import Any
 
 import numpy as np
 
-from pullback.errors import DTypeError, Origin, ShapeError
+from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis
-from pullback.ir.graph import Definition, Value, Variable, read
-from pullback.ir.program import Block, Loop
-from pullback.tensor.recording import BranchDraft, Frame, LoopDraft, Segment
+from pullback.ir.graph import Definition, Value, read
+from pullback.tensor import elementwise as W
+from pullback.tensor import views as V
+from pullback.tensor.branches import BranchForm
+from pullback.tensor.loops import FOREVER, LoopForm, Made, Steps
+from pullback.tensor.recording import fed
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import Handle, Trace, array_of, bind, current, realize, wrap
 from pullback.tensor.tree import Tree, flatten
 
-FOREVER = 1 << 62  # the count of a loop that only its condition ends
+MODES = ("tape", "recompute", "sqrt")
 
 
-def loop(steps: range | int, body: Callable[..., Any], carry: Any = None) -> Any:
+def loop(
+    steps: range | int, body: Callable[..., Any], carry: Any = None, *, checkpoint: str = "tape"
+) -> Any:
     """Run ``body()``, ``body(i)`` or, with a carry, ``carry = body(i, carry)`` for every step.
 
     A feeder's StopIteration ends it. Returns the last carry.
     """
     steps = range(steps) if isinstance(steps, int) else steps
     wanted = _positional(body)
-    trace = current()
+    trace = _tracing(checkpoint)
     if trace is None:
         return _loop_in_python(steps, body, wanted, carry)
+    if checkpoint == "sqrt" and wanted > 1 and len(steps) > 3:
+        return _loop_in_chunks(trace, steps, body, carry)
     start = flatten(carry)
-    counter = trace.fresh("step", (), D.int64) if wanted > 0 else None
-    carries = _carry_in(trace, start)
-    frame = trace.recording.enter()
-    given: list[Any] = [] if counter is None else [Tensor(counter)]
-    if wanted > 1:
-        given.append(start.rebuild([Tensor(v) for v in carries]))
-    result = body(*given)
-    if wanted > 1:
-        _carry_out(trace, carries, start, result)
-    trace.flush()
-    trace.recording.leave()
-    make = partial(_make_loop, len(steps), counter, None, steps.start, steps.step)
-    trace.recording.add(LoopDraft(frame, make))
-    return start.rebuild([_result(trace, v, "pb.loop") for v in carries])
+
+    def made(form: LoopForm) -> Made:
+        result = carry
+        if wanted > 1:
+            result = body(_step(form.number, steps), start.rebuild(_tensors(form.begins)))
+        elif wanted == 1:
+            body(_step(form.number, steps))
+        else:
+            body()
+        return Made(_ends(form, start, result) if wanted > 1 else [*form.begins])
+
+    form = LoopForm(
+        trace, Steps("pb.loop", len(steps), store=checkpoint == "tape"), _values(start), made
+    )
+    return start.rebuild(_tensors(form.results))
 
 
-def _make_loop(
-    count: int,
-    counter: Variable | None,
-    condition: Variable | None,
-    start: int,
-    step: int,
-    body: Block,
-) -> Loop:
-    return Loop(body, count, counter, condition, start, step)
+def _tracing(checkpoint: str) -> Trace | None:
+    """The trace that is going on. Raises: UnsupportedError for a mode that does not exist."""
+    if checkpoint not in MODES:
+        raise UnsupportedError(
+            f"checkpoint={checkpoint!r}",
+            origin=Origin.of_caller(),
+            help=f"one of {', '.join(MODES)}",
+        )
+    return current()
+
+
+def _values(tree: Tree) -> list[Value]:
+    return [h.value for h in tree.handles]
+
+
+def _tensors(values: Sequence[Value]) -> list[Tensor]:
+    return [Tensor(v) for v in values]
+
+
+def _step(number: Definition, steps: range) -> Tensor:
+    """The element of `steps` with this number."""
+    if (steps.start, steps.step) == (0, 1):
+        return Tensor(number)
+    place = E.Add(E.Mul(read(number), E.index(steps.step)), E.index(steps.start))
+    return Tensor(W.make("step", (), place))
+
+
+def _loop_in_chunks(trace: Trace, steps: range, body: Callable[..., Any], carry: Any) -> Any:
+    """Loops in a loop: a backward keeps the carries of the outer one and of one inner one."""
+    side = isqrt(len(steps))
+    whole = len(steps) // side
+
+    def inner(first: Any, count: int, carry: Any) -> Any:
+        def at(number: Any, carry: Any) -> Any:
+            place = (number + first) * steps.step + steps.start
+            return body(place, carry)
+
+        return loop(count, at, carry, checkpoint="recompute")
+
+    def outer(chunk: Any, carry: Any) -> Any:
+        return inner(chunk * side, side, carry)
+
+    carry = loop(whole, outer, carry, checkpoint="recompute")
+    _refuse_feeds(trace)
+    rest = len(steps) - whole * side
+    return inner(whole * side, rest, carry) if rest else carry
+
+
+def _refuse_feeds(trace: Trace) -> None:
+    """Raises: UnsupportedError where a feeder would end one chunk of a loop only."""
+    if fed(trace.recording.frame.parts[-2:]):
+        raise UnsupportedError(
+            'a feeder inside a loop with checkpoint="sqrt"',
+            origin=Origin.of_caller(),
+            help='use checkpoint="recompute"',
+        )
 
 
 def _loop_in_python(steps: range, body: Callable[..., Any], wanted: int, carry: Any) -> Any:
@@ -87,31 +148,16 @@ def _positional(body: Callable[..., Any]) -> int:
     return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
 
 
-def _carry_in(trace: Trace, start: Tree) -> list[Variable]:
-    """Fresh variables that hold the values of `start` when the next block begins."""
-    carries: list[Variable] = []
-    for number, handle in enumerate(start.handles):
-        value = handle.value
-        fresh = trace.fresh(f"carry{number}", value.shape, value.dtype, value.origin)
-        trace.recording.segment.assigns[fresh] = value
-        carries.append(fresh)
-    trace.flush()
-    return carries
-
-
-def _carry_out(trace: Trace, carries: list[Variable], start: Tree, result: Any) -> None:
-    """The carries take the values of `result` at the end of the block.
-
-    Raises: ShapeError, DTypeError where they do not fit.
-    """
+def _ends(form: LoopForm, start: Tree, result: Any) -> list[Value]:
+    """The carry at the end of the body. Raises: ShapeError, DTypeError where it does not fit."""
     end = flatten(result)
     origin = Origin.of_caller()
     if end.key != start.key:
         raise ShapeError("the carry must keep its structure", origin=origin)
-    for variable, handle in zip(carries, end.handles, strict=True):
-        value = handle.value
-        _same(variable, value, "the carry", origin)
-        trace.recording.segment.assigns[variable] = value
+    values = _values(end)
+    for begin, value in zip(form.begins, values, strict=True):
+        _same(begin, value, "the carry", origin)
+    return values
 
 
 def _same(wanted: Value, value: Value, what: str, origin: Origin) -> None:
@@ -125,14 +171,6 @@ def _same(wanted: Value, value: Value, what: str, origin: Origin) -> None:
             origin=origin,
             help=f"cast it to {wanted.dtype}",
         )
-
-
-def _result(trace: Trace, variable: Variable, name: str) -> Tensor:
-    """What a control form leaves in `variable`; no gradient passes through it yet."""
-    axes = tuple(Axis(n, e) for n, e in enumerate(variable.shape))
-    seen = Definition(variable.name, variable.shape, read(variable, *axes))
-    trace.opaque[wrap(seen)] = name
-    return Tensor(seen)
 
 
 def cond(
@@ -150,30 +188,43 @@ def cond(
         realize([predicate])
         return (then if bool(array_of(predicate)) else otherwise)(*operands)
     origin = Origin.of_caller()
-    test = trace.fresh("predicate", (), D.bool_)
-    trace.recording.segment.assigns[test] = predicate.value
-    trace.flush()
-    frames: list[Frame] = []
     trees: list[Tree] = []
-    results: list[Variable] = []
-    for side in (then, otherwise):
-        frames.append(trace.recording.enter())
-        tree = flatten(side(*operands))
-        if not trees:
-            results = [
-                trace.fresh(f"branch{n}", h.value.shape, h.value.dtype)
-                for n, h in enumerate(tree.handles)
-            ]
-        elif tree.key != trees[0].key:
-            raise ShapeError("both branches must return the same structure", origin=origin)
-        for variable, handle in zip(results, tree.handles, strict=True):
-            _same(variable, handle.value, "the result of the other branch", origin)
-            trace.recording.segment.assigns[variable] = handle.value
+
+    def side(function: Callable[..., Any]) -> list[Value | None]:
+        tree = flatten(function(*operands))
         trees.append(tree)
-        trace.flush()
-        trace.recording.leave()
-    trace.recording.add(BranchDraft(test, frames[0], frames[1]))
-    return trees[0].rebuild([_result(trace, v, "pb.cond") for v in results])
+        if tree.key != trees[0].key:
+            raise ShapeError("both branches must return the same structure", origin=origin)
+        for first, handle in zip(trees[0].handles, tree.handles, strict=True):
+            _same(first.value, handle.value, "the result of the other branch", origin)
+        return [*_values(tree)]
+
+    sides = [functools.partial(side, then), functools.partial(side, otherwise)]
+    form = BranchForm(trace, "pb.cond", predicate.value, sides, store=True)
+    return trees[0].rebuild(_tensors(form.results))
+
+
+def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, its intermediates computed again in the backward and not kept until then.
+
+    Outside `jit` nothing is kept that nobody holds, so there it is `function` itself.
+    """
+
+    @functools.wraps(function)
+    def recomputed(*args: Any, **kwargs: Any) -> Any:
+        trace = current()
+        if trace is None:
+            return function(*args, **kwargs)
+        trees: list[Tree] = []
+
+        def side() -> list[Value | None]:
+            trees.append(flatten(function(*args, **kwargs)))
+            return [*_values(trees[0])]
+
+        form = BranchForm(trace, "pb.checkpoint", None, [side], store=False)
+        return trees[0].rebuild(_tensors(form.results))
+
+    return recomputed
 
 
 def _boolean(predicate: Handle) -> None:
@@ -184,31 +235,74 @@ def _boolean(predicate: Handle) -> None:
         )
 
 
-def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
-    """``while test(carry): carry = body(carry)``. Returns the last carry."""
-    trace = current()
+def while_loop(
+    test: Callable[[Any], Any],
+    body: Callable[[Any], Any],
+    init: Any,
+    *,
+    max_steps: int | None = None,
+    checkpoint: str = "tape",
+) -> Any:
+    """``while test(carry): carry = body(carry)``, at most `max_steps` times. The last carry.
+
+    Inside `jit` a gradient passes only where `max_steps` is given.
+    """
+    trace = _tracing(checkpoint)
     if trace is None:
-        carry = init
-        while _holds(test(carry)):
-            carry = body(carry)
-        return carry
+        return _while_in_python(test, body, init, max_steps)
+    if checkpoint == "sqrt" and max_steps is not None and max_steps > 3:
+        return _while_in_chunks(trace, test, body, init, max_steps)
     start = flatten(init)
-    condition = trace.fresh("condition", (), D.bool_)
     first = test(init)
     _boolean(first)
-    trace.recording.segment.assigns[condition] = first.value
-    carries = _carry_in(trace, start)
-    frame = trace.recording.enter()
-    result = body(start.rebuild([Tensor(v) for v in carries]))
-    again = test(result)
-    _boolean(again)
-    _carry_out(trace, carries, start, result)
-    trace.recording.segment.assigns[condition] = again.value
-    trace.flush()
-    trace.recording.leave()
-    make = partial(_make_loop, FOREVER, None, condition, 0, 1)
-    trace.recording.add(LoopDraft(frame, make))
-    return start.rebuild([_result(trace, v, "pb.while_loop") for v in carries])
+
+    def made(form: LoopForm) -> Made:
+        result = body(start.rebuild(_tensors(form.begins)))
+        again = test(result)
+        _boolean(again)
+        return Made(_ends(form, start, result), again=again.value)
+
+    count = FOREVER if max_steps is None else max_steps
+    steps = Steps("pb.while_loop", count, store=checkpoint == "tape")
+    form = LoopForm(trace, steps, _values(start), made, first.value)
+    return start.rebuild(_tensors(form.results))
+
+
+def _while_in_python(
+    test: Callable[[Any], Any], body: Callable[[Any], Any], carry: Any, max_steps: int | None
+) -> Any:
+    count = 0
+    while (max_steps is None or count < max_steps) and _holds(test(carry)):
+        carry = body(carry)
+        count += 1
+    return carry
+
+
+def _while_in_chunks(
+    trace: Trace,
+    test: Callable[[Any], Any],
+    body: Callable[[Any], Any],
+    init: Any,
+    max_steps: int,
+) -> Any:
+    """Loops in a loop, all of them while `test` holds; the steps are counted."""
+    side = isqrt(max_steps)
+    chunks = -(-max_steps // side)
+
+    def goes_on(state: Any) -> Any:
+        return test(state[0]) & (state[1] < max_steps)
+
+    def step(state: Any) -> Any:
+        return body(state[0]), state[1] + 1
+
+    def chunk(state: Any) -> Any:
+        return while_loop(goes_on, step, state, max_steps=side, checkpoint="recompute")
+
+    zero = Tensor(W.full((), 0, D.int64))
+    state = (init, zero)
+    last, _ = while_loop(goes_on, chunk, state, max_steps=chunks, checkpoint="recompute")
+    _refuse_feeds(trace)
+    return last
 
 
 def _holds(found: Any) -> bool:
@@ -220,30 +314,70 @@ def _holds(found: Any) -> bool:
 
 
 def scan(
-    body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, length: int | None = None
+    body: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    length: int | None = None,
+    *,
+    checkpoint: str = "tape",
 ) -> tuple[Any, Any]:
     """``for x in xs: carry, y = body(carry, x)``. Returns the last carry and the stacked `y`."""
-    steps = flatten(xs)
-    count = _length(steps, length)
-    trace = current()
+    wholes = flatten(xs)
+    count = _length(wholes, length)
+    trace = _tracing(checkpoint)
     if trace is None:
-        return _scan_in_python(body, init, steps, count)
+        return _scan_in_python(body, init, wholes, count)
+    if checkpoint == "sqrt" and count > 3:
+        return _scan_in_chunks(trace, body, init, wholes, count)
     start = flatten(init)
-    counter = trace.fresh("step", (), D.int64)
-    before = trace.recording.segment
-    carries = _carry_in(trace, start)
-    frame = trace.recording.enter()
-    number = Tensor(counter)
-    here = steps.rebuild([_row(h, number) for h in steps.handles])
-    carry, y = body(start.rebuild([Tensor(v) for v in carries]), here)
-    _carry_out(trace, carries, start, carry)
-    found = flatten(y)
-    rows = [_gather(trace, before, count, number, h) for h in found.handles]
-    trace.flush()
-    trace.recording.leave()
-    trace.recording.add(LoopDraft(frame, partial(_make_loop, count, counter, None, 0, 1)))
-    last = start.rebuild([_result(trace, v, "pb.scan") for v in carries])
-    return last, found.rebuild([_result(trace, v, "pb.scan") for v in rows])
+    trees: list[Tree] = []
+
+    def made(form: LoopForm) -> Made:
+        values = _values(wholes)
+        here = [wrap(form.at(v, None)) for v in values]
+        carry, y = body(start.rebuild(_tensors(form.begins)), wholes.rebuild(_tensors(here)))
+        trees.append(flatten(y))
+        rows = list(zip(values, here, strict=True))
+        return Made(_ends(form, start, carry), _values(trees[0]), rows)
+
+    steps = Steps("pb.scan", count, store=checkpoint == "tape")
+    form = LoopForm(trace, steps, _values(start), made)
+    last, rows = form.results[: len(form.ends)], form.results[len(form.ends) :]
+    return start.rebuild(_tensors(last)), trees[0].rebuild(_tensors(rows))
+
+
+def _scan_in_chunks(
+    trace: Trace, body: Callable[..., tuple[Any, Any]], carry: Any, wholes: Tree, count: int
+) -> tuple[Any, Any]:
+    """Scans in a scan: a backward keeps the carries of the outer one and of one inner one."""
+    side = isqrt(count)
+    whole = count // side
+
+    def part(first: int, shape: tuple[int, ...]) -> Any:
+        return wholes.rebuild([_part(h.value, first, shape) for h in wholes.handles])
+
+    def chunk(carry: Any, xs: Any) -> tuple[Any, Any]:
+        return scan(body, carry, xs, side, checkpoint="recompute")
+
+    carry, ys = scan(chunk, carry, part(0, (whole, side)), whole, checkpoint="recompute")
+    _refuse_feeds(trace)
+    parts = flatten(ys)
+    done = [V.reshape(v, (whole * side, *v.shape[2:])) for v in _values(parts)]
+    if rest := count - whole * side:
+        xs = part(whole * side, (rest,))
+        carry, more = scan(body, carry, xs, rest, checkpoint="recompute")
+        ends = _values(flatten(more))
+        done = [V.concat([a, b], 0) for a, b in zip(done, ends, strict=True)]
+    return carry, parts.rebuild(_tensors(done))
+
+
+def _part(whole: Value, first: int, shape: tuple[int, ...]) -> Tensor:
+    """Rows from `first` on, as a box: ``out[c, k, ..] = whole[first + c * n + k, ..]``"""
+    extents = (*shape, *whole.shape[1:])
+    axes = W.axes_of(extents)
+    rows = V.linear(list(zip(axes[: len(shape)], shape, strict=True)))
+    place = E.Add(rows, E.index(first))
+    return Tensor(V.view("rows", whole, extents, [place, *axes[len(shape) :]]))
 
 
 def _length(steps: Tree, length: int | None) -> int:
@@ -260,7 +394,7 @@ def _scan_in_python(
     body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, steps: Tree, count: int
 ) -> tuple[Any, Any]:
     rows: list[Any] = []
-    found: Tree | None = None
+    found = _rows_of_none(body, carry, steps) if count == 0 else None
     for place in range(count):
         number = Tensor(bind(np.asarray(place, np.int64), "step"))
         here = steps.rebuild([_row(h, number) for h in steps.handles])
@@ -269,18 +403,14 @@ def _scan_in_python(
         if not rows:
             rows = [_zeros((count, *h.shape), h.dtype) for h in found.handles]
         rows = [_put(r, number, h) for r, h in zip(rows, found.handles, strict=True)]
-    return carry, None if found is None else found.rebuild(rows)
+    return carry, None if found is None else found.rebuild(rows or found.handles)
 
 
-def _gather(trace: Trace, before: Segment, count: int, number: Handle, row: Handle) -> Variable:
-    """A variable whose row `number` this step writes; zeros before the loop."""
-    shape = (count, *row.value.shape)
-    rows = trace.fresh("rows", shape, row.value.dtype)
-    zeros = Definition("rows", shape, E.const(0, rows.dtype))
-    before.assigns[rows] = zeros
-    trace.recording.home[zeros] = before
-    trace.recording.segment.assigns[rows] = _put(Tensor(rows), number, row).value
-    return rows
+def _rows_of_none(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, steps: Tree) -> Tree:
+    """What the rows of no step look like: `body` is asked once, with zeros."""
+    here = steps.rebuild([_zeros(h.shape[1:], h.dtype) for h in steps.handles])
+    tree = flatten(body(carry, here)[1])
+    return flatten(tree.rebuild([_zeros((0, *h.shape), h.dtype) for h in tree.handles]))
 
 
 def _zeros(shape: Sequence[E.Extent], kind: D.DType) -> Tensor:

@@ -20,7 +20,7 @@ from pullback.tensor import elementwise as W
 from pullback.tensor.autograd import differentiable, twins_of
 from pullback.tensor.elementwise import show
 from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import Handle, refuse_gradient
+from pullback.tensor.trace import Handle
 from pullback.tensor.vmap import like
 
 T = TypeVar("T")
@@ -49,7 +49,6 @@ def differentiate(
     wanted = [] if inputs is None else _values(inputs)
     differentiable([*outputs, *wanted])
     rules = _rules(override, wanted, fdiff, outputs)
-    refuse_gradient(outputs, rules)
     heads = [] if head is None else _values(head)
     if heads:
         state, batch = _with_heads(outputs, wanted, heads, rules)

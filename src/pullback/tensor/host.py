@@ -49,7 +49,7 @@ def Feeder(
             raise StopIteration
         tensors = tuple(Tensor(bind(a, t.name)) for a, t in zip(batch, targets, strict=True))
     else:
-        trace.recording.frame.feeds.append(feed)
+        trace.recording.feed(feed)
         tensors = tuple(Tensor(t) for t in targets)
     return tensors[0] if single else tensors
 

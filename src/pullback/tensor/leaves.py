@@ -98,7 +98,7 @@ def adjoints(output: Value, head: Value | None) -> list[tuple[Tensor, Value]]:
             continue
         if not isinstance(value, Definition) or value.stop:
             continue
-        for source in value.sources:
+        for source in value.sources if value.rule is None else value.rule.deps:
             if source not in seen:
                 seen.add(source)
                 stack.append(source)

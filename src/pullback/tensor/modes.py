@@ -10,7 +10,7 @@ from pullback.grad.forward import tangents
 from pullback.ir.graph import Value
 from pullback.tensor.autograd import Arguments, derive, differentiable, grad, twins_of
 from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import Handle, refuse_gradient
+from pullback.tensor.trace import Handle
 from pullback.tensor.tree import Tree, flatten
 
 
@@ -62,7 +62,6 @@ def forward(
     outputs: Sequence[Value], inputs: Sequence[Value], along: Sequence[Value]
 ) -> list[Tensor]:
     """The tangents of `outputs`; an input that is a result moves the definition of it too."""
-    refuse_gradient(outputs)
     differentiable(inputs)
     known = dict(zip(inputs, along, strict=True))
     known |= {twin: known[v] for v, twin in twins_of(inputs).items()}

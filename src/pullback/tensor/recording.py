@@ -22,7 +22,9 @@ from pullback.ir.graph import (
     topological,
 )
 from pullback.ir.program import Block, Branch, Compute, Feed, Item, Loop, Program, Receive
+from pullback.simplify.dead import without_dead
 from pullback.simplify.graph import with_roots
+from pullback.tensor.calls import Call
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +32,7 @@ class Segment:
     """One `Compute` to be, and the receives that look at its results."""
 
     frame: Frame
+    number: int
     assigns: dict[Variable, Value] = field(default_factory=dict)
     receives: list[ReceiveDraft] = field(default_factory=list)
 
@@ -60,14 +63,26 @@ class BranchDraft:
 
 
 @dataclass(eq=False, slots=True)
+class BlockDraft:
+    """A block that runs once, where it stands."""
+
+    body: Frame
+
+
+@dataclass(eq=False, slots=True)
 class Frame:
     """A block being traced. Feeds run first: they depend on nothing, and a batch that does not
     come must leave the whole step undone.
+
+    `first`, `last`: numbers of its segments. `owner`: the control form that it is a block of.
     """
 
     parent: Frame | None
+    first: int = 0
+    last: int = 0
+    owner: Call | None = None
     feeds: list[Feed] = field(default_factory=list)
-    parts: list[Segment | LoopDraft | BranchDraft] = field(default_factory=list)
+    parts: list[Segment | LoopDraft | BranchDraft | BlockDraft] = field(default_factory=list)
 
     def inside(self, other: Frame) -> bool:
         """Whether `other` is this frame or encloses it."""
@@ -78,14 +93,20 @@ class Frame:
 
 
 class Recording:
-    """Frames and segments of one trace."""
+    """Frames and segments of one trace.
+
+    `changed`: the last segment that changed a state or was fed a batch. `stored`: definitions that
+    are read from where another block has left their values, not computed again.
+    """
 
     def __init__(self) -> None:
         self.root = Frame(None)
         self.frame = self.root
-        self.segment = Segment(self.root)
+        self.segment = Segment(self.root, 0)
         self.root.parts.append(self.segment)
         self.home: dict[Definition, Segment] = {}
+        self.changed: dict[Variable, int] = {}
+        self.stored: dict[Value, Value] = {}
 
     def stamp(self, definition: Definition) -> None:
         """`definition`, and what it is made of, belongs to the current segment."""
@@ -99,17 +120,36 @@ class Recording:
 
     def cut(self) -> None:
         """Later definitions see the variables as the current segment leaves them."""
-        self.segment = Segment(self.frame)
+        self.segment = Segment(self.frame, self.segment.number + 1)
         self.frame.parts.append(self.segment)
 
-    def add(self, draft: LoopDraft | BranchDraft) -> None:
+    def assign(self, variable: Variable, value: Value) -> None:
+        """``variable = value`` at the end of the current segment, for other segments to see."""
+        self.segment.assigns[variable] = value
+        self.changed[variable] = self.segment.number
+
+    def feed(self, feed: Feed) -> None:
+        """Take a batch at the start of the current block."""
+        self.frame.feeds.append(feed)
+        self.changed.update((t, self.segment.number) for t in feed.targets)
+
+    def stale(self, variable: Variable, frame: Frame) -> bool:
+        """Whether `variable` has changed since `frame` was entered."""
+        return self.changed.get(variable, -1) >= frame.first
+
+    def contains(self, frame: Frame, value: Value) -> bool:
+        """Whether `value` was made in `frame`."""
+        home = self.home.get(value) if isinstance(value, Definition) else None
+        return home is not None and home.frame.inside(frame)
+
+    def add(self, draft: LoopDraft | BranchDraft | BlockDraft) -> None:
         """Append an item that runs between two segments."""
         self.frame.parts.append(draft)
         self.cut()
 
     def enter(self) -> Frame:
         """Open a block inside the current one."""
-        self.frame = Frame(self.frame)
+        self.frame = Frame(self.frame, self.segment.number + 1)
         self.cut()
         return self.frame
 
@@ -117,12 +157,13 @@ class Recording:
         """Close the innermost block."""
         if self.frame.parent is None:
             raise ValueError("the outermost block cannot be left")
+        self.frame.last = self.segment.number
         self.frame = self.frame.parent
         self.cut()
 
     def finish(self, state: tuple[Variable, ...]) -> Program:
         """The whole recording as a program."""
-        return Program(_Builder(self).block(self.root), state)
+        return without_dead(Program(_Builder(self).block(self.root), state))
 
 
 def assigned(recording: Recording) -> list[Value]:
@@ -134,16 +175,30 @@ def _segments(frame: Frame) -> Iterator[Segment]:
     for part in frame.parts:
         if isinstance(part, Segment):
             yield part
-        elif isinstance(part, LoopDraft):
+        elif isinstance(part, LoopDraft | BlockDraft):
             yield from _segments(part.body)
         else:
             yield from _segments(part.then)
             yield from _segments(part.otherwise)
 
 
-def _free(definition: Definition) -> bool:
-    """Whether recomputing costs nothing: a map that reads nothing."""
-    return isinstance(definition.form, Map) and not definition.reads
+def fed(parts: Iterable[Segment | LoopDraft | BranchDraft | BlockDraft]) -> bool:
+    """Whether a feeder stands in a block of `parts`."""
+    frames: list[Frame] = []
+    for part in parts:
+        if isinstance(part, LoopDraft | BlockDraft):
+            frames.append(part.body)
+        elif isinstance(part, BranchDraft):
+            frames += [part.then, part.otherwise]
+    return any(f.feeds or fed(f.parts) for f in frames)
+
+
+def _viewed(definition: Definition) -> Value | None:
+    """What `definition` is nothing but a view of, its places fixed."""
+    body = definition.body
+    if len(definition.reads) != 1 or not isinstance(body, Take) or definition.form != Map():
+        return None
+    return body.source
 
 
 class _Builder:
@@ -153,13 +208,35 @@ class _Builder:
         self.home = recording.home
         self.promoted: dict[Definition, Variable] = {}
         self.seen: dict[Segment, set[Definition]] = {}
+        self.writes: dict[Variable, list[int]] = {}
         for segment in list(_segments(recording.root)):
             for draft in segment.receives:
                 draft.sources = tuple(self.received(s, segment) for s in draft.sources)
+        self.settle(recording)
+        for segment in list(_segments(recording.root)):
+            for variable in (
+                *segment.assigns,
+                *(t for f in segment.frame.feeds for t in f.targets),
+            ):
+                self.writes.setdefault(variable, []).append(segment.number)
         pending = [(s, v) for s in _segments(recording.root) for v in s.assigns.values()]
         while pending:
             segment, value = pending.pop()
             pending.extend(self.foreign(segment, value))
+
+    def settle(self, recording: Recording) -> None:
+        """Reads of stored definitions become reads of where they are stored."""
+        if not (stored := recording.stored):
+            return
+        segments = list(_segments(recording.root))
+        memo = dict(stored)
+        roots = [v for s in segments for v in s.assigns.values()]
+        for definition in above([*roots, *stored.values()], stored):
+            fresh = memo[definition] = reread(definition, memo)
+            if fresh is not definition and definition in self.home:
+                self.home[fresh] = self.home[definition]
+        for segment in segments:
+            segment.assigns = {v: memo.get(d, d) for v, d in segment.assigns.items()}
 
     def received(self, source: Value, segment: Segment) -> Variable:
         """A variable that holds `source` once `segment` has run."""
@@ -184,7 +261,7 @@ class _Builder:
                 continue
             seen.add(value)
             home = self.home.get(value, segment)
-            if home is segment or _free(value):
+            if home is segment or self.free(value, home, segment):
                 stack.extend(value.sources)
                 continue
             if value in self.promoted:
@@ -192,6 +269,25 @@ class _Builder:
             self.promoted[value] = self.promote(value, home, segment)
             found.append((home, value))
         return found
+
+    def free(self, value: Definition, home: Segment, user: Segment) -> bool:
+        """Whether `user` may write `value` down itself at no cost.
+
+        A map that reads nothing, or a view of a variable that is the same there.
+        """
+        if not value.reads:
+            return isinstance(value.form, Map)
+        if not user.frame.inside(home.frame):
+            return False
+        source: Value | None = value
+        while isinstance(source, Definition):
+            home = self.home.get(source, home)
+            source = _viewed(source)
+        last, frame = user.number - 1, user.frame
+        while frame is not home.frame and frame.parent is not None:
+            last, frame = frame.last, frame.parent
+        written = () if source is None else self.writes.get(source, ())
+        return source is not None and not any(home.number <= n <= last for n in written)
 
     def promote(self, value: Definition, home: Segment, user: Segment) -> Variable:
         """A variable that `home` fills with `value`."""
@@ -215,6 +311,8 @@ class _Builder:
                 items.extend(self.receive(d) for d in part.receives)
             elif isinstance(part, LoopDraft):
                 items.append(part.make(self.block(part.body)))
+            elif isinstance(part, BlockDraft):
+                items.extend(self.block(part.body))
             else:
                 then, otherwise = self.block(part.then), self.block(part.otherwise)
                 items.append(Branch(part.predicate, then, otherwise))
@@ -230,7 +328,9 @@ class _Builder:
         for definition in topological(segment.assigns.values()):
             home = self.home.get(definition, segment)
             variable = self.promoted.get(definition)
-            if variable is not None and home is not segment and not _free(definition):
+            if variable is None or home is segment:
+                continue
+            if not self.free(definition, home, segment):
                 known[definition] = variable
         values = redirect(list(segment.assigns.values()), known)
         return Graph(tuple(zip(segment.assigns, values, strict=True)))

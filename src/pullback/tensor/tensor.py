@@ -35,7 +35,6 @@ from pullback.tensor.trace import (
     current,
     realize,
     refuse_array,
-    refuse_gradient,
 )
 
 Axes = int | Sequence[int] | None
@@ -251,7 +250,6 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         Raises: GradientError for a non-scalar without `gradient`.
         """
         value = self.value
-        refuse_gradient([value])
         head = None if gradient is None else gradient.value
         for leaf, adjoint in leaves.adjoints(value, head):
             _accumulate(leaf, Tensor(adjoint))

@@ -17,7 +17,6 @@ import numpy as np
 
 from pullback.config import Options
 from pullback.errors import CapturedArrayError, DTypeError, Origin, ShapeError, UnsupportedError
-from pullback.grad.rules import Rules, ordered, own_rule
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Extent, upper
@@ -28,6 +27,7 @@ from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import aligned
 from pullback.simplify.graph import rewire
+from pullback.tensor.calls import Call
 from pullback.tensor.recording import Recording, above, redirect
 
 Array = np.ndarray[Any, Any]
@@ -154,7 +154,7 @@ class Trace:
         self.local: dict[int, Value] = {}
         self.dirty: dict[int, Cell] = {}
         self.assigned: dict[int, Cell] = {}
-        self.opaque: dict[Definition, str] = {}
+        self.calls: dict[Definition, Call] = {}
         self.observed: dict[int, tuple[Any, bool]] = {}
 
     def adopt(self, value: Value) -> Value:
@@ -229,7 +229,7 @@ class Trace:
             variable = self.captured[key][1]
             value = self.local.pop(key)
             if value is not variable:
-                self.recording.segment.assigns[variable] = value
+                self.recording.assign(variable, value)
         self.dirty.clear()
         self.recording.cut()
 
@@ -288,21 +288,6 @@ def observe(module: Any) -> None:
     trace = _current.get()
     if trace is not None:
         trace.observed.setdefault(id(module), (module, bool(module.training)))
-
-
-def refuse_gradient(outputs: Iterable[Value], rules: Rules = own_rule) -> None:
-    """Raises: UnsupportedError where a derivative would have to pass through a control form."""
-    trace = _current.get()
-    if trace is None or not trace.opaque:
-        return
-    for step in ordered(outputs, rules):
-        name = trace.opaque.get(step) if isinstance(step, Definition) else None
-        if name is not None:
-            raise UnsupportedError(
-                f"the gradient of {name} is not supported yet",
-                origin=Origin.of_caller(),
-                help="detach its result where no gradient is wanted",
-            )
 
 
 def refuse_array(origin: Origin | None = None) -> None:

@@ -13,7 +13,7 @@ from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import CompileStats
 from pullback.config import Options
 from pullback.errors import InvalidIR, ShapeError
-from pullback.ir.expr import Dim
+from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Definition, Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, Feed, Launch, Program, items
@@ -30,6 +30,8 @@ from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph
 
 Array = np.ndarray[Any, Any]
+
+_NO_SIZES: dict[str, int] = {}
 
 
 class Runner(Protocol):
@@ -101,6 +103,11 @@ class Executable:
     def fused(self) -> Block:
         """The program as run."""
         return self.fuse()
+
+    @functools.cached_property
+    def _fixed(self) -> list[tuple[Variable, tuple[Extent, ...], np.dtype[Any]]]:
+        """The state with the arrays it wants."""
+        return [(v, v.shape, v.dtype.numpy) for v in self.program.state]
 
     @property
     def definitions(self) -> list[Definition]:
@@ -181,6 +188,9 @@ class Executable:
 
         Raises: ShapeError for an array that does not fit; what callbacks raise; IndexRangeError.
         """
+        if all(_fits(bindings[v], shape, kind) for v, shape, kind in self._fixed):
+            self.runner.run({v: bindings[v] for v in self.program.state}, _NO_SIZES)
+            return
         sizes: dict[str, int] = {}
         boxes: dict[Variable, Array] = {}
         for variable in self.program.state:
@@ -195,6 +205,11 @@ class Executable:
                 own = bindings[variable]
                 if array is not own and variable in self._written:
                     own[...] = array[tuple(slice(n) for n in own.shape)]
+
+
+def _fits(array: Array, shape: tuple[Extent, ...], kind: np.dtype[Any]) -> bool:
+    """Whether a program can use an array as it lies; never where an extent is symbolic."""
+    return array.shape == shape and array.dtype == kind and array.flags.c_contiguous
 
 
 def _writes(block: Block) -> list[Variable]:

@@ -16,6 +16,9 @@ from pullback.runtime.pool import Pool, loader, pools
 from pullback.runtime.rings import Consumer, Producer
 from pullback.runtime.system import Array, address
 
+_CLEARED = np.array(
+    [Word.PC, Word.STOP, Word.LAUNCHES, Word.BARRIERS, Word.MOVED, Word.EVENT_HEAD, Word.ERROR]
+)
 SLICE = 50_000_000  # ns that the machine runs before it lets Python look for signals
 
 
@@ -46,6 +49,7 @@ class Machine:
             ring.words[RingWord.NUMBER] = number
         self._consumer = Consumer(receives, self.stop)
         self._wire(offsets)
+        self._where: dict[Variable, int] = {}
 
     def _wire(self, offsets: Mapping[Variable, int]) -> None:
         """Everything whose address does not change from run to run."""
@@ -100,7 +104,10 @@ class Machine:
             raise InvalidIR("the program has been running for too long")
         try:
             for variable, array in bindings.items():
-                self._place(variable, address(array))
+                at = address(array)
+                if self._where.get(variable) != at:
+                    self._place(variable, at)
+                    self._where[variable] = at
             for name, places in self._image.sizes.items():
                 self._image.words[places] = sizes[name]
             self._run()
@@ -111,9 +118,7 @@ class Machine:
         state = self._state
         self._pool = pools.get(self._threads)
         state[Word.POOL] = 0 if self._pool is None else self._pool.at
-        for word in (Word.PC, Word.STOP, Word.LAUNCHES, Word.BARRIERS, Word.MOVED, Word.EVENT_HEAD):
-            state[word] = 0
-        state[Word.ERROR] = 0
+        state[_CLEARED] = 0
         interrupted: list[BaseException] = []
         code = Code.STOPPED
         try:

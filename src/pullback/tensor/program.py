@@ -31,12 +31,12 @@ from pullback.tensor.trace import (
     Cell,
     Handle,
     Trace,
+    adopt,
     array_of,
     bind,
     current,
     realize,
     storage,
-    store,
     tracing,
 )
 from pullback.tensor.tree import Tree, flatten
@@ -57,6 +57,7 @@ class Entry:
     outputs: tuple[Variable, ...]
     result: Tree
     flags: tuple[tuple[Any, bool], ...]
+    symbolic: bool
 
     def fits(self) -> bool:
         """Whether the modules are in the mode in which they were traced."""
@@ -163,7 +164,8 @@ class Jit:
         options = self.options or Options.from_environment()
         flags = tuple(trace.observed.values())
         executable = compile_program(program, options)
-        return Entry(executable, arguments, read, written, outputs, result, flags)
+        symbolic = any(isinstance(e, Dim) for v in program.state for e in v.shape)
+        return Entry(executable, arguments, read, written, outputs, result, flags, symbolic)
 
 
 def jit(
@@ -226,17 +228,12 @@ def _call(entry: Entry, arguments: Sequence[Handle]) -> Any:
         bindings[variable] = array_of(handle)
     for cell, variable in entry.written:
         bindings[variable] = _writable(cell)
-    sizes = _sizes(bindings)
+    sizes = _sizes(bindings) if entry.symbolic else {}
     for variable in entry.outputs:
-        shape = tuple(sizes[e] if isinstance(e, Dim) else e for e in variable.shape)
+        shape = tuple([sizes[e] if isinstance(e, Dim) else e for e in variable.shape])
         bindings[variable] = aligned(shape, variable.dtype.numpy)
     entry.executable.run(bindings)
-    results = []
-    for variable in entry.outputs:
-        fresh = bind(bindings[variable], variable.name, copy=False)
-        store(fresh, bindings[variable])
-        results.append(Tensor(fresh))
-    return entry.result.rebuild(results)
+    return entry.result.rebuild([Tensor(adopt(bindings[v], v)) for v in entry.outputs])
 
 
 def _sizes(bindings: dict[Variable, Array]) -> dict[Dim, int]:

@@ -283,6 +283,13 @@ def bind(array: Array, name: str, *, copy: bool = True, origin: Origin | None = 
     return variable
 
 
+def adopt(array: Array, like: Variable) -> Variable:
+    """A variable whose contents are `array`, which nobody else holds; named and typed as `like`."""
+    variable = Variable(like.name, array.shape, like.dtype)
+    store(variable, array)
+    return variable
+
+
 def observe(module: Any) -> None:
     """Say that what is being traced depends on ``module.training``."""
     trace = _current.get()
@@ -350,20 +357,23 @@ def realize(handles: Iterable[Handle]) -> None:
 
     Raises: UnsupportedError inside a jitted function.
     """
-    handles = list(handles)
     if _current.get() is not None:
         raise UnsupportedError(
             "a value cannot be looked at while it is being traced",
             origin=Origin.of_caller(),
             help="return it from the jitted function or hand it out with pb.Receiver",
         )
+    pending = _memory.pending
+    handles = [h for h in handles if isinstance(h._value, Definition) or id(h) in pending]
+    if not handles:
+        return
     values = [h.outside() for h in handles]
     wanted = [v for v in values if isinstance(v, Definition) and result_of(v) is None]
     if wanted:
         _compute(wanted)
     for handle in handles:
         handle.outside()
-        _memory.pending.pop(id(handle), None)
+        pending.pop(id(handle), None)
 
 
 def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:

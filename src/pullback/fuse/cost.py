@@ -26,6 +26,8 @@ LAUNCH_SECONDS = 1e-7  # launch on the caller's thread
 PARALLEL_SECONDS = 1e-5  # less work than this stays on one thread
 # Groups, and with them the order of sums, must not depend on how many threads there are.
 THREADS = 2
+# Vectors need so many neighbours; single elements take about half as long as a vector of them.
+LANES = 8
 # Share of peak that a contraction reaches, by rows in a tile.
 ROWS = {1: 0.25, 2: 0.7, 3: 0.75, 4: 0.85, 5: 0.85, 6: 0.85, 7: 0.85}
 MANY_ROWS = 16
@@ -55,11 +57,15 @@ def row_rate(rows: int) -> float:
 
 @dataclass(slots=True)
 class _Load:
-    """What a group does, by the classes each part depends on (bit masks)."""
+    """What a group does, by the classes each part depends on (bit masks).
+
+    `narrow`: work of maps whose last axis a class cuts: lanes need neighbours along it.
+    """
 
     sizes: list[int]
     vector: dict[int, int] = field(default_factory=dict)
     near: dict[int, int] = field(default_factory=dict)
+    narrow: dict[tuple[int, int], int] = field(default_factory=dict)
     partial: list[int] = field(default_factory=list)
     reads: list[tuple[int, int]] = field(default_factory=list)
     products: list[tuple[int, list[tuple[int, int]], int]] = field(default_factory=list)
@@ -143,6 +149,10 @@ def _measure(problem: Problem, group: Group) -> _Load:
         else:
             work = problem.points[s] * max(1, problem.flops[s])
             load.vector[mask] = load.vector.get(mask, 0) + work
+            last = len(problem.definition(s).shape) - 1
+            if problem.is_map(s) and last in on:
+                key = on.index(last), mask
+                load.narrow[key] = load.narrow.get(key, 0) + work
         if s in outside:
             load.written += width * problem.sizes[s]
         elif s in kept:
@@ -206,6 +216,11 @@ def _times(
         mask: math.prod(c for i, c in counts.items() if not mask >> i & 1) for mask in load.masks()
     }
     work = sum(v * again[m] for m, v in load.vector.items()) / VECTOR_FLOPS
+    work += sum(
+        v * again[m] * (LANES / tile[i] - 1) / VECTOR_FLOPS
+        for (i, m), v in load.narrow.items()
+        if i in tile and tile[i] < min(LANES, load.sizes[i]) and v > PARALLEL_SECONDS * VECTOR_FLOPS
+    )
     for flops, groups, mask in load.products:
         rows = min(
             local * math.prod(n if on >> i & 1 else 1 for i, n in tile.items())

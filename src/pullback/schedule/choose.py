@@ -19,12 +19,16 @@ from pullback.schedule.tiling import choose_tile
 # (0.4 ns an element packed, 0.02 ns a multiply-add).
 ROWS_A_TASK = 256
 
+# But so many tasks at least: their number decides the order of sums, so it is the same for any
+# number of threads.
+FEWEST_TASKS = 2
+
 
 def choose(kernel: Kernel, target: Target) -> Schedule:
     """The schedule of `kernel`."""
     plan = _Plan.of(kernel, target)
     model = Model(target)
-    tasks = _packing_tasks(kernel, plan.body, model.estimate(kernel).tasks, target)
+    tasks = _packing_tasks(kernel, plan.body, model.estimate(kernel).tasks)
     tile = choose_tile(kernel, plan.body, plan.scratch, tasks, model)
     return plan.schedule(tile, tasks)
 
@@ -64,7 +68,7 @@ class _Plan:
         return Schedule(tile, tasks, split, body, finish, homes, slots)
 
 
-def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int, target: Target) -> int:
+def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int) -> int:
     """Fewer tasks where each packs panels that another packs too."""
     for step in body:
         if step.product is None or step.product.direct:
@@ -73,7 +77,7 @@ def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int, target: T
         if step.product.right.axes.isdisjoint(a for a in stage.outer if a is not None):
             own = set(range(len(stage.shape))) - step.product.right.axes
             rows = prod(upper(stage.shape[a]) for a in own)
-            tasks = min(tasks, max(target.threads, rows // ROWS_A_TASK))
+            tasks = min(tasks, max(FEWEST_TASKS, rows // ROWS_A_TASK))
     return tasks
 
 

@@ -25,6 +25,9 @@ EXTENTS = (1, 4, 8, 16, 32, 64, 128, 256)
 # others have an extent of one.
 SEARCHED = 3
 
+# A tile is at least so wide along an axis that runs in lanes, be it that its data leave the cache.
+LANES = 16
+
 # Share of the FMA peak by rows of a tile, and by columns (probes/cpu/gemm.py: register tiles of
 # few rows or one vector wait for loads).
 ROW_SHARE = {1: 0.25, 2: 0.5, 3: 0.7, 4: 0.8}
@@ -102,6 +105,17 @@ class _Fit:
     tasks: int
     blocks: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
 
+    @property
+    def lanes(self) -> set[int]:
+        """The outer axes that run in lanes somewhere."""
+        found: set[int] = set()
+        for step in self.body:
+            for stage in (self.kernel.stages[n] for n in step.stages):
+                found.update(
+                    o for o, a in enumerate(stage.outer) if a is not None and a == step.vector
+                )
+        return found
+
     def cuts(self, stage: Stage, tile: tuple[int, ...]) -> bool:
         """Whether tiles cut across the blocks that ``axis // c`` and ``axis % c`` count."""
         if stage not in self.blocks:
@@ -122,14 +136,20 @@ def _greedy(fit: _Fit, limit: int) -> tuple[int, ...]:
         before = prod(extents[:axis])
         most = extents[axis]
         if before < fit.tasks:
-            most = max(1, most * before // fit.tasks)
+            fewest = min(LANES, most) if axis in fit.lanes else 1
+            most = max(fewest, most * before // fit.tasks)
+
+        def held(extent: int, axis: int = axis) -> int:
+            return fit.lives.bytes((*tile[:axis], extent, *tile[axis + 1 :]))
 
         def used(extent: int, axis: int = axis) -> int:
             trial = (*tile[:axis], extent, *tile[axis + 1 :])
             again = revisited_bytes(fit.kernel, fit.body, trial) if revisits else 0
-            return again + fit.lives.bytes(trial)
+            return again + held(extent)
 
         widest = _widest(most, limit, used)
+        if widest < LANES and axis in fit.lanes:
+            widest = max(widest, _widest(min(most, LANES), limit, held))
         tile[axis] = round_tile(widest, fit.kernel.outer[axis])
         if tile[axis] < extents[axis]:
             break

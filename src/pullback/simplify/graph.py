@@ -27,14 +27,15 @@ from pullback.ir.graph import (
     substitute,
     topological,
 )
-from pullback.ir.node import Node, rebuild
+from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.rules import Simplifier
 
 
 class Sources:
     """Replaces the sources of reads; one memo for a whole graph, visited sources first.
 
-    `through`: a broadcast is read through, ``y[i, j] = x[j]; z[i] = y[i, 2] -> z[i] = x[2]``.
+    `through`: a broadcast and a literal are read through, ``y[i, j] = x[j]; z[i] = y[i, 2] ->
+    z[i] = x[2]``. Not at data indices: they are still to be checked.
     """
 
     def __init__(self, mapping: Mapping[Value, Value], through: bool = False) -> None:
@@ -52,17 +53,25 @@ class Sources:
         if not isinstance(node, Take):
             return None
         source = self.mapping.get(node.source, node.source)
-        wide = _broadcast(source) if self.through else None
-        if wide is not None:
+        wide = _repeated(source) if self.through and not _reads(node.indices) else None
+        if isinstance(wide, Take):
             return Take(wide.source, tuple(_through(i, node.indices) for i in wide.indices))
+        if wide is not None:
+            return wide
         return None if source is node.source else Take(source, node.indices)
 
 
-def _broadcast(value: Value) -> Take | None:
-    """The read that a definition merely repeats: ``y[i, j] = x[j]``, larger than `x`."""
+def _reads(indices: Iterable[Expr]) -> bool:
+    return any(isinstance(n, Take) for n in walk(indices))
+
+
+def _repeated(value: Value) -> Take | E.Const | None:
+    """What a definition merely repeats: a literal, or ``y[i, j] = x[j]`` larger than `x`."""
     if not isinstance(value, Definition) or not isinstance(value.form, Map):
         return None
     body = value.body
+    if isinstance(body, E.Const) and value.keep is not Keep.ALWAYS:
+        return body
     if not isinstance(body, Take) or value.keep is Keep.ALWAYS:
         return None
     plain = all(isinstance(i, E.Axis | E.Const) for i in body.indices)

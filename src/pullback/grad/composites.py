@@ -21,11 +21,15 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Composite:
-    """``y = function(x)``, with x found at `path`; ``slope(x, y) = dy / dx``."""
+    """``y = function(x)``, with x found at `path`; ``slope(x, y) = dy / dx``.
+
+    `tame`: the slope is finite everywhere.
+    """
 
     function: Callable[[Expr], Expr]
     path: Path
     slope: Callable[[Expr, Expr], Expr]
+    tame: bool = False
 
 
 def _plus(x: Expr, value: float) -> Expr:
@@ -34,6 +38,16 @@ def _plus(x: Expr, value: float) -> Expr:
 
 def _one_minus(x: Expr) -> Expr:
     return E.subtract(F.like(1, x), x)
+
+
+def _root(x: Expr) -> Expr:
+    """``sqrt(1 - x^2)``"""
+    return E.Sqrt(E.Mul(_one_minus(x), _plus(x, 1)))
+
+
+def _acosh(x: Expr, y: Expr) -> Expr:
+    """``1 / (sqrt(x - 1) sqrt(x + 1))``"""
+    return F.reciprocal(E.Mul(E.Sqrt(_plus(x, -1)), E.Sqrt(_plus(x, 1))))
 
 
 def _erf(x: Expr, y: Expr) -> Expr:
@@ -47,26 +61,54 @@ def _rsqrt(x: Expr, y: Expr) -> Expr:
     return fold.mul(E.Mul(F.square(y), y), F.like(-0.5, x))
 
 
+ACOS = ("left", "condition", "left", "otherwise", "value", "left", "right", "left")
+SIGNED = ("otherwise", "condition", "left")
 COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
     E.If: (
-        Composite(F.sigmoid, ("condition", "left"), lambda x, y: E.Mul(y, _one_minus(y))),
-        Composite(F.tanh, ("then", "left"), lambda x, y: _one_minus(F.square(y))),
-        Composite(F.erf, ("then", "left"), _erf),
+        Composite(
+            F.sigmoid, ("condition", "left"), lambda x, y: E.Mul(y, _one_minus(y)), tame=True
+        ),
+        Composite(F.tanh, ("then", "left"), lambda x, y: _one_minus(F.square(y)), tame=True),
+        Composite(F.erf, ("then", "left"), _erf, tame=True),
         Composite(F.log1p, ("then",), lambda x, y: F.reciprocal(_plus(x, 1))),
         Composite(F.expm1, ("otherwise", "left", "value"), lambda x, y: _plus(y, 1)),
+        Composite(F.atan, SIGNED, lambda x, y: F.reciprocal(_plus(F.square(x), 1)), tame=True),
+        Composite(F.asin, SIGNED, lambda x, y: F.reciprocal(_root(x))),
+        Composite(F.asinh, SIGNED, lambda x, y: F.rsqrt(_plus(F.square(x), 1)), tame=True),
+        Composite(F.acosh, ("then", "left", "value"), _acosh),
+        Composite(F.atanh, SIGNED, lambda x, y: F.reciprocal(E.Mul(_one_minus(x), _plus(x, 1)))),
     ),
-    E.Add: (Composite(F.softplus, ("left", "then"), lambda x, y: F.sigmoid(x)),),
-    E.Div: (Composite(F.rsqrt, ("right", "value"), _rsqrt),),
+    E.Add: (Composite(F.softplus, ("left", "then"), lambda x, y: F.sigmoid(x), tame=True),),
+    E.Mul: (Composite(F.acos, ACOS, lambda x, y: fold.negate(F.reciprocal(_root(x)))),),
+    E.Div: (
+        Composite(F.rsqrt, ("right", "value"), _rsqrt),
+        Composite(F.tan, ("left", "value"), lambda x, y: _plus(F.square(y), 1)),
+    ),
 }
 
 
 def slopes(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
     """(argument, derivative) pairs of a named composite; None where `node` is none."""
+    found = _named(node)
+    if found is not None:
+        known, x = found
+        return ((x, known.slope(x, node)),)
+    return _power(node) or _angle(node)
+
+
+def _named(node: Expr) -> tuple[Composite, Expr] | None:
+    """The composite of one argument that `node` is, and its argument."""
     for known in COMPOSITES.get(type(node), ()):
         x = _at(node, known.path)
         if x is not None and x.dtype == node.dtype and known.function(x) is node:
-            return ((x, known.slope(x, node)),)
-    return _power(node)
+            return known, x
+    return None
+
+
+def tame(node: Expr) -> tuple[Expr, ...] | None:
+    """The argument of a named composite whose slope is finite everywhere; else None."""
+    found = _named(node)
+    return (found[1],) if found is not None and found[0].tame else None
 
 
 def arguments(node: Expr) -> tuple[Expr, ...] | None:
@@ -87,6 +129,18 @@ def _power(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
     zero = fold.zero(x.dtype)
     by_exponent = E.If(E.Equal(x, zero), zero, E.Mul(node, E.Log(x)))
     return (x, by_base), (y, by_exponent)
+
+
+def _angle(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
+    """``atan2(y, x) -> x / (x^2 + y^2), -y / (x^2 + y^2)``"""
+    y = _at(node, ("condition", "left", "left"))
+    x = _at(node, ("otherwise", "condition", "left", "left"))
+    if x is None or y is None or {x.dtype, y.dtype} != {node.dtype}:
+        return None
+    if not node.dtype.is_float or F.atan2(y, x) is not node:
+        return None
+    size = E.Add(F.square(x), F.square(y))
+    return (y, E.Div(x, size)), (x, fold.negate(E.Div(y, size)))
 
 
 def _at(node: Expr, path: Path) -> Expr | None:

@@ -15,6 +15,7 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Pin, Size, Take, upper
 from pullback.ir.graph import Definition, Map, Value, beside, read, topological
 from pullback.ir.node import Node, walk
+from pullback.simplify.bounds import in_bounds
 
 PARTS = 16  # summands of one adjoint that are followed apart
 NODES = 200  # in one summand
@@ -49,22 +50,28 @@ class Pins:
         return isinstance(node, Size) and node.dim in self.pins
 
     def parts(self, value: Definition, summands: Sequence[Expr]) -> list[Expr] | None:
-        """The summands of an adjoint, guards outermost; None where they are not worth it.
-
-        A factor without pins becomes a definition of its own, over the axes of `value` alone.
-        """
+        """The summands of an adjoint, guards outermost; None where they are not worth it."""
         parts = [part for summand in summands for part in fold.addends(summand)]
         if len(parts) > PARTS:
             return None
         found = []
         for part in parts:
-            term = fold.opened(Term((), part))
-            plain = not isinstance(term.value, Take | E.Const) and not self.depends(term.value)
-            if plain:
-                name = f"d{value!r}"
-                term = Term(term.guards, identity(beside(value, name, term.value, Map())))
-            part = term.expression()
+            part = self._apart(value, fold.opened(Term((), part))).expression()
             if sum(1 for _ in walk(part)) > NODES:
                 return None
             found.append(part)
         return found
+
+    def _apart(self, value: Definition, term: Term) -> Term:
+        """A factor without pins as a definition of its own, over the axes of `value` alone.
+
+        Its reads must lie inside where only the guards without pins hold.
+        """
+        if isinstance(term.value, Take | E.Const) or self.depends(term.value):
+            return term
+        free = tuple(g for g in term.guards if not self.depends(g))
+        reads = [n for n in walk(term.value) if isinstance(n, Take)]
+        if not all(all(in_bounds(r, free)) for r in reads):
+            return term
+        body = fold.guarded(free, term.value)
+        return Term(term.guards, identity(beside(value, f"d{value!r}", body, Map())))

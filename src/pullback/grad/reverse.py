@@ -16,6 +16,7 @@ from pullback.grad import fold
 from pullback.grad.fold import Term
 from pullback.grad.forms import At, body_adjoint
 from pullback.grad.gather import Gatherer
+from pullback.grad.masks import Masks, steep
 from pullback.grad.pins import Pins
 from pullback.grad.reuse import reused
 from pullback.grad.rules import Rules, active, fitting, ordered, own_rule
@@ -98,6 +99,7 @@ class Reverse:
         self.summands: dict[Value, dict[Value | None, list[Expr]]] = {}
         self.adjoints: dict[Value, Value] = {}
         self.made: set[Value] = set()
+        self.masks = Masks()
         for output, head in zip(outputs, heads, strict=True):
             seed = identity(head) if head is not None else fold.one(output.dtype)
             self._add(output, None, [seed])
@@ -146,6 +148,7 @@ class Reverse:
             return lone
         whole = Definition(label.name, value.shape, body, keep=label.keep, origin=label.origin)
         self.made.add(whole)
+        self.masks.learn(whole, parts)
         return whole
 
     def _apply(self, rule: Rule) -> None:
@@ -187,7 +190,10 @@ class Reverse:
             parts = self.pins.parts(definition, whole)
             if parts is not None:
                 return [partial(_placed, part) for part in parts]
-        return [partial(fold.read_of, adjoint, own=self.made)]
+        plain = partial(fold.read_of, adjoint, own=self.made)
+        if not steep(definition):
+            return [plain]
+        return [lambda indices: self.masks.masked(adjoint, indices, plain(indices))]
 
     def _terms(self, definition: Definition, seed: Expr) -> list[tuple[Take, Term]]:
         """The adjoint of every read, in the order of the reads.

@@ -54,6 +54,9 @@ _TANH_NUMERATOR = (
 _TANH_DENOMINATOR = (
     1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3,
 )  # fmt: skip
+_ATAN_TERMS = 11  # of the series of atan(t) / t, |t| <= tan(pi / 16)
+FAR = 1e30  # atan rounds to pi / 2 from 1e17 on
+LARGE = 1e8  # x^2 + 1 rounds to x^2
 ERF_ONE = 6.0  # erf rounds to 1 in float64 from 5.93 on
 POWER_BITS = 16  # of an exponent that is data
 INTEGER_POWER = 64  # integer exponents up to this are multiplied out
@@ -234,6 +237,112 @@ def cosh(x: Expr) -> Expr:
     return Mul(Add(E.Exp(x), E.Exp(E.negate(x))), like(0.5, x))
 
 
+def _signed(x: Expr, size: Expr) -> Expr:
+    """`size` with the sign of `x`; zeros and NaN stay as they are."""
+    zero = like(0, x)
+    return If(Less(zero, x), size, If(Less(x, zero), E.negate(size), x))
+
+
+def _turned(x: Expr) -> Expr:
+    """The arctangent of a size ``x >= 0``, about the nearest of five angles.
+
+    ``c + atan(t)``, ``t = (x cos c - sin c) / (cos c + x sin c)``, ``|t| <= tan(pi / 16)``
+    """
+    x = E.minimum(x, like(FAR, x))
+
+    def about(eighths: int) -> Expr:
+        angle = eighths * math.pi / 8
+        cosine = 0.0 if eighths == 4 else math.cos(angle)
+        above = Add(Mul(x, like(cosine, x)), like(-math.sin(angle), x))
+        t = Div(above, Add(like(cosine, x), Mul(x, like(math.sin(angle), x))))
+        s = square(t)
+        series = _polynomial(s, [(-1) ** k / (2 * k + 1) for k in range(_ATAN_TERMS, 0, -1)])
+        near = Add(t, Mul(Mul(t, s), series))
+        return Add(near, like(angle, x)) if eighths else near
+
+    found = about(4)
+    for eighths in reversed(range(4)):
+        edge = math.tan((2 * eighths + 1) * math.pi / 16)
+        found = If(Less(x, like(edge, x)), about(eighths), found)
+    return found
+
+
+@wide
+def atan(x: Expr) -> Expr:
+    """Arctangent, radians."""
+    return _signed(x, _turned(absolute(x)))
+
+
+def _complement(x: Expr) -> Expr:
+    """``(1 - x) (1 + x)``, which is 1 - x^2 without its rounding."""
+    return Mul(E.subtract(like(1, x), x), Add(like(1, x), x))
+
+
+@wide
+def asin(x: Expr) -> Expr:
+    """Arcsine, radians; NaN outside -1..1: ``atan(x / sqrt(1 - x^2))``."""
+    size = absolute(x)
+    return _signed(x, _turned(Div(size, E.Sqrt(_complement(size)))))
+
+
+@wide
+def acos(x: Expr) -> Expr:
+    """Arccosine, radians; NaN outside -1..1: ``2 atan(sqrt((1 - x) / (1 + x)))``."""
+    ratio = Div(E.subtract(like(1, x), x), Add(like(1, x), x))
+    return Mul(_turned(E.Sqrt(ratio)), like(2, x))
+
+
+def _grown(x: Expr, value: Expr) -> Expr:
+    """``log1p(value)``; of a large x ``log(2 x)``, whose square may overflow."""
+    far = Add(E.Log(x), like(math.log(2.0), x))
+    return If(Less(like(LARGE, x), x), far, log1p(value))
+
+
+@wide
+def asinh(x: Expr) -> Expr:
+    """Inverse hyperbolic sine: ``log1p(|x| + x^2 / (1 + sqrt(1 + x^2)))`` with the sign of x."""
+    size = absolute(x)
+    s = square(size)
+    below = Add(like(1, x), E.Sqrt(Add(like(1, x), s)))
+    return _signed(x, _grown(size, Add(size, Div(s, below))))
+
+
+@wide
+def acosh(x: Expr) -> Expr:
+    """Inverse hyperbolic cosine, NaN below 1: ``log1p(t + sqrt(t) sqrt(t + 2))``, ``t = x - 1``."""
+    t = Add(x, like(-1, x))
+    root = Mul(E.Sqrt(t), E.Sqrt(Add(t, like(2, x))))
+    return _grown(x, Add(t, root))
+
+
+@wide
+def atanh(x: Expr) -> Expr:
+    """Inverse hyperbolic tangent, NaN outside -1..1: ``log1p(2 |x| / (1 - |x|)) / 2``."""
+    size = absolute(x)
+    ratio = Div(Mul(size, like(2, x)), E.subtract(like(1, x), size))
+    return _signed(x, Mul(log1p(ratio), like(0.5, x)))
+
+
+def _negative(x: Expr) -> Expr:
+    """Whether the sign of x is -, that of -0.0 too."""
+    zero = like(0, x)
+    return Or(Less(x, zero), And(Equal(x, zero), Less(reciprocal(x), zero)))
+
+
+def atan2(y: Expr, x: Expr) -> Expr:
+    """The angle of the point (x, y) in -pi..pi, radians, as C defines it."""
+    if x.dtype.bits == 16:
+        return Cast(atan2(Cast(y, float32), Cast(x, float32)), x.dtype)
+    height, width, zero = absolute(y), absolute(x), like(0, x)
+    steep = Less(width, height)
+    ratio = If(steep, Div(width, height), Div(height, width))
+    level = If(Equal(height, zero), height, like(1, x))
+    angle = _turned(If(Equal(height, width), level, ratio))
+    angle = If(steep, E.subtract(like(math.pi / 2, x), angle), angle)
+    angle = If(_negative(x), E.subtract(like(math.pi, x), angle), angle)
+    return If(_negative(y), E.negate(angle), angle)
+
+
 @wide
 def rsqrt(x: Expr) -> Expr:
     """``1 / sqrt(x)``"""
@@ -375,7 +484,8 @@ UNARY: dict[str, Scalar] = {
     "tan": tan, "sinh": sinh, "cosh": cosh, "tanh": tanh, "erf": erf, "sigmoid": sigmoid,
     "silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "softplus": softplus,
     "log_sigmoid": log_sigmoid, "log1p": log1p, "expm1": expm1, "log2": log2, "log10": log10,
-    "rsqrt": rsqrt, "reciprocal": reciprocal,
+    "rsqrt": rsqrt, "reciprocal": reciprocal, "atan": atan, "asin": asin, "acos": acos,
+    "asinh": asinh, "acosh": acosh, "atanh": atanh,
 }  # fmt: skip
 """Functions whose argument is a float."""
 

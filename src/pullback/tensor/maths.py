@@ -105,6 +105,41 @@ def tanh(x: Any) -> Any:
     return apply("tanh", x)
 
 
+def asin(x: Any) -> Any:
+    """Arcsine, radians; NaN outside -1..1."""
+    return apply("asin", x)
+
+
+def acos(x: Any) -> Any:
+    """Arccosine, radians; NaN outside -1..1."""
+    return apply("acos", x)
+
+
+def atan(x: Any) -> Any:
+    """Arctangent, radians."""
+    return apply("atan", x)
+
+
+def asinh(x: Any) -> Any:
+    """Inverse hyperbolic sine."""
+    return apply("asinh", x)
+
+
+def acosh(x: Any) -> Any:
+    """Inverse hyperbolic cosine; NaN below 1."""
+    return apply("acosh", x)
+
+
+def atanh(x: Any) -> Any:
+    """Inverse hyperbolic tangent; NaN outside -1..1."""
+    return apply("atanh", x)
+
+
+def atan2(x1: Any, x2: Any) -> Any:
+    """The angle of the point (x2, x1) in -pi..pi, radians."""
+    return apply("atan2", x1, x2)
+
+
 def erf(x: Any) -> Any:
     """The error function."""
     return apply("erf", x)

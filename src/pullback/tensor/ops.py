@@ -65,7 +65,7 @@ def prod(
 
 @spelled
 def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
-    """The largest element; NaN if any is."""
+    """The largest element; NaN if any is. Of equal ones the first has the whole gradient."""
     if _scalar(x, over):
         return handles.fold("max", x, over)
     return Tensor(R.extreme("max", value_of(x), axis, keepdims))
@@ -73,10 +73,22 @@ def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 
 @spelled
 def min(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
-    """The smallest element; NaN if any is."""
+    """The smallest element; NaN if any is. Of equal ones the first has the whole gradient."""
     if _scalar(x, over):
         return handles.fold("min", x, over)
     return Tensor(R.extreme("min", value_of(x), axis, keepdims))
+
+
+@spelled
+def amax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The largest element; equal ones share the gradient evenly, where `max` has one winner."""
+    return Tensor(R.even_extreme("max", value_of(x), axis, keepdims))
+
+
+@spelled
+def amin(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The smallest element; equal ones share the gradient evenly, where `min` has one winner."""
+    return Tensor(R.even_extreme("min", value_of(x), axis, keepdims))
 
 
 @spelled

@@ -93,6 +93,32 @@ def extreme(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
     return fold(name, x, MAX if name == "max" else MIN, axis, keepdims)
 
 
+def even_extreme(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
+    """The largest or smallest, whose gradient all equal winners share evenly.
+
+    With the winners ``w[k] = (x[k] == m)``: ``m + sum[k](w[k] ? x[k] - stop(x[k]) : 0) / sum(w)``
+    """
+    if not x.dtype.is_float:
+        return extreme(name, x, axis, keepdims)
+    over = V.normal_axes(axis, len(x.shape))
+    best = W.copy(extreme(name, x, axis, True), name, stop=True)
+    still = W.copy(x, name, stop=True)
+    shape, extents, axes = _box(x.shape, over)
+    here, fixed = read(x, *axes), read(still, *axes)
+    m = W.broadcast_read(best, x.shape, axes)
+    moved = If(F.is_finite(m), E.subtract(here, fixed), here)
+    wins, zero = Equal(fixed, m), F.like(0, here)
+    shares: Value = W.reduce("shares", shape, extents, If(wins, moved, zero))
+    count: Value = W.reduce("winners", shape, extents, cast(wins, x.dtype))
+    shares, count = (kept_dims(v, over, True) for v in (shares, count))
+    full = axes_of(best.shape)
+    base = read(best, *full)
+    share = Div(read(shares, *full), read(count, *full))
+    body = E.Add(If(F.is_finite(base), base, zero), share)
+    found: Value = make(f"a{name}", best.shape, body)
+    return found if keepdims or not over else V.squeeze(found, over)
+
+
 def _not_empty(name: str, x: Value, axis: Axes) -> None:
     if any(x.shape[n] == 0 for n in V.normal_axes(axis, len(x.shape))):
         raise V.fail(f"{name} over no elements: the shape is {W.show(x.shape)}")

@@ -92,6 +92,7 @@ _TABLE: tuple[Rule, ...] = (
     Rule("maximum", E.maximum, "number"),
     Rule("minimum", E.minimum, "number"),
     Rule("logaddexp", _log_add, "float"),
+    Rule("atan2", F.atan2, "float"),
     Rule("less", E.Less),
     Rule("less_equal", F.less_equal),
     Rule("greater", _greater),

@@ -398,13 +398,12 @@ class Function:
         failing, after = b.name("bad"), b.name("good")
         b.branch(b.any(bad), failing, after)
         b.label(failing)
-        if bad.lanes:
+        if value.lanes:
             word = f"i{bad.lanes}"
             bits = b.value(f"bitcast {bad.typed} to {word}", word)
             b.declare(f"llvm.cttz.{word}", [word, "i1"], word)
             first = b.value(f"call {word} @llvm.cttz.{word}({bits.typed}, i1 true)", word)
-            wide = b.splat(value, bad.lanes) if not value.lanes else value
-            value = b.value(f"extractelement {wide.typed}, {first.typed}", "i64")
+            value = b.value(f"extractelement {value.typed}, {first.typed}", "i64")
         b.emit(f"call void @fail({self.error.typed}, i64 {stmt.site}, {value.typed})")
         b.jump(after)
         b.label(after)

@@ -18,8 +18,8 @@ from pullback.tensor.tensor import State, Tensor
 class Layer(Module):
     """A module without parameters whose function is `function`, of `inputs` tensors.
 
-    Tensors among the settings are buffers. A function with a `training` argument is told the
-    module's.
+    The setting `last` comes after the others. Tensors among them are buffers. A function with a
+    `training` argument is told the module's.
     """
 
     function: ClassVar[Callable[..., Any]]
@@ -27,13 +27,18 @@ class Layer(Module):
     told: ClassVar[bool]
 
     def __init_subclass__(
-        cls, function: Callable[..., Any] | None = None, inputs: int = 1, **rest: Any
+        cls,
+        function: Callable[..., Any] | None = None,
+        inputs: int = 1,
+        last: str = "",
+        **rest: Any,
     ) -> None:
         super().__init_subclass__(**rest)
         if function is None:
             return
         arguments = list(signature(function).parameters.values())[inputs:]
         named = [a for a in arguments if a.name != "training"]
+        named.sort(key=lambda a: a.name == last)
         cls.function = staticmethod(function)
         cls.settings = Signature(named)
         cls.told = len(named) < len(arguments)

@@ -91,6 +91,8 @@ class GroupNorm(_Norm):
         affine: bool = True,
         device: object = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         check_device(device)
@@ -102,7 +104,7 @@ class GroupNorm(_Norm):
         self.num_channels = num_channels
         self.eps = eps
         self.affine = affine
-        self._affine((num_channels,), affine, affine, dtype)
+        self._affine((num_channels,), affine, affine and bias, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         return N.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -125,6 +127,8 @@ class _ByChannel(_Norm):
         track_running_stats: bool = True,
         device: object = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         check_device(device)
@@ -133,7 +137,7 @@ class _ByChannel(_Norm):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        self._affine((num_features,), affine, affine, dtype)
+        self._affine((num_features,), affine, affine and bias, dtype)
         self.running_mean: Buffer | None = None
         self.running_var: Buffer | None = None
         self.num_batches_tracked: Buffer | None = None
@@ -210,8 +214,11 @@ class _InstanceNorm(_ByChannel):
         track_running_stats: bool = False,
         device: object = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        settings = (num_features, eps, momentum, affine, track_running_stats)
+        super().__init__(*settings, device, dtype, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
         batched = len(input.shape) == self.ranks[1]

@@ -110,16 +110,25 @@ class _Pad(Module):
         super().__init_subclass__(**rest)
         cls.space, cls.mode = space, mode
 
-    def __init__(self, padding: Ints, value: float = 0.0) -> None:
+    value: float = 0.0
+
+    def __init__(self, padding: Ints) -> None:
         super().__init__()
         self.padding = each(padding, 2 * self.space, "padding")
-        self.value = value
 
     def forward(self, input: Tensor) -> Tensor:
         return pad(input, self.padding, self.mode, self.value)
 
     def extra_repr(self) -> str:
         return f"{self.padding}"
+
+
+class _Constant(_Pad, space=0):
+    """A pad by `value`."""
+
+    def __init__(self, padding: Ints, value: float) -> None:
+        super().__init__(padding)
+        self.value = value
 
 
 class ZeroPad1d(_Pad, space=1): ...
@@ -131,13 +140,13 @@ class ZeroPad2d(_Pad, space=2): ...
 class ZeroPad3d(_Pad, space=3): ...
 
 
-class ConstantPad1d(_Pad, space=1): ...
+class ConstantPad1d(_Constant, space=1): ...
 
 
-class ConstantPad2d(_Pad, space=2): ...
+class ConstantPad2d(_Constant, space=2): ...
 
 
-class ConstantPad3d(_Pad, space=3): ...
+class ConstantPad3d(_Constant, space=3): ...
 
 
 class ReflectionPad1d(_Pad, space=1, mode="reflect"): ...

@@ -1,5 +1,10 @@
 """Layers, losses and modules under PyTorch's names."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.errors import Origin, UnsupportedError
 from pullback.nn import functional, init, utils
 from pullback.nn.activation import (
     CELU,
@@ -181,6 +186,7 @@ from pullback.nn.weights import (
     load,
     save,
 )
+from pullback.tensor.dialect import unknown as _unknown
 
 __all__ = [
     "CELU",
@@ -327,3 +333,24 @@ __all__ = [
     "save",
     "utils",
 ]
+
+# Layers of torch that are not here.
+MISSING = (
+    "AdaptiveLogSoftmaxWithLoss",
+    "CTCLoss",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
+    "SyncBatchNorm",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in MISSING:
+        raise UnsupportedError(f"nn.{name}", origin=Origin.of_caller())
+    raise _unknown("pullback.nn", name, __all__)

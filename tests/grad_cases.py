@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from grad_support import S, T, clamp, exp, fn, log, sqrt, var, where
+from grad_support import S, T, call, clamp, exp, fn, log, sqrt, var, where
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import int32, int64
@@ -34,12 +34,6 @@ class Case:
     low: float = -10
     high: float = 10
     data: tuple[tuple[Variable, Any], ...] = ()
-
-
-def call(name: str, *args: S) -> S:
-    """A named scalar function."""
-    table = {**F.UNARY, **F.UNARY_ANY, "pow": F.power}
-    return S(table[name](*(a.e for a in args)))
 
 
 def relu(s: S) -> S:

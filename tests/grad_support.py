@@ -12,6 +12,7 @@ import numpy as np
 from pullback.backends.reference.definitions import evaluate_values
 from pullback.grad.reverse import gradients
 from pullback.ir import expr as E
+from pullback.ir import functions as F
 from pullback.ir.dtype import DType, float64
 from pullback.ir.expr import Axis, Expr, upper
 from pullback.ir.graph import (
@@ -135,6 +136,12 @@ def sigmoid(s: S) -> S:
 
 def tanh(s: S) -> S:
     return 2.0 * sigmoid(2.0 * s) - 1.0
+
+
+def call(name: str, *args: S) -> S:
+    """A named scalar function."""
+    table = {**F.UNARY, **F.UNARY_ANY, "pow": F.power}
+    return S(table[name](*(a.e for a in args)))
 
 
 def clamp(s: S, low: int, high: int) -> S:

@@ -10,7 +10,7 @@ import pytest
 
 import grad_cases as C
 import pullback as pb
-from grad_support import S, T, fn, new_definitions, var, where
+from grad_support import S, T, call, fn, new_definitions, var, where
 from pullback.grad.reverse import gradients
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -93,7 +93,7 @@ def test_a_write_clears_its_result() -> None:
 
 def test_signs_and_names() -> None:
     x = var("x", 5)
-    y = fn("y", (5,), lambda i: -C.call("tanh", T(x)[i] - 2.0))
+    y = fn("y", (5,), lambda i: -call("tanh", T(x)[i] - 2.0))
     found = cost([y])
     assert found.multiplications == 5
     assert found.flops > 50
@@ -231,6 +231,6 @@ def test_a_gradient_costs_at_most_four_forwards(name: str) -> None:
 @pytest.mark.parametrize("name", SCALARS)
 def test_a_slope_costs_at_most_four_values(name: str) -> None:
     x = var("x", 8)
-    y = fn("y", (8,), lambda i: C.call(name, T(x)[i]))
+    y = fn("y", (8,), lambda i: call(name, T(x)[i]))
     forward, gradient = flops(y, [x])
     assert gradient <= 4 * forward + 8

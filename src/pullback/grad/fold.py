@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
-from pullback.ir.expr import Add, And, Axis, Cast, Const, Div, Expr, If, Mul, Or, Take, Xor
+from pullback.ir.expr import Add, And, Axis, Cast, Const, Div, Expr, If, Mul, Or, Take
 from pullback.ir.graph import Definition, Map, Value
 from pullback.ir.node import walk
+from pullback.simplify.guards import conjuncts as conjuncts
+from pullback.simplify.guards import negated as negated
 
 
 def is_const(e: Expr, value: float) -> bool:
@@ -144,33 +146,6 @@ def _split(e: Expr) -> tuple[Expr | None, float]:
     if isinstance(e, Mul) and isinstance(e.left, Const):
         return e.right, e.left.value
     return e, 1
-
-
-def negated(condition: Expr) -> Expr:
-    """``not not c -> c``."""
-    if isinstance(condition, Xor) and is_const(condition.right, 1):
-        return condition.left
-    if isinstance(condition, Const):
-        return E.const(not condition.value, condition.dtype)
-    return E.logical_not(condition)
-
-
-def conjuncts(condition: Expr) -> tuple[Expr, ...]:
-    """``a and (b and c) -> a, b, c``, ``not (a or b) -> not a, not b``; each once, in order."""
-    found: dict[Expr, None] = {}
-    todo = [condition]
-    while todo:
-        c = todo.pop()
-        inner = negated(c)
-        if isinstance(c, And):
-            todo += [c.right, c.left]
-        elif isinstance(c, If) and is_const(c.otherwise, 0):
-            todo += [c.then, c.condition]
-        elif isinstance(c, Xor) and isinstance(inner, Or):
-            todo += [negated(inner.right), negated(inner.left)]
-        elif not is_const(c, 1):
-            found[c] = None
-    return tuple(found)
 
 
 def reads_data(e: Expr) -> bool:

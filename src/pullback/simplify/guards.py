@@ -9,7 +9,7 @@ from pullback.ir.expr import Expr, logical_not
 from pullback.ir.node import walk
 
 Guards = tuple[Expr, ...]
-PATHS = 8  # contexts kept apart for one node; beyond that only what they share
+PATHS = 32  # contexts kept apart for one node; beyond that only what they share
 
 
 def contexts(roots: Iterable[Expr]) -> dict[Expr, tuple[Guards, ...]]:
@@ -27,9 +27,41 @@ def contexts(roots: Iterable[Expr]) -> dict[Expr, tuple[Guards, ...]]:
         settled[node] = paths
         for child, guard in _edges(node):
             into = found.setdefault(child, {})
+            parts = () if guard is None else conjuncts(guard)
             for path in paths:
-                into[path if guard is None or guard in path else (*path, guard)] = None
+                into[(*path, *(c for c in parts if c not in path))] = None
     return settled
+
+
+def negated(condition: Expr) -> Expr:
+    """``not not c -> c``."""
+    if isinstance(condition, E.Xor) and _is(condition.right, True):
+        return condition.left
+    if isinstance(condition, E.Const):
+        return E.const(not condition.value, condition.dtype)
+    return logical_not(condition)
+
+
+def conjuncts(condition: Expr) -> tuple[Expr, ...]:
+    """``a and (b and c) -> a, b, c``, ``not (a or b) -> not a, not b``; each once, in order."""
+    found: dict[Expr, None] = {}
+    todo = [condition]
+    while todo:
+        c = todo.pop()
+        inner = negated(c)
+        if isinstance(c, E.And):
+            todo += [c.right, c.left]
+        elif isinstance(c, E.If) and _is(c.otherwise, False):
+            todo += [c.then, c.condition]
+        elif isinstance(c, E.Xor) and isinstance(inner, E.Or):
+            todo += [negated(inner.right), negated(inner.left)]
+        elif not _is(c, True):
+            found[c] = None
+    return tuple(found)
+
+
+def _is(e: Expr, value: bool) -> bool:
+    return isinstance(e, E.Const) and e.value == value
 
 
 def _edges(node: Expr) -> list[tuple[Expr, Expr | None]]:
@@ -47,6 +79,8 @@ def _limited(paths: tuple[Guards, ...]) -> tuple[Guards, ...]:
     """`paths`, less those implied by a weaker one; only what all share where they are many."""
     if () in paths:
         return ((),)
+    sets = [frozenset(p) for p in paths]
+    paths = tuple(p for p, own in zip(paths, sets, strict=True) if not any(s < own for s in sets))
     if len(paths) <= PATHS:
         return paths
     shared = set(paths[0]).intersection(*paths[1:])

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
-
-import numpy as np
 
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import SCALARS, Axis, Expr, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Form, Reduce, Scan
-from pullback.ir.meaning import Array, apply, constant
 from pullback.ir.node import Node, walk
 from pullback.simplify.bounds import Intervals, Prover
 from pullback.simplify.guards import Guards, contexts
+from pullback.verify import points
+from pullback.verify.points import has_data
 from pullback.verify.report import fail
-
-POINTS = 1 << 14  # an index that is not proved is tried at every point of a box up to this size
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +132,6 @@ def verify_body(body: Body, after: str, intervals: Intervals) -> None:
             raise fail(after, body.name, check.__name__, fault, body.origin)
 
 
-def has_data(e: Expr) -> bool:
-    """Whether an index depends on what is read."""
-    return any(isinstance(n, Take) for n in walk(e))
-
-
 def _inside(
     position: Expr, extent: Extent, guards: Guards, body: Body, intervals: Intervals
 ) -> bool:
@@ -152,33 +143,8 @@ def _inside(
             return True
     if has_data(position):
         return True
-    free = sorted(position.axes.union(*(g.axes for g in guards)))
-    box = [upper(body.extents[a]) for a in free]
-    if prod(box) > POINTS or any(map(has_data, guards)):
-        return any(g.axes & position.axes for g in guards)
-    return _tried(position, upper(extent), guards, dict(zip(free, box, strict=True)))
-
-
-def _tried(position: Expr, extent: int, guards: Guards, box: dict[int, int]) -> bool:
-    """Whether an index stays inside at every point where its guards hold."""
-    grid = dict(zip(box, np.indices(tuple(box.values()), dtype=np.int64), strict=True))
-    values = list(_values((position, *guards), grid))
-    held = np.ones(tuple(box.values()), bool)
-    for guard in values[1:]:
-        held = held & guard
-    outside = (values[0] < 0) | (values[0] >= extent)
-    return not bool((outside & held).any())
-
-
-def _values(roots: tuple[Expr, ...], grid: dict[int, Array]) -> Iterator[Array]:
-    known: dict[object, Array] = {}
-    for node in walk(roots):
-        if isinstance(node, E.Const):
-            known[node] = constant(node)
-        elif isinstance(node, Axis):
-            known[node] = grid[node.number]
-        elif isinstance(node, E.Size):
-            known[node] = np.asarray(node.dim.hi)
-        elif isinstance(node, Expr):
-            known[node] = apply(node, [known[c] for c in node.children])
-    yield from (known[root] for root in roots)
+    tried = points.inside(position, upper(extent), guards)
+    if tried:
+        return True
+    doubtful = guards if tried is None else [g for g in guards if has_data(g)]
+    return any(g.axes & position.axes for g in doubtful)

@@ -10,9 +10,10 @@ from pullback.ir import expr as E
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType, bool_, int64
 from pullback.ir.expr import Expr, index
-from pullback.ir.node import Node, walk
+from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.bounds import Intervals, Prover
 from pullback.simplify.guards import Guards, contexts
+from pullback.verify import points
 
 SHAPED = frozenset(
     (
@@ -38,6 +39,7 @@ class _Verifier:
     arrays: frozenset[N.Array]
     changed: frozenset[N.Register]
     intervals: Intervals = field(default_factory=Intervals)
+    named: dict[Node, Expr] = field(default_factory=dict)
 
     def fail(self, check: str, what: str) -> InvalidIR:
         return InvalidIR(f"after {self.after}: {self.routine.name}: {what} ({check})")
@@ -74,7 +76,15 @@ class _Verifier:
         """A register that is never set keeps the bounds of its first value."""
         if s.register.dtype != int64 or s.register.shape or s.register in self.changed:
             return
-        self.intervals.leaves[N.Peek(s.register, ())] = self.intervals.of(s.init)
+        place = N.Peek(s.register, ())
+        self.intervals.leaves[place] = self.intervals.of(s.init)
+        self.named[place] = self.spelled(s.init)
+
+    def spelled(self, e: Expr) -> Expr:
+        """`e` with registers that are never set replaced by what they hold."""
+        found = rebuild(e, self.named.get, {})
+        assert isinstance(found, Expr)
+        return found
 
     def inner(self, scope: _Scope, *guards: Expr) -> _Scope:
         return _Scope(scope.variables, scope.registers, scope.guards + guards)
@@ -179,7 +189,11 @@ class _Verifier:
         above = prover.prove(E.Less(e, index(0)))
         if below is True and above is False:
             return True
-        return bool(near) and below is not False and above is not True
+        if below is False or above is True:
+            return False
+        if near:
+            return True
+        return points.inside(self.spelled(e), size, [self.spelled(g) for g in guards]) is True
 
 
 def verify_routine(routine: N.Routine, after: str) -> None:

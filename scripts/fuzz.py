@@ -1,0 +1,84 @@
+"""Random index maps and random programs, checked by brute force and by every mode of derivative.
+
+`python scripts/fuzz.py [--maps N] [--programs N] [--start SEED]`: each number is one map or one
+program, the same in every run. Fails with the number and the definitions of what was wrong. A map
+is compared with its adjoint by enumeration. A program is run forward, differentiated in both modes
+and twice (dot products, differences), compiled and compared with the interpreter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from pullback.errors import InvalidIR, PullbackError  # noqa: E402
+from random_programs import Checked, check_map, check_native, check_program  # noqa: E402
+
+TOGETHER = 10  # programs compiled as one
+
+
+def maps(seeds: range) -> list[str]:
+    """What went wrong, with a line that says how the adjoints were had."""
+    began, wrong, scatters, worst = time.perf_counter(), [], 0, 0.0
+    for seed in seeds:
+        try:
+            found = check_map(seed)
+        except (AssertionError, InvalidIR, PullbackError) as problem:
+            wrong.append(f"map {seed}: {problem}")
+            continue
+        scatters += found.scatters
+        worst = max(worst, found.ratio)
+    print(
+        f"{len(seeds)} maps, {len(wrong)} wrong, {scatters} accumulate, at most {worst:.1f} times"
+        f" the work of the read, {time.perf_counter() - began:.0f} s"
+    )
+    return wrong
+
+
+def programs(seeds: range) -> list[str]:
+    """What went wrong."""
+    began, wrong = time.perf_counter(), []
+    waiting: list[Checked] = []
+    for seed in seeds:
+        try:
+            waiting.append(check_program(seed))
+        except (AssertionError, InvalidIR, PullbackError) as problem:
+            wrong.append(f"program {seed}: {problem}")
+        if len(waiting) == TOGETHER or seed == seeds[-1]:
+            wrong += native(waiting)
+            waiting = []
+    print(f"{len(seeds)} programs, {len(wrong)} wrong, {time.perf_counter() - began:.0f} s")
+    return wrong
+
+
+def native(checked: list[Checked]) -> list[str]:
+    """What compiled code gives otherwise; a program that does not compile is found alone."""
+    try:
+        return check_native(checked)
+    except (InvalidIR, PullbackError) as problem:
+        if len(checked) == 1:
+            return [f"program {checked[0].seed}: {problem}"]
+        return [w for c in checked for w in native([c])]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--maps", type=int, default=0)
+    parser.add_argument("--programs", type=int, default=0)
+    parser.add_argument("--start", type=int, default=0)
+    given = parser.parse_args()
+    wrong = maps(range(given.start, given.start + given.maps)) if given.maps else []
+    if given.programs:
+        wrong += programs(range(given.start, given.start + given.programs))
+    for text in wrong:
+        print(text, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What intervals cannot prove is tried: an index at every point of a small box."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from pullback.ir import expr as E
+from pullback.ir.expr import Axis, Expr, upper
+from pullback.ir.meaning import Array, apply, constant
+from pullback.ir.nest import Load, Peek, Var
+from pullback.ir.node import Node, walk
+
+POINTS = 1 << 14  # points of the largest box that is tried
+DATA = (E.Take, Load, Peek)
+
+
+def has_data(e: Expr) -> bool:
+    """Whether an expression depends on what is read."""
+    return any(isinstance(n, DATA) for n in walk(e))
+
+
+def inside(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
+    """Whether an index lies in ``0..extent - 1`` wherever all guards hold; those on data are
+    left out. None for an index that is data (but for its remainders), or a larger box.
+    """
+    ranges = {n: r for n in walk(position) if (r := _range(n)) is not None}
+    if any(isinstance(n, DATA) for n in walk(position, skip=ranges)):
+        return None
+    roots = (position, *(g for g in guards if not has_data(g)))
+    ranges |= {n: r for n in walk(roots[1:]) if (r := _range(n)) is not None}
+    box = tuple(max(0, hi - lo + 1) for lo, hi in ranges.values())
+    if prod(box) > POINTS:
+        return None
+    grid = np.indices(box, dtype=np.int64)
+    known: dict[Node, Array] = {
+        n: lo + values for (n, (lo, _)), values in zip(ranges.items(), grid, strict=True)
+    }
+    for node in walk(roots, skip=known):
+        if isinstance(node, E.Const):
+            known[node] = constant(node)
+        elif isinstance(node, Expr):
+            known[node] = apply(node, [known[c] for c in node.children])
+    held = np.ones(box, bool)
+    for guard in roots[1:]:
+        held = held & known[guard]
+    outside = (known[position] < 0) | (known[position] >= extent)
+    return not bool((outside & held).any())
+
+
+def _range(leaf: Node) -> tuple[int, int] | None:
+    if isinstance(leaf, Axis):
+        return 0, upper(leaf.extent) - 1
+    if isinstance(leaf, Var):
+        return leaf.lo, leaf.hi
+    if isinstance(leaf, E.Mod) and isinstance(leaf.right, E.Const) and has_data(leaf.left):
+        return (0, int(leaf.right.value) - 1) if leaf.right.value > 0 else None
+    return (leaf.dim.hi, leaf.dim.hi) if isinstance(leaf, E.Size) else None

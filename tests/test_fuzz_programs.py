@@ -1,0 +1,21 @@
+"""A share of `scripts/fuzz.py`: random index maps by brute force, random programs in every mode."""
+
+from __future__ import annotations
+
+import pytest
+
+from random_programs import check_map, check_native, check_program
+
+MAPS = 400
+PROGRAMS = 20
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_maps(part: int) -> None:
+    for seed in range(part, MAPS, 4):
+        check_map(seed)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_programs(part: int) -> None:
+    assert check_native([check_program(seed) for seed in range(part, PROGRAMS, 4)]) == []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback import nn, optim
 from pullback.errors import UnsupportedError
 
 MODES = ("tape", "recompute", "sqrt")
@@ -202,16 +203,16 @@ def test_scan_in_a_scan():
 
     def unrolled(c: Any, xs: Any, w: Any) -> Any:
         total = pb.sum(c * 0.0)
-        for k in range(4):
+        for k in range(3):
             d, own = c * 0.5, pb.sum(c * 0.0)
-            for n in range(5):
+            for n in range(4):
                 d = pb.tanh(d * w + xs[k, n] * c)
                 own = own + pb.sum(d * xs[k, n])
             c = d + c
             total = total + own * own
         return pb.sum(c * c) + total
 
-    same(partial(partial, looped), unrolled, normal(3), normal(4, 5, 3), normal(3, seed=4))
+    same(partial(partial, looped), unrolled, normal(3), normal(3, 4, 3), normal(3, seed=4))
 
 
 def test_second_order_through_a_scan():
@@ -222,8 +223,8 @@ def test_second_order_through_a_scan():
 
         return norm
 
-    args = normal(2, 3), normal(4, 2, 3), 0.4 * normal(3, 3)
-    same(lambda mode: twice(rnn(mode)), twice(rnn_unrolled(4)), *args)
+    args = normal(2, 3), normal(3, 2, 3), 0.4 * normal(3, 3)
+    same(lambda mode: twice(rnn(mode)), twice(rnn_unrolled(3)), *args)
 
 
 def test_a_gradient_step_inside_a_loss():
@@ -303,6 +304,166 @@ def test_a_feeder_that_ends_the_loop(batches, mode):
     np.testing.assert_allclose(found.numpy(), eager(unrolled, w)[1][0], rtol=1e-12)
 
 
+def test_forward_mode_and_hessians():
+    def forms(c: Any, xs: Any, w: Any) -> Any:
+        def step(c: Any, x: Any) -> Any:
+            new = pb.cond(pb.sum(x) > 0, lambda: pb.sin(c * w) + x, lambda: c * x)
+            return new, new * w
+
+        c, ys = pb.scan(step, c, xs)
+        more = pb.while_loop(lambda v: pb.sum(v * v) < 9, lambda v: v * 1.5, c, max_steps=9)
+        return pb.sum(c * more) + pb.sum(ys * ys)
+
+    primals = normal(3), normal(6, 3), normal(3, seed=4)
+    along = normal(3, seed=7), normal(6, 3, seed=8), normal(3, seed=9)
+    for function in (pb.jvp, pb.hvp):
+
+        @pb.jit
+        def found(p: Any, t: Any, function: Any = function) -> Any:
+            return function(forms, p, t)
+
+        tensors = tuple(map(pb.tensor, primals)), tuple(map(pb.tensor, along))
+        outside = function(forms, *tensors)
+        for a, b in zip(found(primals, along), outside, strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-10)
+
+
+def test_derivatives_by_hand_inside_a_loop():
+    @pb.custom_vjp
+    def loud(x: Any) -> Any:
+        return pb.sin(x)
+
+    loud.defvjp(lambda x: (pb.sin(x), x), lambda x, g: (g * pb.cos(x) * 3.0,))
+
+    @pb.custom_jvp
+    def steep(x: Any) -> Any:
+        return pb.tanh(x)
+
+    @steep.defjvp
+    def along(primals: Any, tangents: Any) -> Any:
+        return steep(*primals), tangents[0] * pb.cos(primals[0]) * 2.0
+
+    def loss(mode: str, c: Any, xs: Any) -> Any:
+        step = lambda c, x: (loud(c * x) + steep(c), None)  # noqa: E731
+        return pb.sum(pb.scan(step, c, xs, checkpoint=mode)[0])
+
+    same(partial(partial, loss), partial(loss, "tape"), normal(3), normal(5, 3))
+
+
+def test_many_adjoints_at_once_are_refused_by_name():
+    @pb.jit
+    def jacobian(c: Any) -> Any:
+        return pb.differentiate(pb.loop(3, lambda i, c: pb.sin(c), carry=c), [c])[0]
+
+    with pytest.raises(UnsupportedError, match=r"pb\.loop"):
+        jacobian(normal(3))
+
+
+class Recurrent(nn.Module):
+    """An LSTM over a scan (or unrolled), and a linear layer on each of its states."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.by_input = nn.Linear(width, 4 * hidden)
+        self.by_state = nn.Linear(hidden, 4 * hidden)
+        self.out = nn.Linear(hidden, 1)
+
+    def step(self, state: Any, x: Any) -> Any:
+        h, c = state
+        gates = self.by_input(x) + self.by_state(h)
+        i, f, u, o = (gates[:, k * self.hidden : (k + 1) * self.hidden] for k in range(4))
+        c = pb.sigmoid(f) * c + pb.sigmoid(i) * pb.tanh(u)
+        h = pb.sigmoid(o) * pb.tanh(c)
+        return (h, c), self.out(h)
+
+    def forward(self, xs: Any, mode: str) -> Any:
+        start = pb.zeros((xs.shape[1], self.hidden))
+        if mode != "unrolled":
+            return pb.scan(self.step, (start, start), xs, checkpoint=mode)[1]
+        state, rows = (start, start), []
+        for k in range(xs.shape[0]):
+            state, row = self.step(state, xs[k])
+            rows.append(row)
+        return pb.stack(rows, axis=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_whole_training_of_an_lstm_is_one_program(mode):
+    xs = normal(7, 2, 3).astype(np.float32)
+    ys = np.cumsum(xs, 0)[..., :1]
+
+    def losses(mode: str) -> list[float]:
+        pb.random.manual_seed(1)
+        model = Recurrent(3, 5)
+        optimizer = optim.Adam(model.parameters(), lr=0.02)
+        x, y = pb.tensor(xs), pb.tensor(ys)
+        seen: list[float] = []
+
+        def step() -> None:
+            optimizer.zero_grad()
+            loss = pb.mean((model(x, mode) - y) ** 2)
+            loss.backward()
+            optimizer.step()
+            pb.Receiver(lambda v: seen.append(float(v)), loss)
+
+        pb.jit(lambda: pb.loop(6, step))()
+        return seen
+
+    found = losses(mode)
+    assert found[-1] < 0.95 * found[0]
+    np.testing.assert_allclose(found, losses("unrolled"), rtol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_cells_through_a_scan_equal_those_of_torch(kind):
+    import torch
+
+    width, hidden, batch, steps = 3, 4, 2, 9
+    layer = getattr(torch.nn, kind)(width, hidden).double()
+    names = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    xs = normal(steps, batch, width)
+    weights = [getattr(layer, n) for n in names]
+    given = torch.tensor(xs, requires_grad=True)
+    rows = layer(given)[0]
+    loss = torch.sum(torch.sin(rows) * torch.arange(1.0, steps + 1).double()[:, None, None])
+    expected = [g.numpy() for g in torch.autograd.grad(loss, [given, *weights])]
+
+    def parts(gates: Any) -> list[Any]:
+        count = gates.shape[1] // hidden
+        return [gates[:, k * hidden : (k + 1) * hidden] for k in range(count)]
+
+    def lstm(state: Any, x: Any, wx: Any, wh: Any, bx: Any, bh: Any) -> Any:
+        h, c = state
+        i, f, u, o = parts(x @ wx.T + bx + h @ wh.T + bh)
+        c = pb.sigmoid(f) * c + pb.sigmoid(i) * pb.tanh(u)
+        h = pb.sigmoid(o) * pb.tanh(c)
+        return (h, c), h
+
+    def gru(state: Any, x: Any, wx: Any, wh: Any, bx: Any, bh: Any) -> Any:
+        (r, z, n), (hr, hz, hn) = parts(x @ wx.T + bx), parts(state[0] @ wh.T + bh)
+        r, z = pb.sigmoid(r + hr), pb.sigmoid(z + hz)
+        h = (1.0 - z) * pb.tanh(n + r * hn) + z * state[0]
+        return (h, h), h
+
+    cell = lstm if kind == "LSTM" else gru
+
+    def scanned(mode: str, xs: Any, *weights: Any) -> Any:
+        start = pb.zeros((batch, hidden), dtype="float64")
+        step = lambda s, x: cell(s, x, *weights)  # noqa: E731
+        ys = pb.scan(step, (start, start), xs, checkpoint=mode)[1]
+        scale = pb.arange(1, steps + 1, dtype="float64").reshape(steps, 1, 1)
+        return pb.sum(pb.sin(ys) * scale)
+
+    arrays = [w.detach().numpy() for w in weights]
+    for mode in MODES:
+        value, found, _ = jitted(partial(scanned, mode), xs, *arrays)
+        np.testing.assert_allclose(value, loss.item(), rtol=1e-12)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
 def test_code_size_does_not_depend_on_the_trip_count():
     for mode in MODES:
         sizes = []
@@ -352,22 +513,22 @@ def test_checkpoint(jit):
 
 def test_checkpoint_keeps_less():
     def block(x: Any, w: Any) -> Any:
-        for _ in range(6):
+        for _ in range(4):
             x = pb.tanh(x @ w)
         return x
 
     def loss(function: Callable[..., Any]) -> Callable[..., Any]:
         def f(x: Any, w: Any) -> Any:
-            for _ in range(6):
+            for _ in range(4):
                 x = function(x, w)
             return pb.sum(x)
 
         return f
 
-    args = normal(256, 64), 0.1 * normal(64, 64)
+    args = normal(64, 16), 0.1 * normal(16, 16)
     plain = jitted(loss(block), *args)
     less = jitted(loss(pb.checkpoint(block)), *args)
-    assert less[2].memory.arena_bytes < 0.5 * plain[2].memory.arena_bytes
+    assert less[2].memory.arena_bytes < 0.7 * plain[2].memory.arena_bytes
     for a, b in zip(less[1], plain[1], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10)
 

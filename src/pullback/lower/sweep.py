@@ -30,6 +30,7 @@ from pullback.lower.context import (
 )
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import merged, revalued, split
+from pullback.lower.patch import Patch, patch
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear
 from pullback.schedule.regions import Region, common
@@ -70,10 +71,24 @@ def sweep(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     lane = _lane(box, step.vector)
     work = [_work(context, box.axes, s) for s in stages]
     part = _Part(context, box, stages, values, work)
+    place = patch(stages)
+    loop = None if place is None else _lane(box, place.axis.number)
+    if place is not None and loop is not None and len(loop.axes) == 1:
+        return _patched(part, lane, loop, place)
     maps = [s for s in stages if not isinstance(s.form, Reduce)]
     if maps and (len(maps) == len(stages) or lane not in box.outs):
         return _parted(part, lane)
     return _shrunk(part, lane, () if maps else common(work))
+
+
+def _patched(part: _Part, lane: Loop | None, loop: Loop, place: Patch) -> list[Stmt]:
+    """Maps that change one place along `loop` only."""
+    region = over_loops(part.context, part.box.axes, place.region)
+    cut = bounded(loop, region, {}).loop
+    body = part.body({place.test: True})
+    outs = [cut if o is loop else o for o in part.box.loops if o is not lane or o is loop]
+    inner = body.inside if lane is None or lane is loop else _lanes(part, lane, body)
+    return nest(outs, inner)
 
 
 def _work(context: Context, axes: dict[int, Expr], stage: Stage) -> Region:

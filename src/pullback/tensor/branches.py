@@ -17,7 +17,7 @@ from pullback.ir.expr import Expr
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor.loops import captures
 from pullback.tensor.recording import BlockDraft, BranchDraft, Frame, Segment
-from pullback.tensor.replay import Form, Replay, is_zero, local_adjoints
+from pullback.tensor.replay import Form, Replay, is_zero, local_adjoints, local_tangents
 from pullback.tensor.trace import Trace
 
 Sides = Sequence[Callable[[], Sequence[Value | None]]]
@@ -143,13 +143,24 @@ class BranchForm(Form):
 
     # --- the backward
 
-    def pull(self, heads: Sequence[Value]) -> list[Value | None]:
-        known = dict(zip(self.floats, heads, strict=True))
-        for head in heads:
-            if isinstance(head, Definition):
-                self.trace.recording.stamp(head)
-        sides = [partial(self._backward, n, known) for n in range(len(self.frames))]
+    def pull(self, heads: Mapping[int, Value]) -> list[Value | None]:
+        sides = [partial(self._backward, n, heads) for n in range(len(self.frames))]
         name = f"gradient of {self.kind}"
+        form = BranchForm(self.trace, name, self.predicate, sides, store=self.store)
+        return [*form.results]
+
+    def push(self, tangents: Sequence[Value], numbers: Sequence[int]) -> list[Value]:
+        moved = list(zip(self.deps, tangents, strict=True))
+
+        def side(number: int) -> list[Value | None]:
+            replay = Replay(self.trace, self.frames[number], None, store=self.store)
+            own = [self.values[n][number] for n in numbers]
+            made = replay.values([v for v in own if v is not None])
+            found = iter(local_tangents(self.trace, made, moved, set()))
+            return [None if v is None else next(found) for v in own]
+
+        sides = [partial(side, n) for n in range(len(self.frames))]
+        name = f"tangent of {self.kind}"
         form = BranchForm(self.trace, name, self.predicate, sides, store=self.store)
         return [*form.results]
 

@@ -52,9 +52,11 @@ def ordered(
 
 
 def below(node: Node, calls: Calls) -> Sequence[Value | Call]:
-    """What `node` needs: of a result, the call that leaves it."""
+    """What `node` needs: of a result, the call that leaves it; all outputs of its rule."""
     if isinstance(node, Call):
         return node.sources
     if node in calls:
         return (calls[node],)
-    return node.sources if node.rule is None else (*node.sources, *node.rule.deps)
+    if node.rule is None:
+        return node.sources
+    return (*node.sources, *node.rule.deps, *node.rule.outputs)

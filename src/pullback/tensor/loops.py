@@ -8,7 +8,7 @@ too. It needs the carries of every step: those are kept, one row a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pullback.errors import Origin, UnsupportedError
@@ -21,7 +21,7 @@ from pullback.ir.graph import Definition, Value, Variable, read
 from pullback.ir.program import Block, Loop
 from pullback.tensor.calls import Call, below, ordered
 from pullback.tensor.recording import Frame, LoopDraft, Segment
-from pullback.tensor.replay import Form, Replay, is_zero, local_adjoints
+from pullback.tensor.replay import Form, Replay, is_zero, local_adjoints, local_tangents
 from pullback.tensor.trace import Trace
 
 FOREVER = 1 << 62  # the count of a loop that only its condition ends
@@ -261,29 +261,79 @@ class LoopForm(Form):
 
     # --- the backward
 
-    def pull(self, heads: Sequence[Value]) -> list[Value | None]:
+    def pull(self, heads: Mapping[int, Value]) -> list[Value | None]:
         count = len(self.ends)
-        ends = [n for n, end in enumerate(self.ends) if end.dtype.is_float]
-        known = dict(zip(self.floats, heads, strict=True))
-        items = {n - count: known[n] for n in self.floats if n >= count and not is_zero(known[n])}
+        ends = [n for n in heads if n < count]
+        items = {n - count: h for n, h in heads.items() if n >= count and not is_zero(h)}
         captured = [c for c in self.captured if c.dtype.is_float]
-        rows = [row for whole, row in self.rows if whole.dtype.is_float]
-        for head in heads:
-            if isinstance(head, Definition):
-                self._made(head)
-        steps = self.steps
-        name = f"gradient of {steps.name}"
-        down = Steps(name, steps.count, not steps.backwards, self.trips(), steps.store)
-        start = [*(known[n] for n in ends), *map(zeros, captured)]
-        backward = _Backward(self, ends, items, captured, rows)
+        start = [*(heads[n] for n in ends), *map(zeros, captured)]
+        backward = _Backward(self, ends, items, captured)
+        down = self._like(f"gradient of {self.kind}", backwards=not self.steps.backwards)
         form = LoopForm(self.trace, down, start, backward.body)
-        return [*form.results[: len(start) + len(rows)]]
+        return [*form.results[: len(self.deps)]]
+
+    def push(self, tangents: Sequence[Value], numbers: Sequence[int]) -> list[Value]:
+        count = len(self.ends)
+        ends = [n for n in numbers if n < count]
+        items = [n - count for n in numbers if n >= count]
+        captured = [c for c in self.captured if c.dtype.is_float]
+        wholes = tangents[len(ends) + len(captured) :]
+
+        def body(form: LoopForm) -> Made:
+            local = _Local(self, form)
+            moving = [*(self.begins[n] for n in ends), *captured, *self.float_rows]
+            given = tangents[len(ends) : len(ends) + len(captured)]
+            along = [*form.begins, *given, *(local.row(w) for w in wholes)]
+            wanted = [*(self.ends[n] for n in ends), *(self.items[n] for n in items)]
+            pairs = list(zip(local.values(moving), along, strict=True))
+            made = local_tangents(self.trace, local.values(wanted), pairs, local.given)
+            return Made(made[: len(ends)], made[len(ends) :], local.rows)
+
+        along = self._like(f"tangent of {self.kind}", backwards=self.steps.backwards)
+        form = LoopForm(self.trace, along, tangents[: len(ends)], body)
+        return [*form.results]
+
+    def _like(self, name: str, *, backwards: bool) -> Steps:
+        """As many steps as have run."""
+        return Steps(name, self.steps.count, backwards, self.trips(), self.steps.store)
+
+    @property
+    def float_rows(self) -> list[Definition]:
+        """The rows of outer values that have an adjoint."""
+        return [row for whole, row in self.rows if whole.dtype.is_float]
 
     @property
     def deps(self) -> list[Value]:
         wholes = [whole for whole, _ in self.rows]
         own = [v for v, end in zip(self.init, self.ends, strict=True) if end.dtype.is_float]
         return [*own, *(v for v in (*self.captured, *wholes) if v.dtype.is_float)]
+
+
+class _Local:
+    """The values of a loop at one step, in the body of another loop, from the carries kept."""
+
+    def __init__(self, forward: LoopForm, form: LoopForm) -> None:
+        self.form = form
+        self.forward = forward
+        self.rows: list[tuple[Value, Definition]] = []
+        place = read(form.number)
+        store = forward.steps.store
+        self.replay = Replay(forward.trace, forward.frame, place, store=store)
+        self.replay.memo[forward.number] = form.number
+        for begin in forward.begins:
+            self.replay.memo[begin] = self.row(forward.kept(begin))
+        self.values = self.replay.values
+
+    def row(self, whole: Value) -> Definition:
+        """The row of this step of a value outside."""
+        found = self.forward.at(whole, read(self.form.number))
+        self.rows.append((whole, found))
+        return found
+
+    @property
+    def given(self) -> set[Value]:
+        """Rows: where they come from is no matter of this step."""
+        return {row for _, row in self.rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,36 +344,24 @@ class _Backward:
     carries: list[int]
     items: dict[int, Value]
     captured: list[Value]
-    rows: list[Definition]
 
     def body(self, form: LoopForm) -> Made:
-        forward, trace = self.forward, self.forward.trace
-        replay = Replay(trace, forward.frame, read(form.number), store=forward.steps.store)
-        replay.memo[forward.number] = form.number
-        rows: list[tuple[Value, Definition]] = []
-
-        def row(whole: Value) -> Definition:
-            found = forward.at(whole, read(form.number))
-            rows.append((whole, found))
-            return found
-
-        for begin in forward.begins:
-            replay.memo[begin] = row(forward.kept(begin))
+        forward = self.forward
+        local = _Local(forward, form)
         count = len(self.carries)
-        ends = replay.values([forward.ends[n] for n in self.carries])
-        items = replay.values([forward.items[n] for n in self.items])
-        heads = [*form.begins[:count], *(row(a) for a in self.items.values())]
-        inputs = [replay.memo[forward.begins[n]] for n in self.carries]
-        inputs += [*self.captured, *replay.values(list(self.rows))]
+        ends = local.values([forward.ends[n] for n in self.carries])
+        items = local.values([forward.items[n] for n in self.items])
+        heads = [*form.begins[:count], *(local.row(a) for a in self.items.values())]
+        begins: list[Value] = [forward.begins[n] for n in self.carries]
+        inputs = local.values([*begins, *self.captured, *forward.float_rows])
         pairs = list(zip([*ends, *items], heads, strict=True))
-        given = {row for _, row in rows}
-        made = local_adjoints(trace, pairs, inputs, given)
+        made = local_adjoints(forward.trace, pairs, inputs, local.given)
         last = count + len(self.captured)
         sums = [
             Definition("sum", a.shape, E.Add(identity(a), identity(b)))
             for a, b in zip(form.begins[count:], made[count:last], strict=True)
         ]
-        return Made([*made[:count], *sums], made[last:], rows)
+        return Made([*made[:count], *sums], made[last:], local.rows)
 
 
 def captures(trace: Trace, frame: Frame, roots: Sequence[Value], own: set[Value]) -> list[Value]:

@@ -10,16 +10,20 @@ run has stored it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from pullback.errors import InvalidIR
+from pullback.errors import InvalidIR, Origin, UnsupportedError
 from pullback.grad import fold
+from pullback.grad.forward import tangents
 from pullback.grad.reverse import Reverse
+from pullback.grad.rules import Rules
 from pullback.grad.total import identity
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr
-from pullback.ir.graph import Definition, Map, Rule, Value, Variable
+from pullback.ir.expr import Expr, Extent, Pin
+from pullback.ir.graph import Definition, Map, Rule, Value, Variable, topological, variables
 from pullback.ir.node import walk
 from pullback.tensor.calls import Call, ordered
 from pullback.tensor.recording import Frame, Segment, reread
@@ -33,18 +37,40 @@ class Form(Call, ABC):
 
     __slots__ = ()
     kind: str
+    trace: Trace
 
     def give_rule(self) -> None:
         """Say how the results, as many as there are by now, are differentiated."""
         outputs = tuple(r for r in self.results if r.dtype.is_float)
-        rule = Rule(self.kind, outputs, tuple(self.deps), self.pull)
+        numbers = [n for n, r in enumerate(self.results) if r.dtype.is_float]
+
+        def pull(heads: Sequence[Value]) -> list[Value | None]:
+            self._enter_values(heads)
+            return self.pull(dict(zip(numbers, heads, strict=True)))
+
+        def push(tangents: Sequence[Value]) -> list[Value]:
+            self._enter_values(tangents)
+            return self.push(tangents, numbers)
+
+        rule = Rule(self.kind, outputs, tuple(self.deps), pull, push)
         for result in outputs:
             result.rule = rule
 
-    @property
-    def floats(self) -> list[int]:
-        """The numbers of the results that have an adjoint."""
-        return [n for n, r in enumerate(self.results) if r.dtype.is_float]
+    def _enter_values(self, values: Sequence[Value]) -> None:
+        """Make `values` part of the trace: they are read in another block.
+
+        Raises: UnsupportedError for values of many samples at once.
+        """
+        for value in values:
+            if isinstance(value, Definition):
+                self.trace.recording.stamp(value)
+        pins = (isinstance(n, Pin) for d in topological(values) for n in _extents(d))
+        if any(v in self.trace.stand_ins for v in variables(values)) or any(pins):
+            raise UnsupportedError(
+                f"{self.kind} inside jit for many adjoints or samples at once",
+                origin=Origin.of_caller(),
+                help="take one adjoint at a time, or call it outside of jit",
+            )
 
     @property
     @abstractmethod
@@ -52,8 +78,12 @@ class Form(Call, ABC):
         """What a gradient passes on to."""
 
     @abstractmethod
-    def pull(self, heads: Sequence[Value]) -> list[Value | None]:
-        """The adjoints of `deps`, from those of the float results."""
+    def pull(self, heads: Mapping[int, Value]) -> list[Value | None]:
+        """The adjoints of `deps`, from those of float results by number."""
+
+    @abstractmethod
+    def push(self, tangents: Sequence[Value], numbers: Sequence[int]) -> list[Value]:
+        """The tangents of the results with these numbers, from those of `deps`."""
 
     @abstractmethod
     def again(self, replay: Replay) -> None:
@@ -90,6 +120,8 @@ class Replay:
                 node.again(self)
             elif isinstance(node, Definition) and node not in self.memo:
                 self.memo[node] = self._copy(node)
+                if node.rule is not None:
+                    self._copy_rule(node.rule)
         return [self.memo.get(r, r) for r in roots]
 
     def value(self, root: Value) -> Value:
@@ -111,6 +143,40 @@ class Replay:
             place = self.places[self.root]
             recording.stored[fresh] = _owner(segment).stored(definition, place)
         return fresh
+
+    def _copy_rule(self, rule: Rule) -> None:
+        """A derivative given by hand is given to the copies too, once there are all of them."""
+        outputs = [self.memo.get(o) for o in rule.outputs]
+        if not all(isinstance(o, Definition) for o in outputs):
+            return
+        pull = None if rule.pull is None else partial(self._through, rule.pull)
+        push = None if rule.push is None else partial(self._through, rule.push)
+        deps = tuple(self.memo.get(d, d) for d in rule.deps)
+        whole = tuple(o for o in outputs if isinstance(o, Definition))
+        copied = Rule(rule.kind, whole, deps, pull, push)
+        for output in whole:
+            output.rule = copied
+
+    def _through(
+        self, given: Callable[[Sequence[Value]], Sequence[Value | None]], args: Sequence[Value]
+    ) -> list[Any]:
+        """What a derivative by hand says of the block's own values, said of the copies."""
+        found = given(args)
+        recording = self.trace.recording
+        roots = [v for v in found if v is not None]
+        inside = partial(recording.contains, self.root)
+        memo: dict[Value, Value] = {}
+        for node in ordered(roots, self.trace.calls, inside):
+            if not isinstance(node, Definition):
+                raise UnsupportedError(
+                    f"{node.results[0].name} in a derivative by hand inside a loop or branch",
+                    origin=Origin.of_caller(),
+                )
+            memo.update({s: self.value(s) for s in node.sources if inside(s)})
+            memo[node] = fresh = reread(node, memo)
+            recording.stamp(fresh)
+        values = [None if v is None else memo.get(v, v) for v in found]
+        return [self.value(v) if v is not None and inside(v) else v for v in values]
 
     def _source(self, source: Value, segment: Segment) -> Value:
         """A source of a copied definition; of a state that has changed since, what it was."""
@@ -164,11 +230,31 @@ def local_adjoints(
 
     Only the block that is being traced is looked into, and no value that is `given`.
     """
+    state = Reverse([v for v, _ in heads], inputs, [h for _, h in heads], _local(trace, given))
+    return [state.gradient(v) for v in inputs]
+
+
+def local_tangents(
+    trace: Trace,
+    outputs: Sequence[Value],
+    moved: Sequence[tuple[Value, Value]],
+    given: Container[Value],
+) -> list[Value]:
+    """The derivative of each output where inputs move, each along its tangent; as above."""
+    inputs, along = [v for v, _ in moved], [t for _, t in moved]
+    return tangents(outputs, inputs, along, _local(trace, given))
+
+
+def _local(trace: Trace, given: Container[Value]) -> Rules:
     frame = trace.recording.frame
 
     def rules(definition: Definition) -> Rule | None:
         here = trace.recording.contains(frame, definition) and definition not in given
         return definition.rule if here else KNOWN
 
-    state = Reverse([v for v, _ in heads], inputs, [h for _, h in heads], rules)
-    return [state.gradient(v) for v in inputs]
+    return rules
+
+
+def _extents(definition: Definition) -> list[Extent]:
+    sizes = [n.dim for n in walk(definition.roots) if isinstance(n, E.Size)]
+    return [*definition.extents, *sizes]

@@ -150,6 +150,7 @@ class Trace:
         self.recording = Recording()
         self.captured: dict[int, tuple[Handle, Variable]] = {}
         self.own: set[Variable] = set()
+        self.stand_ins: set[Variable] = set()
         self.cells: set[Variable] = set()
         self.local: dict[int, Value] = {}
         self.dirty: dict[int, Cell] = {}
@@ -266,7 +267,9 @@ def placeholder(name: str, shape: tuple[Extent, ...], dtype: DType) -> Variable:
     """A variable that stands for values to come while a function is transformed."""
     trace = _current.get()
     if trace is not None:
-        return trace.fresh(name, shape, dtype)
+        fresh = trace.fresh(name, shape, dtype)
+        trace.stand_ins.add(fresh)
+        return fresh
     return Variable(name, shape, dtype, Origin.of_caller())
 
 

@@ -102,6 +102,14 @@ def test_an_equation_leaves_one_term() -> None:
     assert executed(routine).terms == 60
 
 
+def test_a_guard_without_the_summed_axis_stands_outside_its_loop() -> None:
+    def even(i: Expr, k: Expr) -> Expr:
+        return E.Equal(E.Mod(i, index(2)), index(0))
+
+    routine = check(masked(33, 40, even, SUM), scalar=True)
+    assert executed(routine).terms == 17 * 40
+
+
 def test_an_empty_range_is_the_identity() -> None:
     """Rows 0..9 have no term at all, the others lose their first and last ones."""
 
@@ -246,6 +254,14 @@ def test_random_tables(n: int, m: int, d: int, rows: bool, turned: bool, data: A
     k = table_kernel(n, m, d, random_condition(data), rows, turned)
     tile = (data.draw(st.integers(1, n)),) if k.outer else ()
     check(k, tile, data.draw(st.integers(1, 3)))
+
+
+def test_what_never_runs_is_no_access_outside() -> None:
+    """A short last tile, whose rows are the only ones with a term in the last column."""
+    check(table_kernel(18, 33, 3, lambda i, j: E.Less(j, i), True, False), (17,))
+    never = masked(20, 30, lambda i, j: E.Less(E.Add(i, j), index(0)), SUM, True)
+    routine = check(never, (7,), scalar=True)
+    assert executed(routine).terms == 0
 
 
 @pytest.mark.parametrize("turned", [False, True])

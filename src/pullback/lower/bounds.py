@@ -15,7 +15,7 @@ from pullback.ir.kernel import Stage
 from pullback.ir.nest import Guard, Stmt
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Context, Loop, larger, smaller
-from pullback.lower.guards import TRUE, folded
+from pullback.lower.guards import FALSE, TRUE, folded
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import UNKNOWN, Linear, atom_range, divide, linear
 from pullback.schedule.regions import Bound, Region
@@ -64,7 +64,7 @@ class Bounded:
         return self.below + self.above
 
 
-def bounded(loop: Loop, region: Region, inner: Spans) -> Bounded:
+def bounded(loop: Loop, region: Sequence[Bound], inner: Spans) -> Bounded:
     """`loop` where `region` may hold. ``i - k >= 0 -> k < i + 1``"""
     first, end = loop.first, loop.extent
     below: list[Bound] = []
@@ -107,7 +107,15 @@ def guarded(region: Region, inner: Spans, body: list[Stmt]) -> list[Stmt]:
         if widest is not None:
             test = folded(E.Less(index(-1), widest.expr()))
             condition = folded(E.And(condition, test))
+    if condition is FALSE:
+        return []
     return body if condition is TRUE else [Guard(condition, tuple(body))]
+
+
+def outer(region: Region, loops: Iterable[Loop]) -> Region:
+    """The bounds that say nothing of the variables of `loops`."""
+    own = {loop.var for loop in loops}
+    return tuple(b for b in region if own.isdisjoint(n for a in b.form.terms for n in walk(a)))
 
 
 def settled(exact: Region, regions: Iterable[Region]) -> dict[Expr, bool]:

@@ -24,7 +24,7 @@ from pullback.ir.nest import (
     StoreCombine,
     Var,
 )
-from pullback.lower.bounds import guarded, narrowed
+from pullback.lower.bounds import guarded, narrowed, outer
 from pullback.lower.context import Context, Loop, cast, nest, vector
 from pullback.lower.operands import Problem, moved, problem, replaced
 from pullback.lower.tiles import plain
@@ -118,7 +118,8 @@ class _Dots:
         lane = vector(over[-1], 1, inside)
         store = self._store(values, sums, i, j)
         finish = _unrolled(j, columns, _unrolled(i, rows, *store))
-        body = [Declare(sums, zero), *nest(over[:-1], [lane]), finish]
+        inner = guarded(outer(prob.work, prob.over), spans, nest(over[:-1], [lane]))
+        body = [Declare(sums, zero), *inner, finish]
         return guarded(prob.needed, spans, body)
 
     def _store(self, values: dict[Expr, Expr], sums: Register, i: Var, j: Var) -> list[Stmt]:

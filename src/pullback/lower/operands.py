@@ -14,6 +14,7 @@ from pullback.ir.nest import Array, Check, Load, Register, Stmt, Store, Transpos
 from pullback.ir.node import Node, walk
 from pullback.lower.bounds import over_loops
 from pullback.lower.context import Context, Loop, accumulator, cast, nest, smaller, vector
+from pullback.lower.guards import folded
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.sweep import Values, stage_values, written
 from pullback.lower.translate import Translator
@@ -152,7 +153,7 @@ def _operand(context: Context, axes: dict[int, Expr], value: Expr) -> Operand:
 
 
 def replaced(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
-    """`root` with variables replaced and the offsets of loads put in order again."""
+    """`root` with variables replaced, offsets of loads in order again, guards decided again."""
     memo: dict[Node, Node] = {}
     for node in walk(root):
         if isinstance(node, Var) and node in values:
@@ -161,7 +162,7 @@ def replaced(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
         new = node.with_children(tuple(memo[c] for c in node.children))
         if isinstance(new, Load) and new is not node:
             new = Load(new.array, linear(new.offset).expr())
-        memo[node] = new
+        memo[node] = folded(new) if isinstance(new, Expr) and new is not node else new
     found = memo[root]
     if not isinstance(found, Expr):
         raise InvalidIR(f"replacing variables in {root} gave {found}")

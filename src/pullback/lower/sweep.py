@@ -13,7 +13,9 @@ from pullback.lower.bounds import (
     Bounded,
     assuming,
     bounded,
+    guarded,
     narrowed,
+    outer,
     over_loops,
     settled,
     spans,
@@ -234,27 +236,30 @@ def _shrunk(part: _Part, lane: Loop | None, region: Region) -> list[Stmt]:
 
     ``for i: for k: if k <= i: s += x[k]  ->  for i: for k in 0..i+1: s += x[k]``
     """
-    box = part.box
+    context, box = part.context, part.box
     outs = [loop for loop in box.outs if loop is not lane]
     overs = [loop for loop in box.overs if loop is not lane]
+    above = outer(region, [*overs, *([] if lane is None else [lane])])
     if lane is not None and lane in box.outs:
-        blocks, lane = _blocked(part.context, lane, overs, region)
+        blocks, lane = _blocked(context, lane, overs, region)
         found = narrowed(overs, region, spans([lane]))
-        body = part.body(_known(part, found))
-        inner = nest([b.loop for b in found], body.inside)
+        body = part.body(_known(part, found, above))
+        inner = guarded(above, {}, nest([b.loop for b in found], body.inside))
         inner = [*body.before, *inner, *body.after]
         return nest([*outs, *blocks], [vector(lane, _unroll(body), inner)])
     found = narrowed([*overs, *([] if lane is None else [lane])], region, {})
-    body = part.body(_known(part, found))
+    body = part.body(_known(part, found, above))
     loops = [b.loop for b in found]
     inner = body.inside
     if lane is not None:
-        inner = hoisted(part.context, vector(loops.pop(), _unroll(body), inner))
-    return nest(outs, [*body.before, *nest(loops, inner), *body.after])
+        inner = hoisted(context, vector(loops.pop(), _unroll(body), inner))
+    inner = guarded(above, {}, nest(loops, inner))
+    return nest(outs, [*body.before, *inner, *body.after])
 
 
-def _known(part: _Part, found: list[Bounded]) -> dict[Expr, bool]:
-    return settled(tuple(bound for b in found for bound in b.exact), part.work)
+def _known(part: _Part, found: list[Bounded], above: Region) -> dict[Expr, bool]:
+    exact = tuple(bound for b in found for bound in b.exact)
+    return settled(above + exact, part.work)
 
 
 def _unroll(body: _Body) -> int:
@@ -290,8 +295,9 @@ def _parted(part: _Part, lane: Loop | None) -> list[Stmt]:
     if lane is None:
         body = part.body({})
         return nest(outs, [*body.before, *nest(overs, body.inside), *body.after])
-    region = tuple(b for b in common(part.work) if len(b.form.terms) > 1)
+    reduced = any(isinstance(s.form, Reduce) for s in part.stages)
     wide = lane.most >= PARTED * part.context.target.lanes(4)
+    region = [b for b in common(part.work) if len(b.form.terms) > 1 and (b.tests or reduced)]
     cut = bounded(lane, region if wide else (), {})
     body = part.body(settled(cut.exact, part.work))
     inner = _lanes(part, cut.loop, body)

@@ -29,7 +29,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import walk
-from pullback.lower.bounds import Spans, guarded, narrowed
+from pullback.lower.bounds import Spans, guarded, narrowed, outer
 from pullback.lower.context import (
     Context,
     Loop,
@@ -235,6 +235,8 @@ class _Tiles:
     def _last_rows(self, row: Loop, number: Expr, width: int | Expr) -> list[Stmt]:
         """The rows after the last whole block: a smaller block, or one at a time."""
         height = self.height
+        if height == 1:
+            return []
         if row.static:
             rest = row.most % height
             start = Linear(row.most - rest)
@@ -294,9 +296,11 @@ class Block:
             found[self.prob.row.var] = (first, first.plus(Linear(rows - 1)))
         return found
 
-    def _over(self, spans: Spans) -> list[Loop]:
-        """The reduced loops where the block has terms."""
-        return [b.loop for b in narrowed(self.prob.over, self.prob.work, spans)]
+    def _terms(self, spans: Spans, step: list[Stmt]) -> list[Stmt]:
+        """`step` for every term that the block has."""
+        over, work = self.prob.over, self.prob.work
+        body = nest([b.loop for b in narrowed(over, work, spans)], step)
+        return guarded(outer(work, over), spans, body)
 
     def whole(self, rows: int, first: Linear, number: Expr, base: Linear, width: int) -> list[Stmt]:
         """A tile of literal width: the sums are an array of registers."""
@@ -322,7 +326,7 @@ class Block:
         store = self._store(first, i, base, j, Peek(sums, (i, j)))
         finish = _unrolled(i, rows, _lanes(j, width, *store))
         spans = self._spans(rows, first, base, index(width))
-        body = [Declare(sums, zero), *nest(self._over(spans), step), finish]
+        body = [Declare(sums, zero), *self._terms(spans, step), finish]
         return guarded(self.prob.needed, spans, body)
 
     def open(self, rows: int, first: Linear, number: Expr, base: Linear, width: Expr) -> list[Stmt]:
@@ -338,8 +342,7 @@ class Block:
         step: list[Stmt] = [Declare(one, b), _unrolled(i, rows, add)]
         store = self._store(first, i, base, j, Peek(sums, (i,)))
         spans = self._spans(rows, first, base, width)
-        over = self._over(spans)
-        body = [Declare(sums, zero), *nest(over, step), _unrolled(i, rows, *store)]
+        body = [Declare(sums, zero), *self._terms(spans, step), _unrolled(i, rows, *store)]
         lane = For(j, index(0), width, tuple(body), LoopKind.VECTOR, 1, 1)
         return guarded(self.prob.needed, spans, [lane])
 

@@ -2,8 +2,8 @@
 
 ``sum[k](if(k < i + 1, x[k], 0))`` has terms only where ``i - k >= 0``. A map that is zero outside
 such bounds shrinks the sums that read it, and a value read under bounds only is needed only there.
-A zero factor makes a product zero, whatever the other factor (PyTorch's fused attention does the
-same): terms outside the bounds are not looked at.
+A zero factor makes a product zero, whatever the other factor, and so does a zero numerator
+(PyTorch's fused attention does the same): terms outside the bounds are not looked at.
 """
 
 from __future__ import annotations
@@ -102,8 +102,10 @@ def outside(body: Expr, nothing: Expr, zeros: dict[Value, Region]) -> Region:
         elif isinstance(e, E.If) and e.then is nothing:
             found += bounds_of(e.condition, False)
             stack.append((e.otherwise, nothing))
-        elif isinstance(e, E.Mul) and zero and e.dtype.is_float:
+        elif isinstance(e, E.Mul) and zero:
             stack += [(e.right, nothing), (e.left, nothing)]
+        elif isinstance(e, E.Div) and zero:
+            stack.append((e.left, nothing))
         elif isinstance(e, E.Cast) and zero and e.value.dtype.is_float:
             stack.append((e.value, E.const(0, e.value.dtype)))
         elif isinstance(e, Take) and zero and e.source in zeros:

@@ -40,6 +40,8 @@ class _Verifier:
     changed: frozenset[N.Register]
     intervals: Intervals = field(default_factory=Intervals)
     named: dict[Node, Expr] = field(default_factory=dict)
+    guarding: set[Expr] = field(default_factory=set)
+    never: set[Expr] = field(default_factory=set)
 
     def fail(self, check: str, what: str) -> InvalidIR:
         return InvalidIR(f"after {self.after}: {self.routine.name}: {what} ({check})")
@@ -55,6 +57,8 @@ class _Verifier:
                 self.loop(s, scope)
             case N.Guard():
                 self.typed(s.condition, bool_, "guard", scope)
+                never = Prover((), self.intervals).prove(s.condition) is False
+                (self.never if never else self.guarding).add(s.condition)
                 self.block(s.body, self.inner(scope, s.condition))
             case N.Declare():
                 self.typed(s.init, s.register.dtype, f"declaration of {s.register}", scope)
@@ -189,11 +193,28 @@ class _Verifier:
         above = prover.prove(E.Less(e, index(0)))
         if below is True and above is False:
             return True
+        # A guard that never holds proves anything: what lies outside must do so without them.
+        prover = Prover((g for g in near if g not in self.guarding), self.intervals)
+        below = prover.prove(E.Less(e, index(size)))
+        above = prover.prove(E.Less(e, index(0)))
         if below is False or above is True:
-            return False
+            return self.unreachable(near)
         if near:
             return True
         return points.inside(self.spelled(e), size, [self.spelled(g) for g in guards]) is True
+
+    def unreachable(self, guards: Guards) -> bool:
+        """Whether guards exclude each other; a guard that is written and never holds is wrong."""
+        parts = list(guards)
+        for g in parts:
+            parts += [g.left, g.right] if isinstance(g, E.And) else []
+        parts = [g for g in parts if not isinstance(g, E.And)]
+        if not self.never.isdisjoint(guards):
+            return False
+        return any(
+            Prover(parts[:n] + parts[n + 1 :], self.intervals).prove(g) is False
+            for n, g in enumerate(parts)
+        )
 
 
 def verify_routine(routine: N.Routine, after: str) -> None:

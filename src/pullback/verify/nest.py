@@ -193,15 +193,17 @@ class _Verifier:
         above = prover.prove(E.Less(e, index(0)))
         if below is True and above is False:
             return True
-        # A guard that never holds proves anything: what lies outside must do so without them.
-        prover = Prover((g for g in near if g not in self.guarding), self.intervals)
-        below = prover.prove(E.Less(e, index(size)))
-        above = prover.prove(E.Less(e, index(0)))
-        if below is False or above is True:
+        if (below is False or above is True) and self.outside(e, size, near):
             return self.unreachable(near)
         if near:
             return True
         return points.inside(self.spelled(e), size, [self.spelled(g) for g in guards]) is True
+
+    def outside(self, e: Expr, size: int, guards: Guards) -> bool:
+        """Whether `e` must lie outside whatever a guard says: one that never holds proves all."""
+        prover = Prover((g for g in guards if g not in self.guarding), self.intervals)
+        below = prover.prove(E.Less(e, index(size)))
+        return below is False or prover.prove(E.Less(e, index(0))) is True
 
     def unreachable(self, guards: Guards) -> bool:
         """Whether guards exclude each other; a guard that is written and never holds is wrong."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.errors import GradientError
+from pullback.errors import GradientError, UnsupportedError
 from pullback.ir.expr import upper
 from pullback.ir.graph import Reduce, topological
 
@@ -366,3 +366,92 @@ def test_a_long_chain() -> None:
         y = y * 1.0001
     r = pb.differentiate(y, [x])
     assert len(r.adjoints) == 3001
+
+
+# --- jacobian ------------------------------------------------------------------------------------
+
+
+def test_dense_jacobians_of_functions_and_tensors() -> None:
+    x, w = pb.tensor(draw(1, 3, 4)), pb.tensor(draw(2, 4))
+    expected = np.einsum("ab,k->abk", np.eye(3), w.numpy())
+    by_x, by_w = pb.jacobian(lambda x, w: x @ w, [x, w])
+    assert np.allclose(by_x.numpy(), expected)
+    assert np.allclose(by_w.numpy(), x.numpy())
+    assert np.allclose(pb.jacobian(x @ w, x).numpy(), expected)
+    assert np.allclose(pb.jacobian(lambda x, w: x @ w, argnums=1)(x, w).numpy(), x.numpy())
+    hessian = pb.jacobian(pb.grad(lambda w: pb.sum(pb.exp(x @ w))))(w).numpy()
+    curve = np.exp(x.numpy() @ w.numpy())
+    assert np.allclose(hessian, np.einsum("i,ij,ik->jk", curve, x.numpy(), x.numpy()))
+    rows = pb.vmap(pb.jacobian(lambda w: pb.sin(w) * w[0]))(x).numpy()
+    assert np.allclose(rows[1], pb.jacobian(lambda w: pb.sin(w) * w[0])(x[1]).numpy())
+
+
+def convolved(x: Any) -> Any:
+    r = pb.axis(3)
+    return pb.compute((4,), lambda i: pb.sum(x[i * 2 + r] * x[r], over=r))
+
+
+SPARSE = {
+    "map": (lambda x: pb.sin(x) * 2.0, (5,), 5),
+    "flip": (lambda x: x * pb.flip(x, axis=0), (5,), 9),
+    "convolution": (convolved, (9,), 20),
+    "padded": (
+        lambda x: pb.compute((6,), lambda i: pb.where((i > 0) & (i < 5), x[i - 1], 0.0)), (4,), 4,
+    ),
+    "two convolutions": (lambda x: convolved(pb.pad(convolved(x), ((2, 3),))), (9,), None),
+    "scan": (lambda x: pb.cumulative_sum(x, axis=0), (5,), 15),
+    "prod": (lambda x: pb.prod(x, axis=1), (3, 4), 12),
+    "max": (lambda x: pb.max(x, axis=1), (3, 4), 12),
+    "matmul": (lambda x: x @ x.mT, (3, 2), 30),
+    "softmax": (lambda x: pb.softmax(x, 1), (3, 4), 48),
+    "scalar": (lambda x: pb.sum(x * x), (3, 2), 6),
+    "nothing": (lambda x: pb.stop_gradient(x), (3,), 0),
+    "data decides a branch": (lambda x: pb.where(x > 0, x, 0.0), (6,), 6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_jacobians(name: str) -> None:
+    f, shape, count = SPARSE[name]
+    x = pb.tensor(draw(4, *shape))
+    rows, columns, values = (a.numpy() for a in pb.jacobian(f, x, structure="sparse"))
+    dense = pb.jacobian(f, x).numpy()
+    dense = dense.reshape(dense.size // x.numpy().size, -1)
+    filled = np.zeros_like(dense)
+    filled[rows, columns] = values
+    assert np.allclose(filled, dense, rtol=1e-13, atol=1e-15)
+    assert rows.dtype == columns.dtype == np.int64
+    places = list(zip(rows, columns, strict=True))
+    assert places == sorted(set(places))
+    if count is not None:
+        assert len(rows) == count
+
+
+def test_sparse_jacobians_never_make_the_whole() -> None:
+    x = pb.tensor(draw(1, 400))
+    y = pb.compute((400,), lambda i: x[i] * x[pb.minimum(i + 1, 399)])
+    z = pb.compute((399,), lambda i: y[i] + pb.sin(y[i + 1]))
+    rows, _, values = pb.jacobian(z, x, structure="sparse")
+    assert rows.shape[0] < 4 * 400
+    made = [d for d in topological([values.value]) if d not in topological([z.value])]
+    assert max(np.prod([*map(upper, d.extents), 1]) for d in made) < 4 * 400
+
+
+def test_what_a_jacobian_refuses() -> None:
+    x = pb.tensor(draw(1, 4))
+    index = pb.tensor(np.array([1, 0, 1]))
+    with pytest.raises(UnsupportedError, match="indices that are data"):
+        pb.jacobian(lambda x: pb.take(x, index), x, structure="sparse")
+    with pytest.raises(GradientError, match="structure='diagonal'"):
+        pb.jacobian(lambda x: x, x, structure="diagonal")
+    with pytest.raises(GradientError, match="int64"):
+        pb.jacobian(lambda x: x * 1.0, index)
+    with pytest.raises(GradientError, match="by what"):
+        pb.jacobian(x)
+
+    @pb.custom_vjp
+    def f(x: Any) -> Any:
+        return x * 2.0
+
+    with pytest.raises(UnsupportedError, match="sparsity of a custom_vjp"):
+        pb.jacobian(f, x, structure="sparse")

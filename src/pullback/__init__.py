@@ -49,6 +49,7 @@ from pullback.tensor.custom import custom_jvp, custom_vjp
 from pullback.tensor.dialect import unknown as _unknown
 from pullback.tensor.differentiate import differentiate
 from pullback.tensor.host import Feeder, Receiver
+from pullback.tensor.jacobian import jacobian
 from pullback.tensor.maths import (
     abs,
     acos,
@@ -280,6 +281,7 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "jacobian",
     "jit",
     "jvp",
     "keep",

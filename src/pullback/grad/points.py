@@ -1,0 +1,78 @@
+"""A pinned adjoint at chosen points: the entries of a Jacobian that are known not to vanish.
+
+    d[x], with pins p     ->     values[n] = d at p = rows[n], x = columns[n]
+
+What the adjoint reads is followed to those points, so that the whole Jacobian is never made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pullback.errors import InvalidIR
+from pullback.grad.pins import Pins
+from pullback.grad.total import identity, volume
+from pullback.ir.expr import Axis, Expr, Extent, Pin, Size, Take
+from pullback.ir.graph import Definition, Map, Reduce, Value, beside, read
+from pullback.ir.node import Node, rebuild, walk
+
+DEPTH = 40  # definitions that stand on one another
+NODES = 200  # of a map that is written out where it is read
+
+
+class Scattered(Exception):
+    """The points cannot be reached one by one within the work of the whole."""
+
+
+class Points:
+    """`rows` give the pins, each a vector of one length; `limit` elements are made at most."""
+
+    def __init__(self, pins: Pins, rows: Sequence[Value], limit: int) -> None:
+        self.pins = pins
+        self.rows = dict(zip(pins.pins, rows, strict=True))
+        self.limit = limit
+        self._depth = 0
+        self._known: dict[tuple[Value, tuple[Expr, ...], tuple[Extent, ...]], Expr] = {}
+
+    def values(self, adjoint: Definition, columns: Sequence[Value], count: int) -> Definition:
+        """The vector of entries. Raises: Scattered."""
+        axis = Axis(0, count)
+        body = self._at(adjoint, tuple(read(c, axis) for c in columns), (count,))
+        return beside(adjoint, adjoint.name, body, Map(), (count,))
+
+    def _at(self, value: Value, indices: tuple[Expr, ...], box: tuple[Extent, ...]) -> Expr:
+        """`value` at `indices`, which are expressions over the axes of `box`."""
+        plain = Take(value, indices)
+        if not isinstance(value, Definition) or not self.pins.depends(plain):
+            return plain
+        key = value, indices, box
+        if key not in self._known:
+            self._depth += 1
+            if self._depth > DEPTH or not isinstance(value.form, Map | Reduce):
+                raise Scattered
+            self._known[key] = self._made(value, indices, box)
+            self._depth -= 1
+        return self._known[key]
+
+    def _made(self, value: Definition, indices: tuple[Expr, ...], box: tuple[Extent, ...]) -> Expr:
+        over = value.form.over if isinstance(value.form, Reduce) else ()
+        own = [Axis(len(box) + n, e) for n, e in enumerate(over)]
+        body = self._moved(value.body, dict(enumerate([*indices, *own])), box + over)
+        if not over and sum(1 for _ in walk(body)) <= NODES:
+            return body
+        if volume(box + over) > self.limit:
+            raise Scattered
+        return identity(beside(value, value.name, body, value.form, box))
+
+    def _moved(self, e: Expr, axes: Mapping[int, Expr], box: tuple[Extent, ...]) -> Expr:
+        def change(node: Node) -> Node | None:
+            if isinstance(node, Axis):
+                return axes[node.number]
+            if isinstance(node, Size) and isinstance(node.dim, Pin) and node.dim in self.rows:
+                return read(self.rows[node.dim], Axis(0, box[0]))
+            return self._at(node.source, node.indices, box) if isinstance(node, Take) else None
+
+        found = rebuild(e, change, {})
+        if not isinstance(found, Expr):
+            raise InvalidIR(f"{e} at points gave {found}")
+        return found

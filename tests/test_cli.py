@@ -223,3 +223,82 @@ def test_explain_a_script(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "# double" in result.output
     assert call("explain", str(tmp_path / "none.py")).exit_code == 1
+
+
+# --- check and explain
+
+
+def test_check_of_a_definition() -> None:
+    result = call("check", "c[i, j] = sum[k](a[i, k] * exp(b[k, j]))")
+    assert result.exit_code == 0, result.output
+    assert "all passed" in result.output
+    assert "argument1, step 2" in result.output
+
+
+def test_check_reports_json() -> None:
+    result = call("check", "y[i] = x[2*i] * x[0]", "--shape", "x=7", "--size", "i=4", "--json")
+    found = json.loads(result.output)
+    assert result.exit_code == 0
+    assert found["passed"] is True
+    assert set(found["skipped"]) == {"size 0", "size 1"}
+
+
+def test_check_of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "checked_here.py").write_text(
+        "import pullback as pb\n"
+        "def right(x, w):\n    return pb.tanh(x) * w\n"
+        "def wrong(x):\n    return pb.where(x < 0.3, x, x + 0.5)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    right = call("check", "checked_here:right", "--shape", "x=2,3", "--shape", "w=3")
+    assert right.exit_code == 0, right.output
+    # At 0.3 exactly the function jumps, and no derivative equals the difference.
+    place = ["--low", "0.3", "--high", "0.3"]
+    wrong = call("check", "checked_here:wrong", "--shape", "x=2", *place)
+    assert wrong.exit_code == 1
+    assert "FAIL differences" in wrong.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere:f"], "No module named"),
+        (["json:nothing"], "no function 'nothing'"),
+        (["json:dumps"], "--shape obj"),
+        (["y[i] = x[i + 1]"], "--shape x"),
+        (["y[i] = x[i]", "--size", "i=a"], "not of the form"),
+    ],
+)
+def test_check_says_what_is_missing(arguments: list[str], told: str) -> None:
+    result = call("check", *arguments)
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "lines"),
+    [
+        (
+            "y[i] = sum[k](x[i + k] * w[k])",
+            ["--shape", "x=9", "--shape", "w=3", "--size", "i=7"],
+            ["gathers over j < 3", "where j < i + 1 and i < j + 7", "gathers over j < 7"],
+        ),
+        ("y[i, j] = x[j, i]", ["--shape", "x=3,4"], ["dx[i, j] = dy[j, i]", "no loop"]),
+        (
+            "y[n] = x[argmax[k](t[n, k]) * 2]",
+            ["--shape", "x=9", "--shape", "t=5,4"],
+            ["accumulates over i < 5: index 0 is data"],
+        ),
+        (
+            "y[i, j, k, l] = x[i * 7 + j * 11 + k * 13 + l * 17]",
+            ["--shape", "x=145", *(o for a in "ijkl" for o in ("--size", f"{a}=4"))],
+            ["gathering would visit more than"],
+        ),
+    ],
+)
+def test_explain_adjoints(text: str, options: list[str], lines: list[str]) -> None:
+    result = call("explain", text, "--stage", "adjoint", *options)
+    assert result.exit_code == 0, result.output
+    for line in lines:
+        assert line in result.output, result.output

@@ -8,25 +8,38 @@ from typing import Any
 
 import click
 
+from pullback.cli.shapes import shapes_of, size_of
 from pullback.composite.text import define
+from pullback.grad.report import adjoints_text
+from pullback.ir.dtype import float32
+from pullback.ir.graph import Variable
 from pullback.tensor.creation import zeros
 from pullback.tensor.program import Jit
+from pullback.tensor.tensor import Tensor
 
 
 @click.command()
 @click.argument("what")
 @click.option("--shape", "shapes", multiple=True, help="a=2,3: the shape of an input")
+@click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
 @click.option("--source", is_flag=True, help="the generated code too")
-def explain(what: str, shapes: tuple[str, ...], source: bool) -> None:
-    """Show WHAT at both levels: definitions and kernels.
+@click.option("--stage", type=click.Choice(["program", "adjoint"]), default="program")
+def explain(
+    what: str, shapes: tuple[str, ...], sizes: tuple[str, ...], source: bool, stage: str
+) -> None:
+    """Show WHAT at both levels: definitions and kernels; or the adjoints derived from it.
 
     WHAT is a Python script, whose jitted functions are shown after it ran, or a definition as
     text: "c[i, j] = sum[k](a[i, k] * b[k, j])" with --shape a=2,3 --shape b=3,4.
     """
     if what.endswith(".py"):
+        if stage == "adjoint":
+            raise click.UsageError("--stage adjoint shows a definition given as text")
         _script(Path(what), source)
         return
-    _definition(what, dict(map(_shape, shapes)), source)
+    given = shapes_of(what, shapes)
+    show = _adjoints if stage == "adjoint" else _definition
+    show(what, given, dict(map(size_of, sizes)), source)
 
 
 def _script(path: Path, source: bool) -> None:
@@ -42,12 +55,23 @@ def _script(path: Path, source: bool) -> None:
         _show(function, source)
 
 
-def _definition(text: str, shapes: dict[str, tuple[int, ...]], source: bool) -> None:
+Shapes = dict[str, tuple[int, ...]]
+
+
+def _adjoints(text: str, shapes: Shapes, sizes: dict[str, int], source: bool) -> None:
+    """The adjoints of the last definition by everything that is given."""
+    given: dict[str, Any] = {n: Tensor(Variable(n, s, float32)) for n, s in shapes.items()}
+    made = define(text, sizes=sizes, **given)
+    output = made[-1] if isinstance(made, tuple) else made
+    click.echo(adjoints_text(output.value, [x.value for x in given.values()]))
+
+
+def _definition(text: str, shapes: Shapes, sizes: dict[str, int], source: bool) -> None:
     """Compile a definition over zeros and show it."""
     given = {name: zeros(*shape) for name, shape in shapes.items()}
 
     def function(inputs: dict[str, Any]) -> Any:
-        return define(text, **inputs)
+        return define(text, sizes=sizes, **inputs)
 
     compiled = Jit(function)
     compiled(given)
@@ -58,16 +82,3 @@ def _show(function: Jit, source: bool) -> None:
     click.echo(function.program.explain())
     if source:
         click.echo(function.program.source())
-
-
-def _shape(option: str) -> tuple[str, tuple[int, ...]]:
-    """``a=2,3 -> ("a", (2, 3))``. Raises: click.BadParameter."""
-    name, equals, extents = option.partition("=")
-    try:
-        shape = tuple(int(e) for e in extents.split(",") if e.strip())
-    except ValueError:
-        shape = ()
-        equals = ""
-    if not equals or not name.isidentifier():
-        raise click.BadParameter(f"{option!r} is not of the form a=2,3", param_hint="--shape")
-    return name, shape

@@ -1,4 +1,4 @@
-"""The command line: `pullback train`, `cache`, `explain`."""
+"""The command line: `pullback train`, `cache`, `check`, `explain`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from pullback.cli import checkpoint, compare
 from pullback.cli.cache import cache
+from pullback.cli.check import check
 from pullback.cli.display import Bar, Display, Lines
 from pullback.cli.explain import explain
 from pullback.cli.settings import Settings
@@ -31,6 +32,7 @@ def commands() -> None:
 
 
 commands.add_command(cache)
+commands.add_command(check)
 commands.add_command(explain)
 
 

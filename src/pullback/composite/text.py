@@ -95,7 +95,7 @@ def _children(tree: Tree) -> tuple[Tree, ...]:
     return (tree.body,) if isinstance(tree, Reduction) else ()
 
 
-def _reads(tree: Tree) -> Iterator[Read]:
+def reads(tree: Tree) -> Iterator[Read]:
     """Every read in `tree`, left to right."""
     stack = [tree]
     while stack:
@@ -153,7 +153,7 @@ class _Builder:
         if name.name in self.sizes:
             return self.sizes[name.name]
         found: Extent | None = None
-        for read in _reads(body):
+        for read in reads(body):
             shape = self.shape(read)
             for index, extent in zip(read.indices, shape, strict=False):
                 if not isinstance(index, Name) or index.name != name.name:

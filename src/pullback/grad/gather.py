@@ -20,6 +20,7 @@ from pullback.ir.graph import (
     SUM,
     Accumulate,
     Definition,
+    Value,
     replace_reads,
     substitute,
 )
@@ -30,9 +31,10 @@ PIECES = 16  # at most so many affine pieces of one index (clamps: 3 per coordin
 
 
 class Gatherer:
-    """Adjoints of reads; inversions are remembered by map."""
+    """Adjoints of reads; inversions are remembered by map. `why` says what made one accumulate."""
 
     def __init__(self) -> None:
+        self.why: dict[Value, str] = {}
         self._memo: dict[tuple[object, ...], Inverse | Empty | None] = {}
         self._affine: dict[tuple[Expr, tuple[Extent, ...]], bool] = {}
         self._simplify = Simplifier()
@@ -62,14 +64,14 @@ class Gatherer:
         if isinstance(inverse, Empty):
             return None
         if inverse is None:
-            return _scatter(extents, take, term, label)
+            return self._scatter(extents, take, term, label, "its index has no finite inverse")
         data = [n for n, i in enumerate(take.indices) if not self._is_affine(i, extents)]
         loops = range(len(take.source.shape), len(take.source.shape) + len(inverse.over))
         matches = []
         for n in data:
             index = self._at(take.indices[n], inverse)
             if not index.axes.isdisjoint(loops):
-                return _scatter(extents, take, term, label)
+                return self._scatter(extents, take, term, label, f"index {n} is data")
             matches.append(E.Equal(index, Axis(n, take.source.shape[n])))
         rest = [self._at(g, inverse) for g in term.guards if g not in affine]
         guards = [*inverse.guards, *matches, *rest]
@@ -86,8 +88,25 @@ class Gatherer:
         limit = BOUND * (volume(extents) + volume(shape))
         total = summed(lattice.shape, inverse.over, _open(guards), value, label, limit)
         if total is None:
-            return _scatter(extents, take, term, label)
+            why = f"gathering would visit more than {limit} points"
+            return self._scatter(extents, take, term, label, why)
         return fold.guarded(stepped, self._changed(total, lattice.numbers))
+
+    def _scatter(
+        self, extents: tuple[Extent, ...], take: Take, term: Term, label: Label, why: str
+    ) -> Expr:
+        """``dx = 0; for i: dx[A(i)] += g(i)``; where a guard fails, element 0 gains 0."""
+        at = take.indices
+        whole = fold.both(term.guards)
+        if whole is not None:
+            at = tuple(If(whole, i, E.index(0)) for i in at)
+        form = Accumulate(SUM, extents, at)
+        body = term.expression()
+        shape = take.source.shape
+        name, keep, origin = label.name, label.keep, label.origin
+        found = Definition(name, shape, body, form, False, keep, origin)
+        self.why[found] = why
+        return identity(found)
 
     def _inverse(
         self,
@@ -241,16 +260,3 @@ def _select(indices: tuple[Expr, ...]) -> tuple[int, If] | None:
         if isinstance(index, If) and not fold.reads_data(index.condition):
             return n, index
     return None
-
-
-def _scatter(extents: tuple[Extent, ...], take: Take, term: Term, label: Label) -> Expr:
-    """``dx = 0; for i: dx[A(i)] += g(i)``; where a guard fails, element 0 gains 0."""
-    at = take.indices
-    whole = fold.both(term.guards)
-    if whole is not None:
-        at = tuple(If(whole, i, E.index(0)) for i in at)
-    form = Accumulate(SUM, extents, at)
-    body = term.expression()
-    shape = take.source.shape
-    name, keep, origin = label.name, label.keep, label.origin
-    return identity(Definition(name, shape, body, form, False, keep, origin))

@@ -173,6 +173,9 @@ class _Solver:
     def _divide(self, equation: Form, part: Form, common: int) -> Form:
         """``common * p + rest == 0 -> p + rest / common == 0`` where common divides rest."""
         rest = {v: c for v, c in equation.items() if v not in part}
+        # Of x and -x the one whose coefficients are positive has the simpler quotient.
+        sign = -1 if next((c for v, c in rest.items() if v != ONE), 1) < 0 else 1
+        rest = times(rest, sign)
         loose = {v: c % common for v, c in rest.items() if c % common}
         whole = plus(rest, loose, -1)
         fixed = set(loose) <= {ONE}
@@ -180,8 +183,11 @@ class _Solver:
             raise Empty
         if not fixed:
             self.guards.append(_divisible(loose, common))
-        reduced = {v: c // common for v, c in (part | whole).items()}
-        return plus(reduced, self.system.floor(loose, common, exact=True)) if loose else reduced
+        reduced = plus(part, whole, sign)
+        reduced = {v: c // common for v, c in reduced.items()}
+        if not loose:
+            return reduced
+        return plus(reduced, self.system.floor(loose, common, exact=True), sign)
 
     def _box(self, v: int) -> tuple[int | None, int | None]:
         """Constant bounds of a free unknown from the inequalities that hold it alone."""

@@ -1,0 +1,86 @@
+"""`pullback check`: whether the derivatives of a definition or a function are right."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+import numpy as np
+
+from pullback.cli.shapes import parsed, shapes_of, size_of
+from pullback.composite.text import define
+from pullback.tensor.check import check_grads
+
+
+@click.command()
+@click.argument("what")
+@click.option("--shape", "shapes", multiple=True, help="a=2,3: the shape of an input")
+@click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
+@click.option("--low", type=float, default=-1.0, help="inputs are drawn above this")
+@click.option("--high", type=float, default=1.0, help="and below this")
+@click.option("--seed", type=click.IntRange(min=0), default=0)
+@click.option("--tolerance", type=float, default=1e-6, help="of differences")
+@click.option("--json", "as_json", is_flag=True, help="the report as one JSON object")
+def check(
+    what: str,
+    shapes: tuple[str, ...],
+    sizes: tuple[str, ...],
+    low: float,
+    high: float,
+    seed: int,
+    tolerance: float,
+    as_json: bool,
+) -> None:
+    """Check every derivative of WHAT; exit code 1 where one is wrong.
+
+    WHAT is a definition as text, "c[i] = sum[k](a[i, k] * exp(b[k]))", or module:function with a
+    --shape for each parameter that has no default.
+    """
+    is_text = "=" in what
+    function, extents = _text(what, shapes, sizes) if is_text else _function(what, shapes)
+    rng = np.random.default_rng(seed)
+    inputs = [rng.uniform(low, high, shape) for shape in extents]
+    report = check_grads(function, inputs, tolerance=tolerance, seed=seed)
+    click.echo(report.json() if as_json else str(report))
+    sys.exit(0 if report else 1)
+
+
+Checkable = tuple[Callable[..., Any], list[tuple[int, ...]]]
+
+
+def _text(text: str, options: Sequence[str], sizes: Sequence[str]) -> Checkable:
+    shapes = shapes_of(text, options)
+    extents = dict(map(size_of, sizes))
+
+    def definition(*inputs: Any) -> Any:
+        return define(text, sizes=extents, **dict(zip(shapes, inputs, strict=True)))
+
+    return definition, list(shapes.values())
+
+
+def _function(place: str, options: Sequence[str]) -> Checkable:
+    """Raises: click.UsageError where there is no such function, or a shape is missing."""
+    module, _, name = place.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module)
+    except ImportError as problem:
+        raise click.UsageError(f"{module}: {problem}") from problem
+    function = getattr(found, name, None)
+    if not callable(function):
+        raise click.UsageError(f"{module} has no function {name!r}: give module:function")
+    shapes = dict(map(parsed, options))
+    needed = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is inspect.Parameter.empty
+    ]
+    missing = [n for n in needed if n not in shapes]
+    if missing:
+        raise click.UsageError(f"the shape of {missing[0]}? --shape {missing[0]}=2,3")
+    return function, [shapes[n] for n in needed]

@@ -1,0 +1,64 @@
+"""Shapes of the inputs of a definition given as text: as options say, or small ones that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from pullback.composite.syntax import Name, Number, Parser, Tree
+from pullback.composite.text import reads
+from pullback.errors import Origin
+
+EXTENTS = (4, 5, 3, 6, 2)  # of axes, by order of appearance; all differ, so that mistakes show
+
+Shape = tuple[int, ...]
+
+
+def parsed(option: str) -> tuple[str, Shape]:
+    """``a=2,3 -> ("a", (2, 3))``. Raises: click.BadParameter."""
+    name, equals, extents = option.partition("=")
+    try:
+        shape = tuple(int(e) for e in extents.split(",") if e.strip())
+    except ValueError:
+        shape = ()
+        equals = ""
+    if not equals or not name.isidentifier():
+        raise click.BadParameter(f"{option!r} is not of the form a=2,3", param_hint="--shape")
+    return name, shape
+
+
+def size_of(option: str) -> tuple[str, int]:
+    """``i=8 -> ("i", 8)``: the extent of an axis that no read fixes. Raises: click.BadParameter."""
+    name, shape = parsed(option)
+    if len(shape) != 1:
+        raise click.BadParameter(f"{option!r} is not of the form i=8", param_hint="--size")
+    return name, shape[0]
+
+
+def shapes_of(text: str, options: Sequence[str]) -> dict[str, Shape]:
+    """A shape for everything that `text` reads.
+
+    Raises: click.UsageError where an index is more than an axis and no option gives the shape.
+    """
+    found = dict(map(parsed, options))
+    extents: dict[str, int] = {}
+    statements = Parser(text, Origin.of_caller()).statements()
+    every = [r for s in statements for r in reads(s.body)]
+    for read in every:
+        for index, extent in zip(read.indices, found.get(read.name, ()), strict=False):
+            if isinstance(index, Name):
+                extents[index.name] = extent
+    made = {s.name for s in statements}
+    for read in every:
+        if read.name not in found and read.name not in made:
+            found[read.name] = tuple(_extent(read.name, i, extents) for i in read.indices)
+    return found
+
+
+def _extent(name: str, index: Tree, extents: dict[str, int]) -> int:
+    if isinstance(index, Number):
+        return int(index.value) + 1
+    if isinstance(index, Name):
+        return extents.setdefault(index.name, EXTENTS[len(extents) % len(EXTENTS)])
+    raise click.UsageError(f"the shape of {name} does not follow from its reads: --shape {name}=..")

@@ -365,3 +365,16 @@ def test_heads_keep_their_identity() -> None:
         assert np.allclose(pb.grad(pb.sum(dx), head).numpy(), 2 * x.numpy())
         tangent = pb.jvp(y, x, head)
         assert np.allclose(pb.grad(pb.sum(tangent), head).numpy(), 2 * x.numpy())
+
+
+def test_jitted_functions_are_transformed_as_they_are_written() -> None:
+    x = pb.tensor(draw(1, 3))
+    f = pb.jit(lambda z: pb.sum(z * z))
+    f(x)
+    assert np.allclose(pb.grad(f)(x).numpy(), 2 * x.numpy())
+    assert np.allclose(pb.grad(lambda z: f(z) * 3.0)(x).numpy(), 6 * x.numpy())
+    assert np.allclose(pb.jvp(f, x, x)[1].numpy(), 2 * np.sum(x.numpy() ** 2))
+    rows = pb.tensor(draw(1, 2, 3))
+    assert np.allclose(pb.vmap(f)(rows).numpy(), np.sum(rows.numpy() ** 2, axis=1))
+    assert np.allclose(pb.hvp(f, x, x).numpy(), 2 * x.numpy())
+    assert f.traces == 1

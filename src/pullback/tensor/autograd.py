@@ -12,7 +12,7 @@ from pullback.ir import expr as E
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor import elementwise as W
 from pullback.tensor.tensor import Tensor, value_of
-from pullback.tensor.trace import Handle, twin
+from pullback.tensor.trace import Handle, transformed, twin
 from pullback.tensor.tree import flatten
 
 
@@ -125,7 +125,7 @@ def _function(
         given = list(args)
         for n, value in zip(places, own.values, strict=True):
             given[n] = value
-        result = function(*given, **kwargs)
+        result = transformed(function, *given, **kwargs)
         if not isinstance(result, Tensor):
             raise GradientError(
                 f"the function returned a {type(result).__name__}, not a tensor",

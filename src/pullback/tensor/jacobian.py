@@ -23,7 +23,7 @@ from pullback.tensor import views as V
 from pullback.tensor.autograd import Arguments, differentiable, twins_of
 from pullback.tensor.differentiate import differentiate
 from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import Array, Handle, bind
+from pullback.tensor.trace import Array, Handle, bind, transformed
 
 Pairs = tuple[Array, Array]
 
@@ -44,7 +44,7 @@ def jacobian(target: Any, inputs: Any = None, structure: str = "dense", argnums:
         return _function(target, structure, argnums)
     single = isinstance(inputs, Handle)
     given = Arguments([inputs] if single else list(inputs), fresh=callable(target))
-    out = target(*given.values) if callable(target) else target
+    out = transformed(target, *given.values) if callable(target) else target
     if not isinstance(out, Tensor):
         raise GradientError(
             f"the Jacobian of a {type(out).__name__}, not of a tensor", origin=Origin.of_caller()

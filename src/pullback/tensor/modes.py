@@ -10,7 +10,7 @@ from pullback.grad.forward import tangents
 from pullback.ir.graph import Value
 from pullback.tensor.autograd import Arguments, derive, differentiable, grad, twins_of
 from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import Handle
+from pullback.tensor.trace import Handle, transformed
 from pullback.tensor.tree import Tree, flatten
 
 
@@ -21,7 +21,7 @@ def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
     Raises: GradientError for integers.
     """
     given = Arguments(primals, fresh=callable(target))
-    out = target(*given.values) if callable(target) else target
+    out = transformed(target, *given.values) if callable(target) else target
     results = flatten(out)
 
     def back(head: Any) -> tuple[Any, ...]:
@@ -41,7 +41,7 @@ def jvp(target: Any, primals: Any, tangent: Any) -> Any:
     single = isinstance(primals, Handle)
     given = Arguments([primals] if single else list(primals), fresh=callable(target))
     along = matching([tangent] if single else list(tangent), given.tree, "a tangent")
-    out = target(*given.values) if callable(target) else target
+    out = transformed(target, *given.values) if callable(target) else target
     results = flatten(out)
     found = results.rebuild(forward([h.value for h in results.handles], given.leaves, along))
     return (out, found) if callable(target) else found

@@ -34,7 +34,7 @@ from pullback.tensor.trace import (
     adopt,
     array_of,
     bind,
-    current,
+    inline,
     realize,
     storage,
     tracing,
@@ -93,7 +93,7 @@ class Jit:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if current() is not None:
+        if inline():
             return self.function(*args, **kwargs)
         given = flatten((args, kwargs), _argument)
         realize(given.handles)

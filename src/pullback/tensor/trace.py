@@ -7,7 +7,7 @@ that is asked for as one program. Inside `jit` definitions are recorded and noth
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -59,6 +59,7 @@ class Memory:
 
 _memory = Memory()
 _current: ContextVar[Trace | None] = ContextVar("pullback_trace", default=None)
+_inline: ContextVar[bool] = ContextVar("pullback_inline", default=False)
 
 
 class Handle:
@@ -248,6 +249,20 @@ def tracing(trace: Trace | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def inline() -> bool:
+    """Whether a jitted function is to run as it is written: traced, or transformed, by another."""
+    return _inline.get() or _current.get() is not None
+
+
+def transformed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``function(*args)`` for its definitions: jitted functions inside it are not compiled."""
+    token = _inline.set(True)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _inline.reset(token)
 
 
 def suspended() -> Any:

@@ -13,7 +13,7 @@ from pullback.ir.graph import Value, Variable, variables
 from pullback.tensor import views as V
 from pullback.tensor.recording import assigned
 from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import current, placeholder
+from pullback.tensor.trace import current, placeholder, transformed
 from pullback.tensor.tree import Tree, flatten
 
 Axes = int | None | Sequence[int | None]
@@ -33,7 +33,7 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
         extent = _extent(trees, places)
         known: dict[Value, Value] = {}
         given = [_sample(t, p, known) for t, p in zip(trees, places, strict=True)]
-        out = function(*given)
+        out = transformed(function, *given)
         _refuse_blocks(known)
         parts = list(out) if isinstance(out, tuple) else [out]
         ends = _spread(out_axes, len(parts), "out_axes", "results")

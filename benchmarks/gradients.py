@@ -30,13 +30,17 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Case:
-    """`shapes` of the inputs and the options of the operation `kind`."""
+    """`shapes` of the inputs and the options of the operation `kind`.
+
+    Gradients are by the inputs from number `first` on.
+    """
 
     kind: str
     shapes: tuple[tuple[int, ...], ...]
     stride: int = 1
     pad: int = 0
     dilation: int = 1
+    first: int = 0
 
 
 DENSE = "dense"
@@ -50,13 +54,30 @@ CASES = {
     "max pool 2x2": Case("max", ((32, 64, 100, 100),)),
     "softmax of dense": Case("softmax", ((60, 100), (1000, 100))),
     "flatten": Case("flatten", ((32, 100, 20, 25),)),
+    "ConvNet, weights": Case(
+        "network",
+        (
+            *((32, 1, 28, 28), (32, 1, 3, 3), (32,), (64, 32, 3, 3), (64,)),
+            *((128, 9216), (128,), (10, 128), (10,)),
+        ),
+        first=1,
+    ),
 }
 
 
 def data(case: Case) -> list[np.ndarray]:
-    """The inputs, float32."""
+    """The inputs, float32; weights of a network are small."""
     rng = np.random.default_rng(0)
-    return [rng.standard_normal(s, dtype=np.float32) for s in case.shapes]
+    found = [rng.standard_normal(s, dtype=np.float32) for s in case.shapes]
+    return [f * np.float32(0.05) if n and case.first else f for n, f in enumerate(found)]
+
+
+def network(x: Any, parameters: Any, conv: Any, relu: Any, pool: Any, dense: Any) -> Any:
+    """Two convolutions, a pooling and two dense layers; logits."""
+    w1, b1, w2, b2, w3, b3, w4, b4 = parameters
+    x = relu(conv(x, w1, b1))
+    x = pool(relu(conv(x, w2, b2)))
+    return dense(relu(dense(x.reshape((x.shape[0], -1)), w3, b3)), w4, b4)
 
 
 def convolution(case: Case) -> Callable[..., Any]:
@@ -110,6 +131,8 @@ def ours(case: Case) -> Callable[..., Any]:
         return F.linear
     if case.kind == "conv":
         return convolution(case)
+    if case.kind == "network":
+        return lambda x, *p: network(x, p, F.conv2d, F.relu, lambda t: F.max_pool2d(t, 2), F.linear)
     if case.kind == "softmax":
         return lambda x, w: F.softmax(F.linear(x, w), dim=-1)
     if case.kind == "flatten":
@@ -122,7 +145,7 @@ def run_pullback(case: Case, threads: int) -> dict[str, Any]:
 
     operation = ours(case)
     forward = pb.jit(operation)
-    backward = pb.jit(lambda head, *xs: pb.grad(operation(*xs), list(xs), head=head))
+    backward = pb.jit(lambda head, *xs: pb.grad(operation(*xs), xs[case.first :], head=head))
     inputs = [pb.tensor(d) for d in data(case)]
     start = time.perf_counter()
     y = forward(*inputs)
@@ -147,6 +170,9 @@ def torch_operation(case: Case) -> Callable[..., Any]:
         "max": lambda x: F.max_pool2d(x, 2),
         "softmax": lambda x, w: F.softmax(F.linear(x, w), -1),
         "flatten": lambda x: x.flatten(1) * 1.0,
+        "network": lambda x, *p: network(
+            x, p, F.conv2d, F.relu, lambda t: F.max_pool2d(t, 2), F.linear
+        ),
     }[case.kind]
 
 
@@ -155,13 +181,15 @@ def run_torch(case: Case, threads: int) -> dict[str, Any]:
 
     torch.set_num_threads(threads)
     operation = torch_operation(case)
-    inputs = [torch.from_numpy(d).requires_grad_() for d in data(case)]
+    inputs = [torch.from_numpy(d) for d in data(case)]
+    for tensor in inputs[case.first :]:
+        tensor.requires_grad_()
     start = time.perf_counter()
     y = operation(*inputs)
     head = torch.from_numpy(head_of(y.shape))
 
     def backward() -> Any:
-        return torch.autograd.grad(y, inputs, head, retain_graph=True)
+        return torch.autograd.grad(y, inputs[case.first :], head, retain_graph=True)
 
     found = backward()
     cold = time.perf_counter() - start
@@ -188,14 +216,24 @@ def jax_operation(case: Case) -> Callable[..., Any]:
             x, w, (case.stride,) * 2, pads, rhs_dilation=(case.dilation,) * 2
         )
 
+    def biased(x: Any, w: Any, b: Any) -> Any:
+        return conv(x, w) + b[:, None, None]
+
+    def largest(x: Any) -> Any:
+        return lax.reduce_window(x, -np.inf, lax.max, window, window, "VALID")
+
+    def dense(x: Any, w: Any, b: Any) -> Any:
+        return x @ w.T + b
+
     window = (1, 1, 2, 2)
     return {
-        DENSE: lambda x, w, b: x @ w.T + b,
+        DENSE: dense,
         "conv": conv,
         "average": lambda x: lax.reduce_window(x, 0.0, lax.add, window, window, "VALID") * 0.25,
-        "max": lambda x: lax.reduce_window(x, -np.inf, lax.max, window, window, "VALID"),
+        "max": largest,
         "softmax": lambda x, w: jax.nn.softmax(x @ w.T),
         "flatten": lambda x: x.reshape(x.shape[0], -1) * 1.0,
+        "network": lambda x, *p: network(x, p, biased, jax.nn.relu, largest, dense),
     }[case.kind]
 
 
@@ -204,7 +242,12 @@ def run_jax(case: Case, threads: int) -> dict[str, Any]:
 
     operation = jax_operation(case)
     forward = jax.jit(operation)
-    backward = jax.jit(lambda head, *xs: jax.vjp(operation, *xs)[1](head))
+
+    def pulled(head: Any, *xs: Any) -> Any:
+        fixed, free = xs[: case.first], xs[case.first :]
+        return jax.vjp(lambda *ws: operation(*fixed, *ws), *free)[1](head)
+
+    backward = jax.jit(pulled)
     inputs = [jax.numpy.asarray(d) for d in data(case)]
     start = time.perf_counter()
     y = jax.block_until_ready(forward(*inputs))

@@ -96,9 +96,30 @@ def test_reversed(kind: DType) -> None:
     fenced_run(lambda v, n: E.Add(E.Add(n, index(-1)), E.negate(v)), kind, HOST, 1)
 
 
+@pytest.mark.parametrize("stride", [2, 3, 4, 5])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_strided(kind: DType) -> None:
-    fenced_run(lambda v, n: E.Mul(v, index(3)), kind, HOST, 3)
+def test_strided(kind: DType, stride: int) -> None:
+    fenced_run(lambda v, n: E.Mul(v, index(stride)), kind, HOST, stride)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 4, 8])
+@pytest.mark.parametrize("times", [2, 3, 4, 8])
+@pytest.mark.parametrize("kind", [float32, float64, int8], ids=str)
+def test_repeated(kind: DType, times: int, shift: int) -> None:
+    """``y[v] = x[(v + shift) // times] where (v + shift) % times < 2 else 0``, at both fences."""
+    x, y = Array("x", kind, 80), Array("y", kind, 70)
+    at = E.Add(V, index(shift))
+    value = Load(x, E.FloorDiv(at, index(times)))
+    picked = E.If(E.Less(E.Mod(at, index(times)), index(2)), value, E.const(0, kind))
+    call = load([routine([x, y], [vector(V, SIZE, Store(y, V, picked))], [SIZE])])[0]
+    for n in LENGTHS[1:]:
+        places = np.arange(n) + shift
+        values = data(kind, int(places[-1]) // times + 1)
+        wanted = np.where(places % times < 2, values[places // times], 0)
+        for at_end in (True, False):
+            out = Fenced(np.zeros(n, kind.numpy), at_end)
+            call([Fenced(values, at_end).array, out.array], [n])
+            np.testing.assert_array_equal(out.array, wanted)
 
 
 @pytest.mark.parametrize("unroll", [1, 2, 4])

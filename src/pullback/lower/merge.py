@@ -66,10 +66,17 @@ def merged(
     return found, values
 
 
+# Blocks along the lanes shorter than this are not worth a loop: vectors span several of them.
+SHORTEST = 16
+
+
 def split(
-    context: Context, loops: list[Loop], roots: list[Expr]
+    context: Context, loops: list[Loop], roots: list[Expr], lane: int | None = None
 ) -> tuple[list[Loop], dict[Expr, Expr]]:
-    """Loops cut in two where offsets divide them: ``x // 8, x % 8 -> high, low``."""
+    """Loops cut in two where offsets divide them: ``x // 8, x % 8 -> high, low``.
+
+    Not the one over axis `lane` into pieces shorter than a vector.
+    """
     forms, _ = accesses(roots)
     wanted: dict[Expr, int] = {}
     for form in forms:
@@ -84,6 +91,8 @@ def split(
     values: dict[Expr, Expr] = {}
     for loop in loops:
         divisor = wanted.get(loop.var, 0)
+        if lane in loop.axes and divisor < SHORTEST:
+            divisor = 0
         if not divisor or not loop.static or loop.most % divisor or loop.most == divisor:
             found.append(loop)
             continue

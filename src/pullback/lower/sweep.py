@@ -69,7 +69,7 @@ class Box:
 
 def sweep(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     """The loop nest of a step."""
-    box, values = make_box(context, stages)
+    box, values = make_box(context, stages, step.vector)
     lane = _lane(box, step.vector)
     work = [_work(context, box.axes, s) for s in stages]
     part = _Part(context, box, stages, values, work)
@@ -123,7 +123,7 @@ def stage_values(
     return Values(bodies, checks, registers)
 
 
-def make_box(context: Context, stages: list[Stage]) -> tuple[Box, Values]:
+def make_box(context: Context, stages: list[Stage], lane: int | None = None) -> tuple[Box, Values]:
     """Loops of stages over one box, neighbours merged where every access allows it."""
     lead = next((s for s in stages if isinstance(s.form, Reduce)), stages[0])
     loops, axes = context.loops(lead)
@@ -132,7 +132,7 @@ def make_box(context: Context, stages: list[Stage]) -> tuple[Box, Values]:
         s.target: context.register("v", s.body.dtype) for s in stages
     }
     values = stage_values(context, stages, axes, registers)
-    loops, parted = split(context, loops, values.bodies)
+    loops, parted = split(context, loops, values.bodies, lane)
     if parted:
         axes = revalued(axes, parted)
         values = stage_values(context, stages, axes, registers)

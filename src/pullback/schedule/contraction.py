@@ -28,6 +28,9 @@ FEWEST_SUMS = 14
 # Terms along the last reduced axis from which dot products are considered: two vectors of float32.
 FEWEST_TERMS = 32
 
+# Rows along an outer axis count as this many: a tile may leave few of them.
+CUT_ROWS = 8
+
 # Share of the FMA peak by vectors in a row of the register tile (cpu-backend.md, "GEMM").
 SHAPES = {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}
 
@@ -110,7 +113,8 @@ def _choice(
     if not rows or not reduced <= lefts | rights:
         return None
     extents = [upper(e) for e in stage.extents]
-    row = max(rows, key=lambda a: (extents[a], a))
+    cut = {a for a in stage.outer if a is not None}
+    row = max(rows, key=lambda a: (min(extents[a], CUT_ROWS) if a in cut else extents[a], a))
     terms = 1
     for axis in stage.over:
         terms *= extents[axis]

@@ -305,7 +305,8 @@ class Function:
             raise InvalidIR(f"vector loop over {stmt.var.name} has step {stmt.step}")
         own = [s.register for s in statements(stmt.body) if isinstance(s, Declare)]
         count = self.plan.loops[stmt.var]
-        lanes = Lanes(stmt.var, count, Varying(stmt.var, frozenset(own)))
+        aligned = isinstance(stmt.lo, Const) and int(stmt.lo.value) % count == 0
+        lanes = Lanes(stmt.var, count, Varying(stmt.var, frozenset(own)), aligned)
         trip = self._trip(stmt)
         short = trip is not None and trip <= stmt.unroll * count
         whole = trip is not None and (short or _tiled(stmt, self.plan, lanes))

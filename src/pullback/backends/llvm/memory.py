@@ -1,12 +1,13 @@
 """Arrays: where elements live and how lanes reach them.
 
 An offset whose coefficient of the vector variable is 1 is a contiguous access, -1 a reversed one,
-0 a broadcast, 2 to 4 whole vectors whose lanes are picked, anything else a gather or scatter.
-Masked-off lanes never touch memory.
+0 a broadcast, 2 to 4 whole vectors whose lanes are picked, ``lane // c`` a short vector whose
+elements are repeated, anything else a gather or scatter. Masked-off lanes never touch memory.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from pullback.backends.llvm import arith
@@ -14,7 +15,7 @@ from pullback.backends.llvm.analysis import Facts
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import Builder, Val, const, iota, mangled
 from pullback.errors import InvalidIR
-from pullback.ir.expr import Expr
+from pullback.ir.expr import Expr, FloorDiv
 from pullback.ir.nest import Array, Load
 from pullback.simplify.affine import Affine
 
@@ -46,11 +47,28 @@ class Memory:
 
     def needs(self, offset: Expr, at: Scope) -> list[tuple[Expr, Scope]]:
         """What the address is computed from, each with its scope."""
+        digit = self.repeated(offset, at)
+        if digit is not None:
+            atoms = self.facts.form(offset).atoms
+            return [(a, at.uniform if a is digit else at) for a in atoms]
         if self.stride(offset, at) is None:
             return [(offset, at)]
         var = at.lanes.var if at.lanes else None
         atoms = self.facts.form(offset).atoms
         return [(a, at.uniform if a is var else at) for a in atoms]
+
+    def repeated(self, offset: Expr, at: Scope) -> Expr | None:
+        """The one atom of `offset` that varies, if it is ``x // c`` over whole blocks of lanes."""
+        if at.lanes is None:
+            return None
+        form = self.facts.form(offset)
+        varying = [a for a in form.atoms if at.lanes.varying.of(a)]
+        if len(varying) != 1 or form.coefficient(varying[0]) != 1:
+            return None
+        found = varying[0]
+        if not isinstance(found, FloorDiv) or self.facts.loads(found):
+            return None
+        return found if at.lanes.phase(found, self.facts) is not None else None
 
     def pointer(self, array: Array, offset: Expr, at: Scope, get: Get) -> Val:
         """The address of the first lane's element."""
@@ -114,6 +132,9 @@ class Memory:
             return self.b.load(pointer, kind, 0, align)
         assert at.lanes is not None
         lanes = at.lanes.count
+        digit = self.repeated(offset, at) if stride is None else None
+        if digit is not None:
+            return self._repeats(array, offset, digit, at, get)
         if stride is not None and 1 < stride <= min(MOST_PICKED, lanes) and at.mask is None:
             first = self.pointer(array, offset, at, get)
             return self._picked(first, kind, align, stride, lanes)
@@ -130,6 +151,30 @@ class Memory:
         else:
             raw = self._masked_load(pointer, kind, align, self.b.splat(mask, lanes))
         return self.b.reverse(raw) if stride == -1 else raw
+
+    def _repeats(self, array: Array, offset: Expr, digit: Expr, at: Scope, get: Get) -> Val:
+        """``a[x // c]``: a short vector, each element `c` times."""
+        assert at.lanes is not None
+        kind, align = arith.MEMORY[array.dtype.name], array.dtype.itemsize
+        times, lanes = at.lanes.phase(digit, self.facts), at.lanes.count
+        assert times is not None
+        index = const(at.number * lanes // times, "i64")
+        form = self.facts.form(offset)
+        for atom, coefficient in form.terms:
+            value = get(atom, at.uniform if atom is digit else at)
+            term = self.b.binary("mul", value, const(coefficient, "i64"))
+            index = self.b.binary("add", index, term)
+        index = self.b.binary("add", index, const(form.const, "i64"))
+        pointer = self.b.offset(self._array(array), kind, index)
+        short = lanes // times
+        if at.mask is None:
+            raw = self.b.load(pointer, kind, short, align)
+        else:
+            mask = self._mask(at)
+            parts = [self.b.shuffle(mask, mask, range(n, lanes, times)) for n in range(times)]
+            wanted = functools.reduce(lambda a, c: self.b.binary("or", a, c), parts)
+            raw = self._masked_load(pointer, kind, align, wanted)
+        return self.b.shuffle(raw, raw, [n // times for n in range(lanes)])
 
     def _picked(self, first: Val, kind: str, align: int, stride: int, lanes: int) -> Val:
         """Every `stride`-th element from `first` on, out of `stride` whole vectors.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pullback.backends.llvm.analysis import NOTHING, Cell, Varying
+from pullback.backends.llvm.analysis import NOTHING, Cell, Facts, Varying
 from pullback.backends.llvm.text import Builder, Counter, Val
+from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Var
 
@@ -18,14 +19,31 @@ Key = Expr | tuple[object, ...]
 
 
 class Lanes:
-    """One vector loop in flight: its variable, its lanes, what varies."""
+    """One vector loop in flight: its variable, its lanes, what varies.
 
-    __slots__ = ("count", "var", "varying")
+    `aligned`: every group begins at a multiple of `count`.
+    """
 
-    def __init__(self, var: Var, count: int, varying: Varying) -> None:
+    __slots__ = ("aligned", "count", "var", "varying")
+
+    def __init__(self, var: Var, count: int, varying: Varying, aligned: bool) -> None:
         self.var = var
         self.count = count
         self.varying = varying
+        self.aligned = aligned
+
+    def phase(self, e: Expr, facts: Facts) -> int | None:
+        """`c` where `e` is ``x // c`` or ``x % c`` and `x` counts up from a multiple of `c`."""
+        if not self.aligned or not isinstance(e, E.FloorDiv | E.Mod):
+            return None
+        divisor = int(e.right.value) if isinstance(e.right, E.Const) else 0
+        if divisor < 2 or self.count % divisor or not e.dtype.is_integer:
+            return None
+        form = facts.form(e.left)
+        rest = form.without(self.var)
+        whole = rest.const % divisor == 0 and all(c % divisor == 0 for _, c in rest.terms)
+        same = form.coefficient(self.var) == 1 and not any(map(self.varying.of, rest.atoms))
+        return divisor if whole and same else None
 
 
 class Scope:

@@ -91,8 +91,12 @@ def _float_text(value: float, kind: str) -> str:
 
 def iota(kind: str, lanes: int, scale: int = 1) -> Val:
     """``<0, scale, 2 scale, ..>``"""
-    items = ", ".join(f"{kind} {n * scale}" for n in range(lanes))
-    return Val(f"<{items}>", kind, lanes)
+    return literals(kind, [n * scale for n in range(lanes)])
+
+
+def literals(kind: str, items: Sequence[int]) -> Val:
+    """A vector of these integers."""
+    return Val(f"<{', '.join(f'{kind} {n}' for n in items)}>", kind, len(items))
 
 
 def prefix_mask(count: int, lanes: int) -> Val:

@@ -13,7 +13,7 @@ from pullback.backends.llvm.analysis import NOTHING, Facts, Given
 from pullback.backends.llvm.memory import Memory
 from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Scope
-from pullback.backends.llvm.text import BITS, Builder, Val, const, iota
+from pullback.backends.llvm.text import BITS, Builder, Val, const, iota, literals
 from pullback.errors import InvalidIR, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
@@ -158,6 +158,10 @@ class Values:
 
     def _binary(self, e: E.Binary, at: Scope) -> Val:
         dtype = e.left.dtype
+        phase = at.lanes.phase(e, self.facts) if at.lanes and isinstance(e, E.Mod) else None
+        if phase is not None and at.lanes is not None:
+            kind = "i32" if self._narrow(e) else "i64"
+            return literals(kind, [n % phase for n in range(at.lanes.count)])
         narrow = self._narrow(e.left) and self._narrow(e.right)
         if narrow and not e.dtype.is_bool:
             narrow = self._narrow(e)

@@ -209,24 +209,29 @@ def test_summands_by_consumer() -> None:
 
 
 class Flattened:
-    """x:(2, 3, 6, 7), w:(4, 3, 3, 3): t1 = conv(x, w; 1, 0, 1), t2 = flatten(t1), t3 = sum t2."""
+    """x:(32, 3, 28, 28), w:(10, 3, 3, 3): t1 = conv(x, w), t2 = flatten(t1), t3 = sum t2."""
 
     def __init__(self) -> None:
-        self.x = pb.tensor(draw(1, 2, 3, 6, 7))
-        self.w = pb.tensor(draw(2, 4, 3, 3, 3))
+        self.x = pb.tensor(draw(1, 32, 3, 28, 28))
+        self.w = pb.tensor(draw(2, 10, 3, 3, 3))
         c, a, b = pb.axis(3), pb.axis(3), pb.axis(3)
         x, w = self.x, self.w
         self.t1 = pb.compute(
-            (2, 4, 4, 5),
+            (32, 10, 26, 26),
             lambda n, f, i, j: pb.sum(x[n, c, i + a, j + b] * w[f, c, a, b], over=(c, a, b)),
         )
-        self.t2 = pb.reshape(self.t1, (2, 80))
-        self.t3 = pb.sum(self.t2 * self.t2)
+        self.t2 = pb.reshape(self.t1, (32, 6760))
+        self.t3 = pb.sum(self.t2)
         self.plain = pb.differentiate(self.t3, [self.x, self.w])
 
     def check(self, r: Any) -> None:
         for found, expected in zip(r, self.plain, strict=True):
             assert np.allclose(found.numpy(), expected.numpy())
+
+
+def test_a_sum_equals_a_head_of_ones() -> None:
+    m = Flattened()
+    m.check(pb.differentiate(m.t2, [m.x, m.w], head=pb.ones_like(m.t2)))
 
 
 def test_an_override_over_one_step() -> None:
@@ -235,8 +240,8 @@ def test_an_override_over_one_step() -> None:
 
     def unflatten(t: Any, deps: Any, head: Any) -> Any:
         calls.append((t, deps))
-        body = lambda n, f, i, j: head[n, j + 5 * i + 20 * f]  # noqa: E731
-        return [pb.compute((2, 4, 4, 5), body)]
+        body = lambda n, f, i, j: head[n, j + 26 * i + 676 * f]  # noqa: E731
+        return [pb.compute((32, 10, 26, 26), body)]
 
     m.check(pb.differentiate(m.t3, [m.x, m.w], override={m.t2: ([m.t1], unflatten)}))
     assert len(calls) == 1

@@ -378,3 +378,17 @@ def test_jitted_functions_are_transformed_as_they_are_written() -> None:
     assert np.allclose(pb.vmap(f)(rows).numpy(), np.sum(rows.numpy() ** 2, axis=1))
     assert np.allclose(pb.hvp(f, x, x).numpy(), 2 * x.numpy())
     assert f.traces == 1
+
+
+def test_custom_rules_with_static_arguments() -> None:
+    def scaled(n: int, x: Any) -> Any:
+        return x * float(n)
+
+    back = pb.custom_vjp(scaled, nondiff_argnums=(0,))
+    back.defvjp(lambda n, x: (scaled(n, x), None), lambda n, saved, g: (g * float(n + 1),))
+    along = pb.custom_jvp(scaled, nondiff_argnums=(0,))
+    along.defjvp(lambda n, primals, tangents: (along(n, *primals), tangents[0] * float(n + 1)))
+    x = pb.tensor(draw(1, 3))
+    for f in (back, along):
+        assert np.allclose(f(2, x).numpy(), 2 * x.numpy())
+        assert np.allclose(pb.grad(lambda x, f=f: pb.sum(f(2, x)))(x).numpy(), 3)

@@ -259,13 +259,14 @@ def _share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:
 
 
 def _packing_ns(step: Step, stage: Stage, counts: list[int], repeats: int, tasks: int) -> float:
-    """Time to pack panels, again in every tile where they hold an earlier stage."""
+    """Time to pack panels: once a task, or again for every tile along the axes that they lack."""
     if step.product is None or step.product.direct:
         return 0.0
     right = step.product.right
     size = prod(upper(stage.extents[a]) for a in right.axes)
     inner = any(isinstance(n, Take) and not isinstance(n.source, Variable) for n in walk(right))
-    if not inner:
+    cut = any(a in right.axes for a in stage.outer if a is not None)
+    if not inner and not cut:
         return size * PACK_NS * tasks
     again = prod(
         count

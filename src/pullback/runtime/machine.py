@@ -43,6 +43,7 @@ class Machine:
         self._pool: Pool | None = None
         self._lock = threading.Lock()
         self._state = np.zeros(Word.COUNT, np.int64)
+        self._at = address(self._state)
         self._producers = [Producer(rings, calls) for rings, calls in image.producers]
         receives = [r for r in image.rings if not isinstance(r.item, Feed)]
         for number, ring in enumerate(receives):
@@ -130,7 +131,7 @@ class Machine:
             interrupted.append(error)
         while code == Code.AGAIN:
             try:
-                code = Code(loader.get().run(address(state)))
+                code = Code(loader.get().run(self._at))
             except KeyboardInterrupt as error:
                 interrupted.append(error)
                 self.stop()

@@ -9,6 +9,7 @@ from typing import Any
 from pullback.tensor.trace import Handle
 
 _LEAF = object()
+_PLACE = ("leaf", None, None)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,6 +33,9 @@ def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
     handles: list[Handle] = []
 
     def visit(node: Any) -> tuple[Any, Any]:
+        if type(node) is tuple and all(isinstance(n, Handle) for n in node):
+            handles.extend(node)
+            return ("row", tuple, [_PLACE] * len(node)), (tuple, (_LEAF,) * len(node))
         if isinstance(node, list | tuple):
             parts = [visit(n) for n in node]
             form = (
@@ -50,7 +54,7 @@ def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
         leaf = node if convert is None else convert(node)
         if isinstance(leaf, Handle):
             handles.append(leaf)
-            return ("leaf", None, None), _LEAF
+            return _PLACE, _LEAF
         static = node.hex() if isinstance(node, float) else node
         return ("static", None, node), (type(node), static)
 

@@ -11,9 +11,14 @@ import pytest
 
 import pullback as pb
 from pullback import nn, optim
+from pullback.backends.llvm.jit import host_target
+from pullback.backends.reference.work import executed
 from pullback.errors import UnsupportedError
+from pullback.lower.kernel import lower
+from pullback.schedule.choose import choose
 
 MODES = ("tape", "recompute", "sqrt")
+HOST = host_target(2)
 Array = np.ndarray[Any, Any]
 
 
@@ -125,14 +130,15 @@ def test_loop(steps):
     same(partial(partial, looped), unrolled, normal(4), normal(4, seed=1))
 
 
+@pytest.mark.parametrize("bound", [40, None])
 @pytest.mark.parametrize("limit", [0.0, 2.0, 20.0])
-def test_while_loop(limit):
+def test_while_loop(limit, bound):
     def looped(mode: str, x: Any, w: Any) -> Any:
         y = pb.while_loop(
             lambda c: pb.sum(c * c) < limit,
             lambda c: c * 1.3 + pb.sin(w) * pb.exp(-c),
             x,
-            max_steps=40,
+            max_steps=bound,
             checkpoint=mode,
         )
         return pb.sum(y * y * y)
@@ -471,6 +477,25 @@ def test_code_size_does_not_depend_on_the_trip_count():
             args = normal(2, 3), normal(count, 2, 3), 0.4 * normal(3, 3)
             sizes.append(len(jitted(rnn(mode), *args)[2].kernels))
         assert sizes[0] == sizes[1] < 60
+
+
+def test_a_scan_writes_a_row_a_step():
+    stores = []
+    for count in (10, 1000):
+        program = jitted(rnn("tape"), normal(2, 3), normal(count, 2, 3), normal(3, 3))[2]
+        inside = [k for k in program.kernels if any("step" in v.name for v in k.reads)]
+        routines = [lower(k, choose(k, HOST), HOST) for k in inside]
+        stores.append(sum(executed(r).stores for r in routines))
+    assert 0 < stores[1] < 1.5 * stores[0]
+
+
+def test_views_of_rows_that_data_name():
+    @pb.jit
+    def f(x: Any, places: Any) -> Any:
+        return pb.take(x.reshape(4, 5), places, axis=0)
+
+    x = np.arange(20.0)
+    assert f(x, np.array([1, 3])).numpy().tolist() == x.reshape(4, 5)[[1, 3]].tolist()
 
 
 def test_memory_of_the_three_modes():

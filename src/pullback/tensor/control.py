@@ -245,7 +245,9 @@ def while_loop(
 ) -> Any:
     """``while test(carry): carry = body(carry)``, at most `max_steps` times. The last carry.
 
-    Inside `jit` a gradient passes only where `max_steps` is given.
+    Inside `jit` without `max_steps` nothing can be kept of a step: the backward counts the steps
+    and runs the loop from its start up to each of them, in work that grows with their square;
+    a second derivative is refused.
     """
     trace = _tracing(checkpoint)
     if trace is None:
@@ -263,7 +265,8 @@ def while_loop(
         return Made(_ends(form, start, result), again=again.value)
 
     count = FOREVER if max_steps is None else max_steps
-    steps = Steps("pb.while_loop", count, store=checkpoint == "tape")
+    store = checkpoint == "tape" and max_steps is not None
+    steps = Steps("pb.while_loop", count, store=store)
     form = LoopForm(trace, steps, _values(start), made, first.value)
     return start.rebuild(_tensors(form.results))
 

@@ -168,11 +168,7 @@ class LoopForm(Form):
         if item in self.tapes:
             return self.tapes[item]
         if self.steps.count == FOREVER:
-            raise UnsupportedError(
-                f"the gradient of {self.steps.name} without a bound on its steps",
-                origin=Origin.of_caller(),
-                help="say how many there are at most: max_steps=",
-            )
+            raise self._unbounded("rows")
         home = self.trace.recording.home
         rows = self.trace.fresh("rows", (self.steps.count, *item.shape), item.dtype)
         empty = Definition("rows", rows.shape, E.const(0, rows.dtype))
@@ -220,6 +216,30 @@ class LoopForm(Form):
             steps = Steps(steps.name, steps.count, steps.backwards, known, steps.store)
         form = LoopForm(self.trace, steps, replay.values(self.init), body)
         replay.memo.update(zip(self.results, form.results, strict=True))
+
+    def _unbounded(self, what: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{what} of {self.kind} without a bound on its steps",
+            origin=Origin.of_caller(),
+            help="say how many there are at most: max_steps=",
+        )
+
+    def run_again(self, trips: Definition) -> list[Definition]:
+        """The carries after as many steps, from the start: where no bound says what to keep.
+
+        Raises: UnsupportedError for the backward of such a loop, whose start is at its end.
+        """
+        if self.steps.backwards:
+            raise self._unbounded("a second derivative")
+
+        def body(form: LoopForm) -> Made:
+            replay = Replay(self.trace, self.frame, read(form.number), store=False)
+            replay.memo[self.number] = form.number
+            replay.memo.update(zip(self.begins, form.begins, strict=True))
+            return Made(replay.values(self.ends))
+
+        steps = Steps(self.kind, FOREVER, trips=trips, store=False)
+        return LoopForm(self.trace, steps, self.init, body).results
 
     def trips(self) -> Definition | None:
         """How many steps ran; None where that is the count."""
@@ -310,7 +330,10 @@ class LoopForm(Form):
 
 
 class _Local:
-    """The values of a loop at one step, in the body of another loop, from the carries kept."""
+    """The values of a loop at one step, in the body of another loop, from the carries kept.
+
+    `given`: rows and carries; where they come from is no matter of this step.
+    """
 
     def __init__(self, forward: LoopForm, form: LoopForm) -> None:
         self.form = form
@@ -320,20 +343,21 @@ class _Local:
         store = forward.steps.store
         self.replay = Replay(forward.trace, forward.frame, place, store=store)
         self.replay.memo[forward.number] = form.number
-        for begin in forward.begins:
-            self.replay.memo[begin] = self.row(forward.kept(begin))
+        self.given: set[Value] = set()
+        if forward.steps.count == FOREVER:
+            carries = forward.run_again(form.number)
+        else:
+            carries = [self.row(forward.kept(begin)) for begin in forward.begins]
+        self.given.update(carries)
+        self.replay.memo.update(zip(forward.begins, carries, strict=True))
         self.values = self.replay.values
 
     def row(self, whole: Value) -> Definition:
         """The row of this step of a value outside."""
         found = self.forward.at(whole, read(self.form.number))
         self.rows.append((whole, found))
+        self.given.add(found)
         return found
-
-    @property
-    def given(self) -> set[Value]:
-        """Rows: where they come from is no matter of this step."""
-        return {row for _, row in self.rows}
 
 
 @dataclass(frozen=True, slots=True)

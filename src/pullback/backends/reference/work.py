@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from pullback.backends.reference.nests import Machine
 from pullback.ir import expr as E
 from pullback.ir import nest as N
@@ -37,8 +39,14 @@ class Work:
 
 
 def executed(routine: N.Routine, sizes: Sequence[int] = ()) -> Work:
-    """What one launch of `routine` executes. A guard over data counts as taken."""
+    """What one launch of `routine` executes. A guard over data counts as taken.
+
+    An integer that bounds a loop (the step of a scan) is taken to be 0.
+    """
     count = _Count(Machine(routine))
+    for array in routine.arguments:
+        if array.size == 1 and array.dtype.is_integer:
+            count.machine.memory[array] = np.zeros(1, array.dtype.numpy)
     for var, size in zip(routine.sizes, sizes, strict=True):
         count.machine.bind(var, size)
     total = Work()

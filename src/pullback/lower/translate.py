@@ -63,7 +63,9 @@ class Translator:
             if any(isinstance(n, Take) for n in walk(at)):
                 indices[place] = self._checked(old, place, indices[place], reached)
         home = self._home(source)
-        return Load(home.array, home.offset(tuple(indices)).expr())
+        found = Load(home.array, home.offset(tuple(indices)).expr())
+        # Partial sums are kept in a wider type than the tensor that they add up to.
+        return found if found.dtype == old.dtype else E.Cast(found, old.dtype)
 
     def _home(self, source: Value) -> Home:
         if isinstance(source, Variable):

@@ -114,7 +114,7 @@ def check_grads(
     title = getattr(target, "__name__", "function") if callable(target) else repr(target.value)
     report = Report(title)
     rng = np.random.default_rng(seed)
-    checker = _Checker(Problem.of(target, listed), report, tolerance, rng)
+    checker = Checker(Problem.of(target, listed), report, tolerance, rng)
     if "contiguous" in layouts:
         checker.modes("", second)
     for name in layouts:
@@ -128,7 +128,7 @@ def check_grads(
     return report
 
 
-def _at_size(name: str, target: Any, inputs: Sequence[Any], checker: _Checker) -> None:
+def _at_size(name: str, target: Any, inputs: Sequence[Any], checker: Checker) -> None:
     """The same where the first extent of the first input is 0 or 1, wherever it occurs."""
     if not callable(target):
         checker.report.skipped[name] = "the shape of a tensor is fixed"
@@ -217,7 +217,7 @@ def _widened(results: Sequence[Value], wide: Mapping[Variable, Variable]) -> lis
 
 
 @dataclass(frozen=True, slots=True)
-class _Exact:
+class Exact:
     """Values that compiled code must compute too."""
 
     subject: str
@@ -225,7 +225,7 @@ class _Exact:
     arrays: Sequence[Array]
 
 
-class _Checker:
+class Checker:
     """The checks of one problem; `exact` collects what native code is compared with."""
 
     def __init__(
@@ -235,7 +235,7 @@ class _Checker:
         self.report = report
         self.tolerance = tolerance
         self.rng = rng
-        self.exact: list[_Exact] = []
+        self.exact: list[Exact] = []
         self.env: Arrays = {}
         self.start(problem)
 
@@ -262,7 +262,7 @@ class _Checker:
         for x, dx in zip(p.inputs, self.found, strict=True):
             self._first(x, dx, pushed, where)
         whole = [*p.outputs, *self.found, *pushed]
-        self.exact.append(_Exact(f"first order{where}", whole, _evaluate(whole, self.values)))
+        self.exact.append(Exact(f"first order{where}", whole, _evaluate(whole, self.values)))
         if second:
             self._second()
 
@@ -298,7 +298,7 @@ class _Checker:
         guess = self._differences(self.found, along)
         for x, a, b in zip(self.problem.inputs, exact, guess, strict=True):
             self.note("second order", f"{x}", _apart(a, b), 10 * self.tolerance)
-        self.exact.append(_Exact("second order", pushed, exact))
+        self.exact.append(Exact("second order", pushed, exact))
 
     def view(self, name: str) -> None:
         """Inputs and heads as views of bases; what no view shows is NaN."""
@@ -315,7 +315,7 @@ class _Checker:
         arrays = _evaluate(found, {**self.values, **bases})
         for x, array, gradient in zip(p.inputs, arrays, wanted, strict=True):
             self.note("layout", f"{x}, {name}", _apart(array, layouts[x].gathered(gradient)))
-        self.exact.append(_Exact(name, found, arrays))
+        self.exact.append(Exact(name, found, arrays))
 
     def compare_native(self) -> None:
         """All that was computed exactly, by one compiled program."""

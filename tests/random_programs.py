@@ -110,6 +110,8 @@ def check_map(seed: int) -> MapFound:
     """
     source = random.Random(f"map {seed}")
     extents = [source.choice([1, 2, 3, 3, 4, 5, 6]) for _ in range(source.randint(1, 4))]
+    if len(extents) <= 2 and source.random() < 0.5:
+        extents[-1] = source.randint(16, 24)
     made = Indices(source, extents)
     index = [made.index() for _ in range(source.randint(1, 3))]
     guards = [made.condition() for _ in range(source.choice([0, 0, 0, 1, 2]))]

@@ -10,7 +10,7 @@ import pytest
 
 import grad_cases as C
 import pullback as pb
-from grad_support import S, T, call, fn, new_definitions, var, where
+from grad_support import S, T, call, check_gradient, draw, fn, new_definitions, var, where
 from pullback.grad.reverse import gradients
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -22,6 +22,7 @@ from pullback.ir.graph import (
     Graph,
     Map,
     Reduce,
+    Scan,
     Value,
     Variable,
     topological,
@@ -176,6 +177,34 @@ def test_symmetric_sums_cost_two_reads() -> None:
     found = cost(simplified(gradients(y, [C.A], Variable("head", y.shape, y.dtype))))
     assert found.iterations <= 200
     assert found.multiplications == 0
+
+
+TRIANGLES: dict[str, Callable[[T, T, S, S], S]] = {
+    "prefix": lambda x, w, i, k: where(k <= i, x[k], 0.0),
+    "strict": lambda x, w, i, k: where(k < i, x[k] * w[i], 0.0),
+    "suffix": lambda x, w, i, k: where(k >= i, x[k] * w[k], 0.0),
+    "shifted": lambda x, w, i, k: where(k + 3 <= i, x[k] * w[i], 0.0),
+    "ahead": lambda x, w, i, k: where(k <= i + 2, x[k], 0.0),
+}
+
+
+@pytest.mark.parametrize("name", TRIANGLES)
+def test_triangles_that_factor_are_running_sums(name: str) -> None:
+    n = 24
+    x, w = var("x", n), var("w", n)
+    y = fn("y", (n,), lambda i, k: TRIANGLES[name](T(x), T(w), i, k), (n,))
+    found = check_gradient(y, [x, w], draw([x, w]))
+    assert cost(simplified(found)).iterations <= 4 * n + n * n, "the sum of w[i] is the forward's"
+    (dx,) = gradients(y, [x], Variable("head", (n,), y.dtype))
+    assert cost(simplified([dx])).executed <= 3 * n
+    assert any(isinstance(d.form, Scan) for d in topological([dx]))
+    check_gradient(dx, [x, w], {**draw([x, w]), **heads([dx])})
+
+
+def heads(values: Sequence[Value]) -> dict[Variable, Any]:
+    """Numbers for the heads that `values` read."""
+    found = {s for d in topological(values) for s in d.sources if isinstance(s, Variable)}
+    return draw(sorted((v for v in found if v.name == "head"), key=repr))
 
 
 @pytest.mark.parametrize("count", [100, 200, 400])

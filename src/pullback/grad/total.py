@@ -13,6 +13,7 @@ from math import prod
 from pullback.errors import Origin
 from pullback.grad import fold
 from pullback.grad.product import Product
+from pullback.grad.triangle import Triangle, triangle
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Expr, Extent, Take, upper
@@ -53,6 +54,9 @@ def summed(
     kind = value.dtype
     while isinstance(value, E.Cast) and value.value.dtype.bits > value.dtype.bits:
         value = value.value
+    running = triangle(shape, over, guards, value)
+    if running is not None:
+        return fold.cast(_running(running, label), kind)
     product = Product.of(value)
     varying = [g for g in guards if not g.axes.isdisjoint(loops)]
     # Where a guard may fail in every iteration, 0 must not meet an infinite factor.
@@ -74,6 +78,16 @@ def summed(
     exposed = bool(outer.above or outer.below)
     rest = [g for g in guards if exposed or g not in own]
     return fold.cast(fold.guarded(rest, total), kind)
+
+
+def _running(found: Triangle, label: Label) -> Expr:
+    """The running sum as a definition, read where it ends."""
+    renamed = {a.number: Axis(n, a.extent) for n, a in enumerate(found.axes)}
+    body = substitute(found.body, dict(renamed))
+    shape = tuple(a.extent for a in found.axes)
+    whole = Definition(label.name, shape, body, found.form, keep=label.keep, origin=label.origin)
+    total = fold.mul(read(whole, *found.axes[:-1], found.place), found.outer.expression())
+    return fold.guarded(found.guards, total)
 
 
 def _narrow(

@@ -113,6 +113,49 @@ def test_float64_accuracy(name: str, lanes: bool) -> None:
     np.testing.assert_allclose(found, WANTED[name](data), rtol=1e-15, atol=1e-300)
 
 
+def long_erf(x: Floats) -> Floats:
+    """``2 x e**-x**2 / sqrt pi`` times the sum of ``(2 x**2)**n / (1 * 3 * .. (2n + 1))``."""
+    total = term = np.ones_like(x)
+    for n in range(1, 160):
+        term = term * (2 * x * x) / (2 * n + 1)
+        total = total + term
+    return 2 * x * np.exp(-x * x) * total / np.sqrt(4 * np.arctan(np.longdouble(1)))
+
+
+LONG = WANTED | {"erf": long_erf}
+POINTS = {"exp": 10**6, "log": 10**6, "sin": 10**6, "tanh": 500_000, "erf": 40_000}
+ULPS64 = {"exp": 1.2, "log": 0.9, "sin": 1.0, "tanh": 2.4, "erf": 1.2}
+RANGES64 = RANGES | {"exp": (-708.0, 709.0), "sin": (-1e5, 1e5)}
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 2e-19, reason="long double is not longer here")
+@pytest.mark.parametrize("name", POINTS)
+def test_float64_in_units_in_the_last_place(name: str) -> None:
+    random = np.random.default_rng(2)
+    count, (lo, hi) = POINTS[name] // 4, RANGES64[name]
+    logarithmic = np.exp(random.uniform(-700, math.log(hi), count))
+    near = np.arange(1.0, count + 1) * (math.pi / 2) if name == "sin" else logarithmic
+    small = random.uniform(lo / 200, 3.0, count)
+    data = np.concatenate([random.uniform(lo, hi, count), logarithmic, near[:60_000], small])
+    if name == "log":
+        data = np.abs(data)
+    wanted = LONG[name](data.astype(np.longdouble))
+    unit = np.spacing(np.abs(wanted.astype(np.float64)))
+    for target in TARGETS:
+        error = np.abs(compute(name, data, float64, target) - wanted) / unit
+        assert error.max() <= ULPS64[name]
+
+
+def test_float64_subnormal_results_and_arguments() -> None:
+    data = np.linspace(-745.5, -707.0, 5000)
+    wanted = np.exp(data.astype(np.longdouble))
+    for target in TARGETS:
+        error = np.abs(compute("exp", data, float64, target) - wanted)
+        assert (error <= 1.05 * 2.0**-1074 + 3e-16 * wanted).all()
+        tiny = np.array([5e-324, 1e-310, 2.2e-308, 1e-320] * 3)
+        np.testing.assert_allclose(compute("log", tiny, float64, target), np.log(tiny), rtol=1e-15)
+
+
 @pytest.mark.parametrize("name", BUILD)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_float64_edges(name: str) -> None:

@@ -6,8 +6,8 @@ cast or stored.
 
 from __future__ import annotations
 
+from pullback.backends.llvm.floats import Floats
 from pullback.backends.llvm.text import BITS, Builder, Val, const
-from pullback.backends.llvm.vmath import Floats
 from pullback.ir.dtype import DType, bfloat16
 
 COMPUTE = {

@@ -1,14 +1,15 @@
 """Elementary functions as polynomials, the same for scalars and for any number of lanes.
 
 Each is correct at NaN, infinities, zeros and subnormal numbers. Accuracy in units in the last
-place (float32): exp 1, log 1, tanh 1.5, erf 1.2, sin 1.2, sigmoid 2.5.
+place (float32): exp 1, log 1, tanh 1.5, erf 1.2, sin 1.2, sigmoid 2.5; float64 in `vmath64`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+from pullback.backends.llvm import vmath64
+from pullback.backends.llvm.floats import Floats, by_lane, where_rare
 from pullback.backends.llvm.text import Builder, Val, const
 
 LOG2E = math.log2(math.e)
@@ -28,97 +29,17 @@ SIN32 = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 COS32 = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
 
-class Floats:
-    """Arithmetic on values of one floating type; Python numbers become literals."""
-
-    def __init__(self, builder: Builder, like: Val) -> None:
-        self.b = builder
-        self.kind = like.kind
-        self.lanes = like.lanes
-        self.integer = "i32" if like.kind == "float" else "i64"
-
-    def real(self, a: Val | float) -> Val:
-        return a if isinstance(a, Val) else const(a, self.kind, self.lanes)
-
-    def add(self, a: Val | float, b: Val | float) -> Val:
-        return self.b.binary("fadd", self.real(a), self.real(b))
-
-    def sub(self, a: Val | float, b: Val | float) -> Val:
-        return self.b.binary("fsub", self.real(a), self.real(b))
-
-    def mul(self, a: Val | float, b: Val | float) -> Val:
-        return self.b.binary("fmul", self.real(a), self.real(b))
-
-    def div(self, a: Val | float, b: Val | float) -> Val:
-        return self.b.binary("fdiv", self.real(a), self.real(b))
-
-    def fma(self, a: Val | float, b: Val | float, c: Val | float) -> Val:
-        return self.b.intrinsic("fma", self.real(a), self.real(b), self.real(c))
-
-    def abs(self, a: Val) -> Val:
-        return self.b.intrinsic("fabs", a)
-
-    def neg(self, a: Val) -> Val:
-        return self.b.value(f"fneg {a.typed}", a.kind, a.lanes)
-
-    def copysign(self, a: Val, sign: Val) -> Val:
-        return self.b.intrinsic("copysign", a, sign)
-
-    def is_(self, op: str, a: Val, b: Val | float) -> Val:
-        return self.b.compare(op, a, self.real(b))
-
-    def select(self, condition: Val, yes: Val | float, no: Val | float) -> Val:
-        return self.b.select(condition, self.real(yes), self.real(no))
-
-    def at_most(self, a: Val, limit: float) -> Val:
-        """``min(a, limit)``; NaN stays."""
-        return self.select(self.is_("ogt", a, limit), limit, a)
-
-    def at_least(self, a: Val, limit: float) -> Val:
-        """``max(a, limit)``; NaN stays."""
-        return self.select(self.is_("olt", a, limit), limit, a)
-
-    def bits(self, a: Val) -> Val:
-        return self.b.convert("bitcast", a, self.integer)
-
-    def unbits(self, a: Val) -> Val:
-        return self.b.convert("bitcast", a, self.kind)
-
-    def whole(self, op: str, a: Val, b: Val | int) -> Val:
-        """Integer arithmetic."""
-        other = b if isinstance(b, Val) else const(b, a.kind, a.lanes)
-        return self.b.binary(op, a, other)
-
-    def poly(self, x: Val, coefficients: Sequence[float]) -> Val:
-        """Horner's rule, highest power first."""
-        found = self.real(coefficients[0])
-        for c in coefficients[1:]:
-            found = self.fma(found, x, c)
-        return found
-
-    def power(self, n: Val) -> Val:
-        """``2 ** n`` of an integer well inside the exponent's range."""
-        bias, shift = (127, 23) if self.kind == "float" else (1023, 52)
-        return self.unbits(self.whole("shl", self.whole("add", n, bias), shift))
-
-    def scale(self, p: Val, n: Val) -> Val:
-        """``p * 2**n`` of an integer `n`, in two steps: subnormals and infinity are right."""
-        half = self.whole("ashr", n, 1)
-        rest = self.whole("sub", n, half)
-        return self.mul(self.mul(p, self.power(half)), self.power(rest))
-
-
 def exp(b: Builder, x: Val) -> Val:
     """``e ** x = 2**n * e**r, n = round(x / ln 2)``"""
     if x.kind == "double":
-        return b.intrinsic("exp", x)
+        return vmath64.exp(b, x)
     f = Floats(b, x)
     bounded = f.at_least(f.at_most(x, 89.0), -104.0)
     shifted = f.fma(bounded, LOG2E, ROUND32)
     n = f.sub(shifted, ROUND32)
     p = _exp_tail(f, bounded, n)
     if x.lanes == 16:
-        return _scalef(b, p, n)
+        return f.scalef(p, n)
     return f.scale(p, f.whole("sub", f.bits(shifted), 0x4B400000))
 
 
@@ -130,19 +51,10 @@ def _exp_tail(f: Floats, x: Val, n: Val) -> Val:
     return f.add(f.fma(p, f.mul(r, r), r), 1.0)
 
 
-def _scalef(b: Builder, p: Val, n: Val) -> Val:
-    """``p * 2**n`` by the AVX-512 instruction."""
-    wide = p.type
-    name = "llvm.x86.avx512.mask.scalef.ps.512"
-    b.declare(name, [wide, wide, wide, "i16", "i32"], wide)
-    args = f"{p.typed}, {n.typed}, {wide} zeroinitializer, i16 -1, i32 4"
-    return b.value(f"call {wide} @{name}({args})", p.kind, p.lanes)
-
-
 def log(b: Builder, x: Val) -> Val:
     """``ln x = e ln 2 + ln m, m in [sqrt 1/2, sqrt 2)``"""
     if x.kind == "double":
-        return b.intrinsic("log", x)
+        return vmath64.log(b, x)
     f = Floats(b, x)
     tiny = f.is_("olt", x, 1.17549435e-38)
     normal = f.select(tiny, f.mul(x, 2.0**23), x)
@@ -164,7 +76,7 @@ def log(b: Builder, x: Val) -> Val:
 def tanh(b: Builder, x: Val) -> Val:
     """``1 - 2 / (e**2|x| + 1)``, near 0 a polynomial; odd."""
     if x.kind == "double":
-        return b.intrinsic("tanh", x)
+        return vmath64.tanh(b, x)
     f = Floats(b, x)
     size = f.abs(x)
     big = f.sub(1.0, f.div(2.0, f.add(exp(b, f.mul(size, 2.0)), 1.0)))
@@ -177,7 +89,7 @@ def tanh(b: Builder, x: Val) -> Val:
 def erf(b: Builder, x: Val) -> Val:
     """``1 - e**q(|x|)``, near 0 a polynomial; odd."""
     if x.kind == "double":
-        return by_lane(b, "erf", x)
+        return vmath64.erf(b, x)
     f = Floats(b, x)
     size, square = f.abs(x), f.mul(x, x)
     r = f.fma(size, -1.72853470e-5, 3.83197126e-4)
@@ -205,7 +117,7 @@ def sigmoid(b: Builder, x: Val) -> Val:
 def sin(b: Builder, x: Val) -> Val:
     """``+- sin r or cos r, r = x - n pi/2`` reduced in float64; huge arguments by the C library."""
     if x.kind == "double":
-        return b.intrinsic("sin", x)
+        return vmath64.sin(b, x)
     f = Floats(b, x)
     wide = b.convert("fpext", x, "double")
     d = Floats(b, wide)
@@ -221,50 +133,6 @@ def sin(b: Builder, x: Val) -> Val:
     flip = f.whole("shl", f.whole("and", quadrant, 2), 30)
     found = f.unbits(f.whole("xor", f.bits(f.select(odd, cosine, sine)), flip))
     found = f.select(f.is_("oeq", x, 0.0), x, found)
-    return _sin_of_huge(b, x, found)
-
-
-def _sin_of_huge(b: Builder, x: Val, fast: Val) -> Val:
-    """`fast`; but the C library's sine in lanes beyond 1e9, where float64 reduces too coarsely."""
-    f = Floats(b, x)
+    # beyond 1e9 float64 reduces too coarsely
     huge = f.is_("ogt", f.abs(x), 1e9)
-    before, slow, join = b.block, b.name("slow"), b.name("join")
-    b.branch(b.any(huge), slow, join)
-    b.label(slow)
-    exact = b.select(huge, by_lane(b, "sinf", x), fast)
-    b.jump(join)
-    b.label(join)
-    return b.merge(fast, before, exact, slow)
-
-
-def by_lane(b: Builder, function: str, x: Val) -> Val:
-    """A function of the C library on each lane."""
-    scalar = x.kind
-    b.declare(function, [scalar], scalar)
-    if not x.lanes:
-        return b.value(f"call {scalar} @{function}({x.typed})", scalar)
-    name = f"lanes.{function}.{x.lanes}"
-    b.module.helpers[name] = LANES.format(
-        name=name, wide=x.type, scalar=scalar, function=function, lanes=x.lanes
-    )
-    return b.value(f"call {x.type} @{name}({x.typed})", scalar, x.lanes)
-
-
-LANES = """define internal {wide} @{name}({wide} %x) noinline nounwind {{
-entry:
-  %a = alloca {wide}
-  store {wide} %x, ptr %a
-  br label %loop
-loop:
-  %i = phi i64 [0, %entry], [%next, %loop]
-  %p = getelementptr {scalar}, ptr %a, i64 %i
-  %v = load {scalar}, ptr %p
-  %r = call {scalar} @{function}({scalar} %v)
-  store {scalar} %r, ptr %p
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, {lanes}
-  br i1 %more, label %loop, label %done
-done:
-  %y = load {wide}, ptr %a
-  ret {wide} %y
-}}"""
+    return where_rare(b, huge, found, lambda: by_lane(b, "sinf", x))

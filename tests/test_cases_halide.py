@@ -423,6 +423,7 @@ def test_functions_of_two() -> None:
 NUMPY = {
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh",
     "acosh": "arccosh", "atanh": "arctanh", "sinh": "sinh", "cosh": "cosh",
+    "tan": "tan",
 }  # fmt: skip
 ULPS = 4  # units in the last place
 
@@ -443,7 +444,10 @@ def test_accuracy(name: str, kind: Any) -> None:
     small = rng.uniform(-1, 1, 500) * np.exp(rng.uniform(-30, 0, 500))
     edges = [0.0, 1, -1, 0.5, np.inf, -np.inf, np.nan, 1e9, 3e18]
     wide = rng.uniform(-40, 40, 500)
-    x = np.concatenate([wide, small, edges[:7] if name in ("sinh", "cosh") else edges]).astype(kind)
+    edges = edges[:7] if name in ("sinh", "cosh", "tan") else edges
+    x = np.concatenate([wide, small, edges]).astype(kind)
+    if name == "tan":
+        x = np.concatenate([x, np.pi / 2 * rng.integers(-99, 99, 300) + small[:300]]).astype(kind)
     with np.errstate(all="ignore"):
         exact = getattr(np, NUMPY[name])(x.astype(np.longdouble))
     found = getattr(pb, name)(pb.tensor(x)).numpy()

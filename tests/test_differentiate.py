@@ -460,3 +460,24 @@ def test_what_a_jacobian_refuses() -> None:
 
     with pytest.raises(UnsupportedError, match="sparsity of a custom_vjp"):
         pb.jacobian(f, x, structure="sparse")
+
+
+def test_symbolic_extents() -> None:
+    n = pb.dim("n", 1, 8)
+
+    def running(x: Any) -> Any:
+        return pb.cumulative_prod(x, axis=0) * pb.flip(x, axis=0)
+
+    def all_of(x: Any) -> Any:
+        full = pb.differentiate(running(x), [x])[0]
+        moved = pb.jvp(running, x, pb.sin(x))[1]
+        rows = pb.vmap(pb.grad(lambda z: pb.sum(pb.sin(z) * z)))(x[:, None])
+        return full, moved, rows
+
+    f = pb.jit(all_of, shapes=[(n,)])
+    for size in (1, 3, 8):
+        x = pb.tensor(draw(1, size))
+        for found, expected in zip(f(x), all_of(x), strict=True):
+            assert found.shape == expected.shape
+            assert np.allclose(found.numpy(), expected.numpy(), rtol=1e-12)
+    assert f.traces == 1

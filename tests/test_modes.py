@@ -392,3 +392,14 @@ def test_custom_rules_with_static_arguments() -> None:
     for f in (back, along):
         assert np.allclose(f(2, x).numpy(), 2 * x.numpy())
         assert np.allclose(pb.grad(lambda x, f=f: pb.sum(f(2, x)))(x).numpy(), 3)
+
+
+def test_long_chains() -> None:
+    def f(x: Any) -> Any:
+        for _ in range(4000):
+            x = x * 1.0001
+        return x
+
+    x = pb.tensor(draw(1, 2))
+    assert pb.jvp(f, x, x)[1].shape == (2,)
+    assert pb.vmap(f)(x[:, None]).shape == (2, 1)

@@ -72,6 +72,7 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
         Composite(F.erf, ("then", "left"), _erf, tame=True),
         Composite(F.log1p, ("then",), lambda x, y: F.reciprocal(_plus(x, 1))),
         Composite(F.expm1, ("otherwise", "left", "value"), lambda x, y: _plus(y, 1)),
+        Composite(F.tan, ("otherwise", "left", "value"), lambda x, y: _plus(F.square(y), 1)),
         Composite(F.atan, SIGNED, lambda x, y: F.reciprocal(_plus(F.square(x), 1)), tame=True),
         Composite(F.asin, SIGNED, lambda x, y: F.reciprocal(_root(x))),
         Composite(F.asinh, SIGNED, lambda x, y: F.rsqrt(_plus(F.square(x), 1)), tame=True),
@@ -80,10 +81,7 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
     ),
     E.Add: (Composite(F.softplus, ("left", "then"), lambda x, y: F.sigmoid(x), tame=True),),
     E.Mul: (Composite(F.acos, ACOS, lambda x, y: fold.negate(F.reciprocal(_root(x)))),),
-    E.Div: (
-        Composite(F.rsqrt, ("right", "value"), _rsqrt),
-        Composite(F.tan, ("left", "value"), lambda x, y: _plus(F.square(y), 1)),
-    ),
+    E.Div: (Composite(F.rsqrt, ("right", "value"), _rsqrt),),
 }
 
 

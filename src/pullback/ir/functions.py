@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, float32
@@ -57,9 +58,24 @@ _TANH_DENOMINATOR = (
 _ATAN_TERMS = 11  # of the series of atan(t) / t, |t| <= tan(pi / 16)
 FAR = 1e30  # atan rounds to pi / 2 from 1e17 on
 LARGE = 1e8  # x^2 + 1 rounds to x^2
+QUARTERS = 1e4  # radians, up to which multiples of the first part of pi / 2 are exact
 ERF_ONE = 6.0  # erf rounds to 1 in float64 from 5.93 on
 POWER_BITS = 16  # of an exponent that is data
 INTEGER_POWER = 64  # integer exponents up to this are multiplied out
+
+
+def _parts(*bits: int) -> tuple[float, ...]:
+    """pi / 2 as a sum: short numbers, of so many bits after the point, and the rest."""
+    left = Fraction("1.57079632679489661923132169163975144209858469968755")
+    short = []
+    for places in bits:
+        part = Fraction(int(left * 2**places), 2**places)
+        short.append(float(part))
+        left -= part
+    return (*short, float(left))
+
+
+_QUARTER = {32: _parts(9, 20, 31), 64: _parts(32, 64)}
 
 
 def like(value: float, x: Expr) -> Const:
@@ -220,8 +236,18 @@ def cos(x: Expr) -> Expr:
 
 @wide
 def tan(x: Expr) -> Expr:
-    """Tangent, argument in radians."""
-    return Div(E.Sin(x), cos(x))
+    """Tangent, argument in radians: of the rest from the nearest multiple of pi / 2.
+
+    ``sin(r) / cos(r)``, of an odd multiple ``-cos(r) / sin(r)``; far out ``sin(x) / cos(x)``.
+    """
+    count = FloorDiv(Add(Mul(x, like(2 / math.pi, x)), like(0.5, x)), like(1, x))
+    rest = x
+    for part in _QUARTER[x.dtype.bits]:
+        rest = E.subtract(rest, Mul(count, like(part, x)))
+    odd = Equal(Mod(count, like(2, x)), like(1, x))
+    sine, cosine = E.Sin(rest), cos(rest)
+    near = Div(If(odd, cosine, sine), If(odd, E.negate(sine), cosine))
+    return If(Less(absolute(x), like(QUARTERS, x)), near, Div(E.Sin(x), cos(x)))
 
 
 @wide

@@ -446,7 +446,8 @@ def _content(variable: Variable) -> Array:
     array = contents(variable)
     if array is None:
         raise UnsupportedError(
-            f"`{variable.name}` belongs to a jitted function and has no value outside of it",
+            f"`{variable.name}` stands for an argument of a function that is being compiled or"
+            " mapped, and has no value outside of it",
             origin=variable.origin,
             help="return it from the function or hand it out with pb.Receiver",
         )

@@ -13,6 +13,7 @@ from pullback.ir.graph import Definition, Keep
 from pullback.nn.activation import SELU_ALPHA, SELU_SCALE
 from pullback.nn.build import at, make
 from pullback.nn.layer import Layer
+from pullback.nn.space import of_space
 from pullback.tensor import elementwise, random
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import wrap
@@ -35,25 +36,15 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return _dropped(input, p, training, len(input.shape))
 
 
-def dropout1d(
-    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+def channel_dropout(
+    space: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """`dropout` of whole channels of ``(N, C, L)`` or ``(C, L)``."""
-    return _dropped(input, p, training, _channels(input, 1))
+    """`dropout` of whole channels: all axes but `space` of them, ``(N, C, L)`` for two as well."""
+    lead = 2 if space == 2 else max(len(input.shape) - space, 1)
+    return _dropped(input, p, training, lead)
 
 
-def dropout2d(
-    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor:
-    """`dropout` of whole channels of ``(N, C, H, W)`` or ``(N, C, L)``."""
-    return _dropped(input, p, training, 2)
-
-
-def dropout3d(
-    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor:
-    """`dropout` of whole channels of ``(N, C, D, H, W)`` or ``(C, D, H, W)``."""
-    return _dropped(input, p, training, _channels(input, 3))
+dropout1d, dropout2d, dropout3d = (of_space(channel_dropout, n) for n in (1, 2, 3))
 
 
 def alpha_dropout(
@@ -70,11 +61,6 @@ def feature_alpha_dropout(
 ) -> Tensor:
     """`alpha_dropout` of whole channels."""
     return _dropped(input, p, training, 2, SATURATED)
-
-
-def _channels(input: Tensor, space: int) -> int:
-    """How many axes stand before `space` axes of space."""
-    return max(len(input.shape) - space, 1)
 
 
 def _dropped(input: Tensor, p: float, training: bool, lead: int, low: float = 0.0) -> Tensor:

@@ -25,7 +25,26 @@ class _Norm(Module):
         self.register_parameter("bias", new_full(shape, 0.0, dtype) if bias else None)
 
 
-class LayerNorm(_Norm):
+class _LastAxes(_Norm):
+    """A norm over the last axes."""
+
+    eps: float | None
+
+    def __init__(
+        self, shape: int | Sequence[int], weight: bool, bias: bool, device: object, dtype: Any
+    ) -> None:
+        super().__init__()
+        check_device(device)
+        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.elementwise_affine = weight
+        self._affine(self.normalized_shape, weight, weight and bias, dtype)
+
+    def extra_repr(self) -> str:
+        rest = f"eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return f"{self.normalized_shape}, {rest}"
+
+
+class LayerNorm(_LastAxes):
     """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes."""
 
     def __init__(
@@ -37,23 +56,14 @@ class LayerNorm(_Norm):
         device: object = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
-        check_device(device)
-        self.normalized_shape = _box(normalized_shape)
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        shape = self.normalized_shape
-        self._affine(shape, elementwise_affine, elementwise_affine and bias, dtype)
+        super().__init__(normalized_shape, elementwise_affine, bias, device, dtype)
+        self.eps: float = eps
 
     def forward(self, input: Tensor) -> Tensor:
         return N.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
-    def extra_repr(self) -> str:
-        rest = f"eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        return f"{self.normalized_shape}, {rest}"
 
-
-class RMSNorm(_Norm):
+class RMSNorm(_LastAxes):
     """``x / sqrt(mean(x^2) + eps) * w`` over the last axes."""
 
     def __init__(
@@ -64,20 +74,11 @@ class RMSNorm(_Norm):
         device: object = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
-        check_device(device)
-        self.normalized_shape = _box(normalized_shape)
+        super().__init__(normalized_shape, elementwise_affine, False, device, dtype)
         self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        self._affine(self.normalized_shape, elementwise_affine, False, dtype)
-        del self.bias
 
     def forward(self, input: Tensor) -> Tensor:
         return N.rms_norm(input, self.normalized_shape, self.weight, self.eps)
-
-    def extra_repr(self) -> str:
-        rest = f"eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        return f"{self.normalized_shape}, {rest}"
 
 
 class GroupNorm(_Norm):
@@ -250,7 +251,3 @@ class InstanceNorm3d(_InstanceNorm):
 
 
 class LocalResponseNorm(Layer, function=N.local_response_norm): ...
-
-
-def _box(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)

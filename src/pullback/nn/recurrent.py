@@ -2,7 +2,7 @@
 
 A cell maps what it is given and its state to the next state: ``gates`` does so one element at a
 time, from ``gx = w_ih x + b_ih`` and ``gh = w_hh h + b_hh``. The part that needs no state, `gx`, is
-one product over all steps.
+one product over all steps; the steps are a scan in a program, and written out outside of one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from pullback.nn.linear import linear
 from pullback.nn.module import Module
 from pullback.tensor import elementwise
 from pullback.tensor import maths as M
+from pullback.tensor.control import scan
 from pullback.tensor.elementwise import show
-from pullback.tensor.ops import concat, stack
+from pullback.tensor.ops import concat, flip, stack
 from pullback.tensor.tensor import Tensor, check_device
+from pullback.tensor.trace import current
 
 State = tuple[Tensor, ...]
 Gates = Callable[[Tensor, Tensor, State], State]
@@ -66,13 +68,18 @@ def gru(gx: Tensor, gh: Tensor, state: State) -> State:
     """``n = tanh(gx_n + sigmoid(r) gh_n), h = (1 - z) n + z h, z = sigmoid(z)``; gates r, z, n."""
     h = state[0]
     size = E.upper(h.shape[-1])
+    two = (*h.shape[:-1], 2 * size)
+    open = written(two, lambda *i: M.sigmoid(gx[i] + gh[i]), "gru_gates")
+
+    def fresh(*i: Any) -> Any:
+        last = (*i[:-1], 2 * size + i[-1])
+        return M.tanh(gx[last] + open[i] * gh[last])
+
+    new = written(h.shape, fresh, "gru_new")
 
     def hidden(*i: Any) -> Any:
-        *n, j = i
-        places = [(*n, number * size + j) for number in range(3)]
-        r, z = (M.sigmoid(gx[p] + gh[p]) for p in places[:2])
-        new = M.tanh(gx[places[2]] + r * gh[places[2]])
-        return new + z * (h[i] - new)
+        z = open[(*i[:-1], size + i[-1])]
+        return new[i] + z * (h[i] - new[i])
 
     return (written(h.shape, hidden, "gru"),)
 
@@ -99,12 +106,25 @@ class Weights:
     def run(self, gates: Gates, x: Tensor, state: State, back: bool) -> tuple[Tensor, State]:
         """The hidden states of all steps of ``x[t]``, and the last state; `back`: from the end."""
         given = self.given(x)
-        steps = range(len(x))
-        found = []
-        for t in reversed(steps) if back else steps:
-            state = self.step(gates, given[t], state)
-            found.append(state[0])
-        return stack(found[::-1] if back else found), state
+
+        def body(carry: State, gx: Tensor) -> tuple[State, Tensor]:
+            new = self.step(gates, gx, carry)
+            return new, new[0]
+
+        order = flip(given, axis=0) if back else given
+        last, found = (_unrolled if current() is None else scan)(body, state, order)
+        return (flip(found, axis=0) if back else found), last
+
+
+def _unrolled(
+    body: Callable[[State, Tensor], tuple[State, Tensor]], state: State, steps: Tensor
+) -> tuple[State, Tensor]:
+    """`scan` outside of a program: every step is a definition of its own."""
+    found = []
+    for x in steps:
+        state, y = body(state, x)
+        found.append(y)
+    return state, stack(found)
 
 
 class _Recurrent(Module):
@@ -183,7 +203,8 @@ class _Layers(_Recurrent):
 
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         rank = len(input.shape)
-        if rank not in (2, 3) or input.shape[-1] != self.input_size:
+        fits = rank in (2, 3) and input.shape[-1] == self.input_size
+        if not fits or 0 in input.shape:
             raise ShapeError(
                 f"{type(self).__name__} of {show(input.value.shape)}",
                 origin=Origin.of_caller(),

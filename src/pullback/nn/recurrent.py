@@ -2,7 +2,8 @@
 
 A cell maps what it is given and its state to the next state: ``gates`` does so one element at a
 time, from ``gx = w_ih x + b_ih`` and ``gh = w_hh h + b_hh``. The part that needs no state, `gx`, is
-one product over all steps; the steps are a scan in a program, and written out outside of one.
+one product over all steps. In a program the steps are a scan, outside of one (and for a GRU
+always) they are written out.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ class Weights:
         new = gates(gx, linear(state[0], self.hh, self.bias_hh), state)
         return new if self.hr is None else (linear(new[0], self.hr), *new[1:])
 
-    def run(self, gates: Gates, x: Tensor, state: State, back: bool) -> tuple[Tensor, State]:
+    def run(
+        self, gates: Gates, x: Tensor, state: State, back: bool, looped: bool
+    ) -> tuple[Tensor, State]:
         """The hidden states of all steps of ``x[t]``, and the last state; `back`: from the end."""
         given = self.given(x)
 
@@ -112,7 +115,7 @@ class Weights:
             return new, new[0]
 
         order = flip(given, axis=0) if back else given
-        last, found = (_unrolled if current() is None else scan)(body, state, order)
+        last, found = (scan if looped and current() else _unrolled)(body, state, order)
         return (flip(found, axis=0) if back else found), last
 
 
@@ -132,6 +135,7 @@ class _Recurrent(Module):
 
     count: ClassVar[int]
     states: ClassVar[int] = 1
+    looped: ClassVar[bool] = True  # whether a program may scan; else it holds every step
     hidden_size: int
     bias: bool
 
@@ -220,7 +224,7 @@ class _Layers(_Recurrent):
             found = []
             for back, name in enumerate(self._names(layer)):
                 start = starts[len(lasts)]
-                y, last = self._weights(name).run(self._gates(), x, start, bool(back))
+                y, last = self._weights(name).run(self._gates(), x, start, bool(back), self.looped)
                 found.append(y)
                 lasts.append(last)
             x = found[0] if len(found) == 1 else concat(found, -1)
@@ -302,6 +306,7 @@ class _Gated(_Recurrent):
     """A state between the last one and a new one."""
 
     count = 3
+    looped = False  # the backward of its scan reads gates behind a guard that lowering loses
 
     def _gates(self) -> Gates:
         return gru

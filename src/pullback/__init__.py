@@ -24,6 +24,12 @@ from pullback.ir.expr import Dim
 from pullback.tensor import random
 from pullback.tensor.autograd import grad, value_and_grad
 from pullback.tensor.check import check_grads
+from pullback.tensor.combine import (
+    associative_scan,
+    cumulative_logsumexp,
+    linear_recurrence,
+    reduce,
+)
 from pullback.tensor.compute import axis, compute
 from pullback.tensor.control import checkpoint, cond, loop, scan, while_loop
 from pullback.tensor.creation import (
@@ -134,6 +140,7 @@ from pullback.tensor.ops import (
     clip,
     concat,
     cumulative_max,
+    cumulative_min,
     cumulative_prod,
     cumulative_sum,
     einsum,
@@ -214,6 +221,7 @@ __all__ = [
     "asarray",
     "asin",
     "asinh",
+    "associative_scan",
     "astype",
     "atan",
     "atan2",
@@ -239,7 +247,9 @@ __all__ = [
     "cond",
     "cos",
     "cosh",
+    "cumulative_logsumexp",
     "cumulative_max",
+    "cumulative_min",
     "cumulative_prod",
     "cumulative_sum",
     "custom_jvp",
@@ -287,6 +297,7 @@ __all__ = [
     "keep",
     "less",
     "less_equal",
+    "linear_recurrence",
     "linspace",
     "log",
     "log1p",
@@ -327,6 +338,7 @@ __all__ = [
     "prod",
     "random",
     "reciprocal",
+    "reduce",
     "relu",
     "remainder",
     "repeat",

@@ -5,8 +5,8 @@ prod    out[t] = prod[u <= t] b(u)     db(u) = (product of those before u) * r[u
                                        r[u] = dout[u] + b(u + 1) * r[u + 1]
 max     out[t] = max[u <= t] b(u)      db(u) = sum of dout[t] where u was the first to win at t
 
-A first-order recurrence is solved by doubling, without a division, so that zeros are exact and
-it has derivatives itself.
+A first-order recurrence is a scan over pairs, without a division, so that zeros are exact and it
+has derivatives itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pullback.errors import UnsupportedError
 from pullback.grad import fold
 from pullback.grad.total import identity
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Less, upper
+from pullback.ir.associative import scanned
+from pullback.ir.expr import Axis, Expr, Extent, If, Less
 from pullback.ir.graph import (
     MAX,
     PROD,
@@ -111,31 +112,22 @@ def _shifted(body: Expr, axes: Sequence[Expr], number: int, by: Expr) -> Expr:
 
 
 def _recurrence(definition: Definition, number: int, factor: Expr, start: Expr) -> Definition:
-    """``y[t] = start(t) + factor(t) y[t - 1]`` by doubling; `factor` is not asked for at 0.
+    """``y[t] = start(t) + factor(t) y[t - 1]``, a scan over pairs; `factor` is not asked for at 0.
 
-    ``y[t] = s[t] + f[t] y[t - k]`` becomes the same over ``2 k``.
+    ``(f, s) . (g, t) = (f g, s g + t)``
     """
-    axes = definition.axes
-    axis = axes[number]
     zero = fold.zero(start.dtype)
+    step = If(Less(E.index(0), definition.axes[number]), factor, zero)
+    pair = [
+        beside(definition, f"{definition.name}_step", step, Map()),
+        beside(definition, f"{definition.name}_part", start, Map()),
+    ]
 
-    def made(what: str, body: Expr) -> Definition:
-        return beside(definition, f"{definition.name}_{what}", body, Map())
+    def join(earlier: Sequence[Expr], later: Sequence[Expr]) -> tuple[Expr, Expr]:
+        (f, s), (g, t) = earlier, later
+        return E.Mul(f, g), E.Add(E.Mul(s, g), t)
 
-    whole = made("part", start)
-    step = made("step", If(Less(E.index(0), axis), factor, zero))
-    reach = 1
-    while reach < upper(axis.extent):
-        earlier: list[Expr] = list(axes)
-        earlier[number] = fold.add(axis, E.index(-reach))
-        inside = Less(E.index(reach - 1), axis)
-        here = identity(step)
-        more = If(inside, E.Mul(here, read(whole, *earlier)), zero)
-        further = If(inside, E.Mul(here, read(step, *earlier)), zero)
-        whole = made("part", E.Add(identity(whole), more))
-        step = made("step", further)
-        reach *= 2
-    return whole
+    return scanned(pair, number, join)[1]
 
 
 def _winners(definition: Definition, form: Scan) -> tuple[Expr, ...]:

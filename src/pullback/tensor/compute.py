@@ -20,8 +20,9 @@ from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.affine import affine
 from pullback.simplify.bounds import bounds, in_bounds
 from pullback.tensor import handles
+from pullback.tensor.combine import Part, combined, whole
 from pullback.tensor.elementwise import show
-from pullback.tensor.handles import Fold, ScalarHandle, as_expr, axis_name, new_axis
+from pullback.tensor.handles import Fold, Inner, ScalarHandle, as_expr, axis_name, new_axis
 from pullback.tensor.tensor import Tensor, shape_of
 from pullback.tensor.trace import wrap
 from pullback.tensor.views import conjunction
@@ -119,7 +120,7 @@ def _scope(root: Expr) -> list[Node]:
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
-            kids = (node.body,) if isinstance(node, Fold) else node.children
+            kids = node.inside if isinstance(node, Inner) else node.children
             stack.extend((c, False) for c in reversed(kids))
     return order
 
@@ -144,7 +145,7 @@ def _guarded(root: Expr, kind: type[Expr]) -> list[_Found]:
     always: set[Expr] = {root}
     need: dict[Expr, Expr] = {}
     for node in reversed(order):
-        if isinstance(node, Fold):
+        if isinstance(node, Inner):
             continue
         mine = None if node in always else need[node]
         for child, guard in _edges(node):
@@ -168,7 +169,7 @@ class _Inside:
             node = stack.pop()
             if node not in self.outside:
                 self.outside.add(node)
-                stack.extend(() if isinstance(node, Fold) else node.children)
+                stack.extend(() if isinstance(node, Inner) else node.children)
 
     def __contains__(self, node: object) -> bool:
         return node not in self.outside
@@ -188,8 +189,8 @@ def hoist(root: Expr, outer: Guards, origin: Origin) -> Expr:
     ``sum[k](x[i, k]) / n -> s[i] / n``
     """
     memo: dict[Node, Node] = {}
-    for found in _guarded(root, Fold):
-        if not isinstance(found.node, Fold):
+    for found in _guarded(root, Inner):
+        if not isinstance(found.node, Inner):
             continue
         need = found.need
         guards = outer if need is None else (*outer, hoist(need, outer, origin))
@@ -201,23 +202,47 @@ def hoist(root: Expr, outer: Guards, origin: Origin) -> Expr:
     return closed
 
 
-def _as_read(fold: Fold, guards: Guards, origin: Origin) -> Expr:
-    """A read of the definition that computes `fold` for all values of its free axes."""
-    body = fold.body
-    guarded = guards if _may_miss(body) else ()
-    numbers = set(fold.axes)
+def _as_read(inner: Inner, guards: Guards, origin: Origin) -> Expr:
+    """A read of the definition that computes `inner` for all values of its free axes."""
+    guarded = guards if any(_may_miss(e) for e in inner.inside) else ()
+    numbers = set(inner.axes)
     for guard in guarded:
         numbers |= guard.axes
-    known = {n.number: n for n in _scope(fold) if isinstance(n, Axis)}
+    known = {n.number: n for n in _scope(inner) if isinstance(n, Axis)}
     for guard in guarded:
         known |= {n.number: n for n in _scope(guard) if isinstance(n, Axis)}
     axes = [known[n] for n in sorted(numbers)]
-    definition = _reduction(fold, axes, guarded, fold.combiner, origin)
-    return read(definition, *axes)
+    if isinstance(inner, Part):
+        return whole(inner, _components(inner, axes, guarded, origin), axes)
+    assert isinstance(inner, Fold)
+    return read(_reduction(inner, axes, guarded, inner.combiner, origin), *axes)
+
+
+def _components(
+    part: Part, axes: Sequence[Axis], guards: Guards, origin: Origin
+) -> list[Definition]:
+    """The definitions that all components of one combination share."""
+    key = (part.bodies, part.results, guards)
+    made = part.joining.made.get(key)
+    if made is None:
+        # Where a guard fails, nothing is read: neither by the values nor by what combines them.
+        others = [*part.starts, *(read(v) for v in part.joining.rows[0])]
+        closed = []
+        for e, other in zip(part.inside, others, strict=True):
+            body = hoist(e, guards, origin)
+            closed.append(If(conjunction(guards), body, other) if guards else body)
+            check_reads(closed[-1], origin)
+        numbered = [_renumbered(e, [*axes, *part.over]) for e in closed]
+        count = len(part.bodies)
+        made = combined(part, axes, numbered[:count], numbered[count:], origin)
+        part.joining.made[key] = made
+    return made
 
 
 def _may_miss(body: Expr) -> bool:
     """Whether a read in `body` cannot be proved to lie in bounds."""
+    if any(isinstance(n, Part) for n in walk(body)):
+        return True
     for found in _guarded(_without_folds(body), Take):
         given = () if found.need is None else (found.need,)
         if isinstance(found.node, Take) and not all(in_bounds(found.node, given)):

@@ -25,8 +25,19 @@ from pullback.tensor.trace import Handle
 FIRST_FREE = 1 << 32  # numbers of axes that no definition has bound yet
 
 
-class Fold(Expr):
+class Inner(Expr):
     """A reduction inside an expression; `compute` makes it a definition of its own."""
+
+    __slots__ = ()
+
+    @property
+    def inside(self) -> tuple[Expr, ...]:
+        """What it looks at for every place of the reduced axes."""
+        raise NotImplementedError
+
+
+class Fold(Inner):
+    """A reduction by one of the combiners."""
 
     __slots__ = ("body", "combiner", "over")
     body: Expr
@@ -36,6 +47,10 @@ class Fold(Expr):
     def derive(self) -> None:
         bound = frozenset(a.number for a in self.over)
         self._set(dtype=self.body.dtype, axes=self.body.axes - bound)
+
+    @property
+    def inside(self) -> tuple[Expr, ...]:
+        return (self.body,)
 
 
 class _Names:

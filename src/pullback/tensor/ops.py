@@ -139,8 +139,8 @@ def var(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = 
 
 @spelled
 def std(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """The root of the variance."""
-    return apply("sqrt", var(x, axis, correction=correction, keepdims=keepdims))
+    """The root of the variance; where that is 0, so is the gradient."""
+    return Tensor(R.deviation(value_of(x), axis, keepdims, correction))
 
 
 @spelled
@@ -162,21 +162,33 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 
 @spelled
-def cumulative_sum(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
-    """Running sum along an axis."""
-    return Tensor(R.cumulative("sum", value_of(x), axis, optional_dtype(dtype)))
+def cumulative_sum(
+    x: Any, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """Running sum along an axis; with `include_initial` from 0, one element longer."""
+    kind = optional_dtype(dtype)
+    return Tensor(R.cumulative("sum", value_of(x), axis, kind, include_initial))
 
 
 @spelled
-def cumulative_prod(x: Any, axis: int | None = None, *, dtype: Any = None) -> Tensor:
-    """Running product along an axis."""
-    return Tensor(R.cumulative("prod", value_of(x), axis, optional_dtype(dtype)))
+def cumulative_prod(
+    x: Any, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """Running product along an axis; with `include_initial` from 1, one element longer."""
+    kind = optional_dtype(dtype)
+    return Tensor(R.cumulative("prod", value_of(x), axis, kind, include_initial))
 
 
 @spelled
 def cumulative_max(x: Any, axis: int | None = None) -> Tensor:
-    """Running maximum along an axis."""
+    """Running maximum along an axis. Of equal ones the first has the gradient."""
     return Tensor(R.cumulative("max", value_of(x), axis, None))
+
+
+@spelled
+def cumulative_min(x: Any, axis: int | None = None) -> Tensor:
+    """Running minimum along an axis. Of equal ones the first has the gradient."""
+    return Tensor(R.cumulative("min", value_of(x), axis, None))
 
 
 # --- products ------------------------------------------------------------------------------------

@@ -162,6 +162,13 @@ def variance(x: Value, axis: Axes, keepdims: bool, correction: float) -> Value:
     return make("var", squares.shape, Div(read(squares, *axes_of(squares.shape)), number))
 
 
+def deviation(x: Value, axis: Axes, keepdims: bool, correction: float) -> Value:
+    """``sqrt(var)``; where all are equal its slope would be infinite, and is 0."""
+    found = variance(x, axis, keepdims, correction)
+    v = read(found, *axes_of(found.shape))
+    return make("std", found.shape, If(Equal(v, F.like(0, v)), v, E.Sqrt(v)))
+
+
 def arg_extreme(name: str, x: Value, axis: int | None, keepdims: bool) -> Value:
     """The first place of the largest (smallest) element; of the first NaN if there is one.
 
@@ -190,7 +197,10 @@ def arg_hit(value: Expr, best: Expr) -> Expr:
 
 
 def logsumexp(x: Value, axis: Axes, keepdims: bool) -> Value:
-    """``m + log(sum(exp(x - m)))`` with m the largest element (0 where that is infinite)."""
+    """``m + log(sum(exp(x - m)))`` with m the largest element (0 where that is infinite).
+
+    Where every element is -inf so is the result, and the gradient is 0.
+    """
     x = floating(x)
     m = steady_max(x, axis, True)
     over = V.normal_axes(axis, len(x.shape))
@@ -199,9 +209,13 @@ def logsumexp(x: Value, axis: Axes, keepdims: bool) -> Value:
     terms = E.Exp(E.subtract(read(x, *axes), shift))
     sums: Value = kept_dims(W.reduce("exps", shape, extents, terms), over, True)
     full = axes_of(sums.shape)
-    body = E.Add(read(m, *full), E.Log(read(sums, *full)))
-    found: Value = make("logsumexp", sums.shape, body)
+    found: Value = make("logsumexp", sums.shape, log_of(read(m, *full), read(sums, *full)))
     return found if keepdims or not over else V.squeeze(found, over)
+
+
+def log_of(m: Expr, s: Expr) -> Expr:
+    """``m + log(s)``; -inf, of no slope, where s is 0."""
+    return If(Equal(s, F.like(0, s)), E.lowest(s.dtype), E.Add(m, E.Log(s)))
 
 
 def steady_max(x: Value, axis: Axes, keepdims: bool) -> Value:
@@ -254,14 +268,33 @@ def log_softmax(x: Value, axis: int) -> Definition:
 _SCANS = {"sum": SUM, "prod": PROD, "max": MAX, "min": MIN}
 
 
-def cumulative(name: str, x: Value, axis: int | None, kind: DType | None) -> Definition:
-    """``out[.., t] = combine over t' <= t of x[.., t']``"""
+def cumulative(
+    name: str, x: Value, axis: int | None, kind: DType | None, initial: bool = False
+) -> Definition:
+    """``out[.., t] = combine over t' <= t of x[.., t']``; `initial`: over t' < t, one t more."""
+    axis = scan_axis(name, x, axis)
+    small = x.dtype if name in ("max", "min") else sum_dtype(x.dtype)
+    combiner = _SCANS[name]
+    shape, axes = list(x.shape), axes_of(x.shape)
+    if initial:
+        extent = x.shape[axis]
+        if not isinstance(extent, int):
+            raise V.fail(f"include_initial along the symbolic axis {extent}")
+        shape[axis] = extent + 1
+        axes = axes_of(shape)
+        axes[axis] = E.Add(axes[axis], E.index(-1))
+    body = cast(read(x, *axes), kind or small)
+    if body.dtype.is_bool:
+        raise DTypeError(f"cumulative_{name} of bool", origin=Origin.of_caller())
+    if initial:
+        later = E.Less(E.index(0), Axis(axis, shape[axis]))
+        body = If(later, body, combiner.identity(body.dtype))
+    return make(f"cumulative_{name}", shape, body, Scan(combiner, axis))
+
+
+def scan_axis(name: str, x: Value, axis: int | None) -> int:
+    """The axis of a running combination. Raises: ShapeError where it has to be said."""
     rank = len(x.shape)
     if axis is None and rank != 1:
         raise V.fail(f"cumulative_{name} of {rank} axes", "say along which: axis=")
-    axis = V.normal_axis(0 if axis is None else axis, rank)
-    small = x.dtype if name in ("max", "min") else sum_dtype(x.dtype)
-    body = cast(read(x, *axes_of(x.shape)), kind or small)
-    if body.dtype.is_bool:
-        raise DTypeError(f"cumulative_{name} of bool", origin=Origin.of_caller())
-    return make(f"cumulative_{name}", x.shape, body, Scan(_SCANS[name], axis))
+    return V.normal_axis(0 if axis is None else axis, rank)

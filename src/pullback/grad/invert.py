@@ -171,8 +171,13 @@ class _Solver:
             self.guards.append(Guard("eq", form))
 
     def _divide(self, equation: Form, part: Form, common: int) -> Form:
-        """``common * p + rest == 0 -> p + rest / common == 0`` where common divides rest."""
+        """``common * p + rest == 0 -> p + rest / common == 0`` where common divides rest.
+
+        ``2 j - x == 0 -> j - x // 2 == 0``, rather than ``j + x // 2 - x == 0``.
+        """
         rest = {v: c for v, c in equation.items() if v not in part}
+        if all(c < 0 for v, c in rest.items() if v != ONE):
+            rest, part = times(rest, -1), times(part, -1)
         # Of x and -x the one whose coefficients are positive has the simpler quotient.
         sign = -1 if next((c for v, c in rest.items() if v != ONE), 1) < 0 else 1
         rest = times(rest, sign)

@@ -68,12 +68,13 @@ class Interpreted:
         self._launch = launch
 
     def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
-        interpreter = Interpreter(dict(bindings), self._compute, self._launch)
+        shown = {v: _shown(v, array, sizes) for v, array in bindings.items()}
+        interpreter = Interpreter(dict(shown), self._compute, self._launch)
         try:
             interpreter.run(self._block)
         finally:
             self.launches = interpreter.launches
-            for variable, array in bindings.items():
+            for variable, array in shown.items():
                 result = interpreter.values[variable]
                 if result is not array:
                     array[...] = result
@@ -210,6 +211,13 @@ class Executable:
 def _fits(array: Array, shape: tuple[Extent, ...], kind: np.dtype[Any]) -> bool:
     """Whether a program can use an array as it lies; never where an extent is symbolic."""
     return array.shape == shape and array.dtype == kind and array.flags.c_contiguous
+
+
+def _shown(variable: Variable, array: Array, sizes: Mapping[str, int]) -> Array:
+    """The part of an array of upper bounds that symbolic extents leave."""
+    ends = [sizes[e.name] if isinstance(e, Dim) else e for e in variable.shape]
+    places: list[Any] = [slice(end) for end in ends]
+    return array[(*places, ...)]
 
 
 def _writes(block: Block) -> list[Variable]:

@@ -1,7 +1,7 @@
 """Random index maps and random programs, checked by brute force and by every mode of derivative.
 
-`python scripts/fuzz.py [--maps N] [--programs N] [--start SEED]`: each number is one map or one
-program, the same in every run. Fails with the number and the definitions of what was wrong. A map
+`python scripts/fuzz.py [--maps N] [--programs N] [--start SEED] [--interpreted]`: each number is one
+map or one program, the same in every run. Fails with the number and the definitions of what was wrong. A map
 is compared with its adjoint by enumeration. A program is run forward, differentiated in both modes
 and twice (dot products, differences), compiled and compared with the interpreter.
 """
@@ -40,8 +40,8 @@ def maps(seeds: range) -> list[str]:
     return wrong
 
 
-def programs(seeds: range) -> list[str]:
-    """What went wrong."""
+def programs(seeds: range, compiled: bool) -> list[str]:
+    """What went wrong; `compiled`: on native code too."""
     began, wrong = time.perf_counter(), []
     waiting: list[Checked] = []
     for seed in seeds:
@@ -50,8 +50,9 @@ def programs(seeds: range) -> list[str]:
         except (AssertionError, InvalidIR, PullbackError) as problem:
             wrong.append(f"program {seed}: {problem}")
         if len(waiting) == TOGETHER or seed == seeds[-1]:
-            wrong += native(waiting)
+            wrong += native(waiting) if compiled else []
             waiting = []
+            print(f"program {seed}, {len(wrong)} wrong", end="\r", flush=True)
     print(f"{len(seeds)} programs, {len(wrong)} wrong, {time.perf_counter() - began:.0f} s")
     return wrong
 
@@ -71,10 +72,12 @@ def main() -> int:
     parser.add_argument("--maps", type=int, default=0)
     parser.add_argument("--programs", type=int, default=0)
     parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--interpreted", action="store_true", help="compile no program")
     given = parser.parse_args()
     wrong = maps(range(given.start, given.start + given.maps)) if given.maps else []
     if given.programs:
-        wrong += programs(range(given.start, given.start + given.programs))
+        seeds = range(given.start, given.start + given.programs)
+        wrong += programs(seeds, not given.interpreted)
     for text in wrong:
         print(text, file=sys.stderr)
     return 1 if wrong else 0

@@ -89,6 +89,14 @@ def _divisible(form: Form, modulus: int) -> Guard:
     return Guard("div", plus({v: 1}, constant(-first)), period)
 
 
+def _tightened(form: Form) -> Form:
+    """``2 x + 3 >= 0 -> x + 1 >= 0``: integers leave no room between."""
+    common = gcd(*(c for v, c in form.items() if v != ONE))
+    if common < 2:
+        return form
+    return {v: c // common for v, c in form.items() if v != ONE or c // common}
+
+
 class _Solver:
     def __init__(self, system: System) -> None:
         self.system = system
@@ -115,7 +123,7 @@ class _Solver:
     def _substitute(self, v: int, by: Form) -> None:
         self.free.remove(v)
         self.equations = [replace(e, v, by) for e in self.equations]
-        self.inequalities = [replace(e, v, by) for e in self.inequalities]
+        self.inequalities = [_tightened(replace(e, v, by)) for e in self.inequalities]
         self.known = {u: replace(e, v, by) for u, e in self.known.items()}
         self.known[v] = by
 

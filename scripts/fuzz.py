@@ -1,9 +1,11 @@
 """Random index maps and random programs, checked by brute force and by every mode of derivative.
 
-`python scripts/fuzz.py [--maps N] [--programs N] [--start SEED] [--interpreted]`: each number is one
-map or one program, the same in every run. Fails with the number and the definitions of what was wrong. A map
-is compared with its adjoint by enumeration. A program is run forward, differentiated in both modes
-and twice (dot products, differences), compiled and compared with the interpreter.
+`python scripts/fuzz.py [--maps N] [--programs N] [--start SEED] [--interpreted]`
+
+Each number is one map or one program, the same in every run. Fails with the number and the
+definitions of what was wrong. A map is compared with its adjoint by enumeration. A program is run
+forward, differentiated in both modes and twice (dot products, differences), compiled and compared
+with the interpreter.
 """
 
 from __future__ import annotations

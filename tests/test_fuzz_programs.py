@@ -19,3 +19,9 @@ def test_random_maps(part: int) -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_random_programs(part: int) -> None:
     assert check_native([check_program(seed) for seed in range(part, PROGRAMS, 4)]) == []
+
+
+@pytest.mark.parametrize("seed", [1017, 1035])
+def test_indices_that_data_picks_stay_under_their_guards(seed: int) -> None:
+    """Second-order adjoints that once wrote, and read, outside of their tensors."""
+    check_program(seed)

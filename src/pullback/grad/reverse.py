@@ -225,7 +225,7 @@ class Reverse:
         uses: dict[Term, int] = {}
         for _, term in terms:
             uses[term] = uses.get(term, 0) + 1
-        made: dict[Term, Term] = {}
+        made: dict[Term, Take] = {}
         for term, count in uses.items():
             if count > 1 and not isinstance(term.value, Take | E.Const):
                 label = _label(definition, definition)
@@ -233,8 +233,16 @@ class Reverse:
                 whole = Definition(
                     label.name, definition.shape, body, keep=label.keep, origin=label.origin
                 )
-                made[term] = Term((), identity(whole))
-        return [(take, made.get(term, term)) for take, term in terms]
+                made[term] = identity(whole)
+        return [(take, _through(made.get(term), take, term)) for take, term in terms]
+
+
+def _through(whole: Take | None, take: Take, term: Term) -> Term:
+    """`term` read from the tensor `whole`, under those guards that keep `take` in bounds."""
+    if whole is None:
+        return term
+    data = any(fold.reads_data(i) for i in take.indices)
+    return Term(tuple(g for g in term.guards if data or not fold.reads_data(g)), whole)
 
 
 def zeros(value: Value) -> Definition:

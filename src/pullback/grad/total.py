@@ -75,8 +75,10 @@ def summed(
     total = fold.mul(total, _count([a.extent for a in every if a not in inside], value.dtype))
     if not outer.trivial:
         total = fold.mul(total, outer.expression())
-    exposed = bool(outer.above or outer.below)
-    rest = [g for g in guards if exposed or g not in own]
+    # Outside the guards of the sum neither a factor nor an index of a condition need exist.
+    bare = [g for g in guards if g not in own]
+    exposed = bool(outer.above or outer.below) or any(fold.reads_data(g) for g in bare)
+    rest = [g for g in guards if g.axes.isdisjoint(loops) and (exposed or g not in own)]
     return fold.cast(fold.guarded(rest, total), kind)
 
 
@@ -105,6 +107,11 @@ def _narrow(
     if volume([a.extent for a in kept]) == volume(shape):
         return axes, list(guards)
     reads = [n for n in walk(body) if isinstance(n, Take)]
+    # What a condition on data reads may be inside its tensor only where the sum has terms.
+    plain = [g for g in guards if g.axes.isdisjoint(loops) and not fold.reads_data(g)]
+    picks = [n for g in guards if g not in own for n in walk(g) if isinstance(n, Take)]
+    if not all(all(in_bounds(r, plain)) for r in picks):
+        return axes, list(guards)
     # A condition on data that is left outside may have kept a read inside its tensor.
     lost = any(fold.reads_data(g) for g in guards if g not in own)
     if lost and not all(all(in_bounds(r, own)) for r in reads):

@@ -1,4 +1,5 @@
-"""Dead code across the items of a program: variables that nobody reads are not computed.
+"""Dead code across the items of a program: variables that nobody reads are not computed, loops
+that nobody asks for their number do not count.
 
 ``loop { a = f(a); b = g(a) }; return a   ->   loop { a = f(a) }; return a``
 """
@@ -77,7 +78,8 @@ def _item(item: Item, live: set[Value]) -> Item | None:
         return Compute(Graph(tuple(assigns))) if assigns else None
     if isinstance(item, Loop):
         body = _block(item.body, live)
-        return replace(item, body=body) if body else None
+        counter = item.counter if item.counter in live else None
+        return replace(item, body=body, counter=counter) if body else None
     if isinstance(item, Branch):
         then, otherwise = _block(item.then, live), _block(item.otherwise, live)
         return replace(item, then=then, otherwise=otherwise) if then or otherwise else None

@@ -51,6 +51,14 @@ def test_single_precision_is_checked_in_double() -> None:
     assert max(c.error for c in report.checks) < 1e-8
 
 
+def test_a_scalar_by_a_scalar_is_compared_with_native_code() -> None:
+    report = check_grads(lambda x, s: pb.sum(x) * s, [X, np.array(2.0)], layouts=["contiguous"])
+    assert report, str(report)
+    assert [c.subject for c in report.checks if c.name == "native"] == [
+        "first order", "second order",
+    ]  # fmt: skip
+
+
 def test_integer_inputs_and_several_outputs() -> None:
     def pick(table: Any, tokens: Any) -> Any:
         rows = pb.take(table, tokens, axis=0)

@@ -243,6 +243,14 @@ def test_check_reports_json() -> None:
     assert set(found["skipped"]) == {"size 0", "size 1"}
 
 
+def test_an_index_is_drawn_from_what_it_indexes() -> None:
+    result = call("check", "y[i] = x[rows[i]] * w[i]", "--shape", "x=3", "--shape", "rows=40")
+    assert result.exit_code == 0, result.output
+    assert "argument1" in result.output and "argument2" not in result.output
+    result = call("explain", "y[i] = x[rows[i]]", "--shape", "x=3", "--shape", "rows=4")
+    assert "argument1: int64[4]" in result.output
+
+
 def test_check_of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "checked_here.py").write_text(
         "import pullback as pb\n"
@@ -289,6 +297,11 @@ def test_check_says_what_is_missing(arguments: list[str], told: str) -> None:
             "y[n] = x[argmax[k](t[n, k]) * 2]",
             ["--shape", "x=9", "--shape", "t=5,4"],
             ["accumulates over i < 5: index 0 is data"],
+        ),
+        (
+            "y[i] = x[rows[i] + 1]",
+            ["--shape", "x=9", "--shape", "rows=5"],
+            ["accumulates over i < 5: index 0 is data", "the gradient by x is"],
         ),
         (
             "y[i, j, k, l] = x[i * 7 + j * 11 + k * 13 + l * 17]",

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from pullback.cli.shapes import parsed, shapes_of, size_of
+from pullback.cli.shapes import data_indices, parsed, shapes_of, size_of
 from pullback.composite.text import define
 from pullback.tensor.check import check_grads
 
@@ -42,15 +42,19 @@ def check(
     --shape for each parameter that has no default.
     """
     is_text = "=" in what
-    function, extents = _text(what, shapes, sizes) if is_text else _function(what, shapes)
+    function, drawn = _text(what, shapes, sizes) if is_text else _function(what, shapes)
     rng = np.random.default_rng(seed)
-    inputs = [rng.uniform(low, high, shape) for shape in extents]
+    inputs = [
+        rng.uniform(low, high, shape) if below is None else rng.integers(0, below, shape)
+        for shape, below in drawn
+    ]
     report = check_grads(function, inputs, tolerance=tolerance, seed=seed)
     click.echo(report.json() if as_json else str(report))
     sys.exit(0 if report else 1)
 
 
-Checkable = tuple[Callable[..., Any], list[tuple[int, ...]]]
+# A function and the shapes of its inputs; those with a number are integers below it.
+Checkable = tuple[Callable[..., Any], list[tuple[tuple[int, ...], int | None]]]
 
 
 def _text(text: str, options: Sequence[str], sizes: Sequence[str]) -> Checkable:
@@ -60,7 +64,8 @@ def _text(text: str, options: Sequence[str], sizes: Sequence[str]) -> Checkable:
     def definition(*inputs: Any) -> Any:
         return define(text, sizes=extents, **dict(zip(shapes, inputs, strict=True)))
 
-    return definition, list(shapes.values())
+    below = data_indices(text, shapes)
+    return definition, [(shape, below.get(name)) for name, shape in shapes.items()]
 
 
 def _function(place: str, options: Sequence[str]) -> Checkable:
@@ -83,4 +88,4 @@ def _function(place: str, options: Sequence[str]) -> Checkable:
     missing = [n for n in needed if n not in shapes]
     if missing:
         raise click.UsageError(f"the shape of {missing[0]}? --shape {missing[0]}=2,3")
-    return function, [shapes[n] for n in needed]
+    return function, [(shapes[n], None) for n in needed]

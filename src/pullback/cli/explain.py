@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from pullback.cli.shapes import shapes_of, size_of
+from pullback.cli.shapes import data_indices, shapes_of, size_of
 from pullback.composite.text import define
 from pullback.grad.report import adjoints_text
-from pullback.ir.dtype import float32
+from pullback.ir.dtype import DType, float32, int64
 from pullback.ir.graph import Variable
 from pullback.tensor.creation import zeros
 from pullback.tensor.program import Jit
@@ -60,15 +60,24 @@ Shapes = dict[str, tuple[int, ...]]
 
 def _adjoints(text: str, shapes: Shapes, sizes: dict[str, int], source: bool) -> None:
     """The adjoints of the last definition by everything that is given."""
-    given: dict[str, Any] = {n: Tensor(Variable(n, s, float32)) for n, s in shapes.items()}
+    kinds = _kinds(text, shapes)
+    given: dict[str, Any] = {n: Tensor(Variable(n, s, kinds[n])) for n, s in shapes.items()}
     made = define(text, sizes=sizes, **given)
     output = made[-1] if isinstance(made, tuple) else made
-    click.echo(adjoints_text(output.value, [x.value for x in given.values()]))
+    floats = [x.value for n, x in given.items() if kinds[n].is_float]
+    click.echo(adjoints_text(output.value, floats))
+
+
+def _kinds(text: str, shapes: Shapes) -> dict[str, DType]:
+    """float32, but int64 for what stands in an index."""
+    places = data_indices(text, shapes)
+    return {name: int64 if name in places else float32 for name in shapes}
 
 
 def _definition(text: str, shapes: Shapes, sizes: dict[str, int], source: bool) -> None:
     """Compile a definition over zeros and show it."""
-    given = {name: zeros(*shape) for name, shape in shapes.items()}
+    kinds = _kinds(text, shapes)
+    given = {name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()}
 
     def function(inputs: dict[str, Any]) -> Any:
         return define(text, sizes=sizes, **inputs)

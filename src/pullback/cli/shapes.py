@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from pullback.composite.syntax import Name, Number, Parser, Tree
+from pullback.composite.syntax import Name, Number, Operation, Parser, Read, Tree
 from pullback.composite.text import reads
 from pullback.errors import Origin
 
@@ -54,6 +54,32 @@ def shapes_of(text: str, options: Sequence[str]) -> dict[str, Shape]:
         if read.name not in found and read.name not in made:
             found[read.name] = tuple(_extent(read.name, i, extents) for i in read.indices)
     return found
+
+
+def data_indices(text: str, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """The inputs that stand in an index, with the least extent there: ``x[rows[i]] -> rows``.
+
+    1 where what they index is no input.
+    """
+    found: dict[str, int] = {}
+    statements = Parser(text, Origin.of_caller()).statements()
+    for read in (r for s in statements for r in reads(s.body)):
+        extents = shapes.get(read.name, (1,) * len(read.indices))
+        for index, extent in zip(read.indices, extents, strict=False):
+            for name in _operands(index):
+                found[name] = min(extent, found.get(name, extent))
+    return {name: bound for name, bound in found.items() if name in shapes}
+
+
+def _operands(index: Tree) -> Iterator[str]:
+    """What an index reads itself, not inside a function or a reduction: where floats may stand."""
+    stack = [index]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Read):
+            yield node.name
+        elif isinstance(node, Operation):
+            stack.extend(node.args)
 
 
 def _extent(name: str, index: Tree, extents: dict[str, int]) -> int:

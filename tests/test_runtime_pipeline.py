@@ -9,7 +9,7 @@ import pytest
 
 from program_support import Batches, add, cell, mul, product, tensor, total, value
 from pullback.config import Options
-from pullback.errors import IndexRangeError, UnsupportedError
+from pullback.errors import IndexRangeError, OptionError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.graph import Graph, Variable, define, read
 from pullback.ir.parse import parse_graph
@@ -23,6 +23,19 @@ from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import wrap
 
 OPTIONS = replace(Options.from_environment(), cache=None, backend="llvm")
+
+
+@pytest.mark.parametrize("name", ["THREADS", "DEBUG"])
+def test_the_environment_is_read_or_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"PULLBACK_{name}", "3")
+    assert getattr(Options.from_environment(), name.lower()) == 3
+    monkeypatch.setenv(f"PULLBACK_{name}", "many")
+    with pytest.raises(OptionError, match=f"PULLBACK_{name}=many"):
+        Options.from_environment()
+    with pytest.raises(OptionError, match="0 threads"):
+        Options(threads=0)
 
 
 def trained(options, steps=7):

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pullback.errors import OptionError
+
 
 def _default_threads() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), 16))
@@ -14,6 +16,14 @@ def _default_threads() -> int:
 def _default_cache() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "pullback"
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError as error:
+        raise OptionError(f"{name}={text}: a whole number is needed") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +40,25 @@ class Options:
     dump: Path | None = None
     cache: Path | None = field(default_factory=_default_cache)
 
+    def __post_init__(self) -> None:
+        """Raises: OptionError."""
+        if self.threads < 1:
+            raise OptionError(f"{self.threads} threads", help="the caller is one of them")
+
     @classmethod
     def from_environment(cls) -> Options:
-        """Read `PULLBACK_BACKEND`, `_THREADS`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`)."""
+        """Read `PULLBACK_BACKEND`, `_THREADS`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`).
+
+        Raises: OptionError for what is no number.
+        """
         env = os.environ
         dump = env.get("PULLBACK_DUMP")
         cache = env.get("PULLBACK_CACHE")
         folder = _default_cache() if cache is None else None if cache == "off" else Path(cache)
         return cls(
             backend=env.get("PULLBACK_BACKEND", "llvm"),
-            threads=int(env.get("PULLBACK_THREADS", _default_threads())),
-            debug=int(env.get("PULLBACK_DEBUG", "0")),
+            threads=_number("PULLBACK_THREADS", _default_threads()),
+            debug=_number("PULLBACK_DEBUG", 0),
             dump=Path(dump) if dump else None,
             cache=folder,
         )

@@ -166,5 +166,11 @@ class CacheError(PullbackError, RuntimeError):
     code = "E501"
 
 
+class OptionError(PullbackError, ValueError):
+    """An option, or the environment variable that sets it, has no such value."""
+
+    code = "E502"
+
+
 class InvalidIR(AssertionError):
     """The compiler is wrong: a pass broke the invariant of the stage it feeds."""

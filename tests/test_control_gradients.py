@@ -575,3 +575,34 @@ def test_finite_differences_of_a_scan():
 def test_wrong_modes_are_refused():
     with pytest.raises(UnsupportedError, match="tapes"):
         pb.loop(3, lambda i, c: c, carry=pb.tensor(1.0), checkpoint="tapes")
+
+
+def test_a_data_index_behind_a_guard_that_reads() -> None:
+    """The index of a read is checked only where it is taken, in conditions too."""
+    x, rows = pb.tensor(np.arange(6.0)), pb.tensor(np.array([1, 0]))
+
+    def body(i: Any) -> Any:
+        near = pb.where(i < 2, x[rows[i % 2] * 3 + i], 0.0)
+        return pb.where(i < 2, pb.where(near > 1.0, x[rows[i % 2] + i], -near), 7.0)
+
+    found = pb.jit(lambda: pb.compute((4,), body))()
+    np.testing.assert_array_equal(found.numpy(), [1.0, -1.0, 7.0, 7.0])
+
+
+def test_gates_of_one_body_in_a_scan() -> None:
+    """Parts of a body that are guarded by place, in conditions of other parts."""
+
+    def f(g: Any, h0: Any) -> Any:
+        def step(h: Any, gx: Any) -> Any:
+            a = pb.compute((4,), lambda j: pb.sigmoid(gx[j] + h[j % 2]))
+            new = pb.compute((2,), lambda j: pb.tanh(gx[4 + j] * a[j]))
+            out = pb.compute((2,), lambda j: new[j] + a[2 + j] * (h[j] - new[j]))
+            return out, out
+
+        ys = pb.scan(step, h0, g)[1]
+        return pb.grad((ys * ys).sum(), [g, h0])
+
+    g = pb.tensor(np.linspace(-2.0, 3.0, 18).reshape(3, 6))
+    h = pb.tensor(np.array([0.3, -0.8]))
+    for one, two in zip(pb.jit(f)(g, h), f(g, h), strict=True):
+        np.testing.assert_allclose(one.numpy(), two.numpy(), rtol=1e-10, atol=1e-12)

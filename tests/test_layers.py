@@ -197,7 +197,7 @@ def test_dropout_between_layers_of_a_recurrent_net() -> None:
     assert np.abs(layer(x)[0].numpy() - cut).max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 def test_a_recurrent_net_in_a_program_is_a_scan(kind: type[nn.Module]) -> None:
     layer = kind(2, 2, bidirectional=True, bias=False, dtype="float64")
 

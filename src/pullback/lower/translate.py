@@ -11,7 +11,7 @@ from pullback.ir.graph import Value, Variable
 from pullback.ir.nest import Check, Load, Peek, Register, Stmt
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Context, Home
-from pullback.lower.guards import folded
+from pullback.lower.guards import FALSE, folded
 from pullback.lower.natives import with_natives
 from pullback.schedule.linear import linear
 
@@ -123,10 +123,37 @@ def _reached(root: Expr) -> dict[Node, Expr | None]:
             if isinstance(node, E.If) and child is not node.condition:
                 taken = node.condition if child is node.then else E.logical_not(node.condition)
                 if node.then is not node.otherwise:
-                    need = taken if here is None else E.And(here, taken)
+                    need = taken if here is None else _both(here, taken)
             if child not in found:
                 found[child] = need
                 continue
             known = found[child]
-            found[child] = None if known is None or need is None else E.Or(known, need)
+            found[child] = None if known is None or need is None else _either(known, need)
+    return found
+
+
+def _both(first: Expr, second: Expr) -> Expr:
+    """The conjunction; what reads is not evaluated where the first fails: ``a ? b : false``."""
+    reads = any(isinstance(n, Take) for n in walk(second))
+    return E.If(first, second, FALSE) if reads else E.And(first, second)
+
+
+def _either(first: Expr, second: Expr) -> Expr:
+    """``a or a and b -> a``"""
+    if first in _parts(second):
+        return first
+    return second if second in _parts(first) else E.Or(first, second)
+
+
+def _parts(condition: Expr) -> set[Expr]:
+    """Conditions that hold where `condition` does, itself included."""
+    found: set[Expr] = set()
+    stack = [condition]
+    while stack:
+        node = stack.pop()
+        found.add(node)
+        if isinstance(node, E.And):
+            stack += [node.left, node.right]
+        elif isinstance(node, E.If) and node.otherwise is FALSE:
+            stack += [node.condition, node.then]
     return found

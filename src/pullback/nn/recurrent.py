@@ -104,9 +104,7 @@ class Weights:
         new = gates(gx, linear(state[0], self.hh, self.bias_hh), state)
         return new if self.hr is None else (linear(new[0], self.hr), *new[1:])
 
-    def run(
-        self, gates: Gates, x: Tensor, state: State, back: bool, looped: bool
-    ) -> tuple[Tensor, State]:
+    def run(self, gates: Gates, x: Tensor, state: State, back: bool) -> tuple[Tensor, State]:
         """The hidden states of all steps of ``x[t]``, and the last state; `back`: from the end."""
         given = self.given(x)
 
@@ -115,7 +113,7 @@ class Weights:
             return new, new[0]
 
         order = flip(given, axis=0) if back else given
-        last, found = (scan if looped and current() else _unrolled)(body, state, order)
+        last, found = (scan if current() else _unrolled)(body, state, order)
         return (flip(found, axis=0) if back else found), last
 
 
@@ -135,7 +133,6 @@ class _Recurrent(Module):
 
     count: ClassVar[int]
     states: ClassVar[int] = 1
-    looped: ClassVar[bool] = True  # whether a program may scan; else it holds every step
     hidden_size: int
     bias: bool
 
@@ -224,7 +221,7 @@ class _Layers(_Recurrent):
             found = []
             for back, name in enumerate(self._names(layer)):
                 start = starts[len(lasts)]
-                y, last = self._weights(name).run(self._gates(), x, start, bool(back), self.looped)
+                y, last = self._weights(name).run(self._gates(), x, start, bool(back))
                 found.append(y)
                 lasts.append(last)
             x = found[0] if len(found) == 1 else concat(found, -1)
@@ -306,7 +303,6 @@ class _Gated(_Recurrent):
     """A state between the last one and a new one."""
 
     count = 3
-    looped = False  # the backward of its scan reads gates behind a guard that lowering loses
 
     def _gates(self) -> Gates:
         return gru

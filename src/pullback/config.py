@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pullback.errors import OptionError
+from pullback.errors import OptionError, Origin
 
 
 def _default_threads() -> int:
@@ -25,6 +26,26 @@ def _number(name: str, default: int) -> int:
     except ValueError as error:
         raise OptionError(f"{name}={text}: a whole number is needed") from error
 
+UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}  # bytes
+
+
+def parse_bytes(given: object) -> int:
+    """``"64MB" -> 67108864``; an integer is bytes. Units are powers of 1024.
+
+    Raises: OptionError for anything but a positive size.
+    """
+    found = 0
+    if isinstance(given, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)i?B", given.strip(), re.IGNORECASE)
+        if match is not None:
+            found = int(float(match[1]) * UNITS[match[2].upper() + "B"])
+    elif isinstance(given, int) and not isinstance(given, bool):
+        found = given
+    if found <= 0:
+        what = f"memory={given!r}: a number of bytes or text like '64MB' is needed"
+        raise OptionError(what, origin=Origin.of_caller())
+    return found
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -32,6 +53,8 @@ class Options:
 
     `backend`: "llvm" or "reference". `threads`: worker threads, the caller included.
     `debug`: 0..4, from nothing to every stage printed. `dump`: a folder for numbered stage files.
+    `memory`: bytes that the arena of a program may have (temporaries and working memory, not what
+    it is given and gives back); None: as it comes. The reference backend has no arena.
     """
 
     backend: str = "llvm"
@@ -39,6 +62,7 @@ class Options:
     debug: int = 0
     dump: Path | None = None
     cache: Path | None = field(default_factory=_default_cache)
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         """Raises: OptionError."""

@@ -154,6 +154,12 @@ class StateError(PullbackError, RuntimeError):
     code = "E303"
 
 
+class MemoryBudgetError(PullbackError, MemoryError):
+    """A program cannot be made to fit its memory budget."""
+
+    code = "E304"
+
+
 class FeedError(PullbackError, RuntimeError):
     """A feeder or receiver callback misbehaved."""
 

@@ -6,7 +6,7 @@ Program -> (each `Compute`) simplify -> fuse -> schedule -> lower -> native code
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,10 +32,12 @@ from pullback.runtime.pool import loader
 from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.system import address, memory
+from pullback.schedule.budget import Step, fit, replaced, replay
 from pullback.schedule.choose import choose
 from pullback.schedule.cost import shares
 from pullback.schedule.lives import lives
 from pullback.schedule.plan import Needs, plan
+from pullback.schedule.timeline import Timeline
 from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph
 from pullback.verify.graph import verify_graph
@@ -57,11 +59,11 @@ def compile_program(program: Program, options: Options) -> Executable:
     target = host_target(options.threads)
     store = None if options.cache is None else _store(options.cache)
     natives = loader.get(store, stats)
-    recorder = None if store is None else Recorder(program, target, store)
+    recorder = None if store is None else Recorder(program, target, store, options.memory)
     made = None if recorder is None or report.wants_texts else recorder.find(stats)
     if made is not None:
         report.stage("record", f"{len(made.calls)} launches")
-        fuse = functools.partial(_fused, program.body, target, _silent(options))
+        fuse = functools.partial(_fused, program, target, _silent(options), made.steps)
     else:
         made = _passed(program, target, store, stats, report)
         fuse = functools.partial(_given, made.block)
@@ -72,7 +74,7 @@ def compile_program(program: Program, options: Options) -> Executable:
     checks = {place: call.sites for place, call in image.launches.items()}
     machine = Machine(image, arena, made.plan.offsets, checks, options.threads)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
-    return Executable(program, options, machine, fuse, made.plan, stats, target)
+    return Executable(program, options, machine, fuse, made.plan, stats, target, made.steps)
 
 
 def _passed(
@@ -101,13 +103,38 @@ def _passed(
     calls = {k: _call(k, [units[keys[piece]] for piece in k.pieces], target) for k in kernels}
     needs = {k: _needs(c, target.threads) for k, c in calls.items()}
     placed = plan(kernels, list(spans), needs, spans)
-    report.text(3, "plan", placed.picture)
-    return Prepared(fused, groups, calls, placed)
+    made = Prepared(fused, groups, calls, placed)
+    budget = report.options.memory
+    if budget is not None and placed.arena_bytes > budget:
+        made = _within(made, program, needs, budget)
+        report.stage("budget", f"{len(made.steps)} launches again")
+    report.text(3, "plan", made.plan.picture)
+    return made
 
 
-def _fused(block: Block, target: Target, report: Reporter) -> Block:
-    """The launches of a traced program."""
-    return each(block, lambda graph: fuse_graph(graph, target, report))
+def _within(
+    made: Prepared, program: Program, needs: Mapping[Kernel, Needs], budget: int
+) -> Prepared:
+    """The program with launches repeated so that its arena has at most `budget` bytes."""
+    found = fit((made.block, program.state), needs, budget)
+    rest = iter(found.launches)
+    groups = [[pair for _ in group for pair in next(rest)] for group in made.kernels]
+    calls = {new: made.calls[old].on(new) for group in groups for new, old in group}
+    kernels = [[new for new, _ in group] for group in groups]
+    for kernel in calls:
+        verify_kernel(kernel, "budget")
+    block = replaced(made.block, found.launches)
+    return Prepared(block, kernels, calls, found.plan, found.steps)
+
+
+def _fused(program: Program, target: Target, report: Reporter, steps: Sequence[Step]) -> Block:
+    """The launches of a traced program, with those that run again."""
+    block = each(program.body, lambda graph: fuse_graph(graph, target, report))
+    if not steps:
+        return block
+    again = replay(Timeline.of(block, program.state, {}), steps)
+    assert again is not None, "recorded steps are those of an equal program"
+    return replaced(block, again.launches())
 
 
 def _given(block: Block) -> Block:

@@ -9,10 +9,19 @@ stage's outer-bound axes must be exactly this stage's axis bound to the same out
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from pullback.ir.expr import Axis, Expr, Extent, Take
-from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Variable
+from pullback.ir.graph import (
+    Accumulate,
+    Definition,
+    Form,
+    Reduce,
+    Value,
+    Variable,
+    replace_reads,
+)
 from pullback.ir.node import walk
 
 
@@ -113,6 +122,31 @@ def stage_reads(stage: Stage) -> tuple[Take, ...]:
         object.__setattr__(stage, "_reads", found)
         return found
     return stage._reads
+
+
+def renamed(kernel: Kernel, names: Mapping[Variable, Variable]) -> Kernel:
+    """The same launch on other variables: everything it reads and writes is looked up."""
+    places: Mapping[Value, Variable] = {k: v for k, v in names.items() if k is not v}
+    if places.keys().isdisjoint(kernel.arguments):
+        return kernel
+
+    def change(take: Take) -> Expr | None:
+        found = places.get(take.source)
+        return None if found is None else Take(found, take.indices)
+
+    def one(stage: Stage) -> Stage:
+        form = stage.form
+        if isinstance(form, Accumulate):
+            form = replace(form, at=tuple(replace_reads(i, change) for i in form.at))
+        store = None if stage.store is None else names.get(stage.store, stage.store)
+        return Stage(stage.target, form, replace_reads(stage.body, change), stage.outer, store)
+
+    return replace(
+        kernel,
+        stages=tuple(map(one, kernel.stages)),
+        finish=tuple(map(one, kernel.finish)),
+        parts=tuple(renamed(part, names) for part in kernel.parts),
+    )
 
 
 def by_data(take: Take) -> bool:

@@ -6,8 +6,8 @@ that crosses an item is a `Variable`, so items can be run in order by a machine 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.errors import Origin
@@ -99,3 +99,20 @@ def items(block: Block) -> Iterator[Item]:
         elif isinstance(item, Branch):
             yield from items(item.then)
             yield from items(item.otherwise)
+
+
+def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Block:
+    """`block` with items replaced by those that `change` gives for them; None leaves an item."""
+    found: list[Item] = []
+    for item in block:
+        new = change(item)
+        if new is not None:
+            found.extend(new)
+        elif isinstance(item, Loop):
+            found.append(replace(item, body=expand(item.body, change)))
+        elif isinstance(item, Branch):
+            then, otherwise = expand(item.then, change), expand(item.otherwise, change)
+            found.append(Branch(item.predicate, then, otherwise))
+        else:
+            found.append(item)
+    return tuple(found)

@@ -7,7 +7,7 @@ for the arena and again for the state variables of each run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -79,6 +79,12 @@ class Call:
         pairs = zip(units, kernel.pieces, strict=True)
         parts = tuple(Part(unit, piece.arguments) for unit, piece in pairs)
         return cls(kernel.name, parts, shares, kernel.writes, moved)
+
+    def on(self, kernel: Kernel) -> Call:
+        """The same code on the variables of a kernel of the same structure."""
+        parts = zip(self.parts, kernel.pieces, strict=True)
+        own = tuple(Part(part.unit, piece.arguments) for part, piece in parts)
+        return replace(self, parts=own, writes=kernel.writes)
 
     @property
     def tasks(self) -> int:

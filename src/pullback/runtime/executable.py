@@ -23,6 +23,7 @@ from pullback.ir.text import show
 from pullback.lower.kernel import lower
 from pullback.runtime.exchange import box
 from pullback.runtime.interpret import Interpreter
+from pullback.schedule.budget import Step, work
 from pullback.schedule.choose import choose
 from pullback.schedule.count import Cost, cost
 from pullback.schedule.plan import Plan
@@ -80,12 +81,13 @@ class Interpreted:
                     array[...] = result
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Executable:
     """A program with what its compilation left behind.
 
     `program` is as traced. `plan` is None where nothing was planned.
     `fuse` makes the program as run: it takes the passes again where a record told the launches.
+    `steps` are the launches that run again, for a memory budget.
     """
 
     program: Program
@@ -95,6 +97,7 @@ class Executable:
     plan: Plan | None = None
     stats: CompileStats = field(default_factory=CompileStats)
     target: Target | None = None
+    steps: tuple[Step, ...] = ()
     _written: frozenset[Variable] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,11 +122,23 @@ class Executable:
     @functools.cached_property
     def cost(self) -> Cost:
         """Iterations, products, operations and elements of its definitions once simplified,
-        at the upper bounds of symbolic extents; loop bodies once.
+        at the upper bounds of symbolic extents; loop bodies once. What a memory budget computes
+        again is counted again.
         """
         graphs = [i.graph for i in items(self.program.body) if isinstance(i, Compute)]
         simple = [simplify_graph(without_empty(g)) for g in graphs]
-        return cost(d for g in simple for d in g.definitions)
+        found = cost(d for g in simple for d in g.definitions)
+        return sum((work(kernel) for kernel, _ in self.recomputed), found)
+
+    @property
+    def recomputed(self) -> list[tuple[Kernel, Step]]:
+        """The launches that run again because of a memory budget, each with its reason."""
+        kernels = self.kernels
+        order = list(range(len(kernels) - len(self.steps)))
+        for step in self.steps:
+            order.insert(order.index(step.before), step.number)
+        known = dict(zip(order, kernels, strict=True))
+        return [(known[step.number], step) for step in self.steps]
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -173,6 +188,8 @@ class Executable:
         for kernel in self._distinct():
             schedule = choose(kernel, self.target)
             parts.append(f"== kernel {kernel.name}\n{show(kernel)}\n{schedule}")
+        if self.steps:
+            parts.append("== computed again\n" + "\n".join(map(_again, self.recomputed)))
         parts.append(f"== as run\n{show(Program(self.fused, self.program.state))}")
         parts.append(f"== memory\n{self.plan.picture()}")
         return "\n\n".join(parts)
@@ -206,6 +223,16 @@ class Executable:
                 own = bindings[variable]
                 if array is not own and variable in self._written:
                     own[...] = array[tuple(slice(n) for n in own.shape)]
+
+
+def _again(found: tuple[Kernel, Step]) -> str:
+    """A repeated launch, with what it makes, saves and costs."""
+    kernel, step = found
+    names = ", ".join(v.name for v in kernel.writes)
+    return (
+        f"{kernel.name}, launch {step.source}, again before {step.before}: {names}; frees "
+        f"{step.freed} bytes where most were alive, for {step.flops} operations"
+    )
 
 
 def _fits(array: Array, shape: tuple[Extent, ...], kind: np.dtype[Any]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ from pullback.ir.dtype import BY_NAME
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Block, Branch, Compute, Item, Launch, Loop, Program
+from pullback.ir.program import Block, Compute, Item, Launch, Program, expand
 from pullback.ir.signature import Signature, signature
 from pullback.ir.target import Target
 from pullback.runtime.assemble import Call, Part, Unit
+from pullback.schedule.budget import Step
 from pullback.schedule.plan import Buffer, Plan
 
 ROOT = Path(__file__).parent.parent
@@ -44,23 +45,27 @@ class Prepared:
     """A program ready to be wired: its items, what each launch calls, where everything lies.
 
     `kernels` holds those of each computation. Out of a record they are mere names.
+    `steps` computed some of them again, for a memory budget.
     """
 
     block: Block
     kernels: Sequence[Sequence[Kernel]]
     calls: Mapping[Kernel, Call]
     plan: Plan
+    steps: tuple[Step, ...] = ()
 
 
 class Recorder:
     """The record of one program in a store of objects."""
 
-    def __init__(self, program: Program, target: Target, store: ObjectStore) -> None:
+    def __init__(
+        self, program: Program, target: Target, store: ObjectStore, memory: int | None = None
+    ) -> None:
         self._program = program
         self._store = store
         self._signature = signature(program)
         own = self._signature.digest
-        self._key = digest("program", own, repr(target), processor(), compiler())
+        self._key = digest("program", own, repr(target), repr(memory), processor(), compiler())
 
     def find(self, stats: CompileStats) -> Prepared | None:
         """What an equal program left; None where that or its code is not whole."""
@@ -89,21 +94,11 @@ def compiler() -> str:
 
 def each(block: Block, change: Callable[[Graph], Sequence[Kernel]]) -> Block:
     """`block` with every `Compute` replaced by the launches of its kernels."""
-    found: list[Item] = []
-    for item in block:
-        if isinstance(item, Compute):
-            found.extend(Launch(k) for k in change(item.graph))
-        elif isinstance(item, Loop):
-            body = each(item.body, change)
-            found.append(
-                Loop(body, item.count, item.counter, item.condition, item.start, item.step)
-            )
-        elif isinstance(item, Branch):
-            then, otherwise = each(item.then, change), each(item.otherwise, change)
-            found.append(Branch(item.predicate, then, otherwise))
-        else:
-            found.append(item)
-    return tuple(found)
+
+    def launched(item: Item) -> list[Item] | None:
+        return [Launch(k) for k in change(item.graph)] if isinstance(item, Compute) else None
+
+    return expand(block, launched)
 
 
 def encode(made: Prepared, found: Signature) -> bytes:
@@ -114,6 +109,7 @@ def encode(made: Prepared, found: Signature) -> bytes:
         "plan": writer.plan(made.plan),
         "units": [_unit_row(u) for u in writer.units],
         "temporaries": [_variable_row(v) for v in writer.temporaries],
+        "steps": [astuple(step) for step in made.steps],
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -183,7 +179,8 @@ def _decoded(
         groups.append(list(own))
     rest = iter(groups)
     block = each(program.body, lambda _: next(rest))
-    return Prepared(block, groups, calls, _plan(record["plan"], variables))
+    steps = tuple(Step(*row) for row in record["steps"])
+    return Prepared(block, groups, calls, _plan(record["plan"], variables), steps)
 
 
 def _stored(row: dict[str, Any]) -> Stored:

@@ -18,23 +18,37 @@ Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Touch:
+class Touch:
+    """One use of a variable: at or before launch `place`, inside the loops of `path`.
+
+    `launch`: by a launch, not by a feed, a receive or what decides a loop or branch.
+    """
+
     place: int
     path: Path
     writes: bool
+    launch: bool
 
 
 @dataclass(slots=True)
-class _Walk:
+class Walk:
     """Launches in program order; who touches what, when, inside which loops."""
 
     kernels: list[Kernel] = field(default_factory=list)
-    touches: dict[Variable, list[_Touch]] = field(default_factory=dict)
+    touches: dict[Variable, list[Touch]] = field(default_factory=dict)
+    paths: list[Path] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
-    def touch(self, variables: Iterable[Variable], place: int, path: Path, writes: bool) -> None:
+    def touch(
+        self,
+        variables: Iterable[Variable],
+        place: int,
+        path: Path,
+        writes: bool,
+        launch: bool = False,
+    ) -> None:
         for variable in variables:
-            self.touches.setdefault(variable, []).append(_Touch(place, path, writes))
+            self.touches.setdefault(variable, []).append(Touch(place, path, writes, launch))
 
     def block(self, block: Block, path: Path) -> None:
         for item in block:
@@ -43,9 +57,10 @@ class _Walk:
     def item(self, item: Item, path: Path) -> None:
         place = len(self.kernels)
         if isinstance(item, Launch):
-            self.touch(item.kernel.reads, place, path, False)
-            self.touch(item.kernel.writes, place, path, True)
+            self.touch(item.kernel.reads, place, path, False, True)
+            self.touch(item.kernel.writes, place, path, True, True)
             self.kernels.append(item.kernel)
+            self.paths.append(path)
         elif isinstance(item, Feed):
             self.touch(item.targets, place, path, True)
         elif isinstance(item, Receive):
@@ -106,7 +121,7 @@ def lives(block: Block, state: Collection[Variable]) -> tuple[list[Kernel], dict
 
     Raises: InvalidIR for a variable that nobody writes.
     """
-    walk = _Walk()
+    walk = Walk()
     walk.block(block, ())
     kept = set(state)
     last = max(0, len(walk.kernels) - 1)

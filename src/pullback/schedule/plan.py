@@ -138,17 +138,28 @@ def _temporaries(kernels: Sequence[Kernel], wanted: Collection[Variable]) -> lis
 
 def _buffer(variable: Variable, first: int, last: int) -> Buffer:
     item = variable.dtype.itemsize
-    size = prod(upper(e) for e in variable.shape) * item
+    size = size_of(variable)
     align = LINE if size >= SMALL_BYTES else SMALL_ALIGN if size >= SMALL_ALIGN else item
     return Buffer(variable.name, size, align, first, last, variable)
+
+
+def size_of(variable: Variable) -> int:
+    """Bytes of a variable at its upper bounds."""
+    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
+
+
+def working_bytes(need: Needs) -> int:
+    """What a launch takes in the arena beside its values."""
+    one = need.threads == 1
+    scratch = need.scratch if one else _round(need.scratch, LINE) * need.threads
+    return scratch + need.shared
 
 
 def _working(kernels: Sequence[Kernel], needs: Mapping[Kernel, Needs]) -> list[Buffer]:
     found = []
     for n, kernel in enumerate(kernels):
         need = needs.get(kernel, Needs())
-        one = need.threads == 1
-        scratch = need.scratch if one else _round(need.scratch, LINE) * need.threads
+        scratch = working_bytes(need) - need.shared
         if scratch:
             found.append(Buffer(f"scratch {n}", scratch, LINE, n, n))
         if need.shared:

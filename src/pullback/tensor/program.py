@@ -11,12 +11,12 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from pullback.config import Options
+from pullback.config import Options, parse_bytes
 from pullback.errors import Origin, ShapeError
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Variable
@@ -72,12 +72,14 @@ class Jit:
         function: Callable[..., Any],
         shapes: Sequence[Sequence[Extent] | None] | None = None,
         options: Options | None = None,
+        memory: int | None = None,
     ) -> None:
         self.__name__ = str(getattr(function, "__name__", "function"))
         functools.update_wrapper(self, function)
         self.function = function
         self.shapes = shapes
         self.options = options
+        self.memory = memory
         self.entries: dict[Any, list[Entry]] = {}
         self.traces = 0
         self.last: Entry | None = None
@@ -162,6 +164,8 @@ class Jit:
         held = (*(v for _, v in read), *(v for _, v in written))
         program = trace.recording.finish((*arguments, *held, *outputs))
         options = self.options or Options.from_environment()
+        if self.memory is not None:
+            options = replace(options, memory=self.memory)
         flags = tuple(trace.observed.values())
         executable = compile_program(program, options)
         symbolic = any(isinstance(e, Dim) for v in program.state for e in v.shape)
@@ -173,14 +177,21 @@ def jit(
     *,
     shapes: Sequence[Sequence[Extent] | None] | None = None,
     options: Options | None = None,
+    memory: int | str | None = None,
 ) -> Any:
     """Compile `function` into one program, traced at its first call.
 
     `shapes`: one shape for each array argument, with `pb.dim` extents; None: as given.
+    `memory`: bytes (or ``"64MB"``) for temporaries and working memory; what does not fit is
+    computed again where it is used again, to the same bits.
+
+    Raises: OptionError for a `memory` that is no size; MemoryBudgetError, at the call, for one
+        that is too small.
     """
+    budget = None if memory is None else parse_bytes(memory)
     if function is None:
-        return functools.partial(jit, shapes=shapes, options=options)
-    return Jit(function, shapes, options)
+        return functools.partial(jit, shapes=shapes, options=options, memory=budget)
+    return Jit(function, shapes, options, budget)
 
 
 def _argument(leaf: Any) -> Any:

@@ -184,7 +184,9 @@ def test_sizes(text: Any, size: int) -> None:
 
 @pytest.mark.parametrize("bad", ["64", "MB", "-1KB", "1PB", "", 0, -5, 1.5, True])
 def test_what_is_no_size_is_refused(bad: Any) -> None:
-    with pytest.raises(OptionError, match="a number of bytes or text like '64MB' is needed") as info:
+    with pytest.raises(
+        OptionError, match="a number of bytes or text like '64MB' is needed"
+    ) as info:
         pb.jit(memory=bad)
     assert info.value.origin is not None
     assert Path(info.value.origin.code.co_filename) == Path(__file__)

@@ -26,6 +26,7 @@ def _number(name: str, default: int) -> int:
     except ValueError as error:
         raise OptionError(f"{name}={text}: a whole number is needed") from error
 
+
 UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}  # bytes
 
 

@@ -31,6 +31,9 @@ FEWEST_TERMS = 32
 # Rows along an outer axis count as this many: a tile may leave few of them.
 CUT_ROWS = 8
 
+# Columns along an outer axis, of a stage that has others: about half of the lanes stay empty.
+CUT_COLUMNS = 1.0
+
 # Share of the FMA peak by vectors in a row of the register tile (cpu-backend.md, "GEMM").
 SHAPES = {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}
 
@@ -149,7 +152,14 @@ def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target
     if not product.direct and dotted(stage, product):
         packing = min(packing, 1.5)
     scatter = 0.0 if product.column == len(stage.shape) - 1 else 8.0 / terms
-    return waste + packing + scatter
+    return waste + packing + scatter + _cut(stage, product.column)
+
+
+def _cut(stage: Stage, column: int) -> float:
+    """What it costs that tiles cut the columns short, where another axis would stay whole."""
+    outer = {a for a in stage.outer if a is not None}
+    whole = any(a not in outer and upper(e) > 1 for a, e in enumerate(stage.shape))
+    return CUT_COLUMNS if column in outer and whole else 0.0
 
 
 def _packing(stage: Stage, product: Product, extents: list[int]) -> float:

@@ -58,13 +58,6 @@ def mul(a: Expr, b: Expr) -> Expr:
     return scale(Mul(x, y), factor, a.dtype)
 
 
-def scale(e: Expr | None, factor: float, kind: DType) -> Expr:
-    """``e * factor``, the literal last; no `e` is 1."""
-    if e is None:
-        return E.const(factor, kind)
-    return e if factor == 1 else Mul(e, E.const(factor, kind))
-
-
 def chain(seed: Expr, slope: Expr) -> Expr:
     """``seed * slope``; ``seed * (1 / y * c) -> seed / y * c``."""
     rest, c = _split(slope)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pullback.grad import fold
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr
+
+
+def scale(e: Expr | None, factor: float, kind: DType) -> Expr:
+    """``e * factor``, the literal last; no `e` is 1."""
+    if e is None:
+        return E.const(factor, kind)
+    return e if factor == 1 else E.Mul(e, E.const(factor, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +55,10 @@ class Product:
         for part in self.above:
             whole = part if whole is None else E.Mul(whole, part)
         if not self.below:
-            return fold.scale(whole, self.factor, self.kind)
+            return scale(whole, self.factor, self.kind)
         if whole is None:
-            whole = fold.one(self.kind)
-        return fold.scale(self._divided(whole), self.factor, self.kind)
+            whole = E.const(1, self.kind)
+        return scale(self._divided(whole), self.factor, self.kind)
 
     def _divided(self, whole: Expr) -> Expr:
         for part in self.below:

@@ -8,13 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pullback.grad import fold
-from pullback.grad.product import Product
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, Less, Take
-from pullback.ir.graph import SUM, Scan, replace_reads, substitute
+from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take
+from pullback.ir.graph import (
+    SUM,
+    Definition,
+    Map,
+    Reduce,
+    Scan,
+    beside,
+    read,
+    replace_reads,
+    substitute,
+)
+from pullback.ir.node import walk
 from pullback.simplify.affine import affine, to_expr
-from pullback.simplify.bounds import bounds
+from pullback.simplify.bounds import bounds, in_bounds
+from pullback.simplify.guards import conjuncts, negated
+from pullback.simplify.product import Product
 from pullback.simplify.rules import Simplifier
 
 LEAST = 16  # a shorter sum is as quick
@@ -33,9 +44,16 @@ class Triangle:
     place: Expr
     guards: tuple[Expr, ...]
 
-    @property
-    def form(self) -> Scan:
-        return Scan(SUM, len(self.axes) - 1)
+    def running(self, like: Definition) -> Definition:
+        """The running sum, a companion of `like`."""
+        renamed: dict[int, Expr] = {a.number: Axis(n, a.extent) for n, a in enumerate(self.axes)}
+        shape = tuple(a.extent for a in self.axes)
+        form = Scan(SUM, len(shape) - 1)
+        return beside(like, like.name, substitute(self.body, renamed), form, shape)
+
+    def total(self, running: Definition) -> Take:
+        """The running sum where it ends."""
+        return read(running, *self.axes[:-1], self.place)
 
 
 def triangle(
@@ -86,7 +104,7 @@ class _Edge:
 
 def _edge(guard: Expr, loop: Axis) -> _Edge | None:
     """``t <= a + c``, ``t >= a - c``, or ``t + a <= c`` where that alone bounds t."""
-    inner = fold.negated(guard)
+    inner = negated(guard)
     less = inner if isinstance(guard, E.Xor) else guard
     if not isinstance(less, Less) or not less.left.dtype.is_integer:
         return None

@@ -522,3 +522,70 @@ def test_wrong_functions_are_refused() -> None:
         pb.associative_scan(larger, (x, pb.tensor(draw(4))))
     with pytest.raises(ShapeError, match="say along which"):
         pb.cumulative_logsumexp(pb.tensor(draw(2, 2)))
+
+
+# --- sums over triangles -------------------------------------------------------------------------
+
+N = 40
+TRIANGLES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "prefix": lambda x, w, i, k: pb.where(k <= i, x[k], 0.0),
+    "strict": lambda x, w, i, k: pb.where(k < i, x[k] * w[i], 0.0),
+    "suffix": lambda x, w, i, k: pb.where(k >= i, pb.exp(x[k]) / w[i], 0.0),
+    "behind": lambda x, w, i, k: pb.where(k + 3 <= i, x[k] * w[i - 3], 0.0),
+    "ahead": lambda x, w, i, k: pb.where(k <= i + 2, x[k] * w[k] * w[i], 0.0),
+}
+
+
+def triangular(name: str) -> Callable[[Any, Any], Any]:
+    def summed(x: Any, w: Any) -> Any:
+        k = pb.axis(N)
+        return pb.compute((N,), lambda i: pb.sum(TRIANGLES[name](x, w, i, k), over=k))
+
+    return summed
+
+
+@pytest.mark.parametrize("name", TRIANGLES)
+def test_sums_over_a_triangle_are_running_sums(name: str) -> None:
+    x, w = draw(N), draw(N) + 3
+    f = triangular(name)
+    i, k = np.mgrid[:N, :N]
+    shifted = {"behind": np.roll(w, 3)}.get(name, w)[:, None]
+    wanted = {
+        "prefix": (k <= i) * x,
+        "strict": (k < i) * x * shifted,
+        "suffix": (k >= i) * np.exp(x) / shifted,
+        "behind": (k + 3 <= i) * x * shifted,
+        "ahead": (k <= i + 2) * x * w * shifted,
+    }
+    assert np.allclose(run(f, x, w)[0], wanted[name].sum(1), rtol=1e-12)
+    assert work(f, x, w) <= 3 * N
+    assert work(pb.grad(lambda x, w: pb.sum(f(x, w) * f(x, w)), argnums=(0, 1)), x, w) <= 16 * N
+    assert pb.check_grads(f, [x, w], layouts=("contiguous",)).passed
+
+
+def test_a_running_sum_reads_no_more_than_the_triangle() -> None:
+    """The guard keeps x[k] inside; what is infinite above the diagonal stays there."""
+    x = draw(24, 3)
+
+    def f(x: Any) -> Any:
+        k = pb.axis(30)
+        body = lambda i, j: pb.sum(pb.where(k <= i, x[k, j], 0.0), over=k)  # noqa: E731
+        return pb.compute((24, 3), body)
+
+    assert np.allclose(run(f, x)[0], x.cumsum(0))
+    assert pb.check_grads(f, [x], layouts=("contiguous",)).passed
+    x[20:] = np.inf
+    assert np.allclose(run(f, x)[0], x.cumsum(0))
+
+
+def test_a_band_is_a_sum_as_wide_as_it_is() -> None:
+    x = draw(60)
+
+    def f(x: Any) -> Any:
+        k = pb.axis(60)
+        inside = lambda i: (k <= i + 2) & (i <= k + 2)  # noqa: E731
+        return pb.compute((60,), lambda i: pb.sum(pb.where(inside(i), x[k], 0.0), over=k))
+
+    assert np.allclose(run(f, x)[0], np.convolve(x, np.ones(5))[2:-2])
+    assert work(f, x) <= 5 * 60
+    assert work(pb.grad(lambda x: pb.sum(f(x) * f(x))), x) <= 11 * 60

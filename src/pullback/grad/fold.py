@@ -16,6 +16,7 @@ from pullback.ir.graph import Definition, Map, Value
 from pullback.ir.node import walk
 from pullback.simplify.guards import conjuncts as conjuncts
 from pullback.simplify.guards import negated as negated
+from pullback.simplify.product import scale
 
 
 def is_const(e: Expr, value: float) -> bool:

@@ -12,14 +12,14 @@ from math import prod
 
 from pullback.errors import Origin
 from pullback.grad import fold
-from pullback.grad.product import Product
-from pullback.grad.triangle import Triangle, triangle
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Expr, Extent, Take, upper
 from pullback.ir.graph import SUM, Definition, Keep, Reduce, Value, read, substitute
 from pullback.ir.node import walk
 from pullback.simplify.bounds import in_bounds
+from pullback.simplify.product import Product
+from pullback.simplify.triangle import triangle
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,11 @@ def summed(
     kind = value.dtype
     while isinstance(value, E.Cast) and value.value.dtype.bits > value.dtype.bits:
         value = value.value
-    running = triangle(shape, over, guards, value)
-    if running is not None:
-        return fold.cast(_running(running, label), kind)
+    found = triangle(shape, over, guards, value)
+    if found is not None:
+        end = found.end(found.running(label.name, label.keep, label.origin))
+        total = fold.mul(end, found.outer.expression())
+        return fold.cast(fold.guarded(found.guards, total), kind)
     product = Product.of(value)
     varying = [g for g in guards if not g.axes.isdisjoint(loops)]
     # Where a guard may fail in every iteration, 0 must not meet an infinite factor.
@@ -71,7 +73,7 @@ def summed(
     inside = [a for a in every if a.number in used]
     if volume([a.extent for a in (*kept, *inside)]) > limit:
         return None
-    total: Expr = _define(kept, inside, fold.guarded(own, body), label)
+    total = _define(kept, inside, fold.guarded(own, body), label)
     total = fold.mul(total, _count([a.extent for a in every if a not in inside], value.dtype))
     if not outer.trivial:
         total = fold.mul(total, outer.expression())
@@ -80,16 +82,6 @@ def summed(
     exposed = bool(outer.above or outer.below) or any(fold.reads_data(g) for g in bare)
     rest = [g for g in guards if g.axes.isdisjoint(loops) and (exposed or g not in own)]
     return fold.cast(fold.guarded(rest, total), kind)
-
-
-def _running(found: Triangle, label: Label) -> Expr:
-    """The running sum as a definition, read where it ends."""
-    renamed = {a.number: Axis(n, a.extent) for n, a in enumerate(found.axes)}
-    body = substitute(found.body, dict(renamed))
-    shape = tuple(a.extent for a in found.axes)
-    whole = Definition(label.name, shape, body, found.form, keep=label.keep, origin=label.origin)
-    total = fold.mul(read(whole, *found.axes[:-1], found.place), found.outer.expression())
-    return fold.guarded(found.guards, total)
 
 
 def _narrow(

@@ -29,6 +29,7 @@ from pullback.ir.graph import (
 )
 from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.rules import Simplifier
+from pullback.simplify.triangle import running
 
 
 class Sources:
@@ -129,6 +130,7 @@ def simplify_graph(graph: Graph) -> Graph:
         fresh = with_roots(definition, roots)
         copied = forwarded(fresh)
         if copied is None:
+            fresh = _run(fresh, simplifier, merged)
             fresh = _narrowed(fresh, merged)
             copied = merged.setdefault(_identity(fresh), fresh)
         sources.mapping[definition] = copied
@@ -136,6 +138,17 @@ def simplify_graph(graph: Graph) -> Graph:
     if all(a is b for (_, a), (_, b) in zip(assigns, graph.assigns, strict=True)):
         return graph
     return Graph(assigns)
+
+
+def _run(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]) -> Definition:
+    """A sum over a triangle that factors as a running sum, in normal form."""
+
+    def share(whole: Definition) -> Definition:
+        fresh = _narrowed(with_roots(whole, [simplifier(whole.body)]), merged)
+        return merged.setdefault(_identity(fresh), fresh)
+
+    found = running(d, share)
+    return d if found is None else with_roots(found, [simplifier(found.body)])
 
 
 def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:

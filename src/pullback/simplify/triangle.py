@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take
 from pullback.ir.graph import (
     SUM,
     Definition,
+    Keep,
     Map,
     Reduce,
     Scan,
-    beside,
     read,
     replace_reads,
     substitute,
@@ -33,27 +34,28 @@ LEAST = 16  # a shorter sum is as quick
 
 @dataclass(frozen=True, slots=True)
 class Triangle:
-    """``outer * sum of body``, a running sum over `axes`, the last one scanned, read at `place`.
+    """``outer * sum of body``, a running sum over `axes` along `loop`, read at `place`.
 
     Zero where a guard fails.
     """
 
     outer: Product
     axes: tuple[Axis, ...]
+    loop: Axis
     body: Expr
     place: Expr
     guards: tuple[Expr, ...]
 
-    def running(self, like: Definition) -> Definition:
-        """The running sum, a companion of `like`."""
+    def running(self, name: str, keep: Keep, origin: Origin | None) -> Definition:
+        """The running sum as a definition."""
         renamed: dict[int, Expr] = {a.number: Axis(n, a.extent) for n, a in enumerate(self.axes)}
         shape = tuple(a.extent for a in self.axes)
-        form = Scan(SUM, len(shape) - 1)
-        return beside(like, like.name, substitute(self.body, renamed), form, shape)
+        form = Scan(SUM, self.axes.index(self.loop))
+        return Definition(name, shape, substitute(self.body, renamed), form, False, keep, origin)
 
-    def total(self, running: Definition) -> Take:
+    def end(self, running: Definition) -> Take:
         """The running sum where it ends."""
-        return read(running, *self.axes[:-1], self.place)
+        return read(running, *(self.place if a is self.loop else a for a in self.axes))
 
 
 def triangle(
@@ -81,11 +83,36 @@ def triangle(
         rest.append(Less(E.index(-1), place))
     if high > last:
         place = E.minimum(place, E.index(last))
-    used = inner.expression().axes
-    axes = (*(Axis(n, e) for n, e in enumerate(shape) if n in used), loop)
+    terms = inner.expression()
+    # The running sum looks at all places, those that the guards leave out too.
+    if not all(all(in_bounds(n)) for n in walk(terms) if isinstance(n, Take)):
+        return None
+    every = [loop if n == edge.axis.number else Axis(n, e) for n, e in enumerate(shape)]
+    axes = tuple(a for a in every if a is loop or a.number in terms.axes)
     back = E.Add(E.index(last), E.negate(loop)) if edge.turned else loop
-    body = substitute(inner.expression(), {loop.number: back})
-    return Triangle(outer, axes, body, place, tuple(rest))
+    body = substitute(terms, {loop.number: back})
+    return Triangle(outer, axes, loop, body, place, tuple(rest))
+
+
+def running(d: Definition, share: Callable[[Definition], Definition]) -> Definition | None:
+    """``y[i] = sum[k] (k <= i ? f(i) g(k) : 0) -> y[i] = f(i) * s[i]``; None where it is none.
+
+    `share` gives the definition to read for that of the running sum.
+    """
+    if not isinstance(d.form, Reduce) or d.form.combiner is not SUM or not d.dtype.is_float:
+        return None
+    body = d.body
+    if not isinstance(body, If) or body.otherwise is not E.const(0, d.dtype):
+        return None
+    found = triangle(d.shape, d.form.over, conjuncts(body.condition), body.then)
+    if found is None:
+        return None
+    total: Expr = found.end(share(found.running(d.name, Keep.AUTO, d.origin)))
+    if not found.outer.trivial:
+        total = E.Mul(total, found.outer.expression())
+    for guard in reversed(found.guards):
+        total = If(guard, total, body.otherwise)
+    return Definition(d.name, d.shape, total, Map(), d.stop, d.keep, d.origin)
 
 
 @dataclass(frozen=True, slots=True)

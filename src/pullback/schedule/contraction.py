@@ -152,14 +152,15 @@ def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target
     if not product.direct and dotted(stage, product):
         packing = min(packing, 1.5)
     scatter = 0.0 if product.column == len(stage.shape) - 1 else 8.0 / terms
-    return waste + packing + scatter + _cut(stage, product.column)
+    return waste + packing + scatter + _cut(stage, product.column, lanes)
 
 
-def _cut(stage: Stage, column: int) -> float:
+def _cut(stage: Stage, column: int, lanes: int) -> float:
     """What it costs that tiles cut the columns short, where another axis would stay whole."""
     outer = {a for a in stage.outer if a is not None}
-    whole = any(a not in outer and upper(e) > 1 for a, e in enumerate(stage.shape))
-    return CUT_COLUMNS if column in outer and whole else 0.0
+    whole = any(a not in outer and upper(e) >= lanes for a, e in enumerate(stage.shape))
+    long = upper(stage.shape[column]) >= lanes
+    return CUT_COLUMNS if column in outer and whole and long else 0.0
 
 
 def _packing(stage: Stage, product: Product, extents: list[int]) -> float:

@@ -25,8 +25,10 @@ class Side:
         self.module = module
 
     @classmethod
-    def of(cls, peer: str) -> Side:
-        return PullbackSide() if peer == "pullback" else JaxSide()
+    def of(cls, peer: str, threads: int = 2, double: bool = False) -> Side:
+        if peer == "pullback":
+            return PullbackSide()
+        return TorchSide(threads) if peer == "torch" else JaxSide(double)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
@@ -39,6 +41,22 @@ class Side:
 
     def total(self, x: Any, axis: int) -> Any:
         return self.module.sum(x, axis=axis, keepdims=True)
+
+    def min(self, x: Any, axis: int) -> Any:
+        return self.module.min(x, axis=axis)
+
+    def concat(self, parts: list[Any], axis: int) -> Any:
+        return self.module.concatenate(parts, axis=axis)
+
+    def powers(self, x: Any, count: int) -> Any:
+        """``x[i] ** j``"""
+        return x[:, None] ** self.module.arange(count)[None, :]
+
+    def first(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        """Seconds of the first call, and what it gives."""
+        start = time.perf_counter()
+        found = self.wait(call())
+        return time.perf_counter() - start, found
 
     def relu(self, x: Any) -> Any:
         return self.module.maximum(x, 0.0)
@@ -75,6 +93,22 @@ class PullbackSide(Side):
             lambda m, i, j, f: pb.max(x[m, 2 * i + a, 2 * j + b, f], over=(a, b)),
         )
 
+    def concat(self, parts: list[Any], axis: int) -> Any:
+        return self.module.concat(parts, axis=axis)
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return self.module.jit(function)
+
+    def gradients(self, f: Callable[..., Any], inputs: Any, wrt: tuple[int, ...]) -> Any:
+        return self.module.grad(f(*inputs), [inputs[n] for n in wrt])
+
+    def newton(self, f: Callable[..., Any], inputs: Any) -> Any:
+        """The gradient by the first input, and the Hessian times ones."""
+        x, *rest = inputs
+        pb = self.module
+        slope = pb.grad(lambda c: f(c, *rest))
+        return pb.jvp(slope, [x], [pb.ones_like(x)])
+
     def gradient(self, loss: Callable[..., Any], wrt: int) -> Callable[..., Any]:
         return self.module.jit(self.module.value_and_grad(loss, argnums=wrt))
 
@@ -86,9 +120,10 @@ class PullbackSide(Side):
 
 
 class JaxSide(Side):
-    def __init__(self) -> None:
+    def __init__(self, double: bool = False) -> None:
         import jax
 
+        jax.config.update("jax_enable_x64", double)
         self.jax = jax
         super().__init__(jax.numpy)
 
@@ -101,6 +136,17 @@ class JaxSide(Side):
         lax = self.jax.lax
         return lax.reduce_window(x, -np.inf, lax.max, window, window, "VALID")
 
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return self.jax.jit(function)
+
+    def gradients(self, f: Callable[..., Any], inputs: Any, wrt: tuple[int, ...]) -> Any:
+        return self.jax.grad(f, argnums=wrt)(*inputs)
+
+    def newton(self, f: Callable[..., Any], inputs: Any) -> Any:
+        x, *rest = inputs
+        slope = self.jax.grad(lambda c: f(c, *rest))
+        return self.jax.jvp(slope, (x,), (self.module.ones_like(x),))
+
     def gradient(self, loss: Callable[..., Any], wrt: int) -> Callable[..., Any]:
         return self.jax.jit(self.jax.value_and_grad(loss, argnums=wrt))
 
@@ -111,6 +157,44 @@ class JaxSide(Side):
         return self.jax.block_until_ready(x)
 
 
+class TorchSide(Side):
+    """PyTorch, eager."""
+
+    def __init__(self, threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        super().__init__(torch)
+
+    def max(self, x: Any, axis: int) -> Any:
+        return x.amax(axis, keepdim=True)
+
+    def min(self, x: Any, axis: int) -> Any:
+        return x.min(axis).values
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+    def gradients(self, f: Callable[..., Any], inputs: Any, wrt: tuple[int, ...]) -> Any:
+        inputs = [x.detach() for x in inputs]
+        by = [inputs[n].requires_grad_() for n in wrt]
+        return self.module.autograd.grad(f(*inputs), by)
+
+    def newton(self, f: Callable[..., Any], inputs: Any) -> Any:
+        x, *rest = inputs
+        x = x.detach().requires_grad_()
+        autograd = self.module.autograd
+        (slope,) = autograd.grad(f(x, *rest), [x], create_graph=True)
+        (curve,) = autograd.grad(slope.sum(), [x])
+        return slope.detach(), curve
+
+    def array(self, x: np.ndarray) -> Any:
+        return self.module.from_numpy(x)
+
+    def wait(self, x: Any) -> Any:
+        return x
+
+
 def measured(side: Side, loss: Callable[..., Any], data: list[Any], wrt: int) -> dict[str, Any]:
     """Seconds cold and warm of value and gradient, and numbers that tell results apart."""
     function = side.gradient(loss, wrt)
@@ -118,19 +202,24 @@ def measured(side: Side, loss: Callable[..., Any], data: list[Any], wrt: int) ->
     start = time.perf_counter()
     value, gradient = side.wait(function(*inputs))
     cold = time.perf_counter() - start
-    for _ in range(2):
-        side.wait(function(*inputs))
-    times: list[float] = []
-    while len(times) < CALLS and (sum(times) < LONGEST or len(times) < 3):
-        start = time.perf_counter()
-        side.wait(function(*inputs))
-        times.append(time.perf_counter() - start)
     return {
         "cold": cold,
-        "warm": float(np.median(times)),
+        "warm": median_call(lambda: side.wait(function(*inputs))),
         "value": float(np.asarray(value)),
         "sums": summary(np.asarray(gradient)),
     }
+
+
+def median_call(call: Callable[[], Any]) -> float:
+    """Seconds of a warm call."""
+    for _ in range(2):
+        call()
+    times: list[float] = []
+    while len(times) < CALLS and (sum(times) < LONGEST or len(times) < 3):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
 
 
 def summary(g: np.ndarray) -> list[float]:
@@ -149,7 +238,8 @@ def best_runs(script: str, name: str, pythons: dict[str, str]) -> list[dict[str,
     """The better of 1 and 2 threads for each peer, each in a process of its own."""
     found = []
     for peer, python in pythons.items():
-        runs = [_run([python, script, "--peer", peer, "--only", name], n) for n in (1, 2)]
+        command = [python, script, "--peer", peer, "--only", name, "--threads"]
+        runs = [_run([*command, str(n)], n) for n in (1, 2)]
         found.append(min(runs, key=lambda r: r["warm"]))
     return found
 
@@ -162,6 +252,11 @@ def _run(command: list[str], threads: int) -> dict[str, Any]:
     if done.returncode != 0:
         sys.exit(done.stderr)
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def close(a: list[list[float]], b: list[list[float]], tolerance: float) -> bool:
+    """Whether summaries of several results agree, relative to their largest elements."""
+    return all(np.allclose(x, y, rtol=tolerance, atol=tolerance) for x, y in zip(a, b, strict=True))
 
 
 def differs(a: dict[str, Any], b: dict[str, Any]) -> bool:

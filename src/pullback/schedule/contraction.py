@@ -168,15 +168,18 @@ def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
 
     A load and a store; more where neither the column nor the last reduced axis is contiguous, or
     the operand is computed. Panels that depend on no outer axis are packed once a task; others
-    serve a tile.
+    serve a tile, which has about 64 points of the outer axes and all of the others.
     """
     own = product.right.axes
-    uses = prod(e for axis, e in enumerate(extents) if axis not in own)
-    lasting = own.isdisjoint(a for a in stage.outer if a is not None)
+    cut = {a for a in stage.outer if a is not None}
+    uses = prod(e for axis, e in enumerate(extents) if axis not in own and axis in cut)
+    if not own.isdisjoint(cut):
+        uses = min(uses, 64)
+    uses *= prod(e for axis, e in enumerate(extents) if axis not in own and axis not in cut)
     last = stage.over[-1]
     long = extents[last] >= 8 and _unit([product.right], last, stage)
     work = 16.0 if long or _unit([product.right], product.column, stage) else 48.0
-    return work / min(uses, 4096 if lasting else 64)
+    return work / min(uses, 4096)
 
 
 def dotted(stage: Stage, product: Product) -> bool:

@@ -530,7 +530,7 @@ N = 40
 TRIANGLES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "prefix": lambda x, w, i, k: pb.where(k <= i, x[k], 0.0),
     "strict": lambda x, w, i, k: pb.where(k < i, x[k] * w[i], 0.0),
-    "suffix": lambda x, w, i, k: pb.where(k >= i, pb.exp(x[k]) / w[i], 0.0),
+    "suffix": lambda x, w, i, k: pb.where(k >= i, x[k] * pb.exp(x[k]) / w[i], 0.0),
     "behind": lambda x, w, i, k: pb.where(k + 3 <= i, x[k] * w[i - 3], 0.0),
     "ahead": lambda x, w, i, k: pb.where(k <= i + 2, x[k] * w[k] * w[i], 0.0),
 }
@@ -553,7 +553,7 @@ def test_sums_over_a_triangle_are_running_sums(name: str) -> None:
     wanted = {
         "prefix": (k <= i) * x,
         "strict": (k < i) * x * shifted,
-        "suffix": (k >= i) * np.exp(x) / shifted,
+        "suffix": (k >= i) * x * np.exp(x) / shifted,
         "behind": (k + 3 <= i) * x * shifted,
         "ahead": (k <= i + 2) * x * w * shifted,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from pullback.ir import expr as E
@@ -77,8 +78,45 @@ class Product:
             self.kind,
         )
 
+    def taken_apart(self) -> Product:
+        """Sums among the factors without what their terms share. ``(a b + a c) -> a * (b + c)``"""
+        above: list[Expr] = []
+        below = list(self.below)
+        for part in self.above:
+            outer, rest = _shared(part)
+            above += [*outer.above, rest]
+            below += outer.below
+        return Product(tuple(above), tuple(below), self.factor, self.kind)
+
     def literal(self) -> tuple[Product, Product]:
         """(the literal, the rest)."""
         return Product((), (), self.factor, self.kind), Product(
             self.above, self.below, 1, self.kind
         )
+
+
+def _shared(e: Expr) -> tuple[Product, Expr]:
+    """What all terms of a sum share, and what is left of it."""
+    terms: list[Product] = []
+    todo = [e]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, E.Add):
+            todo += [part.right, part.left]
+        else:
+            terms.append(Product.of(part))
+    if len(terms) == 1:
+        return Product((), (), 1, e.dtype), e
+    above = [p for p in dict.fromkeys(terms[0].above) if all(p in t.above for t in terms)]
+    below = [p for p in dict.fromkeys(terms[0].below) if all(p in t.below for t in terms)]
+    rest = [_less(t, above, below).expression() for t in terms]
+    return Product(tuple(above), tuple(below), 1, e.dtype), functools.reduce(E.Add, rest)
+
+
+def _less(product: Product, above: list[Expr], below: list[Expr]) -> Product:
+    """A product without these factors, each once."""
+    left = [list(product.above), list(product.below)]
+    for have, without in zip(left, (above, below), strict=True):
+        for part in without:
+            have.remove(part)
+    return Product(tuple(left[0]), tuple(left[1]), product.factor, product.kind)

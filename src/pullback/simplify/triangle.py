@@ -72,7 +72,7 @@ def triangle(
     if edge.skewed:
         loop = edge.loop
         value = _unskewed(value, loop, edge.axis)
-    outer, inner = Product.of(value).split(frozenset((loop.number,)))
+    outer, inner = Product.of(value).taken_apart().split(frozenset((loop.number,)))
     if edge.axis.number in inner.expression().axes:
         return None
     assert isinstance(loop.extent, int)

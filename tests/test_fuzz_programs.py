@@ -25,3 +25,7 @@ def test_random_programs(part: int) -> None:
 def test_indices_that_data_picks_stay_under_their_guards(seed: int) -> None:
     """Second-order adjoints that once wrote, and read, outside of their tensors."""
     check_program(seed)
+
+
+def test_reads_before_a_loop_that_may_be_empty_stay_inside() -> None:
+    assert check_native([check_program(1213)]) == []

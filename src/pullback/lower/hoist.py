@@ -43,17 +43,28 @@ def hoisted(context: Context, loop: For) -> list[Stmt]:
     checks = [s for s in loop.body if isinstance(s, Check) and s.index in steady]
     if not chosen and not checks:
         return [loop]
-    before: list[Stmt] = [*checks]
+    before: list[Stmt] = [Check(_once(loop, c.index), c.extent, c.site) for c in checks]
     named: dict[Node, Node] = {}
     for value in chosen:
         register = context.register("u", value.dtype)
-        before.append(Declare(register, value))
+        before.append(Declare(register, _once(loop, value)))
         named[value] = Peek(register, ())
     rest = [s for s in loop.body if s not in checks]
     body = tuple(_renamed(s, named) for s in rest)
     if not body:
         return before
     return [*before, For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.step, loop.unroll)]
+
+
+def _once(loop: For, value: Expr) -> Expr:
+    """`value`, not evaluated where a loop between computed bounds has no iteration: its reads are
+    in bounds only where there is one.
+    """
+    reads = any(isinstance(n, Load) for n in walk(value))
+    plain = isinstance(loop.lo, E.Const) and isinstance(loop.hi, E.Const | Var)
+    if plain or not reads:
+        return value
+    return E.If(E.Less(loop.lo, loop.hi), value, E.const(0, value.dtype))
 
 
 def _own(loop: For) -> tuple[set[Var | Register], set[Array]]:

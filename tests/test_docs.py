@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
+ROOMS = ("src", "tests", "scripts", "benchmarks", "examples")
+GIVEN = ("script.py",)  # the reader's own
 README_LINES = 10  # of prose, the table and the commands left out
 
 
@@ -48,6 +51,25 @@ def test_the_tutorial_asserts_what_it_says() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(CODE.sub("", BLOCK.sub("", page.read_text()))):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_files_that_are_named_exist(page: Path) -> None:
+    known = [f"/{p.relative_to(ROOT)}" for room in ROOMS for p in (ROOT / room).rglob("*")]
+    text = re.sub(r"^```(python|sh)\n.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for name in re.findall(r"`([\w/.]+\.(?:py|toml))`", text):
+        assert any(k.endswith(f"/{name}") for k in known) or name in GIVEN, name
+
+
+def test_every_option_is_told() -> None:
+    text = (ROOT / "docs" / "programs.md").read_text()
+    names = re.findall(r"PULLBACK_\w+", (ROOT / "src" / "pullback" / "config.py").read_text())
+    names += [
+        f"PULLBACK{n}" for n in re.findall(r"`(_[A-Z]+)`", pb.Options.from_environment.__doc__)
+    ]
+    missing = [n for n in names if f"`{n}`" not in text]
+    missing += [f.name for f in fields(pb.Options) if f"`{f.name}`" not in text]
+    assert not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -214,6 +214,17 @@ def test_explain_a_definition() -> None:
     assert call("explain", formula, "--shape", "a=x").exit_code == 2
 
 
+def test_explain_with_the_time_of_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULLBACK_BACKEND", "llvm")
+    formula = "c[i, j] = sum[k](a[i, k] * b[k, j])"
+    result = call("explain", formula, "--shape", "a=2,3", "--shape", "b=3,4", "--timings")
+    assert result.exit_code == 0
+    rows = [line.split() for line in result.output.split("== compiler, ms\n")[1].splitlines()]
+    spent = {row[0]: float(row[1]) for row in rows}
+    assert {"trace", "simplify", "fuse", "schedule", "lower", "verify", "compile"} < spent.keys()
+    assert abs(sum(v for k, v in spent.items() if k != "total") - spent["total"]) < 0.1
+
+
 def test_explain_a_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

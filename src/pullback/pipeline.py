@@ -74,7 +74,10 @@ def compile_program(program: Program, options: Options) -> Executable:
     checks = {place: call.sites for place, call in image.launches.items()}
     machine = Machine(image, arena, made.plan.offsets, checks, options.threads)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
-    return Executable(program, options, machine, fuse, made.plan, stats, target, made.steps)
+    timings = report.times
+    return Executable(
+        program, options, machine, fuse, made.plan, stats, target, made.steps, timings
+    )
 
 
 def _passed(
@@ -149,13 +152,18 @@ def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
     """One simultaneous assignment -> kernels in launch order."""
     verify_graph(graph, "trace")
     report.text(2, "traced-graph", lambda: show(graph))
+    report.lap("verify")
     simple = simplify_graph(without_empty(graph))
+    report.lap("simplify")
     verify_graph(simple, "simplify")
     report.text(2, "simplified-graph", lambda: show(simple))
+    report.lap("verify")
     kernels = fuse(simple, target)
+    report.lap("fuse")
     for kernel in kernels:
         verify_kernel(kernel, "fuse")
         report.text(3, f"kernel-{kernel.name}", functools.partial(show, kernel))
+    report.lap("verify")
     return kernels
 
 
@@ -166,9 +174,12 @@ def _routines(keys: Mapping[Kernel, Key], target: Target, report: Reporter) -> d
         if key in found:
             continue
         schedule = choose(kernel, target)
+        report.lap("schedule")
         report.text(3, f"schedule-{kernel.name}", functools.partial(str, schedule))
         routine = lower(kernel, schedule, target)
+        report.lap("lower")
         verify_routine(routine, "lower")
+        report.lap("verify")
         report.text(4, f"nest-{kernel.name}", functools.partial(show, routine))
         report.text(4, f"llvm-{kernel.name}", functools.partial(emit_routine, routine, target))
         found[key] = routine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 
 from pullback.cli.shapes import data_indices, shapes_of, size_of
 from pullback.composite.text import define
+from pullback.config import Options
 from pullback.grad.report import adjoints_text
 from pullback.ir.dtype import DType, float32, int64
 from pullback.ir.graph import Variable
@@ -24,8 +26,14 @@ from pullback.tensor.tensor import Tensor
 @click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
 @click.option("--source", is_flag=True, help="the generated code too")
 @click.option("--stage", type=click.Choice(["program", "adjoint"]), default="program")
+@click.option("--timings", is_flag=True, help="how long each stage of the compiler took")
 def explain(
-    what: str, shapes: tuple[str, ...], sizes: tuple[str, ...], source: bool, stage: str
+    what: str,
+    shapes: tuple[str, ...],
+    sizes: tuple[str, ...],
+    source: bool,
+    stage: str,
+    timings: bool,
 ) -> None:
     """Show WHAT at both levels: definitions and kernels; or the adjoints derived from it.
 
@@ -35,14 +43,17 @@ def explain(
     if what.endswith(".py"):
         if stage == "adjoint":
             raise click.UsageError("--stage adjoint shows a definition given as text")
-        _script(Path(what), source)
+        _script(Path(what), source, timings)
         return
     given = shapes_of(what, shapes)
-    show = _adjoints if stage == "adjoint" else _definition
-    show(what, given, dict(map(size_of, sizes)), source)
+    extents = dict(map(size_of, sizes))
+    if stage == "adjoint":
+        _adjoints(what, given, extents)
+        return
+    _definition(what, given, extents, source, timings)
 
 
-def _script(path: Path, source: bool) -> None:
+def _script(path: Path, source: bool, timings: bool) -> None:
     """Run a script, then show every jitted function that it called."""
     if not path.is_file():
         raise click.ClickException(f"{path} does not exist")
@@ -52,13 +63,13 @@ def _script(path: Path, source: bool) -> None:
         raise click.ClickException(f"{path} has no jitted function at its top level that it calls")
     for name, function in called.items():
         click.echo(f"# {name}")
-        _show(function, source)
+        _show(function, source, timings)
 
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-def _adjoints(text: str, shapes: Shapes, sizes: dict[str, int], source: bool) -> None:
+def _adjoints(text: str, shapes: Shapes, sizes: dict[str, int]) -> None:
     """The adjoints of the last definition by everything that is given."""
     kinds = _kinds(text, shapes)
     given: dict[str, Any] = {n: Tensor(Variable(n, s, kinds[n])) for n, s in shapes.items()}
@@ -74,20 +85,34 @@ def _kinds(text: str, shapes: Shapes) -> dict[str, DType]:
     return {name: int64 if name in places else float32 for name in shapes}
 
 
-def _definition(text: str, shapes: Shapes, sizes: dict[str, int], source: bool) -> None:
-    """Compile a definition over zeros and show it."""
+def _definition(
+    text: str, shapes: Shapes, sizes: dict[str, int], source: bool, timings: bool
+) -> None:
+    """Compile a definition over zeros and show it; past the cache if it is to be timed."""
     kinds = _kinds(text, shapes)
     given = {name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()}
 
     def function(inputs: dict[str, Any]) -> Any:
         return define(text, sizes=sizes, **inputs)
 
-    compiled = Jit(function)
+    options = Options.from_environment()
+    compiled = Jit(function, options=replace(options, cache=None) if timings else options)
     compiled(given)
-    _show(compiled, source)
+    _show(compiled, source, timings)
 
 
-def _show(function: Jit, source: bool) -> None:
+def _show(function: Jit, source: bool, timings: bool) -> None:
     click.echo(function.program.explain())
     if source:
         click.echo(function.program.source())
+    if timings:
+        click.echo(_timings(function.program.timings))
+
+
+def _timings(seconds: dict[str, float]) -> str:
+    """Milliseconds by stage, longest first; `record` stands for all that the cache spared."""
+    total = sum(seconds.values())
+    lines = ["== compiler, ms"]
+    for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):
+        lines.append(f"{name:10} {spent * 1e3:9.2f} {spent / total:6.1%}")
+    return "\n".join([*lines, f"{'total':10} {total * 1e3:9.2f}"])

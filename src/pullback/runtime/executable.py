@@ -87,7 +87,7 @@ class Executable:
 
     `program` is as traced. `plan` is None where nothing was planned.
     `fuse` makes the program as run: it takes the passes again where a record told the launches.
-    `steps` are the launches that run again, for a memory budget.
+    `steps` are the launches that run again, for a memory budget. `timings`: seconds by stage.
     """
 
     program: Program
@@ -98,6 +98,7 @@ class Executable:
     stats: CompileStats = field(default_factory=CompileStats)
     target: Target | None = None
     steps: tuple[Step, ...] = ()
+    timings: dict[str, float] = field(default_factory=dict)
     _written: frozenset[Variable] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ class Reporter:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.times: dict[str, float] = {}
         self._last = time.perf_counter()
         self._number = 0
         if options.dump is not None:
@@ -28,12 +29,19 @@ class Reporter:
         """Whether what each stage makes is to be seen."""
         return self.options.debug >= 2 or self.options.dump is not None
 
+    def lap(self, name: str) -> float:
+        """What ran since the last lap was `name`; its seconds, which `times` adds up."""
+        now = time.perf_counter()
+        spent = now - self._last
+        self.times[name] = self.times.get(name, 0.0) + spent
+        self._last = now
+        return spent
+
     def stage(self, name: str, facts: str) -> None:
         """A stage is done."""
-        now = time.perf_counter()
+        spent = self.lap(name)
         if self.options.debug >= 1:
-            print(f"pullback {name}: {facts}, {(now - self._last) * 1e3:.1f} ms", file=sys.stderr)
-        self._last = now
+            print(f"pullback {name}: {facts}, {spent * 1e3:.1f} ms", file=sys.stderr)
 
     def text(self, level: int, name: str, make: Callable[[], str]) -> None:
         """What a stage made."""

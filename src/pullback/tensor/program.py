@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -146,6 +147,7 @@ class Jit:
     def trace(self, given: Tree, shapes: Sequence[tuple[Extent, ...]]) -> Entry:
         """Run the function once on variables and compile what it did."""
         self.traces += 1
+        start = time.perf_counter()
         trace = Trace()
         arguments = tuple(
             trace.fresh(f"argument{n}", shape, handle.dtype)
@@ -167,7 +169,9 @@ class Jit:
         if self.memory is not None:
             options = replace(options, memory=self.memory)
         flags = tuple(trace.observed.values())
+        traced = time.perf_counter() - start
         executable = compile_program(program, options)
+        executable.timings["trace"] = traced
         symbolic = any(isinstance(e, Dim) for v in program.state for e in v.shape)
         return Entry(executable, arguments, read, written, outputs, result, flags, symbolic)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.errors import GradientError, ShapeError, UnsupportedError
+from pullback import nn, optim
+from pullback.errors import CapturedArrayError, GradientError, ShapeError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
 
@@ -403,3 +404,42 @@ def test_long_chains() -> None:
     x = pb.tensor(draw(1, 2))
     assert pb.jvp(f, x, x)[1].shape == (2,)
     assert pb.vmap(f)(x[:, None]).shape == (2, 1)
+
+
+def test_arrays_stand_for_tensors_everywhere() -> None:
+    x, v = draw(1, 3), draw(2, 3)
+
+    def f(t: Any) -> Any:
+        return pb.sum(t * t * t)
+
+    one = np.ones(())
+    assert np.allclose(pb.grad(f)(x).numpy(), 3 * x**2)
+    assert np.allclose(pb.jvp(f, x, v)[1].numpy(), (3 * x**2 * v).sum())
+    assert np.allclose(pb.vjp(f, x)[1](one)[0].numpy(), 3 * x**2)
+    assert np.allclose(pb.hvp(f, x, v).numpy(), 6 * x * v)
+    assert np.allclose(pb.jacobian(lambda t: t * t, x).numpy(), np.diag(2 * x))
+    assert np.allclose(pb.vmap(lambda t: t * t)(x).numpy(), x * x)
+    t = pb.tensor(x)
+    assert np.allclose(pb.differentiate(t * t, [t], v)[0].numpy(), 2 * x * v)
+    value, slope = pb.value_and_grad(t * t, t, head=v)
+    assert np.allclose(value.numpy(), x * x) and np.allclose(slope.numpy(), 2 * x * v)
+    assert pb.scan(lambda c, u: (c + u, c), np.zeros(()), x)[1].shape == (3,)
+    assert pb.cond(np.bool_(True), lambda: 1, lambda: 2) == 1
+
+
+def test_a_function_takes_its_arguments_by_number_and_no_head() -> None:
+    x = pb.tensor(draw(1, 3))
+    for given in ({"wrt": x}, {"wrt": 1}, {"head": x}):
+        with pytest.raises(GradientError, match="argnums=1"):
+            pb.grad(lambda t: t.sum(), **given)
+
+
+def test_a_number_in_a_carry_is_told() -> None:
+    with pytest.raises(ShapeError, match="start from a tensor"):
+        pb.jit(lambda: pb.loop(3, lambda i, c: c * 2.0, 1.0))()
+    with pytest.raises(CapturedArrayError):
+        pb.jit(lambda: pb.scan(lambda c, u: (c + u, c), pb.zeros(()), np.ones(3)))()
+
+
+def test_layers_and_optimisers_are_attributes_too() -> None:
+    assert pb.nn.Linear is nn.Linear and pb.optim.SGD is optim.SGD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from pullback.composite.text import define
@@ -392,4 +393,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """`pb.nn` and `pb.optim`, imported lazily: they are built of what stands here."""
+    if name in ("nn", "optim"):
+        return importlib.import_module(f"{__name__}.{name}")
     raise _unknown("pullback", name, __all__)

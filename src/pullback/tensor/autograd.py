@@ -11,7 +11,7 @@ from pullback.grad.reverse import Reverse
 from pullback.ir import expr as E
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor import elementwise as W
-from pullback.tensor.tensor import Tensor, value_of
+from pullback.tensor.tensor import Tensor, from_array, value_of
 from pullback.tensor.trace import Handle, transformed, twin
 from pullback.tensor.tree import flatten
 
@@ -26,7 +26,7 @@ def grad(
     Raises: GradientError where the target is no scalar or an argument is no float.
     """
     if not isinstance(target, Handle) and callable(target):
-        return _function(target, argnums, with_value=False)
+        return _function(target, argnums, (wrt, head), with_value=False)
     if not isinstance(target, Tensor):
         raise GradientError(f"a {type(target).__name__} has no gradient", origin=Origin.of_caller())
     if isinstance(wrt, Handle):
@@ -37,17 +37,19 @@ def grad(
     return tuple(found) if isinstance(wrt, tuple) else found
 
 
-def value_and_grad(target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0) -> Any:
+def value_and_grad(
+    target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
+) -> Any:
     """The value too: ``(y, grad(y, x))``, or the function that gives both."""
     if not isinstance(target, Handle) and callable(target):
-        return _function(target, argnums, with_value=True)
-    return target, grad(target, wrt)
+        return _function(target, argnums, (wrt, head), with_value=True)
+    return target, grad(target, wrt, head=head)
 
 
 def _gradients(target: Handle, wrt: Sequence[Handle], head: Tensor | None = None) -> list[Tensor]:
     output = target.value
     _check(output, head)
-    start = None if head is None else head.value
+    start = None if head is None else from_array(head).value
     return [Tensor(g) for g in derive([output], [w.value for w in wrt], [start])]
 
 
@@ -113,8 +115,19 @@ class Arguments:
 
 
 def _function(
-    function: Callable[..., Any], argnums: int | Sequence[int], *, with_value: bool
+    function: Callable[..., Any],
+    argnums: int | Sequence[int],
+    given: tuple[Any, Any],
+    *,
+    with_value: bool,
 ) -> Callable[..., Any]:
+    """Raises: GradientError for what only a tensor's gradient takes."""
+    if any(g is not None for g in given):
+        raise GradientError(
+            "a function's gradient is a function: by arguments, and from a scalar",
+            origin=Origin.of_caller(),
+            help="pb.grad(f, argnums=1)(x, w); with a head it is pb.vjp(f, x, w)",
+        )
     single = isinstance(argnums, int)
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
 

@@ -29,7 +29,7 @@ from pullback.tensor import views as V
 from pullback.tensor.branches import BranchForm
 from pullback.tensor.loops import FOREVER, LoopForm, Made, Steps
 from pullback.tensor.recording import fed
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import Handle, Trace, array_of, bind, current, realize, wrap
 from pullback.tensor.tree import Tree, flatten
 
@@ -50,7 +50,7 @@ def loop(
         return _loop_in_python(steps, body, wanted, carry)
     if checkpoint == "sqrt" and wanted > 1 and len(steps) > 3:
         return _loop_in_chunks(trace, steps, body, carry)
-    start = flatten(carry)
+    start = flatten(carry, from_array)
 
     def made(form: LoopForm) -> Made:
         result = carry
@@ -153,7 +153,11 @@ def _ends(form: LoopForm, start: Tree, result: Any) -> list[Value]:
     end = flatten(result)
     origin = Origin.of_caller()
     if end.key != start.key:
-        raise ShapeError("the carry must keep its structure", origin=origin)
+        raise ShapeError(
+            "the carry must keep its structure",
+            origin=origin,
+            help="a Python number in it is part of the structure: start from a tensor",
+        )
     values = _values(end)
     for begin, value in zip(form.begins, values, strict=True):
         _same(begin, value, "the carry", origin)
@@ -181,7 +185,7 @@ def cond(
 ) -> Any:
     """``then(*operands) if predicate else otherwise(*operands)``; only one of them runs."""
     trace = current()
-    if isinstance(predicate, bool):
+    if isinstance(predicate, bool | np.bool_):
         return (then if predicate else otherwise)(*operands)
     _boolean(predicate)
     if trace is None:
@@ -254,7 +258,7 @@ def while_loop(
         return _while_in_python(test, body, init, max_steps)
     if checkpoint == "sqrt" and max_steps is not None and max_steps > 3:
         return _while_in_chunks(trace, test, body, init, max_steps)
-    start = flatten(init)
+    start = flatten(init, from_array)
     first = test(init)
     _boolean(first)
 
@@ -325,14 +329,14 @@ def scan(
     checkpoint: str = "tape",
 ) -> tuple[Any, Any]:
     """``for x in xs: carry, y = body(carry, x)``. Returns the last carry and the stacked `y`."""
-    wholes = flatten(xs)
+    wholes = flatten(xs, from_array)
     count = _length(wholes, length)
     trace = _tracing(checkpoint)
     if trace is None:
         return _scan_in_python(body, init, wholes, count)
     if checkpoint == "sqrt" and count > 3:
         return _scan_in_chunks(trace, body, init, wholes, count)
-    start = flatten(init)
+    start = flatten(init, from_array)
     trees: list[Tree] = []
 
     def made(form: LoopForm) -> Made:

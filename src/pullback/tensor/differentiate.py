@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from pullback.errors import GradientError, Origin
 from pullback.grad.batch import Batch
 from pullback.grad.pins import Pins
@@ -19,7 +21,7 @@ from pullback.ir.graph import Definition, Rule, Value
 from pullback.tensor import elementwise as W
 from pullback.tensor.autograd import differentiable, twins_of
 from pullback.tensor.elementwise import show
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import Handle
 from pullback.tensor.vmap import like
 
@@ -139,7 +141,8 @@ class _Table(Mapping[Tensor, T]):
 
 
 def _values(given: Tensor | Sequence[Tensor]) -> list[Value]:
-    return [h.value for h in ([given] if isinstance(given, Handle) else given)]
+    listed = [given] if isinstance(given, Handle | np.ndarray) else given
+    return [from_array(h).value for h in listed]
 
 
 # --- heads ---------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def jacobian(target: Any, inputs: Any = None, structure: str = "dense", argnums:
                             help='it is "dense" or "sparse"')  # fmt: skip
     if inputs is None:
         return _function(target, structure, argnums)
-    single = isinstance(inputs, Handle)
+    single = isinstance(inputs, Handle | np.ndarray)
     given = Arguments([inputs] if single else list(inputs), fresh=callable(target))
     out = transformed(target, *given.values) if callable(target) else target
     if not isinstance(out, Tensor):

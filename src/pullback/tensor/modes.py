@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from pullback.errors import GradientError, Origin
 from pullback.grad.forward import tangents
 from pullback.ir.graph import Value
 from pullback.tensor.autograd import Arguments, derive, differentiable, grad, twins_of
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import Handle, transformed
 from pullback.tensor.tree import Tree, flatten
 
@@ -38,7 +40,7 @@ def jvp(target: Any, primals: Any, tangent: Any) -> Any:
     `primals` and `tangents` are one tensor or a sequence of (trees of) them.
     Raises: GradientError for integers, or where a tangent does not fit its primal.
     """
-    single = isinstance(primals, Handle)
+    single = isinstance(primals, Handle | np.ndarray)
     given = Arguments([primals] if single else list(primals), fresh=callable(target))
     along = matching([tangent] if single else list(tangent), given.tree, "a tangent")
     out = transformed(target, *given.values) if callable(target) else target
@@ -54,7 +56,7 @@ def hvp(target: Any, primals: Any, tangent: Any) -> Any:
     """
     if not callable(target):
         return jvp(grad(target, primals), primals, tangent)
-    numbers = 0 if isinstance(primals, Handle) else tuple(range(len(primals)))
+    numbers = 0 if isinstance(primals, Handle | np.ndarray) else tuple(range(len(primals)))
     return jvp(grad(target, argnums=numbers), primals, tangent)[1]
 
 
@@ -73,7 +75,7 @@ def matching(given: Any, wanted: Tree, what: str) -> list[Value]:
 
     Raises: GradientError where structure, shape or type differ.
     """
-    tree = flatten(given)
+    tree = flatten(given, from_array)
     if tree.key != wanted.key:
         raise GradientError(
             f"{what} has another structure than what it belongs to", origin=Origin.of_caller()

@@ -441,6 +441,11 @@ def value_of(x: Any) -> Value:
     return W.full((), found, W.weak_dtype(found)) if isinstance(found, Scalar) else found
 
 
+def from_array(leaf: Any) -> Any:
+    """A NumPy array as a tensor, anything else as it is. Raises: CapturedArrayError in `jit`."""
+    return Tensor(value_of(leaf)) if isinstance(leaf, np.ndarray | np.generic) else leaf
+
+
 def apply(name: str, *operands: Any) -> Any:
     """An element-wise operation on tensors, or on scalars inside a definition."""
     if any(isinstance(o, ScalarHandle) for o in operands):

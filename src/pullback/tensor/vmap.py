@@ -12,7 +12,7 @@ from pullback.ir.expr import Extent
 from pullback.ir.graph import Value, Variable, variables
 from pullback.tensor import views as V
 from pullback.tensor.recording import assigned
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import current, placeholder, transformed
 from pullback.tensor.tree import Tree, flatten
 
@@ -28,7 +28,7 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
 
     @functools.wraps(function)
     def batched(*args: Any) -> Any:
-        trees = [flatten(a) for a in args]
+        trees = [flatten(a, from_array) for a in args]
         places = _spread(in_axes, len(args), "in_axes", "arguments")
         extent = _extent(trees, places)
         known: dict[Value, Value] = {}

@@ -177,6 +177,26 @@ def test_tuples_are_combined_in_order(length: int) -> None:
 MATRIX: list[Callable[[Any], Any]] = [lambda x: x, lambda x: 1.0 - x, lambda x: x * x, pb.sin]
 
 
+@pytest.mark.parametrize("length", [1, 2, 3, 6, 9])
+def test_gradients_of_every_small_length(length: int) -> None:
+    """``sum over t of x[0] .. x[t]`` as an affine reduction, of a row of a matrix."""
+    x = draw(4, 9)[:, :length]
+
+    def combine(a: Any, b: Any) -> Any:
+        return a[0] * b[0], a[0] * b[1] + a[1]
+
+    def f(x: Any) -> Any:
+        k = pb.axis(length)
+        pair = (x[3, k], x[3, k])
+        return pb.compute((), lambda: pb.reduce(combine, (1.0, 0.0), pair, over=k)[1])
+
+    row = x[3]
+    until = [[np.prod(np.delete(row[: t + 1], u)) for t in range(u, length)] for u in range(length)]
+    found = pb.grad(f)(pb.tensor(x)).numpy()
+    assert np.allclose(found[3], [sum(u) for u in until])
+    assert not found[:3].any()
+
+
 def test_welford_and_online_logsumexp() -> None:
     x = draw(4, 11) * 30
     n, mean, squares = run(WELFORD, x)

@@ -183,6 +183,13 @@ def test_bounds_of(e: Expr, want: tuple[int, int]) -> None:
     assert bounds(e) == want
 
 
+def test_facts_about_a_dividend_bound_its_quotient() -> None:
+    i = Var("i", 0, 4)
+    half = E.FloorDiv(i, index(2))
+    assert prove(E.Less(half, index(2)), [E.Less(i, index(4))]) is True
+    assert prove(E.Less(half, index(2)), [E.Less(i, index(5))]) is None
+
+
 def test_data_that_may_wrap_proves_nothing() -> None:
     x = read(DATA[int64], I, J)
     more = E.Add(x, index(1))

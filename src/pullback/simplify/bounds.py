@@ -76,6 +76,13 @@ class Intervals:
         high = -self._least(form.scaled(-1), facts, depth)
         return max(lo, low), min(hi, high)
 
+    def learn(self, atoms: Iterable[Expr]) -> bool:
+        """Bound quotients and remainders by facts about what is inside; whether any was new."""
+        new = [e for e in atoms if e not in self.known and e.children] if self.facts else []
+        for e in new:
+            self.of(e)
+        return bool(new)
+
     def _least(self, form: Affine, facts: Sequence[Fact], depth: int) -> int:
         best = self.raw(form)[0]
         if depth == 0:
@@ -332,10 +339,11 @@ class Prover:
             return isinstance(e, E.Equal)
         if not (self._exact(left) and self._exact(right)):
             return self._ranges(e)
-        lo, hi = intervals.tight(right.minus(left))
-        if isinstance(e, E.Less):
-            return True if lo > 0 else False if hi <= 0 else None
-        return False if lo > 0 or hi < 0 else True if lo == hi == 0 else None
+        gap = right.minus(left)
+        found = _sign(e, intervals.tight(gap))
+        if found is None and intervals.learn(gap.atoms):
+            found = _sign(e, intervals.tight(gap))
+        return found
 
     def _exact(self, form: Affine) -> bool:
         lo, hi = self.intervals.tight(form)
@@ -349,6 +357,14 @@ class Prover:
             return False
         same = left[0] == left[1] == right[0] == right[1]
         return True if same or e.left is e.right else None
+
+
+def _sign(e: E.Less | E.Equal, gap: Interval) -> bool | None:
+    """What bounds of ``right - left`` say about a comparison."""
+    lo, hi = gap
+    if isinstance(e, E.Less):
+        return True if lo > 0 else False if hi <= 0 else None
+    return False if lo > 0 or hi < 0 else True if lo == hi == 0 else None
 
 
 class _Opaque:

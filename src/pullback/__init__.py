@@ -31,6 +31,7 @@ from pullback.tensor.combine import (
     linear_recurrence,
     reduce,
 )
+from pullback.tensor.complex import Complex
 from pullback.tensor.compute import axis, compute
 from pullback.tensor.control import checkpoint, cond, loop, scan, while_loop
 from pullback.tensor.creation import (
@@ -200,6 +201,7 @@ bool = bool_
 
 __all__ = [
     "Cell",
+    "Complex",
     "DType",
     "Dim",
     "Feeder",

@@ -13,7 +13,7 @@ from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor import elementwise as W
 from pullback.tensor.tensor import Tensor, from_array, value_of
 from pullback.tensor.trace import Handle, transformed, twin
-from pullback.tensor.tree import flatten
+from pullback.tensor.tree import flatten, has_tensors
 
 
 def grad(
@@ -33,6 +33,9 @@ def grad(
         return _gradients(target, [wrt], head)[0]
     if wrt is None:
         raise GradientError("the gradient by what? pb.grad(y, x)", origin=Origin.of_caller())
+    if has_tensors(wrt):
+        tree = flatten(wrt)
+        return tree.rebuild(_gradients(target, tree.handles, head))
     found = _gradients(target, list(wrt), head)
     return tuple(found) if isinstance(wrt, tuple) else found
 

@@ -1,9 +1,9 @@
-"""Nested tuples, lists and dicts of tensors, taken apart and put together again."""
+"""Nested tuples, lists, dicts and dataclasses of tensors, taken apart and put together again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from pullback.tensor.trace import Handle
@@ -28,6 +28,7 @@ class Tree:
 def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
     """Take `tree` apart. What is no tensor, list, tuple or dict is static, part of the key.
 
+    A dataclass with a tensor in one of its fields is taken apart, too.
     `convert` may turn a leaf into a handle first.
     """
     handles: list[Handle] = []
@@ -51,6 +52,10 @@ def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
                 tuple(node),
                 tuple(p[1] for p in parts),
             )
+        if has_tensors(node):
+            parts = [visit(getattr(node, f.name)) for f in fields(node)]
+            form = ("named", type(node), [p[0] for p in parts])
+            return form, (type(node), tuple(p[1] for p in parts))
         leaf = node if convert is None else convert(node)
         if isinstance(leaf, Handle):
             handles.append(leaf)
@@ -60,6 +65,13 @@ def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
 
     form, key = visit(tree)
     return Tree(tuple(handles), form, key)
+
+
+def has_tensors(node: Any) -> bool:
+    """Whether it is a dataclass with a tensor in one of its fields."""
+    if isinstance(node, Handle | type) or not is_dataclass(node):
+        return False
+    return any(isinstance(getattr(node, f.name), Handle) for f in fields(node))
 
 
 def _rebuild(form: Any, leaves: Iterator[Any]) -> Any:

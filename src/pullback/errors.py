@@ -155,9 +155,10 @@ class StateError(PullbackError, RuntimeError):
 
 
 class MemoryBudgetError(PullbackError, MemoryError):
-    """A program cannot be made to fit its memory budget."""
+    """A program cannot be made to fit its memory budget; `smallest` bytes would do."""
 
     code = "E304"
+    smallest = 0
 
 
 class FeedError(PullbackError, RuntimeError):

@@ -6,7 +6,7 @@ Program -> (each `Compute`) simplify -> fuse -> schedule -> lower -> native code
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import Code, CompileStats, compile_routines, host_target
 from pullback.backends.reference.definitions import evaluate
 from pullback.config import Options
-from pullback.errors import UnsupportedError
+from pullback.errors import MemoryBudgetError, UnsupportedError
 from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
@@ -32,17 +32,20 @@ from pullback.runtime.pool import loader
 from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.system import address, memory
-from pullback.schedule.budget import Step, fit, replaced, replay
+from pullback.schedule.budget import Fitted, Start, fit, replaced, replay
 from pullback.schedule.choose import choose
 from pullback.schedule.cost import shares
 from pullback.schedule.lives import lives
 from pullback.schedule.plan import Needs, plan
+from pullback.schedule.split import split
 from pullback.schedule.timeline import Timeline
 from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph
 from pullback.verify.graph import verify_graph
 from pullback.verify.kernel import verify_kernel
 from pullback.verify.nest import verify_routine
+
+Build = Callable[[list[list[Kernel]]], tuple[Prepared, Start]]
 
 
 def compile_program(program: Program, options: Options) -> Executable:
@@ -63,7 +66,7 @@ def compile_program(program: Program, options: Options) -> Executable:
     made = None if recorder is None or report.wants_texts else recorder.find(stats)
     if made is not None:
         report.stage("record", f"{len(made.calls)} launches")
-        fuse = functools.partial(_fused, program, target, _silent(options), made.steps)
+        fuse = functools.partial(_fused, program, target, _silent(options), made)
     else:
         made = _passed(program, target, store, stats, report)
         fuse = functools.partial(_given, made.block)
@@ -95,9 +98,26 @@ def _passed(
         groups.append(fuse_graph(graph, target, report))
         return groups[-1]
 
-    fused = each(program.body, change)
+    each(program.body, change)
+    report.stage("fuse", f"{sum(map(len, groups))} kernels")
+    build = functools.partial(_built, program, target, store, stats, report)
+    made = _within(build, groups, target, report)
+    report.text(3, "plan", made.plan.picture)
+    return made
+
+
+def _built(
+    program: Program,
+    target: Target,
+    store: ObjectCache | None,
+    stats: CompileStats,
+    report: Reporter,
+    groups: list[list[Kernel]],
+) -> tuple[Prepared, Start]:
+    """A fused program with its code and plan."""
+    rest = iter(groups)
+    fused = each(program.body, lambda _: next(rest))
     kernels, spans = lives(fused, program.state)
-    report.stage("fuse", f"{len(kernels)} kernels")
     keys = {piece: kernel_key(piece) for k in kernels for piece in k.pieces}
     routines = _routines(keys, target, report)
     codes = compile_routines(list(routines.values()), report.options, target, store, stats)
@@ -106,20 +126,35 @@ def _passed(
     calls = {k: _call(k, [units[keys[piece]] for piece in k.pieces], target) for k in kernels}
     needs = {k: _needs(c, target.threads) for k, c in calls.items()}
     placed = plan(kernels, list(spans), needs, spans)
-    made = Prepared(fused, groups, calls, placed)
+    return Prepared(fused, groups, calls, placed), Start(fused, program.state, needs)
+
+
+def _within(build: Build, groups: list[list[Kernel]], target: Target, report: Reporter) -> Prepared:
+    """A program in its memory budget: as it is, with launches again, and cut into more launches.
+
+    Raises: MemoryBudgetError.
+    """
     budget = report.options.memory
-    if budget is not None and placed.arena_bytes > budget:
-        made = _within(made, program, needs, budget)
-        report.stage("budget", f"{len(made.steps)} launches again")
-    report.text(3, "plan", made.plan.picture)
-    return made
+    made, start = build(groups)
+    if budget is None or made.plan.arena_bytes <= budget:
+        return made
+    try:
+        return _repeated(made, fit(start, budget))
+    except MemoryBudgetError as whole:
+        pieces = [[piece for k in group for piece in split(k, target)] for group in groups]
+        cut, start = build(pieces)
+        report.stage("split", f"{sum(map(len, pieces))} kernels")
+        cut = replace(cut, split=True)
+        if cut.plan.arena_bytes <= budget:
+            return cut
+        try:
+            return _repeated(cut, fit(start, budget))
+        except MemoryBudgetError as error:
+            raise min(whole, error, key=lambda e: e.smallest) from None
 
 
-def _within(
-    made: Prepared, program: Program, needs: Mapping[Kernel, Needs], budget: int
-) -> Prepared:
-    """The program with launches repeated so that its arena has at most `budget` bytes."""
-    found = fit((made.block, program.state), needs, budget)
+def _repeated(made: Prepared, found: Fitted) -> Prepared:
+    """A program with some of its launches repeated."""
     rest = iter(found.launches)
     groups = [[pair for _ in group for pair in next(rest)] for group in made.kernels]
     calls = {new: made.calls[old].on(new) for group in groups for new, old in group}
@@ -127,15 +162,20 @@ def _within(
     for kernel in calls:
         verify_kernel(kernel, "budget")
     block = replaced(made.block, found.launches)
-    return Prepared(block, kernels, calls, found.plan, found.steps)
+    return Prepared(block, kernels, calls, found.plan, found.steps, made.split)
 
 
-def _fused(program: Program, target: Target, report: Reporter, steps: Sequence[Step]) -> Block:
-    """The launches of a traced program, with those that run again."""
-    block = each(program.body, lambda graph: fuse_graph(graph, target, report))
-    if not steps:
+def _fused(program: Program, target: Target, report: Reporter, made: Prepared) -> Block:
+    """The launches of a traced program, as those of a recorded one."""
+
+    def change(graph: Graph) -> list[Kernel]:
+        kernels = fuse_graph(graph, target, report)
+        return [p for k in kernels for p in split(k, target)] if made.split else kernels
+
+    block = each(program.body, change)
+    if not made.steps:
         return block
-    again = replay(Timeline.of(block, program.state, {}), steps)
+    again = replay(Timeline.of(block, program.state, {}), made.steps)
     assert again is not None, "recorded steps are those of an equal program"
     return replaced(block, again.launches())
 

@@ -71,7 +71,8 @@ class Kernel:
     entry of `outer` is None. `reasons` says for people why the borders are where they are.
 
     A kernel with `parts` has no stages of its own: its parts, which need nothing of each other,
-    run side by side, each over its own outer axes.
+    run side by side, each over its own outer axes. `tiling`: the tile and tasks that it must have,
+    as the kernel that it was cut from; None: as is best.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Kernel:
     finish: tuple[Stage, ...] = ()
     reasons: tuple[str, ...] = ()
     parts: tuple[Kernel, ...] = ()
+    tiling: tuple[tuple[int, ...], int] | None = None
 
     @property
     def pieces(self) -> tuple[Kernel, ...]:

@@ -22,7 +22,7 @@ def kernel_key(kernel: Kernel) -> Key:
     arguments = tuple((v.shape, v.dtype) for v in numbers)
     stages = tuple(_stage(s, numbers) for s in kernel.stages)
     finish = tuple(_stage(s, numbers) for s in kernel.finish)
-    return (kernel.outer, arguments, stages, finish)
+    return (kernel.outer, arguments, stages, finish, kernel.tiling)
 
 
 def _stage(stage: Stage, numbers: dict[Value, int]) -> Key:

@@ -45,7 +45,7 @@ class Prepared:
     """A program ready to be wired: its items, what each launch calls, where everything lies.
 
     `kernels` holds those of each computation. Out of a record they are mere names.
-    `steps` computed some of them again, for a memory budget.
+    `steps` computed some of them again, for a memory budget, after some were `split`.
     """
 
     block: Block
@@ -53,6 +53,7 @@ class Prepared:
     calls: Mapping[Kernel, Call]
     plan: Plan
     steps: tuple[Step, ...] = ()
+    split: bool = False
 
 
 class Recorder:
@@ -110,6 +111,7 @@ def encode(made: Prepared, found: Signature) -> bytes:
         "units": [_unit_row(u) for u in writer.units],
         "temporaries": [_variable_row(v) for v in writer.temporaries],
         "steps": [astuple(step) for step in made.steps],
+        "split": made.split,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -180,7 +182,8 @@ def _decoded(
     rest = iter(groups)
     block = each(program.body, lambda _: next(rest))
     steps = tuple(Step(*row) for row in record["steps"])
-    return Prepared(block, groups, calls, _plan(record["plan"], variables), steps)
+    plan = _plan(record["plan"], variables)
+    return Prepared(block, groups, calls, plan, steps, bool(record["split"]))
 
 
 def _stored(row: dict[str, Any]) -> Stored:

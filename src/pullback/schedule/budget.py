@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -29,12 +29,24 @@ from pullback.schedule.lives import lives
 from pullback.schedule.plan import Needs, Plan, plan
 from pullback.schedule.timeline import Numbers, Row, Timeline
 
+# Goals between what is alive at most and what one launch needs that are tried when a search for the
+# budget is stuck: taking too much away at first may leave no way on.
+RUNGS = 6
+# Steps for each launch after which a search is given up.
+MOST_STEPS = 2
 # Steps that are looked at twice.
 MOST_PRUNED = 64
 # Values of the fullest launch that an error names.
 NAMED = 5
 
-Program = tuple[Block, Collection[Variable]]
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Start:
+    """A fused program, its state, and what each launch needs beside its values."""
+
+    block: Block
+    state: Collection[Variable]
+    needs: Mapping[Kernel, Needs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +73,32 @@ class Fitted:
     plan: Plan
 
 
-def fit(program: Program, needs: Mapping[Kernel, Needs], budget: int) -> Fitted:
+def fit(program: Start, budget: int) -> Fitted:
     """The cheapest repetitions found with which the arena of a fused program has `budget` bytes.
 
     Raises: MemoryBudgetError naming the smallest arena found and what fills it.
     """
-    start = Timeline.of(*program, needs)
-    goal, least = budget, start.least()
-    search = _Search(start, start.copy())
-    while goal >= least and search.reach(goal):
-        found = search.fitted(program, needs, goal)
+    start = Timeline.of(program.block, program.state, program.needs)
+    least, most = start.least(), int(start.live().max())
+    flops: dict[Key, int] = {}
+    for easy in (False, True):
+        goal, search = budget, _Search(start, start.copy(), flops, easy)
+        while goal >= least and search.reach(goal):
+            found = search.fitted(program, goal)
+            if found.plan.arena_bytes <= budget:
+                return found
+            goal -= found.plan.arena_bytes - budget
+    smallest, fullest = 0, start
+    rungs = range(1, RUNGS + 1) if most > least else [1]
+    for n, easy in product(rungs, (False, True)):
+        search = _Search(start, start.copy(), flops, easy)
+        search.reach(most - (most - least) * n // RUNGS)
+        found = search.fitted(program, int(search.timeline.live().max()))
         if found.plan.arena_bytes <= budget:
             return found
-        goal -= found.plan.arena_bytes - budget
-    search = _Search(start, start.copy(), search.flops)
-    search.reach(least)
-    found = search.fitted(program, needs, int(search.timeline.live().max()))
-    if found.plan.arena_bytes <= budget:
-        return found
-    raise _too_small(search.timeline, budget, found.plan.arena_bytes)
+        if not smallest or found.plan.arena_bytes < smallest:
+            smallest, fullest = found.plan.arena_bytes, search.timeline
+    raise _too_small(fullest, budget, smallest)
 
 
 def replay(start: Timeline, steps: Iterable[Step]) -> Timeline | None:
@@ -125,28 +144,30 @@ def work(kernel: Kernel) -> Cost:
 
 @dataclass(slots=True)
 class _Search:
-    """Steps taken so far; flops by kernel structure."""
+    """Steps taken so far; flops by kernel structure; `easy`: see `_rate`."""
 
     start: Timeline
     timeline: Timeline
-    flops: dict[Key, int] = field(default_factory=dict)
+    flops: dict[Key, int]
+    easy: bool
     steps: list[Step] = field(default_factory=list)
 
     def reach(self, goal: int) -> bool:
         """Take steps until no more than `goal` bytes are alive anywhere; False if stuck."""
         while self._excess(self.timeline.live(), goal):
+            if len(self.steps) > MOST_STEPS * len(self.start.rows):
+                return False
             heap = self._candidates(goal)
             if not heap:
                 return False
             self._descend(heap, goal)
         return True
 
-    def fitted(self, program: Program, needs: Mapping[Kernel, Needs], goal: int) -> Fitted:
+    def fitted(self, program: Start, goal: int) -> Fitted:
         """The program with the steps that `goal` needs, and its plan."""
         self.timeline, self.steps = _pruned(self.start, self.steps, goal)
-        block, state = program
-        launches = self.timeline.launches()
-        kernels, spans = lives(replaced(block, launches), state)
+        needs, launches = program.needs, self.timeline.launches()
+        kernels, spans = lives(replaced(program.block, launches), program.state)
         known = {new: needs[old] for pairs in launches for new, old in pairs if old in needs}
         made = plan(kernels, list(spans), known, spans)
         return Fitted(tuple(self.steps), launches, made)
@@ -155,7 +176,8 @@ class _Search:
         """The best of the heap, looked at again as others are taken, until it is empty."""
         places = {id(row): n for n, row in enumerate(self.timeline.rows)}
         live = self.timeline.live()
-        while heap and self._excess(live, goal):
+        most = MOST_STEPS * len(self.start.rows)
+        while heap and self._excess(live, goal) and len(self.steps) <= most:
             _, order, row, before = heapq.heappop(heap)
             source, place = places[id(row)], places[id(before)]
             rate = self._rate(source, place, live, goal)
@@ -204,11 +226,16 @@ class _Search:
         return sorted(ends)
 
     def _rate(self, source: int, before: int, live: Numbers, goal: int) -> float:
-        """Excess bytes removed, over all rows, for each operation; 0 where that is impossible."""
+        """Excess bytes removed, over all rows, for each operation; 0 where that is impossible.
+
+        The new row counts too; while it is `easy`, with what stands out between those beside it.
+        """
         if not self.timeline.repeats(source, before):
             return 0.0
         after = self._after(source, before, live)
-        removed = self._excess(live, goal) - self._excess(after, goal)
+        beside = max(goal, after[before - 1], after[before + 1]) if self.easy else goal
+        peak = max(0, int(after[before] - beside))
+        removed = self._excess(live, goal) - self._excess(np.delete(after, before), goal) - peak
         return removed / max(1, self._flops(self.timeline.rows[source].kernel))
 
     def _after(self, source: int, before: int, live: Numbers) -> Numbers:
@@ -251,12 +278,14 @@ def _too_small(timeline: Timeline, budget: int, smallest: int) -> MemoryBudgetEr
     lines = [f"`{v.name}` {v.dtype}{list(v.shape)} {size:,}{_place(v)}" for v, size in held]
     if row.working:
         lines.append(f"working memory {row.working:,}")
-    return MemoryBudgetError(
+    error = MemoryBudgetError(
         f"the memory budget of {budget:,} bytes is too small: the smallest arena found has "
         f"{smallest:,} bytes; launch `{row.kernel.name}` holds {live[peak]:,}: {'; '.join(lines)}",
         origin=held[0][0].origin if held else None,
         help=f"give memory={smallest} or more, or compute on smaller arrays",
     )
+    error.smallest = smallest
+    return error
 
 
 def _place(variable: Variable) -> str:

@@ -26,6 +26,8 @@ FEWEST_TASKS = 2
 
 def choose(kernel: Kernel, target: Target) -> Schedule:
     """The schedule of `kernel`."""
+    if kernel.tiling is not None:
+        return schedule_with(kernel, target, *kernel.tiling)
     plan = _Plan.of(kernel, target)
     model = Model(target)
     tasks = _packing_tasks(kernel, plan.body, model.estimate(kernel).tasks)

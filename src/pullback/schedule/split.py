@@ -1,0 +1,97 @@
+"""A launch as several that do the same: smaller working memory, and values that come back alone.
+
+    {z = x @ w -> z; y = f(z) @ v -> y}  ->  {z = x @ w -> z}  {y = f(z) @ v -> y}
+
+Only between stages where all that is still read has been stored, and only where every reduction is
+then scheduled as it was: results stay the same bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from pullback.ir.expr import Expr, Take
+from pullback.ir.graph import Accumulate, Map, Value, Variable, replace_reads
+from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.target import Target
+from pullback.schedule.choose import choose
+from pullback.schedule.schedule import Schedule
+from pullback.verify.kernel import spread
+
+
+def split(kernel: Kernel, target: Target) -> list[Kernel]:
+    """The most launches that a kernel can be cut into; itself where it cannot."""
+    if kernel.parts:
+        return [kernel]
+    ends = [*_cuts(kernel), len(kernel.stages)]
+    if len(ends) == 1:
+        return [kernel]
+    schedule = choose(kernel, target)
+    fixed = replace(kernel, tiling=(schedule.tile, schedule.tasks))
+    pieces = [_piece(fixed, start, end) for start, end in pairwise([0, *ends])]
+    wanted = _orders(kernel, schedule)
+    found = [order for piece in pieces for order in _orders(piece, choose(piece, target))]
+    return pieces if found == wanted else [kernel]
+
+
+def _cuts(kernel: Kernel) -> list[int]:
+    """Numbers of stages before which a kernel can be cut."""
+    last: dict[Value, int] = {}
+    for n, stage in enumerate(kernel.every):
+        last.update((take.source, n) for take in stage_reads(stage))
+    found, needed, stored = [], -1, False
+    for n, stage in enumerate(kernel.stages):
+        if stored and needed < n:
+            found.append(n)
+            stored = False
+        whole = stage.store is not None and not spread(stage)
+        stored = stored or stage.store is not None
+        if not whole:
+            needed = max(needed, last.get(stage.target, -1))
+    return found
+
+
+def _piece(kernel: Kernel, start: int, end: int) -> Kernel:
+    """Stages ``start..end`` alone, with what runs last in the last piece."""
+    names = {s.target: s.store for s in kernel.stages[:start] if s.store is not None}
+    stages = tuple(_reading(s, names) for s in kernel.stages[start:end])
+    finish: tuple[Stage, ...] = ()
+    if end == len(kernel.stages):
+        finish = tuple(_reading(s, names) for s in kernel.finish)
+    made = [s.store.name for s in (*stages, *finish) if s.store is not None]
+    name = made[0] if len(made) == 1 else f"{made[0]}..{made[-1]}"
+    return replace(kernel, name=name, stages=stages, finish=finish)
+
+
+def _reading(stage: Stage, names: dict[Any, Variable]) -> Stage:
+    """A stage with the results of other launches read from memory."""
+
+    def change(take: Take) -> Expr | None:
+        found = names.get(take.source)
+        return None if found is None else Take(found, take.indices)
+
+    form = stage.form
+    if isinstance(form, Accumulate):
+        form = replace(form, at=tuple(replace_reads(i, change) for i in form.at))
+    body = replace_reads(stage.body, change)
+    return Stage(stage.target, form, body, stage.outer, stage.store)
+
+
+def _orders(kernel: Kernel, schedule: Schedule) -> list[tuple[object, ...]]:
+    """All that decides in which order the terms of each reduction are added."""
+    found: list[tuple[object, ...]] = []
+    parts = (kernel.stages, schedule.steps), (kernel.finish, schedule.finish)
+    for stages, steps in parts:
+        home = {n: step for step in steps for n in step.stages}
+        for n, stage in enumerate(stages):
+            if isinstance(stage.form, Map):
+                continue
+            step = home[n]
+            product = step.product if step.stages[0] == n else None
+            lanes = step.vector if step.vector in stage.over else None
+            tiles = (schedule.tile, schedule.tasks) if spread(stage) else ()
+            facts = () if product is None else (product.row, product.column, product.scale is None)
+            found.append((stage.target, step.way, lanes, facts, tiles))
+    return found

@@ -126,27 +126,29 @@ def stage_reads(stage: Stage) -> tuple[Take, ...]:
     return stage._reads
 
 
-def renamed(kernel: Kernel, names: Mapping[Variable, Variable]) -> Kernel:
-    """The same launch on other variables: everything it reads and writes is looked up."""
-    places: Mapping[Value, Variable] = {k: v for k, v in names.items() if k is not v}
-    if places.keys().isdisjoint(kernel.arguments):
-        return kernel
+def redirected(stage: Stage, places: Mapping[Value, Variable]) -> Stage:
+    """A stage that reads, and stores to, other variables: what is looked up in `places`."""
 
     def change(take: Take) -> Expr | None:
         found = places.get(take.source)
         return None if found is None else Take(found, take.indices)
 
-    def one(stage: Stage) -> Stage:
-        form = stage.form
-        if isinstance(form, Accumulate):
-            form = replace(form, at=tuple(replace_reads(i, change) for i in form.at))
-        store = None if stage.store is None else names.get(stage.store, stage.store)
-        return Stage(stage.target, form, replace_reads(stage.body, change), stage.outer, store)
+    form = stage.form
+    if isinstance(form, Accumulate):
+        form = replace(form, at=tuple(replace_reads(i, change) for i in form.at))
+    store = None if stage.store is None else places.get(stage.store, stage.store)
+    return Stage(stage.target, form, replace_reads(stage.body, change), stage.outer, store)
 
+
+def renamed(kernel: Kernel, names: Mapping[Variable, Variable]) -> Kernel:
+    """The same launch on other variables: everything it reads and writes is looked up."""
+    places: Mapping[Value, Variable] = {k: v for k, v in names.items() if k is not v}
+    if places.keys().isdisjoint(kernel.arguments):
+        return kernel
     return replace(
         kernel,
-        stages=tuple(map(one, kernel.stages)),
-        finish=tuple(map(one, kernel.finish)),
+        stages=tuple(redirected(s, places) for s in kernel.stages),
+        finish=tuple(redirected(s, places) for s in kernel.finish),
         parts=tuple(renamed(part, names) for part in kernel.parts),
     )
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
-from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Accumulate, Map, Value, Variable, replace_reads
-from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.graph import Map, Value, Variable
+from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
 from pullback.ir.target import Target
 from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Schedule
@@ -55,28 +53,15 @@ def _cuts(kernel: Kernel) -> list[int]:
 
 def _piece(kernel: Kernel, start: int, end: int) -> Kernel:
     """Stages ``start..end`` alone, with what runs last in the last piece."""
-    names = {s.target: s.store for s in kernel.stages[:start] if s.store is not None}
-    stages = tuple(_reading(s, names) for s in kernel.stages[start:end])
+    names: dict[Value, Variable] = {}
+    names.update((s.target, s.store) for s in kernel.stages[:start] if s.store is not None)
+    stages = tuple(redirected(s, names) for s in kernel.stages[start:end])
     finish: tuple[Stage, ...] = ()
     if end == len(kernel.stages):
-        finish = tuple(_reading(s, names) for s in kernel.finish)
+        finish = tuple(redirected(s, names) for s in kernel.finish)
     made = [s.store.name for s in (*stages, *finish) if s.store is not None]
     name = made[0] if len(made) == 1 else f"{made[0]}..{made[-1]}"
     return replace(kernel, name=name, stages=stages, finish=finish)
-
-
-def _reading(stage: Stage, names: dict[Any, Variable]) -> Stage:
-    """A stage with the results of other launches read from memory."""
-
-    def change(take: Take) -> Expr | None:
-        found = names.get(take.source)
-        return None if found is None else Take(found, take.indices)
-
-    form = stage.form
-    if isinstance(form, Accumulate):
-        form = replace(form, at=tuple(replace_reads(i, change) for i in form.at))
-    body = replace_reads(stage.body, change)
-    return Stage(stage.target, form, body, stage.outer, stage.store)
 
 
 def _orders(kernel: Kernel, schedule: Schedule) -> list[tuple[object, ...]]:

@@ -78,7 +78,10 @@ class Intervals:
 
     def learn(self, atoms: Iterable[Expr]) -> bool:
         """Bound quotients and remainders by facts about what is inside; whether any was new."""
-        new = [e for e in atoms if e not in self.known and e.children] if self.facts else []
+        if not self.facts:
+            return False
+        split = E.FloorDiv | E.Mod
+        new = [e for e in atoms if isinstance(e, split) and e not in self.known]
         for e in new:
             self.of(e)
         return bool(new)

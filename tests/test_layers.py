@@ -254,3 +254,13 @@ def test_an_unknown_layer_gets_a_suggestion() -> None:
     with pytest.raises(AttributeError, match="did you mean 'Conv2d'"):
         nn.Conv2D  # noqa: B018
     assert not hasattr(nn, "Nonsense")
+    with pytest.raises(AttributeError, match="did you mean 'conv2d'"):
+        F.conv2D  # noqa: B018
+    with pytest.raises(AttributeError, match="did you mean 'Adam'"):
+        pb.optim.ADam  # noqa: B018
+
+
+def test_a_module_takes_arrays() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    x = np.ones((2, 3), np.float32)
+    assert np.array_equal(model(x).numpy(), model(pb.tensor(x)).numpy())

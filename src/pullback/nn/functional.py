@@ -132,6 +132,7 @@ from pullback.nn.shuffle import (
     pixel_unshuffle,
     unfold,
 )
+from pullback.tensor.dialect import unknown as _unknown
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -275,3 +276,7 @@ def _home(module: Module | None, last: str, name: str) -> dict[str, Any]:
             if last in home:
                 return home
     raise StateError(f"the module has no parameter `{name}`", origin=Origin.of_caller())
+
+
+def __getattr__(name: str) -> Any:
+    raise _unknown("pullback.nn.functional", name, __all__)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from pullback.errors import Origin, StateError
 from pullback.nn.parameter import Buffer, Parameter, label, put
-from pullback.tensor.tensor import State, Tensor
+from pullback.tensor.tensor import State, Tensor, from_array
 from pullback.tensor.trace import observe
 
 
@@ -72,7 +72,7 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         observe(self)
-        return self.forward(*args, **kwargs)
+        return self.forward(*map(from_array, args), **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's function. Raises: NotImplementedError where a subclass has none."""

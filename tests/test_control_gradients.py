@@ -424,7 +424,7 @@ def test_a_whole_training_of_an_lstm_is_one_program(mode):
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_cells_through_a_scan_equal_those_of_torch(kind):
-    import torch
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     width, hidden, batch, steps = 3, 4, 2, 9
     layer = getattr(torch.nn, kind)(width, hidden).double()

@@ -31,6 +31,8 @@ MAX_STAGES = 32
 COMMON_READERS = 12
 # Savings below this are rounding, seconds.
 LEAST_SAVING = 1e-9
+# Products of so many multiplications choose their tiles freely: that is worth a read shared.
+LARGE_POINTS = 1 << 20
 # A statistic is at least this much smaller than the row box that it summarises.
 ROW_RATIO = 8
 
@@ -145,6 +147,8 @@ class Grouping:
         joint, reason = self.join_legally(a, b)
         if joint is None:
             return Verdict(0.0, None, reason)
+        if not self.ordered(i, j) and (self._cuts(a, b, joint) or self._cuts(b, a, joint)):
+            return Verdict(0.0, None, "a large product would lose an outer axis")
         pa, pb, both = self.price(a), self.price(b), self.price(joint)
         budget = scratch_budget(self.problem, joint, self.target)
         if both.scratch > max(budget, pa.scratch, pb.scratch):
@@ -153,6 +157,16 @@ class Grouping:
         if saved < LEAST_SAVING:
             return Verdict(0.0, None, f"slower by {-saved * 1e6:.2f} us")
         return Verdict(saved, joint, "")
+
+    def _cuts(self, large: Group, maps: Group, joint: Group) -> bool:
+        """Whether a large product loses outer axes to maps that only read what it reads too."""
+        problem = self.problem
+        products = [s for s in large.stages if problem.products[s] is not None]
+        return (
+            any(problem.points[s] >= LARGE_POINTS for s in products)
+            and all(problem.is_map(s) for s in maps.stages)
+            and len(joint.classes) < len(large.classes)
+        )
 
     def join_legally(self, a: Group, b: Group) -> tuple[Group | None, str]:
         """The joint group, or why there is none."""

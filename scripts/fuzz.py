@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from pullback.errors import InvalidIR, PullbackError  # noqa: E402
-from random_programs import Checked, check_map, check_native, check_program  # noqa: E402
+from pullback.errors import InvalidIR, PullbackError
+from random_programs import Checked, check_map, check_native, check_program
 
 TOGETHER = 10  # programs compiled as one
 

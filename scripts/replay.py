@@ -14,14 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-import pullback as pb  # noqa: E402
-from pullback.config import Options  # noqa: E402
-from pullback.ir.program import Compute, items  # noqa: E402
-from pullback.ir.target import Target  # noqa: E402
-from pullback.ir.text import show  # noqa: E402
-from pullback.pipeline import fuse_graph  # noqa: E402
-from pullback.runtime.report import Reporter  # noqa: E402
-from small_programs import PROGRAMS, Make  # noqa: E402
+import pullback as pb
+from pullback.config import Options
+from pullback.ir.program import Compute, items
+from pullback.ir.target import Target
+from pullback.ir.text import show
+from pullback.pipeline import fuse_graph
+from pullback.runtime.report import Reporter
+from small_programs import PROGRAMS, Make
 
 # What is rendered must not depend on the machine: a fixed target, and nothing is compiled.
 OPTIONS = Options(backend="reference", threads=2, cache=None)

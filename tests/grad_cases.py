@@ -47,7 +47,7 @@ def conv(x: Value, w: Value, s: int = 1, p: int = 0, d: int = 1, name: str = "co
     """``out[n, f, y, x] = sum[c, a, b] xp[n, c, y s + a d, x s + b d] w[f, c, a, b]``"""
     n, c, *size = x.shape
     f, _, *kernel = w.shape
-    out = [(h + 2 * p - d * (k - 1) - 1) // s + 1 for h, k in zip(size, kernel, strict=True)]  # type: ignore[operator]
+    out = [(h + 2 * p - d * (k - 1) - 1) // s + 1 for h, k in zip(size, kernel, strict=True)]
 
     def body(b: S, o: S, i: S, j: S, q: S, u: S, v: S) -> S:
         rows, columns = i * s + u * d - p, j * s + v * d - p
@@ -62,7 +62,7 @@ def conv(x: Value, w: Value, s: int = 1, p: int = 0, d: int = 1, name: str = "co
 
 def pool(x: Value, k: int, s: int, kind: str) -> Definition:
     n, c, *size = x.shape
-    out = [(h - k) // s + 1 for h in size]  # type: ignore[operator]
+    out = [(h - k) // s + 1 for h in size]
 
     def body(b: S, q: S, i: S, j: S, u: S, v: S) -> S:
         here = T(x)[b, q, i * s + u, j * s + v]

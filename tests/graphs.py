@@ -34,7 +34,7 @@ def num(value: float, kind: DType = float32) -> Const:
 def map_(
     name: str, shape: Sequence[Extent], body: Callable[..., Expr], **marks: object
 ) -> Definition:
-    return define(name, shape, body, **marks)  # type: ignore[arg-type]
+    return define(name, shape, body, **marks)
 
 
 def total(
@@ -45,7 +45,7 @@ def total(
     combiner: Combiner = SUM,
     **marks: object,
 ) -> Definition:
-    return define(name, shape, body, over=over, combiner=combiner, **marks)  # type: ignore[arg-type]
+    return define(name, shape, body, over=over, combiner=combiner, **marks)
 
 
 def relu(x: Expr) -> Expr:

@@ -74,7 +74,7 @@ def fill(module: nn.Module, state: Mapping[str, Array]) -> None:
     """Give the cells of a module other contents, of another type too."""
     for path, owner in module.named_modules():
         for home in (owner._parameters, owner._buffers):
-            cells: dict[str, Any] = home  # type: ignore[assignment]  # parameters or buffers
+            cells: dict[str, Any] = home
             for name, cell in cells.items():
                 if cell is not None:
                     full = f"{path}.{name}" if path else name

@@ -131,7 +131,7 @@ def check_map(seed: int) -> MapFound:
     y = Definition("y", tuple(extents[:split]), body.e, form)
     head = Variable("head", y.shape, float64)
     (dx,) = gradients(y, [x], head)
-    u = np.random.default_rng(seed).normal(size=y.shape)  # type: ignore[arg-type]
+    u = np.random.default_rng(seed).normal(size=y.shape)
     (found,) = evaluate([dx], {x: np.zeros(shape), head: u})
     kept = np.ones(extents, bool)
     for guard in guards:
@@ -181,13 +181,13 @@ class Maker:
             e = E.maximum(made.linear().e, E.index(0))
             return S(E.minimum(e, E.index(extent - 1)))
         if turn == 5:
-            at = made.index(1) % int(self.tokens.shape[0])  # type: ignore[call-overload]
+            at = made.index(1) % int(self.tokens.shape[0])
             return T(self.tokens)[at] % extent
         return made.index() % extent
 
     def read(self, made: Indices) -> S:
         value = self.random.choice(self.values)
-        index = tuple(self.place(made, int(n)) for n in value.shape)  # type: ignore[call-overload]
+        index = tuple(self.place(made, int(n)) for n in value.shape)
         return T(value)[index]
 
     def value(self, made: Indices, depth: int = 3) -> S:
@@ -251,8 +251,8 @@ class Maker:
         output = self.values[-1]
         assert isinstance(output, Definition)
         rng = np.random.default_rng(self.seed)
-        arrays: Arrays = {v: rng.normal(size=v.shape) for v in self.inputs}  # type: ignore[arg-type]
-        arrays[self.tokens] = rng.integers(0, 9, self.tokens.shape)  # type: ignore[arg-type]
+        arrays: Arrays = {v: rng.normal(size=v.shape) for v in self.inputs}
+        arrays[self.tokens] = rng.integers(0, 9, self.tokens.shape)
         return output, arrays
 
 
@@ -280,7 +280,7 @@ def check_program(seed: int) -> Checked:
     rng = np.random.default_rng(seed + 1)
     head = Variable("head", output.shape, float64)
     along = [Variable(f"along{n}", v.shape, float64) for n, v in enumerate(inputs)]
-    arrays |= {v: rng.normal(size=v.shape) for v in (head, *along)}  # type: ignore[arg-type]
+    arrays |= {v: rng.normal(size=v.shape) for v in (head, *along)}
     text = "\n".join(f"{d.name}{d.shape} {d.form}\n  {d.body}" for d in topological([output]))
     found = gradients(output, inputs, head)
     (pushed,) = tangents([output], inputs, along)
@@ -298,7 +298,7 @@ def check_program(seed: int) -> Checked:
     )
     second = tangents(found, inputs, along)
     other = [Variable(f"other{n}", v.shape, float64) for n, v in enumerate(inputs)]
-    arrays |= {v: rng.normal(size=v.shape) for v in other}  # type: ignore[arg-type]
+    arrays |= {v: rng.normal(size=v.shape) for v in other}
     twice = [g for f, o in zip(found, other, strict=True) for g in gradients(f, inputs, o)]
     wanted += [*second, *twice]
     expected = evaluate(wanted, arrays)
@@ -339,7 +339,7 @@ def check_native(programs: Sequence[Checked]) -> list[str]:
     for p in programs:
         env |= p.arrays
     bindings = {v: np.array(env[v], order="C") for v in graph.inputs}
-    bindings |= {v: np.zeros(v.shape) for v in results}  # type: ignore[arg-type]
+    bindings |= {v: np.zeros(v.shape) for v in results}
     state = (*graph.inputs, *results)
     compile_program(Program((Compute(graph),), state), Options(cache=None)).run(bindings)
     wrong = []

@@ -117,7 +117,7 @@ def test_a_feeder_in_a_branch_is_called_only_when_reached():
     @pb.jit
     def train():
         def step(i):
-            from_host = lambda: p.assign(add(p, pb.Feeder(feed, shape=(4,))))  # noqa: E731
+            from_host = lambda: p.assign(add(p, pb.Feeder(feed, shape=(4,))))
             pb.cond(_even(i), from_host, lambda: None)
 
         pb.loop(range(10), step)

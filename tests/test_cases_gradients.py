@@ -65,7 +65,7 @@ def run(made: Executable, results: Sequence[Variable], values: Arrays) -> list[A
     }  # fmt: skip
     bindings = dict(values)
     for v in results:
-        bindings[v] = np.zeros([sizes.get(e, e) for e in v.shape], v.dtype.numpy)  # type: ignore[arg-type]
+        bindings[v] = np.zeros([sizes.get(e, e) for e in v.shape], v.dtype.numpy)
     made.run({v: bindings[v] for v in made.program.state})
     return [bindings[v] for v in results]
 
@@ -105,9 +105,7 @@ def test_symbolic_extents(name: str) -> None:
     dims = list(SYMBOLIC[name].sizes)
     for sizes in (dict.fromkeys(dims, n) for n in (1, 2, 5, 12)):
         values = values_of(case, sizes)
-        values[head] = np.random.default_rng(5).normal(
-            size=[sizes.get(e, e) for e in head.shape]  # type: ignore[arg-type]
-        )
+        values[head] = np.random.default_rng(5).normal(size=[sizes.get(e, e) for e in head.shape])
         expected = evaluate(found, values)
         for got, want in zip(run(*made, values), expected, strict=True):
             assert np.allclose(got, want, rtol=1e-12, atol=1e-12)

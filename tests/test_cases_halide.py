@@ -256,7 +256,7 @@ def test_resampled_views() -> None:
 
 def test_a_round_domain() -> None:
     def f(x: Any) -> Any:
-        inside = lambda i, j: (i - 3) * (i - 3) + (j - 3) * (j - 3) <= 10  # noqa: E731
+        inside = lambda i, j: (i - 3) * (i - 3) + (j - 3) * (j - 3) <= 10
         return pb.compute((7, 7), lambda i, j: pb.where(inside(i, j), 2.0 * x[i, j], x[i, j]))
 
     (dx,) = gradient(lambda x: pb.sum(f(x)), pb.tensor(draw(1, 7, 7)))

@@ -33,7 +33,7 @@ from pullback.schedule.count import Cost, cost
 from pullback.simplify.graph import simplify_graph
 
 CASES = [(c, {}) for c in C.all_cases() if c.bar is not None]
-CASES += [(s.case, s.sizes) for s in C.symbolic()]  # type: ignore[misc]
+CASES += [(s.case, s.sizes) for s in C.symbolic()]
 
 
 def simplified(values: Sequence[Value]) -> list[Definition]:

@@ -46,7 +46,7 @@ def test_a_product_is_one_reduction() -> None:
 
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "mean"])
 def test_reductions_over_several_axes(name: str) -> None:
-    a, k, l = pb.asarray(A), pb.axis(4), pb.axis(5)  # noqa: E741
+    a, k, l = pb.asarray(A), pb.axis(4), pb.axis(5)
     found = pb.compute((), lambda: getattr(pb, name)(a[k, l], over=(k, l)))
     close(found, getattr(np, name)(A))
     swapped = pb.compute((), lambda: getattr(pb, name)(a[k, l], over=(l, k)))
@@ -54,7 +54,7 @@ def test_reductions_over_several_axes(name: str) -> None:
 
 
 def test_truth_and_places() -> None:
-    a, k, l = pb.asarray(A), pb.axis(5), pb.axis(4)  # noqa: E741
+    a, k, l = pb.asarray(A), pb.axis(5), pb.axis(4)
     found = pb.compute(
         (4,),
         lambda i: (
@@ -72,7 +72,7 @@ def test_truth_and_places() -> None:
 
 
 def test_nested_reductions_become_definitions() -> None:
-    a, k, l = pb.asarray(A), pb.axis(5), pb.axis(5)  # noqa: E741
+    a, k, l = pb.asarray(A), pb.axis(5), pb.axis(5)
     soft = pb.compute(
         (4, 5),
         lambda i, j: (

@@ -154,7 +154,7 @@ def test_while_loop(limit, bound):
 @pytest.mark.parametrize("mode", MODES)
 def test_while_loop_stops_at_its_bound(mode):
     def looped(x: Any) -> Any:
-        step = lambda c: c * 2.0  # noqa: E731
+        step = lambda c: c * 2.0
         return pb.while_loop(lambda c: c < 1e9, step, x, max_steps=7, checkpoint=mode)
 
     value, (gradient,), _ = jitted(looped, np.array(1.5))
@@ -350,7 +350,7 @@ def test_derivatives_by_hand_inside_a_loop():
         return steep(*primals), tangents[0] * pb.cos(primals[0]) * 2.0
 
     def loss(mode: str, c: Any, xs: Any) -> Any:
-        step = lambda c, x: (loud(c * x) + steep(c), None)  # noqa: E731
+        step = lambda c, x: (loud(c * x) + steep(c), None)
         return pb.sum(pb.scan(step, c, xs, checkpoint=mode)[0])
 
     same(partial(partial, loss), partial(loss, "tape"), normal(3), normal(5, 3))
@@ -457,7 +457,7 @@ def test_cells_through_a_scan_equal_those_of_torch(kind):
 
     def scanned(mode: str, xs: Any, *weights: Any) -> Any:
         start = pb.zeros((batch, hidden), dtype="float64")
-        step = lambda s, x: cell(s, x, *weights)  # noqa: E731
+        step = lambda s, x: cell(s, x, *weights)
         ys = pb.scan(step, (start, start), xs, checkpoint=mode)[1]
         scale = pb.arange(1, steps + 1, dtype="float64").reshape(steps, 1, 1)
         return pb.sum(pb.sin(ys) * scale)

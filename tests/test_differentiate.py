@@ -14,6 +14,7 @@ from pullback.ir.expr import upper
 from pullback.ir.graph import Reduce, topological
 
 Array = np.ndarray[Any, Any]
+K = pb.axis(4)
 
 
 def draw(seed: int, *shape: int) -> Array:
@@ -131,7 +132,7 @@ FORMS = {
     "matmul": lambda x: x @ x.mT,
     "triangle": lambda x: pb.compute(
         (4,),
-        lambda i, k=pb.axis(4): pb.sum(pb.where(k <= i, x[k, 0] * x[i, 1], 0.0), over=k),  # noqa: B008
+        lambda i: pb.sum(pb.where(i >= K, x[K, 0] * x[i, 1], 0.0), over=K),
     ),
     "whole": lambda x: pb.reshape(x, (2, 6)) * 3.0,
 }
@@ -240,7 +241,7 @@ def test_an_override_over_one_step() -> None:
 
     def unflatten(t: Any, deps: Any, head: Any) -> Any:
         calls.append((t, deps))
-        body = lambda n, f, i, j: head[n, j + 26 * i + 676 * f]  # noqa: E731
+        body = lambda n, f, i, j: head[n, j + 26 * i + 676 * f]
         return [pb.compute((32, 10, 26, 26), body)]
 
     m.check(pb.differentiate(m.t3, [m.x, m.w], override={m.t2: ([m.t1], unflatten)}))

@@ -30,7 +30,7 @@ STEPS: dict[str, Callable[[], Graph]] = {
 def compare(graph: Graph, kernels: object, tiles: int = 2) -> None:
     values = random_values(graph)
     want = evaluate(graph, values)
-    got = run(kernels, values, tiles)  # type: ignore[arg-type]
+    got = run(kernels, values, tiles)
     for variable, array in want.items():
         scale = max(1e-3, float(np.abs(array).max(initial=0)))
         assert np.abs(got[variable] - array).max(initial=0) < 2e-4 * scale, variable.name

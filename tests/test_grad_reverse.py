@@ -69,7 +69,7 @@ def test_adjoints_of_a_contraction_are_contractions(rows: tuple[int, ...]) -> No
     assert is_contraction(dx)
     assert is_contraction(dw)
     assert isinstance(dw, Definition)
-    assert dw.form == Reduce(dw.form.combiner, rows)  # type: ignore[union-attr]
+    assert dw.form == Reduce(dw.form.combiner, rows)
 
 
 def test_batched_contraction_and_a_scale() -> None:

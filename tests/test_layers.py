@@ -252,12 +252,12 @@ def test_refused_by_name(call: Callable[[], Any], error: type[Exception], match:
 
 def test_an_unknown_layer_gets_a_suggestion() -> None:
     with pytest.raises(AttributeError, match="did you mean 'Conv2d'"):
-        nn.Conv2D  # noqa: B018
+        nn.Conv2D  # noqa: B018  # looking it up is the test
     assert not hasattr(nn, "Nonsense")
     with pytest.raises(AttributeError, match="did you mean 'conv2d'"):
-        F.conv2D  # noqa: B018
+        F.conv2D  # noqa: B018  # looking it up is the test
     with pytest.raises(AttributeError, match="did you mean 'Adam'"):
-        pb.optim.ADam  # noqa: B018
+        pb.optim.ADam  # noqa: B018  # looking it up is the test
 
 
 def test_a_module_takes_arrays() -> None:

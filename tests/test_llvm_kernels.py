@@ -106,8 +106,8 @@ def _tile(
     value: Expr = Peek(acc, (i, v))
     value = E.Cast(value, a.dtype) if a.dtype.bits == 16 else value
     store = Store(c, at(times(at(origin[0], i), n), origin[1], v), value)
-    lanes = lambda s: vector(v, columns, s, unroll=1)  # noqa: E731
-    written = lambda s: loop(i, rows, s, unroll=True)  # noqa: E731
+    lanes = lambda s: vector(v, columns, s, unroll=1)
+    written = lambda s: loop(i, rows, s, unroll=True)
     if inner == "lanes inside":
         step, final = written(lanes(product)), written(lanes(store))
     else:

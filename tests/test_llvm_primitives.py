@@ -175,7 +175,7 @@ def test_division_by_literals(divisor: int) -> None:
     if divisor == 0:
         quotient, rest = np.zeros_like(data), np.zeros_like(data)
     for cls, wanted in ((E.FloorDiv, quotient), (E.Mod, rest)):
-        build = lambda x, cls=cls: cls(x, E.index(divisor))  # noqa: E731
+        build = lambda x, cls=cls: cls(x, E.index(divisor))
         for found in evaluate(build, [data], [int64], TARGETS[0]):
             same(found, wanted)
 

@@ -178,7 +178,7 @@ def test_sweeps(
     permuted = [0, 0, 0]
     for place, axis in enumerate(order):
         permuted[place] = shape[axis]
-    x = variable("x", *permuted, kind=dtype)  # type: ignore[arg-type]
+    x = variable("x", *permuted, kind=dtype)
     rank = 3 - over
 
     def body(*i: Axis) -> Expr:
@@ -387,6 +387,6 @@ def test_vector_loops_do_not_nest() -> None:
 def test_native_functions_are_found() -> None:
     x, y = variable("x", 50), variable("y", 50)
     for function in (F.tanh, F.erf, F.sigmoid, F.relu, F.absolute, F.floor, F.gelu, F.silu):
-        z = define("z", (50,), lambda i, f=function: f(read(x, i)))  # type: ignore[misc]
+        z = define("z", (50,), lambda i, f=function: f(read(x, i)))
         check(kernel((50,), stage(z, (0,), y)), scalar=True)
     assert HOST.vector in (16, 32, 64)

@@ -589,7 +589,7 @@ def test_a_running_sum_reads_no_more_than_the_triangle() -> None:
 
     def f(x: Any) -> Any:
         k = pb.axis(30)
-        body = lambda i, j: pb.sum(pb.where(k <= i, x[k, j], 0.0), over=k)  # noqa: E731
+        body = lambda i, j: pb.sum(pb.where(k <= i, x[k, j], 0.0), over=k)
         return pb.compute((24, 3), body)
 
     assert np.allclose(run(f, x)[0], x.cumsum(0))
@@ -603,7 +603,7 @@ def test_a_band_is_a_sum_as_wide_as_it_is() -> None:
 
     def f(x: Any) -> Any:
         k = pb.axis(60)
-        inside = lambda i: (k <= i + 2) & (i <= k + 2)  # noqa: E731
+        inside = lambda i: (k <= i + 2) & (i <= k + 2)
         return pb.compute((60,), lambda i: pb.sum(pb.where(inside(i), x[k], 0.0), over=k))
 
     assert np.allclose(run(f, x)[0], np.convolve(x, np.ones(5))[2:-2])

@@ -240,7 +240,7 @@ def test_matmul_fast_path_agrees_with_the_plain_one(monkeypatch: pytest.MonkeyPa
 
     c = define("c", (5, 6), body, over=(4,))
     quick = run(c, b=B)
-    never: Callable[..., None] = lambda *_: None  # noqa: E731
+    never: Callable[..., None] = lambda *_: None
     monkeypatch.setattr(reference, "_contraction", never)
     monkeypatch.setattr(reference, "BUDGET", 1)
     assert np.allclose(run(c, b=B), quick, rtol=1e-6, atol=1e-6)

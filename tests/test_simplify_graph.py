@@ -41,7 +41,7 @@ def plus(value: Value, amount: float, **marks: object) -> Definition:
         "p",
         value.shape,
         lambda *i: E.Add(read(value, *i), const(amount, float32)),
-        **marks,  # type: ignore[arg-type]
+        **marks,
     )
 
 
@@ -50,7 +50,7 @@ def add(a: Value, b: Value) -> Definition:
 
 
 def copy(value: Value, **marks: object) -> Definition:
-    return define("c", value.shape, lambda *i: read(value, *i), **marks)  # type: ignore[arg-type]
+    return define("c", value.shape, lambda *i: read(value, *i), **marks)
 
 
 def one(value: Value) -> Graph:

@@ -23,7 +23,7 @@ from pullback.simplify.bounds import bounds, in_bounds, prove
 from pullback.simplify.guards import contexts
 from pullback.simplify.rules import simplify
 
-I, J, K = AXES  # noqa: E741
+I, J, K = AXES
 LO, HI = int64.range()
 
 

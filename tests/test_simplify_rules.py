@@ -28,7 +28,7 @@ from pullback.ir.graph import Variable, read
 from pullback.ir.meaning import constant
 from pullback.simplify.rules import RULES, Context, Rule, Rules, Simplifier, holds, simplify
 
-I, J, K = AXES  # noqa: E741
+I, J, K = AXES
 F = read(DATA[float32], I, J)
 D = read(DATA[float64], I, J)
 N = read(DATA[int64], I, J)
@@ -158,7 +158,7 @@ def test_fold_of_functions(op: type[E.Unary]) -> None:
     for kind in (float32, float64, bfloat16, float16):
         e = op(const(0.75, kind))
         want = float(values(e).flat[0])
-        assert np.isclose(simplify(e).value, want, rtol=1e-6)  # type: ignore[attr-defined]
+        assert np.isclose(simplify(e).value, want, rtol=1e-6)
 
 
 def test_floats_keep_what_may_be_nan() -> None:

@@ -275,7 +275,7 @@ def test_facts() -> None:
 )
 def test_the_other_dialect(wrong: object, meant: str) -> None:
     with pytest.raises(DialectError, match=f"did you mean '{meant}'"):
-        wrong()  # type: ignore[operator]
+        wrong()
 
 
 # --- broadcasting and reductions

@@ -40,7 +40,7 @@ from pullback.schedule.choose import choose
 A = Variable("a", (4, 5), float32)
 B = Variable("b", (5, 6), float32)
 T = Variable("t", (4,), int64)
-I, J = Axis(0, 4), Axis(1, 5)  # noqa: E741
+I, J = Axis(0, 4), Axis(1, 5)
 X = read(A, I, J)
 Y = read(B, J, index(0))
 

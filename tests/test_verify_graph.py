@@ -32,7 +32,7 @@ from pullback.verify.graph import verify_gradients, verify_graph
 
 X = Variable("x", (4, 6), float32)
 T = Variable("t", (4,), int64)
-I, J = Axis(0, 4), Axis(1, 6)  # noqa: E741
+I, J = Axis(0, 4), Axis(1, 6)
 BODY = read(X, I, J)
 
 

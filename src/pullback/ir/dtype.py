@@ -76,7 +76,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 _FROM_NUMPY: dict[np.dtype[Any], DType] = {n: BY_NAME[name] for name, n in _NUMPY.items()}
 
 
-def dtype(spec: object) -> DType:
+def dtype(spec: Any) -> DType:
     """The type named by a `DType`, a string, a NumPy type or Python's bool, int, float.
 
     Raises: DTypeError for anything else.
@@ -89,7 +89,7 @@ def dtype(spec: object) -> DType:
     if isinstance(spec, type) and spec in python:
         return python[spec]
     try:
-        found = _FROM_NUMPY.get(np.dtype(spec))  # type: ignore[call-overload]
+        found = _FROM_NUMPY.get(np.dtype(spec))
     except TypeError:
         found = None
     if found is None:

@@ -26,7 +26,7 @@ class Node:
     def __init_subclass__(cls, family: bool = False) -> None:
         if not family:
             own = (name for name in inspect.get_annotations(cls) if name[0] != "_")
-            cls.__match_args__ += tuple(own)  # type: ignore[misc]
+            cls.__match_args__ += tuple(own)  # type: ignore[misc]  # each class has its own
 
     def __new__(cls, *args: Any) -> Self:
         key = (cls, *map(_identity, args)) if cls._literal else (cls, *args)

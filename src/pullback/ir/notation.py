@@ -36,7 +36,7 @@ SHARED = 8  # nodes in a shared part from which it gets a name
 LARGE = 48  # nodes in any part from which it gets a name: bounds the depth of what is printed
 
 _SYMBOL = {cls: (symbol, level) for symbol, (level, cls) in BINARY.items()}
-_CALL = {cls: name for name, cls in UNARY.items()}
+_CALL: dict[type[Node], str] = {cls: name for name, cls in UNARY.items()}
 Leaf = Callable[[Node, Callable[[Node], str]], str | None]
 
 
@@ -146,9 +146,8 @@ class Printer:
             return f"{node.to.name}({text(node.value)})"
         if isinstance(node, E.If):
             return _choice(node, text)
-        if type(node) in _CALL:
-            return f"{_CALL[type(node)]}({text(node.children[0])})"  # type: ignore[index]  # keyed by the test before
-        return None
+        called = _CALL.get(type(node))
+        return f"{called}({text(node.children[0])})" if called else None
 
     def _infix(self, node: E.Binary, known: dict[Node, tuple[str, int]]) -> tuple[str, int]:
         def side(child: Node, least: int) -> str:

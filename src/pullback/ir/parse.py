@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from pullback.errors import InvalidIR, SyntaxFormError
@@ -118,7 +119,7 @@ def expression(t: Tokens, scope: Scope, least: int = 1) -> Expr:
         symbol = t.take()
         level = _LEVELS[symbol]
         right = expression(t, scope, level + 1)
-        left = _checked(t, lambda a=left, b=right, s=symbol: _join(s, a, b))  # type: ignore[misc]  # defaults bind the loop's values
+        left = _checked(t, partial(_join, symbol, left, right))
         if level == 1:
             break
     return left

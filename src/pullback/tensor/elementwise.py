@@ -25,7 +25,7 @@ def make(
     name: str,
     shape: Sequence[Extent],
     body: Expr,
-    form: Form = Map(),  # noqa: B008  (a frozen value)
+    form: Form = Map(),
     *,
     stop: bool = False,
     keep: Keep = Keep.AUTO,

@@ -283,9 +283,9 @@ def _sum_dtype(body: Expr) -> Any:
 
 def mean(value: Any, over: Any) -> ScalarHandle:
     """``sum[k](value) / n``"""
-    number = 1
+    number: Any = 1
     for axis in bound_axes(over):
-        number = number * ScalarHandle(E.extent_expr(axis.extent))  # type: ignore[assignment]
+        number = number * ScalarHandle(E.extent_expr(axis.extent))
     return combine("divide", fold("sum", value, over), number)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from pullback.ir.dtype import DType
+from pullback.ir.expr import Expr
 from pullback.ir.graph import Accumulate, Combiner, Form, Reduce, Variable, read
 from pullback.ir.meaning import Array, apply
-from pullback.ir.node import walk
+from pullback.ir.node import Node, walk
 
 _UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add,
@@ -63,11 +64,12 @@ def joined(left: Array, right: Array, combiner: Combiner, kind: DType) -> Array:
 def _join(left: Array, right: Array, combiner: Combiner, kind: DType) -> Array:
     """A combiner that has no ufunc: its expression in primitives, evaluated."""
     a, b = (read(Variable(name, (), kind)) for name in "ab")
-    known = {a: finished(left, kind), b: finished(right, kind)}
+    known: dict[Node, Any] = {a: finished(left, kind), b: finished(right, kind)}
     root = combiner.join(a, b)
     for node in walk(root, skip=known):
-        known[node] = apply(node, [known[c] for c in node.children])  # type: ignore[arg-type, index]  # children of an expression are expressions
-    return np.asarray(known[root], dtype=wide(kind))  # type: ignore[index]
+        assert isinstance(node, Expr)
+        known[node] = apply(node, [known[c] for c in node.children])
+    return np.asarray(known[root], dtype=wide(kind))
 
 
 def reduced(values: Array, combiner: Combiner, over: tuple[int, ...], kind: DType) -> Array:

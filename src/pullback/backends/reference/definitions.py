@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -231,7 +232,7 @@ def _contraction(
         return None
     if not isinstance(body, E.Mul):
         return None
-    operands: list[object] = []
+    operands: list[Any] = []
     for take in (body.left, body.right):
         if not isinstance(take, Take):
             return None
@@ -245,8 +246,8 @@ def _contraction(
         operands += [cut.astype(np.float64), plain]
     if len(body.axes) != len(box):
         return None
-    found = np.einsum(*operands, list(range(len(definition.shape))), optimize=True)  # type: ignore[call-overload]  # operands alternate with axis lists
-    return np.asarray(found)
+    operands.append(list(range(len(definition.shape))))
+    return np.asarray(np.einsum(*operands, optimize=True))
 
 
 @dataclass(frozen=True, slots=True)

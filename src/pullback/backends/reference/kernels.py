@@ -86,7 +86,7 @@ class _Run:
         return list(product(*spans))[::-1]
 
     def tile(self, tile: tuple[Range, ...]) -> None:
-        scratch: dict[Value, Array] = {v: a for v, a in self.memory.items()}  # noqa: C416
+        scratch: dict[Value, Array] = dict(self.memory.items())
         starts: dict[Value, tuple[int, ...]] = {}
         for stage in self.kernel.stages:
             box = self.box(stage, tile)
@@ -157,7 +157,7 @@ class _Run:
 
     def finish(self) -> None:
         """Partials are whole: they are stored, and the finish stages run once."""
-        scratch: dict[Value, Array] = {v: a for v, a in self.memory.items()}  # noqa: C416
+        scratch: dict[Value, Array] = dict(self.memory.items())
         for stage in self.kernel.stages:
             if not stage.partial:
                 continue

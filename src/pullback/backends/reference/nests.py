@@ -133,7 +133,8 @@ class Machine:
             case N.StoreCombine():
                 offset = self.integer(s.offset)
                 old = self.load(s.array, offset)
-                self.store(s.array, offset, self.join(s.combiner, old, self.value(s.value), s))
+                new = self.join(s.combiner, old, self.value(s.value), s.array.dtype)
+                self.store(s.array, offset, new)
             case N.Check():
                 value = self.integer(s.index)
                 if self.failed is None and not 0 <= value < self.integer(s.extent):
@@ -150,7 +151,7 @@ class Machine:
     def combine(self, s: N.Combine) -> None:
         register, place = self.register(s.register), self.indices(s.indices)
         old = _plain(register[place], s.register.dtype)
-        register[place] = self.join(s.combiner, old, self.value(s.value), s)
+        register[place] = self.join(s.combiner, old, self.value(s.value), s.register.dtype)
 
     def transpose(self, s: N.Transpose) -> None:
         target, source = self.integer(s.target_offset), self.integer(s.source_offset)
@@ -159,8 +160,7 @@ class Machine:
             value = self.load(s.source, source + r * s.source_row + c)
             self.store(s.target, target + c * s.target_row + r, value)
 
-    def join(self, combiner: Combiner, old: Scalar, new: Scalar, s: N.Stmt) -> Scalar:
-        kind = s.register.dtype if isinstance(s, N.Combine) else s.array.dtype  # type: ignore[union-attr]  # only the two combining statements come here
+    def join(self, combiner: Combiner, old: Scalar, new: Scalar, kind: DType) -> Scalar:
         if (combiner, kind) not in self.joins:
             left, right = (N.Peek(N.Register(name, kind), ()) for name in "ab")
             self.joins[combiner, kind] = left, right, combiner.join(left, right)

@@ -18,15 +18,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pullback.fuse.facts import elements, is_view, points
-from pullback.grad import fold
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Extent, Take, index, upper
 from pullback.ir.graph import SUM, Definition, Graph, Keep, Map, Reduce, Value, read, substitute
 from pullback.ir.node import walk
+from pullback.simplify import guards as G
 from pullback.simplify.affine import Affine, affine, to_expr
 from pullback.simplify.bounds import bounds
 from pullback.simplify.graph import Sources, with_roots
+from pullback.simplify.product import factors
 
 Simplify = Callable[[Expr], Expr]
 
@@ -61,7 +62,7 @@ def padded(order: Iterable[Definition]) -> set[Definition]:
     for definition in order:
         if not isinstance(definition.form, Reduce) or points(definition) < SMALLEST:
             continue
-        for factor in _factors(definition.body):
+        for factor in factors(definition.body):
             source = factor.source if isinstance(factor, Take) else None
             if not isinstance(source, Definition) or source.keep is not Keep.AUTO:
                 continue
@@ -252,7 +253,7 @@ class _Operand:
             shape.append(hi - lo + 1)
             inner.append(at)
             indices.append(to_expr(form.shifted(-lo)))
-        body = simplify(fold.guarded(guards, read(source, *inner)))
+        body = simplify(G.guarded(guards, read(source, *inner)))
         padded = Definition(f"{source}_between_zeros", tuple(shape), body, origin=source.origin)
         return read(padded, *indices)
 
@@ -271,15 +272,15 @@ def _extended(definition: Definition, simplify: Simplify) -> Definition | None:
     """The sum with its guards in the operands; None where it is no product of reads."""
     guards: list[Expr] = []
     body = definition.body
-    while isinstance(body, E.If) and fold.is_zero(body.otherwise):
-        guards += fold.conjuncts(body.condition)
+    while isinstance(body, E.If) and E.is_const(body.otherwise, 0):
+        guards += G.conjuncts(body.condition)
         body = body.then
-    factors = _factors(body)
-    operands = [_Operand.of(f) for f in factors if isinstance(f, Take)]
-    others = [f for f in factors if not isinstance(f, Take)]
-    if len(operands) < 2 or any(fold.reads_data(f) for f in others):
+    terms = factors(body)
+    operands = [_Operand.of(f) for f in terms if isinstance(f, Take)]
+    others = [f for f in terms if not isinstance(f, Take)]
+    if len(operands) < 2 or any(G.reads_data(f) for f in others):
         return None
-    if any(fold.reads_data(i) for o in operands for i in o.take.indices):
+    if any(G.reads_data(i) for o in operands for i in o.take.indices):
         return None
     for guard in guards:
         form = _inequality(guard)
@@ -319,24 +320,11 @@ def _divides(body: Expr) -> bool:
     return any(isinstance(n, E.FloorDiv | E.Mod) for n in walk(body))
 
 
-def _factors(body: Expr) -> list[Expr]:
-    """``(a * b) * c -> [a, b, c]``"""
-    found: list[Expr] = []
-    stack = [body]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, E.Mul):
-            stack += (node.right, node.left)
-        else:
-            found.append(node)
-    return found
-
-
 def _inequality(guard: Expr) -> Affine | None:
     """`form` where the guard is ``form >= 0``. ``a < b -> b - a - 1``, ``not a < b -> a - b``"""
     if isinstance(guard, E.Less) and guard.left.dtype == int64:
         return affine(guard.right).minus(affine(guard.left)).shifted(-1)
-    inner = fold.negated(guard)
+    inner = G.negated(guard)
     if isinstance(inner, E.Less) and inner.left.dtype == int64:
         return affine(inner.left).minus(affine(inner.right))
     return None

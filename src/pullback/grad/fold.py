@@ -6,22 +6,15 @@ reads. An adjoint is a `Term`: zero unless every guard holds, and never evaluate
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bool_
-from pullback.ir.expr import Add, And, Axis, Cast, Const, Div, Expr, If, Mul, Or, Take
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Add, Axis, Cast, Const, Div, Expr, If, Mul, Or, Take, is_const
 from pullback.ir.graph import Definition, Map, Value
-from pullback.ir.node import walk
-from pullback.simplify.guards import conjuncts as conjuncts
-from pullback.simplify.guards import negated as negated
+from pullback.simplify.guards import conjuncts, every, guarded, negated
 from pullback.simplify.product import scale
-
-
-def is_const(e: Expr, value: float) -> bool:
-    """Whether `e` is the literal `value`."""
-    return isinstance(e, Const) and e.value == value
 
 
 def is_zero(e: Expr) -> bool:
@@ -142,36 +135,6 @@ def _split(e: Expr) -> tuple[Expr | None, float]:
     return e, 1
 
 
-def reads_data(e: Expr) -> bool:
-    """Whether `e` reads a tensor."""
-    return any(isinstance(n, Take) for n in walk(e))
-
-
-def both(conditions: Iterable[Expr]) -> Expr | None:
-    """The conjunction, None of nothing. A condition that reads is not evaluated where an earlier
-    one fails: ``c ? d : false``.
-    """
-    conditions = list(conditions)
-    whole: Expr | None = None
-    for c in sorted(conditions, key=reads_data):
-        if whole is None:
-            whole = c
-        else:
-            whole = If(whole, c, Const(False, bool_)) if reads_data(c) else And(whole, c)
-    return whole
-
-
-def guarded(conditions: Iterable[Expr], value: Expr) -> Expr:
-    """``value if all conditions else 0``; conditions that read are nested inside the others."""
-    conditions = list(conditions)
-    if is_zero(value):
-        return value
-    for c in reversed([c for c in conditions if reads_data(c)]):
-        value = If(c, value, zero(value.dtype))
-    whole = both(c for c in conditions if not reads_data(c))
-    return value if whole is None else If(whole, value, zero(value.dtype))
-
-
 @dataclass(frozen=True, slots=True)
 class Term:
     """An adjoint: `value` where every guard holds, else 0 (and `value` is then not evaluated)."""
@@ -194,8 +157,8 @@ def sum_of(a: Term, b: Term) -> Term:
     The sum keeps the guard "either", so that a later factor is not evaluated where neither holds.
     """
     shared = tuple(g for g in a.guards if g in b.guards)
-    only_a = both(g for g in a.guards if g not in shared)
-    only_b = both(g for g in b.guards if g not in shared)
+    only_a = every(g for g in a.guards if g not in shared)
+    only_b = every(g for g in b.guards if g not in shared)
     if only_a is None or only_b is None:
         left = guarded([] if only_a is None else [only_a], a.value)
         right = guarded([] if only_b is None else [only_b], b.value)

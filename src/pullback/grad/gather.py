@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pullback.grad import fold
 from pullback.grad.fold import Term
 from pullback.grad.invert import Empty, Unsolvable, invert
 from pullback.grad.render import Inverse, rendered
@@ -24,6 +23,7 @@ from pullback.ir.graph import (
     replace_reads,
     substitute,
 )
+from pullback.simplify import guards as G
 from pullback.simplify.rules import Simplifier
 
 BOUND = 4  # a gather may do this many times the work of the read and of clearing the result
@@ -79,7 +79,7 @@ class Gatherer:
         shape = take.source.shape
         stepped = inverse.stepped(shape)
         if not inverse.over:
-            return None if _never(guards) else fold.guarded(_open([*stepped, *guards]), value)
+            return None if _never(guards) else G.guarded(_open([*stepped, *guards]), value)
         lattice = Lattice(shape, inverse.steps)
         guards = [self._changed(g, lattice.places) for g in guards]
         value = self._changed(value, lattice.places)
@@ -90,14 +90,14 @@ class Gatherer:
         if total is None:
             why = f"gathering would visit more than {limit} points"
             return self._scatter(extents, take, term, label, why)
-        return fold.guarded(stepped, self._changed(total, lattice.numbers))
+        return G.guarded(stepped, self._changed(total, lattice.numbers))
 
     def _scatter(
         self, extents: tuple[Extent, ...], take: Take, term: Term, label: Label, why: str
     ) -> Expr:
         """``dx = 0; for i: dx[A(i)] += g(i)``; where a guard fails, element 0 gains 0."""
         at = take.indices
-        whole = fold.both(term.guards)
+        whole = G.every(term.guards)
         if whole is not None:
             at = tuple(If(whole, i, E.index(0)) for i in at)
         form = Accumulate(SUM, extents, at)
@@ -171,11 +171,11 @@ class Lattice:
 
 def _open(guards: Sequence[Expr]) -> list[Expr]:
     """The guards that may fail."""
-    return [g for g in guards if not fold.is_const(g, 1)]
+    return [g for g in guards if not E.is_const(g, 1)]
 
 
 def _never(guards: Sequence[Expr]) -> bool:
-    return any(fold.is_const(g, 0) for g in guards)
+    return any(E.is_const(g, 0) for g in guards)
 
 
 def _find(
@@ -211,7 +211,7 @@ def _is_affine(e: Expr, extents: tuple[Extent, ...]) -> bool:
 
 def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | None:
     """``a < b -> (Less, b - a - 1 >= 0)``, ``not a < b -> (Less, a - b >= 0)``, ``a == b``."""
-    inner = fold.negated(condition)
+    inner = G.negated(condition)
     opposite = isinstance(inner, Less) and isinstance(condition, E.Xor)
     found = inner if opposite else condition
     if not isinstance(found, E.Less | E.Equal) or not found.left.dtype.is_integer:
@@ -246,7 +246,7 @@ def split_pieces(indices: tuple[Expr, ...]) -> list[tuple[tuple[Expr, ...], tupl
             continue
         n, select = place
         choices = (
-            (fold.negated(select.condition), select.otherwise),
+            (G.negated(select.condition), select.otherwise),
             (select.condition, select.then),
         )
         for condition, branch in choices:
@@ -257,6 +257,6 @@ def split_pieces(indices: tuple[Expr, ...]) -> list[tuple[tuple[Expr, ...], tupl
 
 def _select(indices: tuple[Expr, ...]) -> tuple[int, If] | None:
     for n, index in enumerate(indices):
-        if isinstance(index, If) and not fold.reads_data(index.condition):
+        if isinstance(index, If) and not G.reads_data(index.condition):
             return n, index
     return None

@@ -16,6 +16,7 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import Definition, Value, substitute
 from pullback.ir.node import Node, walk
+from pullback.simplify import guards as G
 
 GUARDS = 4  # of one adjoint that are remembered
 NODES = 60  # in one of them
@@ -33,7 +34,7 @@ class Masks:
         if not found or not all(found):
             return
         if len(found) > 1:
-            sides = [c for c in map(fold.both, found) if c is not None]
+            sides = [c for c in map(G.every, found) if c is not None]
             whole = sides[0]
             for side in sides[1:]:
                 whole = whole if side is whole else E.Or(whole, side)
@@ -47,7 +48,7 @@ class Masks:
         """`value`, a read of `adjoint` at `indices`, under what is known of it."""
         axes = dict(enumerate(indices))
         guards = [substitute(g, axes) for g in self._known.get(adjoint, ())]
-        return fold.guarded(guards, value)
+        return G.guarded(guards, value)
 
     def _guards(self, e: Expr) -> tuple[Expr, ...]:
         """``(c ? x : 0) * y -> c``; of a read of an adjoint, that adjoint's."""

@@ -15,6 +15,7 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Pin, Size, Take, upper
 from pullback.ir.graph import Definition, Map, Value, beside, read, topological
 from pullback.ir.node import Node, walk
+from pullback.simplify import guards as G
 from pullback.simplify.bounds import in_bounds
 
 PARTS = 16  # summands of one adjoint that are followed apart
@@ -73,5 +74,5 @@ class Pins:
         reads = [n for n in walk(term.value) if isinstance(n, Take)]
         if not all(all(in_bounds(r, free)) for r in reads):
             return term
-        body = fold.guarded(free, term.value)
+        body = G.guarded(free, term.value)
         return Term(term.guards, identity(beside(value, f"d{value!r}", body, Map())))

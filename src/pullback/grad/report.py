@@ -15,6 +15,7 @@ from pullback.ir.expr import Axis, Expr, Extent, If
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Value, Variable, topological
 from pullback.ir.notation import Names, axis_name, extent_text
 from pullback.ir.text import definition_text, expr_text
+from pullback.simplify import guards as G
 from pullback.simplify.graph import with_roots
 from pullback.simplify.rules import Simplifier
 
@@ -59,7 +60,7 @@ def _guards(body: Expr) -> list[Expr]:
     """The conditions outside of which a body is 0."""
     found: list[Expr] = []
     while isinstance(body, If) and fold.is_zero(body.otherwise):
-        found += fold.conjuncts(body.condition)
+        found += G.conjuncts(body.condition)
         body = body.then
     return found
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pullback.grad import fold
 from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, If
 from pullback.ir.graph import Definition, Map
 from pullback.ir.node import Node, rebuild
+from pullback.simplify import guards as G
 
 EXPENSIVE = (E.Exp, E.Div)
 
@@ -22,8 +22,8 @@ def reused(definition: Definition, value: Expr, guards: tuple[Expr, ...] = ()) -
     out = identity(definition)
     body = definition.body
     if isinstance(body, If):
-        branches = ((body.condition, body.then), (fold.negated(body.condition), body.otherwise))
-        known = {b for c, b in branches if all(g in guards for g in fold.conjuncts(c))}
+        branches = ((body.condition, body.then), (G.negated(body.condition), body.otherwise))
+        known = {b for c, b in branches if all(g in guards for g in G.conjuncts(c))}
     else:
         known = {body}
 

@@ -26,6 +26,7 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import Definition, Keep, Map, Rule, Value, substitute
 from pullback.ir.node import walk
+from pullback.simplify import guards as G
 
 _log = logging.getLogger("pullback.grad")
 
@@ -241,8 +242,8 @@ def _through(whole: Take | None, take: Take, term: Term) -> Term:
     """`term` read from the tensor `whole`, under those guards that keep `take` in bounds."""
     if whole is None:
         return term
-    data = any(fold.reads_data(i) for i in take.indices)
-    return Term(tuple(g for g in term.guards if data or not fold.reads_data(g)), whole)
+    data = any(G.reads_data(i) for i in take.indices)
+    return Term(tuple(g for g in term.guards if data or not G.reads_data(g)), whole)
 
 
 def zeros(value: Value) -> Definition:

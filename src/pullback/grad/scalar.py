@@ -13,6 +13,7 @@ from pullback.grad.fold import Term
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, If, Take
 from pullback.ir.node import walk
+from pullback.simplify import guards as G
 
 Partial = Callable[[Any, Expr], tuple[tuple[Expr, Expr], ...]]
 """(node, adjoint g of the node) -> (operand, its share of the adjoint) pairs."""
@@ -42,7 +43,7 @@ def _div(node: E.Div, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
     if exponent is not None:
         slope = fold.mul(node, E.Add(node, E.const(-1, node.dtype)))
         return ((exponent, fold.mul(g, slope)),)
-    inverse = fold.is_const(node.left, 1)
+    inverse = E.is_const(node.left, 1)
     slope = E.Mul(node, node) if inverse else E.Div(node, node.right)
     share = fold.negate(fold.mul(g, slope))
     return ((node.left, fold.div(g, node.right)), (node.right, share))
@@ -50,13 +51,13 @@ def _div(node: E.Div, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
 
 def logistic_exponent(node: Expr) -> Expr | None:
     """`z` of ``1 / (1 + exp(z))``, else None."""
-    if not isinstance(node, E.Div) or not fold.is_const(node.left, 1):
+    if not isinstance(node, E.Div) or not E.is_const(node.left, 1):
         return None
     below = node.right
     if not isinstance(below, E.Add):
         return None
     for unit, power in ((below.left, below.right), (below.right, below.left)):
-        if fold.is_const(unit, 1) and isinstance(power, E.Exp):
+        if E.is_const(unit, 1) and isinstance(power, E.Exp):
             return power.value
     return None
 
@@ -157,7 +158,7 @@ def _shares(node: Expr, term: Term) -> tuple[tuple[Expr, Term], ...]:
     if known is not None:
         return tuple((x, Term(term.guards, fold.chain(term.value, d))) for x, d in known)
     if isinstance(node, If):
-        untaken = fold.negated(node.condition)
+        untaken = G.negated(node.condition)
         return ((node.then, term.under(node.condition)), (node.otherwise, term.under(untaken)))
     rule = PARTIALS.get(type(node))
     if rule is None:

@@ -17,6 +17,7 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Expr, Extent, Take, upper
 from pullback.ir.graph import SUM, Definition, Keep, Reduce, Value, read, substitute
 from pullback.ir.node import walk
+from pullback.simplify import guards as G
 from pullback.simplify.bounds import in_bounds
 from pullback.simplify.product import Product
 from pullback.simplify.triangle import triangle
@@ -58,14 +59,14 @@ def summed(
     if found is not None:
         end = found.end(found.running(label.name, label.keep, label.origin))
         total = fold.mul(end, found.outer.expression())
-        return fold.cast(fold.guarded(found.guards, total), kind)
+        return fold.cast(G.guarded(found.guards, total), kind)
     product = Product.of(value)
     varying = [g for g in guards if not g.axes.isdisjoint(loops)]
     # Where a guard may fail in every iteration, 0 must not meet an infinite factor.
     outer, inner = product.literal() if varying else product.split(loops)
     if inner.trivial and not varying:
         count = _count(over, value.dtype)
-        return fold.cast(fold.guarded(guards, fold.mul(outer.expression(), count)), kind)
+        return fold.cast(G.guarded(guards, fold.mul(outer.expression(), count)), kind)
     body = value if outer.trivial else inner.expression()
     kept, own = _narrow(shape, loops, guards, varying, body)
     every = [Axis(n, e) for n, e in enumerate(over, len(shape))]
@@ -73,15 +74,15 @@ def summed(
     inside = [a for a in every if a.number in used]
     if volume([a.extent for a in (*kept, *inside)]) > limit:
         return None
-    total = _define(kept, inside, fold.guarded(own, body), label)
+    total = _define(kept, inside, G.guarded(own, body), label)
     total = fold.mul(total, _count([a.extent for a in every if a not in inside], value.dtype))
     if not outer.trivial:
         total = fold.mul(total, outer.expression())
     # Outside the guards of the sum neither a factor nor an index of a condition need exist.
     bare = [g for g in guards if g not in own]
-    exposed = bool(outer.above or outer.below) or any(fold.reads_data(g) for g in bare)
+    exposed = bool(outer.above or outer.below) or any(G.reads_data(g) for g in bare)
     rest = [g for g in guards if g.axes.isdisjoint(loops) and (exposed or g not in own)]
-    return fold.cast(fold.guarded(rest, total), kind)
+    return fold.cast(G.guarded(rest, total), kind)
 
 
 def _narrow(
@@ -100,12 +101,12 @@ def _narrow(
         return axes, list(guards)
     reads = [n for n in walk(body) if isinstance(n, Take)]
     # What a condition on data reads may be inside its tensor only where the sum has terms.
-    plain = [g for g in guards if g.axes.isdisjoint(loops) and not fold.reads_data(g)]
+    plain = [g for g in guards if g.axes.isdisjoint(loops) and not G.reads_data(g)]
     picks = [n for g in guards if g not in own for n in walk(g) if isinstance(n, Take)]
     if not all(all(in_bounds(r, plain)) for r in picks):
         return axes, list(guards)
     # A condition on data that is left outside may have kept a read inside its tensor.
-    lost = any(fold.reads_data(g) for g in guards if g not in own)
+    lost = any(G.reads_data(g) for g in guards if g not in own)
     if lost and not all(all(in_bounds(r, own)) for r in reads):
         return axes, list(guards)
     return kept, own

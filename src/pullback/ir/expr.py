@@ -317,6 +317,11 @@ def const(value: Any, kind: DType) -> Const:
     return Const(wrapped, kind)
 
 
+def is_const(e: Expr, value: object) -> bool:
+    """Whether `e` is the literal `value`."""
+    return isinstance(e, Const) and e.value == value
+
+
 def index(value: int) -> Const:
     """An int64 literal."""
     return Const(value, int64)

@@ -154,7 +154,7 @@ class Printer:
             text, level = known[child]
             return text if level >= least else f"({text})"
 
-        if isinstance(node, E.Xor) and node.dtype.is_bool and _is(node.right, True):
+        if isinstance(node, E.Xor) and node.dtype.is_bool and E.is_const(node.right, True):
             return f"~{side(node.left, SIGN)}", SIGN
         if isinstance(node, E.Mul) and _minus_one(node):
             return f"-{side(node.left, TIGHT)}", SIGN
@@ -188,10 +188,6 @@ def _shown(node: Node) -> tuple[Node, ...]:
     if isinstance(node, E.Add) and isinstance(node.right, E.Mul) and _minus_one(node.right):
         return node.left, node.right.left
     return node.children
-
-
-def _is(e: Expr, value: object) -> bool:
-    return isinstance(e, E.Const) and e.value is value
 
 
 def _minus_one(e: E.Mul) -> bool:

@@ -14,6 +14,7 @@ from pullback.lower.context import Context, Home
 from pullback.lower.guards import FALSE, folded
 from pullback.lower.natives import with_natives
 from pullback.schedule.linear import linear
+from pullback.simplify.guards import both
 
 
 @dataclass(slots=True)
@@ -123,19 +124,13 @@ def _reached(root: Expr) -> dict[Node, Expr | None]:
             if isinstance(node, E.If) and child is not node.condition:
                 taken = node.condition if child is node.then else E.logical_not(node.condition)
                 if node.then is not node.otherwise:
-                    need = taken if here is None else _both(here, taken)
+                    need = taken if here is None else both(here, taken)
             if child not in found:
                 found[child] = need
                 continue
             known = found[child]
             found[child] = None if known is None or need is None else _either(known, need)
     return found
-
-
-def _both(first: Expr, second: Expr) -> Expr:
-    """The conjunction; what reads is not evaluated where the first fails: ``a ? b : false``."""
-    reads = any(isinstance(n, Take) for n in walk(second))
-    return E.If(first, second, FALSE) if reads else E.And(first, second)
 
 
 def _either(first: Expr, second: Expr) -> Expr:

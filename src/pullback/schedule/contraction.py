@@ -16,6 +16,7 @@ from pullback.ir.kernel import Stage
 from pullback.ir.target import Target
 from pullback.schedule.linear import Linear, offset, row_major
 from pullback.schedule.schedule import Product
+from pullback.simplify.product import factors
 
 # Fewer multiplications than this are a plain reduction: a register tile costs about as much to
 # enter and leave (probes/cpu/gemm.py, 4x16x8 and below).
@@ -36,19 +37,6 @@ CUT_COLUMNS = 1.0
 
 # Share of the FMA peak by vectors in a row of the register tile (cpu-backend.md, "GEMM").
 SHAPES = {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}
-
-
-def factors(body: Expr) -> list[Expr]:
-    """The operands of a product, flattened. ``(a * b) * c -> [a, b, c]``"""
-    found: list[Expr] = []
-    stack = [body]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, E.Mul):
-            stack.extend((node.right, node.left))
-        else:
-            found.append(node)
-    return found
 
 
 def address(take: Take) -> Linear:

@@ -16,13 +16,13 @@ from math import prod
 
 import numpy as np
 
-from pullback.grad import fold
 from pullback.grad.composites import arguments
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, upper
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce
 from pullback.ir.meaning import Array, apply, constant
 from pullback.ir.node import Node, walk
+from pullback.simplify import guards as G
 from pullback.simplify.affine import affine
 
 Sizes = Mapping[Dim, int]
@@ -127,7 +127,7 @@ def _guards(definition: Definition) -> list[Expr]:
         if not isinstance(body, If) or not _is_nothing(definition, body.otherwise):
             continue
         todo.append(body.then)
-        found += [c for c in fold.conjuncts(body.condition) if not fold.reads_data(c)]
+        found += [c for c in G.conjuncts(body.condition) if not G.reads_data(c)]
     return found
 
 
@@ -143,8 +143,8 @@ def _bounds(guard: Expr, first: int) -> bool:
     loops = [a for a in guard.axes if a >= first]
     if not loops:
         return True
-    if isinstance(fold.negated(guard), E.Less):
-        guard = fold.negated(guard)
+    if isinstance(G.negated(guard), E.Less):
+        guard = G.negated(guard)
     if not isinstance(guard, E.Less | E.Equal):
         return False
     inner = max(loops)

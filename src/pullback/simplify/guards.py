@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr, logical_not
+from pullback.ir.dtype import bool_
+from pullback.ir.expr import Expr, Take, logical_not
 from pullback.ir.node import walk
 
 Guards = tuple[Expr, ...]
+FALSE = E.const(False, bool_)
 PATHS = 32  # contexts kept apart for one node; beyond that only what they share
 
 
@@ -35,7 +38,7 @@ def contexts(roots: Iterable[Expr]) -> dict[Expr, tuple[Guards, ...]]:
 
 def negated(condition: Expr) -> Expr:
     """``not not c -> c``."""
-    if isinstance(condition, E.Xor) and _is(condition.right, True):
+    if isinstance(condition, E.Xor) and E.is_const(condition.right, True):
         return condition.left
     if isinstance(condition, E.Const):
         return E.const(not condition.value, condition.dtype)
@@ -51,17 +54,41 @@ def conjuncts(condition: Expr) -> tuple[Expr, ...]:
         inner = negated(c)
         if isinstance(c, E.And):
             todo += [c.right, c.left]
-        elif isinstance(c, E.If) and _is(c.otherwise, False):
+        elif isinstance(c, E.If) and E.is_const(c.otherwise, False):
             todo += [c.then, c.condition]
         elif isinstance(c, E.Xor) and isinstance(inner, E.Or):
             todo += [negated(inner.right), negated(inner.left)]
-        elif not _is(c, True):
+        elif not E.is_const(c, True):
             found[c] = None
     return tuple(found)
 
 
-def _is(e: Expr, value: bool) -> bool:
-    return isinstance(e, E.Const) and e.value == value
+def reads_data(e: Expr) -> bool:
+    """Whether `e` reads a tensor."""
+    return any(isinstance(n, Take) for n in walk(e))
+
+
+def both(first: Expr, second: Expr) -> Expr:
+    """The conjunction; what reads is not evaluated where the first fails: ``a ? b : false``."""
+    return E.If(first, second, FALSE) if reads_data(second) else E.And(first, second)
+
+
+def every(conditions: Iterable[Expr]) -> Expr | None:
+    """The conjunction, None of nothing; conditions that read come last."""
+    ordered = sorted(conditions, key=reads_data)
+    return reduce(both, ordered) if ordered else None
+
+
+def guarded(conditions: Iterable[Expr], value: Expr) -> Expr:
+    """``value if all conditions else 0``; conditions that read are nested inside the others."""
+    if E.is_const(value, 0):
+        return value
+    conditions = list(conditions)
+    zero = E.const(0, value.dtype)
+    for c in reversed([c for c in conditions if reads_data(c)]):
+        value = E.If(c, value, zero)
+    whole = every(c for c in conditions if not reads_data(c))
+    return value if whole is None else E.If(whole, value, zero)
 
 
 def _edges(node: Expr) -> list[tuple[Expr, Expr | None]]:

@@ -95,6 +95,19 @@ class Product:
         )
 
 
+def factors(body: Expr) -> list[Expr]:
+    """The operands of a product, flattened. ``(a * b) * c -> [a, b, c]``"""
+    found: list[Expr] = []
+    stack = [body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, E.Mul):
+            stack.extend((node.right, node.left))
+        else:
+            found.append(node)
+    return found
+
+
 def _shared(e: Expr) -> tuple[Product, Expr]:
     """What all terms of a sum share, and what is left of it."""
     terms: list[Product] = []

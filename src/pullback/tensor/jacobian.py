@@ -19,6 +19,7 @@ from pullback.grad.scalar import sweep
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent
 from pullback.ir.graph import Accumulate, Definition, Rule, Scan, Value
+from pullback.simplify import guards as G
 from pullback.tensor import views as V
 from pullback.tensor.autograd import Arguments, differentiable, twins_of
 from pullback.tensor.differentiate import differentiate
@@ -166,8 +167,8 @@ def _reads(definition: Definition, moving: set[Any]) -> list[tuple[Value, Pairs]
     found = []
     one = fold.one(definition.dtype)
     for take, term in sweep(definition.body, one, moving).items():
-        guards = [g for g in (*always, *term.guards) if not fold.reads_data(g)]
-        if any(fold.reads_data(i) for i in (*home, *take.indices)):
+        guards = [g for g in (*always, *term.guards) if not G.reads_data(g)]
+        if any(G.reads_data(i) for i in (*home, *take.indices)):
             raise UnsupportedError(
                 f"the sparsity of {definition!r}, which reads or writes {take.source!r} at"
                 " indices that are data",

@@ -206,6 +206,15 @@ def test_cache_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 1 and "off" in result.output
 
 
+@pytest.mark.parametrize("command", ["explain", "check"])
+def test_a_wrong_definition_is_shown_where_it_was_typed(command: str) -> None:
+    result = call(command, "c[i] = sum[k](a[i, k] * exq(b[k]))")
+    assert result.exit_code == 1
+    text = str(result.exception)
+    assert "column 25 of the definition at the command line" in text
+    assert "click" not in text and "did you mean 'exp'" in text
+
+
 def test_explain_a_definition() -> None:
     formula = "c[i, j] = sum[k](a[i, k] * b[k, j])"
     result = call("explain", formula, "--shape", "a=2,3", "--shape", "b=3,4")

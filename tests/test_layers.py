@@ -264,3 +264,17 @@ def test_a_module_takes_arrays() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
     x = np.ones((2, 3), np.float32)
     assert np.array_equal(model(x).numpy(), model(pb.tensor(x)).numpy())
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda x: F.softmax(x, axis=0), "softmax has no 'axis': did you mean 'dim'"),
+        (lambda x: F.normalize(x, axis=0), "normalize has no 'axis': did you mean 'dim'"),
+        (lambda x: F.pairwise_distance(x, x, keepdims=True), "did you mean 'keepdim'"),
+        (lambda x: nn.Softmax(axis=1), "Softmax has no 'axis': did you mean 'dim'"),
+    ],
+)
+def test_the_array_apis_keywords_get_a_suggestion(call: Callable[[Any], Any], meant: str) -> None:
+    with pytest.raises(TypeError, match=meant):
+        call(pb.tensor(normal(2, 3)))

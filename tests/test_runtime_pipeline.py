@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +38,16 @@ def test_the_environment_is_read_or_refused_by_name(
         Options.from_environment()
     with pytest.raises(OptionError, match="0 threads"):
         Options(threads=0)
+
+
+@pytest.mark.parametrize("made", [Options, Options.from_environment])
+def test_the_environment_turns_the_cache_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, made: Callable[[], Options]
+) -> None:
+    monkeypatch.setenv("PULLBACK_CACHE", "off")
+    assert made().cache is None
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
+    assert made().cache == tmp_path
 
 
 def trained(options, steps=7):

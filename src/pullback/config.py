@@ -14,7 +14,11 @@ def _default_threads() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), 16))
 
 
-def _default_cache() -> Path:
+def _default_cache() -> Path | None:
+    """`PULLBACK_CACHE`, a folder or `off`; else a folder where caches are kept."""
+    chosen = os.environ.get("PULLBACK_CACHE")
+    if chosen is not None:
+        return None if chosen == "off" else Path(chosen)
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "pullback"
 
@@ -78,12 +82,9 @@ class Options:
         """
         env = os.environ
         dump = env.get("PULLBACK_DUMP")
-        cache = env.get("PULLBACK_CACHE")
-        folder = _default_cache() if cache is None else None if cache == "off" else Path(cache)
         return cls(
             backend=env.get("PULLBACK_BACKEND", "llvm"),
             threads=_number("PULLBACK_THREADS", _default_threads()),
             debug=_number("PULLBACK_DEBUG", 0),
             dump=Path(dump) if dump else None,
-            cache=folder,
         )

@@ -12,8 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from pullback.cli.shapes import data_indices, parsed, shapes_of, size_of
-from pullback.composite.text import define
+from pullback.cli.shapes import data_indices, parsed, shapes_of, size_of, typed
 from pullback.tensor.check import check_grads
 
 
@@ -62,7 +61,7 @@ def _text(text: str, options: Sequence[str], sizes: Sequence[str]) -> Checkable:
     extents = dict(map(size_of, sizes))
 
     def definition(*inputs: Any) -> Any:
-        return define(text, sizes=extents, **dict(zip(shapes, inputs, strict=True)))
+        return typed(text, extents, dict(zip(shapes, inputs, strict=True)))
 
     below = data_indices(text, shapes)
     return definition, [(shape, below.get(name)) for name, shape in shapes.items()]

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from pullback.cli.shapes import data_indices, shapes_of, size_of
-from pullback.composite.text import define
+from pullback.cli.shapes import data_indices, shapes_of, size_of, typed
 from pullback.config import Options
 from pullback.grad.report import adjoints_text
 from pullback.ir.dtype import DType, float32, int64
@@ -73,7 +72,7 @@ def _adjoints(text: str, shapes: Shapes, sizes: dict[str, int]) -> None:
     """The adjoints of the last definition by everything that is given."""
     kinds = _kinds(text, shapes)
     given: dict[str, Any] = {n: Tensor(Variable(n, s, kinds[n])) for n, s in shapes.items()}
-    made = define(text, sizes=sizes, **given)
+    made = typed(text, sizes, given)
     output = made[-1] if isinstance(made, tuple) else made
     floats = [x.value for n, x in given.items() if kinds[n].is_float]
     click.echo(adjoints_text(output.value, floats))
@@ -93,7 +92,7 @@ def _definition(
     given = {name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()}
 
     def function(inputs: dict[str, Any]) -> Any:
-        return define(text, sizes=sizes, **inputs)
+        return typed(text, sizes, inputs)
 
     options = Options.from_environment()
     compiled = Jit(function, options=replace(options, cache=None) if timings else options)

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import click
 
 from pullback.composite.syntax import Name, Number, Operation, Parser, Read, Tree
-from pullback.composite.text import reads
+from pullback.composite.text import defined, reads
 from pullback.errors import Origin
 
 EXTENTS = (4, 5, 3, 6, 2)  # of axes, by order of appearance; all differ, so that mistakes show
 
 Shape = tuple[int, ...]
+
+
+class Typed(Origin):
+    """Text that the user typed: the frames between are not theirs."""
+
+    @property
+    def place(self) -> str:
+        return "the command line"
+
+
+def typed(text: str, sizes: Mapping[str, int], names: Mapping[str, Any]) -> Any:
+    """What a definition on the command line makes of tensors."""
+    return defined(text, TYPED, sizes, names)
+
+
+TYPED = Typed(typed.__code__, 0)
 
 
 def parsed(option: str) -> tuple[str, Shape]:
@@ -43,7 +60,7 @@ def shapes_of(text: str, options: Sequence[str]) -> dict[str, Shape]:
     """
     found = dict(map(parsed, options))
     extents: dict[str, int] = {}
-    statements = Parser(text, Origin.of_caller()).statements()
+    statements = Parser(text, TYPED).statements()
     every = [r for s in statements for r in reads(s.body)]
     for read in every:
         for index, extent in zip(read.indices, found.get(read.name, ()), strict=False):
@@ -62,7 +79,7 @@ def data_indices(text: str, shapes: Mapping[str, Shape]) -> dict[str, int]:
     1 where what they index is no input.
     """
     found: dict[str, int] = {}
-    statements = Parser(text, Origin.of_caller()).statements()
+    statements = Parser(text, TYPED).statements()
     for read in (r for s in statements for r in reads(s.body)):
         extents = shapes.get(read.name, (1,) * len(read.indices))
         for index, extent in zip(read.indices, extents, strict=False):

@@ -18,6 +18,7 @@ from pullback.errors import Origin, SyntaxFormError
 class TextOrigin(Origin):
     """A place in the text of a definition, beside the call that gave the text."""
 
+    caller: Origin
     text: str
     start: int
     end: int
@@ -37,7 +38,7 @@ class TextOrigin(Origin):
         line = self.text.split("\n")[self.row - 1]
         width = max(1, min(self.end, self.start + len(line) - self.column + 1) - self.start)
         carets = " " * (self.column - 1) + "^" * width
-        head = f"  --> line {self.row}, column {self.column} of the definition at {self.place}"
+        head = f"  --> line {self.row}, column {self.column} of the definition at {self.caller.place}"
         return f"{head}\n   | {line}\n   | {carets}"
 
 
@@ -168,7 +169,8 @@ class Parser:
 
     def at(self, start: int, end: int) -> TextOrigin:
         """A place in the text."""
-        return TextOrigin(self.caller.code, self.caller.offset, self.text, start, end)
+        caller = self.caller
+        return TextOrigin(caller.code, caller.offset, caller, self.text, start, end)
 
     def fail(self, what: str, start: int, end: int, help: str = "") -> NoReturn:
         """Raises: SyntaxFormError at that place."""

@@ -60,11 +60,17 @@ def define(text: str, /, *, sizes: Mapping[str, Extent] | None = None, **names: 
 
     Raises: SyntaxFormError, UnboundNameError, ShapeError, with a caret under the text.
     """
-    caller = Origin.of_caller()
+    return defined(text, Origin.of_caller(), sizes or {}, names)
+
+
+def defined(
+    text: str, caller: Origin, sizes: Mapping[str, Extent], names: Mapping[str, Any]
+) -> Any:
+    """`define` of a text that `caller` gave."""
     parser = Parser(text, caller)
     statements = parser.statements()
     scope: dict[str, Any] = {n: _given(n, v) for n, v in names.items()}
-    given = {n: shape_of(e)[0] for n, e in (sizes or {}).items()}
+    given = {n: shape_of(e)[0] for n, e in sizes.items()}
     found: list[Tensor] = []
     for statement in statements:
         tensor = _Builder(parser, scope, given).build(statement)

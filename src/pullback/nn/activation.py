@@ -12,6 +12,7 @@ from pullback.nn.module import Module
 from pullback.tensor import maths as M
 from pullback.tensor import random, reduction
 from pullback.tensor import views as V
+from pullback.tensor.dialect import spelled
 from pullback.tensor.ops import where
 from pullback.tensor.tensor import Tensor, check_device, tensor_apply
 
@@ -189,6 +190,7 @@ def rrelu(
     return pointwise("rrelu", lambda x, w: where(x > 0.0, x, x * w), input, slope)
 
 
+@spelled
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """``a * sigmoid(b)`` of the two halves along `dim`. Raises: ShapeError for an odd extent."""
     axis = axis_of(dim, len(input.shape))
@@ -205,18 +207,21 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return written(shape, body, name="glu")
 
 
+@spelled
 def softmax(input: Tensor, dim: int = -1) -> Tensor:
     """``exp(x - max) / sum(exp(x - max))`` along `dim`."""
     axis = axis_of(dim, len(input.shape))
     return Tensor(reduction.softmax(input.value, axis))
 
 
+@spelled
 def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
     """``x - max - log(sum(exp(x - max)))`` along `dim`."""
     axis = axis_of(dim, len(input.shape))
     return Tensor(reduction.log_softmax(input.value, axis))
 
 
+@spelled
 def softmin(input: Tensor, dim: int = -1) -> Tensor:
     """``softmax(-x)`` along `dim`."""
     return softmax(tensor_apply("negative", input), dim)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from pullback.nn.module import Module
 from pullback.nn.parameter import Buffer
+from pullback.tensor.dialect import refuse_keywords
 from pullback.tensor.tensor import State, Tensor
 
 
@@ -48,6 +49,7 @@ class Layer(Module):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
+        refuse_keywords(type(self).__name__, kwargs, self.settings.parameters)
         bound = self.settings.bind(*args, **kwargs)
         bound.apply_defaults()
         for name, value in bound.arguments.items():

@@ -12,6 +12,7 @@ from pullback.nn.space import literal
 from pullback.tensor import maths as M
 from pullback.tensor import views as V
 from pullback.tensor.compute import axis
+from pullback.tensor.dialect import spelled
 from pullback.tensor.ops import any as any_of
 from pullback.tensor.ops import expand_dims, where
 from pullback.tensor.ops import sum as sum_of
@@ -30,11 +31,13 @@ def norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
     return pointwise("norm", lambda s: where(s > 0.0, s**root, 0.0), sums)
 
 
+@spelled
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """``x / max(|x|_p, eps)`` along `dim`."""
     return input / _at_least(norm(input, p, dim, True), eps)
 
 
+@spelled
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """``sum(x1 x2) / (max(|x1|, eps) max(|x2|, eps))`` along `dim`."""
     a, b = (x / _at_least(norm(x, 2, dim, True), eps) for x in (x1, x2))
@@ -45,6 +48,7 @@ def _at_least(x: Tensor, low: float) -> Tensor:
     return pointwise("at_least", lambda v: M.maximum(v, low), x)
 
 
+@spelled
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
+from inspect import signature
 from typing import ParamSpec, TypeVar
 
 from pullback.errors import DialectError, Origin
@@ -13,6 +14,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 KEYWORDS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "unbiased": "correction"}
+KEYWORDS |= {"axis": "dim", "keepdims": "keepdim"}
 NAMES = {
     "cat": "concat",
     "concatenate": "concat",
@@ -94,16 +96,23 @@ def unknown(owner: str, name: str, known: Iterable[str]) -> AttributeError:
 
 def spelled(function: Callable[P, R]) -> Callable[P, R]:
     """Refuse keywords of the other dialect. ``sum(x, dim=0) -> did you mean axis?``"""
+    known = signature(function).parameters
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name in KEYWORDS:
-                raise DialectError(
-                    f"{function.__name__} has no {name!r}: did you mean {KEYWORDS[name]!r}?",
-                    origin=Origin.of_caller(),
-                    help="pb and Tensor spell as the array API, nn and nn.functional as PyTorch",
-                )
+        refuse_keywords(function.__name__, kwargs, known)
         return function(*args, **kwargs)
 
     return call
+
+
+def refuse_keywords(owner: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raises: DialectError for a keyword of the other dialect."""
+    for name in given:
+        meant = KEYWORDS.get(name)
+        if meant in known and name not in known:
+            raise DialectError(
+                f"{owner} has no {name!r}: did you mean {meant!r}?",
+                origin=Origin.of_caller(),
+                help="pb and Tensor spell as the array API, nn and nn.functional as PyTorch",
+            )

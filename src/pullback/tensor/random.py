@@ -27,6 +27,11 @@ from pullback.tensor.tensor import State, Tensor, check_device, operand, shape_o
 from pullback.tensor.threefry import swap_or_not, threefry, word
 from pullback.tensor.trace import Array, Handle, array_of, bind, current, realize
 
+__all__ = [
+    "bernoulli", "fold_in", "get_state", "integers", "key", "manual_seed", "normal", "permutation",
+    "set_state", "split", "uniform",
+]  # fmt: skip
+
 Words = tuple[Expr, Expr]
 ROUNDS = 24  # of the shuffle; a place moves in every second one
 WORD = 1 << 32

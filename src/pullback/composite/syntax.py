@@ -38,7 +38,9 @@ class TextOrigin(Origin):
         line = self.text.split("\n")[self.row - 1]
         width = max(1, min(self.end, self.start + len(line) - self.column + 1) - self.start)
         carets = " " * (self.column - 1) + "^" * width
-        head = f"  --> line {self.row}, column {self.column} of the definition at {self.caller.place}"
+        head = (
+            f"  --> line {self.row}, column {self.column} of the definition at {self.caller.place}"
+        )
         return f"{head}\n   | {line}\n   | {carets}"
 
 

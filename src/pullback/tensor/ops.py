@@ -19,10 +19,19 @@ from pullback.tensor import indexing as X
 from pullback.tensor import linalg as L
 from pullback.tensor import reduction as R
 from pullback.tensor import views as V
+from pullback.tensor.answers import answered
 from pullback.tensor.creation import sizes_of
 from pullback.tensor.dialect import spelled
 from pullback.tensor.handles import ScalarHandle
-from pullback.tensor.tensor import Axes, Tensor, apply, operand, optional_dtype, shape_of, value_of
+from pullback.tensor.tensor import (
+    Axes,
+    Tensor,
+    apply,
+    operand,
+    optional_dtype,
+    shape_of,
+    value_of,
+)
 
 _NONE: Any = object()
 
@@ -43,6 +52,7 @@ def _scalar(x: Any, over: Any) -> bool:
     return False
 
 
+@answered
 @spelled
 def sum(
     x: Any, axis: Axes = None, *, over: Any = _NONE, dtype: Any = None, keepdims: bool = False
@@ -123,6 +133,7 @@ def argmin(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool
     return Tensor(R.arg_extreme("argmin", value_of(x), axis, keepdims))
 
 
+@answered
 @spelled
 def mean(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
     """Mean of elements."""
@@ -161,6 +172,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
     return Tensor(R.log_softmax(value_of(x), axis))
 
 
+@answered
 @spelled
 def cumulative_sum(
     x: Any, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
@@ -194,26 +206,31 @@ def cumulative_min(x: Any, axis: int | None = None) -> Tensor:
 # --- products ------------------------------------------------------------------------------------
 
 
+@answered
 def matmul(x1: Any, x2: Any) -> Tensor:
     """The matrix product, batched and broadcast; one axis is a vector."""
     return Tensor(L.matmul(value_of(x1), value_of(x2)))
 
 
+@answered
 def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Tensor:
     """The sum of products over matched axes."""
     return Tensor(L.tensordot(value_of(x1), value_of(x2), axes))
 
 
+@answered
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     """The sum of products along one axis."""
     return sum(apply("multiply", x1, x2), axis)
 
 
+@answered
 def outer(x1: Any, x2: Any) -> Tensor:
     """``out[i, j] = x1[i] * x2[j]``"""
     return Tensor(L.contract([value_of(x1), value_of(x2)], ["i", "j"], "ij"))
 
 
+@answered
 def einsum(subscripts: str, *operands: Any) -> Tensor:
     """A sum of products named by letters."""
     return Tensor(L.einsum(subscripts, [value_of(o) for o in operands]))
@@ -222,6 +239,7 @@ def einsum(subscripts: str, *operands: Any) -> Tensor:
 # --- choosing ------------------------------------------------------------------------------------
 
 
+@answered
 def where(condition: Any, x1: Any, x2: Any) -> Any:
     """``x1 if condition else x2``; the other is never read."""
     given = (condition, x1, x2)
@@ -246,6 +264,7 @@ def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
     return x.astype(dtype, copy=copy)
 
 
+@answered
 def stop_gradient(x: Tensor) -> Tensor:
     """The same values; no gradient passes."""
     return Tensor(W.copy(value_of(x), "stop_gradient", stop=True))
@@ -259,21 +278,25 @@ def keep(x: Tensor, when: str) -> Tensor:
 # --- shapes --------------------------------------------------------------------------------------
 
 
+@answered
 def reshape(x: Any, shape: Any, *, copy: bool | None = None) -> Tensor:
     """The same elements in row-major order; one extent may be -1."""
     return Tensor(V.reshape(value_of(x), shape_of(shape)))
 
 
+@answered
 def permute_dims(x: Any, axes: Sequence[int]) -> Tensor:
     """Axis n of the result is axis ``axes[n]``."""
     return Tensor(V.permute(value_of(x), axes))
 
 
+@answered
 def matrix_transpose(x: Tensor) -> Tensor:
     """The last two axes swapped."""
     return x.mT
 
 
+@answered
 def moveaxis(x: Any, source: int, destination: int) -> Tensor:
     """One axis moved, the others in order."""
     value = value_of(x)
@@ -284,18 +307,21 @@ def moveaxis(x: Any, source: int, destination: int) -> Tensor:
     return Tensor(V.permute(value, order))
 
 
+@answered
 @spelled
 def expand_dims(x: Any, axis: Axes = 0) -> Tensor:
     """A new axis of extent one."""
     return Tensor(V.expand_dims(value_of(x), 0 if axis is None else axis))
 
 
+@answered
 @spelled
 def squeeze(x: Any, axis: Axes = None) -> Tensor:
     """Axes of extent one removed."""
     return Tensor(V.squeeze(value_of(x), axis))
 
 
+@answered
 def broadcast_to(x: Any, shape: Any) -> Tensor:
     """`x` stretched to `shape`."""
     return Tensor(W.broadcast_to(value_of(x), shape_of(shape)))
@@ -308,12 +334,14 @@ def broadcast_arrays(*arrays: Any) -> list[Tensor]:
     return [Tensor(W.broadcast_to(v, shape)) for v in values]
 
 
+@answered
 @spelled
 def flip(x: Any, axis: Axes = None) -> Tensor:
     """Elements in reverse order."""
     return Tensor(V.flip(value_of(x), axis))
 
 
+@answered
 @spelled
 def roll(x: Any, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """Elements moved along axes, round the end; without axes along the flattened tensor."""
@@ -328,6 +356,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     return Tensor(V.roll(value, shifts, axes))
 
 
+@answered
 @spelled
 def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
     """Pieces one after the other."""
@@ -339,6 +368,7 @@ def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
     return Tensor(V.concat(values, axis))
 
 
+@answered
 @spelled
 def stack(arrays: Sequence[Any], axis: int = 0) -> Tensor:
     """Pieces side by side along a new axis."""
@@ -383,11 +413,13 @@ def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
     return Tensor(V.pad(found, [(int(a), int(b)) for a, b in pad_width], value))
 
 
+@answered
 def tile(x: Any, repetitions: Sequence[int]) -> Tensor:
     """The whole repeated."""
     return Tensor(V.tile(value_of(x), repetitions))
 
 
+@answered
 @spelled
 def repeat(x: Any, repeats: int, *, axis: int | None = None) -> Tensor:
     """Each element repeated."""
@@ -397,11 +429,13 @@ def repeat(x: Any, repeats: int, *, axis: int | None = None) -> Tensor:
     return Tensor(V.repeat(value, repeats, axis))
 
 
+@answered
 def tril(x: Any, *, k: int = 0) -> Tensor:
     """The lower triangle of the last two axes; 0 above diagonal `k`."""
     return Tensor(V.triangle(value_of(x), k, upper=False))
 
 
+@answered
 def triu(x: Any, *, k: int = 0) -> Tensor:
     """The upper triangle of the last two axes; 0 below diagonal `k`."""
     return Tensor(V.triangle(value_of(x), k, upper=True))
@@ -410,6 +444,7 @@ def triu(x: Any, *, k: int = 0) -> Tensor:
 # --- elements by index ---------------------------------------------------------------------------
 
 
+@answered
 @spelled
 def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
     """``out[a, i, b] = x[a, indices[i], b]``; out of range raises."""
@@ -417,6 +452,7 @@ def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
     return Tensor(X.take(value_of(x), found, axis))
 
 
+@answered
 @spelled
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """``out[i, j] = x[i, indices[i, j]]``"""

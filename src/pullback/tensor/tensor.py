@@ -22,6 +22,7 @@ from pullback.tensor import indexing as X
 from pullback.tensor import linalg as L
 from pullback.tensor import reduction as R
 from pullback.tensor import views as V
+from pullback.tensor.answers import Answering, answering
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import Operand, Scalar
 from pullback.tensor.handles import ScalarHandle
@@ -109,6 +110,8 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return tensor_apply(name, *operands)
 
     def __matmul__(self, other: Any) -> Tensor:
+        if isinstance(other, Answering):
+            return cast(Tensor, NotImplemented)
         return Tensor(L.matmul(self.value, value_of(other)))
 
     def __rmatmul__(self, other: Any) -> Tensor:
@@ -430,9 +433,10 @@ def operand(x: Any) -> Operand:
         return bind(x, "array", copy=True, origin=Origin.of_caller())
     if isinstance(x, Scalar):
         return x
-    raise DTypeError(
-        f"{type(x).__name__} is no tensor", origin=Origin.of_caller(), help="make one: pb.tensor"
-    )
+    given = type(x).__name__
+    if isinstance(x, Answering):
+        raise DTypeError(f"not defined for {given}", origin=Origin.of_caller())
+    raise DTypeError(f"{given} is no tensor", origin=Origin.of_caller(), help="make one: pb.tensor")
 
 
 def value_of(x: Any) -> Value:
@@ -448,6 +452,9 @@ def from_array(leaf: Any) -> Any:
 
 def apply(name: str, *operands: Any) -> Any:
     """An element-wise operation on tensors, or on scalars inside a definition."""
+    found = answering(operands)
+    if found is not None:
+        return found.answer(name, operands, {})
     if any(isinstance(o, ScalarHandle) for o in operands):
         return handles.combine(name, *operands)
     return tensor_apply(name, *operands)

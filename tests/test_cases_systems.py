@@ -144,7 +144,7 @@ def test_a_parameter_bounds_the_band(width: int, volume: int) -> None:
         system.inequalities += [{v: 1, k: 1, l: -1, ONE: -1}, {l: 1, k: -1}]
 
     found = box_of(build, [(0, 5)] * 3, (width,))
-    k, l, n, v = (every := grid_of([(0, 5)] * 3 + [(0, width)])).T
+    k, l, _, v = (every := grid_of([(0, 5)] * 3 + [(0, width)])).T
     check(found.points, every[(l - k < v) & (l >= k)])
     assert found.iterations <= volume
 

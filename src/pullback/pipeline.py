@@ -75,7 +75,7 @@ def compile_program(program: Program, options: Options) -> Executable:
     arena = memory(made.plan.arena_bytes)
     image = assemble(made.block, made.calls, made.plan, address(arena), natives.rows)
     checks = {place: call.sites for place, call in image.launches.items()}
-    machine = Machine(image, arena, made.plan.offsets, checks, options.threads)
+    machine = Machine(image, program.state, arena, made.plan.offsets, checks, options.threads)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
     timings = report.times
     return Executable(

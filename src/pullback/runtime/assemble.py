@@ -345,6 +345,7 @@ def assemble(
     `rows` is the address of the routine that runs the rows of a launch of several parts.
     """
     assembler = _Assembler(calls, plan, arena, rows)
+    assembler.emit(Op.BEGIN)
     top: list[int] = []
     assembler.block(block, (), top, True)
     end = assembler.here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -50,12 +50,17 @@ class Runner(Protocol):
     def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
         """Run on contiguous arrays of the state variables, shaped by upper bounds."""
 
+    @property
+    def go(self) -> Callable[[Sequence[int]], None] | None:
+        """Run on their addresses, and then sizes; None where only arrays will do."""
+
 
 class Interpreted:
     """Runs a program with NumPy, item by item."""
 
     barriers = 0
     moved = 0
+    go = None
 
     def __init__(
         self,

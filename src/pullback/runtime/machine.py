@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from struct import Struct
 
 import numpy as np
 
@@ -16,9 +17,6 @@ from pullback.runtime.pool import Pool, loader, pools
 from pullback.runtime.rings import Consumer, Producer
 from pullback.runtime.system import Array, address
 
-_CLEARED = np.array(
-    [Word.PC, Word.STOP, Word.LAUNCHES, Word.BARRIERS, Word.MOVED, Word.EVENT_HEAD, Word.ERROR]
-)
 SLICE = 50_000_000  # ns that the machine runs before it lets Python look for signals
 
 
@@ -31,6 +29,7 @@ class Machine:
     def __init__(
         self,
         image: Image,
+        state: Sequence[Variable],
         arena: Array,
         offsets: Mapping[Variable, int],
         sites: Mapping[int, tuple[str, ...]],
@@ -43,14 +42,18 @@ class Machine:
         self._pool: Pool | None = None
         self._lock = threading.Lock()
         self._state = np.zeros(Word.COUNT, np.int64)
+        self._words = self._state.data
         self._at = address(self._state)
+        self._variables = state
+        self._native = loader.get().run
         self._producers = [Producer(rings, calls) for rings, calls in image.producers]
         receives = [r for r in image.rings if not isinstance(r.item, Feed)]
         for number, ring in enumerate(receives):
             ring.words[RingWord.NUMBER] = number
         self._consumer = Consumer(receives, self.stop)
+        self._serves = bool(image.rings)
         self._wire(offsets)
-        self._where: dict[Variable, int] = {}
+        self._listen()
 
     def _wire(self, offsets: Mapping[Variable, int]) -> None:
         """Everything whose address does not change from run to run."""
@@ -58,6 +61,7 @@ class Machine:
         state[Word.CODE] = address(words)
         state[Word.SLICE] = SLICE
         state[Word.TABLE] = address(loader.get().table)
+        state[Word.POOL] = 0
         state[Word.EVENTS] = address(self._consumer.events)
         state[Word.EVENT_SIZE] = len(self._consumer.events)
         state[Word.EVENT_SEMAPHORE] = self._consumer.semaphores.at(0)
@@ -78,6 +82,23 @@ class Machine:
             self._image.words[places] = at
         for table, row in self._fed.get(variable, ()):
             table[row, 0] = at
+
+    def _listen(self) -> None:
+        """Which word wants which of the addresses and sizes that a run is given."""
+        image, variables = self._image, self._variables
+        words = address(image.words)
+        rows: list[tuple[int, int]] = []
+        for number, variable in enumerate(variables):
+            rows += [(number, words + 8 * place) for place in image.patches.get(variable, ())]
+            rows += [(number, address(t[row])) for t, row in self._fed.get(variable, ())]
+        for number, places in enumerate(image.sizes.values(), len(variables)):
+            rows += [(number, words + 8 * place) for place in places]
+        count = len(variables) + len(image.sizes)
+        given = np.zeros(count, np.int64)
+        self._given = given.data
+        self._rows = np.array(rows, np.int64)
+        self._pack = Struct(f"{count}q").pack_into
+        image.words[1:4] = address(given), address(self._rows), len(rows)
 
     @property
     def launches(self) -> int:
@@ -101,27 +122,37 @@ class Machine:
         Raises: what a callback raised, FeedError, IndexRangeError, KeyboardInterrupt; the state
         is then that of the last whole step.
         """
-        if not self._lock.acquire(timeout=600):
+        given = [address(bindings[variable]) for variable in self._variables]
+        self.go([*given, *(sizes[name] for name in self._image.sizes)])
+
+    def go(self, given: Sequence[int]) -> None:
+        """Run on the addresses of the state variables, in order; the caller holds their memory.
+
+        Raises: as `run`.
+        """
+        if not self._lock.acquire(False) and not self._lock.acquire(timeout=600):
             raise InvalidIR("the program has been running for too long")
         try:
-            for variable, array in bindings.items():
-                at = address(array)
-                if self._where.get(variable) != at:
-                    self._place(variable, at)
-                    self._where[variable] = at
-            for name, places in self._image.sizes.items():
-                self._image.words[places] = sizes[name]
-            self._run()
+            self._pack(self._given, 0, *given)
+            pool = pools.get(self._threads)
+            if pool is not self._pool:
+                self._pool = pool
+                self._words[Word.POOL] = 0 if pool is None else pool.at
+            self._words[Word.PC] = 0
+            self._words[Word.STOP] = 0
+            if self._serves:
+                self._serve()
+                return
+            while code := self._native(self._at):
+                if code != Code.AGAIN:
+                    self._raise(code, [])
         finally:
             self._lock.release()
 
-    def _run(self) -> None:
-        state = self._state
-        self._pool = pools.get(self._threads)
-        state[Word.POOL] = 0 if self._pool is None else self._pool.at
-        state[_CLEARED] = 0
+    def _serve(self) -> None:
+        """Run beside threads that feed and receive."""
         interrupted: list[BaseException] = []
-        code = Code.STOPPED
+        code: int = Code.STOPPED
         try:
             self._consumer.start()
             for producer in self._producers:
@@ -131,7 +162,7 @@ class Machine:
             interrupted.append(error)
         while code == Code.AGAIN:
             try:
-                code = Code(loader.get().run(self._at))
+                code = self._native(self._at)
             except KeyboardInterrupt as error:
                 interrupted.append(error)
                 self.stop()
@@ -151,7 +182,7 @@ class Machine:
                     raise
                 interrupted.append(error)
 
-    def _raise(self, code: Code, interrupted: list[BaseException]) -> None:
+    def _raise(self, code: int, interrupted: list[BaseException]) -> None:
         if code == Code.FEED_FAILED:
             self._feed_failed()
         if code == Code.BAD_INDEX:

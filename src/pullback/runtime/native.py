@@ -34,6 +34,7 @@ class Op(IntEnum):
     STEP = 7  # a step boundary: the place to stop or to let the caller look around
     COPY = 8  # target, source, bytes
     END = 9
+    BEGIN = 10  # addresses of this run, rows {number of one, word that wants it}, rows
 
 
 class Word(IntEnum):

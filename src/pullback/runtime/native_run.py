@@ -246,11 +246,12 @@ fetch:
     i64 6, label %receives
     i64 7, label %step
     i64 8, label %copy
+    i64 10, label %begin
   ]
 go:
   %goto = phi i64 [ %next, %launched ], [ %next, %set ], [ %c, %test ], [ %next, %enter ],
     [ %a, %jump ], [ %chosen, %branch ], [ %next, %fed ], [ %b, %ended ], [ %next, %received ],
-    [ %next, %stepped ], [ %next, %copy ]
+    [ %next, %stepped ], [ %next, %copy ], [ %next, %begun ]
   br label %fetch
 
 launch:
@@ -365,6 +366,30 @@ stepped:
 copy:
   %memcpy = call ptr @function(ptr %table, i64 5)
   %rc = call ptr %memcpy(ptr %ap, ptr %bp, i64 %c)
+  br label %go
+
+; Clear what counts, and pass on the addresses that this run was given.
+begin:
+  call void @put(ptr %state, i64 6, i64 0)
+  call void @put(ptr %state, i64 7, i64 0)
+  call void @put(ptr %state, i64 8, i64 0)
+  call void @put(ptr %state, i64 12, i64 0)
+  call void @put(ptr %state, i64 16, i64 0)
+  br label %given
+given:
+  %n = phi i64 [ 0, %begin ], [ %n1, %pass ]
+  %left = icmp slt i64 %n, %c
+  br i1 %left, label %pass, label %begun
+pass:
+  %n2 = shl i64 %n, 1
+  %row = getelementptr i64, ptr %bp, i64 %n2
+  %number = call i64 @word(ptr %row, i64 0)
+  %where = call ptr @pointer(ptr %row, i64 1)
+  %value = call i64 @word(ptr %ap, i64 %number)
+  store i64 %value, ptr %where
+  %n1 = add i64 %n, 1
+  br label %given
+begun:
   br label %go
 
 again:

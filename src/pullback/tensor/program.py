@@ -9,35 +9,33 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pullback.config import Options, parse_bytes
 from pullback.errors import Origin, ShapeError
-from pullback.ir.expr import Dim, Extent
+from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
-from pullback.runtime.system import aligned
 from pullback.tensor.control import cond, loop, scan, while_loop
+from pullback.tensor.entry import Entry
+from pullback.tensor.held import Held, Kind, kind_of, shared
 from pullback.tensor.host import Feeder, Receiver
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import (
-    Array,
     Cell,
     Handle,
     Trace,
-    adopt,
-    array_of,
     bind,
+    held,
     inline,
     realize,
-    storage,
+    result_of,
     tracing,
 )
 from pullback.tensor.tree import Tree, flatten
@@ -45,24 +43,6 @@ from pullback.tensor.tree import Tree, flatten
 __all__ = ["Feeder", "Jit", "Receiver", "cond", "jit", "loop", "scan", "while_loop"]
 
 log = logging.getLogger("pullback")
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Entry:
-    """One compiled trace. Variables are in the order of the handles beside them."""
-
-    executable: Executable
-    arguments: tuple[Variable, ...]
-    read: tuple[tuple[Handle, Variable], ...]
-    written: tuple[tuple[Cell, Variable], ...]
-    outputs: tuple[Variable, ...]
-    result: Tree
-    flags: tuple[tuple[Any, bool], ...]
-    symbolic: bool
-
-    def fits(self) -> bool:
-        """Whether the modules are in the mode in which they were traced."""
-        return all(bool(m.training) == flag for m, flag in self.flags)
 
 
 class Jit:
@@ -82,6 +62,7 @@ class Jit:
         self.options = options
         self.memory = memory
         self.entries: dict[Any, list[Entry]] = {}
+        self.quick: dict[Any, list[Entry]] = {}
         self.traces = 0
         self.last: Entry | None = None
 
@@ -98,18 +79,35 @@ class Jit:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if inline():
             return self.function(*args, **kwargs)
-        given = flatten((args, kwargs), _argument)
+        ready = None if kwargs else _ready(args)
+        if ready is not None:
+            signature: Any = tuple([v.kind for v in ready])
+        else:
+            given = flatten((args, kwargs), _argument)
+            ready = held(given.handles)
+            signature = (given.key, tuple([v.kind for v in ready]))
+        for entry in self.quick.get(signature, ()):
+            if entry.fits():
+                break
+        else:
+            entry = self.found(flatten((args, kwargs), _argument), signature)
+            held(entry.written)
+        self.last = entry
+        return entry.call(ready)
+
+    def found(self, given: Tree, signature: Any) -> Entry:
+        """The entry for what is given, traced where there is none; by `signature` from now on."""
         realize(given.handles)
         shapes = self.declared(given)
         key = (given.key, tuple(zip(shapes, (h.dtype for h in given.handles), strict=True)))
         known = self.entries.setdefault(key, [])
+        self.quick[signature] = known
         entry = next((e for e in known if e.fits()), None)
         if entry is None:
             self.report(key, known)
             entry = self.trace(given, shapes)
             known.append(entry)
-        self.last = entry
-        return _call(entry, given.handles)
+        return entry
 
     def declared(self, given: Tree) -> tuple[tuple[Extent, ...], ...]:
         """The shapes to compile for: as given, or as declared with symbolic extents.
@@ -163,17 +161,23 @@ class Jit:
             trace.recording.segment.assigns.update(zip(outputs, values, strict=True))
             trace.flush()
         read, written = _split(trace)
-        held = (*(v for _, v in read), *(v for _, v in written))
-        program = trace.recording.finish((*arguments, *held, *outputs))
+        captured = [v for _, v in (*read, *written)]
+        program = trace.recording.finish((*arguments, *captured, *outputs))
         options = self.options or Options.from_environment()
         if self.memory is not None:
             options = replace(options, memory=self.memory)
-        flags = tuple(trace.observed.values())
         traced = time.perf_counter() - start
         executable = compile_program(program, options)
         executable.timings["trace"] = traced
-        symbolic = any(isinstance(e, Dim) for v in program.state for e in v.shape)
-        return Entry(executable, arguments, read, written, outputs, result, flags, symbolic)
+        return Entry(
+            executable,
+            tuple([handle for handle, _ in read]),
+            tuple([cell for cell, _ in written]),
+            outputs,
+            None if _symbolic(program.state) else tuple([_kind(v) for v in outputs]),
+            result.builder(),
+            tuple(trace.observed.values()),
+        )
 
 
 def jit(
@@ -217,9 +221,32 @@ def _fit(declared: tuple[Extent, ...], actual: tuple[Extent, ...]) -> tuple[Exte
     return declared
 
 
-def _split(
-    trace: Trace,
-) -> tuple[tuple[tuple[Handle, Variable], ...], tuple[tuple[Cell, Variable], ...]]:
+def _symbolic(state: Sequence[Variable]) -> bool:
+    return any(isinstance(e, Dim) for v in state for e in v.shape)
+
+
+def _kind(variable: Variable) -> Kind:
+    """Of a variable whose extents are all known."""
+    return kind_of(tuple([upper(e) for e in variable.shape]), variable.dtype)
+
+
+def _ready(arguments: tuple[Any, ...]) -> list[Held] | None:
+    """Tensors that are computed, and arrays, as they are held; None where more has to be done."""
+    found = []
+    for argument in arguments:
+        if isinstance(argument, Handle):
+            value = result_of(argument._value)
+        elif type(argument) is np.ndarray:
+            value = shared(argument, "argument")
+        else:
+            return None
+        if not isinstance(value, Held):
+            return None
+        found.append(value)
+    return found
+
+
+def _split(trace: Trace) -> tuple[list[tuple[Handle, Variable]], list[tuple[Cell, Variable]]]:
     """Captured handles that are only read, and cells that are written."""
     read: list[tuple[Handle, Variable]] = []
     written: list[tuple[Cell, Variable]] = []
@@ -229,60 +256,4 @@ def _split(
             read.append((handle, variable))
         else:
             written.append((cell, variable))
-    return tuple(read), tuple(written)
-
-
-def _call(entry: Entry, arguments: Sequence[Handle]) -> Any:
-    """Run a program on the arguments and on what its captured handles hold now."""
-    realize([h for h, _ in entry.read])
-    realize([c for c, _ in entry.written])
-    bindings: dict[Variable, Array] = {}
-    for handle, variable in zip(arguments, entry.arguments, strict=True):
-        bindings[variable] = array_of(handle)
-    for handle, variable in entry.read:
-        bindings[variable] = array_of(handle)
-    for cell, variable in entry.written:
-        bindings[variable] = _writable(cell)
-    sizes = _sizes(bindings) if entry.symbolic else {}
-    for variable in entry.outputs:
-        shape = tuple([sizes[e] if isinstance(e, Dim) else e for e in variable.shape])
-        bindings[variable] = aligned(shape, variable.dtype.numpy)
-    entry.executable.run(bindings)
-    return entry.result.rebuild([Tensor(adopt(bindings[v], v)) for v in entry.outputs])
-
-
-def _sizes(bindings: dict[Variable, Array]) -> dict[Dim, int]:
-    """Symbolic extents, read off the arrays. Raises: ShapeError where two disagree."""
-    sizes: dict[Dim, int] = {}
-    for variable, array in bindings.items():
-        for extent, size in zip(variable.shape, array.shape, strict=True):
-            if isinstance(extent, Dim) and sizes.setdefault(extent, size) != size:
-                raise ShapeError(f"`{extent}` is {sizes[extent]} and {size} in one call")
-    return sizes
-
-
-def _writable(cell: Cell) -> Array:
-    """The cell's array, for writing in place; a copy where somebody else still reads it."""
-    if not _exclusive(cell):
-        fresh = bind(array_of(cell), cell.outside().name)
-        cell.assign(fresh)
-    return array_of(cell)
-
-
-def _exclusive(cell: Cell) -> bool:
-    """Whether nobody but `cell` refers to its variable or its array.
-
-    Counts references; one too many only costs a copy.
-    """
-    variable = cell.outside()
-    if not isinstance(variable, Variable):
-        return False
-    found = storage(variable)
-    if found is None or not found.owned or not found.array.flags.writeable:
-        return False
-    return sys.getrefcount(variable) <= _VARIABLE and sys.getrefcount(found.array) <= _ARRAY
-
-
-# References seen from inside `_exclusive`: the cell's or storage's own, and those of the frame.
-_VARIABLE = 3
-_ARRAY = 2
+    return read, written

@@ -15,7 +15,7 @@ from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Extent
-from pullback.ir.graph import Definition, Value
+from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor import dialect, display, handles, leaves
 from pullback.tensor import elementwise as W
 from pullback.tensor import indexing as X
@@ -63,6 +63,15 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         self._requires_grad = False
         if requires_grad:
             self.requires_grad = True
+
+    @classmethod
+    def holding(cls, variable: Variable) -> Tensor:
+        """A tensor of contents that exist, made where nothing is traced."""
+        found = cls.__new__(cls)
+        found._value = variable
+        found._grad = None
+        found._requires_grad = False
+        return found
 
     # --- facts
 

@@ -7,17 +7,15 @@ that is asked for as one program. Inside `jit` definitions are recorded and noth
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from pullback.config import Options
 from pullback.errors import CapturedArrayError, DTypeError, Origin, ShapeError, UnsupportedError
-from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Extent, upper
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
@@ -25,9 +23,9 @@ from pullback.ir.program import Compute, Program
 from pullback.ir.signature import graph_signature
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
-from pullback.runtime.system import aligned
 from pullback.simplify.graph import rewire
 from pullback.tensor.calls import Call
+from pullback.tensor.held import Held, copied, fresh, kind_of, shared
 from pullback.tensor.recording import Recording, above, redirect
 
 Array = np.ndarray[Any, Any]
@@ -35,20 +33,11 @@ Array = np.ndarray[Any, Any]
 KEPT_PROGRAMS = 1024  # eager programs; the one not used for longest goes first
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Storage:
-    """Memory of a variable. `owned`: nobody outside the library can see or change it."""
-
-    array: Array
-    owned: bool
-
-
 class Memory:
-    """What exists: contents of variables, results of definitions, compiled eager programs."""
+    """What exists: results of definitions, compiled eager programs."""
 
     def __init__(self) -> None:
-        self.storage: MutableMapping[Variable, Storage] = weakref.WeakKeyDictionary()
-        self.results: MutableMapping[Definition, Variable] = weakref.WeakKeyDictionary()
+        self.results: MutableMapping[Definition, Held] = weakref.WeakKeyDictionary()
         self.made_by: MutableMapping[Variable, weakref.ref[Definition]] = (
             weakref.WeakKeyDictionary()
         )
@@ -288,24 +277,9 @@ def placeholder(name: str, shape: tuple[Extent, ...], dtype: DType) -> Variable:
     return Variable(name, shape, dtype, Origin.of_caller())
 
 
-def bind(array: Array, name: str, *, copy: bool = True, origin: Origin | None = None) -> Variable:
+def bind(array: Array, name: str, *, copy: bool = True, origin: Origin | None = None) -> Held:
     """A variable whose contents are `array` (`copy=False`: shared, and never written to)."""
-    if copy:
-        kept = aligned(array.shape, array.dtype)
-        kept[...] = array
-    else:
-        kept = np.ascontiguousarray(array).reshape(array.shape)
-    variable = Variable(name, kept.shape, D.dtype(kept.dtype), origin)
-    owned = copy or not np.may_share_memory(kept, array)
-    _memory.storage[variable] = Storage(kept, owned)
-    return variable
-
-
-def adopt(array: Array, like: Variable) -> Variable:
-    """A variable whose contents are `array`, which nobody else holds; named and typed as `like`."""
-    variable = Variable(like.name, array.shape, like.dtype)
-    store(variable, array)
-    return variable
+    return copied(array, name, origin) if copy else shared(array, name, origin)
 
 
 def observe(module: Any) -> None:
@@ -332,8 +306,7 @@ def refuse_array(origin: Origin | None = None) -> None:
 
 def contents(variable: Variable) -> Array | None:
     """The array behind a variable; do not write to it."""
-    found = _memory.storage.get(variable)
-    return None if found is None else found.array
+    return variable.array if isinstance(variable, Held) else None
 
 
 def array_of(handle: Handle) -> Array:
@@ -341,7 +314,7 @@ def array_of(handle: Handle) -> Array:
     found = result_of(handle.value)
     if found is None:
         raise ValueError(f"{handle.value} has not been computed")
-    return _content(found)
+    return _content(found).array
 
 
 def result_of(value: Value) -> Variable | None:
@@ -349,20 +322,23 @@ def result_of(value: Value) -> Variable | None:
     return value if isinstance(value, Variable) else _memory.results.get(value)
 
 
+def held(handles: Sequence[Handle]) -> list[Held]:
+    """What `handles` hold, computed first where it has to be.
+
+    Raises: UnsupportedError for what has no value here.
+    """
+    found = [h._value for h in handles]
+    for value in found:
+        if not isinstance(value, Held):
+            realize(handles)
+            return [_content(result_of(h.outside())) for h in handles]
+    return cast(list[Held], found)
+
+
 def twin(variable: Variable) -> Definition | None:
     """The definition, if it is still alive, that `variable` holds the result of."""
     found = _memory.made_by.get(variable)
     return None if found is None else found()
-
-
-def storage(variable: Variable) -> Storage | None:
-    """The memory behind a variable."""
-    return _memory.storage.get(variable)
-
-
-def store(variable: Variable, array: Array) -> None:
-    """Make `array`, which nobody else holds, the contents of `variable`."""
-    _memory.storage[variable] = Storage(array, True)
 
 
 def compiled_programs() -> int:
@@ -401,23 +377,18 @@ def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
     asked = set(wanted)
     kept = [d for d in order if d in asked or (d in held and d.keep is not Keep.NEVER)]
     values = redirect(list(kept), _memory.results)
-    fresh = [Variable(d.name, d.shape, d.dtype, d.origin) for d in kept]
-    graph = Graph(tuple(zip(fresh, values, strict=True)))
-    _run(graph)
-    _memory.results.update(zip(kept, fresh, strict=True))
-    _memory.made_by.update(zip(fresh, map(weakref.ref, kept), strict=True))
+    made = [fresh(d.name, kind_of(tuple(map(upper, d.shape)), d.dtype), d.origin) for d in kept]
+    _run(Graph(tuple(zip(made, values, strict=True))), made)
+    _memory.results.update(zip(kept, made, strict=True))
+    _memory.made_by.update(zip(made, map(weakref.ref, kept), strict=True))
     return {d: _memory.results[d] for d in wanted}
 
 
-def _run(graph: Graph) -> None:
-    """Compute `graph` with the program of an equal graph, compiled at most once."""
-    arrays = [_content(v) for v in graph.inputs]
-    outputs = [v for v, _ in graph.assigns]
-    results = [aligned(tuple(map(upper, v.shape)), v.dtype.numpy) for v in outputs]
+def _run(graph: Graph, results: list[Held]) -> None:
+    """Fill the variables of `graph` with the program of an equal one, compiled at most once."""
+    arrays = [v.array for v in (*map(_content, graph.inputs), *results)]
     program = _program(graph)
-    program.run(dict(zip(program.program.state, [*arrays, *results], strict=True)))
-    for variable, array in zip(outputs, results, strict=True):
-        store(variable, array)
+    program.run(dict(zip(program.program.state, arrays, strict=True)))
 
 
 def _program(graph: Graph) -> Executable:
@@ -442,13 +413,13 @@ def _twin(variable: Variable) -> Variable:
     return Variable(variable.name, variable.shape, variable.dtype, variable.origin)
 
 
-def _content(variable: Variable) -> Array:
-    array = contents(variable)
-    if array is None:
-        raise UnsupportedError(
-            f"`{variable.name}` stands for an argument of a function that is being compiled or"
-            " mapped, and has no value outside of it",
-            origin=variable.origin,
-            help="return it from the function or hand it out with pb.Receiver",
-        )
-    return array
+def _content(variable: Variable | None) -> Held:
+    if isinstance(variable, Held):
+        return variable
+    assert variable is not None, "what was realised has a result"
+    raise UnsupportedError(
+        f"`{variable.name}` stands for an argument of a function that is being compiled or"
+        " mapped, and has no value outside of it",
+        origin=variable.origin,
+        help="return it from the function or hand it out with pb.Receiver",
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from operator import itemgetter
 from typing import Any
 
 from pullback.tensor.trace import Handle
 
 _LEAF = object()
+_PLAIN = {int, float, bool, str, type(None)}  # never taken apart
 _PLACE = ("leaf", None, None)
 
 
@@ -24,6 +26,13 @@ class Tree:
         """The same structure around other leaves."""
         return _rebuild(self.form, iter(leaves))
 
+    def builder(self) -> Callable[[Sequence[Any]], Any]:
+        """`rebuild`, as short as the structure allows."""
+        kind, head, parts = self.form
+        if kind == "leaf":
+            return itemgetter(0)
+        return tuple if head is tuple and parts == [_PLACE] * len(parts) else self.rebuild
+
 
 def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
     """Take `tree` apart. What is no tensor, list, tuple or dict is static, part of the key.
@@ -34,34 +43,33 @@ def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
     handles: list[Handle] = []
 
     def visit(node: Any) -> tuple[Any, Any]:
-        if type(node) is tuple and all(isinstance(n, Handle) for n in node):
-            handles.extend(node)
-            return ("row", tuple, [_PLACE] * len(node)), (tuple, (_LEAF,) * len(node))
+        if isinstance(node, Handle):
+            handles.append(node)
+            return _PLACE, _LEAF
+        kind = type(node)
+        if kind in _PLAIN:
+            return leaf(node)
         if isinstance(node, list | tuple):
-            parts = [visit(n) for n in node]
-            form = (
-                "named" if hasattr(node, "_fields") else "row",
-                type(node),
-                [p[0] for p in parts],
-            )
-            return form, (type(node), tuple(p[1] for p in parts))
+            shape = "named" if hasattr(node, "_fields") else "row"
+            return joined(shape, kind, (kind,), node)
         if isinstance(node, dict):
-            parts = [visit(n) for n in node.values()]
-            return ("dict", list(node), [p[0] for p in parts]), (
-                dict,
-                tuple(node),
-                tuple(p[1] for p in parts),
-            )
+            return joined("dict", list(node), (dict, tuple(node)), node.values())
         if has_tensors(node):
-            parts = [visit(getattr(node, f.name)) for f in fields(node)]
-            form = ("named", type(node), [p[0] for p in parts])
-            return form, (type(node), tuple(p[1] for p in parts))
-        leaf = node if convert is None else convert(node)
-        if isinstance(leaf, Handle):
-            handles.append(leaf)
+            inner = [getattr(node, f.name) for f in fields(node)]
+            return joined("named", kind, (kind,), inner)
+        return leaf(node)
+
+    def leaf(node: Any) -> tuple[Any, Any]:
+        found = node if convert is None else convert(node)
+        if isinstance(found, Handle):
+            handles.append(found)
             return _PLACE, _LEAF
         static = node.hex() if isinstance(node, float) else node
         return ("static", None, node), (type(node), static)
+
+    def joined(shape: str, head: Any, own: Any, nodes: Iterable[Any]) -> tuple[Any, Any]:
+        parts = [visit(n) for n in nodes]
+        return (shape, head, [p[0] for p in parts]), (*own, tuple([p[1] for p in parts]))
 
     form, key = visit(tree)
     return Tree(tuple(handles), form, key)

@@ -1,0 +1,90 @@
+"""One compiled trace of a function, and a call of it: addresses in, tensors out.
+
+What a call need not find out again is found out once: which variables there are, in which order the
+program wants their addresses, of what kind its results are, how they are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from sys import getrefcount
+from typing import Any
+
+from pullback.errors import ShapeError
+from pullback.ir.expr import Dim
+from pullback.ir.graph import Variable
+from pullback.runtime.executable import Executable
+from pullback.tensor.held import Held, Kind, copied, fresh, kind_of
+from pullback.tensor.tensor import Tensor
+from pullback.tensor.trace import Cell, Handle, held, result_of
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Entry:
+    """A program whose state is arguments, captured handles, cells it writes, and results.
+
+    `kinds`: of the results; None where an extent is symbolic. `flags`: the modules it used, with
+    the mode each was in.
+    """
+
+    executable: Executable
+    read: tuple[Handle, ...]
+    written: tuple[Cell, ...]
+    outputs: tuple[Variable, ...]
+    kinds: tuple[Kind, ...] | None
+    build: Callable[[Sequence[Any]], Any]
+    flags: tuple[tuple[Any, bool], ...]
+
+    def fits(self) -> bool:
+        """Whether the modules are in the mode in which they were traced."""
+        return not self.flags or all(bool(m.training) == flag for m, flag in self.flags)
+
+    def call(self, given: list[Held]) -> Any:
+        """Run on the arguments and on what captured handles hold now."""
+        state = [*given, *held(self.read)] if self.read else given.copy()
+        for cell in self.written:
+            value = cell._value
+            if not (isinstance(value, Held) and getrefcount(value) <= _VARIABLE and value.alone):
+                value = self.separated(cell)
+            state.append(value)
+        kinds = self.kinds or self.measured(state)
+        results = [fresh("result", kind) for kind in kinds]
+        state += results
+        go = self.executable.runner.go
+        if go is None or self.kinds is None:
+            arrays = [v.array for v in state]
+            self.executable.run(dict(zip(self.executable.program.state, arrays, strict=True)))
+        else:
+            go([v.at for v in state])
+        return self.build([Tensor.holding(v) for v in results])
+
+    def separated(self, cell: Cell) -> Held:
+        """What a cell holds, in memory of its own if somebody else reads it."""
+        held(self.written)
+        variable = result_of(cell._value)
+        assert isinstance(variable, Held), "cells are computed before they are written"
+        if getrefcount(variable) > _VARIABLE or not variable.alone:
+            variable = copied(variable.array, variable.name)
+            cell.assign(variable)
+        return variable
+
+    def measured(self, state: Sequence[Held]) -> list[Kind]:
+        """The kinds of results whose extents are read off the state.
+
+        Raises: ShapeError where two disagree.
+        """
+        sizes: dict[Dim, int] = {}
+        for variable, known in zip(self.executable.program.state, state, strict=False):
+            for extent, size in zip(variable.shape, known.kind.shape, strict=True):
+                if isinstance(extent, Dim) and sizes.setdefault(extent, size) != size:
+                    raise ShapeError(f"`{extent}` is {sizes[extent]} and {size} in one call")
+        shapes = [
+            tuple([sizes[e] if isinstance(e, Dim) else e for e in v.shape]) for v in self.outputs
+        ]
+        return [kind_of(s, v.dtype) for s, v in zip(shapes, self.outputs, strict=True)]
+
+
+# References to a variable that nobody but its cell holds: the cell's, the local one, and that of
+# the call which counts them. One too many only costs a copy.
+_VARIABLE = 3

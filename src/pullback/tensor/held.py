@@ -1,0 +1,121 @@
+"""Variables whose contents exist: where these lie, and who may write to them.
+
+A `Held` is made for every result of every call, so it is cheap: bytes, an address and a `Kind`
+that all of one shape and type share. Arrays over the bytes are made when somebody looks.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from ctypes import addressof
+from sys import getrefcount
+from typing import Any, cast
+
+import numpy as np
+
+from pullback.errors import Origin
+from pullback.ir import dtype as D
+from pullback.ir.dtype import DType
+from pullback.ir.graph import Variable
+from pullback.runtime.system import LINE, address, block, room, spare
+
+Array = np.ndarray[Any, Any]
+
+SMALL = 1 << 12  # bytes that are cleared in no time
+LARGE = 1 << 20  # bytes of results from which memory is worth keeping: beyond what malloc keeps
+
+
+class Kind:
+    """A shape with a type. There is one of each: compared, and looked up, by identity."""
+
+    __slots__ = ("dtype", "numpy", "room", "shape", "size")
+
+    def __init__(self, shape: tuple[int, ...], dtype: DType) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.numpy = dtype.numpy
+        self.size = math.prod(shape) * dtype.itemsize
+        self.room = room(self.size) if self.size <= SMALL else None
+
+
+kind_of = functools.cache(Kind)
+
+
+@functools.cache
+def _kind_like(shape: tuple[int, ...], numpy: np.dtype[Any]) -> Kind:
+    return kind_of(shape, D.dtype(numpy))
+
+
+class Held(Variable):
+    """A variable with its contents: bytes of its own, or an array that belongs to the user."""
+
+    __slots__ = ("at", "kind", "owned", "raw")
+    at: int
+    kind: Kind
+    owned: bool
+    raw: Any  # bytes in an array of NumPy's, or small ones in one of ctypes'
+
+    def __init__(
+        self, name: str, kind: Kind, raw: Any, at: int, owned: bool, origin: Origin | None = None
+    ) -> None:
+        self.name = name
+        self.shape = kind.shape
+        self.dtype = kind.dtype
+        self.origin = origin
+        self.kind = kind
+        self.raw = raw
+        self.at = at
+        self.owned = owned
+
+    @property
+    def array(self) -> Array:
+        """The contents; only who holds the variable alone may write to them."""
+        kind, raw = self.kind, self.raw
+        if not self.owned:
+            return cast(Array, raw)
+        start = self.at - (addressof(raw) if kind.room else address(raw))
+        found: Array = np.ndarray(kind.shape, kind.numpy, raw, start)
+        return found
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody holds an array over the bytes."""
+        return self.owned and getrefcount(self.raw) <= _BYTES
+
+
+class _Large(Held):
+    """Contents whose memory serves again once nobody refers to it."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if getrefcount(self.raw) <= _BYTES:
+            spare.give((self.raw, self.at))
+
+
+_BYTES = 2  # the slot of the variable, and the argument of `getrefcount`
+
+
+def fresh(name: str, kind: Kind, origin: Origin | None = None) -> Held:
+    """A variable with memory of its own, not filled yet."""
+    if kind.room is not None:
+        raw = kind.room()
+        return Held(name, kind, raw, (addressof(raw) + LINE - 1) & -LINE, True, origin)
+    if kind.size < LARGE:
+        return Held(name, kind, *block(kind.size), True, origin)
+    return _Large(name, kind, *spare.take(kind.size), True, origin)
+
+
+def copied(array: Array, name: str, origin: Origin | None = None) -> Held:
+    """A variable that holds a copy of `array`."""
+    found = fresh(name, _kind_like(array.shape, array.dtype), origin)
+    found.array[...] = array
+    return found
+
+
+def shared(array: Array, name: str, origin: Origin | None = None) -> Held:
+    """A variable over the memory of `array` where its layout allows; it is never written to."""
+    kept = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    kind = _kind_like(kept.shape, kept.dtype)
+    return Held(name, kind, kept, address(kept), False, origin)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from operator import add, mul
 from typing import Any
@@ -179,9 +179,14 @@ def grid_sample(
         )
     ends = [_Ends(n, padding_mode, bool(align_corners)) for n in room]
 
+    def placed(k: int, n: Any, *t: Any) -> Any:
+        place = ends[k].place(grid[(n, *t, space - 1 - k)])
+        return place if mode == "bicubic" else ends[k].folded(place)
+
+    places = [written(grid.shape[:-1], partial(placed, k), "place") for k in range(space)]
+
     def body(n: Any, c: Any, *t: Any) -> Any:
-        places = [e.place(grid[(n, *t, space - 1 - k)]) for k, e in enumerate(ends)]
-        taps = [_taps(e, p, mode) for e, p in zip(ends, places, strict=True)]
+        taps = [_taps(e, p[(n, *t)], mode) for e, p in zip(ends, places, strict=True)]
         return reduce(add, (_corner(input, (n, c), ends, corner) for corner in product(*taps)))
 
     return written((*input.shape[:2], *grid.shape[1:-1]), body, name="grid_sample")
@@ -198,11 +203,10 @@ def _corner(input: Tensor, lead: Any, ends: Sequence[_Ends], corner: Sequence[An
 def _taps(ends: _Ends, place: Any, mode: str) -> Taps:
     """The elements around a place on one axis, and their weights."""
     if mode == "nearest":
-        return [(astype(M.round(ends.folded(place)), int64), None)]
+        return [(astype(M.round(place), int64), None)]
     if mode == "bicubic":
         low = M.floor(place)
         return [(astype(ends.folded(low + n), int64), w) for n, w in _cubic(place - low)]
-    place = ends.folded(place)
     low = M.floor(place)
     first = astype(low, int64)
     return [(first, low + 1.0 - place), (first + 1, place - low)]

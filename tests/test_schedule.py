@@ -13,8 +13,8 @@ from lower_support import HOST, kernel, num, stage, variable
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.expr import Axis, Expr, index
-from pullback.ir.graph import MAX, SUM, Definition, Scan, define, read
-from pullback.ir.kernel import Kernel
+from pullback.ir.graph import MAX, SUM, Accumulate, Definition, Scan, define, read
+from pullback.ir.kernel import Kernel, plain_places
 from pullback.ir.nest import Var
 from pullback.ir.node import walk
 from pullback.lower.guards import less
@@ -23,7 +23,6 @@ from pullback.schedule.contraction import recognise, register_tile
 from pullback.schedule.cost import MOST_PARTIAL_TASKS, Model
 from pullback.schedule.linear import coarser, divide, linear, offset
 from pullback.schedule.schedule import Place, Way
-from pullback.schedule.steps import plain_places
 
 T, X, Y = Var("t", 0, 3), Var("x", 0, 7), Var("y", 0, 4)
 RANGES = {v: range(v.lo, v.hi + 1) for v in (T, X, Y)}
@@ -221,6 +220,7 @@ def test_scans_and_plain_places() -> None:
     plan = choose(kernel((), stage(s, (), variable("y", 9, 21))), HOST)
     assert plan.steps[0].way is Way.SCAN
     assert plan.steps[0].vector == 1
-    from_axes = (Axis(1, 4), E.Mod(Axis(0, 9), index(3)))
-    form = type("F", (), {"at": from_axes})()
-    assert plain_places(form) == {1: 0}
+    i, j = Axis(0, 9), Axis(1, 4)
+    form = Accumulate(SUM, (9, 4), (j, E.Mod(i, index(3)), j))
+    assert plain_places(form, (4, 3, 4)) == {1: 0}
+    assert plain_places(form, (5, 3, 4)) == {1: 2}, "row 4 of the first axis has no iteration"

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pullback.fuse.facts import is_identity, split_axes
 from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Bind, Problem
-from pullback.ir.expr import Axis, Extent, upper
+from pullback.ir.expr import Extent, upper
 from pullback.ir.graph import Accumulate, Keep
+from pullback.ir.kernel import plain_places
 
 FINISH = -1
 # Elements of a result that may be summed privately per chunk, and of what runs once after it.
@@ -177,8 +178,7 @@ def target_place(problem: Problem, stage: int, axis: int | None) -> int | None:
     form = problem.form(stage)
     if axis is None or axis == FINISH or not isinstance(form, Accumulate):
         return axis
-    exact = (isinstance(at, Axis) and at.number == axis for at in form.at)
-    return next((place for place, same in enumerate(exact) if same), None)
+    return plain_places(form, problem.definition(stage).shape).get(axis)
 
 
 def _never_agrees(problem: Problem, edge: Edge) -> bool:

@@ -9,7 +9,7 @@ stage's outer-bound axes must be exactly this stage's axis bound to the same out
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pullback.ir.expr import Axis, Expr, Extent, Take
@@ -164,5 +164,17 @@ def target_axis(stage: Stage, axis: int | None) -> int | None:
         return None
     if not isinstance(stage.form, Accumulate):
         return axis if axis < len(stage.shape) else None
-    places = (n for n, a in enumerate(stage.form.at) if isinstance(a, Axis) and a.number == axis)
-    return next(places, None)
+    return plain_places(stage.form, stage.shape).get(axis)
+
+
+def plain_places(form: Accumulate, shape: Sequence[Extent]) -> dict[int, int]:
+    """Domain axes that are an index of the target as they stand, over all of its extent.
+
+    ``y[i, 0, i] += ..., i < 3, y: (4, 1, 3)  ->  {i: 2}``: no two iterations along such an axis
+    write one element, and every element has its iteration.
+    """
+    found: dict[int, int] = {}
+    for place, (at, extent) in enumerate(zip(form.at, shape, strict=True)):
+        if isinstance(at, Axis) and at.extent == extent:
+            found.setdefault(at.number, place)
+    return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, Take, index, upper
 from pullback.ir.graph import Accumulate, Scan
-from pullback.ir.kernel import Stage
+from pullback.ir.kernel import Stage, plain_places
 from pullback.ir.nest import (
     Check,
     Combine,
@@ -26,7 +26,6 @@ from pullback.lower.sweep import written
 from pullback.lower.translate import Translator, clamped
 from pullback.schedule.linear import linear
 from pullback.schedule.schedule import Step
-from pullback.schedule.steps import plain_places
 
 
 def scan(context: Context, step: Step, stage: Stage) -> list[Stmt]:
@@ -105,7 +104,7 @@ def _scatter_home(context: Context, stage: Stage, form: Accumulate, axes: dict[i
 def _identity(context: Context, stage: Stage, form: Accumulate, home: Home) -> list[Stmt]:
     """The target (this tile's part of it) at the combiner's identity."""
     bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
-    places = {p: bound[a] for a, p in plain_places(form).items() if a in bound}
+    places = {p: bound[a] for a, p in plain_places(form, stage.shape).items() if a in bound}
     loops: list[Loop] = []
     indices: list[Expr] = []
     for number, extent in enumerate(stage.target.shape):

@@ -246,28 +246,14 @@ def _scan_lanes(stage: Stage, target: Target) -> int | None:
     return -min(choices)[1]
 
 
-def plain_places(form: Accumulate) -> dict[int, int]:
-    """Domain axes that are an index of the target as they stand: axis -> place in the target.
-
-    No two iterations along such an axis write one element.
-    """
-    found: dict[int, int] = {}
-    for place, at in enumerate(form.at):
-        if isinstance(at, Axis):
-            found.setdefault(at.number, place)
-    return found
-
-
 def _scatter_lanes(stage: Stage) -> int | None:
     """The plain axis with unit stride in the target, or None."""
     assert isinstance(stage.form, Accumulate)
-    places = plain_places(stage.form)
-    for axis, place in places.items():
-        if place == len(stage.form.at) - 1 and upper(stage.extents[axis]) > 1:
-            uses = sum(axis in at.axes for at in stage.form.at)
-            if uses == 1:
-                return axis
-    return None
+    at = stage.form.at
+    if not at or not isinstance(at[-1], Axis) or upper(at[-1].extent) <= 1:
+        return None
+    axis = at[-1].number
+    return axis if sum(axis in index.axes for index in at) == 1 else None
 
 
 def reads_of(stages: tuple[Stage, ...], target: Definition | Variable) -> list[int]:

@@ -111,7 +111,8 @@ class Memory:
         kind = arith.MEMORY[array.dtype.name]
         stride = self.stride(offset, at)
         if stride is None:
-            return self.b.offset(self._array(array), kind, get(offset, at))
+            index = self.b.splat(get(offset, at), at.lanes.count)
+            return self.b.offset(self._array(array), kind, index)
         first = self.pointer(array, offset, at, get)
         return self.b.offset(first, kind, iota("i64", at.lanes.count, stride))
 

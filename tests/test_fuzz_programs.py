@@ -29,3 +29,19 @@ def test_indices_that_data_picks_stay_under_their_guards(seed: int) -> None:
 
 def test_reads_before_a_loop_that_may_be_empty_stay_inside() -> None:
     assert check_native([check_program(1213)]) == []
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(301430, id="a condition on data left a sum without the guard of its read"),
+        pytest.param(301135, id="a sum lost a guard that kept its reads inside"),
+        pytest.param(201090, id="tiles of an accumulating write cleared a part of the target"),
+        pytest.param(200650, id="a gather at one address"),
+        pytest.param(300849, id="a loop that starts late"),
+        pytest.param(301065, id="a branch that excludes the last value"),
+        pytest.param(200515, id="a clamped data index beside a clamped axis"),
+    ],
+)
+def test_programs_that_were_once_wrong(seed: int) -> None:
+    assert check_native([check_program(seed)]) == []

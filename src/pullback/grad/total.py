@@ -81,7 +81,9 @@ def summed(
     # Outside the guards of the sum neither a factor nor an index of a condition need exist.
     bare = [g for g in guards if g not in own]
     exposed = bool(outer.above or outer.below) or any(G.reads_data(g) for g in bare)
-    rest = [g for g in guards if g.axes.isdisjoint(loops) and (exposed or g not in own)]
+    # A condition on data that stays inside may read outside of its tensor where no term is.
+    inside_only = [g for g in own if not exposed or (varying and G.reads_data(g))]
+    rest = [g for g in guards if g.axes.isdisjoint(loops) and g not in inside_only]
     return fold.cast(G.guarded(rest, total), kind)
 
 
@@ -99,17 +101,24 @@ def _narrow(
     own = [g for g in guards if g.axes <= used | loops]
     if volume([a.extent for a in kept]) == volume(shape):
         return axes, list(guards)
-    reads = [n for n in walk(body) if isinstance(n, Take)]
     # What a condition on data reads may be inside its tensor only where the sum has terms.
     plain = [g for g in guards if g.axes.isdisjoint(loops) and not G.reads_data(g)]
     picks = [n for g in guards if g not in own for n in walk(g) if isinstance(n, Take)]
     if not all(all(in_bounds(r, plain)) for r in picks):
         return axes, list(guards)
-    # A condition on data that is left outside may have kept a read inside its tensor.
-    lost = any(G.reads_data(g) for g in guards if g not in own)
-    if lost and not all(all(in_bounds(r, own)) for r in reads):
-        return axes, list(guards)
-    return kept, own
+    # A guard that is left outside may have kept a read of the sum inside its tensor.
+    reads = [n for e in (body, *own) for n in walk(e) if isinstance(n, Take)]
+    return kept, [*own, *(c for r in reads for c in _fits(r, own))]
+
+
+def _fits(take: Take, guards: Sequence[Expr]) -> list[Expr]:
+    """``x[i] -> -1 < i, i < n``: those of the conditions that `guards` do not imply."""
+    found: list[Expr] = []
+    sure = in_bounds(take, guards)
+    for index, extent, inside in zip(take.indices, take.source.shape, sure, strict=True):
+        if not inside:
+            found += [E.Less(E.index(-1), index), E.Less(index, E.extent_expr(extent))]
+    return found
 
 
 def _define(kept: Sequence[Axis], inside: Sequence[Axis], body: Expr, label: Label) -> Take:

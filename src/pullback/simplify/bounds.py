@@ -274,13 +274,19 @@ def _negated(e: Expr) -> Expr | None:
 
 
 def _comparison(e: E.Less | E.Equal, intervals: Intervals, holds: bool) -> list[Fact]:
+    """``a < b -> b - a - 1 >= 0``; ``not i == 1`` of i < 2 gives ``-i >= 0``."""
     left, right = intervals.form(e.left), intervals.form(e.right)
     if not (intervals.exact(left) and intervals.exact(right)):
         return []
     difference = right.minus(left)
     if isinstance(e, E.Less):
         return [difference.shifted(-1)] if holds else [difference.scaled(-1)]
-    return [difference, difference.scaled(-1)] if holds else []
+    if holds:
+        return [difference, difference.scaled(-1)]
+    lo, hi = intervals.raw(difference)
+    if lo == 0:
+        return [difference.shifted(-1)]
+    return [difference.scaled(-1).shifted(-1)] if hi == 0 else []
 
 
 class Prover:

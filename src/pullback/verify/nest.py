@@ -101,7 +101,7 @@ class _Verifier:
         given = []
         if self.intervals.of(s.hi)[1] - 1 != s.var.hi or not isinstance(s.hi, E.Const):
             given.append(E.Less(s.var, s.hi))
-        if not isinstance(s.lo, E.Const):
+        if not E.is_const(s.lo, 0):
             given.append(E.Less(s.lo, E.Add(s.var, index(1))))
         inside = self.inner(scope, *given)
         inside.variables |= {s.var}
@@ -194,10 +194,13 @@ class _Verifier:
         if below is True and above is False:
             return True
         if (below is False or above is True) and self.outside(e, size, near):
-            return self.unreachable(near)
-        if near:
-            return True
-        return points.inside(self.spelled(e), size, [self.spelled(g) for g in guards]) is True
+            return self.unreachable(near) or self.tried(e, size, guards)
+        return bool(near) or self.tried(e, size, guards)
+
+    def tried(self, e: Expr, size: int, guards: Guards) -> bool:
+        """Whether no point of a small box that fulfils the guards lies outside."""
+        spelled = [self.spelled(g) for g in guards]
+        return points.inside(self.spelled(e), size, spelled) is True
 
     def outside(self, e: Expr, size: int, guards: Guards) -> bool:
         """Whether `e` must lie outside whatever a guard says: one that never holds proves all."""

@@ -8,10 +8,12 @@ from math import prod
 import numpy as np
 
 from pullback.ir import expr as E
+from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, upper
 from pullback.ir.meaning import Array, apply, constant
 from pullback.ir.nest import Load, Peek, Var
 from pullback.ir.node import Node, walk
+from pullback.simplify.bounds import bounds
 
 POINTS = 1 << 14  # points of the largest box that is tried
 DATA = (E.Take, Load, Peek)
@@ -24,7 +26,7 @@ def has_data(e: Expr) -> bool:
 
 def inside(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
     """Whether an index lies in ``0..extent - 1`` wherever all guards hold; those on data are
-    left out. None for an index that is data (but for its remainders), or a larger box.
+    left out. None for an index that is data (but for parts with bounds), or a larger box.
     """
     ranges = {n: r for n in walk(position) if (r := _range(n)) is not None}
     if any(isinstance(n, DATA) for n in walk(position, skip=ranges)):
@@ -50,11 +52,22 @@ def inside(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
     return not bool((outside & held).any())
 
 
+def _moves(e: Expr) -> bool:
+    """Whether more than data decides: ``x[i] < j ? x[i] : j``."""
+    return any(isinstance(n, Axis | Var) for n in walk(e, skip=_Data()))
+
+
+class _Data:
+    def __contains__(self, node: object) -> bool:
+        return isinstance(node, DATA)
+
+
 def _range(leaf: Node) -> tuple[int, int] | None:
     if isinstance(leaf, Axis):
         return 0, upper(leaf.extent) - 1
     if isinstance(leaf, Var):
         return leaf.lo, leaf.hi
-    if isinstance(leaf, E.Mod) and isinstance(leaf.right, E.Const) and has_data(leaf.left):
-        return (0, int(leaf.right.value) - 1) if leaf.right.value > 0 else None
+    if isinstance(leaf, E.Mod | E.If) and leaf.dtype == int64 and has_data(leaf):
+        lo, hi = (0, POINTS) if _moves(leaf) and isinstance(leaf, E.If) else bounds(leaf)
+        return (lo, hi) if hi - lo < POINTS else None
     return (leaf.dim.hi, leaf.dim.hi) if isinstance(leaf, E.Size) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from time import perf_counter
 
@@ -121,6 +122,23 @@ def test_contractions_are_recognised_by_form() -> None:
         "m", (40, 50), lambda i, j, k: E.Mul(read(a, i, k), read(b, k, j)), over=(30,), combiner=MAX
     )
     assert recognise(stage(most, (0,)), HOST) is None
+
+
+def test_columns_that_need_no_panels_may_be_cut() -> None:
+    """``z[i, j, k] = sum[l] x[i, j, l] w[l, k]`` in tiles of k reads w where it lies."""
+    x, w, v = variable("x", 16, 64, 128), variable("w", 128, 512), variable("v", 512, 128)
+
+    def column(right: Callable[[Expr, Expr], Expr]) -> tuple[int, bool]:
+        z = define(
+            "z", (16, 64, 512), lambda i, j, k, m: E.Mul(read(x, i, j, m), right(m, k)), over=(128,)
+        )
+        found = recognise(stage(z, (2,)), HOST)
+        assert found is not None
+        return found.column, found.direct
+
+    assert column(lambda m, k: read(w, m, k)) == (2, True)
+    # Of packed columns those are taken that stay whole.
+    assert column(lambda m, k: read(v, k, m)) != (2, False)
 
 
 @pytest.mark.parametrize(

@@ -136,15 +136,20 @@ def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target
     lanes = target.lanes(stage.body.dtype.itemsize)
     columns = extents[product.column]
     waste = -(-columns // lanes) * lanes / columns
-    packing = 0.0 if product.direct else _packing(stage, product, extents)
-    if not product.direct and dotted(stage, product):
-        packing = min(packing, 1.5)
     scatter = 0.0 if product.column == len(stage.shape) - 1 else 8.0 / terms
+    if product.direct:
+        return waste + scatter
+    packing = _packing(stage, product, extents)
+    if dotted(stage, product):
+        packing = min(packing, 1.5)
     return waste + packing + scatter + _cut(stage, product.column, lanes)
 
 
 def _cut(stage: Stage, column: int, lanes: int) -> float:
-    """What it costs that tiles cut the columns short, where another axis would stay whole."""
+    """What it costs that tiles cut packed columns short, where another axis would stay whole.
+
+    Columns read where they lie cost nothing to cut: tiles keep whole vectors of them.
+    """
     outer = {a for a in stage.outer if a is not None}
     whole = any(a not in outer and upper(e) >= lanes for a, e in enumerate(stage.shape))
     long = upper(stage.shape[column]) >= lanes

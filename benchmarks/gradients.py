@@ -11,20 +11,16 @@ compared with PyTorch's, relative to the largest element.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sides import best_runs, median_call, report, summary
 
 PEERS = ("pullback", "torch", "jax")
-CALLS = 15
 TOLERANCE = 1e-4
 
 
@@ -154,8 +150,8 @@ def run_pullback(case: Case, threads: int) -> dict[str, Any]:
     cold = time.perf_counter() - start
     return {
         "cold": cold,
-        "forward": median(lambda: forward(*inputs)),
-        "backward": median(lambda: backward(head, *inputs)),
+        "forward": median_call(lambda: forward(*inputs)),
+        "backward": median_call(lambda: backward(head, *inputs)),
         "sums": [summary(np.asarray(g)) for g in found],
     }
 
@@ -200,8 +196,8 @@ def run_torch(case: Case, threads: int) -> dict[str, Any]:
 
     return {
         "cold": cold,
-        "forward": median(forward),
-        "backward": median(backward),
+        "forward": median_call(forward),
+        "backward": median_call(backward),
         "sums": [summary(g.numpy()) for g in found],
     }
 
@@ -256,56 +252,14 @@ def run_jax(case: Case, threads: int) -> dict[str, Any]:
     cold = time.perf_counter() - start
     return {
         "cold": cold,
-        "forward": median(lambda: jax.block_until_ready(forward(*inputs))),
-        "backward": median(lambda: jax.block_until_ready(backward(head, *inputs))),
+        "forward": median_call(lambda: jax.block_until_ready(forward(*inputs))),
+        "backward": median_call(lambda: jax.block_until_ready(backward(head, *inputs))),
         "sums": [summary(np.asarray(g)) for g in found],
     }
 
 
 def head_of(shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(tuple(shape), dtype=np.float32)
-
-
-def summary(g: np.ndarray) -> list[float]:
-    """A few numbers that tell two gradients apart, relative to the largest element."""
-    flat = g.astype(np.float64).ravel()
-    scale = float(np.abs(flat).max()) or 1.0
-    weights = np.cos(np.arange(flat.size))
-    return [
-        scale,
-        float(flat @ weights) / scale / flat.size**0.5,
-        *(flat[:: flat.size // 7] / scale),
-    ]
-
-
-def median(call: Callable[[], Any]) -> float:
-    """Seconds of a warm call."""
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(CALLS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
-
-
-def measure(peer: str, name: str, threads: int, python: str) -> dict[str, Any] | None:
-    """One process with an empty cache; None where the peer is not installed."""
-    with tempfile.TemporaryDirectory() as cache:
-        env = os.environ | {
-            "XDG_CACHE_HOME": cache,
-            "JAX_PLATFORMS": "cpu",
-            "PULLBACK_THREADS": str(threads),
-        }
-        command = [python, __file__, "--peer", peer, "--only", name, "--threads", str(threads)]
-        if threads == 1:
-            command = ["taskset", "-c", "0", *command]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        print(f"{peer}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-        return None
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
 def differs(a: list[list[float]], b: list[list[float]]) -> bool:
@@ -317,13 +271,9 @@ def differs(a: list[list[float]], b: list[list[float]]) -> bool:
 
 def compare(name: str, pythons: dict[str, str]) -> None:
     """One row a peer; each at its better thread count for forward plus backward."""
-    best: dict[str, dict[str, Any]] = {}
-    for peer in PEERS:
-        runs = [r for n in (1, 2) if (r := measure(peer, name, n, pythons[peer])) is not None]
-        if runs:
-            best[peer] = min(runs, key=lambda r: r["forward"] + r["backward"])
-    mine = best["pullback"]
-    for peer, run in best.items():
+    runs = best_runs(__file__, name, pythons, ("forward", "backward"))
+    mine = runs[0]
+    for peer, run in zip(pythons, runs, strict=True):
         wrong = " RESULT DIFFERS" if differs(run["sums"], mine["sums"]) else ""
         cells = [f"{run[k] * 1e3:.2f}" for k in ("forward", "backward")]
         ratio = run["backward"] / run["forward"]
@@ -343,7 +293,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.peer:
         runner = {"pullback": run_pullback, "torch": run_torch, "jax": run_jax}[options.peer]
-        print(json.dumps(runner(CASES[options.only], options.threads)))
+        report(runner(CASES[options.only], options.threads))
         return
     pythons = dict.fromkeys(PEERS, sys.executable) | {"jax": options.jax_python}
     print("| operation | peer | forward, ms | backward, ms | backward / forward ", end="")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from pullback.errors import GradientError
-from pullback.ir.graph import Definition, Rule, Value
+from pullback.ir.graph import Definition, Rule, Value, Variable
+from pullback.ir.node import postorder
 
 Step = Definition | Rule
 Rules = Callable[[Definition], Rule | None]
@@ -24,22 +25,11 @@ def ordered(outputs: Iterable[Value], rules: Rules) -> list[Step]:
 
     What a gradient cannot reach is left out.
     """
-    order: list[Step] = []
-    seen: set[Step] = set()
-    stack: list[tuple[Value | Rule, bool]] = [(o, False) for o in reversed(list(outputs))]
-    while stack:
-        step, ready = stack.pop()
-        if not isinstance(step, Definition | Rule):
-            continue
-        if ready:
-            order.append(step)
-            continue
-        if step in seen:
-            continue
-        seen.add(step)
-        stack.append((step, True))
-        stack.extend((s, False) for s in reversed(below(step, rules)))
-    return order
+
+    def under(step: Value | Rule) -> Sequence[Value | Rule] | None:
+        return None if isinstance(step, Variable) else below(step, rules)
+
+    return [s for s in postorder(outputs, under) if not isinstance(s, Variable)]
 
 
 def below(step: Step, rules: Rules) -> Sequence[Value | Rule]:

@@ -14,7 +14,7 @@ from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
 from pullback.ir.expr import Axis, Expr, Extent, Take
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Node, postorder, rebuild, walk
 
 
 class Keep(Enum):
@@ -247,22 +247,13 @@ def topological(outputs: Iterable[Value], skip: Container[Value] = ()) -> list[D
 
     Those in `skip`, and what only they need, are left out.
     """
-    order: list[Definition] = []
-    seen: set[Definition] = set()
-    stack: list[tuple[Value, bool]] = [(o, False) for o in reversed(list(outputs))]
-    while stack:
-        value, ready = stack.pop()
-        if not isinstance(value, Definition):
-            continue
-        if ready:
-            order.append(value)
-            continue
-        if value in seen or value in skip:
-            continue
-        seen.add(value)
-        stack.append((value, True))
-        stack.extend((s, False) for s in reversed(value.sources))
-    return order
+
+    def below(value: Value) -> Sequence[Value] | None:
+        if not isinstance(value, Definition) or value in skip:
+            return None
+        return value.sources
+
+    return [d for d in postorder(outputs, below) if isinstance(d, Definition)]
 
 
 def variables(outputs: Iterable[Value]) -> list[Variable]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Node:
@@ -132,6 +135,25 @@ def walk(roots: Iterable[Node] | Node, skip: Container[Node] = ()) -> Iterator[N
         stack.append(node)
         stack.append(None)
         stack.extend(kids[::-1])
+
+
+def postorder(roots: Iterable[R], below: Callable[[T | R], Sequence[T] | None]) -> list[T | R]:
+    """What `roots` need, each once, what is below it first; left out where `below` gives None."""
+    order: list[T | R] = []
+    seen: set[T | R] = set()
+    stack: list[tuple[T | R, bool]] = [(r, False) for r in reversed(list(roots))]
+    while stack:
+        value, ready = stack.pop()
+        if ready:
+            order.append(value)
+            continue
+        under = None if value in seen else below(value)
+        if under is None:
+            continue
+        seen.add(value)
+        stack.append((value, True))
+        stack.extend((u, False) for u in reversed(under))
+    return order
 
 
 def count_live() -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pullback.ir.graph import Definition, Value, Variable
+from pullback.ir.node import postorder
 
 
 class Call:
@@ -33,22 +34,13 @@ def ordered(
     roots: Iterable[Value], calls: Calls, known: Callable[[Value], bool] = nothing
 ) -> list[Node]:
     """Definitions and calls that `roots` need, sources first, without those that are `known`."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[tuple[Value | Call, bool]] = [(r, False) for r in reversed(list(roots))]
-    while stack:
-        node, ready = stack.pop()
-        if isinstance(node, Variable):
-            continue
-        if ready:
-            order.append(node)
-            continue
-        if node in seen or (isinstance(node, Definition) and known(node)):
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        stack.extend((s, False) for s in reversed(below(node, calls)))
-    return order
+
+    def under(node: Value | Call) -> Sequence[Value | Call] | None:
+        if isinstance(node, Variable) or (isinstance(node, Definition) and known(node)):
+            return None
+        return below(node, calls)
+
+    return [n for n in postorder(roots, under) if not isinstance(n, Variable)]
 
 
 def below(node: Node, calls: Calls) -> Sequence[Value | Call]:

@@ -17,8 +17,9 @@ from dataclasses import replace
 
 from pullback.errors import UnsupportedError
 from pullback.grad import fold, scans
+from pullback.grad.total import volume
 from pullback.ir import expr as E
-from pullback.ir.dtype import int64
+from pullback.ir.dtype import int32, int64
 from pullback.ir.expr import Expr, If
 from pullback.ir.graph import (
     MIN,
@@ -31,12 +32,14 @@ from pullback.ir.graph import (
     Scan,
     beside,
     read,
+    substitute,
 )
 
 At = Callable[[Sequence[Expr]], Expr]
 """The adjoint of a definition, read at indices."""
 
 NO_GRADIENT = ("any", "all")
+PICKED = 4  # an accumulating write costs about as much as a gather of so many, in lanes
 
 
 def body_adjoint(definition: Definition, at: At) -> Expr | None:
@@ -68,6 +71,32 @@ def tangent_of(definition: Definition, body: Expr) -> Definition:
     return beside(definition, f"t{definition.name}", body, form)
 
 
+def picked(definition: Definition) -> Definition | None:
+    """A large maximum as a map of its winners, where few of what it looks at can win.
+
+    ``out[i] = max[k] b(i, k) -> out[i] = b(i, arg[i])``: adjoints accumulate once for each i.
+    None where a gather, which compares every k with the winner, costs no more.
+    """
+    form = definition.form
+    if not isinstance(form, Reduce) or form.combiner.name not in ("max", "min") or _single(form):
+        return None
+    if not all(isinstance(e, int) for e in definition.extents):
+        return None
+    cleared = sum(volume(s.shape) for s in definition.sources if s.dtype.is_float)
+    if volume(definition.extents) <= cleared + PICKED * volume(definition.shape):
+        return None
+    rest = fold.cast(_winner(definition, form)[1], int64)
+    # It lies inside, which no bound of data tells: guards on it fall away, checks too.
+    rest = E.minimum(E.maximum(rest, E.index(0)), E.index(volume(form.over) - 1))
+    places: dict[int, Expr] = {}
+    rank = len(definition.shape)
+    for number, extent in reversed(list(enumerate(form.over, rank))):
+        size = E.extent_expr(extent)
+        places[number] = rest if number == rank else E.Mod(rest, size)
+        rest = E.FloorDiv(rest, size)
+    return beside(definition, definition.name, substitute(definition.body, places), Map())
+
+
 def _home(definition: Definition) -> tuple[Expr, ...]:
     """Where in the result a point of the body goes."""
     form = definition.form
@@ -87,7 +116,8 @@ def _share(definition: Definition, g: Expr) -> Expr:
         if name == "sum" or _single(form):
             return g
         if name in ("max", "min"):
-            return _winner(definition, form, g)
+            place, best = _winner(definition, form)
+            return If(E.Equal(place, best), g, fold.zero(g.dtype))
         if isinstance(form, Reduce) and name == "prod":
             return fold.scaled(g, _others(definition))
     raise scans.refusal(definition)
@@ -107,19 +137,19 @@ def _position(definition: Definition, form: Reduce | Accumulate) -> Expr:
     return total
 
 
-def _winner(definition: Definition, form: Reduce | Accumulate, g: Expr) -> Expr:
-    """``k == arg[i] ? g : 0``, ``arg[i] = min[k](b(i, k) == out[i] ? k : last)``, NaN winning."""
+def _winner(definition: Definition, form: Reduce | Accumulate) -> tuple[Expr, Expr]:
+    """``k, arg[i]``: ``arg[i] = min[k](b(i, k) == out[i] ? k : last)``, NaN winning."""
     body = definition.body
     home = _home(definition)
-    position = _position(definition, form)
+    kind = int32 if volume(definition.extents) < E.highest(int32).value else int64
+    position = fold.cast(_position(definition, form), kind)
     wins: Expr = E.Equal(body, read(definition, *home))
     if body.dtype.is_float:
         wins = E.Or(wins, E.is_nan(body))
-    place = If(wins, position, E.highest(int64))
+    place = If(wins, position, E.highest(kind))
     name = f"{definition.name}_arg"
     arg = beside(definition, name, place, replace(form, combiner=MIN))
-    chosen = E.Equal(position, read(arg, *home))
-    return If(chosen, g, fold.zero(g.dtype))
+    return position, read(arg, *home)
 
 
 def _others(definition: Definition) -> Expr:

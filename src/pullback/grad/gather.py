@@ -24,6 +24,7 @@ from pullback.ir.graph import (
     substitute,
 )
 from pullback.simplify import guards as G
+from pullback.simplify.bounds import in_bounds
 from pullback.simplify.rules import Simplifier
 
 BOUND = 4  # a gather may do this many times the work of the read and of clearing the result
@@ -95,11 +96,17 @@ class Gatherer:
     def _scatter(
         self, extents: tuple[Extent, ...], take: Take, term: Term, label: Label, why: str
     ) -> Expr:
-        """``dx = 0; for i: dx[A(i)] += g(i)``; where a guard fails, element 0 gains 0."""
+        """``dx = 0; for i: dx[A(i)] += g(i)``; where a guard fails, element 0 gains 0.
+
+        Coordinates that need no guard keep theirs, so that they may run in parallel.
+        """
         at = take.indices
         whole = G.every(term.guards)
         if whole is not None:
-            at = tuple(If(whole, i, E.index(0)) for i in at)
+            sure = in_bounds(take)
+            at = tuple(
+                i if known else If(whole, i, E.index(0)) for i, known in zip(at, sure, strict=True)
+            )
         form = Accumulate(SUM, extents, at)
         body = term.expression()
         shape = take.source.shape

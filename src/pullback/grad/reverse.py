@@ -14,7 +14,7 @@ from functools import partial
 from pullback.errors import GradientError, UnsupportedError
 from pullback.grad import fold
 from pullback.grad.fold import Term
-from pullback.grad.forms import At, body_adjoint
+from pullback.grad.forms import At, body_adjoint, picked
 from pullback.grad.gather import Gatherer
 from pullback.grad.masks import Masks, steep
 from pullback.grad.pins import Pins
@@ -175,13 +175,15 @@ class Reverse:
 
     def _pull(self, definition: Definition, adjoint: Value) -> None:
         """Add a summand for every read of an active source by `definition`."""
+        known = None if self.pins is not None else picked(definition)
+        whole = known or definition
         for at in self._seeds(definition, adjoint):
-            seed = body_adjoint(definition, at)
+            seed = body_adjoint(whole, at)
             if seed is None:
                 return
-            for take, term in self._terms(definition, seed):
+            for take, term in self._terms(whole, seed):
                 label = _label(take.source, definition)
-                found = self.gatherer.gather(definition.extents, take, term, label)
+                found = self.gatherer.gather(whole.extents, take, term, label)
                 self._add(take.source, definition, found)
 
     def _seeds(self, definition: Definition, adjoint: Value) -> list[At]:

@@ -168,10 +168,13 @@ class Memory:
         index = self.b.binary("add", index, const(form.const, "i64"))
         pointer = self.b.offset(self._array(array), kind, index)
         short = lanes // times
-        if at.mask is None:
+        low, high = self.facts.interval(offset)
+        # Two lanes share an element: their masks would have to be joined, and none is needed.
+        home = at.plain if 0 <= low and high < array.size else at
+        if home.mask is None:
             raw = self.b.load(pointer, kind, short, align)
         else:
-            mask = self._mask(at)
+            mask = self._mask(home)
             parts = [self.b.shuffle(mask, mask, range(n, lanes, times)) for n in range(times)]
             wanted = functools.reduce(lambda a, c: self.b.binary("or", a, c), parts)
             raw = self._masked_load(pointer, kind, align, wanted)

@@ -40,6 +40,12 @@ def _one_minus(x: Expr) -> Expr:
     return E.subtract(F.like(1, x), x)
 
 
+def _side(x: Expr, y: Expr) -> Expr:
+    """1 or -1, 0 at 0 and at NaN."""
+    zero = fold.zero(x.dtype)
+    return E.If(E.Less(zero, x), fold.one(x.dtype), E.If(E.Less(x, zero), F.like(-1, x), zero))
+
+
 def _root(x: Expr) -> Expr:
     """``sqrt(1 - x^2)``"""
     return E.Sqrt(E.Mul(_one_minus(x), _plus(x, 1)))
@@ -77,6 +83,7 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
         Composite(F.asin, SIGNED, lambda x, y: F.reciprocal(_root(x))),
         Composite(F.asinh, SIGNED, lambda x, y: F.rsqrt(_plus(F.square(x), 1)), tame=True),
         Composite(F.acosh, ("then", "left", "value"), _acosh),
+        Composite(F.absolute, ("otherwise",), _side, tame=True),
         Composite(F.atanh, SIGNED, lambda x, y: F.reciprocal(E.Mul(_one_minus(x), _plus(x, 1)))),
     ),
     E.Add: (Composite(F.softplus, ("left", "then"), lambda x, y: F.sigmoid(x), tame=True),),

@@ -3,7 +3,7 @@
 sum     out[t] = sum[u <= t] b(u)      db(u) = sum[t >= u] dout[t]
 prod    out[t] = prod[u <= t] b(u)     db(u) = (product of those before u) * r[u],
                                        r[u] = dout[u] + b(u + 1) * r[u + 1]
-max     out[t] = max[u <= t] b(u)      db(u) = sum of dout[t] where u was the first to win at t
+max     out[t] = max[u <= t] b(u)      db(u) = sum of dout[t] where u was the last to win at t
 
 A first-order recurrence is a scan over pairs, without a division, so that zeros are exact and it
 has derivatives itself.
@@ -131,19 +131,14 @@ def _recurrence(definition: Definition, number: int, factor: Expr, start: Expr) 
 
 
 def _winners(definition: Definition, form: Scan) -> tuple[Expr, ...]:
-    """The axes, along the scan the place where the best so far was first met."""
+    """The axes, along the scan the last place that reached the best so far; NaN counts as best."""
     axes = list(definition.axes)
-    axis = axes[form.axis]
-    out = identity(definition)
-    earlier: list[Expr] = list(axes)
-    earlier[form.axis] = fold.add(axis, E.index(-1))
-    last = read(definition, *earlier)
-    fresh: Expr = E.logical_not(E.Equal(out, last))
-    if out.dtype.is_float:
-        fresh = E.And(fresh, E.Equal(last, last))
-    first = E.index(0)
-    body = If(Less(first, axis), If(fresh, axis, first), first)
-    place = beside(definition, f"{definition.name}_arg", body, Scan(MAX, form.axis))
+    body, first = definition.body, E.index(0)
+    fresh: Expr = E.Equal(body, identity(definition))
+    if body.dtype.is_float:
+        fresh = E.Or(fresh, E.is_nan(body))
+    reached = If(fresh, axes[form.axis], first)
+    place = beside(definition, f"{definition.name}_arg", reached, Scan(MAX, form.axis))
     found: list[Expr] = list(axes)
     found[form.axis] = identity(place)
     return tuple(found)

@@ -71,8 +71,9 @@ def _shift_right(a: Expr, b: Expr) -> Expr:
 
 
 def _log_add(a: Expr, b: Expr) -> Expr:
-    gap = F.absolute(E.subtract(a, b))
-    return E.Add(E.maximum(a, b), F.log1p(E.Exp(E.negate(gap))))
+    """Where both are equal the maximum passes 1 to `a`, the minimum -1: half to each in all."""
+    below = E.minimum(E.subtract(b, a), E.subtract(a, b))
+    return E.Add(E.maximum(a, b), F.log1p(E.Exp(below)))
 
 
 def _positive(a: Expr) -> Expr:

@@ -42,8 +42,10 @@ NO_GRADIENT = ("any", "all")
 PICKED = 4  # an accumulating write costs about as much as a gather of so many, in lanes
 
 
-def body_adjoint(definition: Definition, at: At) -> Expr | None:
+def body_adjoint(definition: Definition, at: At, first: bool = False) -> Expr | None:
     """The adjoint of the body over `definition.extents`; None where no gradient passes.
+
+    `first`: of equal winners of a scan the first has it, as of a reduction.
 
     Raises: UnsupportedError for a form or combiner without a gradient.
     """
@@ -53,18 +55,23 @@ def body_adjoint(definition: Definition, at: At) -> Expr | None:
     if form.combiner.name in NO_GRADIENT:
         return None
     if isinstance(form, Scan):
-        return scans.adjoint(definition, form, at)
+        return scans.adjoint(definition, form, at, first)
     return _share(definition, at(_home(definition)))
 
 
-def tangent_of(definition: Definition, body: Expr) -> Definition:
-    """The tangent of a definition from that of its body.
+def sums_nothing(definition: Definition) -> bool:
+    """Whether this reduces, but is no sum, whose adjoint finds its triangles itself."""
+    return isinstance(definition.form, Reduce) and definition.form.combiner is not SUM
+
+
+def tangent_of(definition: Definition, body: Expr, first: bool = False) -> Definition:
+    """The tangent of a definition from that of its body; `first`: see `body_adjoint`.
 
     Raises: UnsupportedError for a form or combiner without a derivative.
     """
     form = definition.form
     if isinstance(form, Scan):
-        return scans.tangent(definition, form, body)
+        return scans.tangent(definition, form, body, first)
     if not isinstance(form, Map):
         body = _share(definition, body)
         form = replace(form, combiner=SUM)

@@ -9,13 +9,14 @@ from collections.abc import Container, Mapping, Sequence
 
 from pullback.errors import GradientError, UnsupportedError
 from pullback.grad import fold
-from pullback.grad.forms import tangent_of
+from pullback.grad.forms import sums_nothing, tangent_of
 from pullback.grad.reuse import reused
 from pullback.grad.reverse import zeros
 from pullback.grad.rules import Rules, active, fitting, ordered, own_rule
 from pullback.grad.scalar import push
 from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import Definition, Rule, Value
+from pullback.simplify.triangle import running
 
 
 def tangents(
@@ -78,6 +79,21 @@ def _tangent(
     definition: Definition, known: Mapping[Value, Value], made: Container[Value]
 ) -> Value | None:
     """The tangent of one definition, from those of its sources; None where it is 0."""
+    found = running(definition) if sums_nothing(definition) else None
+    if found is None:
+        return _moved(definition, known, made)
+    whole, scan, turned = found
+    inner = _moved(scan, known, made, first=not turned)
+    return None if inner is None else _moved(whole, {**known, scan: inner}, made)
+
+
+def _moved(
+    definition: Definition,
+    known: Mapping[Value, Value],
+    made: Container[Value],
+    first: bool = False,
+) -> Value | None:
+    """The tangent by the form of a definition; `first`: see `forms.tangent_of`."""
 
     def along(take: Take) -> Expr:
         return fold.read_of(known[take.source], take.indices, made)
@@ -85,4 +101,4 @@ def _tangent(
     body = push(definition.body, along, known)
     if fold.is_zero(body):
         return None
-    return tangent_of(definition, reused(definition, body))
+    return tangent_of(definition, reused(definition, body), first)

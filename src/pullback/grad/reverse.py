@@ -14,7 +14,7 @@ from functools import partial
 from pullback.errors import GradientError, UnsupportedError
 from pullback.grad import fold
 from pullback.grad.fold import Term
-from pullback.grad.forms import At, body_adjoint, picked
+from pullback.grad.forms import At, body_adjoint, picked, sums_nothing
 from pullback.grad.gather import Gatherer
 from pullback.grad.masks import Masks, steep
 from pullback.grad.pins import Pins
@@ -27,6 +27,7 @@ from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import Definition, Keep, Map, Rule, Value, substitute
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
+from pullback.simplify.triangle import running
 
 _log = logging.getLogger("pullback.grad")
 
@@ -175,16 +176,36 @@ class Reverse:
 
     def _pull(self, definition: Definition, adjoint: Value) -> None:
         """Add a summand for every read of an active source by `definition`."""
-        known = None if self.pins is not None else picked(definition)
-        whole = known or definition
+        if self.pins is None and self._pull_running(definition, adjoint):
+            return
+        whole = picked(definition) if self.pins is None else None
         for at in self._seeds(definition, adjoint):
-            seed = body_adjoint(whole, at)
-            if seed is None:
-                return
-            for take, term in self._terms(whole, seed):
-                label = _label(take.source, definition)
-                found = self.gatherer.gather(whole.extents, take, term, label)
-                self._add(take.source, definition, found)
+            self._add_reads(definition, whole or definition, body_adjoint(whole or definition, at))
+
+    def _pull_running(self, definition: Definition, adjoint: Value) -> bool:
+        """The adjoint of a reduction over a triangle through the running one that it is.
+
+        ``y[i] = max[k] (k <= i ? x[k] : least) -> y[i] = s[i], s[k] = max(s[k - 1], x[k])``
+        """
+        found = running(definition) if sums_nothing(definition) else None
+        if found is None:
+            return False
+        whole, scan, turned = found
+        self.active.add(scan)
+        (at,) = self._seeds(definition, adjoint)
+        self._add_reads(definition, whole, body_adjoint(whole, at))
+        inner = self._adjoint(scan)
+        if inner is not None:
+            at = partial(fold.read_of, inner, own=self.made)
+            self._add_reads(definition, scan, body_adjoint(scan, at, first=not turned))
+        return True
+
+    def _add_reads(self, consumer: Definition, whole: Definition, seed: Expr | None) -> None:
+        """A summand for every active read of `whole`, which stands for `consumer`."""
+        for take, term in [] if seed is None else self._terms(whole, seed):
+            label = _label(take.source, consumer)
+            found = self.gatherer.gather(whole.extents, take, term, label)
+            self._add(take.source, consumer, found)
 
     def _seeds(self, definition: Definition, adjoint: Value) -> list[At]:
         """The adjoint as it is read: whole or, where it is pinned, summand by summand."""

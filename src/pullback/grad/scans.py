@@ -47,8 +47,13 @@ def refusal(definition: Definition) -> UnsupportedError:
     )
 
 
-def adjoint(definition: Definition, form: Scan, at: Callable[[Sequence[Expr]], Expr]) -> Expr:
-    """The adjoint of the body of a scan. Raises: UnsupportedError by name."""
+def adjoint(
+    definition: Definition, form: Scan, at: Callable[[Sequence[Expr]], Expr], first: bool = False
+) -> Expr:
+    """The adjoint of the body of a scan; `first`: of equal winners the first has it.
+
+    Raises: UnsupportedError by name.
+    """
     name = form.combiner.name
     back = _flipped(definition.axes, form.axis)
     if name == "sum":
@@ -60,13 +65,16 @@ def adjoint(definition: Definition, form: Scan, at: Callable[[Sequence[Expr]], E
         rest = _recurrence(definition, form.axis, after, at(back))
         return fold.mul(before, read(rest, *back))
     if name in ("max", "min"):
-        at_place = Accumulate(SUM, definition.shape, _winners(definition, form))
+        at_place = Accumulate(SUM, definition.shape, _winners(definition, form, first))
         return identity(beside(definition, f"d{definition.name}", at(definition.axes), at_place))
     raise refusal(definition)
 
 
-def tangent(definition: Definition, form: Scan, body: Expr) -> Definition:
-    """The tangent of a scan from that of its body. Raises: UnsupportedError by name."""
+def tangent(definition: Definition, form: Scan, body: Expr, first: bool = False) -> Definition:
+    """The tangent of a scan from that of its body; `first`: see `adjoint`.
+
+    Raises: UnsupportedError by name.
+    """
     name = form.combiner.name
     new = f"t{definition.name}"
     if name == "sum":
@@ -76,7 +84,7 @@ def tangent(definition: Definition, form: Scan, body: Expr) -> Definition:
         return _recurrence(definition, form.axis, definition.body, fold.mul(before, body))
     if name in ("max", "min"):
         moved = beside(definition, new, body, Map())
-        return beside(definition, new, read(moved, *_winners(definition, form)), Map())
+        return beside(definition, new, read(moved, *_winners(definition, form, first)), Map())
     raise refusal(definition)
 
 
@@ -130,15 +138,24 @@ def _recurrence(definition: Definition, number: int, factor: Expr, start: Expr) 
     return scanned(pair, number, join)[1]
 
 
-def _winners(definition: Definition, form: Scan) -> tuple[Expr, ...]:
-    """The axes, along the scan the last place that reached the best so far; NaN counts as best."""
-    axes = list(definition.axes)
-    body, first = definition.body, E.index(0)
-    fresh: Expr = E.Equal(body, identity(definition))
-    if body.dtype.is_float:
-        fresh = E.Or(fresh, E.is_nan(body))
-    reached = If(fresh, axes[form.axis], first)
+def _winners(definition: Definition, form: Scan, first: bool = False) -> tuple[Expr, ...]:
+    """The axes, along the scan the last place that reached the best so far; NaN counts as best.
+
+    `first`: the first such place, where the best so far changed.
+    """
+    axes: list[Expr] = list(definition.axes)
+    body, best, here = definition.body, identity(definition), axes[form.axis]
+    start = E.index(0)
+    is_float = body.dtype.is_float
+    if first:
+        axes[form.axis] = fold.add(here, E.index(-1))
+        last = read(definition, *axes)
+        fresh: Expr = E.logical_not(E.Equal(best, last))
+        fresh = E.And(fresh, E.Equal(last, last)) if is_float else fresh
+        reached = If(Less(start, here), If(fresh, here, start), start)
+    else:
+        fresh = E.Equal(body, best)
+        reached = If(E.Or(fresh, E.is_nan(body)) if is_float else fresh, here, start)
     place = beside(definition, f"{definition.name}_arg", reached, Scan(MAX, form.axis))
-    found: list[Expr] = list(axes)
-    found[form.axis] = identity(place)
-    return tuple(found)
+    axes[form.axis] = identity(place)
+    return tuple(axes)

@@ -141,14 +141,14 @@ def simplify_graph(graph: Graph) -> Graph:
 
 
 def _run(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]) -> Definition:
-    """A sum over a triangle that factors as a running sum, in normal form."""
+    """A reduction over a triangle that factors as a running one, in normal form."""
 
     def share(whole: Definition) -> Definition:
         fresh = _narrowed(with_roots(whole, [simplifier(whole.body)]), merged)
         return merged.setdefault(_identity(fresh), fresh)
 
     found = running(d, share)
-    return d if found is None else with_roots(found, [simplifier(found.body)])
+    return d if found is None else with_roots(found[0], [simplifier(found[0].body)])
 
 
 def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:

@@ -1,6 +1,7 @@
-"""Sums over a triangle as one running sum: n steps, not n squared.
+"""Reductions over a triangle as one running combination: n steps, not n squared.
 
 ``sum[t < n] (a <= t ? f(t) g(a) : 0) -> g(a) * s[n - 1 - a], s[u] = s[u - 1] + f(n - 1 - u)``
+``max[t < n] (t <= a ? f(t) : least) -> s[a], s[u] = max(s[u - 1], f(u))``
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take
 from pullback.ir.graph import (
     SUM,
+    Combiner,
     Definition,
     Keep,
     Map,
@@ -36,7 +38,7 @@ LEAST = 16  # a shorter sum is as quick
 class Triangle:
     """``outer * sum of body``, a running sum over `axes` along `loop`, read at `place`.
 
-    Zero where a guard fails.
+    Zero, or what `combiner` has for nothing, where a guard fails. `turned`: it runs backwards.
     """
 
     outer: Product
@@ -45,12 +47,14 @@ class Triangle:
     body: Expr
     place: Expr
     guards: tuple[Expr, ...]
+    combiner: Combiner
+    turned: bool
 
     def running(self, name: str, keep: Keep, origin: Origin | None) -> Definition:
         """The running sum as a definition."""
         renamed: dict[int, Expr] = {a.number: Axis(n, a.extent) for n, a in enumerate(self.axes)}
         shape = tuple(a.extent for a in self.axes)
-        form = Scan(SUM, self.axes.index(self.loop))
+        form = Scan(self.combiner, self.axes.index(self.loop))
         return Definition(name, shape, substitute(self.body, renamed), form, False, keep, origin)
 
     def end(self, running: Definition) -> Take:
@@ -59,7 +63,11 @@ class Triangle:
 
 
 def triangle(
-    shape: Sequence[Extent], over: Sequence[Extent], guards: Sequence[Expr], value: Expr
+    shape: Sequence[Extent],
+    over: Sequence[Extent],
+    guards: Sequence[Expr],
+    value: Expr,
+    combiner: Combiner = SUM,
 ) -> Triangle | None:
     """``sum[over] (guards ? value : 0)`` as a running sum; None where it is none."""
     if len(over) != 1 or not isinstance(over[0], int) or over[0] < LEAST:
@@ -72,8 +80,11 @@ def triangle(
     if edge.skewed:
         loop = edge.loop
         value = _unskewed(value, loop, edge.axis)
-    outer, inner = Product.of(value).taken_apart().split(frozenset((loop.number,)))
-    if edge.axis.number in inner.expression().axes:
+    outer, terms = Product((), (), 1, value.dtype), value
+    if combiner is SUM:
+        outer, inner = Product.of(value).taken_apart().split(frozenset((loop.number,)))
+        terms = inner.expression()
+    if edge.axis.number in terms.axes:
         return None
     assert isinstance(loop.extent, int)
     place, last = edge.place, loop.extent - 1
@@ -83,7 +94,6 @@ def triangle(
         rest.append(Less(E.index(-1), place))
     if high > last:
         place = E.minimum(place, E.index(last))
-    terms = inner.expression()
     # The running sum looks at all places, those that the guards leave out too.
     if not all(all(in_bounds(n)) for n in walk(terms) if isinstance(n, Take)):
         return None
@@ -91,28 +101,46 @@ def triangle(
     axes = tuple(a for a in every if a is loop or a.number in terms.axes)
     back = E.Add(E.index(last), E.negate(loop)) if edge.turned else loop
     body = substitute(terms, {loop.number: back})
-    return Triangle(outer, axes, loop, body, place, tuple(rest))
+    return Triangle(outer, axes, loop, body, place, tuple(rest), combiner, edge.turned)
 
 
-def running(d: Definition, share: Callable[[Definition], Definition]) -> Definition | None:
-    """``y[i] = sum[k] (k <= i ? f(i) g(k) : 0) -> y[i] = f(i) * s[i]``; None where it is none.
+def reduced(d: Definition) -> Triangle | None:
+    """The running combination that a reduction is read from; None where there is none."""
+    form, body = d.form, d.body
+    if not isinstance(form, Reduce) or not isinstance(body, If):
+        return None
+    if form.combiner is SUM and not d.dtype.is_float:
+        return None
+    nothing = form.combiner.identity(d.dtype)
+    guard, value = body.condition, body.then
+    if value is nothing:
+        guard, value = negated(guard), body.otherwise
+    elif body.otherwise is not nothing:
+        return None
+    return triangle(d.shape, form.over, conjuncts(guard), value, form.combiner)
 
-    `share` gives the definition to read for that of the running sum.
+
+def running(
+    d: Definition, share: Callable[[Definition], Definition] | None = None
+) -> tuple[Definition, Definition, bool] | None:
+    """``y[i] = sum[k] (k <= i ? f(i) g(k) : 0) -> y[i] = f(i) * s[i], s``; None where it is none.
+
+    Also whether `s` runs from the last term to the first. `share` gives the definition to read
+    for `s`.
     """
-    if not isinstance(d.form, Reduce) or d.form.combiner is not SUM or not d.dtype.is_float:
-        return None
-    body = d.body
-    if not isinstance(body, If) or body.otherwise is not E.const(0, d.dtype):
-        return None
-    found = triangle(d.shape, d.form.over, conjuncts(body.condition), body.then)
+    found = reduced(d)
     if found is None:
         return None
-    total: Expr = found.end(share(found.running(d.name, Keep.AUTO, d.origin)))
+    inner = found.running(d.name, Keep.AUTO, d.origin)
+    inner = inner if share is None else share(inner)
+    total: Expr = found.end(inner)
     if not found.outer.trivial:
         total = E.Mul(total, found.outer.expression())
+    nothing = found.combiner.identity(d.dtype)
     for guard in reversed(found.guards):
-        total = If(guard, total, body.otherwise)
-    return Definition(d.name, d.shape, total, Map(), d.stop, d.keep, d.origin)
+        total = If(guard, total, nothing)
+    whole = Definition(d.name, d.shape, total, Map(), d.stop, d.keep, d.origin)
+    return whole, inner, found.turned
 
 
 @dataclass(frozen=True, slots=True)

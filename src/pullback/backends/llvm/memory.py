@@ -170,7 +170,7 @@ class Memory:
         short = lanes // times
         low, high = self.facts.interval(offset)
         # Two lanes share an element: their masks would have to be joined, and none is needed.
-        home = at.plain if 0 <= low and high < array.size else at
+        home = at.plain if low >= 0 and high < array.size else at
         if home.mask is None:
             raw = self.b.load(pointer, kind, short, align)
         else:

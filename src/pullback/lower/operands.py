@@ -48,6 +48,16 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """An operand with the loop over what its panels are cut from: rows of `left`, columns of
+    `right`.
+    """
+
+    operand: Operand
+    loop: Loop
+
+
+@dataclass(frozen=True, slots=True)
 class Tail:
     """Maps that follow on each block: their values, and where those that live go."""
 
@@ -207,7 +217,7 @@ def _best_lane(value: Expr, loops: list[Loop]) -> Loop:
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """`right` in panels of `width` columns: ``array[outer, panel, k, column]``."""
+    """A side in panels of `width` columns: ``array[outer, panel, k, column]``."""
 
     array: Array
     width: int
@@ -241,31 +251,29 @@ def panels(
     }
     size = max(1, strides[0] * extents[0])
     array = context.panel("panel", kind, size) if lasting else context.local("panel", kind, size)
-    return Panels(array, width, named, strides[len(around)])
+    return Panels(array, width, named, strides[len(around)] if count > 1 else 0)
 
 
 def pack_panel(
-    context: Context, prob: Problem, panel: Panels, number: Expr, source_panel: Expr
+    context: Context, side: Side, over: list[Loop], panel: Panels, number: Expr, source: Expr
 ) -> list[Stmt]:
-    """Fill panel `number` with the columns of `source_panel`; the last one may be narrower."""
-    column = prob.column
-    if column is None:
-        raise InvalidIR(f"{prob.stage.target}: panels without a column")
-    first = linear(source_panel).times(panel.width)
-    rest = linear(column.extent).plus(first, -1).expr()
-    whole = column.static and column.most % panel.width == 0
+    """Fill panel `number` with columns from panel `source` on; the last one may be narrower."""
+    first = linear(source).times(panel.width)
+    loop, value = side.loop, side.operand
+    rest = linear(loop.extent).plus(first, -1).expr()
+    whole = loop.static and loop.most % panel.width == 0
     columns: Expr = index(panel.width) if whole else smaller(index(panel.width), rest)
-    last = prob.over[-1] if prob.over else None
-    step = prob.right.stride(column.var)
-    if last is not None and prob.right.stride(last.var) == 1 and step is not None:
-        return _transposed(prob, panel, number, first, columns, step, last)
+    last = over[-1] if over else None
+    step = value.stride(loop.var)
+    if last is not None and value.stride(last.var) == 1 and step is not None:
+        return _transposed(side, over, panel, number, first, columns, step)
     j = context.var("j", panel.width)
-    at = first.plus(Linear(0, {j: 1})).expr()
-    value = replaced(prob.right.value, {column.var: at})
-    store = Store(panel.array, panel.at(number, j).offset, cast(value, panel.array.dtype))
-    checks = [moved_check(c, {column.var: at}) for c in prob.right.checks]
-    lane = Loop(column.axes, j, columns, panel.width)
-    return nest(prob.over, [vector(lane, 1, [*checks, store])])
+    at: dict[Expr, Expr] = {loop.var: first.plus(Linear(0, {j: 1})).expr()}
+    packed = cast(replaced(value.value, at), panel.array.dtype)
+    store = Store(panel.array, panel.at(number, j).offset, packed)
+    checks = [moved_check(c, at) for c in value.checks]
+    lane = Loop(loop.axes, j, columns, panel.width)
+    return nest(over, [vector(lane, 1, [*checks, store])])
 
 
 def moved_check(check: Stmt, values: Mapping[Expr, Expr]) -> Stmt:
@@ -275,21 +283,21 @@ def moved_check(check: Stmt, values: Mapping[Expr, Expr]) -> Stmt:
 
 
 def _transposed(
-    prob: Problem,
+    side: Side,
+    over: list[Loop],
     panel: Panels,
     number: Expr,
     first: Linear,
     columns: Expr,
     step: int,
-    last: Loop,
 ) -> list[Stmt]:
     """A panel copy: rows of the source are columns of the panel."""
-    value = prob.right.value
-    if not isinstance(value, Load) or prob.column is None:
-        raise InvalidIR(f"{prob.stage.target}: a transposed panel of no load")
+    value, last = side.operand.value, over[-1]
+    if not isinstance(value, Load):
+        raise InvalidIR(f"a transposed panel of {value}, which is no load")
     zero: dict[Expr, Expr] = {last.var: index(0)}
     target = moved(linear(panel.at(number, index(0)).offset), zero)
-    source = moved(linear(value.offset), {**zero, prob.column.var: first.expr()})
+    source = moved(linear(value.offset), {**zero, side.loop.var: first.expr()})
     copy = Transpose(
         panel.array,
         target,
@@ -300,7 +308,7 @@ def _transposed(
         columns,
         last.extent,
     )
-    return nest([loop for loop in prob.over if loop is not last], [copy])
+    return nest(over[:-1], [copy])
 
 
 def rounded_up(extent: int, by: int) -> int:

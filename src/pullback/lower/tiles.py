@@ -5,53 +5,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
-from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index, upper
-from pullback.ir.graph import SUM
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import (
-    Array,
-    Combine,
-    Declare,
-    For,
-    Guard,
-    Load,
-    LoopKind,
-    Peek,
-    Set,
-    Stmt,
-    Store,
-    StoreCombine,
-    Var,
-)
+from pullback.ir.nest import Array, For, Guard, Load, Stmt, Var
 from pullback.ir.node import walk
-from pullback.lower.bounds import Spans, guarded, narrowed, outer
+from pullback.lower.block import Block
 from pullback.lower.context import (
     Context,
     Loop,
-    cast,
     ceil_div,
     name_value,
     nest,
     scratch_home,
     tile_extents,
-    vector,
 )
-from pullback.lower.hoist import hoisted
+from pullback.lower.depth import Depth, by_depth, in_blocks, pack
 from pullback.lower.operands import (
     Panels,
     Problem,
+    Side,
     evaluated,
-    moved,
-    moved_check,
     pack_panel,
     panels,
     problem,
-    replaced,
     rounded_up,
 )
 from pullback.lower.sweep import sweep
@@ -67,6 +47,9 @@ PACK_CACHES = 4
 # An evaluated left operand beyond this share of the second-level cache is computed in place.
 LEFT_CACHES = 1
 
+# A block of it in k may take so much.
+DEEP_CACHES = 4
+
 # Vectors of a panel that is skipped where its block has no work: the finer, the more is skipped.
 NARROW = 2
 
@@ -75,8 +58,13 @@ FEW_ROWS = 2
 FEW_PANELS = 2
 
 
-def tiles(context: Context, product: Product, stages: list[Stage]) -> list[Stmt]:
-    """The loop nest of a contraction in one tile, and of the maps that follow on its blocks."""
+def tiles(
+    context: Context, product: Product, stages: list[Stage], terms: int | None = None
+) -> list[Stmt]:
+    """The loop nest of a contraction in one tile, and of the maps that follow on its blocks.
+
+    `terms`: products of a block of k, whose operands are packed; None: k is one block.
+    """
     prob = problem(context, product, stages)
     column = prob.column
     if column is None or not prob.over:
@@ -87,9 +75,9 @@ def tiles(context: Context, product: Product, stages: list[Stage]) -> list[Stmt]
     height, vectors = register_tile(rows, column.most, lanes_, most)
     width = min(vectors * lanes_, column.most)
     before: list[Stmt] = []
-    if rows > FEW_ROWS or column.most > FEW_PANELS * width:
-        before, prob = _left_ready(context, prob)
-    return before + _Tiles(context, prob, column, height, width).nest()
+    if terms is None and (rows > FEW_ROWS or column.most > FEW_PANELS * width):
+        before, prob = _left_ready(context, prob, LEFT_CACHES)
+    return before + _Tiles(context, prob, column, height, width, terms).nest()
 
 
 def _oblique(prob: Problem, column: Loop) -> bool:
@@ -118,7 +106,7 @@ def plain(context: Context, stage: Stage) -> list[Stmt]:
     return sweep(context, Step((0,), Way.SWEEP, 0, lane), [stage])
 
 
-def _left_ready(context: Context, prob: Problem) -> tuple[list[Stmt], Problem]:
+def _left_ready(context: Context, prob: Problem, caches: int) -> tuple[list[Stmt], Problem]:
     """`left` as one load: evaluated into scratch first if it is more."""
     if prob.left.plain:
         return [], prob
@@ -127,7 +115,7 @@ def _left_ready(context: Context, prob: Problem) -> tuple[list[Stmt], Problem]:
     size = prob.kind.itemsize
     for loop in loops:
         size *= loop.most
-    if not loops or (size > LEFT_CACHES * context.target.l2 and not prob.left.checks):
+    if not loops or (size > caches * context.target.l2 and not prob.left.checks):
         return [], prob
     before, left = evaluated(context, prob.left, loops, prob.kind)
     return before, replace(prob, left=left)
@@ -137,40 +125,77 @@ class _Tiles:
     """The nest over register tiles of `height` rows and `width` columns."""
 
     def __init__(
-        self, context: Context, prob: Problem, column: Loop, height: int, width: int
+        self,
+        context: Context,
+        prob: Problem,
+        column: Loop,
+        height: int,
+        width: int,
+        terms: int | None,
     ) -> None:
         self.context = context
         self.prob = prob
         self.column = column
         self.height = height
         self.width = width
-        self.panels: Panels | None = None
-        self.in_place = False
+        self.terms = terms
+        self.left: Panels | None = None
+        self.right: Panels | None = None
+        self.fill_one = False
+        self.depth: Depth | None = None
         self.block: Array | None = None
         if prob.store is None:
             self.block = context.local("block", prob.stage.body.dtype, height * width)
 
     def nest(self) -> list[Stmt]:
         """Loops over what `right` depends on, then panels, then rows."""
-        prob = self.prob
+        prob, context = self.prob, self.context
+        if self.terms and not prob.work and not prob.needed:
+            return self._in_depth(self.terms)
         if prob.right.stride(self.column.var) == 1:
             return nest(prob.shared, self._panel_loop())
         count = rounded_up(self.column.most, self.width)
         level = self._pack_level(count)
+        side = Side(prob.right, self.column)
         if level is None:
-            self.in_place = True
-            self.panels = panels(
-                self.context, prob.kind, self.width, 1, [], prob.over, lasting=False
-            )
+            self.right = panels(context, prob.kind, self.width, 1, [], prob.over, lasting=False)
+            self.fill_one = True
             return nest(prob.shared, self._panel_loop())
-        self.panels = panels(
-            self.context, prob.kind, self.width, count, prob.shared, prob.over, lasting=True
+        self.right = panels(
+            context, prob.kind, self.width, count, prob.shared, prob.over, lasting=True
         )
-        number = self.context.var("p", count)
-        fill = pack_panel(self.context, prob, self.panels, number, number)
+        number = context.var("p", count)
+        fill = pack_panel(context, side, prob.over, self.right, number, number)
         every = For(number, index(0), ceil_div(self.column.extent, self.width), tuple(fill))
-        self.context.hoist(level, nest(prob.shared, [every]))
+        context.hoist(level, nest(prob.shared, [every]))
         return nest(prob.shared, self._panel_loop())
+
+    def _in_depth(self, terms: int) -> list[Stmt]:
+        """Blocks of k: panels of what is not contiguous along it, then all tiles."""
+        shared, context = self.prob.shared, self.context
+        self.depth = by_depth(context, self.prob, terms)
+        if self.depth is not None:
+            self.prob = self.depth.prob
+        fill, self.prob = _left_ready(context, self.prob, DEEP_CACHES)
+        prob, over, row = self.prob, self.prob.over, self.prob.row
+        whole = row is not None and (row.static or self._rows_of_tiles(row) is not None)
+        if row is not None and whole and prob.left.stride(over[-1].var) not in (0, 1):
+            around = [loop for loop in prob.rest if prob.left.uses(loop.var)]
+            count = rounded_up(row.most, self.height)
+            self.left = panels(context, prob.kind, self.height, count, around, over, False)
+            fill += nest(around, pack(context, Side(prob.left, row), over, self.left, count))
+        if not self._lies_well():
+            count = rounded_up(self.column.most, self.width)
+            self.right = panels(context, prob.kind, self.width, count, [], over, False)
+            fill += pack(context, Side(prob.right, self.column), over, self.right, count)
+        body = fill + self._panel_loop()
+        return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
+
+    def _lies_well(self) -> bool:
+        """Whether `right` is read in place: whole vectors, from the second-level cache."""
+        size = self.column.most * prod(o.most for o in self.prob.over) * self.prob.kind.itemsize
+        near = size <= self.context.target.l2
+        return near and self.prob.right.stride(self.column.var) == 1
 
     def _pack_level(self, count: int) -> int | None:
         """The outermost loop level at which all panels can be packed; None: as they come."""
@@ -211,8 +236,9 @@ class _Tiles:
     def _panel(self, number: Expr, width: int | Expr) -> list[Stmt]:
         """All rows of one panel."""
         fill: list[Stmt] = []
-        if self.in_place and self.panels is not None:
-            fill = pack_panel(self.context, self.prob, self.panels, index(0), number)
+        if self.fill_one and self.right is not None:
+            side = Side(self.prob.right, self.column)
+            fill = pack_panel(self.context, side, self.prob.over, self.right, index(0), number)
         return fill + nest(self.prob.rest, self._row_loop(number, width))
 
     def _row_loop(self, number: Expr, width: int | Expr) -> list[Stmt]:
@@ -266,159 +292,15 @@ class _Tiles:
 
     def _block(self, rows: int, first: Linear, number: Expr, width: int | Expr) -> list[Stmt]:
         block = Block(
-            self.context, self.prob, self.column, self.panels, self.in_place, self.block, self.width
+            self.context,
+            self.prob,
+            self.column,
+            (self.left, self.right),
+            self.block,
+            (self.height, self.width),
+            self.depth,
         )
         base = linear(number).times(self.width)
         if isinstance(width, int):
-            found = block.whole(rows, first, number, base, width)
-            return found + block.tail(rows, first, base, index(width))
-        found = block.open(rows, first, number, base, width)
-        return found + block.tail(rows, first, base, width)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One register tile: sums over all of k, then the stores."""
-
-    context: Context
-    prob: Problem
-    column: Loop
-    panels: Panels | None
-    in_place: bool
-    near: Array | None
-    stride: int
-
-    def _spans(self, rows: int, first: Linear, base: Linear, width: Expr) -> Spans:
-        """The rows and columns of the block."""
-        last = base.plus(linear(width)).plus(Linear(-1))
-        found: dict[Expr, tuple[Linear, Linear]] = {self.column.var: (base, last)}
-        if self.prob.row is not None:
-            found[self.prob.row.var] = (first, first.plus(Linear(rows - 1)))
-        return found
-
-    def _terms(self, spans: Spans, step: list[Stmt]) -> list[Stmt]:
-        """`step` for every term that the block has."""
-        over, work = self.prob.over, self.prob.work
-        body = nest([b.loop for b in narrowed(over, work, spans)], step)
-        return guarded(outer(work, over), spans, body)
-
-    def whole(self, rows: int, first: Linear, number: Expr, base: Linear, width: int) -> list[Stmt]:
-        """A tile of literal width: the sums are an array of registers."""
-        kind = self.prob.kind
-        sums = self.context.register("acc", kind, (rows, width))
-        line = self.context.register("b", kind, (width,))
-        one = self.context.register("a", kind)
-        i, j = self.context.var("i", rows), self.context.var("j", width)
-        b = self._right(number, base, j)
-        a = self._left(first, i)
-        zero = E.const(0, kind)
-        product = E.Mul(Peek(one, ()), Peek(line, (j,)))
-        step: list[Stmt] = [
-            Declare(line, zero),
-            _lanes(j, width, Set(line, (j,), b)),
-            _unrolled(
-                i,
-                rows,
-                Declare(one, a),
-                _lanes(j, width, Combine(sums, (i, j), SUM, product)),
-            ),
-        ]
-        store = self._store(first, i, base, j, Peek(sums, (i, j)))
-        finish = _unrolled(i, rows, _lanes(j, width, *store))
-        spans = self._spans(rows, first, base, index(width))
-        body = [Declare(sums, zero), *self._terms(spans, step), finish]
-        return guarded(self.prob.needed, spans, body)
-
-    def open(self, rows: int, first: Linear, number: Expr, base: Linear, width: Expr) -> list[Stmt]:
-        """A tile of run-time width: one sum a row and lane."""
-        kind = self.prob.kind
-        sums = self.context.register("acc", kind, (rows,))
-        one = self.context.register("b", kind)
-        i, j = self.context.var("i", rows), self.context.var("j", self.column.most)
-        b = self._right(number, base, j)
-        a = self._left(first, i)
-        zero = E.const(0, kind)
-        add = Combine(sums, (i,), SUM, E.Mul(a, Peek(one, ())))
-        step: list[Stmt] = [Declare(one, b), _unrolled(i, rows, add)]
-        store = self._store(first, i, base, j, Peek(sums, (i,)))
-        spans = self._spans(rows, first, base, width)
-        body = [Declare(sums, zero), *self._terms(spans, step), _unrolled(i, rows, *store)]
-        lane = For(j, index(0), width, tuple(body), LoopKind.VECTOR, 1, 1)
-        return guarded(self.prob.needed, spans, [lane])
-
-    def _left(self, first: Linear, i: Var) -> Expr:
-        values: dict[Expr, Expr] = {}
-        if self.prob.row is not None:
-            values[self.prob.row.var] = first.plus(Linear(0, {i: 1})).expr()
-        return cast(replaced(self.prob.left.value, values), self.prob.kind)
-
-    def _right(self, number: Expr, base: Linear, j: Var) -> Expr:
-        if self.panels is not None:
-            return self.panels.at(index(0) if self.in_place else number, j)
-        at = base.plus(Linear(0, {j: 1})).expr()
-        return cast(replaced(self.prob.right.value, {self.column.var: at}), self.prob.kind)
-
-    def _store(self, first: Linear, i: Var, base: Linear, j: Var, value: Expr) -> list[Stmt]:
-        prob = self.prob
-        values: dict[Expr, Expr] = {self.column.var: base.plus(Linear(0, {j: 1})).expr()}
-        if prob.row is not None:
-            values[prob.row.var] = first.plus(Linear(0, {i: 1})).expr()
-        if prob.scale is not None:
-            value = E.Mul(value, cast(replaced(prob.scale, values), prob.kind))
-        checks = [moved_check(c, values) for c in prob.scale_checks]
-        if self.near is not None or prob.store is None:
-            return [*checks, self._store_near(i, j, value)]
-        array = self.context.home(prob.stage).array
-        value = cast(value, array.dtype)
-        offset = moved(prob.store, values)
-        if prob.stage.partial:
-            return [*checks, StoreCombine(array, offset, SUM, value)]
-        return [*checks, Store(array, offset, value)]
-
-    def _store_near(self, i: Var, j: Var, value: Expr) -> Stmt:
-        if self.near is None:
-            raise InvalidIR(f"{self.prob.stage.target} has no place")
-        at = Linear(0, {i: self.stride, j: 1}).expr()
-        return Store(self.near, at, cast(value, self.near.dtype))
-
-    def tail(self, rows: int, first: Linear, base: Linear, width: Expr) -> list[Stmt]:
-        """The maps that follow, over one block."""
-        prob, maps = self.prob, self.prob.tail
-        if not maps.stages:
-            return []
-        i, j = self.context.var("i", rows), self.context.var("j", self.stride)
-        values: dict[Expr, Expr] = {self.column.var: base.plus(Linear(0, {j: 1})).expr()}
-        if prob.row is not None:
-            values[prob.row.var] = first.plus(Linear(0, {i: 1})).expr()
-        body: list[Stmt] = [
-            Declare(maps.values.registers[prob.stage.target], self._sum(i, j, values))
-        ]
-        for number, stage in enumerate(maps.stages):
-            register = maps.values.registers[stage.target]
-            value = replaced(maps.values.bodies[number], values)
-            body.append(Declare(register, value))
-            store = maps.stores[number]
-            if store is not None:
-                array = self.context.home(stage).array
-                body.append(Store(array, moved(store, values), Peek(register, ())))
-        lane = Loop(self.column.axes, j, width, self.stride)
-        # Written out: a loop of two turns inside costs more than the maps (1024x512x128 with GELU:
-        # 2.5 ms rolled, 1.4 ms written out).
-        whole = rounded_up(self.stride, self.context.target.lanes(prob.kind.itemsize))
-        inner = hoisted(self.context, vector(lane, whole, body))
-        return nest([Loop((), i, index(rows), rows)], inner)
-
-    def _sum(self, i: Var, j: Var, values: dict[Expr, Expr]) -> Expr:
-        """The contraction's value where the block just left it."""
-        if self.near is not None:
-            return Load(self.near, Linear(0, {i: self.stride, j: 1}).expr())
-        array = self.context.home(self.prob.stage).array
-        return Load(array, moved(self.prob.store or Linear(), values))
-
-
-def _lanes(var: Var, width: int, *body: Stmt) -> Stmt:
-    return For(var, index(0), index(width), body, LoopKind.VECTOR, 1, 1)
-
-
-def _unrolled(var: Var, count: int, *body: Stmt) -> Stmt:
-    return For(var, index(0), index(count), body, LoopKind.UNROLL)
+            return block.whole(rows, first, number, base, width)
+        return block.open(rows, first, number, base, width)

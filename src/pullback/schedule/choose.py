@@ -10,6 +10,7 @@ from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
 from pullback.schedule.contraction import dotted
 from pullback.schedule.cost import Model
+from pullback.schedule.large import Large, large
 from pullback.schedule.schedule import Schedule, Step, Way
 from pullback.schedule.slots import Lives, lives, residences, tile_shape
 from pullback.schedule.steps import DOT_ROWS, steps
@@ -29,6 +30,8 @@ def choose(kernel: Kernel, target: Target) -> Schedule:
     if kernel.tiling is not None:
         return schedule_with(kernel, target, *kernel.tiling)
     plan = _Plan.of(kernel, target)
+    if plan.large is not None:
+        return plan.schedule(plan.large.tile, plan.large.tasks)
     model = Model(target)
     tasks = _packing_tasks(kernel, plan.body, model.estimate(kernel).tasks)
     tile = choose_tile(kernel, plan.body, plan.scratch, tasks, model)
@@ -53,17 +56,21 @@ class _Plan:
     body: tuple[Step, ...]
     finish: tuple[Step, ...]
     scratch: Lives
+    large: Large | None
 
     @classmethod
     def of(cls, kernel: Kernel, target: Target) -> _Plan:
         body = _with_levels(kernel, steps(kernel.stages, target))
         finish = steps(kernel.finish, target)
         homes = residences(kernel, body, finish)
-        return cls(kernel, body, finish, lives(kernel, body, finish, homes))
+        found = lives(kernel, body, finish, homes)
+        return cls(kernel, body, finish, found, large(kernel, body, target))
 
     def schedule(self, tile: tuple[int, ...], tasks: int) -> Schedule:
         kernel = self.kernel
         body = tuple(_with_way(kernel.stages, step, tile) for step in self.body)
+        if self.large is not None and self.large.tile == tile:
+            body = tuple(replace(step, terms=self.large.terms) for step in body)
         finish = tuple(_with_way(kernel.finish, step, ()) for step in self.finish)
         tasks, split = deal(kernel, tile, tasks)
         slots, homes = self.scratch.assign(tile)

@@ -50,13 +50,17 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Stages computed in one loop. `level`: how many outer loops enclose it."""
+    """Stages computed in one loop. `level`: how many outer loops enclose it.
+
+    `terms`: of a contraction whose operands are packed a block of k at a time, so many.
+    """
 
     stages: tuple[int, ...]
     way: Way
     level: int
     vector: int | None = None
     product: Product | None = None
+    terms: int | None = None
 
     def __str__(self) -> str:
         lane = "" if self.vector is None else f", axis {self.vector} in lanes"

@@ -1,0 +1,123 @@
+"""k in blocks: a block of one operand is packed, used by all rows, and left for the next one.
+
+``for b: pack right[b]; for panel: for rows: acc = sum[k in b](..); p = b > 0 ? p + acc : acc``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr, index
+from pullback.ir.nest import Array, For, Stmt
+from pullback.lower.context import Context, Loop, ceil_div, nest, smaller
+from pullback.lower.operands import (
+    Operand,
+    Panels,
+    Problem,
+    Side,
+    moved_check,
+    pack_panel,
+    replaced,
+)
+from pullback.schedule.linear import Linear, linear, row_major
+
+# Rows of the source copied into one panel after the other: a source is then read in its own order
+# and a panel written in pieces of some cache lines.
+GROUP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """Blocks of k. `loop` counts them; `prob` is the contraction of one.
+
+    Sums wait in ``array[place]`` for the next block; `home`: where the result is stored, too.
+    """
+
+    loop: Loop
+    prob: Problem
+    array: Array
+    place: Linear
+    home: bool
+
+    @property
+    def later(self) -> Expr:
+        """Whether sums of blocks before wait."""
+        return E.Less(index(0), self.loop.var)
+
+    @property
+    def last(self) -> Expr:
+        """Whether no block follows."""
+        return E.Equal(linear(self.loop.var).plus(Linear(1)).expr(), self.loop.extent)
+
+    @property
+    def early(self) -> Expr:
+        """Whether a block follows."""
+        return E.Less(linear(self.loop.var).plus(Linear(1)).expr(), self.loop.extent)
+
+
+def by_depth(context: Context, prob: Problem, terms: int) -> Depth | None:
+    """`prob` in blocks of about `terms` products; None where one block is all."""
+    loop, *inside = prob.over
+    most = max(1, terms // prod(o.most for o in inside))
+    count = -(-loop.most // most)
+    if count == 1:
+        return None
+    size = -(-loop.most // count)
+    size = size if inside else -(-size // GROUP) * GROUP
+    block = context.var("b", -(-loop.most // size))
+    within = context.var("q", size)
+    start = Linear(0, {block: size})
+    rest = linear(loop.extent).plus(start, -1).expr()
+    whole = loop.static and loop.most % size == 0
+    extent = index(size) if whole else smaller(index(size), rest)
+    part = Loop(loop.axes, within, extent, size)
+    values: dict[Expr, Expr] = {loop.var: start.plus(Linear(0, {within: 1})).expr()}
+    left, right = (_at(side, values) for side in (prob.left, prob.right))
+    own = replace(prob, left=left, right=right, over=[part, *inside])
+    blocks = Loop((), block, ceil_div(loop.extent, size), block.hi + 1)
+    return Depth(blocks, own, *_waiting(context, prob))
+
+
+def _at(side: Operand, values: Mapping[Expr, Expr]) -> Operand:
+    checks = tuple(moved_check(c, values) for c in side.checks)
+    return Operand(replaced(side.value, values), checks)
+
+
+def _waiting(context: Context, prob: Problem) -> tuple[Array, Linear, bool]:
+    """Where sums wait: where the result is stored, if that holds them in full, else in scratch."""
+    home = context.homes.get(prob.stage.target)
+    if home is not None and prob.store is not None and home.array.dtype == prob.kind:
+        return home.array, prob.store, True
+    loops = [*prob.shared, *prob.rest, *(o for o in (prob.row, prob.column) if o is not None)]
+    strides = row_major(loop.most for loop in loops)
+    array = context.local("sums", prob.kind, max(1, strides[0] * loops[0].most))
+    named: dict[Expr, int] = {o.var: s for o, s in zip(loops, strides, strict=True)}
+    return array, Linear(0, named), False
+
+
+def pack(context: Context, side: Side, over: list[Loop], panel: Panels, count: int) -> list[Stmt]:
+    """All panels of a side; where rows of the source are copied, some rows of all panels first.
+
+    ``for k by 8: for panel: for k..k+8: panel[k, c] = source[k, c]``
+    """
+    number = context.var("p", count)
+    panels = Loop((), number, ceil_div(side.loop.extent, panel.width), count)
+    k = over[-1]
+    if side.operand.stride(k.var) == 1 or k.most <= GROUP:
+        return nest([panels], pack_panel(context, side, over, panel, number, number))
+    some = context.var("g", -(-k.most // GROUP))
+    groups = Loop((), some, ceil_div(k.extent, GROUP), some.hi + 1)
+    first = Linear(0, {some: GROUP})
+    end = first.plus(Linear(GROUP)).expr()
+    whole = k.static and k.most % GROUP == 0
+    rows = replace(k, first=first.expr(), extent=end if whole else smaller(end, k.extent))
+    fill = pack_panel(context, side, [rows], panel, number, number)
+    return nest([*over[:-1], groups, panels], fill)
+
+
+def in_blocks(depth: Depth, body: list[Stmt]) -> list[Stmt]:
+    """The loop over blocks of k around `body`."""
+    return [For(depth.loop.var, depth.loop.first, depth.loop.extent, tuple(body))]

@@ -97,6 +97,8 @@ def _cropped(
         return view
     if source.stop or source.keep is not Keep.AUTO or not all(map(_shifted, take.indices)):
         return view
+    if elements(view.shape) > elements(source.shape):
+        return view
     rank, before = len(view.shape), len(source.shape)
     moves: dict[int, Expr] = dict(enumerate(take.indices))
     for number, extent in enumerate(source.form.over):

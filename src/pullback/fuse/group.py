@@ -147,7 +147,8 @@ class Grouping:
         joint, reason = self.join_legally(a, b)
         if joint is None:
             return Verdict(0.0, None, reason)
-        if not self.ordered(i, j) and (self._cuts(a, b, joint) or self._cuts(b, a, joint)):
+        ordered = self.ordered(i, j)
+        if self._cuts(a, b, joint, ordered) or self._cuts(b, a, joint, ordered):
             return Verdict(0.0, None, "a large product would lose an outer axis")
         pa, pb, both = self.price(a), self.price(b), self.price(joint)
         budget = scratch_budget(self.problem, joint, self.target)
@@ -158,14 +159,20 @@ class Grouping:
             return Verdict(0.0, None, f"slower by {-saved * 1e6:.2f} us")
         return Verdict(saved, joint, "")
 
-    def _cuts(self, large: Group, maps: Group, joint: Group) -> bool:
-        """Whether a large product loses outer axes to maps that only read what it reads too."""
+    def _cuts(self, large: Group, other: Group, joint: Group, ordered: bool) -> bool:
+        """Whether a product loses outer axes: a huge one to anything, a large one to maps that
+        only read what it reads too.
+        """
         problem = self.problem
+        if len(joint.classes) >= len(large.classes):
+            return False
         products = [s for s in large.stages if problem.products[s] is not None]
+        if any(problem.huge(s) for s in products):
+            return True
         return (
-            any(problem.points[s] >= LARGE_POINTS for s in products)
-            and all(problem.is_map(s) for s in maps.stages)
-            and len(joint.classes) < len(large.classes)
+            not ordered
+            and any(problem.points[s] >= LARGE_POINTS for s in products)
+            and all(problem.is_map(s) for s in other.stages)
         )
 
     def join_legally(self, a: Group, b: Group) -> tuple[Group | None, str]:

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from math import prod
 
 from pullback.fuse.facts import elements, is_identity, points, reduced_axes
 from pullback.fuse.inline import Role, Scene
+from pullback.ir.expr import upper
 from pullback.ir.graph import SUM, Definition, Form, Map, Reduce, Value, Variable
+
+# From so many multiplications on, and so many rows, columns and terms, a product is bound by
+# arithmetic alone: 256 terms take 5 ns, an element written and read again half a nanosecond.
+HUGE_POINTS = 1 << 26
+HUGE_SIDE = 256
 
 Bind = tuple[int | None, ...]
 Reads = tuple[tuple[int, Bind], ...]
@@ -48,6 +55,16 @@ class Problem:
 
     def is_map(self, number: int) -> bool:
         return isinstance(self.form(number), Map)
+
+    def huge(self, number: int) -> bool:
+        """Whether a product is wide in rows, columns and terms: its tiles are worth any read."""
+        axes = self.products[number]
+        if axes is None or self.points[number] < HUGE_POINTS:
+            return False
+        extents = self.definition(number).extents
+        terms = prod(upper(extents[a]) for a in self.reduced[number])
+        sides = [prod(upper(extents[a]) for a in side) for side in axes]
+        return min(terms, *sides) >= HUGE_SIDE
 
     def name(self, number: int) -> str:
         return self.values[number].name

@@ -64,13 +64,14 @@ class _Plan:
         finish = steps(kernel.finish, target)
         homes = residences(kernel, body, finish)
         found = lives(kernel, body, finish, homes)
-        return cls(kernel, body, finish, found, large(kernel, body, target))
+        return cls(kernel, body, finish, found, large(kernel, body, found, target))
 
     def schedule(self, tile: tuple[int, ...], tasks: int) -> Schedule:
         kernel = self.kernel
         body = tuple(_with_way(kernel.stages, step, tile) for step in self.body)
         if self.large is not None and self.large.tile == tile:
-            body = tuple(replace(step, terms=self.large.terms) for step in body)
+            terms = self.large.terms
+            body = tuple(s if s.product is None else replace(s, terms=terms) for s in body)
         finish = tuple(_with_way(kernel.finish, step, ()) for step in self.finish)
         tasks, split = deal(kernel, tile, tasks)
         slots, homes = self.scratch.assign(tile)

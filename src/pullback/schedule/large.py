@@ -14,9 +14,10 @@ from math import prod
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
-from pullback.schedule.cost import MOST_TASKS
+from pullback.schedule.cost import MOST_PARTIAL_TASKS, MOST_TASKS
 from pullback.schedule.regions import regions
-from pullback.schedule.schedule import Product, Step
+from pullback.schedule.schedule import Product, Step, Way
+from pullback.schedule.slots import Lives
 
 # Products of a block of k. 2048^3 reaches 94 GF/s with 256, 100 with 512 and 102 with 1024: sums
 # that wait for the next block are read and written again.
@@ -27,6 +28,9 @@ TERMS = 1280
 ROWS = 640
 COLUMNS = 1280
 FEWEST = 256
+
+# Other values of a tile may take so much: each is written and read once for hundreds of terms.
+SCRATCH_CACHES = 4
 
 # Rows and columns that tiles are made of, where no even share is a whole number of them.
 ROW_STEP = 8
@@ -42,20 +46,25 @@ class Large:
     terms: int
 
 
-def large(kernel: Kernel, body: Sequence[Step], target: Target) -> Large | None:
-    """Tiles of a kernel that is one product, of more than the second-level cache holds."""
-    if len(body) != 1 or body[0].product is None or kernel.finish:
+def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) -> Large | None:
+    """Tiles of a kernel around one product of more than the second-level cache holds."""
+    products = [step for step in body if step.product is not None]
+    if len(products) != 1 or any(s.way not in (Way.TILES, Way.SWEEP) for s in body):
         return None
-    stage = kernel.stages[body[0].stages[0]]
-    groups = _groups(stage, body[0].product)
+    step = products[0]
+    stage = kernel.stages[step.stages[0]]
+    groups = None if step.product is None else _groups(stage, step.product)
     if groups is None or not _is_large(stage, groups, target):
         return None
     found = regions(kernel.stages)
     if found.work.get(stage.target) or found.needed.get(stage.target):
         return None
     tile = _tile(kernel, stage, groups)
+    if scratch.bytes(tile) > SCRATCH_CACHES * target.l2:
+        return None
     tiles = prod(-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True))
-    return Large(tile, min(tiles, MOST_TASKS), TERMS)
+    partial = any(s.partial for s in kernel.stages)
+    return Large(tile, min(tiles, MOST_PARTIAL_TASKS if partial else MOST_TASKS), TERMS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,7 +321,7 @@ def test_the_last_to_reach_a_running_maximum_takes_all() -> None:
     (found,) = evaluate([dx], {x: np.array([1.0, 1, 3, 2, 3, 4])})
     assert np.array_equal(found, [1, 1, 2, 0, 1, 1])
     (found,) = evaluate([dx], {x: np.full(6, -np.inf)})
-    assert np.array_equal(found, [6, 0, 0, 0, 0, 0])
+    assert np.array_equal(found, [1, 1, 1, 1, 1, 1])
 
 
 def test_an_accumulated_maximum_has_one_winner() -> None:

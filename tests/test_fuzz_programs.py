@@ -36,6 +36,7 @@ def test_reads_before_a_loop_that_may_be_empty_stay_inside() -> None:
     [
         pytest.param(301430, id="a condition on data left a sum without the guard of its read"),
         pytest.param(301135, id="a sum lost a guard that kept its reads inside"),
+        pytest.param(203385, id="a read under a condition limited what the condition does not"),
         pytest.param(201090, id="tiles of an accumulating write cleared a part of the target"),
         pytest.param(200650, id="a gather at one address"),
         pytest.param(300849, id="a loop that starts late"),

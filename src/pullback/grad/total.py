@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
 from pullback.errors import Origin
@@ -106,9 +107,27 @@ def _narrow(
     picks = [n for g in guards if g not in own for n in walk(g) if isinstance(n, Take)]
     if not all(all(in_bounds(r, plain)) for r in picks):
         return axes, list(guards)
-    # A guard that is left outside may have kept a read of the sum inside its tensor.
-    reads = [n for e in (body, *own) for n in walk(e) if isinstance(n, Take)]
-    return kept, [*own, *(c for r in reads for c in _fits(r, own))]
+    return kept, [*own, *_kept_inside((body, *own), own)]
+
+
+def _kept_inside(roots: Sequence[Expr], given: Sequence[Expr]) -> list[Expr]:
+    """Conditions that keep reads inside their tensors, as a guard left outside may have done.
+
+    ``x[i] -> -1 < i, i < n``; ``c ? x[i] : y -> not c or -1 < i and i < n``
+    """
+    found: list[Expr] = []
+    # The index of an index comes first.
+    for node, paths in reversed(G.contexts(roots).items()):
+        if not isinstance(node, Take):
+            continue
+        for path in paths:
+            fits = _fits(node, (*given, *path))
+            taken = G.every(path)
+            if fits and taken is not None:
+                whole = reduce(G.both, fits)
+                fits = [E.Or(G.negated(taken), E.If(taken, whole, G.FALSE))]
+            found += fits
+    return found
 
 
 def _fits(take: Take, guards: Sequence[Expr]) -> list[Expr]:

@@ -179,6 +179,9 @@ from pullback.nn.shuffle import (
     Unfold,
 )
 from pullback.nn.transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
     TransformerEncoder,
     TransformerEncoderLayer,
 )
@@ -314,6 +317,9 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "TripletMarginLoss",
@@ -344,9 +350,6 @@ MISSING = (
     "MaxUnpool2d",
     "MaxUnpool3d",
     "SyncBatchNorm",
-    "Transformer",
-    "TransformerDecoder",
-    "TransformerDecoderLayer",
 )
 
 

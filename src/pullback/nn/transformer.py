@@ -1,27 +1,33 @@
-"""The Transformer encoder under torch's names."""
+"""The Transformer, encoder and decoder, under torch's names."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from pullback.errors import Origin, UnsupportedError
-from pullback.nn import activation
+from pullback.ir.dtype import float32
+from pullback.nn import activation, init
+from pullback.nn.build import written
 from pullback.nn.container import ModuleList
 from pullback.nn.dropout import Dropout
 from pullback.nn.layers import Linear
 from pullback.nn.module import Module
 from pullback.nn.multihead import MultiheadAttention
 from pullback.nn.norms import LayerNorm
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.ops import astype, where
+from pullback.tensor.tensor import Tensor, check_device
 
 Activation = Callable[[Tensor], Tensor]
+Masks = tuple[Tensor | None, Tensor | None, bool]  # attention, padding, causal
 
 
-class TransformerEncoderLayer(Module):
-    """Attention and a feed-forward net, each added to its input and normalised.
+class _Block(Module):
+    """What the layers of encoder and decoder share: attention to itself, and a feed-forward net.
 
-    post-norm: ``x = norm(x + f(x))``; `norm_first`: ``x = x + f(norm(x))``.
+    Each is added to its input and normalised; post-norm: ``x = norm(x + f(x))``;
+    `norm_first`: ``x = x + f(norm(x))``.
     """
 
     def __init__(
@@ -40,18 +46,54 @@ class TransformerEncoderLayer(Module):
     ) -> None:
         super().__init__()
         kind: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout=dropout, batch_first=batch_first, **kind
-        )
+        heads: dict[str, Any] = {**kind, "dropout": dropout, "batch_first": batch_first}
+        self.self_attn = MultiheadAttention(d_model, nhead, **heads)
+        if self.across:
+            self.multihead_attn = MultiheadAttention(d_model, nhead, **heads)
         self.linear1 = Linear(d_model, dim_feedforward, **kind)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, **kind)
         self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, **kind)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, **kind)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
+        for n in range(1, 4 if self.across else 3):
+            setattr(self, f"norm{n}", LayerNorm(d_model, eps=layer_norm_eps, **kind))
+            setattr(self, f"dropout{n}", Dropout(dropout))
         self.activation = _activation(activation)
+
+    across: ClassVar[bool] = False
+
+    def _added(self, x: Tensor, norm: Module, part: Callable[[Tensor], Tensor]) -> Tensor:
+        found: Tensor = x + part(norm(x)) if self.norm_first else norm(x + part(x))
+        return found
+
+    def _feed_forward(self, x: Tensor, drop: Module) -> Tensor:
+        found: Tensor = drop(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+        return found
+
+
+def _attended(
+    heads: MultiheadAttention, drop: Module, x: Tensor, memory: Tensor | None, masks: Masks
+) -> Tensor:
+    """What `x` finds in `memory` (None: in itself)."""
+    mask, padding, causal = masks
+    other = x if memory is None else memory
+    output, _ = heads(
+        x,
+        other,
+        other,
+        attn_mask=mask,
+        key_padding_mask=padding,
+        need_weights=False,
+        is_causal=causal,
+    )
+    found: Tensor = drop(output)
+    return found
+
+
+class TransformerEncoderLayer(_Block):
+    """Attention and a feed-forward net, each added to its input and normalised.
+
+    post-norm: ``x = norm(x + f(x))``; `norm_first`: ``x = x + f(norm(x))``.
+    """
 
     def forward(
         self,
@@ -60,34 +102,42 @@ class TransformerEncoderLayer(Module):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        masks = (src_mask, src_key_padding_mask, is_causal)
-        x = src
-        if self.norm_first:
-            x = x + self._attention(self.norm1(x), *masks)
-            return x + self._feed_forward(self.norm2(x))
-        x = self.norm1(x + self._attention(x, *masks))
-        found: Tensor = self.norm2(x + self._feed_forward(x))
-        return found
+        own: Masks = (src_mask, src_key_padding_mask, is_causal)
 
-    def _attention(
-        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
+        def attention(x: Tensor) -> Tensor:
+            return _attended(self.self_attn, self.dropout1, x, None, own)
+
+        x = self._added(src, self.norm1, attention)
+        return self._added(x, self.norm2, lambda x: self._feed_forward(x, self.dropout2))
+
+
+class TransformerDecoderLayer(_Block):
+    """Attention to itself, attention to `memory` and a feed-forward net, each added to its input."""
+
+    across = True
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
     ) -> Tensor:
-        output, _ = self.self_attn(
-            x,
-            x,
-            x,
-            attn_mask=mask,
-            key_padding_mask=padding,
-            need_weights=False,
-            is_causal=is_causal,
-        )
-        found: Tensor = self.dropout1(output)
-        return found
+        own: Masks = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
+        across: Masks = (memory_mask, memory_key_padding_mask, memory_is_causal)
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        hidden = self.dropout(self.activation(self.linear1(x)))
-        found: Tensor = self.dropout2(self.linear2(hidden))
-        return found
+        def inside(x: Tensor) -> Tensor:
+            return _attended(self.self_attn, self.dropout1, x, None, own)
+
+        def outside(x: Tensor) -> Tensor:
+            return _attended(self.multihead_attn, self.dropout2, x, memory, across)
+
+        x = self._added(self._added(tgt, self.norm1, inside), self.norm2, outside)
+        return self._added(x, self.norm3, lambda x: self._feed_forward(x, self.dropout3))
 
 
 class TransformerEncoder(Module):
@@ -118,6 +168,106 @@ class TransformerEncoder(Module):
             x = layer(x, mask, src_key_padding_mask, is_causal)
         found: Tensor = x if self.norm is None else self.norm(x)
         return found
+
+
+class TransformerDecoder(Module):
+    """`num_layers` fresh layers like `decoder_layer`, and a norm at the end."""
+
+    def __init__(
+        self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Module | None = None
+    ) -> None:
+        super().__init__()
+        self.layers = ModuleList(decoder_layer.copy() for _ in range(num_layers))
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        x = tgt
+        for layer in self.layers:
+            x = layer(x, memory, *masks, bool(tgt_is_causal), memory_is_causal)
+        found: Tensor = x if self.norm is None else self.norm(x)
+        return found
+
+
+class Transformer(Module):
+    """An encoder of sources, and a decoder of targets that attends to what it made of them."""
+
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = "relu",
+        custom_encoder: Module | None = None,
+        custom_decoder: Module | None = None,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: object = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        kind: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        sizes = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps)
+        order = (batch_first, norm_first)
+        ends = [LayerNorm(d_model, eps=layer_norm_eps, **kind) for _ in range(2)]
+        self.encoder = custom_encoder or TransformerEncoder(
+            TransformerEncoderLayer(*sizes, *order, **kind), num_encoder_layers, ends[0]
+        )
+        self.decoder = custom_decoder or TransformerDecoder(
+            TransformerDecoderLayer(*sizes, *order, **kind), num_decoder_layers, ends[1]
+        )
+        for parameter in self.parameters():
+            if len(parameter.shape) > 1:
+                init.xavier_uniform_(parameter)
+        self.d_model = d_model
+        self.nhead = nhead
+        self.batch_first = batch_first
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        src_is_causal: bool | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        memory = self.encoder(src, src_mask, src_key_padding_mask, bool(src_is_causal))
+        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        found: Tensor = self.decoder(tgt, memory, *masks, tgt_is_causal, memory_is_causal)
+        return found
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int, device: object = None, dtype: Any = None) -> Tensor:
+        """``m[i, j] = 0 if j <= i else -inf``"""
+        check_device(device)
+        kind = float32 if dtype is None else dtype
+
+        def body(i: Any, j: Any) -> Any:
+            return astype(where(j <= i, 0.0, -math.inf), kind)
+
+        return written((sz, sz), body, name="causal_mask")
 
 
 def _activation(given: str | Activation) -> Activation:

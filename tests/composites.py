@@ -164,6 +164,13 @@ def convolved(space: int, turned: bool) -> Case:
     return called(getattr(F, name), x, kernel, normal(3), stride=2, padding=1)
 
 
+def unpooled(space: int) -> Case:
+    x = (LINE, IMAGE, SPACE)[space - 1][..., :4]
+    y, places = getattr(F, f"max_pool{space}d")(pb.tensor(x), 2, return_indices=True)
+    places = pb.tensor(places.numpy())
+    return called(getattr(F, f"max_unpool{space}d"), y.numpy(), indices=places, kernel_size=2)
+
+
 EVERY_SPACE = (
     *("max_pool", "avg_pool", "lp_pool", "adaptive_max_pool", "adaptive_avg_pool", "dropout"),
 )
@@ -187,6 +194,16 @@ FUNCTIONS: dict[str, Case] = {
         lambda x, y: F.cosine_embedding_loss(x, y, pb.tensor(SIGNS)), ROWS, OTHER
     ),
     "cross_entropy": called(lambda x: F.cross_entropy(x, pb.tensor(LABELS)), ROWS),
+    "ctc_loss": called(
+        lambda x: F.ctc_loss(x, pb.tensor(TOKENS + 1), (5, 4), (3, 2)), normal(5, 2, 6)
+    ),
+    "fractional_max_pool2d": called(
+        F.fractional_max_pool2d, IMAGE, kernel_size=2, output_size=3
+    ),
+    "fractional_max_pool3d": called(
+        F.fractional_max_pool3d, SPACE, kernel_size=2, output_size=2
+    ),
+    **{f"max_unpool{s}d": unpooled(s) for s in (1, 2, 3)},
     "embedding": called(lambda x: F.embedding(pb.tensor(TOKENS), x), ROWS),
     "embedding_bag": called(lambda x: F.embedding_bag(pb.tensor(TOKENS), x), ROWS),
     "fold": called(F.fold, normal(2, 8, 6), output_size=(3, 4), kernel_size=2),
@@ -250,6 +267,12 @@ MODULES: dict[str, Case] = {
     ),
     "TransformerEncoderLayer": module(
         nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **WIDE), normal(5, 2, 8)
+    ),
+    "TransformerDecoderLayer": module(
+        nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, **WIDE), normal(5, 2, 8), normal(4, 2, 8)
+    ),
+    "Transformer": module(
+        nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, **WIDE), normal(5, 2, 8), normal(4, 2, 8)
     ),
     "TransformerEncoder": module(
         nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **WIDE), 2),

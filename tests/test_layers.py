@@ -4,6 +4,8 @@ native code, laws that hold between layers, what a layer keeps, and what is refu
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +25,9 @@ BATCH = nn.BatchNorm1d(2, track_running_stats=False, dtype="float64")
 LONG = nn.LSTM(2, 2, dtype="float64")
 GATED = nn.GRUCell(2, 2, dtype="float64")
 BAGS = (np.array([0, 2, 2, 1, 3]), np.array([0, 2, 2]))
+
+PLACES = np.array([[1, 2, 4], [0, 3, 5]])
+DRAWN = np.random.default_rng(0).uniform(size=(1, 2, 2))
 
 DERIVED: list[tuple[str, Callable[..., Any], list[Array]]] = [
     ("conv1d", lambda x, w: F.conv1d(x, w, None, 2, 1, 2, 2), [normal(1, 4, 7), normal(2, 2, 2)]),
@@ -50,6 +55,13 @@ DERIVED: list[tuple[str, Callable[..., Any], list[Array]]] = [
     ("response", lambda x: F.local_response_norm(x, 2, 0.5), [normal(1, 3, 2)]),
     ("fold", lambda x: F.fold(x, (4, 3), 2, stride=(2, 1)), [normal(4, 4)]),
     ("shuffle", lambda x: F.pixel_shuffle(x, 2), [normal(4, 2, 3)]),
+    ("unpool", lambda x: F.max_unpool1d(x, pb.tensor(PLACES), 2), [normal(2, 3)]),
+    ("alignments", lambda x: F.ctc_loss(x, pb.tensor(np.array([[1, 1]])), (4,), (2,)),
+     [normal(4, 1, 3)]),
+    ("antialias", lambda x: F.interpolate(x, size=(2, 3), mode="bicubic", antialias=True),
+     [normal(1, 1, 7, 5)]),
+    ("drawn windows", lambda x: F.fractional_max_pool2d(x, 2, 2, _random_samples=pb.tensor(DRAWN)),
+     [normal(1, 2, 5, 4)]),
     ("mish", F.mish, [normal(4)]),
     ("glu", F.glu, [normal(2, 4)]),
 ]  # fmt: skip
@@ -119,6 +131,28 @@ def test_one_group_of_channels_is_a_layer_norm_and_one_each_an_instance_norm() -
     one, each = F.group_norm(x, 1).numpy(), F.group_norm(x, 4).numpy()
     np.testing.assert_allclose(one, F.layer_norm(x, (4, 5)).numpy(), rtol=1e-10)
     np.testing.assert_allclose(each, F.instance_norm(x).numpy(), rtol=1e-10)
+
+
+def test_unpooling_puts_back_what_pooling_found() -> None:
+    x = pb.tensor(normal(2, 3, 6, 4))
+    y, places = F.max_pool2d(x, 2, return_indices=True)
+    back = F.max_unpool2d(y, places, 2).numpy()
+    np.testing.assert_array_equal(F.max_pool2d(pb.tensor(np.abs(back)), 2).numpy(), abs(y).numpy())
+    np.testing.assert_array_equal(back[back != 0], x.numpy()[back != 0])
+
+
+@pytest.mark.parametrize("labels", [[], [2], [1, 1], [1, 2], [2, 1, 2]])
+def test_alignments_are_all_counted(labels: list[int]) -> None:
+    """Beside every path of four steps over three classes that gives the labels."""
+    logs = np.log(np.random.default_rng(2).dirichlet(np.ones(3), 4))
+    total = 0.0
+    for path in itertools.product(range(3), repeat=4):
+        runs = [c for c, _ in itertools.groupby(path)]
+        if [c for c in runs if c != 0] == labels:
+            total += math.exp(sum(logs[t, c] for t, c in enumerate(path)))
+    target = pb.tensor(np.array(labels + [0], np.int64))
+    found = F.ctc_loss(pb.tensor(logs), target, 4, len(labels), reduction="sum")
+    assert found.item() == pytest.approx(-math.log(total), rel=1e-12)
 
 
 def test_sixteen_bit_floats_are_computed_in_float32() -> None:
@@ -231,6 +265,11 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: F.pixel_shuffle(IMAGE, 3), ShapeError, "4 channels"),
     (lambda: F.interpolate(IMAGE, size=3, mode="linear"), ShapeError, "4 axes"),
     (lambda: F.interpolate(IMAGE, size=3, antialias=True), UnsupportedError, "antialias"),
+    (lambda: F.max_unpool2d(IMAGE, IMAGE[:, :2], 2), ShapeError, "indices of"),
+    (lambda: F.max_unpool2d(IMAGE, IMAGE, 2, output_size=(20, 10)), ShapeError, "output_size"),
+    (lambda: F.fractional_max_pool2d(IMAGE, 2), ShapeError, "either output_size or"),
+    (lambda: F.fractional_max_pool2d(IMAGE, 2, 5), ShapeError, "windows of"),
+    (lambda: F.ctc_loss(IMAGE, IMAGE, 1, 1), ShapeError, "ctc_loss of"),
     (lambda: F.grid_sample(IMAGE, IMAGE), ShapeError, "grid"),
     (lambda: F.group_norm(IMAGE, 3), ShapeError, "4 channels in 3 groups"),
     (lambda: F.batch_norm(IMAGE, None, None), StateError, "without running statistics"),
@@ -240,7 +279,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: nn.RNN(3, 4, nonlinearity="sin"), UnsupportedError, "sin"),
     (lambda: nn.EmbeddingBag(3, 4, max_norm=1.0)(IMAGE), UnsupportedError, "max_norm"),
     (lambda: F.glu(pb.tensor(np.zeros(3))), ShapeError, "3 elements"),
-    (lambda: nn.CTCLoss(), UnsupportedError, "nn.CTCLoss"),
+    (lambda: nn.SyncBatchNorm(), UnsupportedError, "nn.SyncBatchNorm"),
 ]
 
 

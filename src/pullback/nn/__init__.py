@@ -73,6 +73,7 @@ from pullback.nn.criteria import (
     TripletMarginLoss,
     TripletMarginWithDistanceLoss,
 )
+from pullback.nn.ctc import CTCLoss
 from pullback.nn.dropout import (
     AlphaDropout,
     Dropout,
@@ -185,6 +186,13 @@ from pullback.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from pullback.nn.unpooling import (
+    FractionalMaxPool2d,
+    FractionalMaxPool3d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
+)
 from pullback.nn.weights import (
     load,
     save,
@@ -219,6 +227,7 @@ __all__ = [
     "Bilinear",
     "Block",
     "Buffer",
+    "CTCLoss",
     "CausalAttention",
     "ChannelShuffle",
     "CircularPad1d",
@@ -245,6 +254,8 @@ __all__ = [
     "FeatureAlphaDropout",
     "Flatten",
     "Fold",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
     "GPTConfig",
     "GRUCell",
     "GaussianNLLLoss",
@@ -277,6 +288,9 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
     "Mish",
     "Module",
     "ModuleDict",
@@ -343,12 +357,6 @@ __all__ = [
 # Layers of torch that are not here.
 MISSING = (
     "AdaptiveLogSoftmaxWithLoss",
-    "CTCLoss",
-    "FractionalMaxPool2d",
-    "FractionalMaxPool3d",
-    "MaxUnpool1d",
-    "MaxUnpool2d",
-    "MaxUnpool3d",
     "SyncBatchNorm",
 )
 

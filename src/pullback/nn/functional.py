@@ -51,6 +51,7 @@ from pullback.nn.cross_entropy import (
     cross_entropy,
     nll_loss,
 )
+from pullback.nn.ctc import ctc_loss
 from pullback.nn.dropout import (
     alpha_dropout,
     dropout,
@@ -132,6 +133,13 @@ from pullback.nn.shuffle import (
     pixel_unshuffle,
     unfold,
 )
+from pullback.nn.unpooling import (
+    fractional_max_pool2d,
+    fractional_max_pool3d,
+    max_unpool1d,
+    max_unpool2d,
+    max_unpool3d,
+)
 from pullback.tensor.dialect import unknown as _unknown
 
 __all__ = [
@@ -161,6 +169,7 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",
@@ -170,6 +179,8 @@ __all__ = [
     "embedding_bag",
     "feature_alpha_dropout",
     "fold",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
     "functional_call",
     "gaussian_nll_loss",
     "gelu",
@@ -199,6 +210,9 @@ __all__ = [
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
     "mish",
     "mse_loss",
     "multi_margin_loss",

@@ -23,14 +23,18 @@ from pullback.nn.pooling import adaptive_avg_pool
 from pullback.nn.space import each, literal, padded
 from pullback.tensor import maths as M
 from pullback.tensor import views as V
+from pullback.tensor.compute import axis as taps
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import astype, clip, where
+from pullback.tensor.ops import sum as sum_of
 from pullback.tensor.tensor import Tensor
 
 Taps = list[tuple[Any, Any]]  # element, weight (None: 1)
 RANKS = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}
+REACH = {"bilinear": 1, "bicubic": 2}  # of a kernel, in elements to either side
 FINEST = 1 << 12  # denominators of a scale factor
 CUBIC = -0.75  # the slope of the cubic kernel at distance 1
+SMOOTH = -0.5  # the same where it is stretched: PyTorch follows Pillow there
 
 
 def interpolate(
@@ -44,7 +48,8 @@ def interpolate(
 ) -> Tensor:
     """``(N, C, ..)`` at another size. Raises: ShapeError, UnsupportedError.
 
-    Modes: nearest, nearest-exact, linear, bilinear, trilinear, bicubic, area.
+    Modes: nearest, nearest-exact, linear, bilinear, trilinear, bicubic, area. With `antialias`,
+    of bilinear and bicubic, an element of a smaller image sees all that it stands for.
     """
     common(input)
     _known(mode, len(input.shape), antialias)
@@ -63,8 +68,9 @@ def interpolate(
     ratios = [Fraction(n, m) for n, m in zip(room, new, strict=True)]
     if factors is not None and not recompute_scale_factor:
         ratios = [1 / Fraction(f).limit_denominator(FINEST) for f in factors]
+    along = _antialiased if antialias else _resampled
     for n, (old, wanted, ratio) in enumerate(zip(room, new, ratios, strict=True)):
-        input = _resampled(input, n + 2, _Grid(old, wanted, ratio, mode, bool(align_corners)))
+        input = along(input, n + 2, _Grid(old, wanted, ratio, mode, bool(align_corners)))
     return input
 
 
@@ -80,8 +86,8 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
 
 def _known(mode: str, rank: int, antialias: bool) -> None:
     """Raises: UnsupportedError for an unknown mode or antialias, ShapeError for another rank."""
-    if antialias:
-        raise UnsupportedError("interpolate with antialias", origin=Origin.of_caller())
+    if antialias and mode not in REACH:
+        raise UnsupportedError(f"{mode} with antialias", origin=Origin.of_caller())
     if mode not in (*RANKS, "nearest", "nearest-exact", "area"):
         raise UnsupportedError(f"interpolate with mode={mode!r}", origin=Origin.of_caller())
     if RANKS.get(mode, rank) != rank or rank < 3:
@@ -147,6 +153,52 @@ def _resampled(input: Tensor, axis: int, grid: _Grid) -> Tensor:
         return reduce(add, terms)
 
     return written(shape, body, name="interpolate")
+
+
+def _antialiased(input: Tensor, axis: int, grid: _Grid) -> Tensor:
+    """``y[t] = sum[k] w(e - c(t)) x[e] / sum[k] w(e - c(t))``, the kernel w as wide as a step.
+
+    c is the centre of t in elements; e runs over what w reaches. All places are fractions.
+    """
+    old, new = grid.old, grid.new
+    ratio = Fraction(old - 1, max(new - 1, 1)) if grid.corners else grid.ratio
+    a, b = ratio.numerator, ratio.denominator
+    wide, kind = max(a, b), input.dtype
+    reach = 2 * REACH[grid.mode] * wide
+    count = -(-reach // b) + 1
+
+    def element(t: Any, k: Any) -> Any:
+        return ((2 * t + 1) * a + b - reach) // (2 * b) + k
+
+    def inside(t: Any, k: Any) -> list[Any]:
+        e, end = element(t, k), ((2 * t + 1) * a + b + reach) // (2 * b)
+        return [e >= 0, e < end, e < old]
+
+    def weight(t: Any, k: Any) -> Any:
+        away = (2 * element(t, k) + 1) * b - (2 * t + 1) * a
+        share = _kernel(abs(astype(away, kind)) * (0.5 / wide), grid.mode)
+        return padded(inside(t, k), share)
+
+    weights = written((new, count), weight, name="weights")
+    k = taps(count)
+    sums = written((new,), lambda t: sum_of(weights[t, k], over=k), name="sums")
+    shape = (*input.shape[:axis], new, *input.shape[axis + 1 :])
+
+    def body(*i: Any) -> Any:
+        t = i[axis]
+        x = input[(*i[:axis], element(t, k), *i[axis + 1 :])]
+        return sum_of(padded(inside(t, k), x * (weights[t, k] / sums[t])), over=k)
+
+    return written(shape, body, name="interpolate")
+
+
+def _kernel(d: Any, mode: str) -> Any:
+    """The triangle, or Keys' kernel, at distance d."""
+    if mode == "bilinear":
+        return M.maximum(1.0 - d, 0.0)
+    near = ((SMOOTH + 2.0) * d - (SMOOTH + 3.0)) * d * d + 1.0
+    far = ((SMOOTH * d - 5.0 * SMOOTH) * d + 8.0 * SMOOTH) * d - 4.0 * SMOOTH
+    return where(d < 1.0, near, where(d < 2.0, far, 0.0))
 
 
 # --- places that are data ------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class TransformerEncoderLayer(_Block):
 
 
 class TransformerDecoderLayer(_Block):
-    """Attention to itself, attention to `memory` and a feed-forward net, each added to its input."""
+    """Attention to itself and to `memory`, and a feed-forward net, each added to its input."""
 
     across = True
 
@@ -259,7 +259,9 @@ class Transformer(Module):
         return found
 
     @staticmethod
-    def generate_square_subsequent_mask(sz: int, device: object = None, dtype: Any = None) -> Tensor:
+    def generate_square_subsequent_mask(
+        sz: int, device: object = None, dtype: Any = None
+    ) -> Tensor:
         """``m[i, j] = 0 if j <= i else -inf``"""
         check_device(device)
         kind = float32 if dtype is None else dtype

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from expressions import AXES, DATA, KINDS, expressions, same, values
 from pullback.backends.reference.definitions import Evaluator
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
+from pullback.ir import functions
 from pullback.ir.dtype import (
     ALL,
     DType,
@@ -26,6 +29,7 @@ from pullback.ir.dtype import (
 from pullback.ir.expr import Const, Expr, const, index, logical_not
 from pullback.ir.graph import Variable, read
 from pullback.ir.meaning import constant
+from pullback.ir.node import walk
 from pullback.simplify.rules import RULES, Context, Rule, Rules, Simplifier, holds, simplify
 
 I, J, K = AXES
@@ -237,3 +241,10 @@ def test_casts_of_casts_of_every_type() -> None:
                     for one in (e, simplify(e))
                 )
                 assert np.array_equal(plain, short, equal_nan=True), (source, middle, to)
+
+
+@pytest.mark.parametrize("function", [functions.sigmoid, functions.tanh, functions.silu])
+def test_branches_share_one_exponential(function: Callable[[E.Expr], E.Expr]) -> None:
+    """``z = exp(-|x|); x < 0 ? z r : r`` stays so: -|x| is not decided apart in each branch."""
+    found = simplify(function(F))
+    assert sum(isinstance(n, E.Exp) for n in walk(found)) == 1

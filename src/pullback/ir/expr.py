@@ -305,6 +305,9 @@ SCALARS: tuple[type[Expr], ...] = (
     Exp, Log, Sqrt, Sin, If, Cast,
 )  # fmt: skip
 
+# Of floats only, and dear: many multiplications each.
+DEAR: tuple[type[Expr], ...] = (Div, Exp, Log, Sqrt, Sin)
+
 
 def const(value: Any, kind: DType) -> Const:
     """A literal converted to `kind` exactly as a cast would."""

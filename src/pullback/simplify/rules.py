@@ -8,8 +8,9 @@ Dropping an operand drops its reads (and their range checks) as dead code does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -499,19 +500,29 @@ def if_truth(e: Expr, _: Context) -> Expr | None:
 
 @RULES.on(E.If)
 def if_nested(e: Expr, context: Context) -> Expr | None:
-    """``c ? (d ? a : b) : z -> c ? a : z`` where c implies d, alike for each branch of each If"""
+    """``c ? (d ? a : b) : z -> c ? a : z`` where c implies d, alike for each branch of each If
+
+    Not inside what is dear and in both branches: ``z = exp(-|x|); x < 0 ? z : 1 - z`` has one exp.
+    """
     assert isinstance(e, E.If)
-    then = _decide_inside(e.then, e.condition, context)
-    otherwise = _decide_inside(e.otherwise, logical_not(e.condition), context)
+    kept = _dear(e.then).intersection(_dear(e.otherwise))
+    then = _decide_inside(e.then, e.condition, kept, context)
+    otherwise = _decide_inside(e.otherwise, logical_not(e.condition), kept, context)
     if then is None and otherwise is None:
         return None
     return E.If(e.condition, then or e.then, otherwise or e.otherwise)
 
 
-def _decide_inside(branch: Expr, given: Expr, context: Context) -> Expr | None:
-    """`branch` with the conditions of its inner Ifs that `given` decides replaced."""
+def _dear(branch: Expr) -> set[Node]:
+    return {n for n in islice(walk(branch), NESTED) if isinstance(n, E.DEAR)}
+
+
+def _decide_inside(
+    branch: Expr, given: Expr, kept: Collection[Node], context: Context
+) -> Expr | None:
+    """`branch` outside of `kept`, the conditions of its inner Ifs that `given` decides replaced."""
     inner: dict[Node, None] = {}
-    for count, node in enumerate(walk(branch)):
+    for count, node in enumerate(walk(branch, skip=kept)):
         if isinstance(node, E.If):
             inner[node.condition] = None
         if count > NESTED:
@@ -525,7 +536,7 @@ def _decide_inside(branch: Expr, given: Expr, context: Context) -> Expr | None:
         found = prover.prove(condition)
         if found is not None:
             memo[condition] = const(found, bool_)
-    return None if not memo else _replaced(branch, memo)
+    return None if not memo else _replaced(branch, memo | {n: n for n in kept})
 
 
 def _replaced(branch: Expr, memo: dict[Node, Node]) -> Expr:

@@ -28,8 +28,6 @@ from pullback.tensor.calls import Call, ordered
 from pullback.tensor.recording import Frame, Segment, reread
 from pullback.tensor.trace import Trace
 
-DEAR = (E.Exp, E.Log, E.Sqrt, E.Sin, E.Div)
-
 
 class Form(Call, ABC):
     """A control form: a call with blocks of its own."""
@@ -208,7 +206,7 @@ def _dear(definition: Definition) -> bool:
     """Whether computing it again costs more than a read."""
     if not isinstance(definition.form, Map):
         return True
-    return any(isinstance(n, DEAR) for n in walk(definition.body))
+    return any(isinstance(n, E.DEAR) for n in walk(definition.body))
 
 
 def is_zero(value: Value) -> bool:

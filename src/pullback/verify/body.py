@@ -39,7 +39,6 @@ class Body:
 Fault = str | None
 Check = Callable[[Body, Intervals], Fault]
 ALLOWED = frozenset((*SCALARS, E.Size))
-FLOATING = (E.Exp, E.Log, E.Sqrt, E.Sin, E.Div)
 ARITHMETIC = (E.Add, E.Mul, E.FloorDiv, E.Mod)
 BITWISE = (E.And, E.Or, E.Xor)
 
@@ -71,7 +70,7 @@ def operand_types(body: Body, _: Intervals) -> Fault:
         first = node.children[0]
         kind = first.dtype if isinstance(first, Expr) else node.dtype
         wrong = (
-            (isinstance(node, FLOATING) and not kind.is_float)
+            (isinstance(node, E.DEAR) and not kind.is_float)
             or (isinstance(node, ARITHMETIC) and kind.is_bool)
             or (isinstance(node, BITWISE) and kind.is_float)
         )

@@ -6,7 +6,7 @@ below the body of a definition is interned (`expr`), so equal bodies are one obj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -263,11 +263,6 @@ def variables(outputs: Iterable[Value]) -> list[Variable]:
     for definition in topological(outputs):
         found.update({s: None for s in definition.sources if isinstance(s, Variable)})
     return list(found)
-
-
-def iterate(definition: Definition) -> Iterator[tuple[int, Extent]]:
-    """Axis numbers with extents."""
-    return iter(enumerate(definition.extents))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

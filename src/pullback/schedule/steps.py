@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pullback.ir.expr import Axis, Extent, Take, upper
-from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, Variable
+from pullback.ir.graph import Accumulate, Map, Reduce, Scan
 from pullback.ir.kernel import Stage, by_data, stage_reads
 from pullback.ir.target import Target
 from pullback.schedule.contraction import address, dotted, recognise
@@ -57,11 +57,6 @@ class Group:
     rank: int | None
     vector: int | None
     cost: float
-
-
-def sweepable(stage: Stage) -> bool:
-    """Whether a stage runs as one loop over a box."""
-    return isinstance(stage.form, Map | Reduce)
 
 
 def steps(stages: tuple[Stage, ...], target: Target) -> tuple[Step, ...]:
@@ -254,8 +249,3 @@ def _scatter_lanes(stage: Stage) -> int | None:
         return None
     axis = at[-1].number
     return axis if sum(axis in index.axes for index in at) == 1 else None
-
-
-def reads_of(stages: tuple[Stage, ...], target: Definition | Variable) -> list[int]:
-    """Numbers of the stages that read `target`."""
-    return [n for n, s in enumerate(stages) if any(t.source is target for t in stage_reads(s))]

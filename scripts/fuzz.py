@@ -1,18 +1,21 @@
 """Random index maps and random programs, checked by brute force and by every mode of derivative.
 
-`python scripts/fuzz.py [--maps N] [--programs N] [--start SEED] [--interpreted]`
+`python scripts/fuzz.py [--maps N] [--programs N] [--start SEED] [--jobs N] [--interpreted]`
 
 Each number is one map or one program, the same in every run. Fails with the number and the
 definitions of what was wrong. A map is compared with its adjoint by enumeration. A program is run
 forward, differentiated in both modes and twice (dot products, differences), compiled and compared
-with the interpreter.
+with the interpreter. `--jobs` processes share the work.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +27,7 @@ from random_programs import Checked, check_map, check_native, check_program
 TOGETHER = 10  # programs compiled as one
 
 
-def maps(seeds: range) -> list[str]:
+def maps(seeds: Sequence[int]) -> list[str]:
     """What went wrong, with a line that says how the adjoints were had."""
     began, wrong, scatters, worst = time.perf_counter(), [], 0, 0.0
     for seed in seeds:
@@ -37,12 +40,13 @@ def maps(seeds: range) -> list[str]:
         worst = max(worst, found.ratio)
     print(
         f"{len(seeds)} maps, {len(wrong)} wrong, {scatters} accumulate, at most {worst:.1f} times"
-        f" the work of the read, {time.perf_counter() - began:.0f} s"
+        f" the work of the read, {time.perf_counter() - began:.0f} s",
+        flush=True,
     )
     return wrong
 
 
-def programs(seeds: range, compiled: bool) -> list[str]:
+def programs(compiled: bool, seeds: Sequence[int]) -> list[str]:
     """What went wrong; `compiled`: on native code too."""
     began, wrong = time.perf_counter(), []
     waiting: list[Checked] = []
@@ -55,7 +59,8 @@ def programs(seeds: range, compiled: bool) -> list[str]:
             wrong += native(waiting) if compiled else []
             waiting = []
             print(f"program {seed}, {len(wrong)} wrong", end="\r", flush=True)
-    print(f"{len(seeds)} programs, {len(wrong)} wrong, {time.perf_counter() - began:.0f} s")
+    spent = time.perf_counter() - began
+    print(f"{len(seeds)} programs, {len(wrong)} wrong, {spent:.0f} s", flush=True)
     return wrong
 
 
@@ -69,17 +74,28 @@ def native(checked: list[Checked]) -> list[str]:
         return [w for c in checked for w in native([c])]
 
 
+def shared(
+    check: Callable[[Sequence[int]], list[str]], seeds: Sequence[int], jobs: int
+) -> list[str]:
+    """`check` of all seeds, every process a part of them."""
+    parts = [p for n in range(jobs) if (p := seeds[n::jobs])]
+    if len(parts) < 2:
+        return [w for p in parts for w in check(p)]
+    with multiprocessing.get_context("spawn").Pool(len(parts)) as pool:
+        return [w for found in pool.map(check, parts) for w in found]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--maps", type=int, default=0)
     parser.add_argument("--programs", type=int, default=0)
     parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--interpreted", action="store_true", help="compile no program")
     given = parser.parse_args()
-    wrong = maps(range(given.start, given.start + given.maps)) if given.maps else []
-    if given.programs:
-        seeds = range(given.start, given.start + given.programs)
-        wrong += programs(seeds, not given.interpreted)
+    wrong = shared(maps, range(given.start, given.start + given.maps), given.jobs)
+    check = partial(programs, not given.interpreted)
+    wrong += shared(check, range(given.start, given.start + given.programs), given.jobs)
     for text in wrong:
         print(text, file=sys.stderr)
     return 1 if wrong else 0

@@ -356,15 +356,6 @@ def test_derivatives_by_hand_inside_a_loop():
     same(partial(partial, loss), partial(loss, "tape"), normal(3), normal(5, 3))
 
 
-def test_many_adjoints_at_once_are_refused_by_name():
-    @pb.jit
-    def jacobian(c: Any) -> Any:
-        return pb.differentiate(pb.loop(3, lambda i, c: pb.sin(c), carry=c), [c])[0]
-
-    with pytest.raises(UnsupportedError, match=r"pb\.loop"):
-        jacobian(normal(3))
-
-
 class Recurrent(nn.Module):
     """An LSTM over a scan (or unrolled), and a linear layer on each of its states."""
 

@@ -226,8 +226,14 @@ def test_what_vmap_refuses() -> None:
         pb.vmap(lambda a, b: a, in_axes=(0,))(x, x)
     with pytest.raises(ShapeError, match="out_axes=None"):
         pb.vmap(lambda a: a, out_axes=None)(x)
-    with pytest.raises(UnsupportedError, match="vmap of a loop"):
-        pb.jit(pb.vmap(lambda a: pb.loop(3, lambda i, c: c * 2.0, a)))(x)
+    seen = nn.Parameter(pb.zeros((4,), dtype="float64"))
+
+    def assigns(a: Any) -> Any:
+        seen.assign(a)
+        return a
+
+    with pytest.raises(UnsupportedError, match="vmap of an assignment"):
+        pb.jit(pb.vmap(assigns))(x)
     with pytest.raises(UnsupportedError, match="has no value"):
         pb.vmap(lambda a: a.numpy())(x)
 

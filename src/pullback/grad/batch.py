@@ -29,7 +29,7 @@ from pullback.ir.node import Node, rebuild, walk
 class Batch:
     """Values with `prefix` in front. `known` maps those that are batched to what they become.
 
-    A pin is the number of an axis of the prefix. `fresh` makes what stands for a value in a rule.
+    A pin is the number of an axis of the prefix.
     """
 
     def __init__(
@@ -37,9 +37,7 @@ class Batch:
         prefix: Sequence[Extent],
         known: Mapping[Value, Value],
         pins: Mapping[Pin, int] | None = None,
-        fresh: Callable[[Value], Variable] | None = None,
     ) -> None:
-        self.fresh = fresh or _like
         self.prefix = tuple(prefix)
         self.front = [Axis(n, e) for n, e in enumerate(self.prefix)]
         self.pins = dict(pins or {})
@@ -51,26 +49,41 @@ class Batch:
         """`values` with the prefix; those that do not depend on it are repeated along it."""
         values = list(values)
         self.visit(values)
-        return [self.known.get(v) or self._repeated(v) for v in values]
+        return [self.known.get(v) or self.repeated(v) for v in values]
 
     def visit(self, values: Iterable[Value]) -> None:
         """Make what `values` become; the others are left out of `known`."""
         for definition in topological(values, self._done):
-            self._done.add(definition)
-            if self._depends(definition):
-                found = self.known[definition] = self._lifted(definition)
-                if definition.rule is not None:
-                    self._rules.setdefault(definition.rule, []).append((definition, found))
+            self._enter(definition)
+        self._carry_rules()
+
+    def _enter(self, definition: Definition) -> None:
+        self._done.add(definition)
+        if self.depends(definition):
+            found = self.known[definition] = self._lifted(definition)
+            if definition.rule is not None:
+                self._rules.setdefault(definition.rule, []).append((definition, found))
+
+    def _carry_rules(self) -> None:
         rules, self._rules = self._rules, {}
         for rule, made in rules.items():
             self._carry(rule, made)
 
-    def _depends(self, definition: Definition) -> bool:
+    def depends(self, definition: Definition) -> bool:
+        """Whether `definition` differs along the prefix; its sources have been visited."""
         if any(s in self.known for s in definition.sources):
             return True
         if not self.pins:
             return False
         return any(isinstance(n, Size) and n.dim in self.pins for n in walk(definition.roots))
+
+    def like(self, value: Value) -> Variable:
+        """What stands for `value` in a rule."""
+        return Variable(value.name, value.shape, value.dtype, value.origin)
+
+    def wider(self, known: Mapping[Value, Value]) -> Batch:
+        """The same, with more that is known."""
+        return Batch(self.prefix, self.known | dict(known), self.pins)
 
     def _lifted(self, definition: Definition) -> Definition:
         count = len(self.prefix)
@@ -100,7 +113,7 @@ class Batch:
         shape = self.prefix + definition.shape
         return replace(definition, shape=shape, body=moved(definition.body), form=form)
 
-    def _repeated(self, value: Value) -> Value:
+    def repeated(self, value: Value) -> Value:
         """``out[b, i] = value[i]``"""
         count = len(self.prefix)
         axes = [Axis(count + n, e) for n, e in enumerate(value.shape)]
@@ -120,10 +133,9 @@ class Batch:
             like: Sequence[Value],
             given: Sequence[Value],
         ) -> list[Value | None]:
-            inner = [self.fresh(v) for v in like]
+            inner = [self.like(v) for v in like]
             found = function(inner)
-            known = self.known | dict(zip(inner, given, strict=True))
-            batch = Batch(self.prefix, known, self.pins, self.fresh)
+            batch = self.wider(dict(zip(inner, given, strict=True)))
             return [None if v is None else batch([v])[0] for v in found]
 
         def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
@@ -135,7 +147,7 @@ class Batch:
         def push(tangents: Sequence[Value]) -> Sequence[Value]:
             assert rule.push is not None
             wide = [
-                t if d in self.known else self._repeated(t)
+                t if d in self.known else self.repeated(t)
                 for t, d in zip(tangents, rule.deps, strict=True)
             ]
             return [v for v in through(rule.push, rule.deps, wide) if v is not None]
@@ -170,7 +182,3 @@ class Batch:
         axes = [Axis(n, e) for n, e in enumerate(shape)]
         body = read(value, *back, *axes)
         return Definition(value.name, shape, body, Reduce(SUM, self.prefix), origin=value.origin)
-
-
-def _like(value: Value) -> Variable:
-    return Variable(value.name, value.shape, value.dtype, value.origin)

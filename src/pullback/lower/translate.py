@@ -133,11 +133,33 @@ def _reached(root: Expr) -> dict[Node, Expr | None]:
     return found
 
 
-def _either(first: Expr, second: Expr) -> Expr:
-    """``a or a and b -> a``"""
+def _either(first: Expr, second: Expr) -> Expr | None:
+    """``a or a and b -> a, a or (b or a) -> b or a``, ``a or not a`` is always."""
     if first in _parts(second):
         return first
-    return second if second in _parts(first) else E.Or(first, second)
+    if second in _parts(first):
+        return second
+    ways = _ways(first), _ways(second)
+    if ways[0] <= ways[1]:
+        return second
+    if ways[1] <= ways[0]:
+        return first
+    either = ways[0] | ways[1]
+    always = any(E.logical_not(w) in either for w in either)
+    return None if always else E.Or(first, second)
+
+
+def _ways(condition: Expr) -> set[Expr]:
+    """``a or (b or c) -> {a, b, c}``"""
+    found: set[Expr] = set()
+    stack = [condition]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, E.Or):
+            stack += [node.left, node.right]
+        else:
+            found.add(node)
+    return found
 
 
 def _parts(condition: Expr) -> set[Expr]:

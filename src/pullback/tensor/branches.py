@@ -13,8 +13,10 @@ from functools import partial
 from pullback.errors import InvalidIR
 from pullback.grad.total import identity
 from pullback.ir import dtype as D
+from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Definition, Value, Variable
+from pullback.tensor.lift import Lift, chosen
 from pullback.tensor.loops import captures
 from pullback.tensor.recording import BlockDraft, BranchDraft, Frame, Segment
 from pullback.tensor.replay import Form, Replay, is_zero, local_adjoints, local_tangents
@@ -108,6 +110,43 @@ class BranchForm(Form):
         predicate = None if self.predicate is None else replay.value(self.predicate)
         form = BranchForm(self.trace, self.kind, predicate, sides, store=self.store)
         replay.memo.update(zip(self.results, form.results, strict=True))
+
+    def lift(self, lift: Lift) -> None:
+        """Where the condition differs by sample, both sides run and each sample takes its own."""
+        predicate = self.predicate
+        for source in self.sources:
+            if isinstance(found := lift.known.get(source), Definition):
+                self.trace.recording.stamp(found)
+
+        def side(number: int, only: Value | None) -> list[Value | None]:
+            inner = lift.entered(self.frames[number], None, only)
+            own = [values[number] for values in self.values]
+            return [None if v is None else inner.one(v) for v in own]
+
+        if predicate in lift.known:
+            made = self._both(lift, side)
+        else:
+            plain = None if predicate is None else lift.plain(predicate)
+            sides = [partial(side, n, lift.only) for n in range(len(self.frames))]
+            made = BranchForm(self.trace, self.kind, plain, sides, store=self.store).results
+        for old, new in zip(self.results, made, strict=True):
+            lift.tell(old, new, wide=True)
+
+    def _both(
+        self, lift: Lift, side: Callable[[int, Value | None], list[Value | None]]
+    ) -> list[Definition]:
+        assert self.predicate is not None
+        test = lift.one(self.predicate)
+        false = Definition("untaken", test.shape, E.logical_not(identity(test)))
+        masks = [m if lift.only is None else chosen(lift.only, m) for m in (test, false)]
+        made: list[Definition] = []
+        for then, otherwise in zip(*(side(n, m) for n, m in enumerate(masks)), strict=True):
+            pair = (then, otherwise) if then is not None else (otherwise, None)
+            assert pair[0] is not None
+            made.append(chosen(masks[0] if then is not None else masks[1], *pair))
+        for result in made:
+            self.trace.recording.stamp(result)
+        return made
 
     def kept(self, value: Definition) -> Definition:
         side = self._side_of(value)

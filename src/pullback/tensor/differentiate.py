@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pullback.errors import GradientError, Origin
-from pullback.grad.batch import Batch
 from pullback.grad.pins import Pins
 from pullback.grad.reverse import Reverse, zeros
 from pullback.grad.rules import Rules, active, below, ordered, own_rule
@@ -21,9 +20,9 @@ from pullback.ir.graph import Definition, Rule, Value
 from pullback.tensor import elementwise as W
 from pullback.tensor.autograd import differentiable, twins_of
 from pullback.tensor.elementwise import show
+from pullback.tensor.lift import Lift, like
 from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import Handle
-from pullback.tensor.vmap import like
 
 T = TypeVar("T")
 Override = Mapping[Tensor, tuple[Sequence[Tensor], Callable[..., Any]]]
@@ -62,7 +61,7 @@ def differentiate(
 class Differentiated(Sequence[Tensor]):
     """The adjoints of the inputs, in order, and of everything on the way."""
 
-    def __init__(self, inputs: Sequence[Value], state: Reverse, batch: Batch | None) -> None:
+    def __init__(self, inputs: Sequence[Value], state: Reverse, batch: Lift | None) -> None:
         self._state = state
         self._batch = batch
         self._inputs = inputs
@@ -150,14 +149,14 @@ def _values(given: Tensor | Sequence[Tensor]) -> list[Value]:
 
 def _with_heads(
     outputs: Sequence[Value], wanted: Sequence[Value], heads: Sequence[Value], rules: Rules
-) -> tuple[Reverse, Batch | None]:
+) -> tuple[Reverse, Lift | None]:
     """The pass for heads that are given; its prefix is put in front afterwards."""
     prefix = _prefix(outputs, heads)
     if not prefix:
         return Reverse(outputs, _inputs(outputs, wanted, rules), heads, rules), None
     plain = [like(o) for o in outputs]
     state = Reverse(outputs, _inputs(outputs, wanted, rules), plain, rules)
-    return state, Batch(prefix, dict(zip(plain, heads, strict=True)), fresh=like)
+    return state, Lift(prefix, dict(zip(plain, heads, strict=True)))
 
 
 def _prefix(outputs: Sequence[Value], heads: Sequence[Value]) -> tuple[Extent, ...]:
@@ -187,7 +186,7 @@ def _prefix(outputs: Sequence[Value], heads: Sequence[Value]) -> tuple[Extent, .
 
 def _with_identity(
     outputs: Sequence[Value], wanted: Sequence[Value], rules: Rules
-) -> tuple[Reverse, Batch | None]:
+) -> tuple[Reverse, Lift | None]:
     """The pass for the identity: a gradient, or with pins the full Jacobian."""
     inputs = _inputs(outputs, wanted, rules)
     if all(o.shape == () for o in outputs):
@@ -200,7 +199,7 @@ def _with_identity(
         )
     pins = Pins(outputs[0])
     state = Reverse([pins.pick], inputs, [None], rules, pins)
-    return state, Batch(outputs[0].shape, {}, pins.numbers(), fresh=like)
+    return state, Lift(outputs[0].shape, {}, pins.numbers())
 
 
 def _inputs(outputs: Sequence[Value], wanted: Sequence[Value], rules: Rules) -> list[Value]:

@@ -8,8 +8,8 @@ too. It needs the carries of every step: those are kept, one row a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pullback.errors import Origin, UnsupportedError
 from pullback.grad.reverse import zeros
@@ -17,14 +17,17 @@ from pullback.grad.total import identity
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr
-from pullback.ir.graph import Definition, Value, Variable, read
+from pullback.ir.graph import ANY, MAX, SUM, Accumulate, Definition, Value, Variable, read
 from pullback.ir.program import Block, Loop
+from pullback.tensor import views as V
 from pullback.tensor.calls import Call, below, ordered
+from pullback.tensor.lift import Lift, chosen, over_samples
 from pullback.tensor.recording import Frame, LoopDraft, Segment
 from pullback.tensor.replay import Form, Replay, is_zero, local_adjoints, local_tangents
 from pullback.tensor.trace import Trace
 
 FOREVER = 1 << 62  # the count of a loop that only its condition ends
+SIDE, LEVELS = 32, 4  # such a loop is run again as loops in loops, of as many steps each
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,9 @@ class LoopForm(Form):
     """A recorded loop. Results are the last carries and then the rows of all steps."""
 
     __slots__ = (
-        "after", "before", "begins", "captured", "counter", "ends", "frame", "init", "items",
-        "kind",
-        "last", "number", "place", "rows", "steps", "tapes", "tested", "trace", "tripped",
-        "variables",
+        "after", "before", "begins", "captured", "counter", "ends", "first", "frame", "init",
+        "items", "kind", "last", "number", "place", "rows", "steps", "tapes", "test", "trace",
+        "tripped", "variables",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +85,7 @@ class LoopForm(Form):
         self.tripped: Definition | None = None
         recording = trace.recording
         self.counter = trace.fresh("step", (), D.int64)
-        self.tested = first is not None
+        self.first = first
         carries, condition = self._enter(first)
         self.frame: Frame = recording.enter()
         self.frame.owner = self
@@ -91,6 +93,7 @@ class LoopForm(Form):
         self.number = self._made(Definition("step", (), self.place))
         self.begins = [self._made(_seen(v)) for v in carries]
         made = body(self)
+        self.test = made.again
         self._leave(made, carries, condition)
         start, step = (steps.count - 1, -1) if self._counts_down else (0, 1)
         count, counter = steps.count, self.counter
@@ -195,7 +198,9 @@ class LoopForm(Form):
         self.rows = [(whole, row) for whole, row in rows if whole not in self.captured]
         given = [] if self.steps.trips is None else [self.steps.trips]
         wholes = [whole for whole, _ in self.rows]
-        self.sources = tuple(dict.fromkeys([*self.init, *self.captured, *wholes, *given]))
+        tests = [v for v in (self.first, self.test) if v is not None]
+        tested = captures(self.trace, self.frame, tests, own)
+        self.sources = tuple(dict.fromkeys([*self.init, *self.captured, *wholes, *given, *tested]))
 
     # --- running again
 
@@ -213,6 +218,7 @@ class LoopForm(Form):
         if trips is not None:
             given = steps.trips is not None
             known = replay.value(trips) if given else replay.keep(trips)
+            replay.memo[trips] = known
             steps = Steps(steps.name, steps.count, steps.backwards, known, steps.store)
         form = LoopForm(self.trace, steps, replay.values(self.init), body)
         replay.memo.update(zip(self.results, form.results, strict=True))
@@ -224,22 +230,37 @@ class LoopForm(Form):
             help="say how many there are at most: max_steps=",
         )
 
-    def run_again(self, trips: Definition) -> list[Definition]:
-        """The carries after as many steps, from the start: where no bound says what to keep.
+    def bounded(self) -> LoopForm:
+        """The same steps again, as many as have run, in loops in loops of `SIDE` steps each.
 
-        Raises: UnsupportedError for the backward of such a loop, whose start is at its end.
+        So each loop has rows for its carries, and no more than `SIDE`. A write that is out of
+        range says so where there are too many steps.
         """
-        if self.steps.backwards:
-            raise self._unbounded("a second derivative")
+        trips = self.trips()
+        assert trips is not None
+        place = E.FloorDiv(read(trips), E.index(SIDE**LEVELS + 1))
+        within = Accumulate(SUM, (1,), (place,))
+        found = Definition("steps_of_a_loop_without_max_steps", (1,), read(trips), within)
+        trips = self._made(Definition("trips", (), read(found, 0)))
+        return self._level(LEVELS - 1, trips, E.index(0), self.init)
+
+    def _level(self, level: int, trips: Value, start: Expr, init: Sequence[Value]) -> LoopForm:
+        """The steps from `start` on, in chunks of ``SIDE**level``."""
+        chunk = SIDE**level
+        left = E.Add(E.subtract(read(trips), start), E.index(chunk - 1))
+        count = E.minimum(E.FloorDiv(left, E.index(chunk)), E.index(SIDE))
 
         def body(form: LoopForm) -> Made:
-            replay = Replay(self.trace, self.frame, read(form.number), store=False)
-            replay.memo[self.number] = form.number
+            place = E.Add(start, E.Mul(read(form.number), E.index(chunk)))
+            if level:
+                return Made([*self._level(level - 1, trips, place, form.begins).results])
+            replay = Replay(self.trace, self.frame, place, store=False)
+            replay.memo[self.number] = form._made(Definition("step", (), place))
             replay.memo.update(zip(self.begins, form.begins, strict=True))
             return Made(replay.values(self.ends))
 
-        steps = Steps(self.kind, FOREVER, trips=trips, store=False)
-        return LoopForm(self.trace, steps, self.init, body).results
+        steps = Definition("trips", (), count)
+        return LoopForm(self.trace, Steps(self.kind, SIDE, trips=steps, store=False), init, body)
 
     def trips(self) -> Definition | None:
         """How many steps ran; None where that is the count."""
@@ -256,13 +277,12 @@ class LoopForm(Form):
             home[none], home[one_more] = self.before, self.last
             self.before.assigns[variable] = none
             self.last.assigns[variable] = one_more
-            self.tripped = _seen(variable)
-            home[self.tripped] = self.after
+            self.tripped = self._result(variable)
         return self.tripped
 
     def _may_end(self) -> bool:
         """Whether a condition or a feeder may end the loop before its count."""
-        return bool(self.frame.feeds) or self.tested
+        return bool(self.frame.feeds) or self.first is not None
 
     def kept(self, value: Definition) -> Definition:
         if value not in self.items:
@@ -279,9 +299,18 @@ class LoopForm(Form):
         row = read(self.number) if place is None else place
         return self._made(Definition("row", kept.shape[1:], read(kept, row, *axes)))
 
+    def lift(self, lift: Lift) -> None:
+        _Many(self, lift).tell()
+
     # --- the backward
 
     def pull(self, heads: Mapping[int, Value]) -> list[Value | None]:
+        if self.steps.count == FOREVER:
+            form = self.bounded()
+            found = form.pull(heads)
+            by = dict(zip(form.deps, found, strict=True))
+            own = len(self.deps) - sum(c.dtype.is_float for c in self.captured)
+            return [*found[:own], *(by[d] for d in self.deps[own:])]
         count = len(self.ends)
         ends = [n for n in heads if n < count]
         items = {n - count: h for n, h in heads.items() if n >= count and not is_zero(h)}
@@ -298,20 +327,23 @@ class LoopForm(Form):
         items = [n - count for n in numbers if n >= count]
         captured = [c for c in self.captured if c.dtype.is_float]
         wholes = tangents[len(ends) + len(captured) :]
+        unkept = self.steps.count == FOREVER
+        start = [*tangents[: len(ends)], *(self.init if unkept else ())]
 
         def body(form: LoopForm) -> Made:
             local = _Local(self, form)
             moving = [*(self.begins[n] for n in ends), *captured, *self.float_rows]
             given = tangents[len(ends) : len(ends) + len(captured)]
-            along = [*form.begins, *given, *(local.row(w) for w in wholes)]
+            along = [*form.begins[: len(ends)], *given, *(local.row(w) for w in wholes)]
             wanted = [*(self.ends[n] for n in ends), *(self.items[n] for n in items)]
             pairs = list(zip(local.values(moving), along, strict=True))
             made = local_tangents(self.trace, local.values(wanted), pairs, local.given)
-            return Made(made[: len(ends)], made[len(ends) :], local.rows)
+            again = local.values(self.ends) if unkept else []
+            return Made([*made[: len(ends)], *again], made[len(ends) :], local.rows)
 
         along = self._like(f"tangent of {self.kind}", backwards=self.steps.backwards)
-        form = LoopForm(self.trace, along, tangents[: len(ends)], body)
-        return [*form.results]
+        form = LoopForm(self.trace, along, start, body)
+        return [*form.results[: len(ends)], *form.results[len(start) :]]
 
     def _like(self, name: str, *, backwards: bool) -> Steps:
         """As many steps as have run."""
@@ -332,6 +364,8 @@ class LoopForm(Form):
 class _Local:
     """The values of a loop at one step, in the body of another loop, from the carries kept.
 
+    Where nothing is kept, the last carries of the other loop are those of this one.
+
     `given`: rows and carries; where they come from is no matter of this step.
     """
 
@@ -345,7 +379,7 @@ class _Local:
         self.replay.memo[forward.number] = form.number
         self.given: set[Value] = set()
         if forward.steps.count == FOREVER:
-            carries = forward.run_again(form.number)
+            carries = form.begins[len(form.begins) - len(forward.begins) :]
         else:
             carries = [self.row(forward.kept(begin)) for begin in forward.begins]
         self.given.update(carries)
@@ -386,6 +420,150 @@ class _Backward:
             for a, b in zip(form.begins[count:], made[count:last], strict=True)
         ]
         return Made([*made[:count], *sums], made[last:], local.rows)
+
+
+class _Many:
+    """`loop` for many samples at once, as many steps as any of them takes.
+
+    `wide`: which carries differ by sample. A sample that has ended keeps its carries and has rows
+    of zeros; the last two carries of a loop that tests each sample are which go on, and the steps
+    of each.
+    """
+
+    def __init__(self, loop: LoopForm, lift: Lift) -> None:
+        self.loop = loop
+        self.lift = lift
+        self.own = [loop.number, *loop.begins, *(row for _, row in loop.rows)]
+        self.wide = [v in lift.known for v in loop.init]
+        self.limit: Value | None = None
+        self.tested = False
+        self.moved = self._moved()
+        self.tested = loop.first is not None and self._moves(loop.first, loop.test)
+        trips = None if self.tested else loop.trips()
+        if trips is not None:
+            self.limit = lift.known.get(trips)
+        if self.tested or self.limit is not None:
+            self.wide = [True] * len(self.wide)
+        for source in loop.sources:
+            if isinstance(found := lift.known.get(source), Definition):
+                loop.trace.recording.stamp(found)
+        self.wholes = [self._rows_first(whole) for whole, _ in loop.rows]
+        init = self._some(lift, loop.init, self.wide)
+        first = None
+        if self.tested and loop.first is not None:
+            going = self._counted(lift.one(loop.first))
+            init += [going, Definition("trips", lift.prefix, E.index(0))]
+            first = over_samples("more", going, ANY)
+        self.trips = None if trips is None else self._steps(trips)
+        steps = replace(loop.steps, trips=self.trips)
+        self.form = LoopForm(loop.trace, steps, init, self.body, first)
+
+    def tell(self) -> None:
+        """Say what the results have become."""
+        loop, lift, count = self.loop, self.lift, len(self.wide)
+        found = self.form.results
+        for old, new, wide in zip(loop.results, found, self.wide, strict=False):
+            lift.tell(old, new, wide=wide)
+        rows = found[len(self.form.ends) :]
+        for old, new, item in zip(loop.results[count:], rows, loop.items, strict=True):
+            wide = self._moves(item)
+            lift.tell(old, self._rows_behind(new) if wide else new, wide=wide)
+        if loop.tripped is not None and self.tested:
+            lift.tell(loop.tripped, found[count + 1], wide=True)
+        elif loop.tripped is not None and self.trips is not None:
+            lift.tell(loop.tripped, self.trips, wide=False)
+
+    def body(self, form: LoopForm) -> Made:
+        loop, lift = self.loop, self.lift
+        active = self._active(form)
+        inner = lift.entered(loop.frame, read(form.number), lift.only if active is None else active)
+        inner.tell(loop.number, form.number, wide=False)
+        for begin, now, wide in zip(loop.begins, form.begins, self.wide, strict=False):
+            inner.tell(begin, now, wide=wide)
+        rows = []
+        for (whole, row), source in zip(loop.rows, self.wholes, strict=True):
+            here = form.at(source, None)
+            inner.tell(row, here, wide=whole in lift.known)
+            rows.append((source, here))
+        ends = self._some(inner, loop.ends, self.wide)
+        items = self._some(inner, loop.items, map(self._moves, loop.items))
+        if active is not None:
+            ends = [chosen(active, e, b) for e, b in zip(ends, form.begins, strict=False)]
+            items = [chosen(active, i) for i in items]
+        if not self.tested or loop.test is None or active is None:
+            return Made(ends, items, rows)
+        going = chosen(active, inner.one(loop.test))
+        one = Definition("one", lift.prefix, E.Cast(identity(active), D.int64))
+        steps = form.begins[len(ends) + 1]
+        steps = Definition("trips", lift.prefix, E.Add(identity(steps), identity(one)))
+        return Made([*ends, going, steps], items, rows, over_samples("more", going, ANY))
+
+    def _moved(self) -> set[Value | Call]:
+        """What differs by sample in the body; `wide` is made to hold all that it makes differ."""
+        loop, lift = self.loop, self.lift
+        inside, calls = loop.trace.recording.contains, loop.trace.calls
+        roots = [*loop.ends, *loop.items, *([] if loop.test is None else [loop.test])]
+        order = ordered(roots, calls, lambda v: v in self.own or not inside(loop.frame, v))
+        moved: set[Value | Call] = {row for whole, row in loop.rows if whole in lift.known}
+        while True:
+            moved.update(b for b, w in zip(loop.begins, self.wide, strict=True) if w)
+            for node in order:
+                near = any(n in moved or n in lift.known for n in below(node, calls))
+                if near or (isinstance(node, Definition) and lift.depends(node)):
+                    moved.add(node)
+            ends = [e in moved or e in lift.known for e in loop.ends]
+            wide = [a or b for a, b in zip(self.wide, ends, strict=True)]
+            if wide == self.wide:
+                return moved
+            self.wide = wide
+
+    def _moves(self, *values: Value | None) -> bool:
+        """Whether any of `values` differs by sample."""
+        if self.limit is not None or self.tested:
+            return True
+        return any(v in self.moved or v in self.lift.known for v in values)
+
+    def _some(self, lift: Lift, values: Sequence[Value], wide: Iterable[bool]) -> list[Value]:
+        """Each of `values` as it is here, with the prefix where it is wide."""
+        lift.visit(values)
+        pairs = zip(values, wide, strict=True)
+        return [lift.one(v) if w else lift.plain(v) for v, w in pairs]
+
+    def _active(self, form: LoopForm) -> Value | None:
+        """Which samples still run; None where all do."""
+        if self.tested:
+            return form.begins[len(self.wide)]
+        if self.limit is None:
+            return None
+        more = E.Less(read(form.number), identity(self.limit))
+        return form._made(Definition("active", self.lift.prefix, more))
+
+    def _counted(self, going: Value) -> Value:
+        """Those samples of `going` that count."""
+        return going if self.lift.only is None else chosen(self.lift.only, going)
+
+    def _steps(self, trips: Definition) -> Value:
+        """How many steps there are, for any sample."""
+        if self.limit is not None:
+            return over_samples("trips", self._counted(self.limit), MAX)
+        replay = self.lift.replay
+        if replay is None or self.loop.steps.trips is not None:
+            return self.lift.plain(trips)
+        return replay.keep(trips)
+
+    def _rows_first(self, whole: Value) -> Value:
+        """``[b, step, ..] -> [step, b, ..]``, where there are samples."""
+        if whole not in self.lift.known:
+            return self.lift.plain(whole)
+        wide = self.lift.known[whole]
+        count = len(self.lift.prefix)
+        order = [count, *range(count), *range(count + 1, len(wide.shape))]
+        return V.permute(wide, order)
+
+    def _rows_behind(self, rows: Value) -> Value:
+        count = len(self.lift.prefix)
+        order = [*range(1, count + 1), 0, *range(count + 1, len(rows.shape))]
+        return V.permute(rows, order)
 
 
 def captures(trace: Trace, frame: Frame, roots: Sequence[Value], own: set[Value]) -> list[Value]:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from pullback.config import Options, parse_bytes
-from pullback.errors import Origin, ShapeError
+from pullback.errors import Origin, ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
+from pullback.ir.program import Compute, Program, items
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
 from pullback.tensor.control import cond, loop, scan, while_loop
@@ -163,6 +164,7 @@ class Jit:
         read, written = _split(trace)
         captured = [v for _, v in (*read, *written)]
         program = trace.recording.finish((*arguments, *captured, *outputs))
+        _refuse_stand_ins(trace, program)
         options = self.options or Options.from_environment()
         if self.memory is not None:
             options = replace(options, memory=self.memory)
@@ -257,3 +259,16 @@ def _split(trace: Trace) -> tuple[list[tuple[Handle, Variable]], list[tuple[Cell
         else:
             written.append((cell, variable))
     return read, written
+
+
+def _refuse_stand_ins(trace: Trace, program: Program) -> None:
+    """Raises: UnsupportedError where what runs depends on one sample or adjoint of many."""
+    graphs = [item.graph for item in items(program.body) if isinstance(item, Compute)]
+    for read in (v for graph in graphs for v in graph.inputs):
+        if read in trace.stand_ins:
+            raise UnsupportedError(
+                f"`{read.name}` stands for each of many samples or adjoints, and a state, feeder"
+                " or receiver inside the function depends on it",
+                origin=read.origin,
+                help="return what is wanted, and assign or receive it outside",
+            )

@@ -1,13 +1,16 @@
 """Random tensors: a counter-based generator, so that a value depends on its place alone.
 
 ``words = threefry(key = seed, counter = (index, draw))``. The draw number is state: values follow
-in program order, inside a jitted loop too. With `key=` nothing but the key decides.
+in program order, inside a jitted loop too, and differ by sample in `pb.vmap`. With `key=` nothing
+but the key decides.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, int64, uint32
 from pullback.ir.expr import Add, Axis, Cast, Expr, Extent, FloorDiv, Mul, upper
-from pullback.ir.graph import Definition, Value, read
+from pullback.ir.graph import Definition, Keep, Value, read
 from pullback.tensor import elementwise as W
 from pullback.tensor import indexing as X
 from pullback.tensor import views as V
@@ -41,6 +44,7 @@ def _seeded(seed: int, *more: int) -> Any:
     return np.array([seed % WORD, seed // WORD % WORD, *more], np.uint32)
 
 
+_samples: ContextVar[tuple[Handle, ...]] = ContextVar("pullback_samples", default=())
 _generator = State(bind(_seeded(0, 1), "generator", copy=True))
 
 
@@ -61,10 +65,24 @@ def split(key: Tensor, num: int = 2) -> list[Tensor]:
 
 def fold_in(key: Tensor, number: int) -> Tensor:
     """A key derived from a key and a number."""
-    value = _check_key(key)
-    a, b = threefry(_key_words(value), (word(number), word(number // WORD + 1)))
+    return Tensor(_folded(_check_key(key), (word(number), word(number // WORD + 1))))
+
+
+def _folded(key: Value, counter: Words) -> Definition:
+    """The key that a key gives for `counter`; in memory, lest ciphers be written into ciphers."""
+    a, b = threefry(_key_words(key), counter)
     body = E.If(E.Equal(Axis(0, 2), E.index(0)), a, b)
-    return Tensor(make("key", (2,), body, stop=True))
+    return make("key", (2,), body, stop=True, keep=Keep.ALWAYS)
+
+
+@contextmanager
+def drawn_by(sample: Handle | None) -> Iterator[None]:
+    """Draws without a key depend on the number of the sample, too (None: all have the same)."""
+    token = _samples.set((*_samples.get(), *(() if sample is None else (sample,))))
+    try:
+        yield
+    finally:
+        _samples.reset(token)
 
 
 def _check_key(given: Handle) -> Value:
@@ -87,18 +105,21 @@ class Source:
 
     def __init__(self, given: Handle | None) -> None:
         if given is not None:
-            self.value = _check_key(given)
+            self.key = _check_key(given)
             self.draw: Expr = word(0)
             return
-        self.value = _next_draw()
-        self.draw = read(self.value, 2)
+        self.key = _next_draw()
+        self.draw = read(self.key, 2)
+        for sample in _samples.get():
+            number = Cast(read(sample.value), uint32)
+            self.key = _folded(self.key, (number, word(WORD - 1)))
 
     def words(self, shape: Shape) -> Words:
         """Two random words for each element of `shape`."""
         if math.prod(upper(e) for e in shape) >= WORD:
             raise ShapeError("a draw of 2^32 elements or more", origin=Origin.of_caller())
         place = V.linear(list(zip(axes_of(shape), shape, strict=True)))
-        return threefry(_key_words(self.value), (Cast(place, uint32), self.draw))
+        return threefry(_key_words(self.key), (Cast(place, uint32), self.draw))
 
 
 def _next_draw() -> Value:

@@ -166,9 +166,10 @@ class Recording:
         return without_dead(Program(_Builder(self).block(self.root), state))
 
 
-def assigned(recording: Recording) -> list[Value]:
-    """Every value that some block of the recording assigns."""
-    return [v for segment in _segments(recording.root) for v in segment.assigns.values()]
+def changes(recording: Recording, states: Container[Variable]) -> list[Value]:
+    """Every value that some block of the recording assigns to a state."""
+    segments = _segments(recording.root)
+    return [d for s in segments for v, d in s.assigns.items() if v in states]
 
 
 def _segments(frame: Frame) -> Iterator[Segment]:

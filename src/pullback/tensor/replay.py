@@ -10,10 +10,10 @@ run has stored it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pullback.errors import InvalidIR, Origin, UnsupportedError
 from pullback.grad.forward import tangents
@@ -21,12 +21,15 @@ from pullback.grad.reverse import Reverse
 from pullback.grad.rules import Rules
 from pullback.grad.total import identity
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr, Extent, Pin
-from pullback.ir.graph import Definition, Map, Rule, Value, Variable, topological, variables
+from pullback.ir.expr import Expr
+from pullback.ir.graph import Definition, Map, Rule, Value, Variable
 from pullback.ir.node import walk
 from pullback.tensor.calls import Call, ordered
 from pullback.tensor.recording import Frame, Segment, reread
 from pullback.tensor.trace import Trace
+
+if TYPE_CHECKING:
+    from pullback.tensor.lift import Lift
 
 
 class Form(Call, ABC):
@@ -42,32 +45,22 @@ class Form(Call, ABC):
         numbers = [n for n, r in enumerate(self.results) if r.dtype.is_float]
 
         def pull(heads: Sequence[Value]) -> list[Value | None]:
-            self._enter_values(heads)
+            self.enter_values(heads)
             return self.pull(dict(zip(numbers, heads, strict=True)))
 
         def push(tangents: Sequence[Value]) -> list[Value]:
-            self._enter_values(tangents)
+            self.enter_values(tangents)
             return self.push(tangents, numbers)
 
         rule = Rule(self.kind, outputs, tuple(self.deps), pull, push)
         for result in outputs:
             result.rule = rule
 
-    def _enter_values(self, values: Sequence[Value]) -> None:
-        """Make `values` part of the trace: they are read in another block.
-
-        Raises: UnsupportedError for values of many samples at once.
-        """
+    def enter_values(self, values: Iterable[Value]) -> None:
+        """Make `values` part of the trace: they are read in another block."""
         for value in values:
             if isinstance(value, Definition):
                 self.trace.recording.stamp(value)
-        pins = (isinstance(n, Pin) for d in topological(values) for n in _extents(d))
-        if any(v in self.trace.stand_ins for v in variables(values)) or any(pins):
-            raise UnsupportedError(
-                f"{self.kind} inside jit for many adjoints or samples at once",
-                origin=Origin.of_caller(),
-                help="take one adjoint at a time, or call it outside of jit",
-            )
 
     @property
     @abstractmethod
@@ -85,6 +78,10 @@ class Form(Call, ABC):
     @abstractmethod
     def again(self, replay: Replay) -> None:
         """Record the form a second time and tell `replay` its results."""
+
+    @abstractmethod
+    def lift(self, lift: Lift) -> None:
+        """Record the form for many samples and tell `lift` its results."""
 
     @abstractmethod
     def kept(self, value: Definition) -> Definition:
@@ -116,9 +113,9 @@ class Replay:
             if isinstance(node, Form):
                 node.again(self)
             elif isinstance(node, Definition) and node not in self.memo:
-                self.memo[node] = self._copy(node)
+                self.memo[node] = self.copy(node)
                 if node.rule is not None:
-                    self._copy_rule(node.rule)
+                    self.copy_rule(node.rule)
         return [self.memo.get(r, r) for r in roots]
 
     def value(self, root: Value) -> Value:
@@ -128,10 +125,11 @@ class Replay:
     def _known(self, value: Value) -> bool:
         return value in self.memo or not self.trace.recording.contains(self.root, value)
 
-    def _copy(self, definition: Definition) -> Definition:
+    def copy(self, definition: Definition) -> Definition:
+        """One definition, whose sources have been visited."""
         recording = self.trace.recording
         segment = recording.home[definition]
-        sources = {s: self._source(s, segment) for s in definition.sources}
+        sources = {s: self.source(s, segment) for s in definition.sources}
         fresh = reread(definition, sources)
         if fresh is definition:
             fresh = replace(definition)
@@ -141,7 +139,7 @@ class Replay:
             recording.stored[fresh] = _owner(segment).stored(definition, place)
         return fresh
 
-    def _copy_rule(self, rule: Rule) -> None:
+    def copy_rule(self, rule: Rule) -> None:
         """A derivative given by hand is given to the copies too, once there are all of them."""
         outputs = [self.memo.get(o) for o in rule.outputs]
         if not all(isinstance(o, Definition) for o in outputs):
@@ -175,7 +173,7 @@ class Replay:
         values = [None if v is None else memo.get(v, v) for v in found]
         return [self.value(v) if v is not None and inside(v) else v for v in values]
 
-    def _source(self, source: Value, segment: Segment) -> Value:
+    def source(self, source: Value, segment: Segment) -> Value:
         """A source of a copied definition; of a state that has changed since, what it was."""
         if isinstance(source, Definition) or not self.trace.recording.stale(source, self.root):
             return self.memo.get(source, source)
@@ -250,8 +248,3 @@ def _local(trace: Trace, given: Container[Value]) -> Rules:
         return definition.rule if here else KNOWN
 
     return rules
-
-
-def _extents(definition: Definition) -> list[Extent]:
-    sizes = [n.dim for n in walk(definition.roots) if isinstance(n, E.Size)]
-    return [*definition.extents, *sizes]

@@ -7,24 +7,44 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pullback.errors import Origin, ShapeError, UnsupportedError
-from pullback.grad.batch import Batch
-from pullback.ir.expr import Extent
-from pullback.ir.graph import Value, Variable, variables
+from pullback.ir.expr import Axis, Extent
+from pullback.ir.graph import Value, variables
+from pullback.tensor import elementwise as W
 from pullback.tensor import views as V
-from pullback.tensor.recording import assigned
+from pullback.tensor.lift import Lift
+from pullback.tensor.random import drawn_by
+from pullback.tensor.recording import changes
 from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import current, placeholder, transformed
 from pullback.tensor.tree import Tree, flatten
 
+RANDOMNESS = ("different", "same")
 Axes = int | None | Sequence[int | None]
 
 
-def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
+def vmap(
+    function: Callable[..., Any],
+    in_axes: Axes = 0,
+    out_axes: Axes = 0,
+    randomness: str = "different",
+) -> Callable[..., Any]:
     """`function` over an axis of its arguments: ``vmap(f)(xs)[b] == f(xs[b])``.
 
     `in_axes` is one axis for all arguments, or one per argument (None: the same for every sample);
-    `out_axes` says where the axis stands in the results. Random numbers are shared by all samples.
+    `out_axes` says where the axis stands in the results. Random numbers drawn without a key are
+    "different" for every sample, or the "same"; a key alone decides what is drawn with it.
+
+    A branch whose condition differs by sample computes both sides; a loop runs until the last
+    sample has ended. Both need `pb.jit` around them.
+    Raises: ShapeError for axes that do not fit; UnsupportedError for states that are assigned what
+    depends on the sample.
     """
+    if randomness not in RANDOMNESS:
+        raise UnsupportedError(
+            f"randomness={randomness!r}",
+            origin=Origin.of_caller(),
+            help=f"one of {', '.join(RANDOMNESS)}",
+        )
 
     @functools.wraps(function)
     def batched(*args: Any) -> Any:
@@ -33,20 +53,16 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
         extent = _extent(trees, places)
         known: dict[Value, Value] = {}
         given = [_sample(t, p, known) for t, p in zip(trees, places, strict=True)]
-        out = transformed(function, *given)
-        _refuse_blocks(known)
+        with drawn_by(_number(extent, known) if randomness == "different" else None):
+            out = transformed(function, *given)
+        _refuse_states(known)
         parts = list(out) if isinstance(out, tuple) else [out]
         ends = _spread(out_axes, len(parts), "out_axes", "results")
-        batch = Batch([extent], known, fresh=like)
+        batch = Lift([extent], known)
         found = [_whole(batch, p, end) for p, end in zip(parts, ends, strict=True)]
         return tuple(found) if isinstance(out, tuple) else found[0]
 
     return batched
-
-
-def like(value: Value) -> Variable:
-    """What stands for `value` while a function is transformed."""
-    return placeholder(value.name, value.shape, value.dtype)
 
 
 def _spread(axes: Axes, count: int, name: str, what: str) -> list[int | None]:
@@ -76,6 +92,13 @@ def _extent(trees: Sequence[Tree], places: Sequence[int | None]) -> Extent:
     return next(iter(found))
 
 
+def _number(extent: Extent, known: dict[Value, Value]) -> Tensor:
+    """The number of the sample, as one sample sees it."""
+    numbers = W.make("sample", (extent,), Axis(0, extent))
+    known[sample := placeholder("sample", (), numbers.dtype)] = numbers
+    return Tensor(sample)
+
+
 def _sample(tree: Tree, place: int | None, known: dict[Value, Value]) -> Any:
     """An argument as one sample sees it; `known` learns what stands for what."""
     if place is None:
@@ -98,7 +121,7 @@ def _moved(value: Value, start: int, end: int) -> Value:
     return value if order == list(range(rank)) else V.permute(value, order)
 
 
-def _whole(batch: Batch, part: Any, end: int | None) -> Any:
+def _whole(batch: Lift, part: Any, end: int | None) -> Any:
     """A result for all samples. Raises: ShapeError where one without an axis depends on them."""
     tree = flatten(part, lambda leaf: leaf)
     values = [h.value for h in tree.handles]
@@ -113,15 +136,15 @@ def _whole(batch: Batch, part: Any, end: int | None) -> Any:
     return part
 
 
-def _refuse_blocks(known: dict[Value, Value]) -> None:
-    """Raises: UnsupportedError where a loop, a branch or a state has taken in a sample."""
+def _refuse_states(known: dict[Value, Value]) -> None:
+    """Raises: UnsupportedError where a state has taken in a sample."""
     trace = current()
     if trace is None:
         return
-    for value in variables(assigned(trace.recording)):
-        if value in known:
-            raise UnsupportedError(
-                "vmap of a loop, a branch or an assignment that depends on the sample",
-                origin=Origin.of_caller(),
-                help="write the batch axis out, or loop outside of vmap",
-            )
+    assigned = [*trace.local.values(), *changes(trace.recording, trace.cells)]
+    if any(value in known for value in variables(assigned)):
+        raise UnsupportedError(
+            "vmap of an assignment that depends on the sample",
+            origin=Origin.of_caller(),
+            help="return the value, and assign it outside of vmap",
+        )

@@ -2,23 +2,28 @@
 
 y = where(x < 1, x, s), s = sqrt(x):   ds[i] = x[i] < 1 ? 0 : dy[i],
 dx[i] += x[i] < 1 ? 0 : ds[i] / (2 s[i]),   and not 0 / 0 where x is 0
+
+A sum is 0 where no term is taken: ds[j] = sum[i] (c[i, j] ? dy[i, j] : 0) where any[i] c[i, j].
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 from pullback.grad import fold
 from pullback.grad.composites import tame
 from pullback.grad.fold import Term
+from pullback.grad.total import identity
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Definition, Value, substitute
+from pullback.ir.expr import Axis, Expr, Take
+from pullback.ir.graph import ANY, SUM, Definition, Reduce, Value, beside, substitute
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
+from pullback.simplify.affine import affine, to_expr
+from pullback.simplify.product import Product
+from pullback.simplify.triangle import gap
 
-GUARDS = 4  # of one adjoint that are remembered
+GUARDS = 4  # of one adjoint that are written out where it is read
 NODES = 60  # in one of them
 
 
@@ -39,10 +44,13 @@ class Masks:
             for side in sides[1:]:
                 whole = whole if side is whole else E.Or(whole, side)
             found = [(whole,)]
-        # A guard may keep a later one's reads inside: none is left out before another.
-        small = tuple(takewhile(_small, found[0][:GUARDS]))
-        if small:
-            self._known[adjoint] = small
+        guards = found[0]
+        if len(guards) > GUARDS or not all(map(_small, guards)):
+            # A guard may keep a later one's reads inside: all are kept, as one tensor.
+            whole = G.every(guards) or guards[0]
+            mask = Definition(f"{adjoint!r}_mask", adjoint.shape, whole, stop=True)
+            guards = (identity(mask),)
+        self._known[adjoint] = guards
 
     def masked(self, adjoint: Value, indices: Sequence[Expr], value: Expr) -> Expr:
         """`value`, a read of `adjoint` at `indices`, under what is known of it."""
@@ -50,7 +58,7 @@ class Masks:
         guards = [substitute(g, axes) for g in self._known.get(adjoint, ())]
         return G.guarded(guards, value)
 
-    def _guards(self, e: Expr) -> tuple[Expr, ...]:
+    def _guards(self, e: Expr, sums: bool = True) -> tuple[Expr, ...]:
         """``(c ? x : 0) * y -> c``; of a read of an adjoint, that adjoint's."""
         found: dict[Expr, None] = {}
         todo = [e]
@@ -67,8 +75,55 @@ class Masks:
             elif isinstance(part, Take):
                 axes = dict(enumerate(part.indices))
                 own = self._known.get(part.source, ())
+                if not own and sums:
+                    own = self._of_sum(part.source)
                 found.update((substitute(g, axes), None) for g in own)
         return tuple(found)
+
+    def _of_sum(self, value: Value) -> tuple[Expr, ...]:
+        """Where a sum has a term: what guards all of them, and whether any is taken.
+
+        The second not of a contraction: the data of its conditions would be read once more.
+        """
+        form = value.form if isinstance(value, Definition) else None
+        if not isinstance(value, Definition) or not isinstance(form, Reduce):
+            return ()
+        if form.combiner is not SUM:
+            return ()
+        guards = self._guards(value.body, sums=False)
+        rank = len(value.shape)
+        inner = [g for g in guards if _moves(g, rank)]
+        outer = [g for g in guards if g not in inner]
+        outer += [c for c in (_somewhere(g, rank) for g in inner) if c is not None]
+        factors = Product.of(fold.opened(Term((), value.body)).value).above
+        taken = G.every(guards)
+        few = sum(_moves(f, rank) for f in factors) < 2
+        if few and taken is not None and any(map(G.reads_data, inner)):
+            terms = Reduce(ANY, form.over)
+            outer.append(identity(beside(value, f"{value!r}_taken", taken, terms)))
+        return tuple(outer)
+
+
+def _somewhere(guard: Expr, rank: int) -> Expr | None:
+    """Where a comparison of indices holds for some place along the axes from `rank` on.
+
+    ``k > i`` for some i: ``k > 0``. None where it tells nothing.
+    """
+    form = gap(guard)
+    if form is None:
+        return None
+    for axis, step in form.terms:
+        if isinstance(axis, Axis) and axis.number >= rank:
+            form = form.without(axis)
+            last = affine(E.extent_expr(axis.extent)).shifted(-1)
+            form = form.plus(last.scaled(step)) if step > 0 else form
+    found = to_expr(form)
+    return None if _moves(found, rank) else E.Less(E.index(-1), found)
+
+
+def _moves(e: Expr, rank: int) -> bool:
+    """Whether `e` varies along an axis from number `rank` on."""
+    return any(n >= rank for n in e.axes)
 
 
 def _small(guard: Expr) -> bool:

@@ -147,6 +147,7 @@ class Reverse:
         label = _label(value, value)
         lone = body.source if isinstance(body, Take) else None
         if lone is not None and body is identity(lone) and _may_stand_for(lone, value, label):
+            self.masks.learn(lone, parts)
             return lone
         whole = Definition(label.name, value.shape, body, keep=label.keep, origin=label.origin)
         self.made.add(whole)

@@ -25,7 +25,7 @@ from pullback.ir.graph import (
     substitute,
 )
 from pullback.ir.node import walk
-from pullback.simplify.affine import affine, to_expr
+from pullback.simplify.affine import Affine, affine, to_expr
 from pullback.simplify.bounds import bounds, in_bounds
 from pullback.simplify.guards import conjuncts, negated
 from pullback.simplify.product import Product
@@ -157,15 +157,21 @@ class _Edge:
     skewed: bool = False
 
 
-def _edge(guard: Expr, loop: Axis) -> _Edge | None:
-    """``t <= a + c``, ``t >= a - c``, or ``t + a <= c`` where that alone bounds t."""
+def gap(guard: Expr) -> Affine | None:
+    """The form that is 0 or more where a comparison of indices holds: ``a < b -> b - a - 1``."""
     inner = negated(guard)
     less = inner if isinstance(guard, E.Xor) else guard
     if not isinstance(less, Less) or not less.left.dtype.is_integer:
         return None
     form = affine(less.right).minus(affine(less.left)).shifted(-1)
-    if less is not guard:
-        form = form.scaled(-1).shifted(-1)
+    return form if less is guard else form.scaled(-1).shifted(-1)
+
+
+def _edge(guard: Expr, loop: Axis) -> _Edge | None:
+    """``t <= a + c``, ``t >= a - c``, or ``t + a <= c`` where that alone bounds t."""
+    form = gap(guard)
+    if form is None:
+        return None
     axes = [a for a in form.atoms if isinstance(a, Axis) and a is not loop]
     if len(axes) != 1 or len(form.atoms) != 2 or not isinstance(loop.extent, int):
         return None

@@ -1,0 +1,149 @@
+"""One compiled program for every value of a named extent: both backends, forward to training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from layers_support import normal
+from pullback import nn, optim
+from pullback.config import Options
+from pullback.errors import ShapeError
+from pullback.nn import functional as F
+from pullback.tensor.trace import realize
+
+BACKENDS = {name: Options(backend=name, threads=2) for name in ("llvm", "reference")}
+SIZES = (1, 2, 3, 7, 12)
+Array = np.ndarray[Any, Any]
+
+
+def small(*shape: int, seed: int = 0) -> Array:
+    return 0.5 * normal(*shape, seed=seed)
+
+
+KERNEL, SHIFT, TURNED = small(4, 2, 3, 3), small(4, seed=1), small(2, 3, 3, 2, seed=2)
+GAMMA, BETA = small(4, seed=3), small(4, seed=4)
+
+
+def convolution(x: Any, k: Any, b: Any) -> Any:
+    return F.relu(F.conv2d(x, k, b, stride=2, padding=1))
+
+
+def pooled(x: Any, k: Any, b: Any) -> Any:
+    return F.max_pool2d(F.conv2d(x, k, b, dilation=2), 2).sum((2, 3))
+
+
+def transposed(x: Any, k: Any) -> Any:
+    return F.conv_transpose2d(x, k, stride=2, padding=1)
+
+
+def normed(x: Any, k: Any, g: Any, b: Any) -> Any:
+    return F.batch_norm(F.conv2d(x, k), None, None, g, b, training=True)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def rows(x: Any) -> Any:
+    return F.softmax(x, dim=-1) * F.log_softmax(x, dim=0)
+
+
+# A function, its inputs with None where the extent is named, and the rest of its inputs.
+CASES: dict[str, tuple[Callable[..., Any], list[tuple[int | None, ...]], list[Array]]] = {
+    "convolution": (convolution, [(None, 2, 6, 5)], [KERNEL, SHIFT]),
+    "convolution and pool": (pooled, [(None, 2, 8, 7)], [KERNEL, SHIFT]),
+    "transposed": (transposed, [(None, 2, 4, 3)], [TURNED]),
+    "batch norm": (normed, [(None, 2, 4, 5)], [KERNEL, GAMMA, BETA]),
+    "softmax": (rows, [(None, 6)], []),
+    "softmax over it": (rows, [(6, None)], []),
+    "attention": (attention, [(2, None, 4)] * 3, []),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name: str, backend: str) -> None:
+    """As of programs that are made for one size."""
+    function, shapes, rest = CASES[name]
+    n = pb.dim("n", 1, 12)
+    held = [pb.tensor(a) for a in rest]
+
+    def both(*given: Any) -> list[Any]:
+        y = function(*given, *held)
+        return [y, *pb.grad((y * y).sum() + y.sum(), [*given, *held])]
+
+    declared = [tuple(n if e is None else e for e in s) for s in shapes]
+    made = pb.jit(both, shapes=declared, options=BACKENDS[backend])
+    for size in SIZES:
+        given = [
+            small(*(size if e is None else e for e in s), seed=10 * size + k)
+            for k, s in enumerate(shapes)
+        ]
+        found = made(*(pb.tensor(a) for a in given))
+        wanted = both(*(pb.tensor(a) for a in given))
+        realize(wanted)
+        for a, b in zip(found, wanted, strict=True):
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-11)
+    assert made.traces == 1
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3, padding=1, dtype="float64")
+        self.norm = nn.BatchNorm2d(3, dtype="float64")
+        self.out = nn.Linear(12, 4, dtype="float64")
+
+    def forward(self, x: Any) -> Any:
+        y = F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
+        return self.out(y.reshape(-1, 12))
+
+
+def trained(backend: str, symbolic: bool) -> tuple[list[float], list[Array], int]:
+    """Losses of steps on batches of several sizes, the parameters then, how often it traced."""
+    pb.random.manual_seed(3)
+    model = Net()
+    opt = optim.Adam(model.parameters(), lr=0.05)
+    n = pb.dim("n", 1, 12)
+    shapes = [(n, 1, 4, 4), (n,)] if symbolic else None
+
+    def step(x: Any, labels: Any) -> Any:
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), labels)
+        loss.backward()
+        opt.step()
+        return loss
+
+    compiled = pb.jit(step, shapes=shapes, options=BACKENDS[backend])
+    losses = []
+    for k, size in enumerate((4, 12, 3, 7, 4)):
+        labels = np.random.default_rng(k).integers(0, 4, size)
+        losses.append(compiled(pb.tensor(small(size, 1, 4, 4, seed=k)), pb.tensor(labels)).item())
+    return losses, [p.numpy() for p in model.parameters()], compiled.traces
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_training(backend: str) -> None:
+    """A net with convolution, statistics and Adam, on batches of any size."""
+    losses, weights, traces = trained(backend, symbolic=True)
+    wanted, plain, many = trained("llvm", symbolic=False)
+    assert (traces, many) == (1, 4)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-9)
+    for a, b in zip(weights, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_size_outside_the_range_is_refused(backend: str) -> None:
+    n = pb.dim("n", 2, 5)
+    f = pb.jit(lambda x: x * 2.0, shapes=[(n, 3)], options=BACKENDS[backend])
+    assert f(pb.tensor(small(5, 3))).shape == (5, 3)
+    for size in (1, 6):
+        with pytest.raises(ShapeError, match="declared"):
+            f(pb.tensor(small(size, 3)))

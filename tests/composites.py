@@ -109,6 +109,9 @@ TENSORS: dict[str, Case] = {
     "repeat": called(pb.repeat, ROWS, repeats=3, axis=0),
     "reshape": called(pb.reshape, ROWS, shape=(4, 12)),
     "roll": called(pb.roll, ROWS, shift=3, axis=1),
+    "scatter_add": called(
+        lambda x, y: pb.scatter_add(x, pb.tensor(LABELS[:3] % 6), y), ROWS, OTHER[:3]
+    ),
     "split": called(lambda x: pb.split(x, 4, axis=1)[2], ROWS),
     "squeeze": called(pb.squeeze, ROWS[:, None], axis=1),
     "stack": called(lambda x, y: pb.stack([x, y], axis=1), ROWS, OTHER),

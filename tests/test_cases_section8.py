@@ -17,7 +17,7 @@ import pytest
 
 import pullback as pb
 from pullback.config import Options
-from pullback.errors import DTypeError, GradientError
+from pullback.errors import DTypeError, GradientError, IndexRangeError, ShapeError
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.program import Compute, Program
 from pullback.nn import functional as NF
@@ -437,3 +437,57 @@ def test_dropout_has_its_mask_for_a_slope() -> None:
     values, found = y.numpy(), slope.numpy()
     np.testing.assert_allclose(found, np.where(values == 0.0, 0.0, 1 / 0.6))
     assert math.isclose(values.sum(), float((found * x.numpy()).sum()))
+
+
+# --- scattering ----------------------------------------------------------------------------------
+
+SCATTERED: dict[str, tuple[Shape, Array, Shape, int]] = {
+    "rows": ((5, 3), np.array([3, 0, 3, 3]), (4, 3), 0),
+    "columns": ((5, 3), np.array([2, 2]), (5, 2), 1),
+    "elements": ((5, 3), np.array([[1, 4, 1], [1, 0, 1]]), (2, 3), 0),
+    "a vector": ((4,), np.array([1, 1, 0, 1, 3]), (5,), 0),
+    "nothing": ((4,), np.zeros(0, np.int64), (0,), 0),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+def test_scattering(name: str) -> None:
+    shape, places, given, axis = SCATTERED[name]
+    rng = np.random.default_rng(0)
+    x, values = rng.normal(size=shape), rng.normal(size=given)
+    wanted = x.copy()
+    index: list[Any] = list(np.indices(given, sparse=True))
+    wide = [1] * axis + [-1] + [1] * (len(given) - axis - 1)
+    index[axis] = places if places.shape == given else places.reshape(wide)
+    np.add.at(wanted, tuple(index), values)
+    held = pb.tensor(places)
+
+    def own(x: Any, values: Any) -> Any:
+        return pb.scatter_add(x, held, values, axis=axis)
+
+    np.testing.assert_allclose(own(pb.tensor(x), pb.tensor(values)).numpy(), wanted, rtol=1e-12)
+    report = pb.check_grads(own, [x, values], layouts=("contiguous",))
+    assert report, report
+
+
+def test_scattering_is_the_same_on_any_number_of_threads() -> None:
+    rng = np.random.default_rng(0)
+    places = pb.tensor(rng.integers(0, 7, 5000))
+    x = pb.tensor(np.zeros((7, 8), np.float32))
+    values = pb.tensor(rng.normal(size=(5000, 8)).astype(np.float32))
+    found = [
+        pb.jit(pb.scatter_add, options=Options(threads=n, cache=None))(x, places, values).numpy()
+        for n in (1, 2, 3)
+    ]
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_places_outside_are_refused() -> None:
+    x, values = pb.tensor(np.zeros((5, 3))), pb.tensor(np.ones((2, 3)))
+    for place in (5, -1):
+        with pytest.raises(IndexRangeError, match=f"index {place} is out of range"):
+            pb.scatter_add(x, pb.tensor(np.array([0, place])), values).numpy()
+    with pytest.raises(ShapeError, match="scatter_add to"):
+        pb.scatter_add(x, pb.tensor(np.array([0, 1, 2])), values)
+    with pytest.raises(DTypeError):
+        pb.scatter_add(x, pb.tensor(np.array([0.0, 1.0])), values)

@@ -41,6 +41,7 @@ NAMES = {
     "ge": "greater_equal",
     "gather": "take_along_axis",
     "index_select": "take",
+    "index_add": "scatter_add",
     "expand": "broadcast_to",
     "cumsum": "cumulative_sum",
     "cumprod": "cumulative_prod",

@@ -12,7 +12,7 @@ from pullback.errors import DTypeError, IndexRangeError, Origin, UnsupportedErro
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_, int64
 from pullback.ir.expr import Axis, Expr, Extent, If, lower
-from pullback.ir.graph import Definition, Value, Variable, read
+from pullback.ir.graph import SUM, Accumulate, Definition, Value, Variable, read
 from pullback.tensor import views as V
 from pullback.tensor.elementwise import (
     Scalar,
@@ -160,6 +160,28 @@ def take_along(x: Value, indices: Value, axis: int) -> Definition:
     where = [E.index(0) if e == 1 else a for a, e in zip(axes, x.shape, strict=True)]
     where[axis] = place
     return make("take_along_axis", shape, read(x, *where))
+
+
+def scatter_add(x: Value, indices: Value, values: Value, axis: int) -> Definition:
+    """``out = x; for a, i, b: out[a, indices[i], b] += values[a, i, b]``; or ``indices[a, i, b]``.
+
+    Raises: ShapeError where the three do not fit.
+    """
+    _integer(indices.dtype)
+    axis = V.normal_axis(axis, len(x.shape))
+    count = values.shape[axis : axis + 1]
+    whole = (*x.shape[:axis], *count, *x.shape[axis + 1 :])
+    if values.shape != whole or indices.shape not in (count, whole):
+        raise V.fail(
+            f"scatter_add to {show(x.shape)} at {show(indices.shape)} of {show(values.shape)}"
+        )
+    axes = axes_of(whole)
+    place = read(indices, *(axes if indices.shape == whole else axes[axis : axis + 1]))
+    at = (*axes[:axis], cast(place, int64), *axes[axis + 1 :])
+    body = cast(read(values, *axes), x.dtype)
+    added = make("added", x.shape, body, Accumulate(SUM, whole, at))
+    out = axes_of(x.shape)
+    return make("scatter_add", x.shape, E.Add(read(x, *out), read(added, *out)))
 
 
 def one_hot(x: Value, classes: int, kind: DType, axis: int) -> Definition:

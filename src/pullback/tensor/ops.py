@@ -459,6 +459,16 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     return Tensor(X.take_along(value_of(x), value_of(indices), axis))
 
 
+def scatter_add(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
+    """`x` with `values` added at the places that `indices` names along an axis.
+
+    `indices` has one axis, as in `take`, or the shape of `values`, as in `take_along_axis`. What
+    is named twice is added twice, in order: the result does not depend on the threads.
+    """
+    given = value_of(x), value_of(indices), value_of(values)
+    return Tensor(X.scatter_add(*given, axis))
+
+
 def result_type(*operands: Any) -> D.DType:
     """The type that operands promote to."""
     kinds = [o if isinstance(o, D.DType) else operand(o) for o in operands]

@@ -60,6 +60,7 @@ class Options:
     `debug`: 0..4, from nothing to every stage printed. `dump`: a folder for numbered stage files.
     `memory`: bytes that the arena of a program may have (temporaries and working memory, not what
     it is given and gives back); None: as it comes. The reference backend has no arena.
+    `profile`: launches are timed, see `Executable.profile`.
     """
 
     backend: str = "llvm"
@@ -68,6 +69,7 @@ class Options:
     dump: Path | None = None
     cache: Path | None = field(default_factory=_default_cache)
     memory: int | None = None
+    profile: bool = False
 
     def __post_init__(self) -> None:
         """Raises: OptionError."""
@@ -76,7 +78,8 @@ class Options:
 
     @classmethod
     def from_environment(cls) -> Options:
-        """Read `PULLBACK_BACKEND`, `_THREADS`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`).
+        """Read `PULLBACK_BACKEND`, `_THREADS`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`),
+        `_PROFILE` (1: launches are timed).
 
         Raises: OptionError for what is no number.
         """
@@ -87,4 +90,5 @@ class Options:
             threads=_number("PULLBACK_THREADS", _default_threads()),
             debug=_number("PULLBACK_DEBUG", 0),
             dump=Path(dump) if dump else None,
+            profile=env.get("PULLBACK_PROFILE", "0") != "0",
         )

@@ -29,6 +29,7 @@ from pullback.runtime.cache import ObjectCache
 from pullback.runtime.executable import Array, Executable, Interpreted
 from pullback.runtime.machine import Machine
 from pullback.runtime.pool import loader
+from pullback.runtime.profile import Clock
 from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.system import address, memory
@@ -75,7 +76,9 @@ def compile_program(program: Program, options: Options) -> Executable:
     arena = memory(made.plan.arena_bytes)
     image = assemble(made.block, made.calls, made.plan, address(arena), natives.rows)
     checks = {place: call.sites for place, call in image.launches.items()}
-    machine = Machine(image, program.state, arena, made.plan.offsets, checks, options.threads)
+    clock = Clock(list(image.launches)) if options.profile else None
+    threads = options.threads
+    machine = Machine(image, program.state, arena, made.plan.offsets, checks, threads, clock)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
     timings = report.times
     return Executable(

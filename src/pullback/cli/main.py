@@ -1,4 +1,4 @@
-"""The command line: `pullback train`, `cache`, `check`, `explain`."""
+"""The command line: `pullback train`, `cache`, `check`, `explain`, `profile`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pullback.cli.cache import cache
 from pullback.cli.check import check
 from pullback.cli.display import Bar, Display, Lines
 from pullback.cli.explain import explain
+from pullback.cli.profile import profile
 from pullback.cli.settings import Settings
 from pullback.cli.text import Text, read_text, split
 from pullback.cli.train import Run, make_model, make_optimizer, write
@@ -34,6 +35,7 @@ def commands() -> None:
 commands.add_command(cache)
 commands.add_command(check)
 commands.add_command(explain)
+commands.add_command(profile)
 
 
 @commands.command()

@@ -12,7 +12,7 @@ import numpy as np
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import CompileStats
 from pullback.config import Options
-from pullback.errors import InvalidIR, ShapeError
+from pullback.errors import InvalidIR, OptionError, ShapeError
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Definition, Graph, Variable
 from pullback.ir.kernel import Kernel
@@ -23,6 +23,7 @@ from pullback.ir.text import show
 from pullback.lower.kernel import lower
 from pullback.runtime.exchange import box
 from pullback.runtime.interpret import Interpreter
+from pullback.runtime.profile import Profile
 from pullback.schedule.budget import Step, work
 from pullback.schedule.choose import choose
 from pullback.schedule.count import Cost, cost
@@ -50,6 +51,9 @@ class Runner(Protocol):
     def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
         """Run on contiguous arrays of the state variables, shaped by upper bounds."""
 
+    def profile(self, kernels: Sequence[Kernel]) -> Profile | None:
+        """The times of all runs so far, of `kernels` in program order; None if none are taken."""
+
     @property
     def go(self) -> Callable[[Sequence[int]], None] | None:
         """Run on their addresses, and then sizes; None where only arrays will do."""
@@ -61,6 +65,10 @@ class Interpreted:
     barriers = 0
     moved = 0
     go = None
+
+    def profile(self, kernels: Sequence[Kernel]) -> Profile | None:
+        """Nothing is timed."""
+        return None
 
     def __init__(
         self,
@@ -165,6 +173,18 @@ class Executable:
     def bytes_moved(self) -> int:
         """Bytes that the launches of the last run read and wrote, each array once a launch."""
         return self.runner.moved
+
+    @property
+    def profile(self) -> Profile:
+        """Times of every launch, over all runs.
+
+        Raises: OptionError where the program was compiled without `Options(profile=True)`.
+        """
+        found = self.runner.profile(self.kernels)
+        if found is None:
+            what = "this program takes no times: compile it with Options(profile=True)"
+            raise OptionError(what, help="or set PULLBACK_PROFILE=1")
+        return found
 
     @property
     def memory(self) -> Plan:

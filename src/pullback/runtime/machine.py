@@ -10,10 +10,12 @@ import numpy as np
 
 from pullback.errors import FeedError, IndexRangeError, InvalidIR
 from pullback.ir.graph import Variable
+from pullback.ir.kernel import Kernel
 from pullback.ir.program import Feed
-from pullback.runtime.assemble import Image
+from pullback.runtime.assemble import WIDTH, Image
 from pullback.runtime.native import Code, RingWord, Word
 from pullback.runtime.pool import Pool, loader, pools
+from pullback.runtime.profile import Clock, Profile
 from pullback.runtime.rings import Consumer, Producer
 from pullback.runtime.system import Array, address
 
@@ -34,8 +36,10 @@ class Machine:
         offsets: Mapping[Variable, int],
         sites: Mapping[int, tuple[str, ...]],
         threads: int,
+        clock: Clock | None = None,
     ) -> None:
         self._image = image
+        self._clock = clock
         self._arena = arena
         self._sites = sites
         self._threads = threads
@@ -52,6 +56,9 @@ class Machine:
             ring.words[RingWord.NUMBER] = number
         self._consumer = Consumer(receives, self.stop)
         self._serves = bool(image.rings)
+        self._consumer.clock = clock
+        for producer in self._producers:
+            producer.clock = clock
         self._wire(offsets)
         self._listen()
 
@@ -66,6 +73,8 @@ class Machine:
         state[Word.EVENT_SIZE] = len(self._consumer.events)
         state[Word.EVENT_SEMAPHORE] = self._consumer.semaphores.at(0)
         words[self._image.errors] = address(state) + 8 * Word.ERROR
+        if self._clock is not None:
+            self._time(self._clock)
         self._fed: dict[Variable, list[tuple[Array, int]]] = {}
         for ring in self._image.rings:
             item = ring.item
@@ -75,6 +84,20 @@ class Machine:
         base = address(self._arena)
         for variable, offset in offsets.items():
             self._place(variable, base + offset)
+
+    def _time(self, clock: Clock) -> None:
+        """Give every launch its clock."""
+        self._state[Word.LOG] = address(clock.log)
+        self._state[Word.LOG_SIZE] = len(clock.log)
+        for row, place in enumerate(clock.places):
+            self._image.words[place * WIDTH + 7] = address(clock.rows[row])
+
+    def profile(self, kernels: Sequence[Kernel]) -> Profile | None:
+        """The times of all runs so far; `kernels` in program order. None where none are taken."""
+        if self._clock is None:
+            return None
+        moved = {place: call.moved for place, call in self._image.launches.items()}
+        return self._clock.profile(kernels, moved, int(self._state[Word.LOGGED]))
 
     def _place(self, variable: Variable, at: int) -> None:
         places = self._image.patches.get(variable)

@@ -24,7 +24,9 @@ class Op(IntEnum):
     """Instructions, 8 words each: the operation, then its operands."""
 
     # The two words before a block are the scratch of thread 0 and its size, bytes.
-    LAUNCH = 0  # body, block, tasks, finish (0: none), bytes moved, whether it checks indices
+    # body, block, tasks, finish (0: none), bytes moved, whether it checks indices,
+    # its clock {ns, runs} (0: not timed)
+    LAUNCH = 0
     SET = 1  # slot, value
     TEST = 2  # slot, count, exit, counter buffer, start, step
     JUMP = 3  # target
@@ -55,6 +57,9 @@ class Word(IntEnum):
     EVENT_SEMAPHORE = 14
     TABLE = 15  # of C functions
     ERROR = 16  # three words: state, site, value
+    LOG = 19  # rows {place, start, end} of timed launches, ns
+    LOGGED = 20
+    LOG_SIZE = 21  # rows
     COUNT = 24
 
 

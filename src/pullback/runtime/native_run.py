@@ -213,6 +213,31 @@ out:
   ret void
 }
 
+; Add a launch that began at `start` to its clock, and to the log while that has room.
+define internal void @timed(ptr %state, ptr %clock, i64 %pc, i64 %start) nounwind {
+entry:
+  %table = call ptr @pointer(ptr %state, i64 15)
+  %end = call i64 @now(ptr %table, i32 1)
+  %spent = sub i64 %end, %start
+  call void @bump(ptr %clock, i64 0, i64 %spent)
+  call void @bump(ptr %clock, i64 1, i64 1)
+  %n = call i64 @word(ptr %state, i64 20)
+  %size = call i64 @word(ptr %state, i64 21)
+  %room = icmp slt i64 %n, %size
+  br i1 %room, label %log, label %done
+log:
+  %rows = call ptr @pointer(ptr %state, i64 19)
+  %n3 = mul i64 %n, 3
+  %row = getelementptr i64, ptr %rows, i64 %n3
+  call void @put(ptr %row, i64 0, i64 %pc)
+  call void @put(ptr %row, i64 1, i64 %start)
+  call void @put(ptr %row, i64 2, i64 %end)
+  call void @bump(ptr %state, i64 20, i64 1)
+  br label %done
+done:
+  ret void
+}
+
 define i64 @pb_run(ptr %state) nounwind {
 entry:
   %table = call ptr @pointer(ptr %state, i64 15)
@@ -255,6 +280,14 @@ go:
   br label %fetch
 
 launch:
+  %clock = call ptr @pointer(ptr %at, i64 7)
+  %timed = icmp ne ptr %clock, null
+  br i1 %timed, label %watch, label %dispatch
+watch:
+  %began = call i64 @now(ptr %table, i32 1)
+  br label %dispatch
+dispatch:
+  %since = phi i64 [ 0, %launch ], [ %began, %watch ]
   %finish = call ptr @pointer(ptr %at, i64 4)
   %bytes = call i64 @word(ptr %at, i64 5)
   call void @bump(ptr %state, i64 6, i64 1)
@@ -279,6 +312,11 @@ tail:
   call void %finish(ptr %bp, i64 0, ptr %scratch)
   br label %look
 look:
+  br i1 %timed, label %stamp, label %stamped
+stamp:
+  call void @timed(ptr %state, ptr %clock, i64 %pc, i64 %since)
+  br label %stamped
+stamped:
   %checks = call i64 @word(ptr %at, i64 6)
   %unchecked = icmp eq i64 %checks, 0
   br i1 %unchecked, label %launched, label %check
@@ -352,8 +390,8 @@ step:
   %flagp = getelementptr i64, ptr %state, i64 1
   %flag = load atomic i64, ptr %flagp monotonic, align 8
   %flagged = icmp ne i64 %flag, 0
-  br i1 %flagged, label %stop, label %clock
-clock:
+  br i1 %flagged, label %stop, label %late
+late:
   %t = call i64 @now(ptr %table, i32 1)
   %over = icmp sgt i64 %t, %deadline
   br i1 %over, label %pause, label %stepped

@@ -8,6 +8,7 @@ A receive's ring is emptied by the consumer thread, in the order in which snapsh
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ import numpy as np
 from pullback.ir.program import Feed, Receive
 from pullback.runtime.exchange import box, call_feeder, call_receiver
 from pullback.runtime.native import RingWord
+from pullback.runtime.profile import Clock
 from pullback.runtime.system import Array, Semaphores, address, memory
 
 _LINE = 64
@@ -92,6 +94,7 @@ class Producer:
         self.rings = rings
         self.calls = calls
         self.error: BaseException | None = None
+        self.clock: Clock | None = None
         self._made = [0] * len(rings)
         self._phase = 0
         self._stop = threading.Event()
@@ -162,7 +165,10 @@ class Producer:
         batch: tuple[Array, ...] | None = None
         status = _FAILED
         try:
+            began = time.perf_counter_ns()
             batch = call_feeder(ring.item)
+            if self.clock is not None:
+                self.clock.note("feeder", began)
             status = _END if batch is None else _DATA
         except BaseException as error:
             self.error = error
@@ -182,6 +188,7 @@ class Consumer:
         self.rings = rings
         self.fail = fail
         self.error: BaseException | None = None
+        self.clock: Clock | None = None
         self.semaphores = Semaphores(1)
         self.events = np.zeros(1 + sum(r.depth for r in rings), np.int64)
         self._seen = 0
@@ -231,7 +238,10 @@ class Consumer:
         if self.error is not None or not isinstance(ring.item, Receive):
             return
         try:
+            began = time.perf_counter_ns()
             call_receiver(ring.item, arrays)
+            if self.clock is not None:
+                self.clock.note("receiver", began)
         except BaseException as error:
             self.error = error
             self.fail()

@@ -38,6 +38,7 @@ def test_reads_before_a_loop_that_may_be_empty_stay_inside() -> None:
         pytest.param(301135, id="a sum lost a guard that kept its reads inside"),
         pytest.param(203385, id="a read under a condition limited what the condition does not"),
         pytest.param(201090, id="tiles of an accumulating write cleared a part of the target"),
+        pytest.param(204036, id="a place that data picks was read without its guard"),
         pytest.param(200650, id="a gather at one address"),
         pytest.param(300849, id="a loop that starts late"),
         pytest.param(301065, id="a branch that excludes the last value"),

@@ -23,6 +23,7 @@ from pullback.ir.graph import (
     replace_reads,
     substitute,
 )
+from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.bounds import in_bounds
 from pullback.simplify.rules import Simplifier
@@ -105,7 +106,8 @@ class Gatherer:
         if whole is not None:
             sure = in_bounds(take)
             at = tuple(
-                i if known else If(whole, i, E.index(0)) for i, known in zip(at, sure, strict=True)
+                i if known and _total(i) else If(whole, i, E.index(0))
+                for i, known in zip(at, sure, strict=True)
             )
         form = Accumulate(SUM, extents, at)
         body = term.expression()
@@ -152,6 +154,11 @@ class Gatherer:
             return Take(take.source, tuple(self._simplify(i) for i in take.indices))
 
         return replace_reads(found, change)
+
+
+def _total(index: Expr) -> bool:
+    """Whether what an index reads lies inside its tensor everywhere."""
+    return all(all(in_bounds(n)) for n in walk(index) if isinstance(n, Take))
 
 
 class Lattice:

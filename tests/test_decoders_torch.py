@@ -182,6 +182,27 @@ def test_places_of_adaptive_pools() -> None:
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
+def test_slopes_by_how_often_a_row_is_named() -> None:
+    """Of bags as of rows; PyTorch's own for bags on the CPU takes the counts of other rows."""
+    tokens, heavy = np.array([[3, 1, 3], [3, 2, 1]]), {"scale_grad_by_freq": True}
+    arrays = [normal(5, 3)]
+    found = own_results(lambda w: F.embedding(pb.tensor(tokens), w, 2, **heavy), arrays)
+    wanted = torch_results(
+        torch, lambda w: TF.embedding(torch.tensor(tokens), w, 2, **heavy), arrays
+    )
+    check(found, wanted)
+    for mode, other in (("sum", torch.sum), ("mean", torch.mean)):
+        bags = own_results(
+            lambda w, m=mode: F.embedding_bag(pb.tensor(tokens), w, mode=m, **heavy), arrays
+        )
+        rows = torch_results(
+            torch,
+            lambda w, f=other: f(TF.embedding(torch.tensor(tokens), w, **heavy), dim=1),
+            arrays,
+        )
+        check(bags, rows)
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("last", [False, True])
 def test_bags(mode: str, last: bool) -> None:

@@ -61,11 +61,16 @@ class Embedding(Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
         device: object = None,
         dtype: Any = None,
     ) -> None:
         super().__init__()
         check_device(device)
+        self.settings = (max_norm, norm_type, scale_grad_by_freq, sparse)
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ShapeError(
                 f"padding_idx {padding_idx} is no row of {num_embeddings}",
@@ -79,7 +84,7 @@ class Embedding(Module):
             self.weight = Parameter(L.without_row(self.weight, self.padding_idx))
 
     def forward(self, input: Tensor) -> Tensor:
-        return L.embedding(input, self.weight, self.padding_idx)
+        return L.embedding(input, self.weight, self.padding_idx, *self.settings)
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"

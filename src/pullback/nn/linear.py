@@ -14,8 +14,16 @@ from pullback.nn.space import padded
 from pullback.tensor import elementwise
 from pullback.tensor import maths as M
 from pullback.tensor.compute import axis
+from pullback.tensor.creation import full, zeros
 from pullback.tensor.elementwise import show
-from pullback.tensor.ops import astype, where
+from pullback.tensor.ops import (
+    astype,
+    broadcast_to,
+    expand_dims,
+    scatter_add,
+    stop_gradient,
+    where,
+)
 from pullback.tensor.ops import max as max_of
 from pullback.tensor.ops import sum as sum_of
 from pullback.tensor.tensor import Tensor
@@ -60,11 +68,23 @@ def linear_rows(
     return make("linear_bias", shape, shifted)
 
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
     """``y[.., e] = w[tokens[..], e]``; no gradient reaches row `padding_idx`.
 
-    Raises: DTypeError for tokens that are no integers. A token out of range raises at run time.
+    Raises: DTypeError for tokens that are no integers, UnsupportedError for `max_norm` and
+    `sparse`. A token out of range raises at run time.
     """
+    _refuse("embedding", max_norm=max_norm, sparse=sparse)
+    if scale_grad_by_freq:
+        weight = _shared_slopes(weight, input)
     tokens, table = input.value, weight.value
     if not tokens.dtype.is_integer:
         raise DTypeError(
@@ -84,6 +104,24 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
         return If(padding, at(still, row, i[-1]), at(table, token, i[-1]))
 
     return make("embedding", shape, body)
+
+
+def _refuse(name: str, **given: Any) -> None:
+    """Raises: UnsupportedError for an argument that is set."""
+    wrong = [argument for argument, value in given.items() if value]
+    if wrong:
+        raise UnsupportedError(f"{name} with {wrong[0]}", origin=Origin.of_caller())
+
+
+def _shared_slopes(weight: Tensor, tokens: Tensor) -> Tensor:
+    """`weight`, whose rows get the mean of the gradients of the places that name them."""
+    places = tokens.reshape(-1)
+    none = zeros((weight.shape[0],), dtype=weight.dtype)
+    ones = broadcast_to(full((), 1.0, dtype=weight.dtype), places.shape)
+    counts = M.maximum(scatter_add(none, places, ones), 1.0)
+    still = stop_gradient(weight)
+    found: Tensor = still + (weight - still) / expand_dims(counts, axis=1)
+    return found
 
 
 def without_row(weight: Tensor, row: int) -> Tensor:
@@ -148,13 +186,13 @@ def embedding_bag(
     """The sum, mean or max of the rows that each bag of tokens names.
 
     Bags are the rows of `input`, or start at `offsets`. Tokens `padding_idx` do not count.
-    Raises: UnsupportedError for `max_norm`, `scale_grad_by_freq` and another mode; ShapeError.
+    `scale_grad_by_freq` divides the gradient of a row by how often it is named. Raises:
+    UnsupportedError for `max_norm`, `sparse` and another mode; ShapeError.
     """
-    refused = {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
-    known = mode in ("sum", "mean", "max")
-    wrong = [name for name, value in refused.items() if value] or ([] if known else ["mode"])
-    if wrong:
-        raise UnsupportedError(f"embedding_bag with {wrong[0]}", origin=Origin.of_caller())
+    unknown = mode not in ("sum", "mean", "max") or (mode == "max" and scale_grad_by_freq)
+    _refuse("embedding_bag", max_norm=max_norm, sparse=sparse, mode=unknown)
+    if scale_grad_by_freq:
+        weight = _shared_slopes(weight, input)
     bags = _Bags(input, offsets, include_last_offset, padding_idx, weight.shape[0])
     k = axis(bags.longest)
 

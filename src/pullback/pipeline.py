@@ -15,6 +15,7 @@ from pullback.backends.llvm.jit import Code, CompileStats, compile_routines, hos
 from pullback.backends.reference.definitions import evaluate
 from pullback.config import Options
 from pullback.errors import MemoryBudgetError, UnsupportedError
+from pullback.fuse.ahead import turned_ahead
 from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
@@ -63,6 +64,7 @@ def compile_program(program: Program, options: Options) -> Executable:
     target = host_target(options.threads)
     store = None if options.cache is None else _store(options.cache)
     natives = loader.get(store, stats)
+    traced, program = program, replace(program, body=turned_ahead(program.body))
     recorder = None if store is None else Recorder(program, target, store, options.memory)
     made = None if recorder is None or report.wants_texts else recorder.find(stats)
     if made is not None:
@@ -81,9 +83,7 @@ def compile_program(program: Program, options: Options) -> Executable:
     machine = Machine(image, program.state, arena, made.plan.offsets, checks, threads, clock)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
     timings = report.times
-    return Executable(
-        program, options, machine, fuse, made.plan, stats, target, made.steps, timings
-    )
+    return Executable(traced, options, machine, fuse, made.plan, stats, target, made.steps, timings)
 
 
 def _passed(

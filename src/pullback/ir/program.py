@@ -116,3 +116,14 @@ def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Blo
         else:
             found.append(item)
     return tuple(found)
+
+
+def written(block: Block) -> list[Variable]:
+    """The variables that a traced program and its feeds assign."""
+    found: list[Variable] = []
+    for item in items(block):
+        if isinstance(item, Compute):
+            found.extend(v for v, _ in item.graph.assigns)
+        elif isinstance(item, Feed):
+            found.extend(item.targets)
+    return found

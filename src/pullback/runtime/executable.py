@@ -16,7 +16,7 @@ from pullback.errors import InvalidIR, OptionError, ShapeError
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Definition, Graph, Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Block, Compute, Feed, Launch, Program, items
+from pullback.ir.program import Block, Compute, Launch, Program, items, written
 from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import show
@@ -115,7 +115,7 @@ class Executable:
     _written: frozenset[Variable] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._written = frozenset(_writes(self.program.body))
+        self._written = frozenset(written(self.program.body))
 
     @functools.cached_property
     def fused(self) -> Block:
@@ -271,17 +271,6 @@ def _shown(variable: Variable, array: Array, sizes: Mapping[str, int]) -> Array:
     ends = [sizes[e.name] if isinstance(e, Dim) else e for e in variable.shape]
     places: list[Any] = [slice(end) for end in ends]
     return array[(*places, ...)]
-
-
-def _writes(block: Block) -> list[Variable]:
-    """The variables that a traced program and its feeds assign."""
-    found: list[Variable] = []
-    for item in items(block):
-        if isinstance(item, Compute):
-            found.extend(v for v, _ in item.graph.assigns)
-        elif isinstance(item, Feed):
-            found.extend(item.targets)
-    return found
 
 
 def _measure(variable: Variable, array: Array, sizes: dict[str, int]) -> None:

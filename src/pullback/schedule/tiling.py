@@ -19,7 +19,7 @@ from pullback.schedule.slots import Lives, tile_shape
 from pullback.schedule.steps import DOT_ROWS
 
 # Tile extents tried along one axis.
-EXTENTS = (1, 4, 8, 16, 32, 64, 128, 256)
+EXTENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 # Axes searched, those of a contraction's rows and columns first, then from the last; tiles of the
 # others have an extent of one.

@@ -134,7 +134,7 @@ def test_seed_transformer_trains_in_60_percent(plain: Trained, fitted: Trained) 
 
 
 @pytest.mark.parametrize(
-    ("make", "share"), [(mlp, 0.82), (wide_encoder, 0.75), (gpt_blocks, 0.85), (gpt_blocks, 0.6)]
+    ("make", "share"), [(mlp, 0.85), (wide_encoder, 0.75), (gpt_blocks, 0.85), (gpt_blocks, 0.6)]
 )
 def test_networks_train_to_the_same_bits(options: Options, make: Make, share: float) -> None:
     wanted, before = trained(make, options)
@@ -272,7 +272,7 @@ def test_a_launch_is_cut_where_all_that_is_still_read_is_stored(options: Options
     assert target is not None
     kernel = next(k for k in program.kernels if len(k.stages) > 12)
     pieces = split(kernel, target)
-    assert len(pieces) == 7, "a piece a layer, the last one with its backward"
+    assert len(pieces) == 5, "a piece a layer, the last one with the backward"
     assert [s.target for p in pieces for s in p.every] == [s.target for s in kernel.every]
     assert {v for p in pieces for v in p.writes} == set(kernel.writes)
     for before, piece in pairwise(pieces):

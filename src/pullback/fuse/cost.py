@@ -26,8 +26,11 @@ LAUNCH_SECONDS = 1e-7  # launch on the caller's thread
 PARALLEL_SECONDS = 1e-5  # less work than this stays on one thread
 # Groups, and with them the order of sums, must not depend on how many threads there are.
 THREADS = 2
-# Vectors need so many neighbours; single elements take about half as long as a vector of them.
-LANES = 8
+# Neighbours in a vector. Of a row that tiles cut, each piece costs its vectors and one to enter.
+LANES = 16
+# What does not fit L2 comes in runs: to begin one costs as much as so many more elements of it
+# (2000 x 2000 written in columns of 200, 2.3 ms; in rows 1.7).
+RUN = 32
 # Share of peak that a contraction reaches, by rows in a tile.
 ROWS = {1: 0.25, 2: 0.7, 3: 0.75, 4: 0.85, 5: 0.85, 6: 0.85, 7: 0.85}
 MANY_ROWS = 16
@@ -59,17 +62,25 @@ def row_rate(rows: int) -> float:
 class _Load:
     """What a group does, by the classes each part depends on (bit masks).
 
-    `narrow`: work of maps whose last axis a class cuts: lanes need neighbours along it.
+    `narrow`: work of maps whose last axis a class cuts: lanes need neighbours along it. `runs`:
+    bytes beyond L2 that are read and written in runs which a class cuts.
     """
 
     sizes: list[int]
     vector: dict[int, int] = field(default_factory=dict)
     near: dict[int, int] = field(default_factory=dict)
     narrow: dict[tuple[int, int], int] = field(default_factory=dict)
+    runs: dict[int, int] = field(default_factory=dict)
     partial: list[int] = field(default_factory=list)
     reads: list[tuple[int, int]] = field(default_factory=list)
     products: list[tuple[int, list[tuple[int, int]], int]] = field(default_factory=list)
     written: int = 0
+
+    def cut(self, on: list[int | None], last: int, size: int) -> None:
+        """Note what lies along axis `last` of a stage, if a class runs along it."""
+        if last in on:
+            number = on.index(last)
+            self.runs[number] = self.runs.get(number, 0) + size
 
     def masks(self) -> list[int]:
         found = [*self.vector, *self.near]
@@ -80,7 +91,7 @@ class _Load:
 
 def estimate(problem: Problem, group: Group, target: Target) -> Estimate:
     """The best schedule of a group."""
-    load = _measure(problem, group)
+    load = _measure(problem, group, target.l2)
     total = sum(b for b, _ in load.reads) + load.written
     footprint = problem.footprint
     rate = NEAR_BYTES if footprint <= target.l2 else DRAM_BYTES
@@ -133,7 +144,7 @@ def _collides(group: Group, a: int, b: int) -> bool:
     return any(one[s] is not None and one[s] != FINISH and one[s] == two[s] for s in group.stages)
 
 
-def _measure(problem: Problem, group: Group) -> _Load:
+def _measure(problem: Problem, group: Group, l2: int) -> _Load:
     load = _Load([upper(class_extent(problem, c)) for c in group.classes])
     load.partial = [0] * len(group.classes)
     outside = set(stored(problem, group))
@@ -154,7 +165,10 @@ def _measure(problem: Problem, group: Group) -> _Load:
                 key = on.index(last), mask
                 load.narrow[key] = load.narrow.get(key, 0) + work
         if s in outside:
-            load.written += width * problem.sizes[s]
+            size = width * problem.sizes[s]
+            load.written += size
+            if size > l2:
+                load.cut(on, len(problem.definition(s).shape) - 1, size)
         elif s in kept:
             load.near[mask] = load.near.get(mask, 0) + width * problem.sizes[s]
         for i, one in enumerate(group.classes):
@@ -167,6 +181,9 @@ def _measure(problem: Problem, group: Group) -> _Load:
         ]
         size = problem.sizes[source] * problem.values[source].dtype.itemsize
         load.reads.append((size, min(masks, key=int.bit_count)))
+        for s, bind in uses[:1]:
+            if size > l2 and len(bind) > 1 and bind[-1] is not None:
+                load.cut([c[s] for c in group.classes], bind[-1], size)
     return load
 
 
@@ -217,9 +234,12 @@ def _times(
     }
     work = sum(v * again[m] for m, v in load.vector.items()) / VECTOR_FLOPS
     work += sum(
-        v * again[m] * (LANES / tile[i] - 1) / VECTOR_FLOPS
+        v * again[m] * ((-(-tile[i] // LANES) + 1) * LANES / tile[i] - 1) / VECTOR_FLOPS
         for (i, m), v in load.narrow.items()
-        if i in tile and tile[i] < min(LANES, load.sizes[i]) and v > PARALLEL_SECONDS * VECTOR_FLOPS
+        if i in tile and tile[i] < load.sizes[i] and v > PARALLEL_SECONDS * VECTOR_FLOPS
+    )
+    runs = sum(
+        b * RUN / tile[i] for i, b in load.runs.items() if i in tile and tile[i] < load.sizes[i]
     )
     for flops, groups, mask in load.products:
         rows = min(
@@ -233,6 +253,7 @@ def _times(
     found = []
     for used in sorted({1, min(THREADS, tiles)}):
         first = sum(b * min(used, again[m]) for b, m in load.reads) + load.written
+        first += int(runs)
         if used > 1:
             first += 2 * used * sum(load.partial[i] for i in outer)
         more = sum(b * max(0, again[m] - used) for b, m in load.reads) + 2 * scratch * tiles

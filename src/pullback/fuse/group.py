@@ -10,6 +10,7 @@ import heapq
 from dataclasses import dataclass, field
 
 from pullback.fuse.cost import Cost, Estimate, scratch_budget
+from pullback.fuse.facts import is_identity
 from pullback.fuse.groups import (
     FINISH,
     Edge,
@@ -33,6 +34,8 @@ COMMON_READERS = 12
 LEAST_SAVING = 1e-9
 # Products of so many multiplications choose their tiles freely: that is worth a read shared.
 LARGE_POINTS = 1 << 20
+# Elements of a map that is worth a launch and a pass over memory of its own.
+LARGE_BOX = 1 << 14
 # A statistic is at least this much smaller than the row box that it summarises.
 ROW_RATIO = 8
 
@@ -249,7 +252,9 @@ def best_first(grouping: Grouping) -> None:
 
 
 def too_large(grouping: Grouping) -> list[Definition]:
-    """Recomputed values better stored: a tile of their reader alone would not fit with them."""
+    """Recomputed values better stored: a tile of their reader alone would not fit with them, or
+    only columns of both would do.
+    """
     problem, target = grouping.problem, grouping.target
     found: dict[Definition, None] = {}
     for node in problem.nodes:
@@ -257,6 +262,9 @@ def too_large(grouping: Grouping) -> list[Definition]:
         if sum(problem.sizes[s] for s in stages) <= target.scratch // 4:
             continue
         group = grouping.groups[node]
+        maps = [s for s in stages if problem.is_map(s) and problem.is_map(node)]
+        narrow = [s for s in maps if _by_columns(problem, group, node, s)]
+        found.update((problem.definition(s), None) for s in narrow)
         price = grouping.price(group)
         if price.scratch <= scratch_budget(problem, group, target):
             continue
@@ -265,6 +273,13 @@ def too_large(grouping: Grouping) -> list[Definition]:
             if not classes or any(c[stage] is None for c in classes):
                 found[problem.definition(stage)] = None
     return list(found)
+
+
+def _by_columns(problem: Problem, group: Group, node: int, stage: int) -> bool:
+    """Whether a node and a stage of it share no coordinate but the one that lies along memory."""
+    last = len(problem.definition(node).shape) - 1
+    shared = [c[node] for c in group.classes if c[stage] is not None]
+    return last > 0 and problem.sizes[stage] > LARGE_BOX and all(a == last for a in shared)
 
 
 def _may_store(problem: Problem, stage: int) -> bool:
@@ -284,7 +299,9 @@ def _rule(grouping: Grouping, node: int, value: int) -> bool:
     """Whether `node` belongs to `value` by rule: its update, its sum of squares, or its row."""
     problem = grouping.problem
     if node in problem.target:
-        return problem.sizes[value] == problem.sizes[node]
+        near = [bind for source, bind in problem.reads[node] if source == value]
+        still = all(is_identity(bind, problem.values[value].shape) for bind in near)
+        return still and problem.sizes[value] == problem.sizes[node]
     if sums_up(problem.scene, problem.definition(node)) is problem.values[value]:
         return True
     reads = [s for stage in problem.closure[node] for s, _ in problem.reads[stage]]

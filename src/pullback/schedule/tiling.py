@@ -28,6 +28,10 @@ SEARCHED = 3
 # A tile is at least so wide along an axis that runs in lanes, be it that its data leave the cache.
 LANES = 16
 
+# Columns of an array that several steps read come in runs of so many elements, if that many rows of
+# them fit half of the second-level cache: 1000 x 1000, summed twice by columns, 0.74 and 0.50 ms.
+STRIP = 64
+
 # Share of the FMA peak by rows of a tile, and by columns (probes/cpu/gemm.py: register tiles of
 # few rows or one vector wait for loads).
 ROW_SHARE = {1: 0.25, 2: 0.5, 3: 0.7, 4: 0.8}
@@ -37,7 +41,8 @@ COLUMN_SHARE = {8: 0.35, 16: 0.7, 24: 0.8}
 DOT_SHARE = 0.55
 
 # A kernel too small for two threads keeps scratch below this share of what it moves, so that
-# scratch does not rule the memory of small programs; but this much is always allowed, bytes.
+# scratch does not rule the memory of small programs; but this much is always allowed, bytes, and
+# whole register tiles (two triangles of 40 x 40 times 40 x 50: 9 us, two columns at a time 33).
 SMALL_SHARE = 256
 SMALL_BYTES = 512
 
@@ -90,9 +95,9 @@ def choose_tile(
     limit = model.target.l2 // 2 if product_ else model.target.scratch
     fit = _Fit(kernel, body, scratch, tasks)
     if tasks == 1:
-        least = scratch.bytes((1,) * len(kernel.outer))
+        least = scratch.bytes(fit.least)
         limit = min(limit, least + max(SMALL_BYTES, traffic_bytes(kernel) // SMALL_SHARE))
-    return _searched(fit, model, limit) if product_ else _greedy(fit, limit)
+    return _searched(fit, model, limit) if product_ else _greedy(fit, limit, model.target.l2 // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,18 @@ class _Fit:
                 )
         return found
 
+    @property
+    def least(self) -> tuple[int, ...]:
+        """A tile of one coordinate, but wide along both sides of register tiles."""
+        wide: set[int] = set()
+        for step in self.body:
+            if step.product is not None and not _few(self.kernel.stages[step.stages[0]], step):
+                outer = self.kernel.stages[step.stages[0]].outer
+                sides = (step.product.row, step.product.column)
+                wide.update(o for o, a in enumerate(outer) if a in sides)
+        extents = [min(STRIP, upper(e)) for e in self.kernel.outer]
+        return tuple(e if n in wide else 1 for n, e in enumerate(extents))
+
     def cuts(self, stage: Stage, tile: tuple[int, ...]) -> bool:
         """Whether tiles cut across the blocks that ``axis // c`` and ``axis % c`` count."""
         if stage not in self.blocks:
@@ -127,7 +144,7 @@ class _Fit:
         return prod(-(-upper(e) // t) for e, t in zip(self.kernel.outer, tile, strict=True))
 
 
-def _greedy(fit: _Fit, limit: int) -> tuple[int, ...]:
+def _greedy(fit: _Fit, limit: int, near: int) -> tuple[int, ...]:
     """Inner axes first, as wide as scratch and the number of tasks allow."""
     revisits = len(fit.body) > 1
     extents = [upper(e) for e in fit.kernel.outer]
@@ -148,6 +165,9 @@ def _greedy(fit: _Fit, limit: int) -> tuple[int, ...]:
             return again + held(extent)
 
         widest = _widest(most, limit, used)
+        if widest < STRIP and axis in fit.lanes:
+            strip = _widest(min(most, STRIP), near, used)
+            widest = max(widest, _widest(strip, limit, held))
         if widest < LANES and axis in fit.lanes:
             widest = max(widest, _widest(min(most, LANES), limit, held))
         tile[axis] = round_tile(widest, fit.kernel.outer[axis])
@@ -238,6 +258,11 @@ def _blocks(stage: Stage) -> list[tuple[int, int]]:
                 if axis in node.left.axes and node.right.value:
                     found[outer, int(node.right.value)] = None
     return list(found)
+
+
+def _few(stage: Stage, step: Step) -> bool:
+    """Whether a contraction has too few rows for register tiles of whole vectors to matter."""
+    return step.product is None or upper(stage.shape[step.product.row]) <= DOT_ROWS
 
 
 def _by_dots(step: Step, stage: Stage, tile: tuple[int, ...]) -> bool:

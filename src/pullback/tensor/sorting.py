@@ -1,22 +1,22 @@
-"""Sorting. Short axes count who stands before whom; long ones merge, level by level.
+"""Sorting. Short axes count who stands before whom; long ones pass through a network.
 
-Of two sorted runs A, B of width w, place p of the merged run takes `a` elements from A and p - a
-from B, where `a` is found by bisection: n log^2 n steps, memory linear in n. Every level is the
-same program, so it is compiled once. Stable; NaN last.
+In each pass every place is compared with the one that differs in one bit: n log^2 n / 2
+comparisons, in lanes, memory linear in n. Every pass is the same program, so it is compiled once.
+The few largest of many are selected one by one. Stable; NaN last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pullback.errors import Origin, UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir.dtype import int8, int64
-from pullback.ir.expr import Add, And, Axis, Cast, Expr, If, Less, Mul, Or
-from pullback.ir.graph import Definition, Value, read
+from pullback.ir.dtype import bool_, int8, int32, int64
+from pullback.ir.expr import And, Axis, Cast, Expr, If, Less, Or
+from pullback.ir.graph import MAX, MIN, Definition, Value, read
 from pullback.tensor import elementwise as W
 from pullback.tensor import indexing as X
 from pullback.tensor import views as V
@@ -27,7 +27,8 @@ from pullback.tensor.tensor import Tensor, value_of
 from pullback.tensor.trace import bind, current, realize
 
 Order = Callable[[Expr, Expr], Expr]
-COUNTED = 256  # elements up to which comparing all pairs is cheaper than merging
+SELECTED = 16  # so many are selected one by one, of as many times more
+COUNTED = 256  # elements up to which comparing all pairs is cheaper than a network
 
 
 def _before(descending: bool) -> Order:
@@ -55,7 +56,7 @@ def order_of(x: Value, axis: int, descending: bool) -> Value:
     before = _before(descending)
     if size <= COUNTED:
         return _by_counting(keys, axis, size, before)
-    return _by_merging(keys, axis, size, before)
+    return _by_network(keys, axis, size, before)
 
 
 def _by_counting(keys: Value, axis: int, size: int, before: Order) -> Definition:
@@ -73,81 +74,111 @@ def _by_counting(keys: Value, axis: int, size: int, before: Order) -> Definition
     return W.reduce("order", shape, [size], If(hit, other, E.index(0)))
 
 
-def _by_merging(keys: Value, axis: int, size: int, before: Order) -> Value:
-    """Runs of one element merged until one is left, as a loop over levels.
+def _by_network(keys: Value, axis: int, size: int, before: Order) -> Value:
+    """Batcher's bitonic network, its passes as a loop; beyond `size` stands what is last.
 
-    Carried are the places, the elements in that order, and the width of a run.
+    Carried are the places, the elements in that order, the length of a run and a distance.
+    Source: Batcher 1968, Sorting networks and their applications.
     """
-    start = Tensor(make("order", keys.shape, axes_of(keys.shape)[axis]))
-    elements = Tensor(W.copy(keys, "keys"))
-    one = Tensor(bind(np.ones((), np.int64), "width"))
+    bits = (size - 1).bit_length()
+    shape = (*keys.shape[:axis], 1 << bits, *keys.shape[axis + 1 :])
+    axes = axes_of(shape)
+    inside = list(axes)
+    inside[axis] = E.minimum(axes[axis], E.index(size - 1))
+    start = Tensor(make("order", shape, Cast(axes[axis], int32)))
+    elements = Tensor(make("keys", shape, read(keys, *inside)))
+    run, step = (Tensor(bind(np.array(n), name)) for n, name in ((2, "run"), (1, "step")))
     if current() is None:
         realize([start, elements])
-    levels = (size - 1).bit_length()
 
-    def level(number: Any, carry: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        order, values, width = carry
-        runs = _Runs(values.value, axis, read(width.value), size)
-        splits = make("splits", values.shape, _bisection(runs, levels, before))
-        merged = [Tensor(_merged(splits, o, runs, before)) for o in (order.value, values.value)]
-        doubled = width * 2
+    def sweep(number: Any, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        order, values, run, step = carry
+        place, there = _partner(axes, axis, read(step.value))
+        first = _first(order.value, values.value, axes, there, size, before)
+        upward = E.Equal(And(place, read(run.value)), E.index(0))
+        lower = E.Equal(And(place, read(step.value)), E.index(0))
+        stays = make("stays", shape, E.Xor(E.Xor(lower, upward), first))
+        moved = [Tensor(_moved(stays, v.value, axes, there)) for v in (order, values)]
+        near = Less(E.index(1), read(step.value))
+        longer, nearer = (
+            E.Mul(read(run.value), E.index(2)),
+            E.FloorDiv(read(step.value), E.index(2)),
+        )
+        after = [
+            Tensor(make("run", (), If(near, read(run.value), longer))),
+            Tensor(make("step", (), If(near, nearer, read(run.value)))),
+        ]
         if current() is None:
-            realize([*merged, doubled])
-        return merged[0], merged[1], doubled
+            realize([*moved, *after])
+        return (*moved, *after)
 
-    order = loop(levels, level, (start, elements, one))[0]
-    return W.copy(order.value, "order", stop=True)
-
-
-class _Runs:
-    """Two neighbouring sorted runs, as one place of the merged run sees them."""
-
-    def __init__(self, values: Value, axis: int, width: Expr, size: int) -> None:
-        self.values = values
-        self.axis = axis
-        self.axes = axes_of(values.shape)
-        here = self.axes[axis]
-        self.base = And(here, E.negate(Add(width, width)))
-        self.place = E.subtract(here, self.base)
-        rest = E.subtract(E.index(size), self.base)
-        self.first = E.minimum(rest, width)
-        over = E.subtract(rest, width)
-        self.second = E.minimum(E.maximum(over, E.index(0)), width)
-        self.middle = Add(self.base, width)
-        self.last = E.index(size - 1)
-
-    def at(self, source: Value, start: Expr, offset: Expr) -> Expr:
-        """Element `offset` of a run of `source`; a place outside is moved in, its value unused."""
-        indices = list(self.axes)
-        indices[self.axis] = E.maximum(E.minimum(Add(start, offset), self.last), E.index(0))
-        return read(source, *indices)
+    order = loop(bits * (bits + 1) // 2, sweep, (start, elements, run, step))[0]
+    found = read(order.value, *axes_of(keys.shape))
+    return make("order", keys.shape, Cast(found, int64), stop=True)
 
 
-def _merged(splits: Value, source: Value, runs: _Runs, before: Order) -> Definition:
-    """`source` with two runs made one, everywhere."""
-    a = read(splits, *runs.axes)
-    b = E.subtract(runs.place, a)
-    left = runs.at(runs.values, runs.base, a)
-    right = runs.at(runs.values, runs.middle, b)
-    done = E.logical_not(Less(b, runs.second))
-    from_first = And(Less(a, runs.first), Or(done, E.logical_not(before(right, left))))
-    body = If(from_first, runs.at(source, runs.base, a), runs.at(source, runs.middle, b))
-    return make("merged", source.shape, body)
+def _partner(axes: Sequence[Expr], axis: int, step: Expr) -> tuple[Expr, list[Expr]]:
+    """A place, and the axes of the one that differs from it in the bit `step`."""
+    place, there = axes[axis], list[Expr](axes)
+    other = E.Xor(place, step)
+    assert isinstance(place, Axis)
+    last = E.index(E.upper(place.extent) - 1)
+    there[axis] = E.maximum(E.minimum(other, last), E.index(0))
+    return place, there
 
 
-def _bisection(runs: _Runs, levels: int, before: Order) -> Expr:
-    """How many elements of the first run stand before this place: bits, the highest first."""
-    most = E.minimum(runs.place, runs.first)
-    taken: Expr = E.maximum(E.subtract(runs.place, runs.second), E.index(0))
-    for level in reversed(range(levels)):
-        bit = E.index(1 << level)
-        more = Add(taken, bit)
-        left = runs.at(runs.values, runs.base, E.subtract(more, E.index(1)))
-        right = runs.at(runs.values, runs.middle, E.subtract(runs.place, more))
-        room = E.logical_not(Less(most, more))
-        fits = And(room, E.logical_not(before(right, left)))
-        taken = Add(taken, Mul(bit, Cast(fits, int64)))
-    return taken
+def _first(
+    order: Value,
+    values: Value,
+    axes: Sequence[Expr],
+    there: Sequence[Expr],
+    size: int,
+    before: Order,
+) -> Expr:
+    """Whether what is here stands before what is `there`: by value, then by place."""
+    mine, its = read(order, *axes), read(order, *there)
+    u, v = read(values, *axes), read(values, *there)
+    end = E.const(size, int32)
+    sooner = Less(mine, its)
+    by_value = Or(before(u, v), And(sooner, E.logical_not(before(v, u))))
+    return If(And(Less(mine, end), Less(its, end)), by_value, sooner)
+
+
+def _moved(stays: Value, source: Value, axes: Sequence[Expr], there: Sequence[Expr]) -> Definition:
+    body = If(read(stays, *axes), read(source, *axes), read(source, *there))
+    return make("sorted", source.shape, body)
+
+
+def _selected(keys: Value, axis: int, size: int, k: int, largest: bool) -> Value:
+    """The places of the first `k` in order, each the best of what comes after the one before."""
+    before = _before(largest)
+    shape = keys.shape
+    rest = (*shape[:axis], 1, *shape[axis + 1 :])
+    here = list[Expr](axes_of(rest))
+    other = Axis(len(shape), size)
+    there = [*here[:axis], other, *here[axis + 1 :]]
+    x = read(keys, *there)
+    combiner = MAX if largest else MIN
+    nothing = combiner.identity(keys.dtype)
+    found: list[Definition] = []
+    for _ in range(k):
+        open_: Expr = E.const(True, bool_)
+        if found:
+            last = read(found[-1], *here)
+            at = E.maximum(E.minimum(last, E.index(size - 1)), E.index(0))
+            own = make("value", rest, read(keys, *here[:axis], at, *here[axis + 1 :]))
+            value = read(own, *here)
+            later = And(E.logical_not(before(x, value)), Less(last, other))
+            open_ = Or(before(value, x), later)
+        gone = E.is_nan(x) if keys.dtype.is_float else E.const(False, bool_)
+        real = And(open_, E.logical_not(gone))
+        best = W.reduce("best", rest, [size], If(real, x, nothing), combiner)
+        # NaN is last: its places count only where there is no other.
+        won = And(real, E.Equal(x, read(best, *here)))
+        nan = If(And(open_, gone), E.Add(other, E.index(size)), E.index(2 * size))
+        place = W.reduce("place", rest, [size], If(won, other, nan), MIN)
+        found.append(make("place", rest, E.Mod(read(place, *here), E.index(size)), stop=True))
+    return V.concat(found, axis)
 
 
 @spelled
@@ -168,9 +199,12 @@ def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Tenso
     """The `k` largest (smallest) elements in order, and their places."""
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
-    order = order_of(value, n, largest)
     extent = value.shape[n]
     if isinstance(extent, int) and k > extent:
         raise V.fail(f"the {k} largest of {extent} elements")
-    places = V.strided(order, n, 0, 1, k)
+    if isinstance(extent, int) and 0 < k <= SELECTED and extent >= SELECTED * k:
+        keys = W.astype(value, int8) if value.dtype.is_bool else value
+        places: Value = _selected(keys, n, extent, k, largest)
+    else:
+        places = V.strided(order_of(value, n, largest), n, 0, 1, k)
     return Tensor(X.take_along(value, places, n)), Tensor(places)

@@ -443,11 +443,37 @@ def test_sparse_jacobians_never_make_the_whole() -> None:
     assert max(np.prod([*map(upper, d.extents), 1]) for d in made) < 4 * 400
 
 
+def test_a_pattern_that_data_decides() -> None:
+    """Gathers, edges and an accumulating write: the pattern at the call, and the entries there."""
+    x = pb.tensor(draw(1, 6))
+    index, ends = pb.tensor(np.array([4, 0, 4, 2])), pb.tensor(np.array([1, 3, 0, 3]))
+
+    def edges(x: Any) -> Any:
+        return pb.compute((4,), lambda i: x[index[i]] * x[ends[i]])
+
+    def guarded(x: Any) -> Any:
+        far = index * 2
+        return pb.compute((4,), lambda i: pb.where(far[i] < 6, pb.sin(x[far[i]]), x[i]))
+
+    def gathered(x: Any) -> Any:
+        return pb.grad(lambda z: pb.sum(pb.take(z, index) ** 3))(x)
+
+    functions: list[Any] = [lambda x: pb.sin(pb.take(x, index * 1)), edges, guarded, gathered]
+    counts = [4, 8, 6, 3]
+    for f, count in zip(functions, counts, strict=True):
+        rows, columns, values = pb.jacobian(f, x, structure="sparse")
+        dense = pb.jacobian(f, x).numpy()
+        found = np.zeros_like(dense)
+        found[rows.numpy(), columns.numpy()] = values.numpy()
+        np.testing.assert_allclose(found, dense, rtol=1e-12)
+        assert len(rows.numpy()) == count
+
+
 def test_what_a_jacobian_refuses() -> None:
     x = pb.tensor(draw(1, 4))
     index = pb.tensor(np.array([1, 0, 1]))
     with pytest.raises(UnsupportedError, match="indices that are data"):
-        pb.jacobian(lambda x: pb.take(x, index), x, structure="sparse")
+        pb.jit(lambda x, i: pb.jacobian(pb.take(x, i), x, structure="sparse"))(x, index)
     with pytest.raises(GradientError, match="structure='diagonal'"):
         pb.jacobian(lambda x: x, x, structure="diagonal")
     with pytest.raises(GradientError, match="int64"):

@@ -254,17 +254,57 @@ def by_hand() -> Any:
     return f
 
 
-def test_custom_vjp_is_used_and_refuses_forward_mode() -> None:
+def test_custom_vjp_is_used_and_transposed_for_forward_mode() -> None:
     f = by_hand()
     x, w = pb.tensor(draw(1, 4)), pb.tensor(draw(2))
     dx, dw = pb.grad(lambda x, w: pb.sum(f(x, 3, w) * 2.0), argnums=(0, 1))(x, w)
     assert np.allclose(f(x, 3, w).numpy(), 3 * np.sin(x.numpy()) * w.numpy())
     assert np.allclose(dx.numpy(), 60 * np.cos(x.numpy()) * w.numpy())
     assert np.allclose(dw.numpy(), 60 * np.sin(x.numpy()).sum())
-    with pytest.raises(UnsupportedError, match="forward mode through the custom_vjp"):
-        pb.jvp(lambda x: f(x, 3, w), (x,), (x,))
+    tangent = pb.jvp(lambda x, w: f(x, 3, w), (x, w), (x, 2.0 * w))[1]
+    sine, cosine = np.sin(x.numpy()), np.cos(x.numpy())
+    assert np.allclose(tangent.numpy(), 30 * w.numpy() * (cosine * x.numpy() + 2 * sine))
     twice = pb.grad(lambda x: pb.sum(pb.grad(lambda z: pb.sum(f(z, 3, w)))(x)))(x)
     assert np.allclose(twice.numpy(), -30 * np.sin(x.numpy()) * w.numpy())
+
+
+@pytest.mark.parametrize("name", ["clip", "round", "square", "sign"])
+def test_a_backward_that_is_not_linear_has_no_forward_mode(name: str) -> None:
+    how: dict[str, Callable[[Any], Any]] = {
+        "clip": lambda g: pb.clip(g, -0.1, 0.1),
+        "round": pb.round,
+        "square": lambda g: g * g,
+        "sign": pb.sign,
+    }
+    f = pb.custom_vjp(lambda t: t * 1.0)
+    f.defvjp(lambda t: (t * 1.0, None), lambda kept, g: (how[name](g),))
+    x = pb.tensor(draw(1, 4))
+    with pytest.raises(GradientError, match="custom_jvp"):
+        pb.jvp(f, (x,), (x,))
+    through = pb.jit(lambda x: pb.jvp(lambda t: pb.loop(2, lambda i, c: f(c), t), (x,), (x,))[1])
+    with pytest.raises(GradientError, match="not linear"):
+        through(x)
+
+
+def test_forward_mode_through_overrides() -> None:
+    """What an override or `fdiff` gives is differentiated like anything else."""
+    x, v = pb.tensor(draw(1, 4)), pb.tensor(draw(2, 4))
+
+    def by_override(x: Any) -> Any:
+        y = pb.sin(x)
+        table = {y: ([x], lambda out, deps, head: [head * deps[0] ** 2])}
+        return pb.differentiate(pb.sum(y * y), [x], override=table)[0]
+
+    def by_fdiff(x: Any) -> Any:
+        given = pb.ones_like(x)
+        return pb.differentiate(pb.sin(x), [x], given, fdiff=lambda o, i, h: h * o * i)[0]
+
+    s, c, a, t = np.sin(x.numpy()), np.cos(x.numpy()), x.numpy(), v.numpy()
+    for run in (lambda f: f, pb.jit):
+        found = run(lambda x, v: pb.jvp(by_override, (x,), (v,))[1])(x, v)
+        assert np.allclose(found.numpy(), t * 2 * (c * a * a + s * 2 * a))
+        found = run(lambda x, v: pb.jvp(by_fdiff, (x,), (v,))[1])(x, v)
+        assert np.allclose(found.numpy(), t * (c * a + s))
 
 
 def test_custom_vjp_under_vmap_and_vmap_under_grad() -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 from pullback.errors import GradientError, Origin
 from pullback.grad.reverse import Reverse, zeros
-from pullback.ir.graph import Rule, Value, Variable, variables
+from pullback.ir import expr as E
+from pullback.ir.graph import Rule, Value, Variable, topological, variables
+from pullback.ir.node import walk
 from pullback.tensor import elementwise as W
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import placeholder
@@ -99,7 +101,7 @@ class custom_vjp(_Custom):
     """A function with its own reverse mode, given by ``defvjp(fwd, bwd)``.
 
     ``fwd(*args) -> (out, residuals)``, ``bwd(*nondiff, residuals, dout) -> (dargs, ..)``; None is
-    no influence. Forward mode is refused by name.
+    no influence. Forward mode is the transpose of `bwd`, which must be linear in `dout`.
     """
 
     kind = "custom_vjp"
@@ -117,7 +119,10 @@ class custom_vjp(_Custom):
             _, residuals = self.forward(*call.args)
             return call.adjoints(self.backward(*call.fixed, residuals, call.spread(results, heads)))
 
-        return Rule(self.kind, tuple(outputs), call.floats, pull)
+        def push(tangents: Sequence[Value]) -> Sequence[Value]:
+            return _transposed(pull, outputs, tangents, f"the backward of {self.name}")
+
+        return Rule(self.kind, tuple(outputs), call.floats, pull, push)
 
 
 class custom_jvp(_Custom):
@@ -145,13 +150,51 @@ class custom_jvp(_Custom):
             return [h.value for h, own in floats if own.dtype.is_float]
 
         def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
-            moved = [placeholder("tangent", d.shape, d.dtype) for d in call.floats]
-            state = Reverse(push(moved), moved, heads)
-            found = [state.gradient(v) for v in moved]
-            if any(v in moved for v in variables(found)):
-                raise GradientError(
-                    "a custom_jvp is not linear in its tangents", origin=outputs[0].origin
-                )
-            return found
+            return _transposed(push, call.floats, heads, f"the jvp of {self.name}")
 
         return Rule(self.kind, tuple(outputs), call.floats, pull, push)
+
+
+def _transposed(
+    linear: Callable[[Sequence[Value]], Sequence[Value | None]],
+    like: Sequence[Value],
+    given: Sequence[Value],
+    what: str,
+) -> list[Value]:
+    """``A' given`` of a function ``x -> A x``, whose arguments are shaped as `like`.
+
+    Raises: GradientError where it is not linear.
+    """
+    moved = [placeholder("tangent", v.shape, v.dtype) for v in like]
+    pairs = [(f, g) for f, g in zip(linear(moved), given, strict=True) if f is not None]
+    results = [f for f, _ in pairs]
+    state = Reverse(results, moved, [g for _, g in pairs])
+    found = [state.gradient(v) for v in moved]
+    if any(v in moved for v in variables(found)) or _steps(results, moved):
+        raise GradientError(
+            f"{what} is not linear in what it is given, so it has no transpose",
+            origin=like[0].origin,
+            help="give a custom_jvp with a linear rule",
+        )
+    return found
+
+
+def _steps(results: Sequence[Value], moved: Sequence[Value]) -> bool:
+    """Whether a derivative of 0 hides what `results` do with `moved`: rounding, comparing."""
+    reached = set(moved)
+    for definition in topological(results):
+        if not any(s in reached for s in definition.sources):
+            continue
+        reached.add(definition)
+        uses: set[E.Expr] = set()
+        for node in walk(definition.roots):
+            if not isinstance(node, E.Expr):
+                continue
+            taken = isinstance(node, E.Take) and node.source in reached
+            if taken or any(c in uses for c in node.children):
+                uses.add(node)
+        hidden = (E.FloorDiv, E.Mod)
+        steps = any(isinstance(n, hidden) or not n.dtype.is_float for n in uses)
+        if definition.stop or steps:
+            return True
+    return False

@@ -17,14 +17,25 @@ from pullback.grad.reverse import Reverse
 from pullback.grad.rules import active, ordered, own_rule
 from pullback.grad.scalar import sweep
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent
-from pullback.ir.graph import Accumulate, Definition, Rule, Scan, Value
+from pullback.ir.expr import Axis, Expr, Extent, Take
+from pullback.ir.graph import Accumulate, Definition, Rule, Scan, Value, Variable, variables
+from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.tensor import views as V
 from pullback.tensor.autograd import Arguments, differentiable, twins_of
 from pullback.tensor.differentiate import differentiate
+from pullback.tensor.recording import reread
 from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import Array, Handle, bind, transformed
+from pullback.tensor.trace import (
+    Array,
+    Handle,
+    array_of,
+    bind,
+    contents,
+    current,
+    realize,
+    transformed,
+)
 
 Pairs = tuple[Array, Array]
 
@@ -35,8 +46,10 @@ def jacobian(target: Any, inputs: Any = None, structure: str = "dense", argnums:
     `inputs` is a tensor or a sequence of them, and `target` a tensor or a function of them; of a
     function without inputs, the function that gives its Jacobian by argument `argnums`.
     structure="sparse" gives ``(rows, columns, values)`` instead, int64 places in the flattened
-    output and input, sorted, and the entries there: the exact pattern of the index maps.
-    Raises: GradientError; UnsupportedError where the pattern depends on data.
+    output and input, sorted, and the entries there: the exact pattern of the index maps, with
+    indices that are data as they are at the call.
+    Raises: GradientError; UnsupportedError where the pattern depends on data inside a function that
+    is compiled or mapped.
     """
     if structure not in ("dense", "sparse"):
         raise GradientError(f"structure={structure!r}", origin=Origin.of_caller(),
@@ -151,7 +164,7 @@ def _joined(above: Pairs, local: Pairs) -> Pairs:
 def _reads(definition: Definition, moving: set[Any]) -> list[tuple[Value, Pairs]]:
     """For each read of a moving source the pairs (element of the result, element read).
 
-    Raises: UnsupportedError where an index is data.
+    Raises: UnsupportedError where an index is data that is not known yet.
     """
     form = definition.form
     box: list[Extent] = list(definition.extents)
@@ -168,13 +181,7 @@ def _reads(definition: Definition, moving: set[Any]) -> list[tuple[Value, Pairs]
     one = fold.one(definition.dtype)
     for take, term in sweep(definition.body, one, moving).items():
         guards = [g for g in (*always, *term.guards) if not G.reads_data(g)]
-        if any(G.reads_data(i) for i in (*home, *take.indices)):
-            raise UnsupportedError(
-                f"the sparsity of {definition!r}, which reads or writes {take.source!r} at"
-                " indices that are data",
-                origin=definition.origin,
-                help='ask for structure="dense"',
-            )
+        _existing(definition, (*home, *take.indices))
         ends = [(home, definition.shape), (list(take.indices), take.source.shape)]
         found.append((take.source, _places(box, ends, guards)))
     return found
@@ -193,12 +200,33 @@ def _places(
     for indices, shape in ends:
         place = np.zeros(inside.shape, np.int64)
         for index, extent in zip(indices, shape, strict=True):
-            at = _evaluated(index, box)
+            at = _evaluated(index, box, guards)
             inside &= (at >= 0) & (at < E.upper(extent))
             place = place * E.upper(extent) + at
         flat.append(place)
     return _united([(flat[0][inside], flat[1][inside])])
 
 
-def _evaluated(e: Expr, box: Sequence[Extent]) -> Array:
-    return evaluate_values([Definition("places", tuple(box), e)], {})[0]
+def _evaluated(e: Expr, box: Sequence[Extent], guards: Sequence[Expr] = ()) -> Array:
+    """An index over a box; -1 where `guards` keep it from being read."""
+    if G.reads_data(e):
+        for guard in guards:
+            e = E.If(guard, e, E.index(-1))
+    wanted = Definition("places", tuple(box), e)
+    handles = {s: Tensor(s) for s in wanted.sources}
+    realize(handles.values())
+    given = {s: Variable(s.name, s.shape, s.dtype) for s in handles}
+    arrays = {given[s]: array_of(h) for s, h in handles.items()}
+    return evaluate_values([reread(wanted, {**given})], arrays)[0]
+
+
+def _existing(definition: Definition, indices: Sequence[Expr]) -> None:
+    """Raises: UnsupportedError for indices that are data which is not there yet."""
+    data = [n.source for i in indices for n in walk(i) if isinstance(n, Take)]
+    if data and (current() is not None or any(contents(v) is None for v in variables(data))):
+        raise UnsupportedError(
+            f"the sparsity of {definition!r}, which reads or writes at indices that are data,"
+            " inside a function that is compiled or mapped",
+            origin=definition.origin,
+            help='how many entries there are is a shape: take it outside, or structure="dense"',
+        )

@@ -282,7 +282,7 @@ def test_random_masks_of_a_loop_are_those_of_its_backward(mode):
 
 
 @pytest.mark.parametrize("batches", [0, 1, 5, 9])
-@pytest.mark.parametrize("mode", ["tape", "recompute"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_feeder_that_ends_the_loop(batches, mode):
     data = normal(9, 3)
 
@@ -308,6 +308,40 @@ def test_a_feeder_that_ends_the_loop(batches, mode):
     w = normal(3, seed=6)
     found = program(batches)(w)
     np.testing.assert_allclose(found.numpy(), eager(unrolled, w)[1][0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["scan", "while_loop"])
+@pytest.mark.parametrize("batches", range(0, 9, 2))
+def test_a_feeder_ends_all_chunks_of_a_loop(kind, batches):
+    data = normal(9, 3)
+    left = iter(data[:batches])
+
+    def step(c: Any, w: Any) -> Any:
+        return pb.tanh(c * w + pb.Feeder(lambda: next(left), shape=(3,), dtype="float64"))
+
+    @pb.jit
+    def f(w: Any, xs: Any) -> Any:
+        if kind == "while_loop":
+            start = w * 0.5, pb.tensor(0)
+            more = lambda s: s[1] < 7
+            body = lambda s: (step(s[0], w), s[1] + 1)
+            last = pb.while_loop(more, body, start, max_steps=8, checkpoint="sqrt")[0]
+            return pb.grad(pb.sum(last), [w])
+        body = lambda c, x: (step(c, w) * x, c)
+        last, ys = pb.scan(body, w * 0.5, xs, checkpoint="sqrt")
+        return pb.grad(pb.sum(last) + pb.sum(ys * ys), [w, xs])
+
+    def unrolled(w: Any, xs: Any) -> Any:
+        c, total = w * 0.5, pb.sum(w * 0.0)
+        for k in range(min(batches, 7)):
+            total = total + pb.sum(c * c)
+            c = pb.tanh(c * w + pb.tensor(data[k]))
+            c = c * xs[k] if kind == "scan" else c
+        return pb.sum(c) + (total if kind == "scan" else 0.0)
+
+    w, xs = normal(3, seed=6), normal(7, 3, seed=8)
+    for found, wanted in zip(f(w, xs), eager(unrolled, w, xs)[1], strict=False):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-11, atol=1e-13)
 
 
 def test_forward_mode_and_hessians():

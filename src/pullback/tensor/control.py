@@ -28,11 +28,11 @@ from pullback.tensor import elementwise as W
 from pullback.tensor import views as V
 from pullback.tensor.branches import BranchForm
 from pullback.tensor.loops import FOREVER, LoopForm, Made, Steps
-from pullback.tensor.recording import fed
 from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import Handle, Trace, array_of, bind, current, realize, wrap
 from pullback.tensor.tree import Tree, flatten
 
+Chunked = Callable[[Definition, Any, Any], tuple[Any, Any]]
 MODES = ("tape", "recompute", "sqrt")
 
 
@@ -48,9 +48,13 @@ def loop(
     trace = _tracing(checkpoint)
     if trace is None:
         return _loop_in_python(steps, body, wanted, carry)
-    if checkpoint == "sqrt" and wanted > 1 and len(steps) > 3:
-        return _loop_in_chunks(trace, steps, body, carry)
     start = flatten(carry, from_array)
+    if checkpoint == "sqrt" and wanted > 1 and len(steps) > 3:
+
+        def at(number: Definition, carry: Any, _: Any) -> tuple[Any, Any]:
+            return body(_step(number, steps), carry), None
+
+        return _in_chunks(trace, "pb.loop", at, start, flatten(None), len(steps))[0]
 
     def made(form: LoopForm) -> Made:
         result = carry
@@ -95,35 +99,92 @@ def _step(number: Definition, steps: range) -> Tensor:
     return Tensor(W.make("step", (), place))
 
 
-def _loop_in_chunks(trace: Trace, steps: range, body: Callable[..., Any], carry: Any) -> Any:
-    """Loops in a loop: a backward keeps the carries of the outer one and of one inner one."""
-    side = isqrt(len(steps))
-    whole = len(steps) // side
+def _in_chunks(
+    trace: Trace, kind: str, body: Chunked, start: Tree, wholes: Tree, count: int
+) -> tuple[Any, Any]:
+    """Scans in a scan: a backward keeps the carries of the outer one and of one inner one.
 
-    def inner(first: Any, count: int, carry: Any) -> Any:
-        def at(number: Any, carry: Any) -> Any:
-            place = (number + first) * steps.step + steps.start
-            return body(place, carry)
+    ``carry, y = body(number, carry, x)``. A feeder that ends an inner one ends them all.
+    """
+    side = isqrt(count)
+    chunks = -(-count // side)
 
-        return loop(count, at, carry, checkpoint="recompute")
+    def outer(form: LoopForm, carry: Any, xs: Any) -> tuple[Any, Any, Value | None]:
+        def inner(part: LoopForm, carry: Any, x: Any) -> tuple[Any, Any, Value | None]:
+            first = E.Mul(read(form.number), E.index(side))
+            number = W.make("step", (), E.Add(first, read(part.number)))
+            found, y = body(number, carry, x)
+            later = E.Add(read(number), E.index(1))
+            more = W.make("more", (), E.Less(later, E.index(count)))
+            return found, y, None if count == chunks * side else more
 
-    def outer(chunk: Any, carry: Any) -> Any:
-        return inner(chunk * side, side, carry)
+        own = flatten(carry)
+        part, ys = _scanned(trace, kind, inner, own, flatten(xs), side, store=False)
+        last, rows = _parted(part)
+        return own.rebuild(last), ys.rebuild(rows), _filled(part, side)
 
-    carry = loop(whole, outer, carry, checkpoint="recompute")
-    _refuse_feeds(trace)
-    rest = len(steps) - whole * side
-    return inner(whole * side, rest, carry) if rest else carry
+    boxes = wholes.rebuild([_boxed(h.value, chunks, side) for h in wholes.handles])
+    form, ys = _scanned(trace, kind, outer, start, flatten(boxes), chunks, store=False)
+    last, rows = _parted(form)
+    return start.rebuild(last), ys.rebuild([_unboxed(r.value, side, count) for r in rows])
 
 
-def _refuse_feeds(trace: Trace) -> None:
-    """Raises: UnsupportedError where a feeder would end one chunk of a loop only."""
-    if fed(trace.recording.frame.parts[-2:]):
-        raise UnsupportedError(
-            'a feeder inside a loop with checkpoint="sqrt"',
-            origin=Origin.of_caller(),
-            help='use checkpoint="recompute"',
-        )
+def _scanned(
+    trace: Trace,
+    kind: str,
+    step: Callable[[LoopForm, Any, Any], tuple[Any, Any, Value | None]],
+    start: Tree,
+    wholes: Tree,
+    count: int,
+    *,
+    store: bool,
+) -> tuple[LoopForm, Tree]:
+    """The loop ``carry, y, more = step(loop, carry, x)``, and the tree that `y` is."""
+    trees: list[Tree] = []
+
+    def made(form: LoopForm) -> Made:
+        values = _values(wholes)
+        here = [wrap(form.at(v, None)) for v in values]
+        given = start.rebuild(_tensors(form.begins)), wholes.rebuild(_tensors(here))
+        carry, y, again = step(form, *given)
+        trees.append(flatten(y))
+        rows = list(zip(values, here, strict=True))
+        return Made(_ends(form, start, carry), _values(trees[0]), rows, again)
+
+    form = LoopForm(trace, Steps(kind, count, store=store), _values(start), made)
+    return form, trees[0]
+
+
+def _parted(form: LoopForm) -> tuple[list[Tensor], list[Tensor]]:
+    """The last carries, and the rows."""
+    found = _tensors(form.results)
+    return found[: len(form.ends)], found[len(form.ends) :]
+
+
+def _filled(part: LoopForm, side: int) -> Value | None:
+    """Whether no feeder has ended `part`; None where none can."""
+    trips = part.trips() if part.frame.feeds else None
+    return None if trips is None else W.make("more", (), E.Equal(read(trips), E.index(side)))
+
+
+def _boxed(whole: Value, chunks: int, side: int) -> Tensor:
+    """Rows as a box, zeros behind the last: ``out[c, k, ..] = whole[c * side + k, ..]``"""
+    extents = (chunks, side, *whole.shape[1:])
+    axes = W.axes_of(extents)
+    place = E.Add(E.Mul(axes[0], E.index(side)), axes[1])
+    row = read(whole, place, *axes[2:])
+    if whole.shape[0] != chunks * side:
+        inside = E.Less(place, E.index(E.upper(whole.shape[0])))
+        return Tensor(W.make("rows", extents, E.If(inside, row, E.const(0, whole.dtype))))
+    return Tensor(W.make("rows", extents, row))
+
+
+def _unboxed(box: Value, side: int, count: int) -> Tensor:
+    """``out[n, ..] = box[n // side, n % side, ..]``"""
+    extents = (count, *box.shape[2:])
+    axes = W.axes_of(extents)
+    place = E.FloorDiv(axes[0], E.index(side)), E.Mod(axes[0], E.index(side))
+    return Tensor(V.view("rows", box, extents, [*place, *axes[1:]]))
 
 
 def _loop_in_python(steps: range, body: Callable[..., Any], wanted: int, carry: Any) -> Any:
@@ -249,15 +310,30 @@ def while_loop(
 ) -> Any:
     """``while test(carry): carry = body(carry)``, at most `max_steps` times. The last carry.
 
-    Inside `jit` without `max_steps` nothing can be kept of a step: the backward counts the steps
-    and runs the loop from its start up to each of them, in work that grows with their square;
-    a second derivative is refused.
+    Inside `jit` without `max_steps` there is no room for all steps: the backward counts them and
+    runs them again as loops in loops, each of which keeps its carries (`loops.SIDE`, `LEVELS`).
+    More steps than those hold raise IndexRangeError, in the backward alone.
     """
     trace = _tracing(checkpoint)
     if trace is None:
         return _while_in_python(test, body, init, max_steps)
     if checkpoint == "sqrt" and max_steps is not None and max_steps > 3:
         return _while_in_chunks(trace, test, body, init, max_steps)
+    store = checkpoint == "tape" and max_steps is not None
+    return _while(trace, test, body, init, max_steps, store=store)[1]
+
+
+def _while(
+    trace: Trace,
+    test: Callable[[Any], Any],
+    body: Callable[[Any], Any],
+    init: Any,
+    max_steps: int | None,
+    *,
+    store: bool,
+    also: Callable[[], Value | None] = lambda: None,
+) -> tuple[LoopForm, Any]:
+    """The loop, and its last carry. It goes on while what `also` gives after a step holds, too."""
     start = flatten(init, from_array)
     first = test(init)
     _boolean(first)
@@ -266,13 +342,14 @@ def while_loop(
         result = body(start.rebuild(_tensors(form.begins)))
         again = test(result)
         _boolean(again)
-        return Made(_ends(form, start, result), again=again.value)
+        more = also()
+        holds = again if more is None else again & Tensor(more)
+        return Made(_ends(form, start, result), again=holds.value)
 
     count = FOREVER if max_steps is None else max_steps
-    store = checkpoint == "tape" and max_steps is not None
     steps = Steps("pb.while_loop", count, store=store)
     form = LoopForm(trace, steps, _values(start), made, first.value)
-    return start.rebuild(_tensors(form.results))
+    return form, start.rebuild(_tensors(form.results))
 
 
 def _while_in_python(
@@ -302,14 +379,19 @@ def _while_in_chunks(
     def step(state: Any) -> Any:
         return body(state[0]), state[1] + 1
 
+    parts: list[LoopForm] = []
+
     def chunk(state: Any) -> Any:
-        return while_loop(goes_on, step, state, max_steps=side, checkpoint="recompute")
+        part, found = _while(trace, goes_on, step, state, side, store=False)
+        parts.append(part)
+        return found
+
+    def filled() -> Value | None:
+        return _filled(parts[0], side)
 
     zero = Tensor(W.full((), 0, D.int64))
     state = (init, zero)
-    last, _ = while_loop(goes_on, chunk, state, max_steps=chunks, checkpoint="recompute")
-    _refuse_feeds(trace)
-    return last
+    return _while(trace, goes_on, chunk, state, chunks, store=False, also=filled)[1][0]
 
 
 def _holds(found: Any) -> bool:
@@ -334,57 +416,20 @@ def scan(
     trace = _tracing(checkpoint)
     if trace is None:
         return _scan_in_python(body, init, wholes, count)
-    if checkpoint == "sqrt" and count > 3:
-        return _scan_in_chunks(trace, body, init, wholes, count)
     start = flatten(init, from_array)
-    trees: list[Tree] = []
 
-    def made(form: LoopForm) -> Made:
-        values = _values(wholes)
-        here = [wrap(form.at(v, None)) for v in values]
-        carry, y = body(start.rebuild(_tensors(form.begins)), wholes.rebuild(_tensors(here)))
-        trees.append(flatten(y))
-        rows = list(zip(values, here, strict=True))
-        return Made(_ends(form, start, carry), _values(trees[0]), rows)
+    def at(_: Any, carry: Any, x: Any) -> tuple[Any, Any]:
+        return body(carry, x)
 
-    steps = Steps("pb.scan", count, store=checkpoint == "tape")
-    form = LoopForm(trace, steps, _values(start), made)
-    last, rows = form.results[: len(form.ends)], form.results[len(form.ends) :]
-    return start.rebuild(_tensors(last)), trees[0].rebuild(_tensors(rows))
+    def step(_: LoopForm, carry: Any, x: Any) -> tuple[Any, Any, None]:
+        return *body(carry, x), None
 
-
-def _scan_in_chunks(
-    trace: Trace, body: Callable[..., tuple[Any, Any]], carry: Any, wholes: Tree, count: int
-) -> tuple[Any, Any]:
-    """Scans in a scan: a backward keeps the carries of the outer one and of one inner one."""
-    side = isqrt(count)
-    whole = count // side
-
-    def part(first: int, shape: tuple[int, ...]) -> Any:
-        return wholes.rebuild([_part(h.value, first, shape) for h in wholes.handles])
-
-    def chunk(carry: Any, xs: Any) -> tuple[Any, Any]:
-        return scan(body, carry, xs, side, checkpoint="recompute")
-
-    carry, ys = scan(chunk, carry, part(0, (whole, side)), whole, checkpoint="recompute")
-    _refuse_feeds(trace)
-    parts = flatten(ys)
-    done = [V.reshape(v, (whole * side, *v.shape[2:])) for v in _values(parts)]
-    if rest := count - whole * side:
-        xs = part(whole * side, (rest,))
-        carry, more = scan(body, carry, xs, rest, checkpoint="recompute")
-        ends = _values(flatten(more))
-        done = [V.concat([a, b], 0) for a, b in zip(done, ends, strict=True)]
-    return carry, parts.rebuild(_tensors(done))
-
-
-def _part(whole: Value, first: int, shape: tuple[int, ...]) -> Tensor:
-    """Rows from `first` on, as a box: ``out[c, k, ..] = whole[first + c * n + k, ..]``"""
-    extents = (*shape, *whole.shape[1:])
-    axes = W.axes_of(extents)
-    rows = V.linear(list(zip(axes[: len(shape)], shape, strict=True)))
-    place = E.Add(rows, E.index(first))
-    return Tensor(V.view("rows", whole, extents, [place, *axes[len(shape) :]]))
+    if checkpoint == "sqrt" and count > 3:
+        return _in_chunks(trace, "pb.scan", at, start, wholes, count)
+    store = checkpoint == "tape"
+    form, ys = _scanned(trace, "pb.scan", step, start, wholes, count, store=store)
+    last, rows = _parted(form)
+    return start.rebuild(last), ys.rebuild(rows)
 
 
 def _length(steps: Tree, length: int | None) -> int:

@@ -94,7 +94,7 @@ class LoopForm(Form):
         self.begins = [self._made(_seen(v)) for v in carries]
         made = body(self)
         self.test = made.again
-        self._leave(made, carries, condition)
+        condition = self._leave(made, carries, condition)
         start, step = (steps.count - 1, -1) if self._counts_down else (0, 1)
         count, counter = steps.count, self.counter
 
@@ -141,7 +141,9 @@ class LoopForm(Form):
         self.trace.recording.segment.assigns[fresh] = value
         return fresh
 
-    def _leave(self, made: Made, carries: list[Variable], condition: Variable | None) -> None:
+    def _leave(
+        self, made: Made, carries: list[Variable], condition: Variable | None
+    ) -> Variable | None:
         """The carries, rows and condition take their values at the end of the body."""
         trace, recording = self.trace, self.trace.recording
         again = made.again
@@ -152,6 +154,11 @@ class LoopForm(Form):
             if isinstance(value, Definition):
                 recording.stamp(value)
         recording.segment.assigns.update(zip(carries, made.ends, strict=True))
+        if condition is None and again is not None:
+            condition = trace.fresh("condition", (), D.bool_)
+            self.first = Definition("true", (), E.const(True, D.bool_))
+            recording.home[self.first] = self.before
+            self.before.assigns[condition] = self.first
         if condition is not None and again is not None:
             recording.segment.assigns[condition] = again
         self.last: Segment = recording.segment
@@ -161,6 +168,7 @@ class LoopForm(Form):
         self._capture(made.rows)
         trace.flush()
         recording.leave()
+        return condition
 
     def _add(self, item: Value, segment: Segment) -> None:
         self.items.append(item)

@@ -183,17 +183,6 @@ def _segments(frame: Frame) -> Iterator[Segment]:
             yield from _segments(part.otherwise)
 
 
-def fed(parts: Iterable[Segment | LoopDraft | BranchDraft | BlockDraft]) -> bool:
-    """Whether a feeder stands in a block of `parts`."""
-    frames: list[Frame] = []
-    for part in parts:
-        if isinstance(part, LoopDraft | BlockDraft):
-            frames.append(part.body)
-        elif isinstance(part, BranchDraft):
-            frames += [part.then, part.otherwise]
-    return any(f.feeds or fed(f.parts) for f in frames)
-
-
 def _viewed(definition: Definition) -> Value | None:
     """What `definition` is nothing but a view of, its places fixed."""
     body = definition.body

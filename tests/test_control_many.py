@@ -189,7 +189,7 @@ def test_each_sample_takes_its_own_number_of_steps(most: int | None) -> None:
 
 def test_the_branch_that_a_sample_does_not_take_reads_nothing() -> None:
     def picked(a: Any, n: Any) -> Any:
-        return pb.sum(pb.cond(n < 4, lambda: pb.sin(TABLE[n] * a), lambda: a))
+        return pb.sum(pb.cond(n < 4, lambda: pb.sum(pb.sin(TABLE[n] * a)) * a, lambda: a))
 
     def until(a: Any, n: Any) -> Any:
         body = lambda s: (s[0] * TABLE[s[1]], s[1] + 1)
@@ -315,17 +315,31 @@ def test_states_in_a_loop_of_many_samples() -> None:
 
         return pb.loop(3, step, a)
 
-    with pytest.raises(UnsupportedError, match="sample"):
-        pb.jit(pb.vmap(assigns))(X)
+    def handed_out(a: Any) -> Any:
+        pb.Receiver(lambda _: None, a)
+        return a
+
+    def drawn_until(a: Any) -> Any:
+        body = lambda c: c * 1.5 + pb.random.uniform((3,), dtype="float64")
+        return pb.while_loop(lambda c: pb.sum(c) < 9.0, body, a, max_steps=10)
+
+    for f in (assigns, handed_out, drawn_until):
+        with pytest.raises(UnsupportedError, match="sample"):
+            pb.jit(pb.vmap(f))(X)
 
 
 # --- loops without a bound -----------------------------------------------------------------------
 
 
+def moved(c: Any, a: Any, w: Any) -> Any:
+    """One step; it converges to nothing."""
+    return c + 0.1 * pb.sin(c * w) + a * 0.05
+
+
 def counted(steps: int) -> Function:
     def f(a: Any, w: Any) -> Any:
         start = a, pb.tensor(0)
-        body = lambda s: (pb.sin(s[0] * w) + a * 1.1, s[1] + 1)
+        body = lambda s: (moved(s[0], a, w), s[1] + 1)
         return pb.sum(pb.while_loop(lambda s: s[1] < steps, body, start)[0] ** 2)
 
     return f
@@ -335,7 +349,7 @@ def unrolled(steps: int) -> Function:
     def f(a: Any, w: Any) -> Any:
         c = a
         for _ in range(steps):
-            c = pb.sin(c * w) + a * 1.1
+            c = moved(c, a, w)
         return pb.sum(c**2)
 
     return f
@@ -343,7 +357,7 @@ def unrolled(steps: int) -> Function:
 
 def looped(steps: int) -> Function:
     def f(a: Any, w: Any) -> Any:
-        return pb.sum(pb.loop(steps, lambda i, c: pb.sin(c * w) + a * 1.1, a) ** 2)
+        return pb.sum(pb.loop(steps, lambda i, c: moved(c, a, w), a) ** 2)
 
     return f
 
@@ -410,6 +424,15 @@ def test_too_many_steps_without_a_bound_are_said(monkeypatch: pytest.MonkeyPatch
     pb.jit(pb.grad(counted(4)))(a, w)
     with pytest.raises(PullbackError, match="steps_of_a_loop_without_max_steps"):
         pb.jit(pb.grad(counted(5)))(a, w)
+
+
+def test_states_that_a_loop_without_a_bound_changes_are_refused() -> None:
+    def drawn(a: Any) -> Any:
+        body = lambda c: c * 1.5 + pb.random.uniform((3,), dtype="float64") * a  # noqa: E731
+        return pb.sum(pb.while_loop(lambda c: pb.sum(c) < 9.0, body, a))
+
+    with pytest.raises(UnsupportedError, match="changed state"):
+        pb.jit(pb.grad(drawn))(X[0])
 
 
 # --- programs inside programs --------------------------------------------------------------------

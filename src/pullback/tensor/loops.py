@@ -179,7 +179,7 @@ class LoopForm(Form):
         if item in self.tapes:
             return self.tapes[item]
         if self.steps.count == FOREVER:
-            raise self._unbounded("rows")
+            raise self._unbounded("what each step leaves, such as a changed state,")
         home = self.trace.recording.home
         rows = self.trace.fresh("rows", (self.steps.count, *item.shape), item.dtype)
         empty = Definition("rows", rows.shape, E.const(0, rows.dtype))

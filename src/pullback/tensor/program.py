@@ -20,7 +20,7 @@ from pullback.config import Options, parse_bytes
 from pullback.errors import Origin, ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
-from pullback.ir.program import Compute, Program, items
+from pullback.ir.program import Compute, Program, Receive, items
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
 from pullback.tensor.control import cond, loop, scan, while_loop
@@ -263,8 +263,10 @@ def _split(trace: Trace) -> tuple[list[tuple[Handle, Variable]], list[tuple[Cell
 
 def _refuse_stand_ins(trace: Trace, program: Program) -> None:
     """Raises: UnsupportedError where what runs depends on one sample or adjoint of many."""
-    graphs = [item.graph for item in items(program.body) if isinstance(item, Compute)]
-    for read in (v for graph in graphs for v in graph.inputs):
+    found = list(items(program.body))
+    reads = [v for item in found if isinstance(item, Compute) for v in item.graph.inputs]
+    reads += [v for item in found if isinstance(item, Receive) for v in item.sources]
+    for read in reads:
         if read in trace.stand_ins:
             raise UnsupportedError(
                 f"`{read.name}` stands for each of many samples or adjoints, and a state, feeder"

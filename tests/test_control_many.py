@@ -428,7 +428,7 @@ def test_too_many_steps_without_a_bound_are_said(monkeypatch: pytest.MonkeyPatch
 
 def test_states_that_a_loop_without_a_bound_changes_are_refused() -> None:
     def drawn(a: Any) -> Any:
-        body = lambda c: c * 1.5 + pb.random.uniform((3,), dtype="float64") * a  # noqa: E731
+        body = lambda c: c * 1.5 + pb.random.uniform((3,), dtype="float64") * a
         return pb.sum(pb.while_loop(lambda c: pb.sum(c) < 9.0, body, a))
 
     with pytest.raises(UnsupportedError, match="changed state"):

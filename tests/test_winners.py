@@ -304,3 +304,14 @@ def test_a_long_axis_in_order(size: int) -> None:
         assert np.array_equal(inside(pb.tensor(x.T)).numpy(), ordered(x, down).T)
     extreme = np.array([[2**31 - 1, -(2**31)] * (size // 2)], np.int32)
     assert np.array_equal(pb.sort(pb.tensor(extreme)).numpy(), np.sort(extreme))
+
+
+def test_the_second_order_of_a_product_takes_linear_work() -> None:
+    n, x = 500, pb.tensor(np.append(0.0, np.ones(499)))
+
+    def curved(x: Any) -> Any:
+        return pb.hvp(pb.prod, x, pb.ones_like(x))
+
+    program = pb.jit(curved)
+    assert np.array_equal(program(x).numpy(), [n - 1.0] + [1.0] * (n - 1))
+    assert program.program.cost.executed < 25 * n

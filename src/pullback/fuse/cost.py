@@ -155,7 +155,7 @@ def _measure(problem: Problem, group: Group, l2: int) -> _Load:
         width = problem.definition(s).dtype.itemsize
         groups = problem.products[s]
         if groups is not None:
-            rows = [_rows(problem, s, g, on) for g in groups]
+            rows = [_rows(problem, s, g, on) for g in (groups.rows, groups.columns)]
             load.products.append((2 * problem.points[s], rows, mask))
         else:
             work = problem.points[s] * max(1, problem.flops[s])

@@ -169,8 +169,8 @@ class Grouping:
         problem = self.problem
         if len(joint.classes) >= len(large.classes):
             return False
-        products = [s for s in large.stages if problem.products[s] is not None]
-        if any(problem.huge(s) for s in products):
+        products = {s: p for s in large.stages if (p := problem.products[s]) is not None}
+        if any(p.huge for p in products.values()):
             return True
         return (
             not ordered

@@ -61,6 +61,9 @@ def single(problem: Problem, node: int) -> Group:
     """The group of one node: its own axes, and those of sums that may be cut into chunks."""
     stages = problem.closure[node]
     seeds = [(node, a) for a in split_axes(problem.definition(node), problem.form(node))]
+    product = problem.products[node]
+    if product is not None and product.tall:
+        seeds = [(node, a) for a in problem.reduced[node]]
     for stage in stages:
         if _may_be_partial(problem, node, stage):
             seeds += [(stage, a) for a in problem.reduced[stage]]

@@ -21,6 +21,7 @@ from pullback.fuse.facts import (
     points,
     study,
 )
+from pullback.fuse.products import contraction
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import (
     Accumulate,
@@ -214,7 +215,9 @@ def _role(
     facts = scene.facts[definition]
     form = scene.forms[definition]
     never = definition.keep is Keep.NEVER
-    if definition.keep is Keep.ALWAYS or isinstance(form, Accumulate):
+    product = contraction(definition, form, facts)
+    alone = product is not None and product.tall and not never
+    if alone or definition.keep is Keep.ALWAYS or isinstance(form, Accumulate):
         return Role.NODE
     size = elements(definition.shape)
     big = sum(elements(leaf.shape) >= size for leaf in leaves)

@@ -9,17 +9,11 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from math import prod
 
 from pullback.fuse.facts import elements, is_identity, points, reduced_axes
 from pullback.fuse.inline import Role, Scene
-from pullback.ir.expr import upper
-from pullback.ir.graph import SUM, Definition, Form, Map, Reduce, Value, Variable
-
-# From so many multiplications on, and so many rows, columns and terms, a product is bound by
-# arithmetic alone: 256 terms take 5 ns, an element written and read again half a nanosecond.
-HUGE_POINTS = 1 << 26
-HUGE_SIDE = 256
+from pullback.fuse.products import Contraction, contraction
+from pullback.ir.graph import Definition, Form, Map, Value, Variable
 
 Bind = tuple[int | None, ...]
 Reads = tuple[tuple[int, Bind], ...]
@@ -41,7 +35,7 @@ class Problem:
     points: list[int] = field(default_factory=list)
     is_node: list[bool] = field(default_factory=list)
     flops: list[int] = field(default_factory=list)
-    products: list[tuple[tuple[int, ...], ...] | None] = field(default_factory=list)
+    products: list[Contraction | None] = field(default_factory=list)
     reduced: list[tuple[int, ...]] = field(default_factory=list)
     footprint: int = 0
 
@@ -55,16 +49,6 @@ class Problem:
 
     def is_map(self, number: int) -> bool:
         return isinstance(self.form(number), Map)
-
-    def huge(self, number: int) -> bool:
-        """Whether a product is wide in rows, columns and terms: its tiles are worth any read."""
-        axes = self.products[number]
-        if axes is None or self.points[number] < HUGE_POINTS:
-            return False
-        extents = self.definition(number).extents
-        terms = prod(upper(extents[a]) for a in self.reduced[number])
-        sides = [prod(upper(extents[a]) for a in side) for side in axes]
-        return min(terms, *sides) >= HUGE_SIDE
 
     def name(self, number: int) -> str:
         return self.values[number].name
@@ -184,7 +168,7 @@ def build(scene: Scene, target: dict[Definition, Variable]) -> Problem:
     problem.is_node = [scene.roles[d] is Role.NODE for d in ranked]
     problem.flops = [_weight(scene, d) for d in ranked]
     problem.reduced = [reduced_axes(d, scene.forms[d]) for d in ranked]
-    problem.products = [product_axes(scene, d) for d in ranked]
+    problem.products = [contraction(d, scene.forms[d], scene.facts[d]) for d in ranked]
     buffers = [n for n, v in enumerate(values) if n >= len(ranked) or problem.is_node[n]]
     buffers = [n for n in buffers if n not in problem.target]
     problem.footprint = sum(problem.sizes[n] * values[n].dtype.itemsize for n in buffers)
@@ -249,24 +233,3 @@ def _relate(problem: Problem) -> None:
 def _weight(scene: Scene, definition: Definition) -> int:
     """Weighted operations a point, the combination of a reduction included."""
     return scene.facts[definition].flops + (not isinstance(scene.forms[definition], Map))
-
-
-def product_axes(scene: Scene, definition: Definition) -> tuple[tuple[int, ...], ...] | None:
-    """Rows and columns of a contraction: output axes private to each of two reads.
-
-    ``y[i, n] = sum[k] x[i, k] * w[n, k]  ->  ((1,), (0,))``
-    """
-    form = scene.forms[definition]
-    if not isinstance(form, Reduce) or form.combiner is not SUM:
-        return None
-    rank = len(definition.shape)
-    extents = definition.extents
-    over = frozenset(reduced_axes(definition, form))
-    reads = [a.axes for a in scene.facts[definition].accesses if a.axes & over]
-    reads.sort(key=lambda axes: -elements(extents[a] for a in axes))
-    for right in reads[1:]:
-        rows = tuple(sorted(a for a in reads[0] - right if a < rank))
-        columns = tuple(sorted(a for a in right - reads[0] if a < rank))
-        if rows and columns:
-            return rows, columns
-    return None

@@ -47,6 +47,12 @@ PACK_CACHES = 4
 # An evaluated left operand beyond this share of the second-level cache is computed in place.
 LEFT_CACHES = 1
 
+# Fewer rows do not pay for a copy of what can be read in place.
+FEWEST_PACKED = 64
+
+# Of `left`, this share of the second-level cache is read where it lies.
+NEAR_SHARE = 4
+
 # A block of it in k may take so much.
 DEEP_CACHES = 4
 
@@ -178,8 +184,7 @@ class _Tiles:
             self.prob = self.depth.prob
         fill, self.prob = _left_ready(context, self.prob, DEEP_CACHES)
         prob, over, row = self.prob, self.prob.over, self.prob.row
-        whole = row is not None and (row.static or self._rows_of_tiles(row) is not None)
-        if row is not None and whole and prob.left.stride(over[-1].var) not in (0, 1):
+        if row is not None and self._scattered(row):
             around = [loop for loop in prob.rest if prob.left.uses(loop.var)]
             count = rounded_up(row.most, self.height)
             self.left = panels(context, prob.kind, self.height, count, around, over, False)
@@ -191,11 +196,22 @@ class _Tiles:
         body = fill + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
 
+    def _scattered(self, row: Loop) -> bool:
+        """Whether `left` is not contiguous along k, and more than stays near."""
+        if not row.static and self._rows_of_tiles(row) is None:
+            return False
+        over = self.prob.over
+        size = row.most * prod(o.most for o in over) * self.prob.kind.itemsize
+        far = size > self.context.target.l2 // NEAR_SHARE
+        return far and self.prob.left.stride(over[-1].var) not in (0, 1)
+
     def _lies_well(self) -> bool:
         """Whether `right` is read in place: whole vectors, from the second-level cache."""
         size = self.column.most * prod(o.most for o in self.prob.over) * self.prob.kind.itemsize
+        row = self.prob.row
+        few = row is None or row.most < FEWEST_PACKED
         near = size <= self.context.target.l2
-        return near and self.prob.right.stride(self.column.var) == 1
+        return (near or few) and self.prob.right.stride(self.column.var) == 1
 
     def _pack_level(self, count: int) -> int | None:
         """The outermost loop level at which all panels can be packed; None: as they come."""

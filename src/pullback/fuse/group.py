@@ -150,8 +150,7 @@ class Grouping:
         joint, reason = self.join_legally(a, b)
         if joint is None:
             return Verdict(0.0, None, reason)
-        ordered = self.ordered(i, j)
-        if self._cuts(a, b, joint, ordered) or self._cuts(b, a, joint, ordered):
+        if self.cuts(i, j, joint):
             return Verdict(0.0, None, "a large product would lose an outer axis")
         pa, pb, both = self.price(a), self.price(b), self.price(joint)
         budget = scratch_budget(self.problem, joint, self.target)
@@ -162,15 +161,21 @@ class Grouping:
             return Verdict(0.0, None, f"slower by {-saved * 1e6:.2f} us")
         return Verdict(saved, joint, "")
 
+    def cuts(self, i: int, j: int, joint: Group) -> bool:
+        """Whether a join takes outer axes from a product that needs them."""
+        a, b = self.groups[i], self.groups[j]
+        ordered = self.ordered(i, j)
+        return self._cuts(a, b, joint, ordered) or self._cuts(b, a, joint, ordered)
+
     def _cuts(self, large: Group, other: Group, joint: Group, ordered: bool) -> bool:
-        """Whether a product loses outer axes: a huge one to anything, a large one to maps that
-        only read what it reads too.
+        """Whether a product loses outer axes: a huge one, or one that streams an operand, to
+        anything; a large one to maps that only read what it reads too.
         """
         problem = self.problem
         if len(joint.classes) >= len(large.classes):
             return False
         products = {s: p for s in large.stages if (p := problem.products[s]) is not None}
-        if any(p.huge for p in products.values()):
+        if any(p.whole for p in products.values()):
             return True
         return (
             not ordered
@@ -316,7 +321,7 @@ def _try(grouping: Grouping, i: int, j: int, node: int, value: int) -> None:
         return
     i, j = min(i, j), max(i, j)
     joint, _ = grouping.join_legally(grouping.groups[i], grouping.groups[j])
-    if joint is None or not joint.classes:
+    if joint is None or not joint.classes or grouping.cuts(i, j, joint):
         return
     problem = grouping.problem
     by_parts = sums_up(problem.scene, problem.definition(node)) is not None
@@ -356,7 +361,7 @@ def _share(grouping: Grouping, i: int, j: int) -> None:
         return
     groups = grouping.groups[i], grouping.groups[j]
     joint = grouping.join_legally(*groups)[0]
-    if joint is None:
+    if joint is None or grouping.cuts(i, j, joint):
         return
     kept = sum(not _odd(grouping.problem, joint, c) for c in joint.classes)
     before = [sum(not _odd(grouping.problem, g, c) for c in g.classes) for g in groups]

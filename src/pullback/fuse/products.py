@@ -7,12 +7,17 @@ from math import prod
 
 from pullback.fuse.facts import BodyFacts, elements, reduced_axes
 from pullback.ir.expr import upper
-from pullback.ir.graph import SUM, Definition, Form, Reduce
+from pullback.ir.graph import SUM, Definition, Form, Reduce, Value, Variable
 
 # From so many multiplications on, and so many rows, columns and terms, a product is bound by
 # arithmetic alone: 256 terms take 5 ns, an element written and read again half a nanosecond.
 HUGE_POINTS = 1 << 26
 HUGE_SIDE = 256
+
+# An operand of so many elements comes from memory, and again for each tile of rows: with few rows
+# that is most of the time.
+FAR_ELEMENTS = 1 << 20
+FEW_ROWS = 32
 
 # A product with at most so many results, so many times as many terms as rows or columns, and so
 # many multiplications (0.3 ms on one thread) is cut along its terms: then whole rows of both
@@ -24,11 +29,14 @@ TALL_POINTS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A sum of products. `rows`, `columns`: output axes private to each of two reads."""
+    """A sum of products. `rows`, `columns`: output axes private to each of two reads.
+
+    `whole`: no join is worth one of its output axes. `tall`: it is cut along its terms.
+    """
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
-    huge: bool
+    whole: bool
     tall: bool
 
 
@@ -42,18 +50,22 @@ def contraction(definition: Definition, form: Form, facts: BodyFacts) -> Contrac
     rank = len(definition.shape)
     extents = definition.extents
     over = frozenset(reduced_axes(definition, form))
-    reads = [a.axes for a in facts.accesses if a.axes & over]
-    reads.sort(key=lambda axes: -elements(extents[a] for a in axes))
+    reads = [a for a in facts.accesses if a.axes & over]
+    reads.sort(key=lambda a: -elements(extents[n] for n in a.axes))
     for right in reads[1:]:
-        rows = tuple(sorted(a for a in reads[0] - right if a < rank))
-        columns = tuple(sorted(a for a in right - reads[0] if a < rank))
+        rows = tuple(sorted(a for a in reads[0].axes - right.axes if a < rank))
+        columns = tuple(sorted(a for a in right.axes - reads[0].axes if a < rank))
         if rows and columns:
-            return _measured(definition, rows, columns, over)
+            return _measured(definition, reads[0].source, rows, columns, over)
     return None
 
 
 def _measured(
-    definition: Definition, rows: tuple[int, ...], columns: tuple[int, ...], over: frozenset[int]
+    definition: Definition,
+    larger: Value,
+    rows: tuple[int, ...],
+    columns: tuple[int, ...],
+    over: frozenset[int],
 ) -> Contraction:
     high, wide, terms = (
         prod(upper(definition.extents[a]) for a in axes) for axes in (rows, columns, over)
@@ -62,4 +74,5 @@ def _measured(
     huge = size * terms >= HUGE_POINTS and min(high, wide, terms) >= HUGE_SIDE
     few = len(over) == 1 and size == high * wide <= TALL_ELEMENTS
     tall = few and size * terms >= TALL_POINTS and terms >= TALL_RATIO * max(high, wide)
-    return Contraction(rows, columns, huge, tall)
+    far = isinstance(larger, Variable) and wide <= FEW_ROWS and high * terms >= FAR_ELEMENTS
+    return Contraction(rows, columns, huge or far, tall)

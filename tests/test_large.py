@@ -49,7 +49,7 @@ def product(m: Extent, n: Extent, k: Extent, layout: str, ending: str = "") -> K
         out = define("out", (m, n), lambda i, j: F.relu(E.Add(read(z, i, j), read(bias, j))))
         return kernel((m, n), stage(z, (0, 1)), stage(out, (0, 1), y))
     if ending == "update":
-        out = define("out", (m, n), lambda i, j: E.Add(read(y, i, j), E.Mul(read(z, i, j), num(-1.0))))
+        out = define("out", (m, n), lambda i, j: E.Add(read(y, i, j), read(z, i, j)))
         return kernel((m, n), stage(z, (0, 1)), stage(out, (0, 1), y))
     if ending == "narrow":
         out = define("out", (m, n), lambda i, j: E.Cast(read(z, i, j), bfloat16))

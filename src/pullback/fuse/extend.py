@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from pullback.fuse.facts import elements, is_view, points
 from pullback.ir import expr as E
-from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Extent, Take, index, upper
 from pullback.ir.graph import SUM, Definition, Graph, Keep, Map, Reduce, Value, read, substitute
 from pullback.ir.node import walk
@@ -28,6 +27,7 @@ from pullback.simplify.affine import Affine, affine, to_expr
 from pullback.simplify.bounds import bounds
 from pullback.simplify.graph import Sources, with_roots
 from pullback.simplify.product import factors
+from pullback.simplify.triangle import gap
 
 Simplify = Callable[[Expr], Expr]
 
@@ -285,7 +285,7 @@ def _extended(definition: Definition, simplify: Simplify) -> Definition | None:
     if any(G.reads_data(i) for o in operands for i in o.take.indices):
         return None
     for guard in guards:
-        form = _inequality(guard)
+        form = gap(guard)
         if form is None or not any(o.limit(form) for o in operands):
             return None
     parts: list[Expr] = []
@@ -320,13 +320,3 @@ def _pays(definition: Definition, old: Take, new: Take) -> bool:
 
 def _divides(body: Expr) -> bool:
     return any(isinstance(n, E.FloorDiv | E.Mod) for n in walk(body))
-
-
-def _inequality(guard: Expr) -> Affine | None:
-    """`form` where the guard is ``form >= 0``. ``a < b -> b - a - 1``, ``not a < b -> a - b``"""
-    if isinstance(guard, E.Less) and guard.left.dtype == int64:
-        return affine(guard.right).minus(affine(guard.left)).shifted(-1)
-    inner = G.negated(guard)
-    if isinstance(inner, E.Less) and inner.left.dtype == int64:
-        return affine(inner.left).minus(affine(inner.right))
-    return None

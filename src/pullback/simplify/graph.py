@@ -154,13 +154,13 @@ def _run(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]) -
 def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:
     """``y[i, j] = sum[k] x[i, k]`` as a copy of ``z[i] = sum[k] x[i, k]``, computed once for all j.
 
-    So is a map ``y[i, j] = f(x[i])``: a sum that reads it may then be narrower, too. `merged`
-    holds, and is given, the definitions that such copies read.
+    So is a map ``y[i, j] = f(x[i])``: a sum that reads it may then be narrower, too. One that
+    reads nothing costs less than the copy. `merged` holds, and is given, what copies read.
     """
     form = d.form
     if not isinstance(form, Map | Reduce | Scan) or d.keep is Keep.ALWAYS:
         return d
-    if isinstance(form, Map) and isinstance(d.body, Take | E.Const):
+    if isinstance(form, Map) and (isinstance(d.body, Take) or not d.reads):
         return d
     scanned = {form.axis} if isinstance(form, Scan) else set()
     used = d.body.axes | scanned

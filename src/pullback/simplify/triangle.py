@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pullback.errors import Origin
 from pullback.ir import expr as E
+from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take
 from pullback.ir.graph import (
     SUM,
@@ -161,7 +162,7 @@ def gap(guard: Expr) -> Affine | None:
     """The form that is 0 or more where a comparison of indices holds: ``a < b -> b - a - 1``."""
     inner = negated(guard)
     less = inner if isinstance(guard, E.Xor) else guard
-    if not isinstance(less, Less) or not less.left.dtype.is_integer:
+    if not isinstance(less, Less) or less.left.dtype != int64:
         return None
     form = affine(less.right).minus(affine(less.left)).shifted(-1)
     return form if less is guard else form.scaled(-1).shifted(-1)

@@ -253,7 +253,7 @@ FAULTS: dict[str, Sequence[N.Stmt]] = {
         loop(I3, loop(I11, N.Guard(E.Less(I3, index(2)), (store(E.Add(I11, index(1))),))))
     ],
     "accesses_inside: weak guard": [
-        loop(I11, N.Guard(E.Less(index(11), I11), (store(E.Add(I11, index(1))),)))
+        loop(I11, N.Guard(E.Less(index(5), I11), (store(E.Add(I11, index(1))),)))
     ],
     "accesses_inside: wrong branch": [
         loop(I11, store(I11, E.If(E.Equal(I11, index(0)), N.Load(B, E.Add(I11, index(-1))), ZERO)))

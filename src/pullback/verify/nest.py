@@ -194,13 +194,17 @@ class _Verifier:
         if below is True and above is False:
             return True
         if (below is False or above is True) and self.outside(e, size, near):
-            return self.unreachable(near) or self.tried(e, size, guards)
-        return bool(near) or self.tried(e, size, guards)
+            return self.unreachable(near) or self.tried(e, size, guards) is True
+        tried = self.tried(e, size, guards)
+        return bool(near) if tried is None else tried
 
-    def tried(self, e: Expr, size: int, guards: Guards) -> bool:
-        """Whether no point of a small box that fulfils the guards lies outside."""
+    def tried(self, e: Expr, size: int, guards: Guards) -> bool | None:
+        """Whether no point of a small box that fulfils the guards lies outside. None: not known,
+        as a guard on data may exclude what points do not.
+        """
         spelled = [self.spelled(g) for g in guards]
-        return points.inside(self.spelled(e), size, spelled) is True
+        inside = points.inside(self.spelled(e), size, spelled)
+        return None if not inside and any(map(points.has_data, spelled)) else inside
 
     def outside(self, e: Expr, size: int, guards: Guards) -> bool:
         """Whether `e` must lie outside whatever a guard says: one that never holds proves all."""

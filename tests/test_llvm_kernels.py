@@ -282,3 +282,18 @@ def test_register_misuse_is_refused() -> None:
         load([routine([y], [Declare(acc, ZERO), shifted])])
     with pytest.raises(InvalidIR, match="literal indices"):
         load([routine([y], [Declare(acc, ZERO), loop(k, 4, Store(y, k, Peek(acc, (k,))))])])
+
+
+@pytest.mark.parametrize("kind", [int8, bfloat16], ids=str)
+def test_a_single_narrowed_lane_stores_one_element(kind: DType) -> None:
+    """Rows of 17: the last lane of a row must leave the first of the next alone."""
+    source, target = Array("x", int32, 34), Array("y", kind, 34)
+    row, j = Var("r", 0, 1), Var("j", 0, 16)
+    at = E.Add(E.Mul(row, index(17)), j)
+    back = E.Add(E.Add(index(17), E.Mul(row, index(-17))), j)
+    line = vector(j, 17, Store(target, back, E.Cast(Load(source, at), kind)), unroll=1)
+    code = load([routine([source, target], [loop(row, 2, line)])])[0]
+    x = np.arange(34, dtype=np.int32)
+    y = np.zeros(34, kind.numpy)
+    code([x, y])
+    np.testing.assert_array_equal(y.astype(np.int32), np.roll(x, 17))

@@ -132,7 +132,8 @@ class Block:
     def _left(self, first: Linear, i: Var) -> Expr:
         panels = self.packed[0]
         if panels is not None:
-            return panels.at(divide(first, self.size[0])[0].expr(), i)
+            found = panels.at(divide(first, self.size[0])[0].expr(), i)
+            return cast(found, self.prob.kind)
         values: dict[Expr, Expr] = {}
         if self.prob.row is not None:
             values[self.prob.row.var] = first.plus(Linear(0, {i: 1})).expr()
@@ -141,7 +142,7 @@ class Block:
     def _right(self, number: Expr, base: Linear, j: Var) -> Expr:
         panels = self.packed[1]
         if panels is not None:
-            return panels.at(number, j)
+            return cast(panels.at(number, j), self.prob.kind)
         at = base.plus(Linear(0, {j: 1})).expr()
         return cast(replaced(self.prob.right.value, {self.column.var: at}), self.prob.kind)
 

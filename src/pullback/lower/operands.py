@@ -230,6 +230,11 @@ class Panels:
         return Load(self.array, form.expr())
 
 
+def kept(operand: Operand, kind: DType) -> DType:
+    """The type of an operand's panels: as it lies where it is copied, else that of the sums."""
+    return operand.value.dtype if operand.plain else kind
+
+
 def panels(
     context: Context,
     kind: DType,

@@ -29,6 +29,7 @@ from pullback.lower.operands import (
     Problem,
     Side,
     evaluated,
+    kept,
     pack_panel,
     panels,
     problem,
@@ -162,14 +163,12 @@ class _Tiles:
             return nest(prob.shared, self._panel_loop())
         count = rounded_up(self.column.most, self.width)
         level = self._pack_level(count)
-        side = Side(prob.right, self.column)
+        side, kind = Side(prob.right, self.column), kept(prob.right, prob.kind)
         if level is None:
-            self.right = panels(context, prob.kind, self.width, 1, [], prob.over, lasting=False)
+            self.right = panels(context, kind, self.width, 1, [], prob.over, lasting=False)
             self.fill_one = True
             return nest(prob.shared, self._panel_loop())
-        self.right = panels(
-            context, prob.kind, self.width, count, prob.shared, prob.over, lasting=True
-        )
+        self.right = panels(context, kind, self.width, count, prob.shared, prob.over, lasting=True)
         number = context.var("p", count)
         fill = pack_panel(context, side, prob.over, self.right, number, number)
         every = For(number, index(0), ceil_div(self.column.extent, self.width), tuple(fill))
@@ -187,11 +186,13 @@ class _Tiles:
         if row is not None and self._scattered(row):
             around = [loop for loop in prob.rest if prob.left.uses(loop.var)]
             count = rounded_up(row.most, self.height)
-            self.left = panels(context, prob.kind, self.height, count, around, over, False)
+            kind = kept(prob.left, prob.kind)
+            self.left = panels(context, kind, self.height, count, around, over, False)
             fill += nest(around, pack(context, Side(prob.left, row), over, self.left, count))
         if not self._lies_well():
             count = rounded_up(self.column.most, self.width)
-            self.right = panels(context, prob.kind, self.width, count, [], over, False)
+            kind = kept(prob.right, prob.kind)
+            self.right = panels(context, kind, self.width, count, [], over, False)
             fill += pack(context, Side(prob.right, self.column), over, self.right, count)
         body = fill + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pullback.backends.llvm import arith
 from pullback.backends.llvm.analysis import Facts
 from pullback.backends.llvm.scope import Scope
-from pullback.backends.llvm.text import Builder, Val, const, iota, mangled
+from pullback.backends.llvm.text import Builder, Val, const, iota, mangled, prefix_mask
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Expr, FloorDiv
 from pullback.ir.nest import Array, Load
@@ -233,6 +233,11 @@ class Memory:
         if stride == 0:
             raise InvalidIR(f"every lane stores to one element of {array}")
         value = self.b.splat(value, at.lanes.count)
+        if stride is not None and at.mask == prefix_mask(1, value.lanes):
+            # LLVM 22 stores a narrowed vector under a constant mask of one lane too wide.
+            only = self.b.value(f"extractelement {value.typed}, i64 0", value.kind)
+            self.b.store(only, self.pointer(array, offset, at, get), align)
+            return
         if stride not in (1, -1):
             pointers = self._vector_pointer(array, offset, at, get)
             self._call_store("scatter", value, pointers, align, self._mask(at))

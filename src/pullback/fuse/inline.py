@@ -178,10 +178,10 @@ class _Reader:
             for n, index in enumerate(take.indices)
             if index is not Axis(n, source.shape[n])
         }
-        if not moves or not body.axes & moves.keys():
+        if not moves:
             return body
         self.moved = True
-        return substitute(body, moves)
+        return substitute(body, moves) if body.axes & moves.keys() else body
 
 
 def _stages(scene: Scene, definition: Definition) -> list[Definition]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from pullback.fuse.facts import BodyFacts, elements, reduced_axes
-from pullback.ir.expr import upper
+from pullback.ir.expr import Extent
 from pullback.ir.graph import SUM, Definition, Form, Reduce, Value, Variable
 
 # From so many multiplications on, and so many rows, columns and terms, a product is bound by
@@ -48,7 +47,7 @@ def contraction(definition: Definition, form: Form, facts: BodyFacts) -> Contrac
     if not isinstance(form, Reduce) or form.combiner is not SUM:
         return None
     rank = len(definition.shape)
-    extents = definition.extents
+    extents = (*definition.shape, *form.over)
     over = frozenset(reduced_axes(definition, form))
     reads = [a for a in facts.accesses if a.axes & over]
     reads.sort(key=lambda a: -elements(extents[n] for n in a.axes))
@@ -56,23 +55,21 @@ def contraction(definition: Definition, form: Form, facts: BodyFacts) -> Contrac
         rows = tuple(sorted(a for a in reads[0].axes - right.axes if a < rank))
         columns = tuple(sorted(a for a in right.axes - reads[0].axes if a < rank))
         if rows and columns:
-            return _measured(definition, reads[0].source, rows, columns, over)
+            return _measured(extents, rank, reads[0].source, rows, columns)
     return None
 
 
 def _measured(
-    definition: Definition,
+    extents: tuple[Extent, ...],
+    rank: int,
     larger: Value,
     rows: tuple[int, ...],
     columns: tuple[int, ...],
-    over: frozenset[int],
 ) -> Contraction:
-    high, wide, terms = (
-        prod(upper(definition.extents[a]) for a in axes) for axes in (rows, columns, over)
-    )
-    size = elements(definition.shape)
+    high, wide = (elements(extents[a] for a in axes) for axes in (rows, columns))
+    size, terms = elements(extents[:rank]), elements(extents[rank:])
     huge = size * terms >= HUGE_POINTS and min(high, wide, terms) >= HUGE_SIDE
-    few = len(over) == 1 and size == high * wide <= TALL_ELEMENTS
+    few = len(extents) == rank + 1 and size == high * wide <= TALL_ELEMENTS
     tall = few and size * terms >= TALL_POINTS and terms >= TALL_RATIO * max(high, wide)
     far = isinstance(larger, Variable) and wide <= FEW_ROWS and high * terms >= FAR_ELEMENTS
     return Contraction(rows, columns, huge or far, tall)

@@ -43,6 +43,7 @@ def test_reads_before_a_loop_that_may_be_empty_stay_inside() -> None:
         pytest.param(300849, id="a loop that starts late"),
         pytest.param(301065, id="a branch that excludes the last value"),
         pytest.param(400701, id="a value without the axes of the index that was read for it"),
+        pytest.param(412474, id="a condition with a name of its own"),
         pytest.param(200515, id="a clamped data index beside a clamped axis"),
     ],
 )

@@ -12,7 +12,7 @@ from pullback.ir.dtype import DType, bool_, int64
 from pullback.ir.expr import Expr, index
 from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.bounds import Intervals, Prover
-from pullback.simplify.guards import Guards, contexts
+from pullback.simplify.guards import Guards, conjuncts, contexts
 from pullback.verify import points
 
 SHAPED = frozenset(
@@ -77,11 +77,13 @@ class _Verifier:
                 self.transpose(s, scope)
 
     def remember(self, s: N.Declare) -> None:
-        """A register that is never set keeps the bounds of its first value."""
-        if s.register.dtype != int64 or s.register.shape or s.register in self.changed:
+        """A register that is never set keeps its first value and that one's bounds."""
+        kept = s.register.dtype in (int64, bool_) and not s.register.shape
+        if not kept or s.register in self.changed:
             return
         place = N.Peek(s.register, ())
-        self.intervals.leaves[place] = self.intervals.of(s.init)
+        if s.register.dtype == int64:
+            self.intervals.leaves[place] = self.intervals.of(s.init)
         self.named[place] = self.spelled(s.init)
 
     def spelled(self, e: Expr) -> Expr:
@@ -202,7 +204,7 @@ class _Verifier:
         """Whether no point of a small box that fulfils the guards lies outside. None: not known,
         as a guard on data may exclude what points do not.
         """
-        spelled = [self.spelled(g) for g in guards]
+        spelled = [c for g in guards for c in conjuncts(self.spelled(g))]
         inside = points.inside(self.spelled(e), size, spelled)
         return None if not inside and any(map(points.has_data, spelled)) else inside
 

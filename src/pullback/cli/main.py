@@ -1,4 +1,4 @@
-"""The command line: `pullback train`, `cache`, `check`, `explain`, `profile`."""
+"""The command line: `pullback train`, `bench`, `cache`, `check`, `explain`, `profile`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pullback.cli import checkpoint, compare
+from pullback.cli.bench import bench
 from pullback.cli.cache import cache
 from pullback.cli.check import check
 from pullback.cli.display import Bar, Display, Lines
@@ -32,6 +33,7 @@ def commands() -> None:
     """A deep-learning compiler: index expressions, their gradients, whole programs."""
 
 
+commands.add_command(bench)
 commands.add_command(cache)
 commands.add_command(check)
 commands.add_command(explain)

@@ -1,0 +1,191 @@
+"""pullback beside PyTorch, torch.compile, JAX and NumPy on the same work: a Markdown table."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from suite import limits, measure, table
+from suite.classes import CLASSES, Class
+from suite.measure import PEERS, Run, Setting
+from suite.table import Row
+from suite.worker import CLOCKS
+from suite.workload import Workload
+
+DRAWN = 5  # sizes of each class that come from the seed
+
+
+def main() -> None:
+    options = arguments().parse_args()
+    chosen = select(options.only)
+    if options.list:
+        for name, workloads in chosen.items():
+            print(f"{name}:", *(f"  {w.name}" for w in workloads), sep="\n")
+        return
+    setting = settings(options)
+    roof = limits.measured(setting.threads, CLOCKS[setting.clock])
+    print(f"{machine()}\n\n{described(roof)}\n", flush=True)
+    lines = [table.SUMMARY]
+    runs: dict[str, Any] = {}
+    for number, (name, workloads) in enumerate(chosen.items()):
+        kind = CLASSES[name]
+        whole = workloads == kind.workloads and not options.quick
+        drawn = draw(kind, options.seed + number) if whole and kind.kind == "warm" else ()
+        found = Report(name, kind, setting, roof, runs)
+        fixed_rows, drawn_rows = found.rows("", workloads), found.rows(", drawn sizes", drawn)
+        if kind.kind == "cold":
+            found.warm_starts()
+        lines += summary(name, kind, fixed_rows, drawn_rows, setting.peers)
+    print("## Classes\n", *lines, sep="\n")
+    if options.json:
+        Path(options.json).write_text(json.dumps(runs, indent=1))
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("pullback bench", description=__doc__)
+    names = ", ".join(CLASSES)
+    only = f"a class or a part of a workload's name, may be repeated; classes: {names}"
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help=only)
+    parser.add_argument("--peers", default=",".join(PEERS), help="of %(default)s")
+    parser.add_argument("--rounds", type=int, help="7, with --quick 3")
+    parser.add_argument("--seed", type=int, default=0, help="of the drawn sizes")
+    parser.add_argument("--quick", action="store_true", help="fewer modes, no drawn sizes")
+    busy = "one thread, by processor time: for a machine that does other work"
+    parser.add_argument("--busy", action="store_true", help=busy)
+    parser.add_argument("--json", metavar="FILE", help="every time of every process")
+    parser.add_argument("--jax", metavar="PYTHON", default=sys.executable, help="one that has JAX")
+    parser.add_argument("--list", action="store_true", help="name the workloads, run nothing")
+    return parser
+
+
+def settings(options: argparse.Namespace) -> Setting:
+    peers = tuple(options.peers.split(",")) if options.peers else ()
+    unknown = [p for p in peers if p not in PEERS]
+    if unknown:
+        fail(f"no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
+    rounds = options.rounds or (3 if options.quick else 7)
+    found = Setting(rounds, options.quick, peers, {"jax": options.jax})
+    return dataclasses.replace(found, threads=(1,), clock="processor") if options.busy else found
+
+
+def select(only: Sequence[str]) -> dict[str, tuple[Workload, ...]]:
+    """The workloads that are asked for, by class."""
+    found: dict[str, tuple[Workload, ...]] = {}
+    for name, kind in CLASSES.items():
+        chosen = kind.workloads
+        if only and name not in only:
+            chosen = tuple(w for w in chosen if any(part in w.name for part in only))
+        if chosen:
+            found[name] = chosen
+    if not found:
+        fail(f"no class or workload {' '.join(only)!r}; --list names them")
+    return found
+
+
+def fail(message: str) -> NoReturn:
+    """A mistake of the user's."""
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def draw(kind: Class, seed: int) -> tuple[Workload, ...]:
+    """Workloads of the class at other sizes."""
+    rng = np.random.default_rng(seed)
+    able = [w for w in kind.workloads if w.ranges]
+    picks = rng.choice(len(able), min(DRAWN, len(able)), replace=False)
+    return tuple(able[n].drawn(rng) for n in picks)
+
+
+@dataclasses.dataclass
+class Report:
+    """Measures the workloads of a class and prints a row for each when it is done."""
+
+    name: str
+    kind: Class
+    setting: Setting
+    roof: limits.Limits
+    runs: dict[str, Any]
+
+    def rows(self, title: str, workloads: Sequence[Workload]) -> list[Row]:
+        if not workloads:
+            return []
+        peers = self.setting.peers
+        unit = table.bytes_of if self.kind.kind == "memory" else table.time_of
+        print(f"## {self.name}{title}\n\n{table.heading(peers)}")
+        found = []
+        for w in workloads:
+            runs = self.measured(w)
+            row = table.row(w.name, runs, peers, w.tolerance, self.limit(w), self.figure)
+            found.append(row)
+            print(table.line(row, peers, unit), flush=True)
+            self.runs.setdefault(self.name, {})[w.name] = [dataclasses.asdict(r) for r in runs]
+        print()
+        return found
+
+    def measured(self, w: Workload) -> list[Run]:
+        measures = {"warm": measure.warm, "cold": measure.cold, "memory": measure.memory}
+        return measures[self.kind.kind](w, self.setting)
+
+    @property
+    def figure(self) -> table.Figure:
+        return table.held if self.kind.kind == "memory" else table.median
+
+    def limit(self, w: Workload) -> Any:
+        if self.kind.kind != "warm":
+            return lambda threads, moved: 0.0
+        return lambda threads, moved: self.roof.seconds(w.flops(), moved, threads)
+
+    def warm_starts(self) -> None:
+        """The same starts when the cache has what the first one left."""
+        peers = self.setting.peers
+        print(f"## {self.name}, from the cache\n\n{table.heading(peers)}")
+        for name, runs in self.runs[self.name].items():
+            found = [Run(**r) for r in runs]
+            row = table.row(name, found, peers, 1e-3, figure=lambda r: r.cold)
+            print(table.line(row, peers), flush=True)
+        print()
+
+
+def summary(
+    name: str, kind: Class, fixed: Sequence[Row], drawn: Sequence[Row], peers: Sequence[str]
+) -> list[str]:
+    """A line a peer; NumPy has no threshold."""
+    wanted = dict(zip(("eager", "compile", "jax"), kind.wanted, strict=True))
+    lines = []
+    for peer in peers:
+        goal = wanted.get(peer, 0.0)
+        lines.append(table.summary_line(name, fixed, drawn, peer, goal, kind.worst))
+    return lines
+
+
+def machine() -> str:
+    """The processor, by its name where Linux tells it."""
+    name = platform.machine()
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        models = [line for line in path.read_text().splitlines() if line.startswith("model name")]
+        name = models[0].partition(":")[2].strip() if models else name
+    return f"{name}, {len(os.sched_getaffinity(0))} processors, Python {platform.python_version()}"
+
+
+def described(roof: limits.Limits) -> str:
+    parts = []
+    for threads, flops in roof.flops.items():
+        rates = roof.bandwidth[threads].values()
+        speeds = ", ".join(f"{r * 1e-9:.0f}" for r in rates)
+        parts.append(f"{threads} thread(s): {flops * 1e-9:.0f} GFLOP/s, copies at {speeds} GB/s")
+    sizes = ", ".join(f"{s / 2**20:g}" for s in limits.SETS)
+    return "; ".join(parts) + f" (working sets of {sizes} MiB a thread)"
+
+
+if __name__ == "__main__":
+    main()

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import pullback as pb
+from lower_support import HOST, agree, kernel, num, stage, variable
+from pullback.backends.llvm.emit import emit_routine
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.dtype import DType, bfloat16, float32, int8, int32, uint8
+from pullback.ir.expr import Axis, Dim, Expr, Extent
+from pullback.ir.graph import define, read
+from pullback.ir.kernel import Kernel
+from pullback.ir.nest import Routine
+from pullback.ir.target import Target
+from pullback.lower.kernel import lower
+from pullback.schedule.choose import choose, schedule_with
+from pullback.verify.nest import verify_routine
 
+# Words whatever the processor; code for them only runs where it has the instructions.
+WORDS = replace(HOST, dots=frozenset(("bfloat16", "int8")))
+SOME = settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 Array = np.ndarray[Any, Any]
 LAYOUTS = ("nn", "nt", "tn", "tt")
 NARROW = {"bfloat16": (ml_dtypes.bfloat16, 1e-2), "float16": (np.float16, 1e-3)}
@@ -39,3 +60,116 @@ def test_narrow_floats(kind: str, layout: str, size: tuple[int, int, int]) -> No
     np.testing.assert_allclose(
         found.astype(np.float64), want, atol=tolerance * np.abs(want).max(), rtol=0
     )
+
+
+Pair = tuple[DType, DType]
+PAIRS = [(bfloat16, bfloat16), (int8, int8), (uint8, int8), (int8, uint8), (uint8, uint8)]
+
+
+def product(m: Extent, n: Extent, k: Extent, layout: str, pair: Pair, ending: str = "") -> Kernel:
+    """``a b`` in 32 bits; then nothing, a map, or a prologue on a side ("left", "right")."""
+    a = variable("a", *((m, k) if layout[0] == "n" else (k, m)), kind=pair[0])
+    b = variable("b", *((k, n) if layout[1] == "n" else (n, k)), kind=pair[1])
+    wide = float32 if pair[0] is bfloat16 else int32
+    y = variable("y", m, n, kind=wide)
+
+    def side(e: Expr, computed: bool) -> Expr:
+        return E.Cast(F.relu(e) if computed else e, wide)
+
+    def body(i: Axis, j: Axis, t: Axis) -> Expr:
+        one = read(a, i, t) if layout[0] == "n" else read(a, t, i)
+        other = read(b, t, j) if layout[1] == "n" else read(b, j, t)
+        return E.Mul(side(one, ending == "left"), side(other, ending == "right"))
+
+    z = define("z", (m, n), body, over=(k,))
+    if ending == "map":
+        out = define("out", (m, n), lambda i, j: F.relu(E.Add(read(z, i, j), num(-3, wide))))
+        return kernel((m, n), stage(z, (0, 1)), stage(out, (0, 1), y))
+    return kernel((m, n), stage(z, (0, 1), y))
+
+
+def blocked(one: Kernel, tile: tuple[int, ...], tasks: int, terms: int, target: Target) -> Routine:
+    plan = schedule_with(one, target, tile, tasks)
+    steps = tuple(s if s.product is None else replace(s, terms=terms) for s in plan.steps)
+    routine = lower(one, replace(plan, steps=steps), target)
+    verify_routine(routine, "lower")
+    return routine
+
+
+def operands(one: Kernel, seed: int) -> dict[Any, Array]:
+    """Every byte there is; standard normal floats."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for v in one.reads:
+        if v.dtype.is_float:
+            found[v] = rng.standard_normal(v.shape).astype(v.dtype.numpy)
+        else:
+            lo, hi = v.dtype.range()
+            found[v] = rng.integers(lo, hi + 1, v.shape).astype(v.dtype.numpy)
+    return found
+
+
+@given(
+    m=st.integers(17, 60),
+    n=st.integers(2, 90),
+    k=st.integers(8, 70),
+    terms=st.sampled_from([4, 8, 100]),
+    layout=st.sampled_from(LAYOUTS),
+    pair=st.sampled_from(PAIRS),
+    ending=st.sampled_from(["", "map", "left", "right"]),
+    data=st.data(),
+)
+@SOME
+def test_words(
+    m: int, n: int, k: int, terms: int, layout: str, pair: Pair, ending: str, data: st.DataObject
+) -> None:
+    one = product(m, n, k, layout, pair, ending)
+    tile = tuple(data.draw(st.integers(1, e)) for e in (m, n))
+    routine = blocked(one, tile, data.draw(st.integers(1, 3)), terms, HOST)
+    given = operands(one, m * n)
+    tolerance = 1e-4 if pair[0] is bfloat16 else 0
+    agree(one, routine, given, {}, native=True, scalar=False, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[1], PAIRS[4]], ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+def test_words_in_the_interpreter(pair: Pair, layout: str) -> None:
+    """Complete words, then one that k does not fill, in two blocks."""
+    for k, terms in ((8, 100), (13, 2)):
+        one = product(17, 5, k, layout, pair)
+        routine = blocked(one, (17, 5), 1, terms, WORDS)
+        agree(one, routine, operands(one, k), {}, native=False, scalar=True)
+
+
+def test_words_of_run_time_rows_and_columns() -> None:
+    rows, columns = Dim("m", 1, 60), Dim("n", 1, 60)
+    for pair in PAIRS[:2]:
+        one = product(rows, columns, 13, "nn", pair)
+        routine = blocked(one, (60, 60), 1, 100, HOST)
+        agree(one, routine, None, {rows: 47, columns: 23}, native=True, scalar=False)
+
+
+@pytest.mark.parametrize(("pair", "name"), [(PAIRS[0], "dpbf16ps"), (PAIRS[1], "vpdpbusd")])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_words_are_one_instruction(pair: Pair, name: str, layout: str) -> None:
+    one = product(64, 64, 64, layout, pair)
+    text = emit_routine(lower(one, choose(one, WORDS), WORDS), WORDS)
+    assert name in text
+    assert "@llvm.masked.gather" not in text
+    assert "@llvm.masked.scatter" not in text
+    assert name not in emit_routine(
+        lower(one, choose(one, HOST), HOST), replace(HOST, dots=frozenset())
+    )
+
+
+def test_few_rows_stay_as_they_are() -> None:
+    one = product(16, 64, 64, "nn", PAIRS[0])
+    assert all(s.product is None or s.product.word == 1 for s in choose(one, WORDS).steps)
+
+
+@pytest.mark.parametrize("pair", PAIRS[1:], ids=str)
+def test_bytes_at_their_extremes(pair: Pair) -> None:
+    """Nothing saturates: 5000 products of the largest bytes."""
+    one = product(20, 20, 5000, "nn", pair)
+    given = {v: np.full(v.shape, v.dtype.range()[0] or 255, v.dtype.numpy) for v in one.reads}
+    agree(one, blocked(one, (20, 20), 1, 1000, HOST), given, {}, True, False, tolerance=0)

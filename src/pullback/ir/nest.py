@@ -194,7 +194,8 @@ class Check:
 class Transpose:
     """``target[t0 + c*target_row + r] = source[s0 + r*source_row + c]`` for r < rows, c < columns.
 
-    A panel copy that a backend may do in registers. Elements have one dtype.
+    A panel copy that a backend may do in registers. Elements have one dtype. `word`: so many
+    neighbours of the source stay together, and `r` and `c` count words.
     """
 
     target: Array
@@ -205,6 +206,7 @@ class Transpose:
     source_row: int
     rows: Expr
     columns: Expr
+    word: int = 1
 
 
 Stmt = For | Declare | Set | Combine | Store | StoreCombine | Guard | Check | Transpose

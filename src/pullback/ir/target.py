@@ -9,6 +9,9 @@ from dataclasses import dataclass
 class Target:
     """A processor. Sizes in bytes; `vectors` is the number of vector registers.
 
+    `dots`: types of which one instruction adds the products of two 32-bit words to a 32-bit sum
+    ("bfloat16"; "int8": signed by unsigned bytes).
+
     `threads` decides nothing about results: chunks depend on shapes only.
     """
 
@@ -19,6 +22,7 @@ class Target:
     l2: int = 1024 * 1024
     scratch: int = 64 * 1024
     threads: int = 2
+    dots: frozenset[str] = frozenset()
 
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector register."""

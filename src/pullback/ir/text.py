@@ -235,8 +235,9 @@ class _Nest:
         exprs = (s.target_offset, s.source_offset, s.rows, s.columns)
         target, source, rows, columns = self.text(depth, *exprs)
         to = f"{s.target}[{target} + c*{s.target_row} + r]"
+        of = f" in words of {s.word}" if s.word > 1 else ""
         self.put(depth, f"{to} = {s.source}[{source} + r*{s.source_row} + c]"
-                        f" for r < {rows}, c < {columns}")  # fmt: skip
+                        f" for r < {rows}, c < {columns}{of}")  # fmt: skip
 
 
 def _operator(s: N.Set | N.Combine | N.Store | N.StoreCombine) -> str:

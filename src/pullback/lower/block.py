@@ -40,6 +40,7 @@ from pullback.lower.operands import (
     replaced,
     rounded_up,
 )
+from pullback.lower.words import unrolled
 from pullback.schedule.linear import Linear, divide, linear
 
 
@@ -54,6 +55,7 @@ class Block:
     near: Array | None
     size: tuple[int, int]
     depth: Depth | None
+    less: Array | None
 
     def _spans(self, rows: int, first: Linear, base: Linear, width: Expr) -> Spans:
         """The rows and columns of the block."""
@@ -80,6 +82,10 @@ class Block:
         a = self._left(first, i)
         zero = E.const(0, kind)
         product = E.Mul(Peek(one, ()), Peek(line, (j,)))
+
+        def each(*done: Stmt) -> Stmt:
+            return _unrolled(i, rows, _lanes(j, width, *done))
+
         step: list[Stmt] = [
             Declare(line, zero),
             _lanes(j, width, Set(line, (j,), b)),
@@ -90,13 +96,12 @@ class Block:
                 _lanes(j, width, Combine(sums, (i, j), SUM, product)),
             ),
         ]
+        if self.prob.word is not None:
+            step = [each(self._word(sums, (i, j), a, b))]
         spans = self._spans(rows, first, base, index(width))
-
-        def each(*done: Stmt) -> Stmt:
-            return _unrolled(i, rows, _lanes(j, width, *done))
-
         stores = self._joined(sums, (i, j), self._at(first, i, base, j), each)
-        body = [Declare(sums, zero), *self._terms(spans, step), *stores]
+        begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
+        body = [*begin, *self._terms(spans, step), *stores]
         found = guarded(self.prob.needed, spans, body)
         return found + self._last(self.tail(rows, first, base, index(width)))
 
@@ -111,16 +116,34 @@ class Block:
         zero = E.const(0, kind)
         add = Combine(sums, (i,), SUM, E.Mul(a, Peek(one, ())))
         step: list[Stmt] = [Declare(one, b), _unrolled(i, rows, add)]
+        if self.prob.word is not None:
+            step = [_unrolled(i, rows, self._word(sums, (i,), a, b))]
         spans = self._spans(rows, first, base, width)
 
         def each(*done: Stmt) -> Stmt:
             return _unrolled(i, rows, *done)
 
         stores = self._joined(sums, (i, j), self._at(first, i, base, j), each)
-        body = [Declare(sums, zero), *self._terms(spans, step), *stores]
+        begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
+        body = [*begin, *self._terms(spans, step), *stores]
         lane = For(j, index(0), width, tuple(body), LoopKind.VECTOR, 1, 1)
         found = guarded(self.prob.needed, spans, [lane])
         return found + self._last(self.tail(rows, first, base, width))
+
+    def _word(self, sums: Register, at: tuple[Expr, ...], a: Expr, b: Expr) -> Stmt:
+        """The products of one word, added to a sum: one instruction where the target has it."""
+        word = self.prob.word
+        if word is None:
+            raise InvalidIR(f"{self.prob.stage.target} is not in words")
+        add = Combine(sums, at, SUM, E.Mul(a, b))
+        return unrolled(word.var, word.size, add)
+
+    def _less(self, sums: Register, at: tuple[Var, Var], number: Expr) -> list[Stmt]:
+        """Sums begin at what a shifted side adds to them too much."""
+        if self.less is None:
+            return []
+        place = linear(number).times(self.size[1]).plus(linear(at[1])).expr()
+        return [Combine(sums, at[: len(sums.shape)], SUM, Load(self.less, place))]
 
     def _at(self, first: Linear, i: Var, base: Linear, j: Var) -> dict[Expr, Expr]:
         """The row and column of one element."""
@@ -132,7 +155,7 @@ class Block:
     def _left(self, first: Linear, i: Var) -> Expr:
         panels = self.packed[0]
         if panels is not None:
-            found = panels.at(divide(first, self.size[0])[0].expr(), i)
+            found = panels.at(divide(first, self.size[0])[0].expr(), self._place(i))
             return cast(found, self.prob.kind)
         values: dict[Expr, Expr] = {}
         if self.prob.row is not None:
@@ -142,9 +165,14 @@ class Block:
     def _right(self, number: Expr, base: Linear, j: Var) -> Expr:
         panels = self.packed[1]
         if panels is not None:
-            return cast(panels.at(number, j), self.prob.kind)
+            return cast(panels.at(number, self._place(j)), self.prob.kind)
         at = base.plus(Linear(0, {j: 1})).expr()
         return cast(replaced(self.prob.right.value, {self.column.var: at}), self.prob.kind)
+
+    def _place(self, at: Var) -> Expr:
+        """Where a row or column lies in a row of its panel."""
+        word = self.prob.word
+        return at if word is None else Linear(0, {at: word.size, word.var: 1}).expr()
 
     def _joined(
         self,

@@ -67,10 +67,24 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """Elements of k that lie in one 32-bit word, counted by `var`; `terms` in all words.
+
+    `rest`: the last word may be incomplete.
+    """
+
+    var: Var
+    size: int
+    terms: Expr
+    rest: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A contraction in one tile. `shared`: loops that `right` has too; `rest`: those it lacks.
 
-    `work`: outside it terms are zero; `needed`: outside it nobody reads the sums.
+    `work`: outside it terms are zero; `needed`: outside it nobody reads the sums. `word`: the last
+    loop of `over` counts words.
     """
 
     stage: Stage
@@ -87,6 +101,7 @@ class Problem:
     tail: Tail
     work: Region
     needed: Region
+    word: Word | None = None
 
     @property
     def kind(self) -> DType:
@@ -140,7 +155,8 @@ def problem(context: Context, product: Product, stages: list[Stage]) -> Problem:
         [loop for loop in loops if loop.axes[0] >= outputs],
         stores[0],
         tail,
-        *(over_loops(context, axes, r) for r in regions),
+        over_loops(context, axes, regions[0]),
+        over_loops(context, axes, regions[1]),
     )
 
 

@@ -36,7 +36,9 @@ from pullback.lower.operands import (
     rounded_up,
 )
 from pullback.lower.sweep import sweep
+from pullback.lower.words import Packing, in_words, wordable
 from pullback.schedule.contraction import register_tile
+from pullback.schedule.large import TERMS
 from pullback.schedule.linear import Linear, linear
 from pullback.schedule.schedule import Product, Step, Way
 from pullback.schedule.steps import lanes
@@ -80,11 +82,13 @@ def tiles(
     rows = 1 if prob.row is None else prob.row.most
     most = NARROW if _oblique(prob, column) else None
     height, vectors = register_tile(rows, column.most, lanes_, most)
-    width = min(vectors * lanes_, column.most)
+    word = product.word if wordable(prob, product.word) else 1
+    width = vectors * lanes_ if word > 1 else min(vectors * lanes_, column.most)
     before: list[Stmt] = []
-    if terms is None and (rows > FEW_ROWS or column.most > FEW_PANELS * width):
+    much = rows > FEW_ROWS or column.most > FEW_PANELS * width
+    if terms is None and word == 1 and much:
         before, prob = _left_ready(context, prob, LEFT_CACHES)
-    return before + _Tiles(context, prob, column, height, width, terms).nest()
+    return before + _Tiles(context, prob, column, height, width, terms, word).nest()
 
 
 def _oblique(prob: Problem, column: Loop) -> bool:
@@ -139,6 +143,7 @@ class _Tiles:
         height: int,
         width: int,
         terms: int | None,
+        word: int,
     ) -> None:
         self.context = context
         self.prob = prob
@@ -146,6 +151,8 @@ class _Tiles:
         self.height = height
         self.width = width
         self.terms = terms
+        self.word = word
+        self.less: Array | None = None
         self.left: Panels | None = None
         self.right: Panels | None = None
         self.fill_one = False
@@ -157,6 +164,8 @@ class _Tiles:
     def nest(self) -> list[Stmt]:
         """Loops over what `right` depends on, then panels, then rows."""
         prob, context = self.prob, self.context
+        if wordable(prob, self.word):
+            return self._in_words((self.terms or TERMS) * self.word)
         if self.terms and not prob.work and not prob.needed:
             return self._in_depth(self.terms)
         if prob.right.stride(self.column.var) == 1:
@@ -195,6 +204,20 @@ class _Tiles:
             self.right = panels(context, kind, self.width, count, [], over, False)
             fill += pack(context, Side(prob.right, self.column), over, self.right, count)
         body = fill + self._panel_loop()
+        return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
+
+    def _in_words(self, terms: int) -> list[Stmt]:
+        """Blocks of k in words: both sides where they do not lie so, then all tiles."""
+        context, shared = self.context, self.prob.shared
+        rest = self.prob.over[-1].most % self.word > 0
+        self.depth = by_depth(context, self.prob, terms)
+        if self.depth is not None:
+            self.prob = self.depth.prob
+        self.prob = in_words(context, self.prob, self.word, rest)
+        packing = Packing(context, self.prob)
+        fill, self.right, self.less = packing.right(self.column, self.width)
+        more, self.prob, self.left = packing.left(self.prob.row, self.height)
+        body = fill + more + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
 
     def _scattered(self, row: Loop) -> bool:
@@ -316,6 +339,7 @@ class _Tiles:
             self.block,
             (self.height, self.width),
             self.depth,
+            self.less,
         )
         base = linear(number).times(self.width)
         if isinstance(width, int):

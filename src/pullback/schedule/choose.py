@@ -105,7 +105,7 @@ def _with_levels(kernel: Kernel, body: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> Step:
     """A contraction of few rows with both operands contiguous along k goes by dot products."""
-    if step.product is None or step.product.direct or len(step.stages) > 1:
+    if step.product is None or step.product.tiled or len(step.stages) > 1:
         return step
     stage = stages[step.stages[0]]
     product = step.product

@@ -10,9 +10,11 @@ from functools import reduce
 from math import prod
 
 from pullback.ir import expr as E
+from pullback.ir.dtype import bfloat16, float32, int8, int32, uint8
 from pullback.ir.expr import Axis, Expr, Take, upper
 from pullback.ir.graph import SUM, Reduce
 from pullback.ir.kernel import Stage
+from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule.linear import Linear, offset, row_major
 from pullback.schedule.schedule import Product
@@ -34,6 +36,9 @@ CUT_ROWS = 8
 
 # Columns along an outer axis, of a stage that has others: about half of the lanes stay empty.
 CUT_COLUMNS = 1.0
+
+# Fewer rows do not pay for panels of words: what is copied is used once a row.
+FEWEST_ROWS = 17
 
 # Share of the FMA peak by vectors in a row of the register tile (cpu-backend.md, "GEMM").
 SHAPES = {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}
@@ -57,10 +62,33 @@ class _Choice:
 
 
 def can(stage: Stage) -> bool:
-    """Whether a stage is a sum of products of floats over enough terms."""
+    """Whether a stage is a sum of products of floats, or of bytes in 32 bits."""
     if not (isinstance(stage.form, Reduce) and stage.form.combiner is SUM):
         return False
-    return stage.body.dtype.is_float and isinstance(stage.body, E.Mul)
+    body = stage.body
+    if not isinstance(body, E.Mul):
+        return False
+    return body.dtype.is_float or all(narrowed(f) is not f for f in (body.left, body.right))
+
+
+def narrowed(factor: Expr) -> Expr:
+    """What a factor is a wider copy of: a bfloat16 as float32, a byte as int32."""
+    if not isinstance(factor, E.Cast):
+        return factor
+    inner, found = factor.value.dtype, factor.value
+    if factor.to == float32 and inner == bfloat16:
+        return found
+    return found if factor.to == int32 and inner in (int8, uint8) else factor
+
+
+def word_size(stage: Stage, target: Target) -> int:
+    """Elements of a 32-bit word that one instruction multiplies and adds; 1: there is none."""
+    if stage.partial or not isinstance(stage.body, E.Mul):
+        return 1
+    kinds = {narrowed(f).dtype for f in factors(stage.body)}
+    if kinds == {bfloat16} and bfloat16.name in target.dots:
+        return 2
+    return 4 if kinds <= {int8, uint8} and int8.name in target.dots else 1
 
 
 def recognise(stage: Stage, target: Target) -> Product | None:
@@ -111,15 +139,43 @@ def _choice(
         terms *= extents[axis]
     if terms * extents[row] * extents[column] < SMALLEST:
         return None
+    one, other = _side(left), _side(right)
+    word = _word(stage, one, other, column, target)
     product = Product(
-        reduce(E.Mul, left),
-        reduce(E.Mul, right),
+        one,
+        other,
         reduce(E.Mul, scale) if scale else None,
         row,
         column,
-        _unit(right, column, stage),
+        word == 1 and _unit([other], column, stage),
+        word,
     )
     return _Choice(_cost(stage, product, extents, terms, target), product)
+
+
+def _side(parts: list[Expr]) -> Expr:
+    return narrowed(parts[0]) if len(parts) == 1 else reduce(E.Mul, parts)
+
+
+def _word(stage: Stage, left: Expr, right: Expr, column: int, target: Target) -> int:
+    """The size of words that operands are packed in: many rows, and words that are easily made.
+
+    Those of `right` are neighbours already, or parts of rows that lie side by side.
+    """
+    word = word_size(stage, target)
+    last = stage.over[-1]
+    terms = stage.extents[last]
+    wide = any(side.dtype.itemsize * word != 4 for side in (left, right))
+    if word == 1 or wide or not isinstance(terms, int) or terms < 2 * word:
+        return 1
+    rows = prod(upper(stage.shape[a]) for a in range(len(stage.shape)) if a not in right.axes)
+    if rows < FEWEST_ROWS:
+        return 1
+    whole = terms % word == 0 and _unit([right], last, stage)
+    at = Axis(column, stage.extents[column])
+    forms = [address(t) for t in walk(right) if isinstance(t, Take)]
+    woven = all(f.of(at) in (0, 1) and not f.hidden(at) for f in forms)
+    return word if whole or woven else 1
 
 
 def _unit(operand: list[Expr], axis: int, stage: Stage) -> bool:

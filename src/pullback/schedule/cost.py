@@ -114,7 +114,7 @@ def stage_cost(stage: Stage, target: Target) -> StageCost:
     """Arithmetic of one stage: a contraction by its multiplications, anything else by its nodes."""
     count = prod(upper(e) for e in stage.extents)
     if contraction.can(stage) and len(stage.extents) >= 3:
-        return StageCost(count * FMA_NS, 2 * count)
+        return StageCost(count * FMA_NS / contraction.word_size(stage, target), 2 * count)
     width = stage.body.dtype.itemsize / 4
     each = 0.0
     operations = int(isinstance(stage.form, Reduce))

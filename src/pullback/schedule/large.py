@@ -62,7 +62,7 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     if stage.partial:
         return _tall(kernel, stage, step.product, target)
     groups = _groups(stage, step.product)
-    if groups is None or not _is_large(stage, groups, target):
+    if groups is None or not _is_large(stage, step.product, groups, target):
         return None
     found = regions(kernel.stages)
     if found.work.get(stage.target) or found.needed.get(stage.target):
@@ -97,11 +97,14 @@ def _groups(stage: Stage, product_: Product) -> _Groups | None:
     return _Groups(rows, columns, prod(upper(stage.extents[a]) for a in stage.over))
 
 
-def _is_large(stage: Stage, groups: _Groups, target: Target) -> bool:
-    """Whether `right` leaves the second-level cache and enough rows share its panels."""
+def _is_large(stage: Stage, product_: Product, groups: _Groups, target: Target) -> bool:
+    """Whether `right` leaves the second-level cache, or is packed at any size, and enough rows
+    share its panels.
+    """
     rows, columns = (_extent(stage, axes) for axes in (groups.rows, groups.columns))
     size = groups.terms * columns * stage.body.dtype.itemsize
-    return size > target.l2 and rows >= FEWEST and columns >= FEWEST and groups.terms >= FEWEST
+    packed = size > target.l2 or product_.word > 1
+    return packed and min(rows, columns, groups.terms) >= FEWEST
 
 
 def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> Large | None:

@@ -37,7 +37,8 @@ class Product:
     """A sum of products: ``out[row, column] = scale * sum[k] left[row, k] * right[k, column]``.
 
     `left` has the factors without axis `column`. `direct`: `right` is one read with unit stride
-    along `column`, used where it lies; otherwise it is packed into panels.
+    along `column`, used where it lies; otherwise it is packed into panels. `word`: so many
+    neighbours along k are multiplied and added by one instruction, from panels of such words.
     """
 
     left: Expr
@@ -46,6 +47,12 @@ class Product:
     row: int
     column: int
     direct: bool
+    word: int = 1
+
+    @property
+    def tiled(self) -> bool:
+        """Whether only register tiles will do, not dot products along k."""
+        return self.direct or self.word > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def follows(step: Step, number: int, stages: tuple[Stage, ...]) -> bool:
     if len(step.stages) >= MOST_STAGES or space(stage) != space(lead)[: len(lead.shape)]:
         return False
     few = upper(lead.shape[step.product.row]) <= DOT_ROWS
-    if few and not step.product.direct and dotted(lead, step.product):
+    if few and not step.product.tiled and dotted(lead, step.product):
         return False
     if any(t.source is not lead.target and by_data(t) for t in stage_reads(stage)):
         return False

@@ -267,7 +267,7 @@ def _few(stage: Stage, step: Step) -> bool:
 
 def _by_dots(step: Step, stage: Stage, tile: tuple[int, ...]) -> bool:
     """Whether a contraction runs by dot products in such tiles."""
-    if step.product is None or step.product.direct:
+    if step.product is None or step.product.tiled:
         return False
     return tile_shape(stage, tile)[step.product.row] <= DOT_ROWS and dotted(stage, step.product)
 
@@ -291,7 +291,7 @@ def _packing_ns(step: Step, stage: Stage, counts: list[int], repeats: int, tasks
     size = prod(upper(stage.extents[a]) for a in right.axes)
     inner = any(isinstance(n, Take) and not isinstance(n.source, Variable) for n in walk(right))
     cut = any(a in right.axes for a in stage.outer if a is not None)
-    if not inner and not cut:
+    if not inner and not cut and step.product.word == 1:
         return size * PACK_NS * tasks
     again = prod(
         count

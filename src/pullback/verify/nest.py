@@ -121,9 +121,9 @@ class _Verifier:
         if s.target.dtype != s.source.dtype:
             raise self.fail("typed", f"transpose of {s.source.dtype} to {s.target.dtype}")
         r, c = E.Add(s.rows, index(-1)), E.Add(s.columns, index(-1))
-        last = E.Add(E.Mul(c, index(s.target_row)), r)
+        last = E.Add(E.Mul(c, index(s.target_row)), _end(r, s.word))
         self.access(s.target, E.Add(s.target_offset, last), (scope.guards,), last)
-        last = E.Add(E.Mul(r, index(s.source_row)), c)
+        last = E.Add(E.Mul(r, index(s.source_row)), _end(c, s.word))
         self.access(s.source, E.Add(s.source_offset, last), (scope.guards,), last)
 
     def typed(self, e: Expr, kind: DType, what: str, scope: _Scope) -> None:
@@ -226,6 +226,11 @@ class _Verifier:
             Prover(parts[:n] + parts[n + 1 :], self.intervals).prove(g) is False
             for n, g in enumerate(parts)
         )
+
+
+def _end(last: Expr, word: int) -> Expr:
+    """The last element of the last word."""
+    return last if word == 1 else E.Add(E.Mul(last, index(word)), index(word - 1))
 
 
 def verify_routine(routine: N.Routine, after: str) -> None:

@@ -232,6 +232,9 @@ def _survey(loop: For) -> tuple[int, dict[Register, None]]:
     own = frozenset(s.register for s in inner if isinstance(s, Declare))
     varying = Varying(loop.var, own)
     for stmt in inner:
+        if is_copy(stmt):
+            width = max(width, 2)
+            continue
         width = max(width, _stmt_bytes(stmt, varying))
         if isinstance(stmt, Set | Combine) and _indexed(stmt.indices, varying):
             registers[stmt.register] = None
@@ -245,6 +248,14 @@ def _survey(loop: For) -> tuple[int, dict[Register, None]]:
 
 def _indexed(indices: tuple[Expr, ...], varying: Varying) -> bool:
     return bool(indices) and varying.of(indices[-1])
+
+
+def is_copy(stmt: Stmt) -> bool:
+    """Whether a statement stores a 16-bit float as it lies somewhere else."""
+    if not isinstance(stmt, Store) or not isinstance(stmt.value, Load):
+        return False
+    kind = stmt.value.array.dtype
+    return kind == stmt.array.dtype and kind.is_float and kind.bits == 16
 
 
 def _stmt_bytes(stmt: Stmt, varying: Varying) -> int:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.backends.llvm import transpose
+from pullback.backends.llvm import dots, transpose
 from pullback.backends.llvm.analysis import (
     Cell,
     Facts,
     LanePlan,
     Varying,
+    is_copy,
     plan_lanes,
     roots,
     statements,
@@ -80,14 +81,17 @@ def emit_routine(routine: Routine, target: Target) -> str:
     facts = Facts()
     for name, body in (("body", routine.body), ("finish", routine.finish)):
         if body or name == "body":
-            Function(module, routine, plan, facts).write(name, body, target)
+            Function(module, routine, plan, facts, target).write(name, body)
     return module.text() + "!0 = !{}\n"
 
 
 class Function:
     """Writes one of a routine's functions."""
 
-    def __init__(self, module: Module, routine: Routine, plan: LanePlan, facts: Facts) -> None:
+    def __init__(
+        self, module: Module, routine: Routine, plan: LanePlan, facts: Facts, target: Target
+    ) -> None:
+        self.target = target
         self.module = module
         self.routine = routine
         self.plan = plan
@@ -100,12 +104,12 @@ class Function:
         self.error = Val("", "ptr")
         self.reductions: Reductions | None = None
 
-    def write(self, name: str, body: Sequence[Stmt], target: Target) -> None:
+    def write(self, name: str, body: Sequence[Stmt]) -> None:
         """Add the function to the module."""
         frame = Frame(Scope())
         self._prologue(frame.uniform, body)
         self.block(body, frame)
-        width = f'"prefer-vector-width"="{target.vector * 8}"'
+        width = f'"prefer-vector-width"="{self.target.vector * 8}"'
         head = f"define void @{name}(ptr noalias %block, i64 %task, ptr noalias %scratch)"
         text = f"{head} nounwind {width} {{\nentry:\n{self.b.body()}\n  ret void\n}}"
         self.module.functions.append(text)
@@ -170,7 +174,7 @@ class Function:
             case Combine():
                 self.combine(stmt, at)
             case Store():
-                self.store(stmt.array, stmt.offset, self.values.of(stmt.value, at), at)
+                self.move(stmt, at)
             case StoreCombine():
                 old = self.values.of(Load(stmt.array, stmt.offset), at)
                 new = self.values.of(stmt.value, at)
@@ -180,6 +184,18 @@ class Function:
                 self.check(stmt, at)
             case _:
                 raise InvalidIR(f"statement {type(stmt).__name__} is unknown")
+
+    def move(self, stmt: Store, at: Scope) -> None:
+        """A store; a copy keeps the bits of a 16-bit float without a look at them."""
+        value = stmt.value
+        if not is_copy(stmt) or not isinstance(value, Load):
+            self.store(stmt.array, stmt.offset, self.values.of(value, at), at)
+            return
+        for offset in (value.offset, stmt.offset):
+            for need, scope in self.memory.needs(offset, at):
+                self.values.of(need, scope)
+        raw = self.memory.raw(value, at, self.values.get)
+        self.memory.store_raw(stmt.array, stmt.offset, raw, at, self.values.get)
 
     def store(self, array: Array, offset: Expr, value: Val, at: Scope) -> None:
         for need, scope in self.memory.needs(offset, at):
@@ -252,6 +268,8 @@ class Function:
     def loop(self, stmt: For, frame: Frame) -> None:
         """A loop in order, or written out."""
         trip = self._trip(stmt)
+        if frame.groups and self._dot(stmt, frame):
+            return
         if stmt.kind is LoopKind.UNROLL and isinstance(stmt.lo, Const) and trip is not None:
             for step in range(0, trip, stmt.step):
                 at = index(int(stmt.lo.value) + step)
@@ -275,6 +293,25 @@ class Function:
             self.block(stmt.body, inner)
 
         self._repeat(lo, hi, stmt.step, trip is not None, body, stmt, len(frame.groups) or 1)
+
+    def _dot(self, stmt: For, frame: Frame) -> bool:
+        """Whether a loop over the elements of a word is one instruction, then written here."""
+        dot = dots.found(stmt, self.facts, self.target)
+        if dot is None or self.reductions is None:
+            return False
+        register, indices = dot.combine.register, dot.combine.indices
+        if not self.reductions.per_lane(register, indices):
+            return False
+        for scope in frame.groups:
+            one, other = (
+                dots.words(self.b, self.memory, side, scope, self.values.of)
+                for side in (dot.first, dot.second)
+            )
+            old = self.registers.peek(register, indices, scope)
+            place = self.registers.place(register, indices, scope)
+            self.registers.poke(place, dots.emit(self.b, dot, (one, other), old), scope)
+        frame.forget(written(stmt.body))
+        return True
 
     def _repeat(
         self,
@@ -422,8 +459,9 @@ class Function:
                 self.values.of(need, at)
             pointers.append(self.memory.pointer(array, offset, scope, self.values.get))
         sizes = [self.values.of(e, scope) for e in (stmt.rows, stmt.columns)]
-        rows = stmt.target_row, stmt.source_row
-        transpose.call(self.b, pointers, rows, sizes, stmt.target.dtype.itemsize)
+        rows = stmt.target_row // stmt.word, stmt.source_row // stmt.word
+        size = stmt.target.dtype.itemsize * stmt.word
+        transpose.call(self.b, pointers, rows, sizes, size)
         frame.forget((stmt.target,))
 
 

@@ -169,11 +169,16 @@ def processor() -> str:
     return f"{library().__version__} {llvm.get_host_cpu_name()} {features} {SPEED}"
 
 
+# The feature that multiplies and adds words of a type.
+DOTS = {"bfloat16": "avx512bf16", "int8": "avx512vnni"}
+
+
 def host_target(threads: int = 2) -> Target:
     """The processor that this process runs on."""
     features = binding().get_host_cpu_features()
     if all(features.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
-        return Target(threads=threads)
+        dots = frozenset(name for name, wanted in DOTS.items() if features.get(wanted))
+        return Target(threads=threads, dots=dots)
     if features.get("avx2") and features.get("fma"):
         return Target("x86-64-v3", vector=32, vectors=16, threads=threads)
     return Target("generic", vector=16, vectors=16, threads=threads)

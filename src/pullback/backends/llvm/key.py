@@ -133,7 +133,7 @@ class _Writer:
                 return str(stmt.site)
             case Transpose():
                 cells = self._cell(stmt.target), self._cell(stmt.source)
-                return f"{cells} {stmt.target_row} {stmt.source_row}"
+                return f"{cells} {stmt.target_row} {stmt.source_row} {stmt.word}"
         return ""
 
     def _combiner(self, combiner: Combiner, stmt: Combine | StoreCombine) -> str:

@@ -15,7 +15,7 @@ from pullback.backends.llvm.analysis import Facts
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import Builder, Val, const, iota, mangled, prefix_mask
 from pullback.errors import InvalidIR
-from pullback.ir.expr import Expr, FloorDiv
+from pullback.ir.expr import Expr, FloorDiv, Mod
 from pullback.ir.nest import Array, Load
 from pullback.simplify.affine import Affine
 
@@ -52,7 +52,11 @@ class Memory:
             atoms = self.facts.form(offset).atoms
             return [(a, at.uniform if a is digit else at) for a in atoms]
         if self.stride(offset, at) is None:
-            return [(offset, at)]
+            rows = self.woven(offset, at)
+            if rows is None:
+                return [(offset, at)]
+            atoms = self.facts.form(offset).atoms
+            return [(a, at.uniform) for a in atoms if a is not rows[1]]
         var = at.lanes.var if at.lanes else None
         atoms = self.facts.form(offset).atoms
         return [(a, at.uniform if a is var else at) for a in atoms]
@@ -69,6 +73,21 @@ class Memory:
         if not isinstance(found, FloorDiv) or self.facts.loads(found):
             return None
         return found if at.lanes.phase(found, self.facts) is not None else None
+
+    def woven(self, offset: Expr, at: Scope) -> tuple[Expr, Expr] | None:
+        """The atoms ``x // c`` and ``x % c`` of `offset` if lanes take `c` rows in turn."""
+        if at.lanes is None or at.guarded:
+            return None
+        form = self.facts.form(offset)
+        varying = [a for a in form.atoms if at.lanes.varying.of(a)]
+        row = next((a for a in varying if isinstance(a, FloorDiv)), None)
+        turn = next((a for a in varying if isinstance(a, Mod)), None)
+        if row is None or turn is None or len(varying) != 2 or form.coefficient(row) != 1:
+            return None
+        if row.children != turn.children or any(map(self.facts.loads, varying)):
+            return None
+        times = at.lanes.phase(row, self.facts)
+        return (row, turn) if times is not None and times & (times - 1) == 0 else None
 
     def pointer(self, array: Array, offset: Expr, at: Scope, get: Get) -> Val:
         """The address of the first lane's element."""
@@ -120,8 +139,17 @@ class Memory:
 
     def load(self, e: Load, at: Scope, get: Get) -> Val:
         """``array[offset]``"""
-        raw = self._load(e.array, e.offset, at, get)
-        return arith.from_memory(self.b, raw, e.array.dtype)
+        return arith.from_memory(self.b, self.raw(e, at, get), e.array.dtype)
+
+    def raw(self, e: Load, at: Scope, get: Get) -> Val:
+        """The element as it lies in memory."""
+        return self._load(e.array, e.offset, at, get)
+
+    def whole(self, pointer: Val, kind: str, lanes: int, align: int, at: Scope) -> Val:
+        """One element, or neighbours in all lanes that are on."""
+        if not lanes or at.mask is None:
+            return self.b.load(pointer, kind, lanes, align)
+        return self._masked_load(pointer, kind, align, self.b.splat(at.mask, lanes))
 
     def _load(self, array: Array, offset: Expr, at: Scope, get: Get) -> Val:
         kind, align = arith.MEMORY[array.dtype.name], array.dtype.itemsize
@@ -136,6 +164,8 @@ class Memory:
         digit = self.repeated(offset, at) if stride is None else None
         if digit is not None:
             return self._repeats(array, offset, digit, at, get)
+        if stride is None and (rows := self.woven(offset, at)) is not None:
+            return self._woven(array, offset, rows, at, get)
         if stride is not None and 1 < stride <= min(MOST_PICKED, lanes) and at.mask is None:
             first = self.pointer(array, offset, at, get)
             return self._picked(first, kind, align, stride, lanes)
@@ -179,6 +209,43 @@ class Memory:
             wanted = functools.reduce(lambda a, c: self.b.binary("or", a, c), parts)
             raw = self._masked_load(pointer, kind, align, wanted)
         return self.b.shuffle(raw, raw, [n // times for n in range(lanes)])
+
+    def _woven(
+        self, array: Array, offset: Expr, rows: tuple[Expr, Expr], at: Scope, get: Get
+    ) -> Val:
+        """``a[x // c + s (x % c)]``: short vectors of `c` rows, element by element in turn."""
+        assert at.lanes is not None
+        row, turn = rows
+        kind, align = arith.MEMORY[array.dtype.name], array.dtype.itemsize
+        times, lanes = at.lanes.phase(row, self.facts), at.lanes.count
+        assert times is not None
+        form = self.facts.form(offset)
+        index = const(form.const + at.number * lanes // times, "i64")
+        for atom, coefficient in form.terms:
+            if atom is turn:
+                continue
+            term = self.b.binary("mul", get(atom, at.uniform), const(coefficient, "i64"))
+            index = self.b.binary("add", index, term)
+        pointer = self.b.offset(self._array(array), kind, index)
+        step = const(form.coefficient(turn), "i64")
+        parts = []
+        for number in range(times):
+            if at.mask is None:
+                parts.append(self.b.load(pointer, kind, lanes // times, align))
+            else:
+                mask = self._mask(at)
+                own = self.b.shuffle(mask, mask, range(number, lanes, times))
+                parts.append(self._masked_load(pointer, kind, align, own))
+            pointer = self.b.offset(pointer, kind, step)
+        while len(parts) > 1:
+            half = len(parts) // 2
+            pairs = zip(parts[:half], parts[half:], strict=True)
+            parts = [self._zipped(a, c) for a, c in pairs]
+        return parts[0]
+
+    def _zipped(self, a: Val, c: Val) -> Val:
+        """``a[0], c[0], a[1], c[1], ..``"""
+        return self.b.shuffle(a, c, [n for i in range(a.lanes) for n in (i, a.lanes + i)])
 
     def _picked(self, first: Val, kind: str, align: int, stride: int, lanes: int) -> Val:
         """Every `stride`-th element from `first` on, out of `stride` whole vectors.
@@ -224,7 +291,10 @@ class Memory:
 
     def store(self, array: Array, offset: Expr, value: Val, at: Scope, get: Get) -> None:
         """``array[offset] = value``; the offset's needs are known."""
-        value = arith.to_memory(self.b, value, array.dtype)
+        self.store_raw(array, offset, arith.to_memory(self.b, value, array.dtype), at, get)
+
+    def store_raw(self, array: Array, offset: Expr, value: Val, at: Scope, get: Get) -> None:
+        """The same of an element as it lies in memory."""
         align = array.dtype.itemsize
         stride = self.stride(offset, at)
         if at.lanes is None:

@@ -156,9 +156,9 @@ class Machine:
     def transpose(self, s: N.Transpose) -> None:
         target, source = self.integer(s.target_offset), self.integer(s.source_offset)
         rows, columns = range(self.integer(s.rows)), range(self.integer(s.columns))
-        for r, c in product(rows, columns):
-            value = self.load(s.source, source + r * s.source_row + c)
-            self.store(s.target, target + c * s.target_row + r, value)
+        for r, c, u in product(rows, columns, range(s.word)):
+            value = self.load(s.source, source + r * s.source_row + c * s.word + u)
+            self.store(s.target, target + c * s.target_row + r * s.word + u, value)
 
     def join(self, combiner: Combiner, old: Scalar, new: Scalar, kind: DType) -> Scalar:
         if (combiner, kind) not in self.joins:

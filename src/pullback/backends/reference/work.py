@@ -79,7 +79,8 @@ class _Count:
             case N.Store():
                 return Work(stores=1)
             case N.Transpose():
-                return Work(stores=self.machine.integer(s.rows) * self.machine.integer(s.columns))
+                words = self.machine.integer(s.rows) * self.machine.integer(s.columns)
+                return Work(stores=words * s.word)
         return Work()
 
     def taken(self, condition: E.Expr) -> bool:

@@ -1,0 +1,294 @@
+"""Products of narrow types: neighbours along k lie in 32-bit words, which one instruction takes.
+
+``acc[i, j] += sum[u < 4](left[i, 4 q + u] * right[4 q + u, j])``, both sides in words of four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from pullback.errors import InvalidIR
+from pullback.ir import expr as E
+from pullback.ir.dtype import int8, int32, uint8
+from pullback.ir.expr import Expr, index
+from pullback.ir.graph import SUM
+from pullback.ir.nest import (
+    Array,
+    Combine,
+    Declare,
+    For,
+    Load,
+    LoopKind,
+    Peek,
+    Stmt,
+    Store,
+    Transpose,
+    Var,
+)
+from pullback.ir.node import walk
+from pullback.lower.context import Context, Loop, cast, ceil_div, nest, smaller, vector
+from pullback.lower.depth import GROUP
+from pullback.lower.operands import (
+    Operand,
+    Panels,
+    Problem,
+    Side,
+    Word,
+    moved,
+    moved_check,
+    replaced,
+    rounded_up,
+)
+from pullback.schedule.linear import Linear, linear, row_major
+
+# Added to one side where both are signed or both are not, so that the instruction fits.
+SHIFT = {int8: 128, uint8: -128}
+
+
+def wordable(prob: Problem, word: int) -> bool:
+    """Whether words of so many elements can be made of the last loop over k."""
+    if word == 1 or prob.work or prob.needed or prob.column is None or not prob.over[-1].static:
+        return False
+    column, k = prob.column.var, prob.over[-1]
+    whole = prob.right.stride(k.var) == 1 and k.most % word == 0
+    return _strides(prob.right, column, (0, 1)) or whole
+
+
+def _strides(side: Operand, var: Var, known: tuple[int, ...]) -> bool:
+    """Whether every load of a side has one of these strides along `var`."""
+    forms = [linear(n.offset) for n in walk(side.value) if isinstance(n, Load)]
+    return all(f.of(var) in known and not f.hidden(var) for f in forms)
+
+
+def in_words(context: Context, prob: Problem, word: int, rest: bool) -> Problem:
+    """`prob` with its last loop over words. `rest`: the last word may be incomplete."""
+    *outer, k = prob.over
+    most = -(-k.most // word)
+    words = Loop(k.axes, context.var("w", most), ceil_div(k.extent, word), most)
+    unit = context.var("u", word)
+    at: dict[Expr, Expr] = {k.var: Linear(0, {words.var: word, unit: 1}).expr()}
+    left, right = (_at(side, at) for side in (prob.left, prob.right))
+    own = Word(unit, word, k.extent, rest)
+    return replace(prob, left=left, right=right, over=[*outer, words], word=own)
+
+
+def _at(side: Operand, values: dict[Expr, Expr]) -> Operand:
+    checks = tuple(moved_check(c, values) for c in side.checks)
+    return Operand(replaced(side.value, values), checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Copies of both sides of `prob`, which is in words."""
+
+    context: Context
+    prob: Problem
+
+    @property
+    def word(self) -> Word:
+        """The words of the problem."""
+        if self.prob.word is None:
+            raise InvalidIR(f"{self.prob.stage.target} is not in words")
+        return self.prob.word
+
+    def left(self, row: Loop | None, height: int) -> tuple[list[Stmt], Problem, Panels | None]:
+        """`left` in place, as rows of words, or in panels where it is contiguous along rows."""
+        prob, word = self.prob, self.word
+        shifted = self._shifted()
+        k = prob.over[-1]
+        if shifted is prob.left and not word.rest and self._in_place(k):
+            return [], prob, None
+        own = [loop for loop in prob.rest if prob.left.uses(loop.var)]
+        if row is not None and not _strides(prob.left, word.var, (0, 1)):
+            count = rounded_up(row.most, height)
+            panels = self._panels("left", shifted, height, count, own)
+            fill = self._pack(Side(shifted, row), panels, count)
+            return nest(own, fill), prob, panels
+        around = own if row is None or not prob.left.uses(row.var) else [*own, row]
+        fill, left = self._rows(shifted, [*around, *prob.over[:-1]])
+        return fill, replace(prob, left=left), None
+
+    def _in_place(self, k: Loop) -> bool:
+        left = self.prob.left
+        return left.stride(self.word.var) == 1 and left.stride(k.var) == self.word.size
+
+    def _shifted(self) -> Operand:
+        """`left` as the instruction wants it: bytes of the other sign than those of `right`."""
+        left, kind = self.prob.left, self.prob.right.value.dtype
+        if left.value.dtype != kind or kind not in SHIFT:
+            return left
+        other = uint8 if kind == int8 else int8
+        moved_up = E.Add(E.Cast(left.value, int32), E.const(SHIFT[kind], int32))
+        return Operand(E.Cast(moved_up, other), left.checks)
+
+    def right(self, column: Loop, width: int) -> tuple[list[Stmt], Panels, Array | None]:
+        """`right` in panels, and where `left` was shifted the negated sums that this adds."""
+        prob = self.prob
+        count = rounded_up(column.most, width)
+        panels = self._panels("panel", prob.right, width, count, [])
+        fill = self._pack(Side(prob.right, column), panels, count)
+        kind = prob.right.value.dtype
+        if prob.left.value.dtype != kind or kind not in SHIFT:
+            return fill, panels, None
+        less = self.context.local("less", int32, count * width)
+        return fill + self._less(less, panels, column, width, count), panels, less
+
+    def _less(
+        self, less: Array, panels: Panels, column: Loop, width: int, count: int
+    ) -> list[Stmt]:
+        """``less[j] = -sum[k](shift * right[k, j])``"""
+        number = self.context.var("p", count)
+        j = self.context.var("j", width)
+        total = self.context.register("less", int32)
+        kind = panels.array.dtype
+        one = cast(panels.at(number, self._place(j)), int32)
+        add = Combine(total, (), SUM, E.Mul(E.const(SHIFT[kind], int32), one))
+        step: list[Stmt] = [unrolled(self.word.var, self.word.size, add)]
+        store = Store(
+            less,
+            linear(number).times(width).plus(linear(j)).expr(),
+            E.Mul(Peek(total, ()), E.const(-1, int32)),
+        )
+        body: list[Stmt] = [Declare(total, E.const(0, int32)), *nest(self.prob.over, step), store]
+        lane = vector(Loop(column.axes, j, index(width), width), 1, body)
+        return [For(number, index(0), ceil_div(column.extent, width), (lane,))]
+
+    def _place(self, column: Var) -> Expr:
+        return Linear(0, {column: self.word.size, self.word.var: 1}).expr()
+
+    def _panels(
+        self, name: str, side: Operand, width: int, count: int, around: list[Loop]
+    ) -> Panels:
+        """An array ``[around, panel, k, word, element of the word]``."""
+        loops = [*around, None, *self.prob.over]
+        extents = [count if loop is None else loop.most for loop in loops]
+        whole = width * self.word.size
+        strides = row_major([*extents, whole])[:-1]
+        named: dict[Expr, int] = {
+            loop.var: s for loop, s in zip(loops, strides, strict=True) if loop is not None
+        }
+        array = self.context.local(name, side.value.dtype, strides[0] * extents[0])
+        return Panels(array, whole, named, strides[len(around)] if count > 1 else 0)
+
+    def _pack(self, side: Side, panels: Panels, count: int) -> list[Stmt]:
+        """All panels of a side, a few rows of words of all of them at a time."""
+        word, over = self.word, self.prob.over
+        number = self.context.var("p", count)
+        width = panels.width // word.size
+        every = Loop((), number, ceil_div(side.loop.extent, width), count)
+        first = linear(number).times(width)
+        left = linear(side.loop.extent).plus(first, -1).expr()
+        whole = side.loop.static and side.loop.most % width == 0
+        columns: Expr = index(width) if whole else smaller(index(width), left)
+        copy = self._transposed(side, panels, number, first, columns)
+        if copy is not None:
+            return nest([every, *over[:-1]], [copy])
+        c = self.context.var("c", panels.width)
+        by = index(word.size)
+        at: dict[Expr, Expr] = {
+            side.loop.var: first.plus(linear(E.FloorDiv(c, by))).expr(),
+            word.var: E.Mod(c, by),
+        }
+        store = Store(panels.array, panels.at(number, c).offset, replaced(side.operand.value, at))
+        checks = [moved_check(check, at) for check in side.operand.checks]
+        extent = linear(columns).times(word.size).expr()
+        lane = vector(Loop(side.loop.axes, c, extent, panels.width), 1, [*checks, store])
+        rows = over[-1]
+        if word.rest:
+            rows = replace(rows, extent=linear(E.FloorDiv(word.terms, by)).expr())
+        found = nest(over[:-1], self._grouped(rows, [every], [lane]))
+        return found + self._last_word(side, panels, every, first, columns)
+
+    def _grouped(self, rows: Loop, every: list[Loop], body: list[Stmt]) -> list[Stmt]:
+        """``for g: for panel: for row of group g``"""
+        if rows.most <= GROUP:
+            return nest([*every, rows], body)
+        some = self.context.var("g", -(-rows.most // GROUP))
+        groups = Loop((), some, ceil_div(rows.extent, GROUP), some.hi + 1)
+        first = Linear(0, {some: GROUP})
+        end = first.plus(Linear(GROUP)).expr()
+        whole = rows.static and rows.most % GROUP == 0
+        part = replace(rows, first=first.expr(), extent=end if whole else smaller(end, rows.extent))
+        return nest([groups, *every, part], body)
+
+    def _last_word(
+        self, side: Side, panels: Panels, every: Loop, first: Linear, columns: Expr
+    ) -> list[Stmt]:
+        """The word that k does not fill: zeros after its last element."""
+        word, (*outer, k) = self.word, self.prob.over
+        if not word.rest:
+            return []
+        rows = replace(k, first=linear(E.FloorDiv(word.terms, index(word.size))).expr())
+        j = self.context.var("j", panels.width // word.size)
+        at: dict[Expr, Expr] = {side.loop.var: first.plus(linear(j)).expr()}
+        value = replaced(side.operand.value, at)
+        there = E.Less(self._place_in(k), word.terms)
+        value = E.If(there, value, E.const(0, value.dtype))
+        store = Store(panels.array, panels.at(every.var, self._place(j)).offset, value)
+        checks = [moved_check(check, at) for check in side.operand.checks]
+        columns_ = Loop(side.loop.axes, j, columns, panels.width // word.size)
+        fill: list[Stmt] = [unrolled(word.var, word.size, *checks, store)]
+        return nest([*outer, rows, every, columns_], fill)
+
+    def _place_in(self, k: Loop) -> Expr:
+        return Linear(0, {k.var: self.word.size, self.word.var: 1}).expr()
+
+    def _transposed(
+        self, side: Side, panels: Panels, number: Expr, first: Linear, columns: Expr
+    ) -> Transpose | None:
+        """A panel copy of words that lie together already."""
+        word, k, value = self.word, self.prob.over[-1], side.operand.value
+        step = side.operand.stride(side.loop.var)
+        if not isinstance(value, Load) or step is None or word.rest or side.operand.checks:
+            return None
+        form = linear(value.offset)
+        near = form.of(word.var) == 1 and form.of(k.var) == word.size
+        if not near or step % word.size:
+            return None
+        zero: dict[Expr, Expr] = {k.var: index(0), word.var: index(0)}
+        target = moved(linear(panels.at(number, index(0)).offset), zero)
+        source = moved(form, {**zero, side.loop.var: first.expr()})
+        return Transpose(
+            panels.array,
+            target,
+            panels.width,
+            value.array,
+            source,
+            step,
+            columns,
+            k.extent,
+            word.size,
+        )
+
+    def _rows(self, side: Operand, around: list[Loop]) -> tuple[list[Stmt], Operand]:
+        """`side` as rows of words, zeros after the last element."""
+        word, k = self.word, self.prob.over[-1]
+        extents = [*(loop.most for loop in around), k.most * word.size]
+        strides = row_major(extents)
+        kind = side.value.dtype
+        array = self.context.local("left", kind, prod(extents))
+        named: dict[Expr, int] = {o.var: s for o, s in zip(around, strides, strict=False)}
+        t = self.context.var("t", extents[-1])
+        by = index(word.size)
+        at: dict[Expr, Expr] = {
+            k.var: linear(E.FloorDiv(t, by)).expr(),
+            word.var: linear(E.Mod(t, by)).expr(),
+        }
+        place = Linear(0, {**named, t: 1}).expr()
+        checks = [moved_check(check, at) for check in side.checks]
+        store = Store(array, place, replaced(side.value, at))
+        most = extents[-1]
+        lane = Loop(k.axes, t, word.terms, most)
+        body: list[Stmt] = [vector(lane, 1, [*checks, store])]
+        if word.rest:
+            end = linear(k.extent).times(word.size).expr()
+            zero = Store(array, place, E.const(0, kind))
+            body += nest([Loop((), t, end, most, word.terms)], [zero])
+        form = Linear(0, {**named, k.var: word.size, word.var: 1})
+        return nest(around, body), Operand(Load(array, form.expr()), ())
+
+
+def unrolled(var: Var, count: int, *body: Stmt) -> For:
+    """A loop that is written out."""
+    return For(var, index(0), index(count), body, LoopKind.UNROLL)

@@ -21,7 +21,11 @@ def bench(arguments: tuple[str, ...]) -> None:
     folder = workloads((Path.cwd(), SOURCE))
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "suite", *arguments]
-    sys.exit(subprocess.run(command, env={**os.environ, "PYTHONPATH": path}).returncode)
+    env = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as running:
+        for line in running.stdout or ():
+            click.echo(line, nl=False)
+    sys.exit(running.returncode)
 
 
 def workloads(roots: tuple[Path, ...]) -> Path:

@@ -66,7 +66,7 @@ def test_integer_inputs_and_several_outputs() -> None:
 
     report = check_grads(pick, [X, np.array([3, 0, 0, 1])], native=False)
     assert report, str(report)
-    assert {c.subject.split(",")[0] for c in report.checks if c.name == "layout"} == {"argument0"}
+    assert {c.subject.split(",")[0] for c in report.checks if c.name == "layout"} == {"table"}
 
 
 def test_the_report_as_json() -> None:

@@ -63,6 +63,8 @@ def _text(text: str, options: Sequence[str], sizes: Sequence[str]) -> Checkable:
     def definition(*inputs: Any) -> Any:
         return typed(text, extents, dict(zip(shapes, inputs, strict=True)))
 
+    named = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in shapes]
+    definition.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]  # a report names inputs
     below = data_indices(text, shapes)
     return definition, [(shape, below.get(name)) for name, shape in shapes.items()]
 

@@ -91,12 +91,12 @@ def _definition(
     kinds = _kinds(text, shapes)
     given = {name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()}
 
-    def function(inputs: dict[str, Any]) -> Any:
+    def function(**inputs: Any) -> Any:
         return typed(text, sizes, inputs)
 
     options = Options.from_environment()
     compiled = Jit(function, options=replace(options, cache=None) if timings else options)
-    compiled(given)
+    compiled(**given)
     _show(compiled, source, timings)
 
 

@@ -1,7 +1,8 @@
 """The text form: tokens, an allow-listed tree, a Pratt parser. Nothing is evaluated.
 
-    c[i, j] = sum[k](a[i, k] * b[k, j])
+    c[i, j] = sum[k] a[i, k] * b[k, j]
 
+A reduction takes what stands in parentheses after it, or the factors up to the next ``+`` or ``-``.
 Comparisons bind tighter than ``&`` and ``|``, and may be chained: ``0 <= i < n``.
 """
 
@@ -322,14 +323,29 @@ class Parser:
         if not self.accept("["):
             return Name(token.start, token.end, name)
         if name in REDUCTIONS:
-            axes = self.names("reduced axes")
-            self.expect("(", f"after {name}[..]: write {name}[k](expression)")
-            args, end = self.arguments(")")
-            if len(args) != 1:
-                self.fail(f"{name}[..] reduces one expression", token.start, end)
-            return Reduction(token.start, end, name, axes, args[0])
+            return self.reduction(token)
         args, end = self.arguments("]")
         return Read(token.start, end, name, args)
+
+    def reduction(self, token: Token) -> Reduction:
+        """``sum[k](body)``, or ``sum[k] factor * factor``: then all factors are its body."""
+        axes = self.names("reduced axes")
+        apart = self.tokens[self.place - 1].end < self.token.start
+        if not self.accept("("):
+            body = self.expression(BINDING["+"])
+            return Reduction(token.start, body.end, token.text, axes, body)
+        args, end = self.arguments(")")
+        if len(args) != 1:
+            self.fail(f"{token.text}[..] reduces one expression", token.start, end)
+        operator = self.operator()
+        if apart and operator is not None and BINDING[operator] > BINDING["+"]:
+            self.fail(
+                f"where {token.text}[..] ends is not clear",
+                self.token.start,
+                self.token.end,
+                f"close the gap after ']', or put all of it in parentheses: {token.text}[k](..)",
+            )
+        return Reduction(token.start, end, token.text, axes, args[0])
 
     def arguments(self, close: str) -> tuple[tuple[Tree, ...], int]:
         """Expressions up to the closing bracket, and where that ends."""

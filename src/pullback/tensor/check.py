@@ -35,7 +35,7 @@ from pullback.simplify.graph import rewire, with_roots
 from pullback.tensor.layouts import SIZES, VIEWS, Layout, resized
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import Handle, array_of, bind, contents, realize, suspended, twin
-from pullback.tensor.tree import flatten
+from pullback.tensor.tree import flatten, parameter_names
 
 STEP = 1e-5  # of central differences, whose error is then near 1e-10 of values near 1
 EXACT = 1e-9  # of comparisons between exact derivatives
@@ -155,14 +155,17 @@ class Problem:
         """Raises: GradientError without a float input or output."""
         with suspended():
             if callable(target):
-                inputs = [Tensor(bind(_array(x), f"argument{n}")) for n, x in enumerate(inputs)]
+                names = parameter_names(target, len(inputs))
+                pairs = zip(inputs, names, strict=True)
+                inputs = [Tensor(bind(_array(x), name)) for x, name in pairs]
                 target = target(*inputs)
             realize(inputs)
         results = [h.value for h in flatten(target).handles if h.dtype.is_float]
         own = {h.value: array_of(h) for h in inputs if h.dtype.is_float}
         if not own or not results:
             raise GradientError("nothing to differentiate", origin=Origin.of_caller())
-        fresh = {v: Variable(f"argument{n}", v.shape, v.dtype) for n, v in enumerate(own)}
+        names = _distinct([v.name for v in own])
+        fresh = {v: Variable(n, v.shape, v.dtype) for v, n in zip(own, names, strict=True)}
         mapping: dict[Value, Value] = {**fresh}
         mapping |= {t: fresh[v] for v in own if isinstance(v, Variable) and (t := twin(v))}
         return cls.widened(rewire(results, mapping), {fresh[v]: a for v, a in own.items()})
@@ -179,6 +182,11 @@ class Problem:
         wide = {v: _wide(v) for v in arrays}
         values = {wide[v]: a.astype(wide[v].dtype.numpy) for v, a in arrays.items()}
         return cls(_widened(results, wide), [wide[v] for v in given], values)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """``x, x, y -> x0, x1, y``: a name that stands twice is counted."""
+    return [f"{n}{names[:at].count(n)}" if names.count(n) > 1 else n for at, n in enumerate(names)]
 
 
 def _array(x: Any) -> Array:

@@ -39,7 +39,7 @@ from pullback.tensor.trace import (
     result_of,
     tracing,
 )
-from pullback.tensor.tree import Tree, flatten
+from pullback.tensor.tree import Tree, flatten, leaf_names
 
 __all__ = ["Feeder", "Jit", "Receiver", "cond", "jit", "loop", "scan", "while_loop"]
 
@@ -148,9 +148,10 @@ class Jit:
         self.traces += 1
         start = time.perf_counter()
         trace = Trace()
+        names = leaf_names(self.function, given)
         arguments = tuple(
-            trace.fresh(f"argument{n}", shape, handle.dtype)
-            for n, (handle, shape) in enumerate(zip(given.handles, shapes, strict=True))
+            trace.fresh(name, shape, handle.dtype)
+            for name, handle, shape in zip(names, given.handles, shapes, strict=True)
         )
         with tracing(trace):
             args, kwargs = given.rebuild([Tensor(v) for v in arguments])

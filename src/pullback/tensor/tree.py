@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from operator import itemgetter
@@ -9,6 +10,7 @@ from typing import Any
 
 from pullback.tensor.trace import Handle
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LEAF = object()
 _PLAIN = {int, float, bool, str, type(None)}  # never taken apart
 _PLACE = ("leaf", None, None)
@@ -32,6 +34,35 @@ class Tree:
         if kind == "leaf":
             return itemgetter(0)
         return tuple if head is tuple and parts == [_PLACE] * len(parts) else self.rebuild
+
+
+def leaf_names(function: Callable[..., Any], arguments: Tree) -> list[str]:
+    """What to call each leaf of ``(args, kwargs)``: ``f({"w": x}, y) -> net.w, y``."""
+    args, kwargs = arguments.form[2]
+    named = zip(parameter_names(function, len(args[2])), args[2], strict=True)
+    keyed = zip(kwargs[1], kwargs[2], strict=True)
+    return [found for name, form in (*named, *keyed) for found in _paths(form, str(name))]
+
+
+def parameter_names(function: Callable[..., Any], count: int) -> list[str]:
+    """The names of the first parameters; numbers where a signature does not tell them."""
+    numbered = [f"argument{n}" for n in range(count)]
+    try:
+        given = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of some built-in functions
+        return numbered
+    named = [p.name for p in given if p.kind in _POSITIONAL][:count]
+    return named + numbered[len(named) :]
+
+
+def _paths(form: Any, path: str) -> Iterator[str]:
+    kind, head, parts = form
+    if kind == "leaf":
+        yield path
+    elif kind != "static":
+        keys = map(str, head if kind == "dict" else range(len(parts)))
+        for n, (key, part) in enumerate(zip(keys, parts, strict=True)):
+            yield from _paths(part, f"{path}.{key if key.isidentifier() else n}")
 
 
 def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:

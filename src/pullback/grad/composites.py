@@ -68,6 +68,7 @@ def _rsqrt(x: Expr, y: Expr) -> Expr:
 
 
 ACOS = ("left", "condition", "left", "otherwise", "value", "left", "right", "left")
+COS = ("right", "left", "right", "left", "value", "left")
 SIGNED = ("otherwise", "condition", "left")
 COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
     E.If: (
@@ -86,7 +87,10 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
         Composite(F.absolute, ("otherwise",), _side, tame=True),
         Composite(F.atanh, SIGNED, lambda x, y: F.reciprocal(E.Mul(_one_minus(x), _plus(x, 1)))),
     ),
-    E.Add: (Composite(F.softplus, ("left", "then"), lambda x, y: F.sigmoid(x), tame=True),),
+    E.Add: (
+        Composite(F.softplus, ("left", "then"), lambda x, y: F.sigmoid(x), tame=True),
+        Composite(F.cos, COS, lambda x, y: fold.negate(E.Sin(x)), tame=True),
+    ),
     E.Mul: (Composite(F.acos, ACOS, lambda x, y: fold.negate(F.reciprocal(_root(x)))),),
     E.Div: (Composite(F.rsqrt, ("right", "value"), _rsqrt),),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container
 from typing import Any
 
@@ -11,6 +10,7 @@ from pullback.grad import fold
 from pullback.grad.composites import slopes
 from pullback.grad.fold import Term
 from pullback.ir import expr as E
+from pullback.ir import functions as F
 from pullback.ir.expr import Expr, If, Take
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
@@ -85,9 +85,8 @@ def _sqrt(node: E.Sqrt, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
 
 
 def _sin(node: E.Sin, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
-    """``sin a -> g sin(a + pi / 2)``."""
-    shifted = E.Add(node.value, E.const(math.pi / 2, node.dtype))
-    return ((node.value, fold.mul(g, E.Sin(shifted))),)
+    """``sin a -> g cos a``."""
+    return ((node.value, fold.mul(g, F.cos(node.value))),)
 
 
 def _cast(node: E.Cast, g: Expr) -> tuple[tuple[Expr, Expr], ...]:

@@ -482,11 +482,12 @@ def power(x: Expr, y: Expr) -> Expr:
     if x.dtype.bits == 16:
         return Cast(power(Cast(x, float32), Cast(y, float32)), x.dtype)
     one, zero = like(1, x), like(0, x)
-    size = E.Exp(Mul(y, E.Log(absolute(x))))
-    whole = Equal(floor(y), y)
+    base = absolute(x)
+    size = If(Equal(base, one), one, E.Exp(Mul(y, E.Log(base))))
+    whole = Or(Equal(floor(y), y), Equal(Add(x, x), x))
     odd = Equal(Mod(y, like(2, y)), one)
     negative = If(whole, If(odd, E.negate(size), size), like(math.nan, x))
-    signed = If(Less(x, zero), negative, size)
+    signed = If(_negative(x), negative, size)
     return If(Or(Equal(y, zero), Equal(x, one)), one, signed)
 
 

@@ -91,7 +91,8 @@ class Peek(Expr):
 class Native(Expr):
     """A scalar function that a backend provides, chosen from a composite's canonical form.
 
-    `name` is one of NATIVES; its meaning is NumPy's (erf: SciPy's).
+    `name` is one of NATIVES; its meaning is NumPy's (erf: SciPy's). ``power(x, y)`` is
+    ``exp(y log x)``.
     """
 
     __slots__ = ("args", "name")
@@ -99,7 +100,11 @@ class Native(Expr):
     args: tuple[Expr, ...]
 
 
-NATIVES = ("tanh", "erf", "sigmoid", "maximum", "minimum", "abs", "floor", "fma")
+NATIVES = (
+    "maximum", "minimum", "abs", "floor", "fma", "tanh", "erf", "sigmoid", "softplus", "cos", "tan",
+    "sinh", "cosh", "log1p", "expm1", "log2", "log10", "atan", "asin", "acos", "asinh", "acosh",
+    "atanh", "power",
+)  # fmt: skip
 
 
 class LoopKind(Enum):

@@ -1,9 +1,14 @@
 """Composites that a backend has an instruction or a polynomial for, recognised by canonical form.
 
-A form is recognised by building it again from its argument: nodes are interned.
+A form is recognised by building it again from its argument, simplified as its body was: nodes
+are interned.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -12,6 +17,69 @@ from pullback.ir.dtype import float32
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Native
 from pullback.ir.node import Node, walk
+from pullback.simplify.rules import simplify
+
+Kinds = tuple[type[Expr], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A function by its simplified form: the types of the children, and where its argument is."""
+
+    name: str
+    function: Callable[[Expr], Expr]
+    kinds: Kinds
+    path: tuple[str, ...]
+    double: bool = False
+
+    def argument(self, node: Expr) -> Expr | None:
+        """x where `node` is ``function(x)``."""
+        if node.dtype != float32 and not self.double:
+            return None
+        pairs = zip(node.children, self.kinds, strict=True)
+        if not all(isinstance(c, k) for c, k in pairs):
+            return None
+        found: object = node
+        for step in self.path:
+            found = getattr(found, step, None)
+        if not isinstance(found, Expr) or found.dtype != node.dtype:
+            return None
+        return found if _form(self.function, found) is node else None
+
+
+@lru_cache(maxsize=256)
+def _form(function: Callable[[Expr], Expr], x: Expr) -> Expr:
+    return simplify(function(x))
+
+
+SIGNED = ("condition", "right")
+ACOS = ("left", "condition", "left", "otherwise", "value", "right", "left")
+FORMS: dict[type[Expr], tuple[Form, ...]] = {
+    E.If: (
+        Form("abs", F.absolute, (E.Less, Expr, Expr), ("otherwise",), double=True),
+        Form("sigmoid", F.sigmoid, (E.Less, E.Mul, E.Div), ("condition", "left")),
+        Form("tanh", F.tanh, (E.Less, E.Add, E.If), ("then", "left"), double=True),
+        Form("erf", F.erf, (E.Less, E.Mul, E.If), ("then", "left"), double=True),
+        Form("log1p", F.log1p, (E.Equal, Expr, E.If), ("then",)),
+        Form("expm1", F.expm1, (E.Less, E.If, E.Add), ("then", "then")),
+        Form("tan", F.tan, (E.Less, E.Div, E.Div), ("condition", "left", "otherwise")),
+        Form("acosh", F.acosh, (E.Less, E.Add, E.If), SIGNED),
+        Form("atanh", F.atanh, (E.Less, E.Mul, E.If), SIGNED),
+        Form("asinh", F.asinh, (E.Less, E.If, E.If), SIGNED),
+        Form("atan", F.atan, (E.Less, E.If, E.If), SIGNED),
+        Form("asin", F.asin, (E.Less, E.If, E.If), SIGNED),
+    ),
+    E.Add: (Form("softplus", F.softplus, (E.If, E.If), ("left", "then")),),
+    E.Mul: (
+        Form("sinh", F.sinh, (E.Add, E.Const), ("left", "left", "then", "then")),
+        Form("cosh", F.cosh, (E.Add, E.Const), ("left", "left", "value")),
+        Form("acos", F.acos, (E.If, E.Const), ACOS),
+    ),
+    E.Div: (
+        Form("log2", F.log2, (E.Log, E.Const), ("left", "value")),
+        Form("log10", F.log10, (E.Log, E.Const), ("left", "value")),
+    ),
+}
 
 
 def with_natives(root: Expr) -> Expr:
@@ -19,8 +87,6 @@ def with_natives(root: Expr) -> Expr:
 
     ``If(x < 0, -x, x) -> abs(x)``
     """
-    if not any(isinstance(n, E.If | E.FloorDiv) and n.dtype.is_float for n in walk(root)):
-        return root
     memo: dict[Node, Node] = {}
     for node in walk(root):
         found = _native(node)
@@ -37,12 +103,30 @@ def with_natives(root: Expr) -> Expr:
 
 def _native(node: Node) -> Native | None:
     """The native function that `node` spells out, over the original arguments."""
+    if not isinstance(node, Expr) or not node.dtype.is_float:
+        return None
     match node:
-        case E.FloorDiv(x, E.Const(1.0)) if node.dtype.is_float:
+        case E.FloorDiv(x, E.Const(1.0)):
             return Native("floor", (x,))
-        case E.If() if node.dtype.is_float:
-            return _extremum(node) or _branch(node)
+        case E.Exp(E.Mul(y, E.Log(x)) | E.Mul(E.Log(x), y)) if node.dtype == float32:
+            return Native("power", (x, y))
+        case E.Add(E.Mul(E.Mul(E.Sin(half), E.Sin(same)), E.Const(-2.0)), E.Const(1.0)):
+            return Native("cos", (_doubled(half),)) if same is half else None
+        case E.If() if (found := _extremum(node)) is not None:
+            return found
+    for form in FORMS.get(type(node), ()):
+        argument = form.argument(node)
+        if argument is not None:
+            return Native(form.name, (argument,))
     return None
+
+
+def _doubled(half: Expr) -> Expr:
+    """``x / 2 -> x``"""
+    match half:
+        case E.Mul(x, E.Const(0.5)):
+            return x
+    return E.Mul(half, E.const(2.0, half.dtype))
 
 
 def _extremum(node: E.If) -> Native | None:
@@ -55,18 +139,4 @@ def _extremum(node: E.If) -> Native | None:
                 return Native("maximum", (a, b))
             if b is node.otherwise and a is node.then:
                 return Native("minimum", (b, a))
-    return None
-
-
-def _branch(node: E.If) -> Native | None:
-    """The forms with two branches around a threshold; polynomials exist for float32."""
-    match node:
-        case E.If(E.Less(x, E.Const(0.0)), _, same) if same is x and F.absolute(x) is node:
-            return Native("abs", (x,))
-        case E.If(E.Less(x, E.Const(0.0)), E.Mul(), E.Div()) if node.dtype == float32:
-            return Native("sigmoid", (x,)) if F.sigmoid(x) is node else None
-        case E.If(E.Less(_, E.Const(0.625)), E.Add(x, _), _) if node.dtype == float32:
-            return Native("tanh", (x,)) if F.tanh(x) is node else None
-        case E.If(E.Less(_, E.Const(1.0)), E.Mul(x, _), _) if node.dtype == float32:
-            return Native("erf", (x,)) if F.erf(x) is node else None
     return None

@@ -6,9 +6,10 @@ its condition. Index arithmetic whose bounds fit runs in 32-bit lanes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
-from pullback.backends.llvm import arith, vmath
+from pullback.backends.llvm import arith, vmath, vwide
 from pullback.backends.llvm.analysis import NOTHING, Facts, Given
 from pullback.backends.llvm.memory import Memory
 from pullback.backends.llvm.registers import Registers
@@ -16,12 +17,17 @@ from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import BITS, Builder, Val, const, iota, literals
 from pullback.errors import InvalidIR, UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType
+from pullback.ir.dtype import DType, float32
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.nest import Load, Native, Peek, Var
 
 Need = tuple[Expr, Scope]
+ELEMENTARY: dict[str, Callable[[Builder, Val], Val]] = {
+    "sqrt": vmath.sqrt, "exp": vmath.exp, "log": vmath.log, "sin": vmath.sin, "cos": vmath.cos,
+    "tan": vmath.tan, "tanh": vmath.tanh, "erf": vmath.erf, "sigmoid": vmath.sigmoid,
+}  # fmt: skip
+"""Functions of floats with code of their own."""
 
 
 class Values:
@@ -120,7 +126,7 @@ class Values:
             case E.Cast():
                 return self._cast(e, at)
             case E.Exp() | E.Log() | E.Sqrt() | E.Sin():
-                return self._elementary(type(e).__name__.lower(), self.get(e.value, at))
+                return ELEMENTARY[type(e).__name__.lower()](self.b, self.get(e.value, at))
             case Native():
                 return self._native(e, at)
             case E.Binary():
@@ -204,24 +210,17 @@ class Values:
         narrow = bool(value.lanes) and self._narrow(e)
         return arith.cast(self.b, value, e.value.dtype, e.to, narrow)
 
-    def _elementary(self, name: str, a: Val) -> Val:
-        if name == "sqrt":
-            return self.b.intrinsic("sqrt", a)
-        if name == "exp":
-            return vmath.exp(self.b, a)
-        return vmath.log(self.b, a) if name == "log" else vmath.sin(self.b, a)
-
     def _native(self, e: Native, at: Scope) -> Val:
         args = [self.get(a, at) for a in e.args]
         narrow = all(self._narrow(a) for a in e.args)
         args = self._alike(args, e.dtype, narrow)
         match e.name:
-            case "tanh":
-                return vmath.tanh(self.b, args[0])
-            case "erf":
-                return vmath.erf(self.b, args[0])
-            case "sigmoid":
-                return vmath.sigmoid(self.b, args[0])
+            case name if name in ELEMENTARY and len(args) == 1:
+                return ELEMENTARY[name](self.b, args[0])
+            case name if name in vwide.NAMES and e.dtype == float32:
+                return vwide.call(self.b, name, args[0])
+            case "power" if e.dtype == float32:
+                return vwide.power(self.b, args[0], args[1])
             case "maximum" | "minimum":
                 return arith.extremum(self.b, e.name[:3], args[0], args[1], e.dtype)
             case "abs":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from pullback.backends.llvm import vmath64
+from pullback.backends.llvm import vmath64, vwide
 from pullback.backends.llvm.floats import Floats, by_lane, where_rare
 from pullback.backends.llvm.text import Builder, Val, const
 
@@ -20,13 +20,19 @@ LOG32 = (
     -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
 )  # fmt: skip
 TANH32 = (
-    -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1,
+    -3.6252385972e-4, 2.3154691141e-3, -7.9652184676e-3, 2.1499404911e-2, -5.3884105006e-2,
+    1.3332411419e-1, -3.3333298897e-1,
 )  # fmt: skip
 ERF32_SMALL = (
-    -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1,
+    -9.7221359563e-6, 1.1286202802e-4, -8.4870428861e-4, 5.2212512455e-3, -2.6865516996e-2,
+    1.1283784212e-1, -3.7612638615e-1, 1.2837916710e-1,
+)  # fmt: skip
+ERF32_LOG = (
+    -1.1885444975e-5, 3.293091606e-4, -3.6687242102e-3, 2.3817194905e-2, -1.0630037096e-1,
+    -6.3511324708e-1, -1.2865778314e-1,
 )  # fmt: skip
 SIN32 = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
-COS32 = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+COS32 = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2, -0.5)
 
 
 def exp(b: Builder, x: Val) -> Val:
@@ -73,6 +79,11 @@ def log(b: Builder, x: Val) -> Val:
     return f.select(f.is_("olt", x, 0.0), math.nan, y)
 
 
+def sqrt(b: Builder, x: Val) -> Val:
+    """Square root."""
+    return b.intrinsic("sqrt", x)
+
+
 def tanh(b: Builder, x: Val) -> Val:
     """``1 - 2 / (e**2|x| + 1)``, near 0 a polynomial; odd."""
     if x.kind == "double":
@@ -82,7 +93,7 @@ def tanh(b: Builder, x: Val) -> Val:
     big = f.sub(1.0, f.div(2.0, f.add(exp(b, f.mul(size, 2.0)), 1.0)))
     square = f.mul(x, x)
     small = f.fma(f.mul(f.poly(square, TANH32), square), size, size)
-    found = f.select(f.is_("olt", size, 0.625), small, big)
+    found = f.select(f.is_("olt", size, 0.9375), small, big)
     return f.copysign(found, x)
 
 
@@ -92,15 +103,13 @@ def erf(b: Builder, x: Val) -> Val:
         return vmath64.erf(b, x)
     f = Floats(b, x)
     size, square = f.abs(x), f.mul(x, x)
-    r = f.fma(size, -1.72853470e-5, 3.83197126e-4)
-    u = f.fma(size, -3.88396438e-3, 2.42546219e-2)
-    r = f.fma(r, square, u)
-    for c in (-1.06777877e-1, -6.34846687e-1, -1.28717512e-1):
-        r = f.fma(r, size, c)
-    r = f.fma(r, size, f.neg(size))
-    big = f.sub(1.0, exp(b, f.at_least(r, -90.0)))
+    slope = f.poly(size, ERF32_LOG)
+    r = f.at_least(f.fma(slope, size, f.neg(size)), -90.0)
+    lost = f.fma(slope, size, f.neg(f.add(size, r)))
+    power = exp(b, r)
+    big = f.sub(1.0, f.fma(power, lost, power))
     small = f.fma(f.poly(square, ERF32_SMALL), x, x)
-    return f.select(f.is_("ogt", size, 0.927734375), f.copysign(_saturated(f, big, size), x), small)
+    return f.select(f.is_("ogt", size, 0.92), f.copysign(_saturated(f, big, size), x), small)
 
 
 def _saturated(f: Floats, big: Val, size: Val) -> Val:
@@ -109,30 +118,53 @@ def _saturated(f: Floats, big: Val, size: Val) -> Val:
 
 
 def sigmoid(b: Builder, x: Val) -> Val:
-    """``1 / (1 + e**-x)``"""
+    """``(x < 0 ? z : 1) / (1 + z)``, ``z = e**-|x|``; the quotient with what its steps lost."""
     f = Floats(b, x)
-    return f.div(1.0, f.add(exp(b, f.neg(x)), 1.0))
+    z = exp(b, f.neg(f.abs(x)))
+    below = f.add(z, 1.0)
+    lost = f.sub(z, f.sub(below, 1.0))
+    r = f.div(1.0, below)
+    rest = f.mul(r, f.fma(f.neg(r), lost, f.fma(f.neg(r), below, 1.0)))
+    over = f.select(f.is_("olt", x, 0.0), z, 1.0)
+    return f.fma(over, r, f.mul(over, rest))
 
 
 def sin(b: Builder, x: Val) -> Val:
+    """Sine, radians."""
+    return vmath64.sin(b, x) if x.kind == "double" else _circular(b, x, 0, "sinf")
+
+
+def cos(b: Builder, x: Val) -> Val:
+    """Cosine, radians: the sine of a quarter more."""
+    return vmath64.cos(b, x) if x.kind == "double" else _circular(b, x, 1, "cosf")
+
+
+def _circular(b: Builder, x: Val, quarters: int, exact: str) -> Val:
     """``+- sin r or cos r, r = x - n pi/2`` reduced in float64; huge arguments by the C library."""
-    if x.kind == "double":
-        return vmath64.sin(b, x)
     f = Floats(b, x)
     wide = b.convert("fpext", x, "double")
-    d = Floats(b, wide)
-    n = b.intrinsic("rint", d.mul(wide, 2.0 / math.pi))
-    r = d.fma(n, -1.5707963267948966, wide)
-    r = d.fma(n, -6.123233995736766e-17, r)
-    r32 = b.convert("fptrunc", r, "float")
-    quadrant = b.intrinsic("fptosi.sat", n, kind="i32")
-    square = f.mul(r32, r32)
-    sine = f.fma(f.mul(f.poly(square, SIN32), square), r32, r32)
-    cosine = f.fma(f.poly(square, COS32), f.mul(square, square), f.fma(square, -0.5, 1.0))
+    rest, count = vwide.reduced(Floats(b, wide), wide)
+    r = b.convert("fptrunc", rest, "float")
+    quadrant = b.convert("trunc", count, "i32")
+    if quarters:
+        quadrant = f.whole("add", quadrant, quarters)
+    square = f.mul(r, r)
+    sine = f.fma(f.mul(f.poly(square, SIN32), square), r, r)
+    cosine = f.fma(f.poly(square, COS32), square, 1.0)
     odd = b.compare("ne", f.whole("and", quadrant, 1), const(0, "i32", x.lanes))
     flip = f.whole("shl", f.whole("and", quadrant, 2), 30)
     found = f.unbits(f.whole("xor", f.bits(f.select(odd, cosine, sine)), flip))
-    found = f.select(f.is_("oeq", x, 0.0), x, found)
+    if not quarters:
+        found = f.select(f.is_("oeq", x, 0.0), x, found)
     # beyond 1e9 float64 reduces too coarsely
     huge = f.is_("ogt", f.abs(x), 1e9)
-    return where_rare(b, huge, found, lambda: by_lane(b, "sinf", x))
+    return where_rare(b, huge, found, lambda: by_lane(b, exact, x))
+
+
+def tan(b: Builder, x: Val) -> Val:
+    """Tangent, radians; huge arguments by the C library."""
+    f = Floats(b, x)
+    found = vwide.call(b, "tan", x)
+    found = f.select(f.is_("oeq", x, 0.0), x, found)
+    huge = f.is_("ogt", f.abs(x), 1e9)
+    return where_rare(b, huge, found, lambda: by_lane(b, "tanf", x))

@@ -105,6 +105,17 @@ def _log_sum(f: Floats, m: Val, power: Val) -> Val:
 
 
 def sin(b: Builder, x: Val) -> Val:
+    """Sine, radians."""
+    f = Floats(b, x)
+    return f.select(f.is_("oeq", x, 0.0), x, _circular(b, x, 0, "sin"))
+
+
+def cos(b: Builder, x: Val) -> Val:
+    """Cosine, radians: the sine of a quarter more."""
+    return _circular(b, x, 1, "cos")
+
+
+def _circular(b: Builder, x: Val, quarters: int, exact: str) -> Val:
     """``+- sin r or cos r``, ``r = x - n pi/2``; beyond 1e5 by the C library."""
     f = Floats(b, x)
     shifted = f.fma(x, 2.0 / math.pi, ROUND)
@@ -113,13 +124,12 @@ def sin(b: Builder, x: Val) -> Val:
     square = f.mul(r, r)
     sine = f.add(r, f.fma(f.mul(f.poly(square, SIN), square), r, rest))
     cosine = _cosine(f, r, square, rest)
-    quadrant = f.bits(shifted)
+    quadrant = f.whole("add", f.bits(shifted), quarters)
     odd = b.compare("ne", f.whole("and", quadrant, 1), const(0, "i64", x.lanes))
     flip = f.whole("shl", f.whole("and", quadrant, 2), 62)
     found = f.unbits(f.whole("xor", f.bits(f.select(odd, cosine, sine)), flip))
-    found = f.select(f.is_("oeq", x, 0.0), x, found)
     huge = f.is_("ogt", f.abs(x), 1e5)
-    return where_rare(b, huge, found, lambda: by_lane(b, "sin", x))
+    return where_rare(b, huge, found, lambda: by_lane(b, exact, x))
 
 
 def _less_quarters(f: Floats, x: Val, n: Val) -> tuple[Val, Val]:

@@ -37,10 +37,19 @@ def _sigmoid(x: float) -> float:
     return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
 
 
+_NUMPY = ("tanh", "cos", "tan", "sinh", "cosh", "log1p", "expm1", "log2", "log10")
 _NATIVE: dict[str, Callable[..., Any]] = {
-    "tanh": np.tanh,
     "erf": math.erf,
     "sigmoid": _sigmoid,
+    "softplus": lambda x: np.logaddexp(x, 0.0),
+    "power": lambda x, y: np.exp(y * np.log(x)),
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    **{name: getattr(np, name) for name in _NUMPY},
     "maximum": np.maximum,
     "minimum": np.minimum,
     "abs": np.abs,

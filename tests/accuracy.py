@@ -1,0 +1,72 @@
+"""Points, references in float64 and bounds for the accuracy of elementary functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Floats = np.ndarray[Any, Any]
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return np.exp(np.minimum(x, 0.0)) / (1 + np.exp(-np.abs(x)))
+
+
+def _softplus(x: Floats) -> Floats:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+WANTED: dict[str, Callable[[Floats], Floats]] = {
+    "exp": np.exp, "log": np.log, "tanh": np.tanh, "erf": _erf, "sigmoid": _sigmoid,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh, "cosh": np.cosh,
+    "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "reciprocal": lambda x: 1 / x,
+    "expm1": np.expm1, "log1p": np.log1p, "log2": np.log2, "log10": np.log10,
+    "softplus": _softplus, "log_sigmoid": lambda x: -_softplus(-x),
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+}  # fmt: skip
+EXACT = dict.fromkeys(("exp", "log", "tanh", "erf"), 1.0)
+BOUNDS = dict.fromkeys(WANTED, 0.51) | {
+    "sigmoid": 1.5, "sin": 1.5, "cos": 1.5, "tan": 1.0, "rsqrt": 1.5,
+} | EXACT  # fmt: skip
+"""Units in the last place of float32."""
+EDGES = (
+    0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42, -1e-42, 1.0, -1.0, 0.5, -0.5, 88.9, 89.5,
+    -89.5, -103.5, -110.0, 3e38, -3e38, 1e9, 2.5e9, -1e20, 3.1415927, 1.5707964, 16777216.0,
+)  # fmt: skip
+POWER_EDGES = (
+    0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 2.5, -2.5, 1e-42, -1e-42, 3e38,
+    16777216.0, math.inf, -math.inf, math.nan,
+)  # fmt: skip
+
+
+def points(count: int) -> Floats:
+    """Half of them any bits at all; numbers as they are used; multiples of pi / 2."""
+    random = np.random.default_rng(0)
+    part = count // 8
+    bits = random.integers(0, 2**32, 4 * part, dtype=np.uint32).view(np.float32)
+    spans = [random.uniform(-s, s, part) for s in (100.0, 1.2, 10.0)]
+    near = np.arange(1, part + 1) * (math.pi / 2)
+    return np.concatenate([bits, *spans, near]).astype(np.float32)
+
+
+def powers(count: int) -> tuple[Floats, Floats]:
+    """Bases and exponents with results of all sizes."""
+    random = np.random.default_rng(1)
+    bases = [np.exp(random.uniform(-80, 80, count)), random.uniform(0.5, 2, count)]
+    exponents = [random.uniform(-3, 3, count), random.uniform(-120, 120, count)]
+    return np.concatenate(bases).astype(np.float32), np.concatenate(exponents).astype(np.float32)
+
+
+def ulps(found: Floats, wanted: Floats) -> Floats:
+    """Errors in units in the last place of float32; infinite where only one is no number."""
+    with np.errstate(all="ignore"):
+        nearest = wanted.astype(np.float32)
+        size = np.where(np.isfinite(nearest), np.abs(nearest), np.finfo(np.float32).max)
+        error = np.abs(found.astype(np.float64) - wanted) / np.spacing(size).astype(np.float64)
+        same = (found == nearest) | (np.isnan(found) & np.isnan(nearest))
+    return np.where(np.isfinite(error), error, np.where(same, 0.0, np.inf))

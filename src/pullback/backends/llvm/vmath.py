@@ -1,7 +1,7 @@
 """Elementary functions as polynomials, the same for scalars and for any number of lanes.
 
 Each is correct at NaN, infinities, zeros and subnormal numbers. Accuracy in units in the last
-place (float32): exp 1, log 1, tanh 1.5, erf 1.2, sin 1.2, sigmoid 2.5; float64 in `vmath64`.
+place (float32): exp, log, tanh, erf 1; sin, cos, sigmoid 1.5; more in `vwide`, float64 in `vmath64`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Elementary functions as polynomials, the same for scalars and for any number of lanes.
 
 Each is correct at NaN, infinities, zeros and subnormal numbers. Accuracy in units in the last
-place (float32): exp, log, tanh, erf 1; sin, cos, sigmoid 1.5; more in `vwide`, float64 in `vmath64`.
+place (float32): exp, log, tanh, erf 1; sin, cos, sigmoid 1.5; others in `vwide`, `vmath64`.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class Jax(System):
     """jax.jit; steps with their state given away, one by one or scanned in one program."""
 
     training_modes = ("step", "scan")
-    quick = ("", "scan")
+    quick = ("", "step", "scan")  # convolutions are slow in a scan, all else is slow out of it
 
     def __init__(self, threads: int, mode: str) -> None:
         super().__init__(threads, mode)

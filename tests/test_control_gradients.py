@@ -18,7 +18,7 @@ from pullback.lower.kernel import lower
 from pullback.schedule.choose import choose
 
 MODES = ("tape", "recompute", "sqrt")
-HOST = host_target(2)
+HOST = host_target()
 Array = np.ndarray[Any, Any]
 
 

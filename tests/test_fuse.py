@@ -266,13 +266,6 @@ def test_the_grouping_is_a_function_of_the_graph() -> None:
     assert [k.name for k in first] == [k.name for k in second]
 
 
-@pytest.mark.parametrize("threads", [1, 16])
-def test_threads_do_not_decide(threads: int) -> None:
-    graph = graphs.gpt_step(1)
-    many = fuse(graph, Target(threads=threads))
-    assert structure(many) == structure(fuse(graph, TARGET))
-
-
 def test_equal_layers_give_equal_kernels() -> None:
     three = {str(s) for s in structure(fuse(graphs.encoder_step(3), TARGET))}
     five = {str(s) for s in structure(fuse(graphs.encoder_step(5), TARGET))}

@@ -11,7 +11,7 @@ import pytest
 from pullback.backends.llvm.jit import compile_text
 from pullback.runtime.native_pool import POOL
 from pullback.runtime.pool import Pool
-from pullback.runtime.system import address
+from pullback.runtime.system import address, own_waits
 
 LONG, SHORT = 7, 2  # tasks
 
@@ -32,8 +32,8 @@ test:
   %more = icmp slt i64 %i, %rounds
   br i1 %more, label %do, label %out
 do:
-  %a = call i1 @parallel(ptr %pool, ptr @count, ptr %short, i64 SHORT, ptr null, i64 0)
-  %b = call i1 @parallel(ptr %pool, ptr @count, ptr %long, i64 LONG, ptr null, i64 0)
+  %a = call i1 @parallel(ptr %pool, ptr @count, ptr %short, i64 SHORT, ptr null, i64 0, i64 THREADS)
+  %b = call i1 @parallel(ptr %pool, ptr @count, ptr %long, i64 LONG, ptr null, i64 0, i64 THREADS)
   %ok = and i1 %a, %b
   %won = zext i1 %ok to i64
   %done1 = add i64 %done, %won
@@ -48,7 +48,13 @@ out:
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_no_task_is_lost_or_run_twice(threads: int) -> None:
     rounds = 60_000
-    text = POOL + STRESS.replace("LONG", str(LONG)).replace("SHORT", str(SHORT))
+    text = (
+        own_waits().text
+        + POOL
+        + STRESS.replace("LONG", str(LONG))
+        .replace("SHORT", str(SHORT))
+        .replace("THREADS", str(threads))
+    )
     code = compile_text(text)
     stress = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int64)(
         code["stress"]
@@ -66,3 +72,41 @@ def test_no_task_is_lost_or_run_twice(threads: int) -> None:
     assert done == [rounds]
     assert long.tolist() == [rounds] * LONG
     assert short.tolist() == [rounds] * SHORT
+
+
+def test_only_invited_workers_take_tasks() -> None:
+    """Of a pool of five, launches for two: the scratch of the others is not there."""
+    text = own_waits().text + POOL + WHO
+    code = compile_text(text)
+    run = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3)(code["who"])
+    pool = Pool(5)
+    scratch = np.arange(5, dtype=np.int64)
+    counts = np.zeros(5, np.int64)
+    for _ in range(300):
+        assert run(pool.at, address(counts), address(scratch)) == 1
+    assert counts.sum() == 300 * 64 and counts[2:].sum() == 0
+
+
+WHO = r"""
+define internal void @note(ptr %counts, i64 %task, ptr %scratch) {
+entry:
+  br label %pause
+pause:
+  %i = phi i64 [ 0, %entry ], [ %i1, %pause ]
+  call void @relax()
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, 200
+  br i1 %more, label %pause, label %done
+done:
+  %number = load i64, ptr %scratch
+  %at = getelementptr i64, ptr %counts, i64 %number
+  %old = atomicrmw add ptr %at, i64 1 monotonic
+  ret void
+}
+
+define i64 @who(ptr %pool, ptr %counts, ptr %scratch) {
+  %ok = call i1 @parallel(ptr %pool, ptr @note, ptr %counts, i64 64, ptr %scratch, i64 8, i64 2)
+  %found = zext i1 %ok to i64
+  ret i64 %found
+}
+"""

@@ -16,6 +16,7 @@ import pytest
 import pullback as pb
 from program_support import Batches, add, cell, less, mul, product, total, value
 from pullback import pipeline
+from pullback.backends.llvm.processor import host_target
 from pullback.config import Options
 from pullback.errors import IndexRangeError, InvalidIR
 from pullback.ir import dtype as D
@@ -395,8 +396,8 @@ def test_an_empty_store_has_no_record(tmp_path: Path) -> None:
     x, y = variable("x", 4), variable("y", 4)
     program = one(y, mapped(lambda a: E.Add(a, a), x), x, y)
     store = ObjectCache(tmp_path)
-    target = pipeline.host_target(2)
-    assert Recorder(program, target, store).find(pipeline.CompileStats()) is None
+    target = host_target()
+    assert Recorder(program, target, 2, store).find(pipeline.CompileStats()) is None
 
 
 # --- imports

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from program_support import Batches, add, cell, mul, product, tensor, total, value
-from pullback.config import Options
+from pullback.config import Options, default_threads
 from pullback.errors import IndexRangeError, OptionError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.graph import Graph, Variable, define, read
@@ -27,15 +27,18 @@ from pullback.tensor.trace import wrap
 OPTIONS = replace(Options.from_environment(), cache=None, backend="llvm")
 
 
-@pytest.mark.parametrize("name", ["THREADS", "DEBUG"])
+READERS = {"THREADS": default_threads, "DEBUG": lambda: Options.from_environment().debug}
+
+
+@pytest.mark.parametrize("name", READERS)
 def test_the_environment_is_read_or_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(f"PULLBACK_{name}", "3")
-    assert getattr(Options.from_environment(), name.lower()) == 3
+    assert READERS[name]() == 3
     monkeypatch.setenv(f"PULLBACK_{name}", "many")
     with pytest.raises(OptionError, match=f"PULLBACK_{name}=many"):
-        Options.from_environment()
+        READERS[name]()
     with pytest.raises(OptionError, match="0 threads"):
         Options(threads=0)
 
@@ -172,7 +175,7 @@ def _launches(target, value_):
 def _target():
     from pullback.backends.llvm.jit import host_target
 
-    return host_target(2)
+    return host_target()
 
 
 def _plus(name, source):

@@ -22,6 +22,7 @@ from pullback.ir.dtype import (
     uint32,
 )
 from pullback.ir.expr import Dim
+from pullback.runtime.pool import get_num_threads, set_num_threads
 from pullback.tensor import random
 from pullback.tensor.autograd import grad, value_and_grad
 from pullback.tensor.check import check_grads
@@ -284,6 +285,7 @@ __all__ = [
     "full_like",
     "gelu",
     "gelu_tanh",
+    "get_num_threads",
     "grad",
     "greater",
     "greater_equal",
@@ -353,6 +355,7 @@ __all__ = [
     "rsqrt",
     "scan",
     "scatter_add",
+    "set_num_threads",
     "sigmoid",
     "sign",
     "silu",

@@ -9,9 +9,22 @@ from pathlib import Path
 
 from pullback.errors import OptionError, Origin
 
+MOST_THREADS = 16  # of a pool that nobody chose the size of
 
-def _default_threads() -> int:
-    return max(1, min(len(os.sched_getaffinity(0)), 16))
+
+def default_threads() -> int:
+    """PULLBACK_THREADS, or as many threads as this process may use processors, at most 16.
+
+    Raises: OptionError for what is no number from 1 on.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        processors = len(os.sched_getaffinity(0))
+    else:
+        processors = os.cpu_count() or 1
+    found = _number("PULLBACK_THREADS", max(1, min(processors, MOST_THREADS)))
+    if found < 1:
+        raise OptionError(f"PULLBACK_THREADS={found}", help="the caller is one of the threads")
+    return found
 
 
 def _default_cache() -> Path | None:
@@ -56,7 +69,9 @@ def parse_bytes(given: object) -> int:
 class Options:
     """How programs are compiled and run.
 
-    `backend`: "llvm" or "reference". `threads`: worker threads, the caller included.
+    `backend`: "llvm" or "reference". `threads`: threads that a program runs on, the caller
+    included; None: as many as `pb.set_num_threads` says at each run.
+    `target`: the processor that is compiled for, by name ("x86-64-v3"); None: this one.
     `debug`: 0..4, from nothing to every stage printed. `dump`: a folder for numbered stage files.
     `memory`: bytes that the arena of a program may have (temporaries and working memory, not what
     it is given and gives back); None: as it comes. The reference backend has no arena.
@@ -64,21 +79,22 @@ class Options:
     """
 
     backend: str = "llvm"
-    threads: int = field(default_factory=_default_threads)
+    threads: int | None = None
     debug: int = 0
     dump: Path | None = None
     cache: Path | None = field(default_factory=_default_cache)
     memory: int | None = None
     profile: bool = False
+    target: str | None = None
 
     def __post_init__(self) -> None:
         """Raises: OptionError."""
-        if self.threads < 1:
+        if self.threads is not None and self.threads < 1:
             raise OptionError(f"{self.threads} threads", help="the caller is one of them")
 
     @classmethod
     def from_environment(cls) -> Options:
-        """Read `PULLBACK_BACKEND`, `_THREADS`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`),
+        """Read `PULLBACK_BACKEND`, `_TARGET`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`),
         `_PROFILE` (1: launches are timed).
 
         Raises: OptionError for what is no number.
@@ -87,8 +103,8 @@ class Options:
         dump = env.get("PULLBACK_DUMP")
         return cls(
             backend=env.get("PULLBACK_BACKEND", "llvm"),
-            threads=_number("PULLBACK_THREADS", _default_threads()),
             debug=_number("PULLBACK_DEBUG", 0),
             dump=Path(dump) if dump else None,
             profile=env.get("PULLBACK_PROFILE", "0") != "0",
+            target=env.get("PULLBACK_TARGET") or None,
         )

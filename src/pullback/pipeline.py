@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import Code, CompileStats, compile_routines, host_target
+from pullback.backends.llvm.jit import Code, CompileStats, compile_routines
+from pullback.backends.llvm.processor import chosen_target
 from pullback.backends.reference.definitions import evaluate
 from pullback.config import Options
 from pullback.errors import MemoryBudgetError, UnsupportedError
@@ -28,8 +29,8 @@ from pullback.lower.kernel import lower
 from pullback.runtime.assemble import Call, Unit, assemble
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.executable import Array, Executable, Interpreted
-from pullback.runtime.machine import Machine
-from pullback.runtime.pool import loader
+from pullback.runtime.machine import Crew, Machine
+from pullback.runtime.pool import loader, pools
 from pullback.runtime.profile import Clock
 from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
@@ -61,17 +62,18 @@ def compile_program(program: Program, options: Options) -> Executable:
     if options.backend != "llvm":
         raise UnsupportedError(f"no backend {options.backend!r}", help="use llvm or reference")
     report, stats = Reporter(options), CompileStats()
-    target = host_target(options.threads)
+    target = chosen_target(options.target)
+    threads = options.threads or pools.known()
     store = None if options.cache is None else _store(options.cache)
     natives = loader.get(store, stats)
     traced, program = program, replace(program, body=turned_ahead(program.body))
-    recorder = None if store is None else Recorder(program, target, store, options.memory)
+    recorder = None if store is None else Recorder(program, target, threads, store, options.memory)
     made = None if recorder is None or report.wants_texts else recorder.find(stats)
     if made is not None:
         report.stage("record", f"{len(made.calls)} launches")
         fuse = functools.partial(_fused, program, target, _silent(options), made)
     else:
-        made = _passed(program, target, store, stats, report)
+        made = _passed(program, target, threads, store, stats, report)
         fuse = functools.partial(_given, made.block)
         if recorder is not None:
             recorder.keep(made)
@@ -79,8 +81,8 @@ def compile_program(program: Program, options: Options) -> Executable:
     image = assemble(made.block, made.calls, made.plan, address(arena), natives.rows)
     checks = {place: call.sites for place, call in image.launches.items()}
     clock = Clock(list(image.launches)) if options.profile else None
-    threads = options.threads
-    machine = Machine(image, program.state, arena, made.plan.offsets, checks, threads, clock)
+    crew = Crew(threads, options.threads is None, options.memory is None)
+    machine = Machine(image, program.state, arena, made.plan.offsets, checks, crew, clock)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
     timings = report.times
     return Executable(traced, options, machine, fuse, made.plan, stats, target, made.steps, timings)
@@ -89,6 +91,7 @@ def compile_program(program: Program, options: Options) -> Executable:
 def _passed(
     program: Program,
     target: Target,
+    threads: int,
     store: ObjectCache | None,
     stats: CompileStats,
     report: Reporter,
@@ -103,7 +106,7 @@ def _passed(
 
     each(program.body, change)
     report.stage("fuse", f"{sum(map(len, groups))} kernels")
-    build = functools.partial(_built, program, target, store, stats, report)
+    build = functools.partial(_built, program, target, threads, store, stats, report)
     made = _within(build, groups, target, report)
     report.text(3, "plan", made.plan.picture)
     return made
@@ -112,6 +115,7 @@ def _passed(
 def _built(
     program: Program,
     target: Target,
+    threads: int,
     store: ObjectCache | None,
     stats: CompileStats,
     report: Reporter,
@@ -127,7 +131,7 @@ def _built(
     report.stage("compile", f"{stats.compiled} compiled, {stats.loaded} loaded")
     units = dict(zip(routines, map(_unit, routines.values(), codes), strict=True))
     calls = {k: _call(k, [units[keys[piece]] for piece in k.pieces], target) for k in kernels}
-    needs = {k: _needs(c, target.threads) for k, c in calls.items()}
+    needs = {k: _needs(c, threads) for k, c in calls.items()}
     placed = plan(kernels, list(spans), needs, spans)
     return Prepared(fused, groups, calls, placed), Start(fused, program.state, needs)
 

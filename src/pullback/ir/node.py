@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, TypeVar
@@ -45,8 +46,8 @@ class Node:
             assign(node, name, value)
         assign(node, "children", tuple(_nodes(args)))
         node.derive()
-        Node._interned[key] = weakref.ref(node, _Forget(key))
-        return node
+        first: Self = _first(node, key)
+        return first
 
     def derive(self) -> None:
         """Check the fields and set the facts that follow from them."""
@@ -75,6 +76,16 @@ class Node:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.fields))})"
+
+
+def _first(node: Any, key: tuple[Any, ...]) -> Any:
+    """`node`, unless another thread was faster to make an equal one."""
+    own = weakref.ref(node, _Forget(key))
+    while True:
+        known = Node._interned.setdefault(key, own)()
+        if known is not None:
+            return known
+        time.sleep(0)  # another thread is at forgetting a dead one
 
 
 class _Forget:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NATIVE = "native"
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A processor. Sizes in bytes; `vectors` is the number of vector registers.
 
-    `dots`: types of which one instruction adds the products of two 32-bit words to a 32-bit sum
-    ("bfloat16"; "int8": signed by unsigned bytes).
-
-    `threads` decides nothing about results: chunks depend on shapes only.
+    `fused`: it multiplies and adds in one instruction; `halves`: it converts float16; `powers`:
+    it has an instruction for ``p * 2**n`` in full vectors. `dots`: types of which one instruction
+    adds the products of two 32-bit words to a 32-bit sum ("bfloat16"; "int8": signed by unsigned
+    bytes). `cpu` is LLVM's name of the processor, or "native". How many threads there are is no
+    part of it: results do not depend on that.
     """
 
     name: str = "x86-64-v4"
@@ -21,8 +24,11 @@ class Target:
     l1: int = 32 * 1024
     l2: int = 1024 * 1024
     scratch: int = 64 * 1024
-    threads: int = 2
-    dots: frozenset[str] = frozenset()
+    fused: bool = True
+    halves: bool = True
+    powers: bool = True
+    dots: tuple[str, ...] = ()
+    cpu: str = NATIVE
 
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in one vector register."""

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import CompileStats
+from pullback.backends.llvm.jit import CompileStats, assembly
+from pullback.backends.llvm.processor import named_target
 from pullback.config import Options
 from pullback.errors import InvalidIR, OptionError, ShapeError
 from pullback.ir.expr import Dim, Extent
@@ -205,6 +206,17 @@ class Executable:
             schedule = choose(kernel, self.target)
             texts.append(emit_routine(lower(kernel, schedule, self.target), self.target))
         return "\n\n".join(texts)
+
+    def assembly(self, target: str | None = None) -> str:
+        """The machine code of each kernel structure, for a target by name (None: as it runs).
+
+        Raises: OptionError for a name that is none.
+        """
+        wanted = self.target if target is None else named_target(target)
+        if wanted is None:
+            return ""
+        nests = [lower(k, choose(k, wanted), wanted) for k in self._distinct()]
+        return "\n\n".join(assembly(nest, wanted) for nest in nests)
 
     def explain(self) -> str:
         """The program as traced, its kernels with reasons and schedules, the memory plan."""

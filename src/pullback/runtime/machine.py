@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
 
-from pullback.errors import FeedError, IndexRangeError, InvalidIR
+from pullback.errors import FeedError, IndexRangeError, UnsupportedError
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Feed
 from pullback.runtime.assemble import WIDTH, Image
 from pullback.runtime.native import Code, RingWord, Word
-from pullback.runtime.pool import Pool, loader, pools
+from pullback.runtime.pool import loader, pools
 from pullback.runtime.profile import Clock, Profile
-from pullback.runtime.rings import Consumer, Producer
-from pullback.runtime.system import Array, address
+from pullback.runtime.rings import Consumer, Producer, master
+from pullback.runtime.system import LINE, Array, address, memory, process
 
 SLICE = 50_000_000  # ns that the machine runs before it lets Python look for signals
+PATIENCE = 5.0  # seconds that the end of the process waits for a step to end
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """How many threads a program has working memory for, and which setting it goes by.
+
+    `follows`: `pb.set_num_threads`; else it always runs on so many. `grows`: beyond that number
+    it takes more memory.
+    """
+
+    threads: int
+    follows: bool = False
+    grows: bool = False
 
 
 class Machine:
@@ -35,16 +50,18 @@ class Machine:
         arena: Array,
         offsets: Mapping[Variable, int],
         sites: Mapping[int, tuple[str, ...]],
-        threads: int,
+        crew: Crew,
         clock: Clock | None = None,
     ) -> None:
         self._image = image
         self._clock = clock
         self._arena = arena
         self._sites = sites
-        self._threads = threads
-        self._pool: Pool | None = None
+        self._crew = crew
+        self._scratch: Array | None = None
         self._lock = threading.Lock()
+        self._master = 0  # who runs it now, where it calls back
+        self._ending = False
         self._state = np.zeros(Word.COUNT, np.int64)
         self._words = self._state.data
         self._at = address(self._state)
@@ -61,6 +78,7 @@ class Machine:
             producer.clock = clock
         self._wire(offsets)
         self._listen()
+        process.tell(self)
 
     def _wire(self, offsets: Mapping[Variable, int]) -> None:
         """Everything whose address does not change from run to run."""
@@ -68,7 +86,6 @@ class Machine:
         state[Word.CODE] = address(words)
         state[Word.SLICE] = SLICE
         state[Word.TABLE] = address(loader.get().table)
-        state[Word.POOL] = 0
         state[Word.EVENTS] = address(self._consumer.events)
         state[Word.EVENT_SIZE] = len(self._consumer.events)
         state[Word.EVENT_SEMAPHORE] = self._consumer.semaphores.at(0)
@@ -153,29 +170,71 @@ class Machine:
 
         Raises: as `run`.
         """
-        if not self._lock.acquire(False) and not self._lock.acquire(timeout=600):
-            raise InvalidIR("the program has been running for too long")
-        try:
+        if self._serves and self._lock.locked() and self._master == master():
+            what = "a program is called by a feeder or receiver of its own"
+            raise UnsupportedError(what, help="it would wait for itself")
+        words, crew = self._words, self._crew
+        with self._lock:
+            if self._ending:
+                self._end()
             self._pack(self._given, 0, *given)
-            pool = pools.get(self._threads)
-            if pool is not self._pool:
-                self._pool = pool
-                self._words[Word.POOL] = 0 if pool is None else pool.at
-            self._words[Word.PC] = 0
-            self._words[Word.STOP] = 0
+            threads = pools.threads if crew.follows else crew.threads
+            if threads > crew.threads:
+                threads = self._widened(threads)
+            pool = pools.get(threads)
+            words[Word.POOL] = 0 if pool is None else pool.at
+            words[Word.THREADS] = threads
+            words[Word.PC] = 0
+            words[Word.STOP] = 0
             if self._serves:
                 self._serve()
                 return
             while code := self._native(self._at):
+                if code == Code.STOPPED:
+                    self._end()
+                    return
                 if code != Code.AGAIN:
                     self._raise(code, [])
-        finally:
+
+    def _widened(self, threads: int) -> int:
+        """As many threads as there is working memory for, or can be."""
+        if self._crew.grows:
+            self._widen(threads)
+            self._crew = Crew(threads, True, True)
+        return self._crew.threads
+
+    def _widen(self, threads: int) -> None:
+        """Working memory for more threads than the arena has it for: one piece for all launches."""
+        shared = [(p, c) for p, c in self._image.launches.items() if c.tasks > 1]
+        stride = max((-(-c.scratch // LINE) * LINE for _, c in shared), default=0)
+        self._scratch = memory(stride * threads)
+        words = self._image.words
+        for place, _ in shared:
+            start = (int(words[place * WIDTH + 2]) - address(words)) // 8
+            words[start - 2 : start] = address(self._scratch), stride
+
+    def forked(self) -> None:
+        """A child: whoever ran this is not there."""
+        self._lock = threading.Lock()
+
+    def ended(self) -> None:
+        """Stop after the current step: code and memory are about to go."""
+        self._ending = True
+        self.stop()
+        if self._lock.acquire(timeout=PATIENCE):
             self._lock.release()
+
+    def _end(self) -> None:
+        """What other threads than the first do at the end: nothing more."""
+        if threading.current_thread() is not threading.main_thread():
+            self._lock.release()
+            threading.Event().wait()
 
     def _serve(self) -> None:
         """Run beside threads that feed and receive."""
         interrupted: list[BaseException] = []
         code: int = Code.STOPPED
+        self._master = master()
         try:
             self._consumer.start()
             for producer in self._producers:

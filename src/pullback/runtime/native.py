@@ -46,6 +46,7 @@ class Word(IntEnum):
     STOP = 1
     CODE = 2
     POOL = 3
+    THREADS = 4  # of the pool that a launch may use
     LAUNCHES = 6
     BARRIERS = 7
     MOVED = 8  # bytes
@@ -94,20 +95,10 @@ class PoolByte(IntEnum):
     TASKS = 400
     SCRATCH = 408
     STRIDE = 416
+    LIMIT = 424  # workers with a smaller number take part
     BUSY = 512
     THREADS = 640
     SPIN = 644
     EXIT = 648
     TABLE = 656
     SIZE = 768
-
-
-FUNCTIONS = (
-    "sem_post",
-    "sem_trywait",
-    "sem_timedwait",
-    "clock_gettime",
-    "syscall",
-    "memcpy",
-    "sched_yield",
-)

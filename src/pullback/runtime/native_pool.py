@@ -7,14 +7,6 @@ succeed between two launches, whatever of the next one a late worker has already
 from __future__ import annotations
 
 POOL = r"""
-declare void @llvm.x86.sse2.pause()
-
-define internal ptr @function(ptr %table, i64 %n) alwaysinline {
-  %at = getelementptr i64, ptr %table, i64 %n
-  %f = load ptr, ptr %at
-  ret ptr %f
-}
-
 ; One worker: {pool, number}. It spins for a while, then sleeps on the epoch.
 define ptr @pb_worker(ptr %self) nounwind {
 entry:
@@ -29,12 +21,11 @@ entry:
   %tasksp = getelementptr i8, ptr %pool, i64 400
   %scratchp = getelementptr i8, ptr %pool, i64 408
   %stridep = getelementptr i8, ptr %pool, i64 416
+  %limitp = getelementptr i8, ptr %pool, i64 424
   %spinp = getelementptr i8, ptr %pool, i64 644
   %exitp = getelementptr i8, ptr %pool, i64 648
   %tablep = getelementptr i8, ptr %pool, i64 656
   %table = load ptr, ptr %tablep
-  %syscall = call ptr @function(ptr %table, i64 4)
-  %yield = call ptr @function(ptr %table, i64 6)
   br label %outer
 outer:
   %last = phi i64 [ 0, %entry ], [ %e, %finish ]
@@ -47,7 +38,7 @@ spin:
   %new = icmp ne i64 %e, %last
   br i1 %new, label %work, label %spin0
 spin0:
-  call void @llvm.x86.sse2.pause()
+  call void @relax()
   %c1 = add i32 %c, 1
   %limit = load i32, ptr %spinp
   %more = icmp slt i32 %c1, %limit
@@ -57,12 +48,11 @@ spin1:
   %rest = icmp eq i32 %low, 0
   br i1 %rest, label %relax, label %spin
 relax:
-  %ry = call i32 %yield()
+  call void @yield(ptr %table)
   br label %spin
 sleep:
   %s0 = atomicrmw add ptr %sleepp, i32 1 seq_cst
-  %r = call i64 (i64, ...) %syscall(
-    i64 202, ptr %epochp, i32 128, i32 %last32, ptr null, ptr null, i32 0)
+  call void @wait(ptr %table, ptr %epochp, i32 %last32, i64 -1)
   %s1 = atomicrmw sub ptr %sleepp, i32 1 seq_cst
   br label %spin
 work:
@@ -79,7 +69,9 @@ job:
   %stride = load i64, ptr %stridep
   %off = mul i64 %number, %stride
   %scratch = getelementptr i8, ptr %base, i64 %off
-  br label %claim
+  %threads = load i64, ptr %limitp
+  %invited = icmp slt i64 %number, %threads
+  br i1 %invited, label %claim, label %finish
 claim:
   %cur = phi i64 [ %tk, %job ], [ %cur2, %ran ], [ %old, %retry ]
   %ce = lshr i64 %cur, 32
@@ -126,9 +118,10 @@ out:
   ret void
 }
 
-; All tasks of a launch, shared with whoever is awake. False: the pool is used by another thread.
+; All tasks of a launch, shared with whoever is awake of the first `limit` threads. False: the pool
+; is used by another thread.
 define internal i1 @parallel(
-    ptr %pool, ptr %body, ptr %block, i64 %n, ptr %scratch, i64 %stride) nounwind {
+    ptr %pool, ptr %body, ptr %block, i64 %n, ptr %scratch, i64 %stride, i64 %limit) nounwind {
 entry:
   %busyp = getelementptr i8, ptr %pool, i64 512
   %lock = cmpxchg ptr %busyp, i32 0, i32 1 acquire monotonic
@@ -144,6 +137,7 @@ post:
   %tasksp = getelementptr i8, ptr %pool, i64 400
   %scratchp = getelementptr i8, ptr %pool, i64 408
   %stridep = getelementptr i8, ptr %pool, i64 416
+  %limitp = getelementptr i8, ptr %pool, i64 424
   %tablep = getelementptr i8, ptr %pool, i64 656
   %table = load ptr, ptr %tablep
   store ptr %body, ptr %bodyp
@@ -151,6 +145,7 @@ post:
   store i64 %n, ptr %tasksp
   store ptr %scratch, ptr %scratchp
   store i64 %stride, ptr %stridep
+  store i64 %limit, ptr %limitp
   store atomic i32 0, ptr %donep monotonic, align 4
   %t0 = load atomic i64, ptr %pool monotonic, align 8
   %e0 = lshr i64 %t0, 32
@@ -164,9 +159,7 @@ post:
   br i1 %asleep, label %wake, label %go
 wake:
   %epochp = getelementptr i8, ptr %pool, i64 4
-  %syscall = call ptr @function(ptr %table, i64 4)
-  %r = call i64 (i64, ...) %syscall(
-    i64 202, ptr %epochp, i32 129, i32 2147483647, ptr null, ptr null, i32 0)
+  call void @wake(ptr %table, ptr %epochp)
   br label %go
 go:
   br label %own
@@ -201,13 +194,12 @@ wait:
   %all = icmp eq i32 %d, %others32
   br i1 %all, label %out, label %spun
 spun:
-  call void @llvm.x86.sse2.pause()
+  call void @relax()
   %w1 = add i32 %w, 1
   %long = icmp sgt i32 %w1, 1000
   br i1 %long, label %rest, label %wait
 rest:
-  %yield = call ptr @function(ptr %table, i64 6)
-  %ry = call i32 %yield()
+  call void @yield(ptr %table)
   br label %wait
 out:
   store atomic i32 0, ptr %busyp release, align 4
@@ -223,9 +215,7 @@ entry:
   %table = load ptr, ptr %tablep
   store atomic i32 1, ptr %exitp release, align 4
   %x = atomicrmw add ptr %pool, i64 4294967296 seq_cst
-  %syscall = call ptr @function(ptr %table, i64 4)
-  %r = call i64 (i64, ...) %syscall(
-    i64 202, ptr %epochp, i32 129, i32 2147483647, ptr null, ptr null, i32 0)
+  call void @wake(ptr %table, ptr %epochp)
   ret void
 }
 """

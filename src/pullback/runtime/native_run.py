@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pullback.runtime.native_pool import POOL
+from pullback.runtime.native_waits import Waits
 
 _RUN = r"""
 define internal i64 @word(ptr %p, i64 %n) alwaysinline {
@@ -31,54 +32,9 @@ define internal void @bump(ptr %p, i64 %n, i64 %by) alwaysinline {
   ret void
 }
 
-define internal i64 @now(ptr %table, i32 %clock) nounwind {
-  %ts = alloca { i64, i64 }
-  %f = call ptr @function(ptr %table, i64 3)
-  %r = call i32 %f(i32 %clock, ptr %ts)
-  %s = load i64, ptr %ts
-  %np = getelementptr { i64, i64 }, ptr %ts, i64 0, i32 1
-  %n = load i64, ptr %np
-  %sn = mul i64 %s, 1000000000
-  %t = add i64 %sn, %n
-  ret i64 %t
-}
-
-; Take a semaphore, waiting for at most 20 ms. True: taken.
-define internal i1 @take(ptr %table, ptr %sem) nounwind {
-entry:
-  %ts = alloca { i64, i64 }
-  %try = call ptr @function(ptr %table, i64 1)
-  %r0 = call i32 %try(ptr %sem)
-  %ok0 = icmp eq i32 %r0, 0
-  br i1 %ok0, label %yes, label %slow
-slow:
-  %t = call i64 @now(ptr %table, i32 0)
-  %u = add i64 %t, 20000000
-  %s = sdiv i64 %u, 1000000000
-  %n = srem i64 %u, 1000000000
-  store i64 %s, ptr %ts
-  %np = getelementptr { i64, i64 }, ptr %ts, i64 0, i32 1
-  store i64 %n, ptr %np
-  %wait = call ptr @function(ptr %table, i64 2)
-  %r1 = call i32 %wait(ptr %sem, ptr %ts)
-  %ok1 = icmp eq i32 %r1, 0
-  br i1 %ok1, label %yes, label %no
-yes:
-  ret i1 true
-no:
-  ret i1 false
-}
-
-define internal void @give(ptr %table, ptr %sem) nounwind {
-  %f = call ptr @function(ptr %table, i64 0)
-  %r = call i32 %f(ptr %sem)
-  ret void
-}
-
 ; Copy the parts of a ring between buffers and slot `slot`; `out`: from the buffers.
 define internal void @parts(ptr %table, ptr %ring, ptr %slot, i1 %out) nounwind {
 entry:
-  %copy = call ptr @function(ptr %table, i64 5)
   %n = call i64 @word(ptr %ring, i64 6)
   %list = call ptr @pointer(ptr %ring, i64 7)
   br label %test
@@ -95,7 +51,7 @@ do:
   %place = getelementptr i8, ptr %slot, i64 %off
   %to = select i1 %out, ptr %place, ptr %buffer
   %from = select i1 %out, ptr %buffer, ptr %place
-  %r = call ptr %copy(ptr %to, ptr %from, i64 %size)
+  call void @copy(ptr %table, ptr %to, ptr %from, i64 %size)
   %i1 = add i64 %i, 1
   br label %test
 end:
@@ -129,7 +85,7 @@ request:
   call void @give(ptr %table, ptr %free)
   br label %wait
 wait:
-  %ok = call i1 @take(ptr %table, ptr %filled)
+  %ok = call i1 @take(ptr %table, ptr %filled, i64 20000000)
   br i1 %ok, label %look, label %late
 late:
   ret i64 3
@@ -167,7 +123,7 @@ entry:
   br i1 %due, label %wait, label %done
 wait:
   %free = call ptr @pointer(ptr %ring, i64 1)
-  %ok = call i1 @take(ptr %table, ptr %free)
+  %ok = call i1 @take(ptr %table, ptr %free, i64 20000000)
   br i1 %ok, label %copy, label %full
 full:
   ret i1 false
@@ -217,7 +173,7 @@ out:
 define internal void @timed(ptr %state, ptr %clock, i64 %pc, i64 %start) nounwind {
 entry:
   %table = call ptr @pointer(ptr %state, i64 15)
-  %end = call i64 @now(ptr %table, i32 1)
+  %end = call i64 @now(ptr %table)
   %spent = sub i64 %end, %start
   call void @bump(ptr %clock, i64 0, i64 %spent)
   call void @bump(ptr %clock, i64 1, i64 1)
@@ -243,8 +199,9 @@ entry:
   %table = call ptr @pointer(ptr %state, i64 15)
   %code = call ptr @pointer(ptr %state, i64 2)
   %pool = call ptr @pointer(ptr %state, i64 3)
-  %alone = icmp eq ptr %pool, null
-  %t0 = call i64 @now(ptr %table, i32 1)
+  %threads = call i64 @word(ptr %state, i64 4)
+  %alone = icmp slt i64 %threads, 2
+  %t0 = call i64 @now(ptr %table)
   %slice = call i64 @word(ptr %state, i64 9)
   %deadline = add i64 %t0, %slice
   %pc0 = call i64 @word(ptr %state, i64 0)
@@ -284,7 +241,7 @@ launch:
   %timed = icmp ne ptr %clock, null
   br i1 %timed, label %watch, label %dispatch
 watch:
-  %began = call i64 @now(ptr %table, i32 1)
+  %began = call i64 @now(ptr %table)
   br label %dispatch
 dispatch:
   %since = phi i64 [ 0, %launch ], [ %began, %watch ]
@@ -301,7 +258,8 @@ one:
   call void @serial(ptr %ap, ptr %bp, i64 %c, ptr %scratch)
   br label %ran
 many:
-  %shared = call i1 @parallel(ptr %pool, ptr %ap, ptr %bp, i64 %c, ptr %scratch, i64 %stride)
+  %shared = call i1 @parallel(
+    ptr %pool, ptr %ap, ptr %bp, i64 %c, ptr %scratch, i64 %stride, i64 %threads)
   %barrier = zext i1 %shared to i64
   call void @bump(ptr %state, i64 7, i64 %barrier)
   br i1 %shared, label %ran, label %one
@@ -392,7 +350,7 @@ step:
   %flagged = icmp ne i64 %flag, 0
   br i1 %flagged, label %stop, label %late
 late:
-  %t = call i64 @now(ptr %table, i32 1)
+  %t = call i64 @now(ptr %table)
   %over = icmp sgt i64 %t, %deadline
   br i1 %over, label %pause, label %stepped
 pause:
@@ -402,8 +360,7 @@ stepped:
   br label %go
 
 copy:
-  %memcpy = call ptr @function(ptr %table, i64 5)
-  %rc = call ptr %memcpy(ptr %ap, ptr %bp, i64 %c)
+  call void @copy(ptr %table, ptr %ap, ptr %bp, i64 %c)
   br label %go
 
 ; Clear what counts, and pass on the addresses that this run was given.
@@ -441,4 +398,7 @@ end:
 }
 """
 
-TEXT = POOL + _RUN
+
+def machine_text(waits: Waits) -> str:
+    """The machine and its pool for a system."""
+    return waits.text + POOL + _RUN

@@ -1,14 +1,16 @@
 """The thread pool: native workers that claim the tasks of a launch.
 
 Tasks are claimed by compare-exchange on (launch number, tasks left), so the caller never waits for
-a worker that has not started. One pool serves a process; a second program that runs at the same
-time finds it busy and runs its launches alone.
+a worker that has not started. One pool serves a process, with as many workers as were ever asked
+for; each run says how many of them take part. A second program that runs at the same time finds
+the pool busy and runs its launches alone.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from pullback.backends.llvm.jit import CompileStats, ObjectStore, Symbols, compile_text
+from pullback.config import default_threads
+from pullback.errors import OptionError, Origin
 from pullback.runtime.native import PoolByte
-from pullback.runtime.native_run import TEXT
+from pullback.runtime.native_run import machine_text
 from pullback.runtime.system import (
     Array,
     address,
     function_table,
     join_thread,
     memory,
+    own_waits,
+    process,
     start_thread,
 )
 
@@ -36,6 +42,8 @@ class Natives:
 
     run: Callable[[int], int]
     close: Callable[[int], None]
+    take: Callable[[int, int, int], int]
+    give: Callable[[int, int], None]
     worker: int
     rows: int
     table: Array
@@ -56,10 +64,15 @@ class Loader:
 
 
 def _load(store: ObjectStore | None, stats: CompileStats | None) -> Natives:
-    found = compile_text(TEXT, store, stats)
-    run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(found["pb_run"])
-    close = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found["pb_close"])
-    return Natives(run, close, found["pb_worker"], found["pb_rows"], function_table(), found)
+    system = own_waits()
+    found = compile_text(machine_text(system), store, stats)
+    pointer, word = ctypes.c_void_p, ctypes.c_int64
+    run = ctypes.CFUNCTYPE(word, pointer)(found["pb_run"])
+    close = ctypes.CFUNCTYPE(None, pointer)(found["pb_close"])
+    take = ctypes.CFUNCTYPE(word, pointer, pointer, word)(found["pb_take"])
+    give = ctypes.CFUNCTYPE(None, pointer, pointer)(found["pb_give"])
+    table = function_table(system.functions)
+    return Natives(run, close, take, give, found["pb_worker"], found["pb_rows"], table, found)
 
 
 loader = Loader()
@@ -97,19 +110,58 @@ def _close(process: int, at: int, handles: list[int], keep: tuple[Array, Array, 
 
 
 class Pools:
-    """The pool of this process, made when it is first needed."""
+    """The pool of this process, made when it is first needed, and how many threads programs use."""
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
+        self._lock = threading.Lock()
+        self.threads = 0  # 0: nobody has asked yet
+        process.tell(self)
+
+    def known(self) -> int:
+        """How many threads a program runs on that does not say so itself."""
+        if self.threads == 0:
+            self.threads = default_threads()
+        return self.threads
 
     def get(self, threads: int) -> Pool | None:
-        """A pool of `threads` threads; None where one thread is enough."""
+        """A pool of at least `threads` threads; None where one thread is enough."""
         if threads < 2:
             return None
         pool = self._pool
-        if pool is None or pool.process != os.getpid() or pool.threads != threads:
-            pool = self._pool = Pool(threads)
+        if pool is None or pool.threads < threads:
+            with self._lock:
+                pool = self._pool
+                if pool is None or pool.threads < threads:
+                    pool = self._pool = Pool(threads)
         return pool
+
+    def forked(self) -> None:
+        """A child has none of the workers."""
+        self._pool = None
+        self._lock = threading.Lock()
+
+    def ended(self) -> None:
+        """Pools end by themselves."""
 
 
 pools = Pools()
+
+
+def set_num_threads(threads: int) -> None:
+    """Run programs on so many threads from now on, the caller's included, compiled ones too.
+
+    Results do not change by a bit. Programs with a number of their own (`Options.threads`) keep
+    it; those with a memory budget use no more threads than they were compiled for.
+
+    Raises: OptionError for less than one.
+    """
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        what = f"set_num_threads({threads!r}): a whole number from 1 on is needed"
+        raise OptionError(what, origin=Origin.of_caller(), help="the caller is one of the threads")
+    pools.threads = threads
+
+
+def get_num_threads() -> int:
+    """How many threads programs run on: `set_num_threads`, PULLBACK_THREADS, or all processors."""
+    return pools.known()

@@ -22,9 +22,9 @@ from pullback.backends.llvm.jit import (
     ObjectStore,
     Stored,
     load_codes,
-    processor,
 )
 from pullback.backends.llvm.key import digest
+from pullback.backends.llvm.processor import processor
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import BY_NAME
 from pullback.ir.expr import Dim, Extent
@@ -60,13 +60,19 @@ class Recorder:
     """The record of one program in a store of objects."""
 
     def __init__(
-        self, program: Program, target: Target, store: ObjectStore, memory: int | None = None
+        self,
+        program: Program,
+        target: Target,
+        threads: int,
+        store: ObjectStore,
+        memory: int | None = None,
     ) -> None:
         self._program = program
         self._store = store
         self._signature = signature(program)
         own = self._signature.digest
-        self._key = digest("program", own, repr(target), repr(memory), processor(), compiler())
+        machine = repr(target), processor(target), str(threads)
+        self._key = digest("program", own, *machine, repr(memory), compiler())
 
     def find(self, stats: CompileStats) -> Prepared | None:
         """What an equal program left; None where that or its code is not whole."""

@@ -17,11 +17,57 @@ import numpy as np
 from pullback.ir.program import Feed, Receive
 from pullback.runtime.exchange import box, call_feeder, call_receiver
 from pullback.runtime.native import RingWord
+from pullback.runtime.pool import loader
 from pullback.runtime.profile import Clock
-from pullback.runtime.system import Array, Semaphores, address, memory
+from pullback.runtime.system import Array, address, memory
 
 _LINE = 64
 _DATA, _END, _FAILED = 0, 1, 2
+_SEMAPHORE = 64  # bytes: a line each
+
+
+class Server(threading.Thread):
+    """Calls back for a program while the thread that runs it waits.
+
+    `master`: the thread that somebody outside started; what it holds is held for this one too.
+    """
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        self.master = master()
+
+
+def master() -> int:
+    """The thread on whose behalf this one runs: itself, but for one that calls back."""
+    thread = threading.current_thread()
+    return thread.master if isinstance(thread, Server) else threading.get_ident()
+
+
+class Semaphores:
+    """Counting semaphores that native code and Python share: {value, how many wait for it}."""
+
+    def __init__(self, count: int) -> None:
+        self._memory = memory(count * _SEMAPHORE)
+        self._base = address(self._memory)
+        self._natives = loader.get()
+        self._table = address(self._natives.table)
+
+    def at(self, number: int) -> int:
+        """The address of one."""
+        return self._base + number * _SEMAPHORE
+
+    def reset(self, number: int, value: int) -> None:
+        """Set one that nobody waits for."""
+        start = number * _SEMAPHORE
+        self._memory[start : start + 8].view(np.int32)[:] = value, 0
+
+    def post(self, number: int) -> None:
+        """Add one."""
+        self._natives.give(self._table, self.at(number))
+
+    def wait(self, number: int) -> None:
+        """Take one; other Python threads run meanwhile."""
+        self._natives.take(self._table, self.at(number), -1)
 
 
 class Ring:
@@ -116,8 +162,7 @@ class Producer:
             ring.semaphores.reset(1, ring.depth - count if self.calls.known else asked)
         self._stop.clear()
         if self.error is None:
-            target = self._serve
-            self._thread = threading.Thread(target=target, name="pullback-feeder", daemon=True)
+            self._thread = Server(self._serve, "pullback-feeder")
             self._thread.start()
 
     def stop(self, wait: bool) -> None:
@@ -206,8 +251,7 @@ class Consumer:
             ring.words[RingWord.REACHED] = 0
             ring.semaphores.reset(1, ring.depth)
         if self.rings:
-            target = self._serve
-            self._thread = threading.Thread(target=target, name="pullback-receiver", daemon=True)
+            self._thread = Server(self._serve, "pullback-receiver")
             self._thread.start()
 
     def finish(self, made: int) -> None:

@@ -1,22 +1,31 @@
-"""The C library's semaphores and threads, and aligned memory."""
+"""What the system has: C functions, native threads, aligned memory, word of forks and ends."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
-from collections.abc import Callable
+import os
+import platform
+import signal
+import sys
+import weakref
+from collections.abc import Callable, Sequence
 from ctypes import addressof
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from pullback.runtime.native import FUNCTIONS
+from pullback.errors import UnsupportedError
+from pullback.runtime.native_waits import Waits, waits
 
 Array = np.ndarray[Any, Any]
 Block = tuple[Array, int]  # bytes, and the address among them where a cache line starts
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_SEMAPHORE = 64  # bytes set aside for a sem_t, which has 32
+WINDOWS = sys.platform == "win32"
+_LIBRARIES = ("api-ms-win-core-synch-l1-2-0", "kernel32", "msvcrt") if WINDOWS else (None,)
+_LIBC = [ctypes.CDLL(name, use_errno=True) for name in _LIBRARIES]
+_PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}
 LINE = 64  # bytes
 _ALIGNMENT = 128  # bytes: two cache lines, so that neighbours are not prefetched together
 _from_buffer: Callable[[Any], Any] = ctypes.c_char.from_buffer
@@ -24,17 +33,30 @@ SPARE_BLOCKS = 4
 LARGEST_SPARE = 1 << 27  # bytes
 
 
-def function(name: str) -> int:
-    """The address of a C function."""
-    found = ctypes.cast(getattr(_LIBC, name), ctypes.c_void_p).value
-    if found is None:
-        raise OSError(f"the C library has no {name}")
-    return found
+def function(name: str) -> Any:
+    """A C function.
+
+    Raises: UnsupportedError where this system has none of that name.
+    """
+    for library in _LIBC:
+        try:
+            return getattr(library, name)
+        except AttributeError:
+            continue
+    raise UnsupportedError(f"the C library of this system has no {name}")
 
 
-def function_table() -> Array:
-    """Addresses of `native.FUNCTIONS`, in order."""
-    return np.array([function(name) for name in FUNCTIONS], np.int64)
+@functools.cache
+def own_waits() -> Waits:
+    """How threads of this process wait."""
+    machine = platform.machine().lower()
+    return waits(sys.platform, _PROCESSORS.get(machine, machine))
+
+
+def function_table(names: Sequence[str]) -> Array:
+    """Addresses of C functions, in order."""
+    found = [ctypes.cast(function(name), ctypes.c_void_p).value for name in names]
+    return np.array(found, np.int64)
 
 
 def memory(size: int) -> Array:
@@ -99,44 +121,74 @@ def address(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-class Semaphores:
-    """Counting semaphores that native code and Python share."""
+class Lasting(Protocol):
+    """What holds locks, or runs native code, for as long as it is referred to."""
 
-    def __init__(self, count: int) -> None:
-        self._memory = memory(count * _SEMAPHORE)
-        self._base = address(self._memory)
-        for number in range(count):
-            self.reset(number, 0)
+    def forked(self) -> None:
+        """In a child process: no thread but the one that forked is there."""
 
-    def at(self, number: int) -> int:
-        """The address of one."""
-        return self._base + number * _SEMAPHORE
+    def ended(self) -> None:
+        """The interpreter is about to take itself apart."""
 
-    def reset(self, number: int, value: int) -> None:
-        """Set one that nobody waits for."""
-        _LIBC.sem_init(ctypes.c_void_p(self.at(number)), 0, value)
 
-    def post(self, number: int) -> None:
-        """Add one."""
-        _LIBC.sem_post(ctypes.c_void_p(self.at(number)))
+class Process:
+    """Tells what lasts of forks and of the end."""
 
-    def wait(self, number: int) -> None:
-        """Take one; other Python threads run meanwhile."""
-        while _LIBC.sem_wait(ctypes.c_void_p(self.at(number))) != 0:
-            continue
+    def __init__(self) -> None:
+        self._known: weakref.WeakValueDictionary[int, Lasting] = weakref.WeakValueDictionary()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._ended)
+
+    def tell(self, one: Lasting) -> None:
+        """From now on."""
+        self._known[id(one)] = one
+
+    def _alive(self) -> list[Lasting]:
+        return [one for ref in self._known.valuerefs() if (one := ref()) is not None]
+
+    def _forked(self) -> None:
+        for one in self._alive():
+            one.forked()
+
+    def _ended(self) -> None:
+        for one in self._alive():
+            one.ended()
+
+
+process = Process()
 
 
 def start_thread(entry: int, argument: int) -> int:
-    """A native thread that runs ``entry(argument)``; its handle."""
+    """A native thread that runs ``entry(argument)``; its handle. Signals go to other threads."""
+    if WINDOWS:
+        return _start_windows(entry, argument)
     handle = ctypes.c_ulong()
-    failed = _LIBC.pthread_create(
-        ctypes.byref(handle), None, ctypes.c_void_p(entry), ctypes.c_void_p(argument)
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        failed = function("pthread_create")(
+            ctypes.byref(handle), None, ctypes.c_void_p(entry), ctypes.c_void_p(argument)
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if failed:
         raise OSError(failed, "pthread_create failed")
     return handle.value
 
 
+def _start_windows(entry: int, argument: int) -> int:
+    create = function("CreateThread")
+    create.restype = ctypes.c_void_p
+    handle = create(None, ctypes.c_size_t(0), *map(ctypes.c_void_p, (entry, argument)), 0, None)
+    if not handle:
+        raise OSError("CreateThread failed")
+    return int(handle)
+
+
 def join_thread(handle: int) -> None:
     """Wait for a native thread to end."""
-    _LIBC.pthread_join(ctypes.c_ulong(handle), None)
+    if WINDOWS:
+        function("WaitForSingleObject")(ctypes.c_void_p(handle), ctypes.c_uint32(0xFFFFFFFF))
+        function("CloseHandle")(ctypes.c_void_p(handle))
+        return
+    function("pthread_join")(ctypes.c_ulong(handle), None)

@@ -34,10 +34,6 @@ FMA_NS = 0.02
 CACHE_BYTES_PER_NS = 30.0
 MEMORY_BYTES_PER_NS = 12.0
 
-# Microseconds to start a kernel, and to fork and join (cpu-backend.md, "Threads").
-LAUNCH_US = 0.1
-FORK_US = 0.3
-
 # Below this much work a kernel stays on one thread (cpu-backend.md: parallel above 10 to 20 us).
 PARALLEL_US = 15.0
 TASK_US = 8.0
@@ -59,9 +55,8 @@ _WEIGHTS: dict[type[Expr], float] = {
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Predicted cost of one launch. `time_us` with the target's threads, `work_us` on one."""
+    """Predicted cost of one launch. `work_us`: on one thread."""
 
-    time_us: float
     work_us: float
     flops: int
     bytes: int
@@ -98,11 +93,9 @@ class Model:
         speed = MEMORY_BYTES_PER_NS if traffic > self.target.l2 else CACHE_BYTES_PER_NS
         work = sum(c.ns for c in costs) + traffic / speed
         tasks = task_count(kernel, work / 1000)
-        share = min(tasks, self.target.threads)
-        time = LAUNCH_US + work / 1000 / share + (FORK_US if tasks > 1 else 0.0)
         flops = sum(c.flops for c in costs)
         scratch = sum(inner_bytes(s) for s in kernel.stages if s.store is None)
-        return Estimate(time, work / 1000, flops, traffic, scratch, tasks)
+        return Estimate(work / 1000, flops, traffic, scratch, tasks)
 
 
 def estimate(kernel: Kernel, target: Target) -> Estimate:

@@ -17,7 +17,8 @@ from pullback.ir.graph import Variable
 from pullback.runtime.executable import Executable
 from pullback.tensor.held import Held, Kind, copied, fresh, kind_of
 from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import Cell, Handle, held, result_of
+from pullback.tensor.trace import Cell, Handle, held, result_of, settled
+from pullback.tensor.turns import turns
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -25,7 +26,7 @@ class Entry:
     """A program whose state is arguments, captured handles, cells it writes, and results.
 
     `kinds`: of the results; None where an extent is symbolic. `flags`: the modules it used, with
-    the mode each was in.
+    the mode each was in. `looks`, `changes`: the states it reads, and writes, by `id`.
     """
 
     executable: Executable
@@ -35,6 +36,8 @@ class Entry:
     kinds: tuple[Kind, ...] | None
     build: Callable[[Sequence[Any]], Any]
     flags: tuple[tuple[Any, bool], ...]
+    looks: frozenset[int]
+    changes: frozenset[int]
 
     def fits(self) -> bool:
         """Whether the modules are in the mode in which they were traced."""
@@ -42,12 +45,28 @@ class Entry:
 
     def call(self, given: list[Held]) -> Any:
         """Run on the arguments and on what captured handles hold now."""
-        state = [*given, *held(self.read)] if self.read else given.copy()
-        for cell in self.written:
-            value = cell._value
-            if not (isinstance(value, Held) and getrefcount(value) <= _VARIABLE and value.alone):
-                value = self.separated(cell)
-            state.append(value)
+        if not self.written:
+            state = [*given, *held(self.read)] if self.read else given.copy()
+            if turns.line and self.looks:  # looked at after they are held, see `turns`
+                state = [*given, *settled(self.read)]
+            return self.run(state)
+        turn = turns.begin(self.looks, self.changes)
+        try:
+            state = [*given, *held(self.read)] if self.read else given.copy()
+            if len(turns.line) > 1:
+                turns.looked(turn)
+            for cell in self.written:
+                value = cell._value
+                if isinstance(value, Held) and getrefcount(value) <= _VARIABLE and value.alone:
+                    state.append(value)
+                else:
+                    state.append(self.separated(cell))
+            return self.run(state)
+        finally:
+            turns.end(turn)
+
+    def run(self, state: list[Held]) -> Any:
+        """Run on the state but for the results, which are made here."""
         kinds = self.kinds or self.measured(state)
         results = [fresh("result", kind) for kind in kinds]
         state += results

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from pullback.ir.graph import Variable
 from pullback.ir.program import Compute, Program, Receive, items
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
+from pullback.runtime.system import process
 from pullback.tensor.control import cond, loop, scan, while_loop
 from pullback.tensor.entry import Entry
 from pullback.tensor.held import Held, Kind, kind_of, shared
@@ -33,13 +35,16 @@ from pullback.tensor.trace import (
     Handle,
     Trace,
     bind,
+    cells,
     held,
     inline,
     realize,
     result_of,
+    settled,
     tracing,
 )
 from pullback.tensor.tree import Tree, flatten, leaf_names
+from pullback.tensor.turns import turns
 
 __all__ = ["Feeder", "Jit", "Receiver", "cond", "jit", "loop", "scan", "while_loop"]
 
@@ -65,6 +70,8 @@ class Jit:
         self.entries: dict[Any, list[Entry]] = {}
         self.quick: dict[Any, list[Entry]] = {}
         self.traces = 0
+        self.lock = threading.RLock()
+        process.tell(self)
         self.last: Entry | None = None
 
     @property
@@ -93,22 +100,32 @@ class Jit:
         else:
             entry = self.found(flatten((args, kwargs), _argument), signature)
             held(entry.written)
+        if turns.line:
+            ready = settled(flatten((args, kwargs), _argument).handles)
         self.last = entry
         return entry.call(ready)
+
+    def forked(self) -> None:
+        """A child has no thread that traces."""
+        self.lock = threading.RLock()
+
+    def ended(self) -> None:
+        """Nobody waits for a trace."""
 
     def found(self, given: Tree, signature: Any) -> Entry:
         """The entry for what is given, traced where there is none; by `signature` from now on."""
         realize(given.handles)
         shapes = self.declared(given)
         key = (given.key, tuple(zip(shapes, (h.dtype for h in given.handles), strict=True)))
-        known = self.entries.setdefault(key, [])
-        self.quick[signature] = known
-        entry = next((e for e in known if e.fits()), None)
-        if entry is None:
-            self.report(key, known)
-            entry = self.trace(given, shapes)
-            known.append(entry)
-        return entry
+        with self.lock:
+            known = self.entries.setdefault(key, [])
+            self.quick[signature] = known
+            entry = next((e for e in known if e.fits()), None)
+            if entry is None:
+                self.report(key, known)
+                entry = self.trace(given, shapes)
+                known.append(entry)
+            return entry
 
     def declared(self, given: Tree) -> tuple[tuple[Extent, ...], ...]:
         """The shapes to compile for: as given, or as declared with symbolic extents.
@@ -180,6 +197,8 @@ class Jit:
             None if _symbolic(program.state) else tuple([_kind(v) for v in outputs]),
             result.builder(),
             tuple(trace.observed.values()),
+            cells(handle for handle, _ in read),
+            cells(cell for cell, _ in written),
         )
 
 

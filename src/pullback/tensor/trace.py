@@ -6,6 +6,7 @@ that is asked for as one program. Inside `jit` definitions are recorded and noth
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -23,10 +24,12 @@ from pullback.ir.program import Compute, Program
 from pullback.ir.signature import graph_signature
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
+from pullback.runtime.system import process
 from pullback.simplify.graph import rewire
 from pullback.tensor.calls import Call
 from pullback.tensor.held import Held, copied, fresh, kind_of, shared
 from pullback.tensor.recording import Recording, above, redirect
+from pullback.tensor.turns import NONE, turns
 
 Array = np.ndarray[Any, Any]
 
@@ -41,9 +44,18 @@ class Memory:
         self.made_by: MutableMapping[Variable, weakref.ref[Definition]] = (
             weakref.WeakKeyDictionary()
         )
-        self.pending: MutableMapping[int, Handle] = weakref.WeakValueDictionary()
+        self.pending: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         self.programs: dict[Any, Executable] = {}
         self.compiled = 0
+        self.lock = threading.RLock()  # of graphs that are being made into programs
+        process.tell(self)
+
+    def forked(self) -> None:
+        """A child has no thread that compiles."""
+        self.lock = threading.RLock()
+
+    def ended(self) -> None:
+        """Nobody waits for a compilation."""
 
 
 _memory = Memory()
@@ -106,6 +118,17 @@ class Cell(Handle):
             value = trace.born(value)
         with suspended():
             super().__init__(value)
+
+    def outside(self) -> Value:
+        """The value of now; a program that is assigning it is waited for."""
+        found = super().outside()
+        if not turns.line:
+            return found
+        turn = turns.begin(frozenset([id(self)]), NONE)
+        try:
+            return super().outside()
+        finally:
+            turns.end(turn)
 
     def assign(self, value: Handle | Value) -> None:
         """Give the cell another value of the same shape and type.
@@ -335,6 +358,20 @@ def held(handles: Sequence[Handle]) -> list[Held]:
     return cast(list[Held], found)
 
 
+def cells(handles: Iterable[Handle]) -> frozenset[int]:
+    """The states among `handles`, by `id`."""
+    return frozenset(id(h) for h in handles if isinstance(h, Cell))
+
+
+def settled(handles: Sequence[Handle]) -> list[Held]:
+    """What `handles` hold, with no program writing to it."""
+    turn = turns.begin(cells(handles), NONE)
+    try:
+        return held(handles)
+    finally:
+        turns.end(turn)
+
+
 def twin(variable: Variable) -> Definition | None:
     """The definition, if it is still alive, that `variable` holds the result of."""
     found = _memory.made_by.get(variable)
@@ -372,27 +409,29 @@ def realize(handles: Iterable[Handle]) -> None:
 
 def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
     """Results of `wanted`, and of whatever on the way to them somebody still holds."""
-    order = above(wanted, _memory.results)
-    held = {h._value for h in list(_memory.pending.values())}
-    asked = set(wanted)
-    kept = [d for d in order if d in asked or (d in held and d.keep is not Keep.NEVER)]
-    values = redirect(list(kept), _memory.results)
-    made = [fresh(d.name, kind_of(tuple(map(upper, d.shape)), d.dtype), d.origin) for d in kept]
-    _run(Graph(tuple(zip(made, values, strict=True))), made)
-    _memory.results.update(zip(kept, made, strict=True))
-    _memory.made_by.update(zip(made, map(weakref.ref, kept), strict=True))
-    return {d: _memory.results[d] for d in wanted}
-
-
-def _run(graph: Graph, results: list[Held]) -> None:
-    """Fill the variables of `graph` with the program of an equal one, compiled at most once."""
-    arrays = [v.array for v in (*map(_content, graph.inputs), *results)]
-    program = _program(graph)
+    with _memory.lock:
+        order = above(wanted, _memory.results)
+        handles = [handle for ref in _memory.pending.valuerefs() if (handle := ref()) is not None]
+        held = {h._value for h in handles}
+        asked = set(wanted)
+        kept = [d for d in order if d in asked or (d in held and d.keep is not Keep.NEVER)]
+        values = redirect(list(kept), _memory.results)
+        made = [fresh(d.name, kind_of(tuple(map(upper, d.shape)), d.dtype), d.origin) for d in kept]
+        graph = Graph(tuple(zip(made, values, strict=True)))
+        program = _program(graph)
+    arrays = [v.array for v in (*map(_content, graph.inputs), *made)]
     program.run(dict(zip(program.program.state, arrays, strict=True)))
+    with _memory.lock:
+        _memory.results.update(zip(kept, made, strict=True))
+        _memory.made_by.update(zip(made, map(weakref.ref, kept), strict=True))
+        return {d: _memory.results[d] for d in wanted}
 
 
 def _program(graph: Graph) -> Executable:
-    """The program of a graph of this structure. It refers to no variable of the user's."""
+    """The program of a graph, compiled unless an equal one was. It refers to nothing of the user's.
+
+    Only one thread at a time is in here.
+    """
     key = graph_signature(graph)
     program = _memory.programs.pop(key, None)
     if program is None:

@@ -25,7 +25,7 @@ def from_memory(b: Builder, a: Val, dtype: DType) -> Val:
         wide = b.binary("shl", b.convert("zext", a, "i32"), const(16, "i32"))
         return b.convert("bitcast", wide, "float")
     if dtype.name == "float16":
-        return b.convert("fpext", b.convert("bitcast", a, "half"), "float")
+        return _from_half(b, a)
     return a
 
 
@@ -36,7 +36,7 @@ def to_memory(b: Builder, a: Val, dtype: DType) -> Val:
     if dtype == bfloat16:
         return _round_bfloat(b, a)
     if dtype.name == "float16":
-        return b.convert("bitcast", b.convert("fptrunc", a, "half"), "i16")
+        return _to_half(b, a)
     if a.kind == "i32" and dtype.bits == 64:
         return b.convert("sext", a, "i64")
     return a
@@ -51,6 +51,42 @@ def _round_bfloat(b: Builder, a: Val) -> Val:
     quiet = b.binary("or", high, const(0x40, "i32"))
     found = b.select(b.compare("uno", a, a), quiet, rounded)
     return b.convert("trunc", found, "i16")
+
+
+def _from_half(b: Builder, a: Val) -> Val:
+    """float16 -> float32; in integers where the processor does not: ``(h << 13) * 2**112``."""
+    if b.module.target.halves:
+        return b.convert("fpext", b.convert("bitcast", a, "half"), "float")
+    wide = b.convert("zext", a, "i32")
+    sign = b.binary("shl", b.binary("and", wide, const(0x8000, "i32")), const(16, "i32"))
+    size = b.binary("and", wide, const(0x7FFF, "i32"))
+    small = b.convert("bitcast", b.binary("shl", size, const(13, "i32")), "float")
+    bits = b.convert("bitcast", b.binary("fmul", small, const(2.0**112, "float")), "i32")
+    infinite = b.binary("or", bits, const(0x7F800000, "i32"))
+    quiet = b.binary("or", bits, const(0x7FC00000, "i32"))
+    bits = b.select(b.compare("uge", size, const(0x7C00, "i32")), infinite, bits)
+    bits = b.select(b.compare("ugt", size, const(0x7C00, "i32")), quiet, bits)
+    return b.convert("bitcast", b.binary("or", bits, sign), "float")
+
+
+def _to_half(b: Builder, a: Val) -> Val:
+    """float32 -> float16, to the nearest, ties to even; by an addition of 0.5 below ``2**-14``."""
+    if b.module.target.halves:
+        return b.convert("bitcast", b.convert("fptrunc", a, "half"), "i16")
+    bits = b.convert("bitcast", a, "i32")
+    sign = b.binary("and", b.binary("lshr", bits, const(16, "i32")), const(0x8000, "i32"))
+    size = b.binary("and", bits, const(0x7FFFFFFF, "i32"))
+    tiny = b.binary("fadd", b.convert("bitcast", size, "float"), const(0.5, "float"))
+    tiny = b.binary("sub", b.convert("bitcast", tiny, "i32"), const(0x3F000000, "i32"))
+    odd = b.binary("and", b.binary("lshr", size, const(13, "i32")), const(1, "i32"))
+    found = b.binary("add", b.binary("sub", size, const((112 << 23) - 0xFFF, "i32")), odd)
+    found = b.binary("lshr", found, const(13, "i32"))
+    found = b.select(b.compare("ult", size, const(0x38800000, "i32")), tiny, found)
+    found = b.select(b.compare("uge", size, const(0x47800000, "i32")), const(0x7C00, "i32"), found)
+    payload = b.binary("and", b.binary("lshr", size, const(13, "i32")), const(0x3FF, "i32"))
+    quiet = b.binary("or", payload, const(0x7E00, "i32"))
+    found = b.select(b.compare("ugt", size, const(0x7F800000, "i32")), quiet, found)
+    return b.convert("trunc", b.binary("or", found, sign), "i16")
 
 
 def cast(b: Builder, a: Val, source: DType, to: DType, narrow: bool) -> Val:

@@ -75,7 +75,7 @@ def array_bytes(array: Array) -> int:
 
 def emit_routine(routine: Routine, target: Target) -> str:
     """LLVM IR text that defines `@body` and, where the routine has one, `@finish`."""
-    module = Module()
+    module = Module(target)
     module.helpers[SAFE] = f"{SAFE} = internal constant [8 x i64] zeroinitializer, align 64"
     plan = plan_lanes(routine, target)
     facts = Facts()
@@ -222,7 +222,7 @@ class Function:
         dtype, value = stmt.register.dtype, stmt.value
         if stmt.combiner.name == "sum" and isinstance(value, Mul) and dtype.is_float:
             factors = self.values.of(value.left, at), self.values.of(value.right, at)
-            return self.b.intrinsic("fma", *factors, old)
+            return self.b.multiply_add(*factors, old)
         return self.values.join(stmt.combiner, old, self.values.of(value, at), dtype, at)
 
     # -- control

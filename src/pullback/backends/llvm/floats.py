@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.backends.llvm.text import Builder, Val, const
+from pullback.backends.llvm.text import BITS, Builder, Val, const
 
 
 class Floats:
@@ -32,6 +32,11 @@ class Floats:
         return self.b.binary("fdiv", self.real(a), self.real(b))
 
     def fma(self, a: Val | float, b: Val | float, c: Val | float) -> Val:
+        """``a * b + c``, rounded once where the processor does that."""
+        return self.b.multiply_add(self.real(a), self.real(b), self.real(c))
+
+    def exact(self, a: Val | float, b: Val | float, c: Val | float) -> Val:
+        """``a * b + c``, rounded once; by the C library where the processor does not."""
         return self.b.intrinsic("fma", self.real(a), self.real(b), self.real(c))
 
     def abs(self, a: Val) -> Val:
@@ -85,6 +90,12 @@ class Floats:
         half = self.whole("ashr", n, 1)
         rest = self.whole("sub", n, half)
         return self.mul(self.mul(p, self.power(half)), self.power(rest))
+
+    @property
+    def powers(self) -> bool:
+        """Whether `scalef` is one instruction."""
+        target = self.b.module.target
+        return target.powers and self.lanes * BITS[self.kind] == 8 * target.vector
 
     def scalef(self, p: Val, n: Val) -> Val:
         """``p * 2**n`` of a whole number `n` by the AVX-512 instruction."""

@@ -11,11 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Protocol
 
 from pullback.backends.llvm.emit import array_bytes, emit_routine
 from pullback.backends.llvm.key import digest, routine_key, source_digest
+from pullback.backends.llvm.processor import (
+    binding,
+    host_target,
+    layout,
+    machine,
+    new_machine,
+    processor,
+    triple,
+)
 from pullback.config import Options
 from pullback.errors import InvalidIR, UnsupportedError
 from pullback.ir.nest import Routine
@@ -24,7 +32,8 @@ from pullback.ir.target import Target
 DECLARED = re.compile(r"^declare [^@]*@([\w.$]+)\(", re.MULTILINE)
 DEFINED = re.compile(r"^define (?!internal)[^@]*@([\w.$]+)\(", re.MULTILINE)
 LIBRARY_INTRINSIC = re.compile(r"llvm\.(exp|log|sin|tanh)\.(?:v\d+)?f(32|64)")
-SPEED = 2  # code generation level
+# Without an instruction they become calls of the C library too.
+PLAIN_INTRINSIC = re.compile(r"llvm\.(fma|floor|rint)\.(?:v\d+)?f(32|64)")
 
 
 class ObjectStore(Protocol):
@@ -81,19 +90,6 @@ class Code:
         return Stored(self.name, self.key, self.finish != 0, self.scratch, shared, sites)
 
 
-@cache
-def library() -> Any:
-    """llvmlite, imported lazily: loading LLVM takes a third of the time of `import pullback`."""
-    import llvmlite.binding
-
-    return llvmlite
-
-
-def binding() -> Any:
-    """LLVM as llvmlite shows it."""
-    return library().binding
-
-
 class Engine:
     """Loaded objects; their code lives as long as this does."""
 
@@ -101,7 +97,7 @@ class Engine:
         llvm = binding()
         # The empty module is in the global context: one of its own might be collected first.
         module = llvm.parse_assembly("")
-        self._engine = llvm.create_mcjit_compiler(module, _new_machine())
+        self._engine = llvm.create_mcjit_compiler(module, new_machine(host_target()))
         self._object = llvm.ObjectFileRef
 
     def add(self, data: bytes) -> None:
@@ -131,59 +127,6 @@ class Symbols:
         return self.addresses[name]
 
 
-@cache
-def _machine() -> Any:
-    """The target machine that compiles."""
-    return _new_machine()
-
-
-@cache
-def _layout() -> str:
-    """The data layout of this process's processor."""
-    return str(_machine().target_data)
-
-
-def _new_machine() -> Any:
-    """A target machine of this process's processor. An engine owns its own."""
-    llvm = binding()
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()
-    triple = llvm.get_process_triple()
-    return llvm.Target.from_triple(triple).create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=SPEED,
-        # Position-independent code finds constants through a table whose alignment the loader does
-        # not keep once an engine holds several objects: aligned vector loads then fault.
-        reloc="static",
-        codemodel="jitdefault",
-    )
-
-
-@cache
-def processor() -> str:
-    """What machine code depends on besides its source."""
-    llvm = binding()
-    features = llvm.get_host_cpu_features().flatten()
-    return f"{library().__version__} {llvm.get_host_cpu_name()} {features} {SPEED}"
-
-
-# The feature that multiplies and adds words of a type.
-DOTS = {"bfloat16": "avx512bf16", "int8": "avx512vnni"}
-
-
-def host_target(threads: int = 2) -> Target:
-    """The processor that this process runs on."""
-    features = binding().get_host_cpu_features()
-    if all(features.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
-        dots = frozenset(name for name, wanted in DOTS.items() if features.get(wanted))
-        return Target(threads=threads, dots=dots)
-    if features.get("avx2") and features.get("fma"):
-        return Target("x86-64-v3", vector=32, vectors=16, threads=threads)
-    return Target("generic", vector=16, vectors=16, threads=threads)
-
-
 def compile_routines(
     routines: Sequence[Routine],
     options: Options,
@@ -200,7 +143,7 @@ def compile_routines(
     keys = []
     known: set[str] = set()
     for routine in routines:
-        key = digest(routine_key(routine), repr(target), source_digest(), processor())
+        key = digest(routine_key(routine), repr(target), source_digest(), processor(target))
         keys.append(key)
         if key in known:
             stats.shared += 1
@@ -236,7 +179,7 @@ def _routine_object(
     text = emit_routine(routine, target)
     for name in ("body", "finish"):
         text = text.replace(f"void @{name}(", f"void @{_symbol(key, name)}(")
-    made = compile_object(text)
+    made = compile_object(text, target)
     stats.compiled += 1
     if store is not None:
         store.put(key, made)
@@ -274,10 +217,11 @@ def compile_text(
     Raises: UnsupportedError for a symbol that this process does not have.
     """
     stats = CompileStats() if stats is None else stats
-    key = digest(text, processor())
+    target = host_target()
+    key = digest(text, processor(target))
     made = store.get(key) if store is not None else None
     if made is None:
-        made = compile_object(text)
+        made = compile_object(text, target)
         stats.compiled += 1
         if store is not None:
             store.put(key, made)
@@ -289,22 +233,21 @@ def compile_text(
     return Symbols({name: engine.address(name) for name in DEFINED.findall(text)}, engine)
 
 
-def compile_object(text: str) -> bytes:
-    """LLVM IR text -> an object file for this processor."""
-    module = _parsed(text)
-    with module:
-        return bytes(_machine().emit_object(module))
+def compile_object(text: str, target: Target) -> bytes:
+    """LLVM IR text -> an object file for a processor."""
+    with _parsed(text, target) as module:
+        return bytes(machine(target).emit_object(module))
 
 
 def assembly(routine: Routine, target: Target) -> str:
-    """The routine's machine code as text, for people."""
-    with _parsed(emit_routine(routine, target)) as module:
-        return str(_machine().emit_assembly(module))
+    """The routine's machine code as text, for people, of any processor that LLVM knows."""
+    with _parsed(emit_routine(routine, target), target) as module:
+        return str(machine(target).emit_assembly(module))
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str, target: Target) -> Any:
     llvm = binding()
-    check_symbols(text)
+    check_symbols(text, target)
     try:
         module = llvm.parse_assembly(text, context=llvm.create_context())
     except RuntimeError as error:
@@ -314,24 +257,25 @@ def _parsed(text: str) -> Any:
     except RuntimeError as error:
         module.close()
         raise InvalidIR(f"LLVM refuses the emitted text: {error}") from error
-    module.triple = llvm.get_process_triple()
-    module.data_layout = _layout()
+    module.triple = triple(target)
+    module.data_layout = layout(target)
     return module
 
 
-def check_symbols(text: str) -> None:
+def check_symbols(text: str, target: Target) -> None:
     """Every function that `text` calls must exist: the linker would not say that one is missing.
 
     Raises: UnsupportedError naming it.
     """
-    for name in _externals(text):
+    for name in _externals(text, target):
         if not binding().address_of_symbol(name):
             raise UnsupportedError(f"the process has no function {name}")
 
 
-def _externals(text: str) -> Iterable[str]:
+def _externals(text: str, target: Target) -> Iterable[str]:
     for name in DECLARED.findall(text):
         if not name.startswith("llvm."):
             yield name
-    for name, bits in LIBRARY_INTRINSIC.findall(text):
+    patterns = [LIBRARY_INTRINSIC] if target.fused else [LIBRARY_INTRINSIC, PLAIN_INTRINSIC]
+    for name, bits in (found for p in patterns for found in p.findall(text)):
         yield name if bits == "64" else f"{name}f"

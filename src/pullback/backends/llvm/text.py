@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from pullback.ir.target import Target
+
 Number = int | float | bool
 Line = str | list[str]
 Key = tuple[object, ...]
@@ -109,6 +111,7 @@ def prefix_mask(count: int, lanes: int) -> Val:
 class Module:
     """Declarations and helper functions that several functions share."""
 
+    target: Target
     declares: dict[str, None] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
@@ -367,6 +370,12 @@ class Builder:
             full = f"llvm.{name}.{mangled(kind, first.lanes)}.{mangled(first.kind, first.lanes)}"
         result = vector(kind, first.lanes)
         return self.call(full, args, result, kind, first.lanes, flags)
+
+    def multiply_add(self, a: Val, b: Val, c: Val) -> Val:
+        """``a * b + c``, in one instruction where there is one."""
+        if self.module.target.fused:
+            return self.intrinsic("fma", a, b, c)
+        return self.binary("fadd", self.binary("fmul", a, b), c)
 
     def call(
         self, name: str, args: Sequence[Val], result: str, kind: str, lanes: int, flags: str = ""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, mangled
 
-VECTOR = 64  # bytes of a full row of a block
 SIGNATURE = "ptr noalias %dst, i64 %drow, ptr noalias %src, i64 %srow, i64 %rows, i64 %cols"
 
 
@@ -21,7 +20,8 @@ def call(
     if name not in b.module.helpers:
         b.module.helpers[name] = ""
         body = _blocks(b.module, size) if size >= 4 else _elements(b.module, size)
-        attributes = 'noinline nounwind "prefer-vector-width"="512"'
+        width = 8 * b.module.target.vector
+        attributes = f'noinline nounwind "prefer-vector-width"="{width}"'
         head = f"define internal void @{name}({SIGNATURE}) {attributes}"
         b.module.helpers[name] = f"{head} {{\nentry:\n{body}\n  ret void\n}}"
     target, source = pointers
@@ -57,7 +57,7 @@ def _elements(module: Module, size: int) -> str:
 def _blocks(module: Module, size: int) -> str:
     """Square blocks of one vector a row."""
     b = Builder(module)
-    n = VECTOR // size
+    n = module.target.lanes(size)
     zero = const(0, "i64")
 
     def rows(r: Counter) -> None:

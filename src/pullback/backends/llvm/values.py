@@ -228,7 +228,7 @@ class Values:
             case "floor":
                 return self.b.intrinsic("floor", args[0]) if e.dtype.is_float else args[0]
             case "fma" if e.dtype.is_float:
-                return self.b.intrinsic("fma", *args)
+                return self.b.multiply_add(*args)
         raise UnsupportedError(f"native function {e.name} of {e.dtype}")
 
     # -- combiners

@@ -44,7 +44,7 @@ def exp(b: Builder, x: Val) -> Val:
     shifted = f.fma(bounded, LOG2E, ROUND32)
     n = f.sub(shifted, ROUND32)
     p = _exp_tail(f, bounded, n)
-    if x.lanes == 16:
+    if f.powers:
         return f.scalef(p, n)
     return f.scale(p, f.whole("sub", f.bits(shifted), 0x4B400000))
 

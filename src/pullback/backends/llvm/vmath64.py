@@ -55,7 +55,7 @@ def exp(b: Builder, x: Val) -> Val:
     f = Floats(b, x)
     shifted, p = _less_one(f, f.at_least(f.at_most(x, 710.0), -746.0))
     p = f.add(p, 1.0)
-    if x.lanes == 8:
+    if f.powers:
         return f.scalef(p, f.sub(shifted, ROUND))
     return f.scale(p, f.whole("sub", f.bits(shifted), ROUND_BITS))
 
@@ -64,7 +64,7 @@ def _less_one(f: Floats, x: Val) -> tuple[Val, Val]:
     """``n + ROUND`` and ``e ** (x - n ln 2) - 1`` of the whole number n nearest to x / ln 2."""
     shifted = f.fma(x, LOG2E, ROUND)
     n = f.sub(shifted, ROUND)
-    r = f.fma(n, -LN2_REST, f.fma(n, -LN2, x))
+    r = f.exact(n, -LN2_REST, f.exact(n, -LN2, x))
     return shifted, f.fma(f.poly(r, EXP), f.mul(r, r), r)
 
 
@@ -99,8 +99,8 @@ def _log_sum(f: Floats, m: Val, power: Val) -> Val:
     s = f.div(m, f.add(m, 2.0))
     square = f.mul(s, s)
     small = f.mul(s, f.fma(square, f.poly(square, LOG), f.neg(m)))
-    large = f.fma(power, LN2, m)
-    lost = f.add(m, f.fma(power, LN2, f.neg(large)))
+    large = f.exact(power, LN2, m)
+    lost = f.add(m, f.exact(power, LN2, f.neg(large)))
     return f.add(large, f.add(lost, f.fma(power, LN2_REST, small)))
 
 
@@ -134,12 +134,12 @@ def _circular(b: Builder, x: Val, quarters: int, exact: str) -> Val:
 
 def _less_quarters(f: Floats, x: Val, n: Val) -> tuple[Val, Val]:
     """``x - n pi/2`` as a sum of two: near a multiple of pi/2 one has too few digits left."""
-    near = f.fma(n, -HALF_PI[0], x)  # exact
+    near = f.exact(n, -HALF_PI[0], x)  # exact
     step = f.mul(n, HALF_PI[1])
     r = f.sub(near, step)
     back = f.sub(r, near)
     lost = f.sub(f.sub(near, f.sub(r, back)), f.add(step, back))
-    rest = f.sub(lost, f.fma(n, HALF_PI[1], f.neg(step)))
+    rest = f.sub(lost, f.exact(n, HALF_PI[1], f.neg(step)))
     return r, f.fma(n, -HALF_PI[2], rest)
 
 

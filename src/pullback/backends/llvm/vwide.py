@@ -171,7 +171,7 @@ def reduced(f: Floats, x: Val) -> tuple[Val, Val]:
     """``x - n pi/2`` and an integer with the last bits of n, for sizes up to 1e9."""
     shifted = f.fma(x, 2.0 / math.pi, ROUND)
     n = f.sub(shifted, ROUND)
-    r = f.fma(n, -HALF_PI[1], f.fma(n, -HALF_PI[0], x))
+    r = f.exact(n, -HALF_PI[1], f.exact(n, -HALF_PI[0], x))
     return r, f.bits(shifted)
 
 

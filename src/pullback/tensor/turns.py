@@ -1,0 +1,102 @@
+"""Turns at states: of several threads, one at a time writes to a state, and nobody looks meanwhile.
+
+A call of a compiled function that assigns states has them to itself from when it looks for their
+memory until it ends. Whoever else assigns one of them, or reads one, waits in line. Values that
+were taken before stay as they are: a call copies what somebody still holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from threading import get_ident
+
+from pullback.runtime.rings import Server
+from pullback.runtime.system import process
+
+NONE: frozenset[int] = frozenset()
+
+
+class Turn:
+    """A place in the line: whose it is, the states it looks at and writes to, by `id`.
+
+    Made without arguments, for calls that nobody keeps waiting must be quick.
+    """
+
+    __slots__ = ("owner", "reads", "writes")
+    owner: int
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+    def meets(self, other: Turn) -> bool:
+        """Whether one writes to what the other looks at or writes to."""
+        apart = self.writes.isdisjoint(other.writes) and self.writes.isdisjoint(other.reads)
+        return not (apart and self.reads.isdisjoint(other.writes))
+
+
+class Turns:
+    """The line, in the order in which its members came."""
+
+    def __init__(self) -> None:
+        self.line: list[Turn] = []
+        self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)
+        process.tell(self)
+
+    def begin(self, reads: frozenset[int], writes: frozenset[int]) -> Turn:
+        """Wait until nobody writes to what is looked at, or looks at what is written, until `end`.
+
+        A thread does not wait for itself, nor one that calls back for the one it calls back for.
+        """
+        turn = Turn()
+        turn.owner, turn.reads, turn.writes = get_ident(), reads, writes
+        with self._lock:
+            self.line.append(turn)
+            alone = len(self.line) == 1
+        if not alone:
+            self._wait(turn)
+        return turn
+
+    def looked(self, turn: Turn) -> None:
+        """What was to be looked at is held now."""
+        with self._moved:
+            turn.reads = NONE
+            self._moved.notify_all()
+
+    def end(self, turn: Turn) -> None:
+        """The next ones may go."""
+        with self._lock:
+            self.line.remove(turn)
+            if self.line:
+                self._moved.notify_all()
+
+    def _wait(self, turn: Turn) -> None:
+        try:
+            with self._moved:
+                while self._barred(turn):
+                    self._moved.wait()
+        except BaseException:
+            self.end(turn)
+            raise
+
+    def _barred(self, turn: Turn) -> bool:
+        """Whether somebody before it has what it wants."""
+        earlier = self.line[: self.line.index(turn)]
+        met = [other for other in earlier if other.meets(turn)]
+        if not met:
+            return False
+        threads = threading.enumerate()
+        masters = {t.ident: t.master for t in threads if isinstance(t, Server)}
+        mine = masters.get(turn.owner, turn.owner)
+        return any(masters.get(other.owner, other.owner) != mine for other in met)
+
+    def forked(self) -> None:
+        """A child: the threads that wrote are not there."""
+        self.line = []
+        self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)
+
+    def ended(self) -> None:
+        """Nobody waits for an end."""
+
+
+turns = Turns()

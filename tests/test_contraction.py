@@ -27,7 +27,7 @@ from pullback.schedule.choose import choose, schedule_with
 from pullback.verify.nest import verify_routine
 
 # Words whatever the processor; code for them only runs where it has the instructions.
-WORDS = replace(HOST, dots=frozenset(("bfloat16", "int8")))
+WORDS = replace(HOST, dots=("bfloat16", "int8"))
 SOME = settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -158,7 +158,7 @@ def test_words_are_one_instruction(pair: Pair, name: str, layout: str) -> None:
     assert "@llvm.masked.gather" not in text
     assert "@llvm.masked.scatter" not in text
     assert name not in emit_routine(
-        lower(one, choose(one, HOST), HOST), replace(HOST, dots=frozenset())
+        lower(one, choose(one, HOST), HOST), replace(HOST, dots=())
     )
 
 

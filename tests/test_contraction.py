@@ -157,9 +157,7 @@ def test_words_are_one_instruction(pair: Pair, name: str, layout: str) -> None:
     assert name in text
     assert "@llvm.masked.gather" not in text
     assert "@llvm.masked.scatter" not in text
-    assert name not in emit_routine(
-        lower(one, choose(one, HOST), HOST), replace(HOST, dots=())
-    )
+    assert name not in emit_routine(lower(one, choose(one, HOST), HOST), replace(HOST, dots=()))
 
 
 def test_few_rows_stay_as_they_are() -> None:

@@ -29,6 +29,10 @@ ROWS = 640
 COLUMNS = 1280
 FEWEST = 256
 
+# The same of operands that are packed in words at any size, and the fewest products: about 20 us.
+FEWEST_WORDS = 64
+LEAST_WORDS = 1 << 21
+
 # Terms of a block of a sum cut along them, at least. 8 x 2000 of 30000 terms: 21 ms with 24, 15
 # with 8, since so few rows are read ahead of one another.
 FEWEST_TERMS = 8
@@ -103,8 +107,10 @@ def _is_large(stage: Stage, product_: Product, groups: _Groups, target: Target) 
     """
     rows, columns = (_extent(stage, axes) for axes in (groups.rows, groups.columns))
     size = groups.terms * columns * stage.body.dtype.itemsize
-    packed = size > target.l2 or product_.word > 1
-    return packed and min(rows, columns, groups.terms) >= FEWEST
+    if product_.word > 1:
+        work = rows * columns * groups.terms
+        return min(rows, columns, groups.terms) >= FEWEST_WORDS and work >= LEAST_WORDS
+    return size > target.l2 and min(rows, columns, groups.terms) >= FEWEST
 
 
 def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> Large | None:
@@ -134,7 +140,9 @@ def _tile(kernel: Kernel, stage: Stage, groups: _Groups) -> tuple[int, ...]:
     rows, columns = (_extent(stage, axes) for axes in (groups.rows, groups.columns))
     least = -(-rows // ROWS), -(-columns // COLUMNS)
     trials = product(range(least[0], least[0] + 2), range(least[1], least[1] + 2))
-    even = [(i * columns + j * rows, i, j) for i, j in trials if i * j % 2 == 0]
+    cut = {*groups.rows, *groups.columns}
+    others = prod(upper(e) for o, e in enumerate(kernel.outer) if o not in cut)
+    even = [(i * columns + j * rows, i, j) for i, j in trials if i * j * others % 2 == 0]
     _, down, across = min(even)
     tile = [1] * len(kernel.outer)
     for axes, count, step in ((groups.rows, down, ROW_STEP), (groups.columns, across, COLUMN_STEP)):

@@ -21,18 +21,24 @@ def from_memory(b: Builder, a: Val, dtype: DType) -> Val:
     """The value computed with, of an element as it lies in memory."""
     if dtype.is_bool:
         return b.compare("ne", a, const(0, "i8"))
+    if not (dtype.is_float and dtype.bits == 16):
+        return a
     if dtype == bfloat16:
         wide = b.binary("shl", b.convert("zext", a, "i32"), const(16, "i32"))
-        return b.convert("bitcast", wide, "float")
-    if dtype.name == "float16":
-        return _from_half(b, a)
-    return a
+        found = b.convert("bitcast", wide, "float")
+    else:
+        found = _from_half(b, a)
+    b.narrow[found.text, dtype.name] = a
+    return found
 
 
 def to_memory(b: Builder, a: Val, dtype: DType) -> Val:
-    """The element as it lies in memory."""
+    """The element as it lies in memory; of a value that was rounded before, that one's bits."""
     if dtype.is_bool:
         return b.convert("zext", a, "i8")
+    known = b.narrow.get((a.text, dtype.name))
+    if known is not None:
+        return known
     if dtype == bfloat16:
         return _round_bfloat(b, a)
     if dtype.name == "float16":
@@ -87,6 +93,15 @@ def _to_half(b: Builder, a: Val) -> Val:
     quiet = b.binary("or", payload, const(0x7E00, "i32"))
     found = b.select(b.compare("ugt", size, const(0x7F800000, "i32")), quiet, found)
     return b.convert("trunc", b.binary("or", found, sign), "i16")
+
+
+def flushed(b: Builder, a: Val) -> Val:
+    """A float32 vector as bfloat16, denormals as zeros: one instruction."""
+    wide, half = 32 * a.lanes, f"<{a.lanes} x bfloat>"
+    name = f"llvm.x86.avx512bf16.cvtneps2bf16.{wide}"
+    b.declare(name, [a.type], half)
+    found = b.value(f"call {half} @{name}({a.typed})", "bfloat", a.lanes)
+    return from_memory(b, b.convert("bitcast", found, "i16"), bfloat16)
 
 
 def cast(b: Builder, a: Val, source: DType, to: DType, narrow: bool) -> Val:

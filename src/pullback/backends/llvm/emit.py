@@ -13,7 +13,6 @@ from pullback.backends.llvm.analysis import (
     Facts,
     LanePlan,
     Varying,
-    is_copy,
     plan_lanes,
     roots,
     statements,
@@ -174,7 +173,7 @@ class Function:
             case Combine():
                 self.combine(stmt, at)
             case Store():
-                self.move(stmt, at)
+                self.store(stmt.array, stmt.offset, self.values.of(stmt.value, at), at)
             case StoreCombine():
                 old = self.values.of(Load(stmt.array, stmt.offset), at)
                 new = self.values.of(stmt.value, at)
@@ -184,18 +183,6 @@ class Function:
                 self.check(stmt, at)
             case _:
                 raise InvalidIR(f"statement {type(stmt).__name__} is unknown")
-
-    def move(self, stmt: Store, at: Scope) -> None:
-        """A store; a copy keeps the bits of a 16-bit float without a look at them."""
-        value = stmt.value
-        if not is_copy(stmt) or not isinstance(value, Load):
-            self.store(stmt.array, stmt.offset, self.values.of(value, at), at)
-            return
-        for offset in (value.offset, stmt.offset):
-            for need, scope in self.memory.needs(offset, at):
-                self.values.of(need, scope)
-        raw = self.memory.raw(value, at, self.values.get)
-        self.memory.store_raw(stmt.array, stmt.offset, raw, at, self.values.get)
 
     def store(self, array: Array, offset: Expr, value: Val, at: Scope) -> None:
         for need, scope in self.memory.needs(offset, at):
@@ -310,6 +297,8 @@ class Function:
             old = self.registers.peek(register, indices, scope)
             place = self.registers.place(register, indices, scope)
             self.registers.poke(place, dots.emit(self.b, dot, (one, other), old), scope)
+            if dot.floats:
+                self.values.flushed.add(register)
         frame.forget(written(stmt.body))
         return True
 

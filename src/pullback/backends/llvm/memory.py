@@ -139,11 +139,8 @@ class Memory:
 
     def load(self, e: Load, at: Scope, get: Get) -> Val:
         """``array[offset]``"""
-        return arith.from_memory(self.b, self.raw(e, at, get), e.array.dtype)
-
-    def raw(self, e: Load, at: Scope, get: Get) -> Val:
-        """The element as it lies in memory."""
-        return self._load(e.array, e.offset, at, get)
+        raw = self._load(e.array, e.offset, at, get)
+        return arith.from_memory(self.b, raw, e.array.dtype)
 
     def whole(self, pointer: Val, kind: str, lanes: int, align: int, at: Scope) -> Val:
         """One element, or neighbours in all lanes that are on."""
@@ -291,10 +288,7 @@ class Memory:
 
     def store(self, array: Array, offset: Expr, value: Val, at: Scope, get: Get) -> None:
         """``array[offset] = value``; the offset's needs are known."""
-        self.store_raw(array, offset, arith.to_memory(self.b, value, array.dtype), at, get)
-
-    def store_raw(self, array: Array, offset: Expr, value: Val, at: Scope, get: Get) -> None:
-        """The same of an element as it lies in memory."""
+        value = arith.to_memory(self.b, value, array.dtype)
         align = array.dtype.itemsize
         stride = self.stride(offset, at)
         if at.lanes is None:

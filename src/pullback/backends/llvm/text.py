@@ -21,7 +21,17 @@ Key = tuple[object, ...]
 
 FLOATS = ("float", "double")
 SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}
-BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64}
+BITS = {
+    "i1": 1,
+    "i8": 8,
+    "i16": 16,
+    "i32": 32,
+    "i64": 64,
+    "half": 16,
+    "bfloat": 16,
+    "float": 32,
+    "double": 64,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +182,8 @@ class Builder:
         self.block = "entry"
         self._count = 0
         self._splats: list[dict[tuple[str, int], Val]] = [{}]
+        # The 16 bits in memory of a float by the name of its wider form, and their type.
+        self.narrow: dict[tuple[str, str], Val] = {}
 
     # -- lines, names, blocks
 

@@ -17,10 +17,10 @@ from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import BITS, Builder, Val, const, iota, literals
 from pullback.errors import InvalidIR, UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, float32
+from pullback.ir.dtype import DType, bfloat16, float32
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
-from pullback.ir.nest import Load, Native, Peek, Var
+from pullback.ir.nest import Load, Native, Peek, Register, Var
 
 Need = tuple[Expr, Scope]
 ELEMENTARY: dict[str, Callable[[Builder, Val], Val]] = {
@@ -28,6 +28,9 @@ ELEMENTARY: dict[str, Callable[[Builder, Val], Val]] = {
     "tan": vmath.tan, "tanh": vmath.tanh, "erf": vmath.erf, "sigmoid": vmath.sigmoid,
 }  # fmt: skip
 """Functions of floats with code of their own."""
+
+# Lanes of a whole vector of float32, which is what dot instructions leave.
+WHOLE = 16
 
 
 class Values:
@@ -41,6 +44,8 @@ class Values:
         self.memory = memory
         self.registers = registers
         self._given = 0
+        # Sums of an instruction that knows no denormals.
+        self.flushed: set[Register] = set()
 
     def of(self, root: Expr, scope: Scope) -> Val:
         """The value of `root` in `scope`."""
@@ -207,6 +212,9 @@ class Values:
 
     def _cast(self, e: E.Cast, at: Scope) -> Val:
         value = self.get(e.value, at)
+        flushed = isinstance(e.value, Peek) and e.value.register in self.flushed
+        if e.to == bfloat16 and flushed and value.lanes == WHOLE:
+            return arith.flushed(self.b, value)
         narrow = bool(value.lanes) and self._narrow(e)
         return arith.cast(self.b, value, e.value.dtype, e.to, narrow)
 

@@ -119,8 +119,7 @@ class Packing:
         if left.value.dtype != kind or kind not in SHIFT:
             return left
         other = uint8 if kind == int8 else int8
-        moved_up = E.Add(E.Cast(left.value, int32), E.const(SHIFT[kind], int32))
-        return Operand(E.Cast(moved_up, other), left.checks)
+        return Operand(E.Add(E.Cast(left.value, other), E.const(SHIFT[kind], other)), left.checks)
 
     def right(self, column: Loop, width: int) -> tuple[list[Stmt], Panels, Array | None]:
         """`right` in panels, and where `left` was shifted the negated sums that this adds."""

@@ -172,10 +172,14 @@ def _word(stage: Stage, left: Expr, right: Expr, column: int, target: Target) ->
     if rows < FEWEST_ROWS:
         return 1
     whole = terms % word == 0 and _unit([right], last, stage)
-    at = Axis(column, stage.extents[column])
-    forms = [address(t) for t in walk(right) if isinstance(t, Take)]
-    woven = all(f.of(at) in (0, 1) and not f.hidden(at) for f in forms)
-    return word if whole or woven else 1
+    return word if whole or _in_rows(right, column, stage) else 1
+
+
+def _in_rows(operand: Expr, axis: int, stage: Stage) -> bool:
+    """Whether all reads of an operand, computed or not, are contiguous or the same along `axis`."""
+    at = Axis(axis, stage.extents[axis])
+    forms = [address(t) for t in walk(operand) if isinstance(t, Take)]
+    return all(f.of(at) in (0, 1) and not f.hidden(at) for f in forms)
 
 
 def _unit(operand: list[Expr], axis: int, stage: Stage) -> bool:
@@ -215,8 +219,8 @@ def _cut(stage: Stage, column: int, lanes: int) -> float:
 def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
     """The share of an element's packing in one of the products that use it.
 
-    A load and a store; more where neither the column nor the last reduced axis is contiguous, or
-    the operand is computed. Panels that depend on no outer axis are packed once a task; others
+    A load and a store; more where neither the column nor the last reduced axis is contiguous.
+    Panels that depend on no outer axis are packed once a task; others
     serve a tile, which has about 64 points of the outer axes and all of the others.
     """
     own = product.right.axes
@@ -227,7 +231,7 @@ def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
     uses *= prod(e for axis, e in enumerate(extents) if axis not in own and axis not in cut)
     last = stage.over[-1]
     long = extents[last] >= 8 and _unit([product.right], last, stage)
-    work = 16.0 if long or _unit([product.right], product.column, stage) else 48.0
+    work = 16.0 if long or _in_rows(product.right, product.column, stage) else 48.0
     return work / min(uses, 4096)
 
 

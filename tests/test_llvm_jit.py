@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from threading import Event
 
 import numpy as np
 import pytest
 
 from llvm_support import HOST, Loaded, routine, vector
+from pullback.backends.llvm import jit
 from pullback.backends.llvm.jit import (
     CompileStats,
     assembly,
@@ -21,6 +24,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, float64
 from pullback.ir.graph import MAX, SUM, Combiner
 from pullback.ir.nest import Array, Combine, Declare, Load, Peek, Register, Routine, Store, Var
+from pullback.ir.target import Target
 
 
 class Shelf:
@@ -49,6 +53,40 @@ def total(combiner: Combiner) -> Routine:
     loop = vector(v, 9, Combine(r, (), combiner, Load(x, v)))
     body = [Declare(r, E.Const(0.0, float32)), loop, Store(y, E.index(0), Peek(r, ()))]
     return routine([x, y], body)
+
+
+def test_the_compiler_works_while_the_next_routine_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second routine is made only once the first is being compiled: in turn, none would end."""
+    begun, made = Event(), Event()
+    compiler = jit.compile_object
+
+    def waiting(text: str, target: Target) -> bytes:
+        begun.set()
+        assert made.wait(20)
+        return compiler(text, target)
+
+    def routines() -> Iterator[Routine]:
+        yield scaled(5.0)
+        assert begun.wait(20)
+        made.set()
+        yield scaled(6.0)
+
+    monkeypatch.setattr(jit, "compile_object", waiting)
+    codes = compile_routines(routines(), Options(), HOST)
+    data, result = np.arange(20, dtype=np.float32), np.zeros(20, np.float32)
+    Loaded(codes[1])([data, result])
+    np.testing.assert_array_equal(result, data * 6)
+
+
+def test_a_fault_of_the_compiler_beside_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(text: str, target: Target) -> bytes:
+        raise InvalidIR("no such instruction")
+
+    monkeypatch.setattr(jit, "compile_object", failing)
+    with pytest.raises(InvalidIR, match="no such instruction"):
+        compile_routines([scaled(5.0), scaled(6.0)], Options(), HOST)
 
 
 def test_equal_routines_are_compiled_once_and_names_do_not_count() -> None:

@@ -6,7 +6,7 @@ Program -> (each `Compute`) simplify -> fuse -> schedule -> lower -> native code
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,8 +126,9 @@ def _built(
     fused = each(program.body, lambda _: next(rest))
     kernels, spans = lives(fused, program.state)
     keys = {piece: kernel_key(piece) for k in kernels for piece in k.pieces}
-    routines = _routines(keys, target, report)
-    codes = compile_routines(list(routines.values()), report.options, target, store, stats)
+    routines: dict[Key, Routine] = {}
+    made = _routines(keys, target, report, routines)
+    codes = compile_routines(made, report.options, target, store, stats)
     report.stage("compile", f"{stats.compiled} compiled, {stats.loaded} loaded")
     units = dict(zip(routines, map(_unit, routines.values(), codes), strict=True))
     calls = {k: _call(k, [units[keys[piece]] for piece in k.pieces], target) for k in kernels}
@@ -214,9 +215,10 @@ def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
     return kernels
 
 
-def _routines(keys: Mapping[Kernel, Key], target: Target, report: Reporter) -> dict[Key, Routine]:
-    """One loop nest for each kernel structure."""
-    found: dict[Key, Routine] = {}
+def _routines(
+    keys: Mapping[Kernel, Key], target: Target, report: Reporter, found: dict[Key, Routine]
+) -> Iterator[Routine]:
+    """One loop nest for each kernel structure, as they are asked for; `found` keeps them."""
     for kernel, key in keys.items():
         if key in found:
             continue
@@ -230,8 +232,9 @@ def _routines(keys: Mapping[Kernel, Key], target: Target, report: Reporter) -> d
         report.text(4, f"nest-{kernel.name}", functools.partial(show, routine))
         report.text(4, f"llvm-{kernel.name}", functools.partial(emit_routine, routine, target))
         found[key] = routine
+        yield routine
+        report.lap("emit")
     report.stage("lower", f"{len(found)} routines")
-    return found
 
 
 @functools.cache

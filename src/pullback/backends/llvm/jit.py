@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -128,7 +129,7 @@ class Symbols:
 
 
 def compile_routines(
-    routines: Sequence[Routine],
+    routines: Iterable[Routine],
     options: Options,
     target: Target,
     store: ObjectStore | None = None,
@@ -136,22 +137,53 @@ def compile_routines(
 ) -> list[Code]:
     """Native code of each routine; equal routines are compiled once.
 
+    LLVM works in a thread beside this one, without Python's lock: meanwhile the next routine is
+    made, if `routines` makes them as they are asked for, and written as text.
     Raises: UnsupportedError where a routine asks for what this backend does not do.
     """
     stats = CompileStats() if stats is None else stats
-    engine = Engine()
-    keys = []
-    known: set[str] = set()
-    for routine in routines:
-        key = digest(routine_key(routine), repr(target), source_digest(), processor(target))
-        keys.append(key)
-        if key in known:
-            stats.shared += 1
-            continue
-        known.add(key)
-        engine.add(_routine_object(routine, target, key, store, stats))
+    objects: dict[str, Future[bytes] | bytes] = {}
+    keyed = []
+    with ThreadPoolExecutor(1, "pullback-llvm") as beside:
+        for routine in routines:
+            key = digest(routine_key(routine), repr(target), source_digest(), processor(target))
+            keyed.append((routine, key))
+            if key in objects:
+                stats.shared += 1
+                continue
+            known = store.get(key) if store is not None else None
+            if known is None:
+                text = _text(routine, target, key)
+                objects[key] = beside.submit(compile_object, text, target)
+            else:
+                objects[key] = known
+        engine = Engine()
+        for key, found in objects.items():
+            engine.add(_finished(found, key, store, stats))
     engine.finish()
-    return [_code(r, k, engine) for r, k in zip(routines, keys, strict=True)]
+    return [_code(r, k, engine) for r, k in keyed]
+
+
+def _text(routine: Routine, target: Target, key: str) -> str:
+    """LLVM IR text whose functions carry the routine's key."""
+    text = emit_routine(routine, target)
+    for name in ("body", "finish"):
+        text = text.replace(f"void @{name}(", f"void @{_symbol(key, name)}(")
+    return text
+
+
+def _finished(
+    found: Future[bytes] | bytes, key: str, store: ObjectStore | None, stats: CompileStats
+) -> bytes:
+    """An object that was stored, or once it is compiled."""
+    if isinstance(found, bytes):
+        stats.loaded += 1
+        return found
+    made = found.result()
+    stats.compiled += 1
+    if store is not None:
+        store.put(key, made)
+    return made
 
 
 def load_codes(
@@ -167,23 +199,6 @@ def load_codes(
     engine.finish()
     stats.loaded += len(objects)
     return [_located(s, engine) for s in stored]
-
-
-def _routine_object(
-    routine: Routine, target: Target, key: str, store: ObjectStore | None, stats: CompileStats
-) -> bytes:
-    found = store.get(key) if store is not None else None
-    if found is not None:
-        stats.loaded += 1
-        return found
-    text = emit_routine(routine, target)
-    for name in ("body", "finish"):
-        text = text.replace(f"void @{name}(", f"void @{_symbol(key, name)}(")
-    made = compile_object(text, target)
-    stats.compiled += 1
-    if store is not None:
-        store.put(key, made)
-    return made
 
 
 def _symbol(key: str, name: str) -> str:

@@ -62,7 +62,7 @@ def _copied(size: int, threads: int, clock: Clock) -> float:
 
 
 def _short(call: Callable[[], object], threads: int, clock: Clock) -> float:
-    """Seconds until `threads` calls at once are done: a short try, not one that the clock missed."""
+    """Seconds until `threads` calls at once are done: a short try, none that the clock missed."""
     found = []
     for _ in range(TRIES):
         workers = [threading.Thread(target=call) for _ in range(threads)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.workload import Arrays, Training, normal
+from suite.workload import Arrays, Range, Training, normal
 
 
 def products(rows: int, size: int) -> float:
@@ -164,12 +164,15 @@ class Encoder(Training):
     """Seed example 2: post-norm encoder layers of 64 features, 4 heads, 128 in between."""
 
     title = "encoder d 64"
-    ranges = {"layers": (1, 6, 1), "tokens": (2, 64, 1)}
     layers: int = 6
     sequences: int = 0
     tokens: int = 2
 
     WIDTH, HEADS, INNER = 64, 4, 128
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        return {"layers": (1, 6, 1), "tokens": (16, 128, 1) if self.sequences else (2, 8, 1)}
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lower_support import HOST, agree, check, kernel, num, routine_of, run_native, stage, variable
+from pullback.backends.llvm.analysis import statements
 from pullback.errors import IndexRangeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -251,6 +252,14 @@ def test_scans(axis: int, combiner: Combiner) -> None:
     other = 1 - axis
     check(kernel((), stage(s, (), y)), scalar=True)
     check(kernel(((9, 21)[other],), stage(s, (other,), y)), (4,), 3, scalar=True)
+
+
+def test_rows_of_a_scan_run_abreast() -> None:
+    x, y = variable("x", 11, 21), variable("y", 11, 21)
+    s = Definition("s", (11, 21), read(x, Axis(0, 11), Axis(1, 21)), Scan(SUM, 1))
+    routine = check(kernel((11,), stage(s, (0,), y)), (7,), 2, scalar=True)
+    loops = [n for n in statements(routine.body) if isinstance(n, For)]
+    assert [n.kind for n in loops].count(LoopKind.UNROLL) == 1
 
 
 def test_accumulating_writes() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lower_support import HOST, kernel, num, stage, variable
 from pullback.ir import expr as E
 from pullback.ir import functions as F
+from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import MAX, SUM, Accumulate, Definition, Scan, define, read
 from pullback.ir.kernel import Kernel, plain_places
@@ -168,6 +169,34 @@ def test_scratch_stays_within_its_budget(columns: int) -> None:
     assert -(-4096 // plan.tile[0]) >= plan.tasks >= 4
 
 
+@pytest.mark.parametrize(("columns", "most"), [(64, 64), (512, 8), (1024, 4), (32000, 1)])
+def test_rows_that_are_read_again_stay_in_the_first_cache(columns: int, most: int) -> None:
+    rows = choose(softmax(4096, columns), HOST).tile[0]
+    assert most // 4 <= rows <= most
+
+
+def test_panels_that_rows_share_are_packed_once() -> None:
+    """Scores of 2048 x 2048 a head: panels of k serve all rows, so tiles beat dot products."""
+    q, k, v, y = (variable(n, 8, 2048, 64) for n in "qkvy")
+    s = define(
+        "s",
+        (8, 2048, 2048),
+        lambda h, i, j, e: E.Mul(read(q, h, i, e), read(k, h, j, e)),
+        over=(64,),
+    )
+    p = define("p", (8, 2048, 2048), lambda h, i, j: E.Exp(read(s, h, i, j)))
+    z = define(
+        "z",
+        (8, 2048, 64),
+        lambda h, i, e, j: E.Mul(read(p, h, i, j), read(v, h, j, e)),
+        over=(2048,),
+    )
+    stages = (stage(s, (0, 1)), stage(p, (0, 1)), stage(z, (0, 1), y))
+    plan = choose(kernel((8, 2048), *stages), HOST)
+    assert [step.way for step in plan.steps if step.product] == [Way.TILES, Way.TILES]
+    assert plan.tile[1] >= 8
+
+
 def test_neighbours_share_a_loop_and_registers() -> None:
     plan = choose(softmax(64, 64), HOST)
     assert [s.stages for s in plan.steps] == [(0,), (1, 2), (3,)]
@@ -230,6 +259,17 @@ def test_estimates_are_cheap_and_ordered() -> None:
     assert perf_counter() - start < 0.01
     assert model.estimate(softmax(1024, 512)).work_us > model.estimate(k).work_us
     assert model.estimate(k).tasks > 1
+
+
+@pytest.mark.parametrize(("rows", "alone"), [(8192, True), (1024, False)])
+def test_a_write_that_mostly_fills_goes_along_memory(rows: int, alone: bool) -> None:
+    places, g = variable("p", 1024, kind=int64), variable("g", 1024, 512)
+    w = variable("w", rows, 512)
+    i, j = Axis(0, 1024), Axis(1, 512)
+    form = Accumulate(SUM, (1024, 512), (read(places, i), j))
+    add = Definition("w", (rows, 512), read(g, i, j), form)
+    plan = choose(kernel((512,), stage(add, (1,), w)), HOST)
+    assert (plan.tasks == 1) == alone
 
 
 def test_scans_and_plain_places() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pullback.errors import InvalidIR
-from pullback.ir.expr import Axis, Expr, Take, index, upper
+from pullback.ir.expr import Axis, Expr, FloorDiv, Take, index, upper
 from pullback.ir.graph import Accumulate, Scan
 from pullback.ir.kernel import Stage, plain_places
 from pullback.ir.nest import (
@@ -14,43 +14,79 @@ from pullback.ir.nest import (
     Declare,
     For,
     Load,
+    LoopKind,
     Peek,
     Stmt,
     Store,
     StoreCombine,
+    Var,
 )
 from pullback.ir.node import walk
 from pullback.lower.context import Context, Home, Loop, accumulator, cast, nest, vector
 from pullback.lower.hoist import hoisted
+from pullback.lower.merge import revalued
 from pullback.lower.sweep import written
 from pullback.lower.translate import Translator, clamped
-from pullback.schedule.linear import linear
+from pullback.schedule.linear import Linear, linear
 from pullback.schedule.schedule import Step
+
+# Rows of a scan without lanes that run side by side: an addition takes three cycles or four, and
+# rows of a power of two of bytes share the eight places of their lines in the first-level cache.
+ABREAST = 4
 
 
 def scan(context: Context, step: Step, stage: Stage) -> list[Stmt]:
-    """A running combination, in order along its axis; another axis may run in lanes."""
+    """A running combination, in order along its axis; another axis may run in lanes.
+
+    Where none does, a few rows run abreast, since each waits for its own last result:
+    ``for j: s[r] += x[i + r, j]; y[i + r, j] = s[r] for r < 4``
+    """
     if not isinstance(stage.form, Scan):
         raise InvalidIR(f"{stage.target} is no scan")
     loops, axes = context.loops(stage)
     along = [loop for loop in loops if stage.form.axis in loop.axes]
     lane = [loop for loop in loops if step.vector in loop.axes]
     others = [loop for loop in loops if loop not in along and loop not in lane]
+    if lane:
+        return nest(others, [vector(lane[0], 1, _running(context, stage, along, axes))])
+    if not others or others[-1].most < ABREAST:
+        return nest(others, _running(context, stage, along, axes))
+    *around, rows = others
+    block, each = context.var("m", rows.most // ABREAST), context.var("r", ABREAST)
+    count = linear(FloorDiv(rows.extent, index(ABREAST)))
+    place = Linear(0, {block: ABREAST, each: 1}).expr()
+    body = _running(context, stage, along, revalued(axes, {rows.var: place}), each)
+    found: list[Stmt] = [For(block, index(0), count.expr(), tuple(body))]
+    if not rows.static or rows.most % ABREAST:
+        single = replace(rows, first=count.times(ABREAST).expr())
+        found += nest([single], _running(context, stage, along, axes))
+    return nest(around, found)
+
+
+def _running(
+    context: Context,
+    stage: Stage,
+    along: list[Loop],
+    axes: dict[int, Expr],
+    each: Var | None = None,
+) -> list[Stmt]:
+    """One scan, or as many as `each` counts."""
+    assert isinstance(stage.form, Scan)
     translate = Translator(context, axes)
     value = translate(stage.body)
     kind = accumulator(stage.body.dtype)
-    running = context.register("run", kind)
+    running = context.register("run", kind, () if each is None else (ABREAST,))
+    own = () if each is None else (each,)
     home = context.home(stage)
-    now = cast(Peek(running, ()), home.array.dtype)
+    now = cast(Peek(running, own), home.array.dtype)
     inside: list[Stmt] = [
         *translate.checks,
-        Combine(running, (), stage.form.combiner, cast(value, kind)),
+        Combine(running, own, stage.form.combiner, cast(value, kind)),
         Store(home.array, written(context, stage, axes).expr(), now),
     ]
-    body: list[Stmt] = [Declare(running, stage.form.combiner.identity(kind)), *nest(along, inside)]
-    if lane:
-        body = [vector(lane[0], 1, body)]
-    return nest(others, body)
+    if each is not None:
+        inside = [For(each, index(0), index(ABREAST), tuple(inside), LoopKind.UNROLL)]
+    return [Declare(running, stage.form.combiner.identity(kind)), *nest(along, inside)]
 
 
 def scatter(context: Context, step: Step, stage: Stage) -> list[Stmt]:

@@ -87,7 +87,8 @@ def suggestion(name: str, known: Iterable[str]) -> str | None:
 
 def unknown(owner: str, name: str, known: Iterable[str]) -> AttributeError:
     """The error for an attribute that does not exist."""
-    meant = suggestion(name, known)
+    # names of protocols are asked for in vain by NumPy, for every array: no time is spent on them
+    meant = None if name.startswith("__") else suggestion(name, known)
     if meant is None:
         return AttributeError(f"{owner} has no attribute {name!r}")
     return DialectError(

@@ -358,7 +358,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return display.array(self._array(), self.dtype)
 
     def __getattr__(self, name: str) -> Any:
-        raise dialect.unknown("Tensor", name, [n for n in dir(Tensor) if n[0] != "_"])
+        raise dialect.unknown("Tensor", name, (n for n in dir(Tensor) if n[0] != "_"))
 
 
 class State(Tensor, Cell):

@@ -184,15 +184,20 @@ def test_panels_that_rows_share_are_packed_once() -> None:
         lambda h, i, j, e: E.Mul(read(q, h, i, e), read(k, h, j, e)),
         over=(64,),
     )
-    p = define("p", (8, 2048, 2048), lambda h, i, j: E.Exp(read(s, h, i, j)))
+    m = define("m", (8, 2048), lambda h, i, j: read(s, h, i, j), over=(2048,), combiner=MAX)
+    p = define(
+        "p",
+        (8, 2048, 2048),
+        lambda h, i, j: E.Exp(E.subtract(read(s, h, i, j), read(m, h, i))),
+    )
     z = define(
         "z",
         (8, 2048, 64),
         lambda h, i, e, j: E.Mul(read(p, h, i, j), read(v, h, j, e)),
         over=(2048,),
     )
-    stages = (stage(s, (0, 1)), stage(p, (0, 1)), stage(z, (0, 1), y))
-    plan = choose(kernel((8, 2048), *stages), HOST)
+    stages = [stage(d, (0, 1)) for d in (s, m, p)]
+    plan = choose(kernel((8, 2048), *stages, stage(z, (0, 1), y)), HOST)
     assert [step.way for step in plan.steps if step.product] == [Way.TILES, Way.TILES]
     assert plan.tile[1] >= 8
 

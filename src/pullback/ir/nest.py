@@ -214,7 +214,15 @@ class Transpose:
     word: int = 1
 
 
-Stmt = For | Declare | Set | Combine | Store | StoreCombine | Guard | Check | Transpose
+@dataclass(frozen=True, eq=False, slots=True)
+class Prefetch:
+    """A hint that ``array[offset]`` is read some microseconds later; it may lie outside."""
+
+    array: Array
+    offset: Expr
+
+
+Stmt = For | Declare | Set | Combine | Store | StoreCombine | Guard | Check | Transpose | Prefetch
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -218,6 +218,8 @@ class _Nest:
                 self.put(depth, f"check 0 <= {at} < {extent}, site {s.site}")
             case N.Transpose():
                 self.transpose(s, depth)
+            case N.Prefetch():
+                self.put(depth, f"prefetch {s.array}[{self.text(depth, s.offset)[0]}]")
 
     def loop(self, s: N.For, depth: int) -> None:
         lo, hi = self.text(depth, s.lo, s.hi)

@@ -21,6 +21,7 @@ from pullback.ir.nest import (
     Load,
     LoopKind,
     Peek,
+    Prefetch,
     Register,
     Set,
     Stmt,
@@ -88,7 +89,7 @@ class Block:
 
         step: list[Stmt] = [
             Declare(line, zero),
-            _lanes(j, width, Set(line, (j,), b)),
+            _lanes(j, width, Set(line, (j,), b), *self._ahead(base, j)),
             _unrolled(
                 i,
                 rows,
@@ -115,7 +116,11 @@ class Block:
         a = self._left(first, i)
         zero = E.const(0, kind)
         add = Combine(sums, (i,), SUM, E.Mul(a, Peek(one, ())))
-        step: list[Stmt] = [Declare(one, b), _unrolled(i, rows, add)]
+        step: list[Stmt] = [
+            Declare(one, b),
+            *self._ahead(base, j),
+            _unrolled(i, rows, add),
+        ]
         if self.prob.word is not None:
             step = [_unrolled(i, rows, self._word(sums, (i,), a, b))]
         spans = self._spans(rows, first, base, width)
@@ -173,6 +178,16 @@ class Block:
         """Where a row or column lies in a row of its panel."""
         word = self.prob.word
         return at if word is None else Linear(0, {at: word.size, word.var: 1}).expr()
+
+    def _ahead(self, base: Linear, j: Var) -> list[Stmt]:
+        """What the next block of k reads here of a `right` that comes from memory."""
+        depth = self.depth
+        if depth is None or not depth.streams:
+            return []
+        following = Linear(1, {depth.loop.var: 1}).expr()
+        place = base.plus(Linear(0, {j: 1})).expr()
+        load = replaced(self.prob.right.value, {self.column.var: place, depth.loop.var: following})
+        return [Prefetch(load.array, load.offset)] if isinstance(load, Load) else []
 
     def _joined(
         self,

@@ -34,6 +34,7 @@ class Depth:
     """Blocks of k. `loop` counts them; `prob` is the contraction of one.
 
     Sums wait in ``array[place]`` for the next block; `home`: where the result is stored, too.
+    `streams`: `right` is read where it lies, by few rows, so that memory sets the pace.
     """
 
     loop: Loop
@@ -41,6 +42,7 @@ class Depth:
     array: Array
     place: Linear
     home: bool
+    streams: bool = False
 
     @property
     def later(self) -> Expr:

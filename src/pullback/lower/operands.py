@@ -201,15 +201,16 @@ def moved(form: Linear, values: Mapping[Expr, Expr]) -> Expr:
 
 
 def evaluated(
-    context: Context, operand: Operand, loops: list[Loop], kind: DType
+    context: Context, operand: Operand, loops: list[Loop], kind: DType, rows: int | None = None
 ) -> tuple[list[Stmt], Operand]:
-    """`operand` computed into scratch over `loops`, contiguous along its best loop.
+    """`operand` computed into scratch over `loops`, contiguous along its best loop; or along the
+    last one, with `rows` elements from one row to the next.
 
     ``for r: for k in lanes: s[r, k] = f(x[r, k])  ->  s[r, k]``
     """
-    lane = _best_lane(operand.value, loops)
+    lane = _best_lane(operand.value, loops) if rows is None else loops[-1]
     order = [loop for loop in loops if loop is not lane] + [lane]
-    strides = row_major(loop.most for loop in order)
+    strides = row_major([*(loop.most for loop in order[:-1]), rows or lane.most])
     size = strides[0] * order[0].most
     array = context.local("left", kind, size)
     offset = Linear(0, {o.var: s for o, s in zip(order, strides, strict=True)}).expr()

@@ -198,7 +198,9 @@ class _Tiles:
             kind = kept(prob.left, prob.kind)
             self.left = panels(context, kind, self.height, count, around, over, False)
             fill += nest(around, pack(context, Side(prob.left, row), over, self.left, count))
-        if not self._lies_well():
+        if self._lies_well():
+            self.depth = self._streamed()
+        else:
             count = rounded_up(self.column.most, self.width)
             kind = kept(prob.right, prob.kind)
             self.right = panels(context, kind, self.width, count, [], over, False)
@@ -236,6 +238,15 @@ class _Tiles:
         few = row is None or row.most < FEWEST_PACKED
         near = size <= self.context.target.l2
         return (near or few) and self.prob.right.stride(self.column.var) == 1
+
+    def _streamed(self) -> Depth | None:
+        """The blocks of k, prefetched where few rows share an operand beyond the caches."""
+        right, row = self.prob.right.value, self.prob.row
+        few = row is None or row.most < FEWEST_PACKED
+        if self.depth is None or not few or not isinstance(right, Load):
+            return self.depth
+        far = right.array.size * right.array.dtype.itemsize > self.context.target.l2
+        return replace(self.depth, streams=far)
 
     def _pack_level(self, count: int) -> int | None:
         """The outermost loop level at which all panels can be packed; None: as they come."""

@@ -9,12 +9,11 @@ from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
-from pullback.schedule.contraction import dotted
 from pullback.schedule.cost import Model
 from pullback.schedule.large import Large, large
 from pullback.schedule.schedule import Schedule, Step, Way
 from pullback.schedule.slots import Lives, lives, residences, tile_shape
-from pullback.schedule.steps import DOT_ROWS, steps
+from pullback.schedule.steps import steps
 from pullback.schedule.tiling import choose_tile
 
 # Every task packs its own panels: so many rows each keep that below a tenth of the multiplications
@@ -121,11 +120,10 @@ def _with_levels(kernel: Kernel, body: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> Step:
     """A contraction of few rows with both operands contiguous along k goes by dot products."""
-    if step.product is None or step.product.tiled or len(step.stages) > 1:
+    if step.product is None or len(step.stages) > 1:
         return step
     stage = stages[step.stages[0]]
-    product = step.product
-    if tile_shape_row(stage, product.row, tile) > DOT_ROWS or not dotted(stage, product):
+    if tile_shape_row(stage, step.product.row, tile) > step.product.dots:
         return step
     return replace(step, way=Way.DOTS, vector=stage.over[-1])
 

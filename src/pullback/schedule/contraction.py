@@ -31,6 +31,12 @@ FEWEST_SUMS = 14
 # Terms along the last reduced axis from which dot products are considered: two vectors of float32.
 FEWEST_TERMS = 32
 
+# Rows up to which a contraction with two operands contiguous along k runs without packing: a panel
+# copy costs about as much as four rows of multiplications (probes/cpu/gemm.py, 2x255x255). From
+# memory a copy reads at half the speed.
+DOT_ROWS = 8
+FAR_DOT_ROWS = 16
+
 # Rows along an outer axis count as this many: a tile may leave few of them.
 CUT_ROWS = 8
 
@@ -141,14 +147,16 @@ def _choice(
         return None
     one, other = _side(left), _side(right)
     word = _word(stage, one, other, column, target)
+    direct = word == 1 and _unit([other], column, stage)
     product = Product(
         one,
         other,
         reduce(E.Mul, scale) if scale else None,
         row,
         column,
-        word == 1 and _unit([other], column, stage),
+        direct,
         word,
+        0 if direct or word > 1 else _dots(stage, one, other, target),
     )
     return _Choice(_cost(stage, product, extents, terms, target), product)
 
@@ -199,8 +207,10 @@ def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target
     scatter = 0.0 if product.column == len(stage.shape) - 1 else 8.0 / terms
     if product.direct:
         return waste + scatter
+    if extents[product.row] <= product.dots:
+        return 1.0 + extents[product.row] / extents[product.column]
     packing = _packing(stage, product, extents)
-    if dotted(stage, product):
+    if product.dots:
         packing = min(packing, 1.5)
     return waste + packing + scatter + _cut(stage, product.column, lanes)
 
@@ -235,12 +245,20 @@ def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
     return work / min(uses, 4096)
 
 
-def dotted(stage: Stage, product: Product) -> bool:
-    """Whether both operands are single reads, contiguous along a long last reduced axis."""
+def _dots(stage: Stage, left: Expr, right: Expr, target: Target) -> int:
+    """The rows up to which dot products are better than panels of `right`; 0: it has no use.
+
+    `left` is read where it lies, or evaluated first.
+    """
     last = stage.over[-1]
-    if upper(stage.extents[last]) < FEWEST_TERMS:
-        return False
-    return all(_unit([side], last, stage) for side in (product.left, product.right))
+    if upper(stage.extents[last]) < FEWEST_TERMS or not _unit([right], last, stage):
+        return 0
+    size = stage.body.dtype.itemsize
+    far = size * prod(upper(stage.extents[a]) for a in right.axes) > target.l2
+    rows = FAR_DOT_ROWS if far else DOT_ROWS
+    terms = prod(upper(stage.extents[a]) for a in stage.over)
+    near = rows * terms * size <= target.l2 // 2
+    return rows if near or _unit([left], last, stage) else 0
 
 
 def register_tile(rows: int, columns: int, lanes: int, most: int | None = None) -> tuple[int, int]:

@@ -39,6 +39,7 @@ class Product:
     `left` has the factors without axis `column`. `direct`: `right` is one read with unit stride
     along `column`, used where it lies; otherwise it is packed into panels. `word`: so many
     neighbours along k are multiplied and added by one instruction, from panels of such words.
+    `dots`: up to so many rows dot products along k need no panels; 0: they have no use.
     """
 
     left: Expr
@@ -48,11 +49,7 @@ class Product:
     column: int
     direct: bool
     word: int = 1
-
-    @property
-    def tiled(self) -> bool:
-        """Whether only register tiles will do, not dot products along k."""
-        return self.direct or self.word > 1
+    dots: int = 0
 
 
 @dataclass(frozen=True, slots=True)

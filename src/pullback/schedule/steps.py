@@ -8,7 +8,7 @@ from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
 from pullback.ir.kernel import Stage, by_data, stage_reads
 from pullback.ir.target import Target
-from pullback.schedule.contraction import address, dotted, recognise
+from pullback.schedule.contraction import address, recognise
 from pullback.schedule.linear import row_major
 from pullback.schedule.schedule import Step, Way
 
@@ -27,10 +27,6 @@ ENTER = 8.0
 TILE_GUESS = 32
 
 MOST_STAGES = 12
-
-# Rows up to which a contraction with two operands contiguous along k runs without packing: a panel
-# copy costs about as much as four rows of multiplications (probes/cpu/gemm.py, 2x255x255).
-DOT_ROWS = 8
 
 Space = tuple[tuple[int, Extent], ...]
 
@@ -93,8 +89,7 @@ def follows(step: Step, number: int, stages: tuple[Stage, ...]) -> bool:
         return False
     if len(step.stages) >= MOST_STAGES or space(stage) != space(lead)[: len(lead.shape)]:
         return False
-    few = upper(lead.shape[step.product.row]) <= DOT_ROWS
-    if few and not step.product.tiled and dotted(lead, step.product):
+    if upper(lead.shape[step.product.row]) <= step.product.dots:
         return False
     if any(t.source is not lead.target and by_data(t) for t in stage_reads(stage)):
         return False

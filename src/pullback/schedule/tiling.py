@@ -13,11 +13,10 @@ from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
 from pullback.ir.target import Target
-from pullback.schedule.contraction import dotted
+from pullback.schedule.contraction import DOT_ROWS
 from pullback.schedule.cost import Model, traffic_bytes
 from pullback.schedule.schedule import Step
 from pullback.schedule.slots import Lives, tile_shape
-from pullback.schedule.steps import DOT_ROWS
 
 # Tile extents tried along one axis.
 EXTENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -43,8 +42,10 @@ STRIP = 64
 ROW_SHARE = {1: 0.25, 2: 0.5, 3: 0.7, 4: 0.8}
 COLUMN_SHARE = {8: 0.35, 16: 0.7, 24: 0.8}
 
-# Share of the FMA peak that dot products reach (2x255x255).
+# Share of the FMA peak that dot products of several rows reach (2x255x255), and the columns
+# that a tile has for it.
 DOT_SHARE = 0.55
+DOT_COLUMNS = 8
 
 # A kernel too small for two threads keeps scratch below this share of what it moves, so that
 # scratch does not rule the memory of small programs; but this much is always allowed, bytes, and
@@ -251,7 +252,7 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
                 total += work
                 continue
             if _by_dots(step, stage, tile):
-                total += work / DOT_SHARE
+                total += work / _dot_share(step, stage, tile)
                 continue
             total += work / _share(step, stage, tile)
             total += _packing_ns(step, stage, counts, fit.tasks)
@@ -278,9 +279,17 @@ def _few(stage: Stage, step: Step) -> bool:
 
 def _by_dots(step: Step, stage: Stage, tile: tuple[int, ...]) -> bool:
     """Whether a contraction runs by dot products in such tiles."""
-    if step.product is None or step.product.tiled:
-        return False
-    return tile_shape(stage, tile)[step.product.row] <= DOT_ROWS and dotted(stage, step.product)
+    product_ = step.product
+    return product_ is not None and tile_shape(stage, tile)[product_.row] <= product_.dots
+
+
+def _dot_share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:
+    """The part of the peak rate that dot products reach in such tiles."""
+    if step.product is None:
+        return 1.0
+    shape = tile_shape(stage, tile)
+    rows, columns = shape[step.product.row], shape[step.product.column]
+    return DOT_SHARE * ROW_SHARE.get(rows, 1.0) * min(1.0, columns / DOT_COLUMNS)
 
 
 def _share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:

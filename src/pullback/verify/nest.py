@@ -75,6 +75,9 @@ class _Verifier:
                 self.check(s, scope)
             case N.Transpose():
                 self.transpose(s, scope)
+            case N.Prefetch():
+                self.known(s.array)
+                self.typed(s.offset, int64, f"offset of a prefetch of {s.array}", scope)
 
     def remember(self, s: N.Declare) -> None:
         """A register that is never set keeps its first value and that one's bounds."""
@@ -171,14 +174,17 @@ class _Verifier:
         span: Expr | None = None,
     ) -> None:
         """An offset lies within its array, or under a guard that mentions it."""
-        if array not in self.arrays:
-            raise self.fail("arrays_known", f"{array} is not an array of the routine")
+        self.known(array)
         # The last element of a block is counted from its start: an empty block touches nothing.
         given = () if span is None else (E.Less(index(-1), span),)
         if not self.inside(offset, array.size, tuple(g + given for g in paths)):
             lo, hi = self.intervals.of(offset)
             what = f"{array}[{lo}..{hi}] is not proved to lie within {array.size} elements"
             raise self.fail("accesses_inside", what)
+
+    def known(self, array: N.Array) -> None:
+        if array not in self.arrays:
+            raise self.fail("arrays_known", f"{array} is not an array of the routine")
 
     def inside(self, e: Expr, size: int, paths: tuple[Guards, ...]) -> bool:
         lo, hi = self.intervals.of(e)

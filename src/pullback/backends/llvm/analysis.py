@@ -17,6 +17,7 @@ from pullback.ir.nest import (
     Load,
     LoopKind,
     Peek,
+    Prefetch,
     Register,
     Routine,
     Set,
@@ -137,6 +138,8 @@ def roots(stmt: Stmt) -> tuple[Expr, ...]:
             return stmt.index, stmt.extent
         case Transpose():
             return stmt.target_offset, stmt.source_offset, stmt.rows, stmt.columns
+        case Prefetch():
+            return (stmt.offset,)
 
 
 def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
@@ -173,6 +176,8 @@ def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
                 rows=change(stmt.rows),
                 columns=change(stmt.columns),
             )
+        case Prefetch():
+            return replace(stmt, offset=change(stmt.offset))
 
 
 def substitute(body: Sequence[Stmt], env: Mapping[Var, Const]) -> tuple[Stmt, ...]:

@@ -36,6 +36,7 @@ from pullback.ir.nest import (
     Load,
     LoopKind,
     Peek,
+    Prefetch,
     Routine,
     Set,
     Stmt,
@@ -181,6 +182,8 @@ class Function:
                 self.store(stmt.array, stmt.offset, joined, at)
             case Check():
                 self.check(stmt, at)
+            case Prefetch():
+                self.prefetch(stmt, at)
             case _:
                 raise InvalidIR(f"statement {type(stmt).__name__} is unknown")
 
@@ -188,6 +191,16 @@ class Function:
         for need, scope in self.memory.needs(offset, at):
             self.values.of(need, scope)
         self.memory.store(array, offset, value, at, self.values.get)
+
+    def prefetch(self, stmt: Prefetch, at: Scope) -> None:
+        """The cache line of the first lane, into the second level: a block of an operand is more
+        than the first holds (8 x 2000 of 30000: 19 ms without, 18 into the first, 12 so).
+        """
+        for need, scope in self.memory.needs(stmt.offset, at):
+            self.values.of(need, scope)
+        where = self.memory.pointer(stmt.array, stmt.offset, at, self.values.get)
+        self.b.declare("llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"], "void")
+        self.b.emit(f"call void @llvm.prefetch.p0({where.typed}, i32 0, i32 2, i32 1)")
 
     def combine(self, stmt: Combine, at: Scope) -> None:
         """``register = join(register, value)``, in lanes where the loop carries it."""
@@ -473,7 +486,7 @@ def _used(body: Sequence[Stmt]) -> set[Array | Var]:
     found: set[Array | Var] = set()
     for stmt in statements(body):
         match stmt:
-            case Store() | StoreCombine():
+            case Store() | StoreCombine() | Prefetch():
                 found.add(stmt.array)
             case Transpose():
                 found.update((stmt.target, stmt.source))

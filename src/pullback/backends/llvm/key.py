@@ -18,6 +18,7 @@ from pullback.ir.nest import (
     Declare,
     For,
     Guard,
+    Prefetch,
     Register,
     Routine,
     Set,
@@ -125,7 +126,7 @@ class _Writer:
                 return str(self._cell(stmt.register))
             case Combine():
                 return f"{self._cell(stmt.register)} {self._combiner(stmt.combiner, stmt)}"
-            case Store():
+            case Store() | Prefetch():
                 return str(self._cell(stmt.array))
             case StoreCombine():
                 return f"{self._cell(stmt.array)} {self._combiner(stmt.combiner, stmt)}"

@@ -1,0 +1,122 @@
+"""Products of few rows: an operand beyond the caches is read once, in order, and ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from lower_support import HOST, agree, kernel, num, stage, variable
+from pullback.errors import InvalidIR
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.expr import index
+from pullback.ir.graph import define, read
+from pullback.ir.kernel import Kernel
+from pullback.ir.nest import Array, For, Guard, Prefetch, Routine, Stmt, Var
+from pullback.lower.kernel import lower
+from pullback.schedule.choose import choose
+from pullback.schedule.schedule import Way
+from pullback.verify.nest import verify_routine
+from test_large import product
+
+# So little second-level cache that everything comes from memory.
+SMALL = replace(HOST, l2=2048)
+
+
+def all_of(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    for one in body:
+        yield one
+        if isinstance(one, For | Guard):
+            yield from all_of(one.body)
+
+
+def ahead(routine: Routine) -> list[Prefetch]:
+    return [s for s in all_of(routine.body) if isinstance(s, Prefetch)]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 13, 16])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+def test_an_operand_from_memory_is_prefetched(rows: int, layout: str) -> None:
+    one = product(rows, 1100, 331, layout, "map")
+    plan = choose(one, HOST)
+    assert plan.steps[0].way is (Way.DOTS if layout == "nt" else Way.TILES)
+    routine = lower(one, plan, HOST)
+    verify_routine(routine, "lower")
+    assert ahead(routine)
+    agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_one_from_the_cache_is_not(layout: str) -> None:
+    one = product(8, 110, 331, layout)
+    assert not ahead(lower(one, choose(one, HOST), HOST))
+
+
+def test_blocks_of_k_are_shorter_for_very_few_rows() -> None:
+    terms = [choose(product(m, 1000, 1000, "nn"), HOST).steps[0].terms for m in (1, 4, 8, 32, 33)]
+    assert terms == [16, 16, 32, 32, None]
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+def test_in_the_interpreter(layout: str) -> None:
+    """A prefetch means nothing, also where it lies outside."""
+    one = product(5, 70, 67, layout, "map")
+    routine = lower(one, choose(one, SMALL), SMALL)
+    assert ahead(routine)
+    agree(one, routine, None, {}, native=False, scalar=True)
+
+
+def prologue(rows: int, columns: int, terms: int) -> Kernel:
+    """``y[i, j] = sum[k] relu(x[i, k] + b[k]) w[j, k]``"""
+    x, b = variable("x", rows, terms), variable("b", terms)
+    w, y = variable("w", columns, terms), variable("y", rows, columns)
+
+    def body(i: E.Axis, j: E.Axis, k: E.Axis) -> E.Expr:
+        return E.Mul(F.relu(E.Add(read(x, i, k), read(b, k))), read(w, j, k))
+
+    z = define("z", (rows, columns), body, over=(terms,))
+    return kernel((rows, columns), stage(z, (0, 1), y))
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_a_computed_left_operand_is_evaluated_first(rows: int) -> None:
+    one = prologue(rows, 600, 500)
+    plan = choose(one, HOST)
+    assert plan.steps[0].way is Way.DOTS
+    routine = lower(one, plan, HOST)
+    verify_routine(routine, "lower")
+    agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
+
+
+def test_rows_that_share_their_places_in_the_cache_are_copied() -> None:
+    """``1024`` elements apart all rows lie in one set; ``1040`` they do not."""
+    for terms, copies in ((1024, [8 * 1040]), (1040, [])):
+        one = product(8, 300, terms, "nt")
+        routine = lower(one, choose(one, HOST), HOST)
+        assert [a.size for a in routine.scratch] == copies
+        agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
+
+
+def test_few_rows_are_rows() -> None:
+    """The operand of many rows is streamed, whichever side it stands on."""
+    x, w, y = variable("x", 8, 700), variable("w", 900, 700), variable("y", 900, 8)
+    z = define("z", (900, 8), lambda j, i, k: E.Mul(read(x, i, k), read(w, j, k)), over=(700,))
+    one = kernel((900, 8), stage(z, (0, 1), y))
+    step = choose(one, HOST).steps[0]
+    assert step.product is not None
+    assert (step.way, step.product.row, step.product.column) == (Way.DOTS, 1, 0)
+    agree(one, lower(one, choose(one, HOST), HOST), None, {}, native=True, scalar=False)
+
+
+def test_prefetches_are_verified() -> None:
+    task, array = Var("task", 0, 0), Array("a", num(1.0).dtype, 4)
+    for known in (True, False):
+        body = (Prefetch(array, index(100)),)
+        routine = Routine("r", (array,) if known else (), (), (), (), task, 1, body)
+        if known:
+            verify_routine(routine, "lower")
+            continue
+        with pytest.raises(InvalidIR, match="not an array of the routine"):
+            verify_routine(routine, "lower")

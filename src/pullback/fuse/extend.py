@@ -1,9 +1,10 @@
 """Sums of products made free of guards and divisions, so that they run as plain contractions.
 
 The adjoint of a padded, strided convolution gathers: its index has ``//`` and ``%``, its taps are
-guarded. Three rewrites give back a product of plain reads:
+guarded. Four rewrites give back a product of plain reads:
 
 ``y[i] = s[i + 1]; s[i] = sum[k] f(i, k)  ->  y[i] = sum[k] f(i + 1, k)``
+``sum[j < 4, k < 2] a[2 * j + k] * w[2 * j + k]  ->  sum[k < 8] a[k] * w[k]``
 ``s[x] = sum[k] a[x // 3 + k] * w[x % 3, k]  ->  s[x] = p[x % 3, x // 3]``
 with ``p[r, t] = sum[k] a[t + k] * w[r, k]``
 ``sum[k] (0 <= x - k ? a[x - k] * w[k] : 0)  ->  sum[k] a0[x - k + 9] * w[k]; a0: a between zeros``
@@ -15,19 +16,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import permutations
 
 from pullback.fuse.facts import elements, is_view, points
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, Take, index, upper
 from pullback.ir.graph import SUM, Definition, Graph, Keep, Map, Reduce, Value, read, substitute
-from pullback.ir.node import walk
+from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify import guards as G
 from pullback.simplify.affine import Affine, affine, to_expr
 from pullback.simplify.bounds import bounds
 from pullback.simplify.graph import Sources, with_roots
 from pullback.simplify.product import factors
 from pullback.simplify.triangle import gap
+
+# Phases of two need no shift: what depends on one of two places is affine.
+PAIR = (0, 1)
 
 Simplify = Callable[[Expr], Expr]
 
@@ -104,9 +109,7 @@ def _cropped(
     for number, extent in enumerate(source.form.over):
         moves[before + number] = Axis(rank + number, extent)
     body = simplify(substitute(source.body, moves))
-    return Definition(
-        source.name, view.shape, body, source.form, view.stop, view.keep, source.origin
-    )
+    return replace(view, name=source.name, body=body, form=source.form, origin=source.origin)
 
 
 def _shifted(at: Expr) -> bool:
@@ -124,12 +127,47 @@ def _plain(definition: Definition, simplify: Simplify) -> Definition | None:
         return None
     if points(definition) < SMALLEST or not definition.dtype.is_float:
         return None
+    definition = _rejoined(definition, simplify)
     phases = _phases(definition)
     split = definition if not phases else _split(definition, phases, simplify)
-    found = _extended(split, simplify)
+    found = _extended(split, len(phases), simplify)
     if found is None:
         return None
     return found if not phases else _joined(definition, found, phases)
+
+
+def _rejoined(definition: Definition, simplify: Simplify) -> Definition:
+    """Pairs of summed axes that every index joins, as one: ``n * j + k, k < n``."""
+    form = definition.form
+    rank = len(definition.shape)
+    if not isinstance(form, Reduce):
+        return definition
+    for n, m in permutations(range(len(form.over)), 2):
+        extents = [upper(e) for e in form.over]
+        high, low = (Axis(rank + a, form.over[a]) for a in (n, m))
+        at = [affine(i) for t in definition.reads for i in t.indices]
+        if not any(f.coefficient(low) for f in at):
+            continue
+        if any(f.coefficient(high) != f.coefficient(low) * extents[m] for f in at):
+            continue
+        over = [*form.over]
+        over[n] = extents[n] * extents[m]
+        del over[m]
+        joined = Axis(rank + n - (m < n), over[n - (m < n)])
+        moves: dict[int, Expr] = {}
+        for number, extent in enumerate(form.over):
+            moves[rank + number] = Axis(rank + number - (number > m), extent)
+        moves[high.number] = E.FloorDiv(joined, index(extents[m]))
+        moves[low.number] = E.Mod(joined, index(extents[m]))
+        body = simplify(substitute(definition.body, moves))
+        if _divisions(body) <= _divisions(definition.body):
+            whole = replace(form, over=tuple(over))
+            return _rejoined(replace(definition, body=body, form=whole), simplify)
+    return definition
+
+
+def _divisions(body: Expr) -> int:
+    return sum(isinstance(n, E.FloorDiv | E.Mod) for n in walk(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +194,10 @@ def _phases(definition: Definition) -> list[_Phase]:
         if axis.number >= len(definition.shape) or axis.number in found:
             continue
         step = int(node.right.value)
-        first = form.const // step
-        last = (upper(axis.extent) - 1 + form.const) // step
-        found[axis.number] = _Phase(axis.number, step, form.const, first, last - first + 1)
+        shift = 0 if step == len(PAIR) else form.const
+        first = shift // step
+        last = (upper(axis.extent) - 1 + shift) // step
+        found[axis.number] = _Phase(axis.number, step, shift, first, last - first + 1)
     return [found[n] for n in sorted(found)]
 
 
@@ -173,10 +212,32 @@ def _split(definition: Definition, phases: list[_Phase], simplify: Simplify) -> 
         whole = E.Mul(E.Add(place, index(phase.first)), index(phase.step))
         moves[phase.axis] = E.Add(E.Add(whole, rest), index(-phase.shift))
     body = simplify(substitute(definition.body, moves))
+    affine_ = rebuild(body, _of_pair, {})
+    assert isinstance(affine_, Expr)
+    body = simplify(affine_)
     steps = [phase.step for phase in phases]
     return Definition(
         definition.name, (*steps, *shape), body, definition.form, origin=definition.origin
     )
+
+
+def _of_pair(node: Node) -> Node | None:
+    """A quotient or remainder of an axis of two places, which is affine.
+
+    ``(r + 1) // 2 -> r, (r + 1) % 2 -> 1 - r``
+    """
+    if not isinstance(node, E.FloorDiv | E.Mod) or len(node.axes) != 1:
+        return None
+    form = affine(node.left)
+    axis = form.terms[0][0]
+    if not isinstance(axis, Axis) or len(form.terms) > 1 or axis.extent != len(PAIR):
+        return None
+    if not isinstance(node.right, E.Const):
+        return None
+    size = int(node.right.value)
+    both = [divmod(form.const + form.terms[0][1] * r, size) for r in PAIR]
+    first, second = (v[isinstance(node, E.Mod)] for v in both)
+    return E.Add(E.Mul(axis, index(second - first)), index(first))
 
 
 def _joined(definition: Definition, split: Definition, phases: list[_Phase]) -> Definition:
@@ -217,17 +278,15 @@ class _Operand:
     def limit(self, guard: Affine) -> bool:
         """Take up ``guard >= 0`` as a bound of one index. False where it is none."""
         for place, form in enumerate(self.forms):
-            factor = _factor(guard, form)
-            if factor == 0:
-                continue
-            lo, hi = bounds(to_expr(guard.minus(form.scaled(factor))))
-            a, b = self.valid[place]
-            if factor > 0 and -(lo // factor) == -(hi // factor):
-                self.valid[place] = max(a, -(lo // factor)), b
-                return True
-            if factor < 0 and lo // -factor == hi // -factor:
-                self.valid[place] = a, min(b, lo // -factor)
-                return True
+            for factor in _factors(guard, form):
+                lo, hi = bounds(to_expr(guard.minus(form.scaled(factor))))
+                a, b = self.valid[place]
+                if factor > 0 and -(lo // factor) == -(hi // factor):
+                    self.valid[place] = max(a, -(lo // factor)), b
+                    return True
+                if factor < 0 and lo // -factor == hi // -factor:
+                    self.valid[place] = a, min(b, lo // -factor)
+                    return True
         return False
 
     @property
@@ -260,32 +319,37 @@ class _Operand:
         return read(padded, *indices)
 
 
-def _factor(guard: Affine, form: Affine) -> int:
-    """`n` where ``guard - n * form`` has none of the terms of `form`, else 0."""
-    if not form.terms:
-        return 0
-    atom, coefficient = form.terms[0]
-    factor, rest = divmod(guard.coefficient(atom), coefficient)
-    same = all(guard.coefficient(a) == factor * c for a, c in form.terms)
-    return factor if rest == 0 and same else 0
+def _factors(guard: Affine, form: Affine) -> list[int]:
+    """Each `n` such that ``guard - n * form`` lacks a term of `form`."""
+    found: dict[int, None] = {}
+    for atom, coefficient in form.terms:
+        factor, rest = divmod(guard.coefficient(atom), coefficient)
+        if factor and not rest:
+            found[factor] = None
+    return list(found)
 
 
-def _extended(definition: Definition, simplify: Simplify) -> Definition | None:
-    """The sum with its guards in the operands; None where it is no product of reads."""
+def _extended(definition: Definition, phases: int, simplify: Simplify) -> Definition | None:
+    """The sum with its guards in the operands; None where it is no product of reads.
+
+    Guards over the first `phases` axes and what is summed say which terms there are: they stay.
+    """
     guards: list[Expr] = []
-    body = definition.body
-    while isinstance(body, E.If) and E.is_const(body.otherwise, 0):
-        guards += G.conjuncts(body.condition)
-        body = body.then
-    terms = factors(body)
+    terms = _bared(definition.body, guards)
     operands = [_Operand.of(f) for f in terms if isinstance(f, Take)]
     others = [f for f in terms if not isinstance(f, Take)]
     if len(operands) < 2 or any(G.reads_data(f) for f in others):
         return None
     if any(G.reads_data(i) for o in operands for i in o.take.indices):
         return None
+    rank = len(definition.shape)
+    settled = {*range(phases), *range(rank, len(definition.extents))}
+    kept: list[Expr] = []
     for guard in guards:
         form = gap(guard)
+        if phases and guard.axes <= settled and form is not None:
+            kept.append(guard)
+            continue
         if form is None or not any(o.limit(form) for o in operands):
             return None
     parts: list[Expr] = []
@@ -294,6 +358,10 @@ def _extended(definition: Definition, simplify: Simplify) -> Definition | None:
         if not operand.plain and not _pays(definition, operand.take, take):
             return None
         parts.append(take)
+    if kept:
+        wanted = frozenset(range(phases))
+        one = max(range(len(parts)), key=lambda n: len(parts[n].axes & wanted))
+        parts[one] = G.guarded(kept, parts[one])
     whole = functools.reduce(E.Mul, [*parts, *others])
     if _divides(whole):
         return None
@@ -306,6 +374,23 @@ def _extended(definition: Definition, simplify: Simplify) -> Definition | None:
         definition.keep,
         definition.origin,
     )
+
+
+def _bared(body: Expr, guards: list[Expr]) -> list[Expr]:
+    """The factors of a product, whose guards, around it or a factor, are added to `guards`."""
+    found: list[Expr] = []
+    waiting = [body]
+    while waiting:
+        factor = waiting.pop()
+        guarded = isinstance(factor, E.If) and E.is_const(factor.otherwise, 0)
+        if isinstance(factor, E.If) and guarded and not G.reads_data(factor.condition):
+            guards += G.conjuncts(factor.condition)
+            waiting.append(factor.then)
+        elif len(inner := factors(factor)) > 1:
+            waiting += reversed(inner)
+        else:
+            found.append(factor)
+    return found
 
 
 def _pays(definition: Definition, old: Take, new: Take) -> bool:

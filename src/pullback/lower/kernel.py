@@ -106,13 +106,33 @@ def _outer_loops(context: Context) -> tuple[list[_Outer], list[int]]:
     """The outer loops, and for each number of enclosing loops the level statements go to."""
     outer = [_Outer(context, n) for n in range(len(context.kernel.outer))]
     split = context.schedule.split if context.schedule.tasks > 1 else 0
-    levels = [split if 0 < n < split else n for n in range(len(outer) + 1)]
+    lead = _lead(context, outer)[0]
+    levels = [lead if 0 < n < lead else n for n in range(len(outer) + 1)]
+    levels = [split if lead < n < split else n for n in levels]
     for number, one in enumerate(outer):
         context.starts.append(one.start)
         context.spans.append(one.span)
         context.depths[one.var] = levels[number + 1]
         context.depths[one.span] = levels[number + 1]
     return outer, levels
+
+
+def _lead(context: Context, outer: list[_Outer]) -> tuple[int, int]:
+    """How many leading axes have one tile in a task, and how many tasks share such a tile.
+
+    ``2 x 2 x 8 tiles, 8 tasks  ->  2 axes, 2 tasks``
+    """
+    tasks, split = context.schedule.tasks, context.schedule.split
+    found = 0, tasks
+    shared = tasks
+    for number in range(split - 1):
+        total = outer[number].total
+        if not isinstance(total, E.Const) or shared % int(total.value):
+            break
+        shared //= int(total.value)
+        if not outer[number].single:
+            found = number + 1, shared
+    return found if tasks > 1 else (0, tasks)
 
 
 def _large_first(arrays: list[Array]) -> tuple[Array, ...]:
@@ -124,38 +144,48 @@ def _tile_nest(context: Context, outer: list[_Outer], levels: list[int]) -> list
     """Loops over tiles with every step at its level, built from the innermost outwards."""
     steps = [(levels[s.level], _step(context, s)) for s in context.schedule.steps]
     split = context.schedule.split if context.schedule.tasks > 1 else 0
+    lead, shared = _lead(context, outer)
     body: list[Stmt] = []
     for depth in reversed(range(len(outer) + 1)):
-        if 0 < depth < split:
+        if 0 < depth < split and depth != lead:
             continue
         own = [s for at, statements in steps if at == depth for s in statements]
         body = context.hoisted.pop(depth, []) + own + body
         if depth == 0:
             break
         if depth == split:
-            body = _dealt(context, outer[:split], body)
+            body = _dealt(context, outer[lead:split], shared, body)
+        elif depth == lead:
+            whole = E.FloorDiv(task_var(context), index(shared))
+            body = _counted(outer[:lead], whole, body)
         else:
             one = outer[depth - 1]
             body = one.around(index(0), one.total, body)
     return body
 
 
-def _dealt(context: Context, outer: list[_Outer], body: list[Stmt]) -> list[Stmt]:
+def _dealt(context: Context, outer: list[_Outer], tasks: int, body: list[Stmt]) -> list[Stmt]:
     """The loop over a task's share of the tiles of `outer`, which are counted as one."""
-    tasks = context.schedule.tasks
     total: Expr = index(1)
     most = 1
     for one in outer:
         total = _times(total, one.total)
         most *= one.var.hi + 1
-    task = task_var(context)
+    task: Expr = task_var(context)
+    if tasks < context.schedule.tasks:
+        task = E.Mod(task, index(tasks))
     lo = linear(E.FloorDiv(_times(total, task), index(tasks))).expr()
     next_task = linear(task).plus(Linear(1)).expr()
     hi = linear(E.FloorDiv(_times(total, next_task), index(tasks))).expr()
     if len(outer) == 1:
         return outer[0].around(lo, hi, body)
     flat = Var("tile", 0, most - 1)
-    rest: Expr = flat
+    return [For(flat, lo, hi, tuple(_counted(outer, flat, body)))]
+
+
+def _counted(outer: list[_Outer], flat: Expr, body: list[Stmt]) -> list[Stmt]:
+    """`body` at tile `flat` of all tiles of `outer`."""
+    rest = flat
     for number in reversed(range(len(outer))):
         one = outer[number]
         body = one.inside(body)
@@ -164,7 +194,7 @@ def _dealt(context: Context, outer: list[_Outer], body: list[Stmt]) -> list[Stmt
         value = rest if number == 0 else E.Mod(rest, one.total)
         body = [name_value(one.var, linear(value).expr(), body)]
         rest = linear(E.FloorDiv(rest, one.total)).expr()
-    return [For(flat, lo, hi, tuple(body))]
+    return body
 
 
 def _times(left: Expr, right: Expr) -> Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType
@@ -277,9 +278,18 @@ def panels(
 
 
 def pack_panel(
-    context: Context, side: Side, over: list[Loop], panel: Panels, number: Expr, source: Expr
+    context: Context,
+    side: Side,
+    over: list[Loop],
+    panel: Panels,
+    number: Expr,
+    source: Expr,
+    around: list[Loop] | None = None,
 ) -> list[Stmt]:
-    """Fill panel `number` with columns from panel `source` on; the last one may be narrower."""
+    """Fill panel `number` with columns from panel `source` on; the last one may be narrower.
+
+    So for all panels of the loops `around`, in the order of the source.
+    """
     first = linear(source).times(panel.width)
     loop, value = side.loop, side.operand
     rest = linear(loop.extent).plus(first, -1).expr()
@@ -288,14 +298,22 @@ def pack_panel(
     last = over[-1] if over else None
     step = value.stride(loop.var)
     if last is not None and value.stride(last.var) == 1 and step is not None:
-        return _transposed(side, over, panel, number, first, columns, step)
+        return nest(around or [], _transposed(side, over, panel, number, first, columns, step))
     j = context.var("j", panel.width)
     at: dict[Expr, Expr] = {loop.var: first.plus(Linear(0, {j: 1})).expr()}
     packed = cast(replaced(value.value, at), panel.array.dtype)
     store = Store(panel.array, panel.at(number, j).offset, packed)
     checks = [moved_check(c, at) for c in value.checks]
     lane = Loop(loop.axes, j, columns, panel.width)
-    return nest(over, [vector(lane, 1, [*checks, store])])
+    loops = over
+    if around:
+        loops = sorted([*around, *over], key=lambda loop: -_farthest(packed, loop.var))
+    return nest(loops, [vector(lane, 1, [*checks, store])])
+
+
+def _farthest(value: Expr, var: Var) -> int:
+    """The longest step that a read below `value` takes along `var`, elements."""
+    return max(abs(linear(n.offset).of(var)) for n in walk(value) if isinstance(n, Load))
 
 
 def moved_check(check: Stmt, values: Mapping[Expr, Expr]) -> Stmt:
@@ -314,10 +332,14 @@ def _transposed(
     step: int,
 ) -> list[Stmt]:
     """A panel copy: rows of the source are columns of the panel."""
-    value, last = side.operand.value, over[-1]
+    value = side.operand.value
     if not isinstance(value, Load):
         raise InvalidIR(f"a transposed panel of {value}, which is no load")
-    zero: dict[Expr, Expr] = {last.var: index(0)}
+    run, inner = 1, 1
+    while run < len(over) and over[-run].static and _continues(side.operand, over, run):
+        inner *= over[-run].most
+        run += 1
+    zero: dict[Expr, Expr] = {loop.var: index(0) for loop in over[-run:]}
     target = moved(linear(panel.at(number, index(0)).offset), zero)
     source = moved(linear(value.offset), {**zero, side.loop.var: first.expr()})
     copy = Transpose(
@@ -328,9 +350,14 @@ def _transposed(
         source,
         step,
         columns,
-        last.extent,
+        linear(over[-run].extent).times(inner).expr(),
     )
-    return nest(over[:-1], [copy])
+    return nest(over[:-run], [copy])
+
+
+def _continues(side: Operand, over: list[Loop], run: int) -> bool:
+    """Whether the last `run` loops over a side lie in memory as one, and the loop before too."""
+    return side.stride(over[-run - 1].var) == prod(loop.most for loop in over[-run:])
 
 
 def rounded_up(extent: int, by: int) -> int:

@@ -179,9 +179,10 @@ class _Tiles:
             return nest(prob.shared, self._panel_loop())
         self.right = panels(context, kind, self.width, count, prob.shared, prob.over, lasting=True)
         number = context.var("p", count)
-        fill = pack_panel(context, side, prob.over, self.right, number, number)
-        every = For(number, index(0), ceil_div(self.column.extent, self.width), tuple(fill))
-        context.hoist(level, nest(prob.shared, [every]))
+        every = Loop((), number, ceil_div(self.column.extent, self.width), count)
+        around = [*prob.shared, every]
+        fill = pack_panel(context, side, prob.over, self.right, number, number, around)
+        context.hoist(level, fill)
         return nest(prob.shared, self._panel_loop())
 
     def _in_depth(self, terms: int) -> list[Stmt]:

@@ -18,7 +18,7 @@ from pullback.schedule.tiling import choose_tile
 
 # Every task packs its own panels: so many rows each keep that below a tenth of the multiplications
 # (0.4 ns an element packed, 0.02 ns a multiply-add).
-ROWS_A_TASK = 256
+ROWS_A_TASK = 512
 
 # Where an accumulating write has so many times as many places as values, it is filling that takes
 # the time, and one task that goes along memory beats many that each fill some columns (512 x 512

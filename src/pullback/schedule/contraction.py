@@ -38,7 +38,7 @@ DOT_ROWS = 8
 FAR_DOT_ROWS = 16
 
 # Rows along an outer axis count as this many: a tile may leave few of them.
-CUT_ROWS = 8
+CUT_ROWS = 7
 
 # Columns along an outer axis, of a stage that has others: about half of the lanes stay empty.
 CUT_COLUMNS = 1.0
@@ -230,14 +230,17 @@ def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
     """The share of an element's packing in one of the products that use it.
 
     A load and a store; more where neither the column nor the last reduced axis is contiguous.
-    Panels that depend on no outer axis are packed once a task; others
+    Panels that depend on leading outer axes alone are packed about once a task; others
     serve a tile, which has about 64 points of the outer axes and all of the others.
     """
     own = product.right.axes
     cut = {a for a in stage.outer if a is not None}
     uses = prod(e for axis, e in enumerate(extents) if axis not in own and axis in cut)
-    if not own.isdisjoint(cut):
+    others = own & cut - {product.column}
+    if others != set(stage.outer[: len(others)]):
         uses = min(uses, 64)
+    elif own & cut:
+        uses = max(1, uses // 4)
     uses *= prod(e for axis, e in enumerate(extents) if axis not in own and axis not in cut)
     last = stage.over[-1]
     long = extents[last] >= 8 and _unit([product.right], last, stage)

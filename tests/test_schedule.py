@@ -146,9 +146,19 @@ def test_columns_that_need_no_panels_may_be_cut() -> None:
     ("rows", "columns", "most"), [(64, 48, 28), (64, 64, 28), (2, 255, 24), (1000, 32, 28)]
 )
 def test_register_tiles_fit_the_registers(rows: int, columns: int, most: int) -> None:
-    height, vectors = register_tile(rows, columns, 16)
+    height, vectors = register_tile(rows, columns, 16, 32)
     assert 1 <= height <= rows
     assert 8 <= height * vectors <= most
+
+
+@pytest.mark.parametrize("count", [16, 32])
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_a_register_tile_leaves_room_for_operands(count: int, lanes: int) -> None:
+    """A register for each sum, each vector of a row and one of the left operand."""
+    for rows in range(1, 40):
+        for columns in (1, 7, 16, 24, 32, 64, 255, 256):
+            height, vectors = register_tile(rows, columns, lanes, count)
+            assert height * vectors + vectors + 1 <= count
 
 
 def softmax(rows: int, columns: int) -> Kernel:

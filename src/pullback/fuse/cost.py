@@ -26,8 +26,6 @@ LAUNCH_SECONDS = 1e-7  # launch on the caller's thread
 PARALLEL_SECONDS = 1e-5  # less work than this stays on one thread
 # Groups, and with them the order of sums, must not depend on how many threads there are.
 THREADS = 2
-# Neighbours in a vector. Of a row that tiles cut, each piece costs its vectors and one to enter.
-LANES = 16
 # What does not fit L2 comes in runs: to begin one costs as much as so many more elements of it
 # (2000 x 2000 written in columns of 200, 2.3 ms; in rows 1.7).
 RUN = 32
@@ -102,7 +100,7 @@ def estimate(problem: Problem, group: Group, target: Target) -> Estimate:
     found = Estimate(math.inf, (), 0, 1, total)
     for outer in outer_choices(problem, group):
         for tile in _tiles(load.sizes, outer):
-            for seconds, scratch, threads in _times(load, outer, tile, rate, target.l2):
+            for seconds, scratch, threads in _times(load, outer, tile, rate, target):
                 fits = min(1.0, scratch / budget)
                 rank = scratch > budget, seconds * (1 + 0.01 * fits)
                 if best is None or rank < best:
@@ -224,7 +222,7 @@ def _tiles(sizes: list[int], outer: tuple[int, ...]) -> list[dict[int, int]]:
 
 
 def _times(
-    load: _Load, outer: tuple[int, ...], tile: dict[int, int], rate: float, l2: int
+    load: _Load, outer: tuple[int, ...], tile: dict[int, int], rate: float, target: Target
 ) -> list[tuple[float, int, int]]:
     """(seconds, scratch bytes, threads) of one tiling, on one thread and on all."""
     counts = {i: -(-load.sizes[i] // tile[i]) for i in outer}
@@ -232,9 +230,11 @@ def _times(
     again = {
         mask: math.prod(c for i, c in counts.items() if not mask >> i & 1) for mask in load.masks()
     }
+    lanes = target.lanes(4)
     work = sum(v * again[m] for m, v in load.vector.items()) / VECTOR_FLOPS
+    # Of a row that tiles cut, each piece costs its vectors and one to enter.
     work += sum(
-        v * again[m] * ((-(-tile[i] // LANES) + 1) * LANES / tile[i] - 1) / VECTOR_FLOPS
+        v * again[m] * ((-(-tile[i] // lanes) + 1) * lanes / tile[i] - 1) / VECTOR_FLOPS
         for (i, m), v in load.narrow.items()
         if i in tile and tile[i] < load.sizes[i] and v > PARALLEL_SECONDS * VECTOR_FLOPS
     )
@@ -249,7 +249,7 @@ def _times(
         work += flops * again[mask] / (GEMM_FLOPS * row_rate(rows))
     scratch = sum(b * again[m] for m, b in load.near.items()) // tiles
     held = scratch + sum(b * again[m] for b, m in load.reads) / tiles
-    again_rate = NEAR_BYTES if held <= l2 else rate
+    again_rate = NEAR_BYTES if held <= target.l2 else rate
     found = []
     for used in sorted({1, min(THREADS, tiles)}):
         first = sum(b * min(used, again[m]) for b, m in load.reads) + load.written

@@ -81,7 +81,7 @@ def tiles(
     lanes_ = context.target.lanes(prob.kind.itemsize)
     rows = 1 if prob.row is None else prob.row.most
     most = NARROW if _oblique(prob, column) else None
-    height, vectors = register_tile(rows, column.most, lanes_, most)
+    height, vectors = register_tile(rows, column.most, lanes_, context.target.vectors, most)
     word = product.word if wordable(prob, product.word) else 1
     width = vectors * lanes_ if word > 1 else min(vectors * lanes_, column.most)
     before: list[Stmt] = []

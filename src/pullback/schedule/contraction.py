@@ -24,10 +24,6 @@ from pullback.simplify.product import factors
 # enter and leave (probes/cpu/gemm.py, 4x16x8 and below).
 SMALLEST = 512
 
-# Sums in flight that hide the latency of a multiply-add and the loads of a step (12x32 and 8x48
-# reach 97 and 99 % of the peak, cpu-backend.md, "GEMM"; 8x32 and 4x64 measured the same here).
-FEWEST_SUMS = 14
-
 # Terms along the last reduced axis from which dot products are considered: two vectors of float32.
 FEWEST_TERMS = 32
 
@@ -46,8 +42,25 @@ CUT_COLUMNS = 1.0
 # Fewer rows do not pay for panels of words: what is copied is used once a row.
 FEWEST_ROWS = 17
 
-# Share of the FMA peak by vectors in a row of the register tile (cpu-backend.md, "GEMM").
-SHAPES = {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """What a register file holds: by the vectors in a row of the tile most rows, share of the peak.
+
+    `fewest`: sums in flight that hide the latency of a multiply-add and the loads of a step.
+    """
+
+    fewest: int
+    shapes: dict[int, tuple[int, float]]
+
+
+# By the number of vector registers: one for each sum, each vector of the row, and the left operand.
+# 32: cpu-backend.md, "GEMM" (12x32 and 8x48 reach 97 and 99 %; 8x32 and 4x64 the same here).
+# 16: 6x16 and 4x24 of AVX2 leave one register; on Zen 4 256^3 100 GF/s, 1024^3 104, of 117.
+REGISTERS = {
+    32: Registers(14, {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}),
+    16: Registers(8, {3: (4, 0.96), 2: (6, 0.98), 1: (12, 0.70)}),
+}
 
 
 def address(take: Take) -> Linear:
@@ -278,35 +291,43 @@ def _dots(stage: Stage, left: Expr, right: Expr, target: Target) -> int:
     return rows if near or _unit([left], last, stage) else 0
 
 
-def register_tile(rows: int, columns: int, lanes: int, most: int | None = None) -> tuple[int, int]:
+def register_tile(
+    rows: int, columns: int, lanes: int, vectors: int, most: int | None = None
+) -> tuple[int, int]:
     """Rows and vectors (at most `most`) of the register tile for a block of `rows` x `columns`.
 
-    Example: ``16 x 128`` f32 -> 6 or 8 rows, balanced, of 3 or 4 vectors
+    `vectors`: registers of the target. Example: ``16 x 128`` f32 -> 6 or 8 rows of 3 or 4 vectors
     """
-    vectors = -(-columns // lanes)
+    known = registers(vectors)
+    across = -(-columns // lanes)
     best = (0.0, 1, 1)
-    for width, (limit, share) in sorted(SHAPES.items()):
-        if width > min(vectors, most or vectors) or (
-            width == 8 and (rows > 3 or (rows == 2 and vectors <= 8))
+    for width, (limit, share) in sorted(known.shapes.items()):
+        if width > min(across, most or across) or (
+            width == 8 and (rows > 3 or (rows == 2 and across <= 8))
         ):
             continue
-        height = block_rows(rows, limit, width)
-        full, rest = divmod(vectors, width)
+        height = block_rows(rows, limit, width, known.fewest)
+        full, rest = divmod(across, width)
         rest_share = share * 0.9 if rest * height >= 8 else share * rest * height / 10
         time = full * width / (share * min(1.0, height * width / 12))
         time += rest / max(rest_share, 0.05)
-        score = vectors / time - 0.01 * (rest > 0)
+        score = across / time - 0.01 * (rest > 0)
         best = max(best, (score, height, width))
     return best[1], best[2]
 
 
-def block_rows(rows: int, limit: int, width: int) -> int:
+def registers(vectors: int) -> Registers:
+    """Of the largest register file that a target with so many has."""
+    return REGISTERS[max((n for n in REGISTERS if n <= vectors), default=min(REGISTERS))]
+
+
+def block_rows(rows: int, limit: int, width: int, fewest: int) -> int:
     """Rows of a register tile: a divisor with enough sums in flight, else balanced blocks.
 
-    Example: ``rows=64, limit=14, width=2 -> 8``, which needs no second kernel for a remainder
+    Example: ``rows=64, limit=14, width=2, fewest=14 -> 8``: no second kernel for a remainder
     """
     for height in range(min(limit, rows), 0, -1):
-        if height * width < FEWEST_SUMS:
+        if height * width < fewest:
             break
         if rows % height == 0:
             return height

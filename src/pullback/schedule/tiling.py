@@ -25,8 +25,8 @@ EXTENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # others have an extent of one.
 SEARCHED = 3
 
-# A tile is at least so wide along an axis that runs in lanes, be it that its data leave the cache.
-LANES = 16
+# A stage with less than this share of the largest one's work has no say in which axes run in lanes.
+SMALL_WORK = 16
 
 # What several steps of a tile read stays in this share of the first-level cache, beside what they
 # write, where rows are what a tile counts: softmax of 4096 x 1024 one and four rows at a time: 1.63
@@ -37,10 +37,10 @@ CLOSE_SHARE = 2
 # them fit half of the second-level cache: 1000 x 1000, summed twice by columns, 0.74 and 0.50 ms.
 STRIP = 64
 
-# Share of the FMA peak by rows of a tile, and by columns (probes/cpu/gemm.py: register tiles of
-# few rows or one vector wait for loads).
+# Share of the FMA peak by rows of a tile, and by halves of a vector in a row (probes/cpu/gemm.py:
+# register tiles of few rows or one vector wait for loads).
 ROW_SHARE = {1: 0.25, 2: 0.5, 3: 0.7, 4: 0.8}
-COLUMN_SHARE = {8: 0.35, 16: 0.7, 24: 0.8}
+COLUMN_SHARE = {1: 0.35, 2: 0.7, 3: 0.8}
 
 # Share of the FMA peak that dot products of several rows reach (2x255x255), and the columns
 # that a tile has for it.
@@ -125,7 +125,7 @@ class _Fit:
         most = max(work.values(), default=0)
         found: set[int] = set()
         for stage, step in members:
-            if work[stage] * LANES >= most:
+            if work[stage] * SMALL_WORK >= most:
                 found.update(
                     o for o, a in enumerate(stage.outer) if a is not None and a == step.vector
                 )
@@ -155,7 +155,11 @@ class _Fit:
 
 
 def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
-    """Inner axes first, as wide as scratch and the number of tasks allow."""
+    """Inner axes first, as wide as scratch and the number of tasks allow.
+
+    At least one vector of float32 along an axis in lanes, be it that data leave the cache.
+    """
+    vector = target.lanes(4)
     revisits = len(fit.body) > 1
     near, lanes = target.l2 // 2, fit.lanes
     extents = [upper(e) for e in fit.kernel.outer]
@@ -164,7 +168,7 @@ def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
         before = prod(extents[:axis])
         most = extents[axis]
         if before < fit.tasks:
-            fewest = min(LANES, most) if axis in lanes else 1
+            fewest = min(vector, most) if axis in lanes else 1
             most = max(fewest, most * before // fit.tasks)
         close = limit if axis in lanes else min(limit, target.l1 // CLOSE_SHARE)
 
@@ -180,8 +184,8 @@ def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
         if widest < STRIP and axis in lanes:
             strip = _widest(min(most, STRIP), near, used)
             widest = max(widest, _widest(strip, limit, held))
-        if widest < LANES and axis in lanes:
-            widest = max(widest, _widest(min(most, LANES), limit, held))
+        if widest < vector and axis in lanes:
+            widest = max(widest, _widest(min(most, vector), limit, held))
         tile[axis] = round_tile(widest, fit.kernel.outer[axis])
         if tile[axis] < extents[axis]:
             break
@@ -254,7 +258,7 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
             if _by_dots(step, stage, tile):
                 total += work / _dot_share(step, stage, tile)
                 continue
-            total += work / _share(step, stage, tile)
+            total += work / _share(step, stage, tile, model.target)
             total += _packing_ns(step, stage, counts, fit.tasks)
     return total
 
@@ -292,14 +296,15 @@ def _dot_share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:
     return DOT_SHARE * ROW_SHARE.get(rows, 1.0) * min(1.0, columns / DOT_COLUMNS)
 
 
-def _share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:
+def _share(step: Step, stage: Stage, tile: tuple[int, ...], target: Target) -> float:
     """The part of the peak rate that a contraction reaches in such tiles."""
     if step.product is None:
         return 1.0
     shape = tile_shape(stage, tile)
     rows, columns = shape[step.product.row], shape[step.product.column]
-    wide = next((s for n, s in COLUMN_SHARE.items() if columns <= n), 1.0)
-    wide *= min(1.0, columns / min(COLUMN_SHARE))
+    halves = 2 * columns / target.lanes(4)
+    wide = next((s for n, s in COLUMN_SHARE.items() if halves <= n), 1.0)
+    wide *= min(1.0, halves)
     return ROW_SHARE.get(rows, 1.0 if rows >= 8 else 0.9) * wide
 
 

@@ -267,6 +267,34 @@ def test_children_compute_on_threads_of_their_own(method: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_beside_a_compilation() -> None:
+    """LLVM has locks of its own."""
+    stop = threading.Event()
+    number = iter(range(1000))
+
+    def compiling() -> None:
+        while not stop.is_set():
+            factor = float(next(number))
+            made = pb.jit(lambda x, factor=factor: pb.exp(x) * factor, options=Options(cache=None))
+            made(numbers(8))
+
+    thread = threading.Thread(target=compiling)
+    thread.start()
+    codes = []
+    for n in range(4):
+        time.sleep(0.05)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(40)
+            made = pb.jit(lambda x, n=n: x + n, options=Options(cache=None))
+            os._exit(int(made(numbers(8)).shape != (8,)))
+        codes.append(os.waitpid(child, 0)[1])
+    stop.set()
+    thread.join(30)
+    assert codes == [0] * 4
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_beside_running_threads() -> None:
     """Other threads run programs and hold locks at that moment; the child has neither."""
     pb.set_num_threads(2)

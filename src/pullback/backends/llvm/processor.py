@@ -6,6 +6,8 @@ kind of processor (and look at it).
 
 from __future__ import annotations
 
+import functools
+import os
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -39,11 +41,16 @@ def library() -> Any:
     """llvmlite, imported lazily: loading LLVM takes a third of the time of `import pullback`.
 
     Instructions stay in the order in which they are emitted: LLVM's scheduler may take all loads
-    of a register tile first and spill its sums (3x3 of 14x14x256, gradient: 65 -> 22 ms).
+    of a register tile first and spill its sums (3x3 of 14x14x256, gradient: 65 -> 22 ms). A fork
+    waits for what another thread is compiling: a child could not wait for that thread.
     """
     import llvmlite.binding
 
     llvmlite.binding.set_option("pullback", "-enable-misched=false")
+    lock: Any = llvmlite.binding.ffi.lib._lock
+    if hasattr(os, "register_at_fork"):
+        release = functools.partial(lock.__exit__, None, None, None)
+        os.register_at_fork(before=lock.__enter__, after_in_parent=release, after_in_child=release)
     return llvmlite
 
 

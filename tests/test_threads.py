@@ -66,7 +66,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "scan": (lambda a: pb.cumulative_sum(a, axis=1), (numbers(300, 700),)),
     "running product": (
         lambda a: pb.grad(pb.sum(pb.cumulative_prod(a, axis=0)), a),
-        (pb.tensor(numbers(128, 200)),),
+        (pb.tensor(numbers(90, 200)),),
     ),
     "sort": (lambda a: pb.sort(a, axis=1), (numbers(60, 400),)),
     "gather": (lambda a, p: pb.take(a, p, axis=0) * 2.0, (numbers(40, 33), PLACES)),

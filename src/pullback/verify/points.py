@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 import numpy as np
@@ -31,7 +31,7 @@ def inside(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
     ranges = {n: r for n in walk(position) if (r := _range(n)) is not None}
     if any(isinstance(n, DATA) for n in walk(position, skip=ranges)):
         return None
-    roots = (position, *(g for g in guards if not has_data(g)))
+    roots = (position, *_near(ranges, [g for g in guards if not has_data(g)]))
     ranges |= {n: r for n in walk(roots[1:]) if (r := _range(n)) is not None}
     box = tuple(max(0, hi - lo + 1) for lo, hi in ranges.values())
     if prod(box) > POINTS:
@@ -50,6 +50,17 @@ def inside(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
         held = held & known[guard]
     outside = (known[position] < 0) | (known[position] >= extent)
     return not bool((outside & held).any())
+
+
+def _near(leaves: Iterable[Node], guards: Sequence[Expr]) -> list[Expr]:
+    """The guards that limit any of `leaves`, themselves or by what they share with others."""
+    known = set(leaves)
+    parts = {g: {n for n in walk(g) if _range(n) is not None} for g in guards}
+    near: list[Expr] = []
+    while found := [g for g in parts if g not in near and parts[g] & known]:
+        near += found
+        known.update(n for g in found for n in parts[g])
+    return near
 
 
 def _moves(e: Expr) -> bool:

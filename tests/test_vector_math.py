@@ -135,3 +135,10 @@ def test_natives_on_each_target(target: Target, lanes: bool) -> None:
     found = [np.zeros(count, np.float32) for _ in outs]
     load([routine([source, *outs], body)], target)[0]([x, *found])
     check(dict(zip(NATIVE, found, strict=True)), x)
+
+
+@pytest.mark.parametrize("factor", [-1.0, 3.0, 0.25])
+def test_a_cosine_of_a_multiple(factor: float) -> None:
+    x = pb.tensor(np.linspace(-2, 2, 9, dtype=np.float32))
+    found = pb.cos(x * factor).numpy()
+    np.testing.assert_allclose(found, np.cos(x.numpy() * factor), rtol=0, atol=2e-7)

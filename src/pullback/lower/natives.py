@@ -91,7 +91,7 @@ def with_natives(root: Expr) -> Expr:
     for node in walk(root):
         found = _native(node)
         if found is not None:
-            args = tuple(memo[a] for a in found.args)
+            args = tuple(_replaced(a, memo) for a in found.args)
             memo[node] = found.with_children(args)
         else:
             memo[node] = node.with_children(tuple(memo[c] for c in node.children))
@@ -99,6 +99,13 @@ def with_natives(root: Expr) -> Expr:
     if not isinstance(result, Expr):
         raise InvalidIR(f"{root} became {result}")
     return result
+
+
+def _replaced(argument: Expr, memo: dict[Node, Node]) -> Node:
+    """What an argument became; one that a form does not spell out (``x / 2``: x) of its parts."""
+    if argument in memo:
+        return memo[argument]
+    return argument.with_children(tuple(memo.get(c, c) for c in argument.children))
 
 
 def _native(node: Node) -> Native | None:

@@ -47,6 +47,7 @@ OTHERWISE = {
     *("ones_like", "pi", "random", "result_type", "tensor", "uint8", "uint32", "zeros"),
     *("zeros_like", "check_grads", "custom_jvp", "custom_vjp", "define", "differentiate", "grad"),
     *("hvp", "jacobian", "jit", "jvp", "value_and_grad", "vjp", "vmap", "keep"),
+    *("get_num_threads", "set_num_threads"),
     *("checkpoint", "cond", "loop", "scan", "while_loop"),
     *("all", "any", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_invert"),
     *("bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "equal"),

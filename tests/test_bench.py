@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pullback.cli.bench import SOURCE, bench, workloads
+from pullback.cli.bench import bench, workloads
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
@@ -164,10 +164,14 @@ def test_mistakes_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mxnet" in capsys.readouterr().err
 
 
-def test_the_command_finds_the_suite_or_says_where_it_is(tmp_path: Path) -> None:
-    assert workloads((tmp_path, SOURCE)) == SOURCE / "benchmarks"
+def test_the_command_finds_the_suite_or_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).parent.parent
+    assert workloads((tmp_path, root)) == root / "benchmarks"
     with pytest.raises(click.ClickException, match="run this in a checkout"):
         workloads((tmp_path,))
+    monkeypatch.chdir(root)
     found = CliRunner().invoke(bench, ["--list", "--only", "attention"])
     assert found.exit_code == 0 and "4x8x2048x64 causal both" in found.output
     assert CliRunner().invoke(bench, ["--only", "no such"]).exit_code == 2

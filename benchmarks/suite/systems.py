@@ -62,7 +62,6 @@ class Pullback(System):
         import pullback
         from pullback import nn, optim
 
-        flush_denormals()
         self.x, self.nn, self.F, self.optim = pullback, nn, nn.functional, optim
 
     def join(self, parts: list[Any], axis: int) -> Any:
@@ -341,7 +340,6 @@ class Jax(System):
 class Numpy(System):
     def __init__(self, threads: int, mode: str) -> None:
         super().__init__(threads, mode)
-        flush_denormals()
         self.x = np
 
     def operation(self, w: Operation, arrays: Arrays) -> Ready:

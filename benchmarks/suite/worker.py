@@ -44,10 +44,11 @@ def sample(ready: Any, clock: Callable[[], float]) -> float:
 def prepare(spec: dict[str, Any]) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: spec["threads"]])
     from suite.classes import made
-    from suite.systems import SYSTEMS
+    from suite.systems import SYSTEMS, flush_denormals
     from suite.workload import Training, weights
 
     w = made(spec["workload"])
+    flush_denormals()
     try:
         system = SYSTEMS[spec["system"]](spec["threads"], spec["mode"])
     except ImportError as error:

@@ -27,11 +27,21 @@ def has_data(e: Expr) -> bool:
 def inside(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
     """Whether an index lies in ``0..extent - 1`` wherever all guards hold; those on data are
     left out. None for an index that is data (but for parts with bounds), or a larger box.
+
+    First under the guards that limit it, whose box is small; then under all: one may never hold.
     """
+    exact = [g for g in guards if not has_data(g)]
+    leaves = [n for n in walk(position) if _range(n) is not None]
+    near = _near(leaves, exact)
+    found = _tried(position, extent, near)
+    return found if found or len(near) == len(exact) else _tried(position, extent, exact)
+
+
+def _tried(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
     ranges = {n: r for n in walk(position) if (r := _range(n)) is not None}
     if any(isinstance(n, DATA) for n in walk(position, skip=ranges)):
         return None
-    roots = (position, *_near(ranges, [g for g in guards if not has_data(g)]))
+    roots = (position, *guards)
     ranges |= {n: r for n in walk(roots[1:]) if (r := _range(n)) is not None}
     box = tuple(max(0, hi - lo + 1) for lo, hi in ranges.values())
     if prod(box) > POINTS:

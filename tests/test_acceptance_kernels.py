@@ -227,7 +227,7 @@ def test_attention_forward_is_one_launch(length: int, causal: bool) -> None:
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal), q, k, v
         )
         np.testing.assert_allclose(found, attention(q, k, v, causal), rtol=2e-3, atol=2e-4)
-        no_table(program, length, L2 // 2)
+        no_table(program, length, L2 // 2 + 4096)  # and some numbers a row
         assert program.bytes_moved == 4 * size(1, 2, length, 16)
 
 

@@ -27,6 +27,11 @@ def test_indices_that_data_picks_stay_under_their_guards(seed: int) -> None:
     check_program(seed)
 
 
+def test_a_winner_has_the_bits_of_one_of_the_terms() -> None:
+    """A term that is a sum of two products is rounded alike wherever it is computed."""
+    assert check_native([check_program(406313)]) == []
+
+
 def test_reads_before_a_loop_that_may_be_empty_stay_inside() -> None:
     assert check_native([check_program(1213)]) == []
 

@@ -119,9 +119,13 @@ def prefix_mask(count: int, lanes: int) -> Val:
 
 @dataclass
 class Module:
-    """Declarations and helper functions that several functions share."""
+    """Declarations and helper functions that several functions share.
+
+    `rounding`: flags of float additions and multiplications.
+    """
 
     target: Target
+    rounding: str = ""
     declares: dict[str, None] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)

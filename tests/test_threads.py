@@ -19,6 +19,7 @@ import pytest
 import pullback as pb
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
+from pullback.tensor.turns import Turns
 
 PYTHON_THREADS = 16
 CALLS = 200
@@ -214,6 +215,27 @@ def test_no_update_of_a_state_is_lost_or_seen_half() -> None:
     on_threads(work)
     assert np.all(state.numpy() == 8 * CALLS)
     assert np.all(other.numpy() == 4 * CALLS)
+
+
+def test_who_has_a_turn_does_not_wait_for_who_waits_for_it() -> None:
+    """A call that reads a state once more while another waits to write it."""
+    line = Turns()
+    one = frozenset([1])
+    first = line.begin(one, one)
+    behind = threading.Thread(target=lambda: line.end(line.begin(one, one)), daemon=True)
+    behind.start()
+    while len(line.line) < 2:
+        time.sleep(0.001)
+    nested = threading.Timer(20, line.end, [line.line[-1]])  # what ends a wait that never ends
+    nested.start()
+    again = line.begin(one, frozenset())
+    assert nested.is_alive(), "it waited for the thread behind it"
+    nested.cancel()
+    assert line.line.index(again) == 1
+    line.end(again)
+    line.end(first)
+    behind.join(20)
+    assert not line.line
 
 
 def test_a_callback_calls_other_programs_but_not_its_own() -> None:

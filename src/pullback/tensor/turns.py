@@ -8,6 +8,7 @@ were taken before stay as they are: a call copies what somebody still holds.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from threading import get_ident
 
 from pullback.runtime.rings import Server
@@ -45,13 +46,14 @@ class Turns:
     def begin(self, reads: frozenset[int], writes: frozenset[int]) -> Turn:
         """Wait until nobody writes to what is looked at, or looks at what is written, until `end`.
 
-        A thread does not wait for itself, nor one that calls back for the one it calls back for.
+        A thread does not wait for itself, nor one that calls back for the one it calls back for;
+        nor does either wait for who waits for it: who has a turn takes the next one right after.
         """
         turn = Turn()
         turn.owner, turn.reads, turn.writes = get_ident(), reads, writes
         with self._lock:
-            self.line.append(turn)
-            alone = len(self.line) == 1
+            alone = not self.line
+            self.line.insert(0 if alone else self._place(turn), turn)
         if not alone:
             self._wait(turn)
         return turn
@@ -82,12 +84,13 @@ class Turns:
         """Whether somebody before it has what it wants."""
         earlier = self.line[: self.line.index(turn)]
         met = [other for other in earlier if other.meets(turn)]
-        if not met:
-            return False
-        threads = threading.enumerate()
-        masters = {t.ident: t.master for t in threads if isinstance(t, Server)}
-        mine = masters.get(turn.owner, turn.owner)
-        return any(masters.get(other.owner, other.owner) != mine for other in met)
+        return bool(met) and not set(_masters(met)) <= set(_masters([turn]))
+
+    def _place(self, turn: Turn) -> int:
+        """Behind what its thread, or the one it calls back for, has already; else at the end."""
+        (mine,) = _masters([turn])
+        own = [n for n, master in enumerate(_masters(self.line)) if master == mine]
+        return own[-1] + 1 if own else len(self.line)
 
     def forked(self) -> None:
         """A child: the threads that wrote are not there."""
@@ -97,6 +100,13 @@ class Turns:
 
     def ended(self) -> None:
         """Nobody waits for an end."""
+
+
+def _masters(line: Sequence[Turn]) -> list[int]:
+    """The threads on whose behalf these were taken."""
+    threads = threading.enumerate()
+    masters = {t.ident: t.master for t in threads if isinstance(t, Server)}
+    return [masters.get(turn.owner, turn.owner) for turn in line]
 
 
 turns = Turns()

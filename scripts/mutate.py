@@ -1,23 +1,27 @@
 """Plants faults, one at a time, and checks that the suite catches each.
 
 `python scripts/mutate.py [NAME ..]`: a copy of the tree is changed in one place, the tests named by
-the fault run against the copy, and a fault that leaves them green fails the run.
+the fault run against the copy, and a fault that leaves them green fails the run. As many copies at
+once as there are cores.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FAULTS = Path(__file__).with_name("faults.toml")
 TIMEOUT = 600  # seconds a fault
+JOBS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,8 @@ def caught(fault: Fault, copy: Path) -> bool:
         raise ValueError(f"{fault.name}: {clean.count(fault.old)} places match in {fault.file}")
     path.write_text(clean.replace(fault.old, fault.new))
     env = os.environ | {"PYTHONPATH": str(copy / "src"), "PULLBACK_CACHE": "off"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *fault.tests]
+    options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider"]  # -x beside workers exits with 2
+    command = [sys.executable, "-m", "pytest", *options, *fault.tests]
     try:
         done = subprocess.run(
             command, cwd=copy, env=env, capture_output=True, check=False, timeout=TIMEOUT
@@ -67,13 +72,26 @@ def caught(fault: Fault, copy: Path) -> bool:
 def main() -> int:
     wanted = set(sys.argv[1:])
     faults = [f for f in load() if not wanted or f.name in wanted]
+    unknown = wanted - {f.name for f in faults}
+    if unknown:
+        raise SystemExit(f"no fault is named {', '.join(sorted(unknown))}")
     missed = []
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "tree"
-        ignore = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".venv")
-        shutil.copytree(ROOT, copy, ignore=ignore)
-        for fault in faults:
-            found = caught(fault, copy)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
+        copies: queue.Queue[Path] = queue.Queue()
+        for number in range(JOBS):
+            copy = Path(folder) / str(number) / "tree"
+            ignore = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".venv")
+            shutil.copytree(ROOT, copy, ignore=ignore)
+            copies.put(copy)
+
+        def plant(fault: Fault) -> bool:
+            copy = copies.get()
+            try:
+                return caught(fault, copy)
+            finally:
+                copies.put(copy)
+
+        for fault, found in zip(faults, pool.map(plant, faults), strict=True):
             print(f"{'caught' if found else 'MISSED':7} {fault.name}", flush=True)
             if not found:
                 missed.append(fault.name)

@@ -253,7 +253,7 @@ def multiply(b: Builder, a: Val, c: Val, dtype: DType) -> Val:
     for one, other in ((a, c), (c, a)):
         if one.literal == -1.0 and other.lanes >= one.lanes:
             return Floats(b, other).neg(other)
-    return b.binary("fmul", a, c, b.module.rounding)
+    return b.binary("fmul", a, c)
 
 
 def add(b: Builder, a: Val, c: Val, dtype: DType) -> Val:
@@ -261,5 +261,5 @@ def add(b: Builder, a: Val, c: Val, dtype: DType) -> Val:
     if dtype.is_bool:
         return b.binary("or", a, c)
     if dtype.is_float:
-        return b.binary("fadd", a, c, b.module.rounding)
+        return b.binary("fadd", a, c)
     return b.binary("add", a, c)

@@ -25,8 +25,7 @@ from pullback.backends.llvm.scope import Frame, Lanes, Scope
 from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
 from pullback.backends.llvm.values import Values
 from pullback.errors import InvalidIR
-from pullback.ir.expr import Const, Equal, Expr, Mul, index
-from pullback.ir.graph import MAX, MIN
+from pullback.ir.expr import Const, Expr, Mul, index
 from pullback.ir.nest import (
     Array,
     Check,
@@ -36,7 +35,6 @@ from pullback.ir.nest import (
     Guard,
     Load,
     LoopKind,
-    Native,
     Peek,
     Prefetch,
     Routine,
@@ -47,7 +45,7 @@ from pullback.ir.nest import (
     Transpose,
     Var,
 )
-from pullback.ir.node import Node, walk
+from pullback.ir.node import walk
 from pullback.ir.target import Target
 
 ALIGNMENT = 64  # bytes, of scratch arrays
@@ -77,7 +75,7 @@ def array_bytes(array: Array) -> int:
 
 def emit_routine(routine: Routine, target: Target) -> str:
     """LLVM IR text that defines `@body` and, where the routine has one, `@finish`."""
-    module = Module(target, "" if _picks(routine) else "contract")
+    module = Module(target)
     module.helpers[SAFE] = f"{SAFE} = internal constant [8 x i64] zeroinitializer, align 64"
     plan = plan_lanes(routine, target)
     facts = Facts()
@@ -481,28 +479,6 @@ def written(body: Sequence[Stmt]) -> list[Cell]:
             case Transpose():
                 found[stmt.target] = None
     return list(found)
-
-
-def _picks(routine: Routine) -> bool:
-    """Whether values are compared with the largest or smallest of themselves.
-
-    Such a value is computed twice, and must have the same bits: a product and a sum that are
-    rounded at once here and one by one there would make the winner of a maximum none of its terms.
-    """
-    for stmt in statements((*routine.body, *routine.finish)):
-        if isinstance(stmt, Combine | StoreCombine) and stmt.combiner in (MAX, MIN):
-            return True
-        if any(_compared(node) for node in walk(roots(stmt))):
-            return True
-    return False
-
-
-def _compared(node: Node) -> bool:
-    """``a == b`` and ``max(a, b)`` of floats; not ``x == x``, nor ``max(x, 0)``."""
-    if isinstance(node, Equal):
-        return node.left.dtype.is_float and node.left is not node.right
-    extremum = isinstance(node, Native) and node.name in ("maximum", "minimum")
-    return extremum and not any(isinstance(c, Const) for c in node.children)
 
 
 def _used(body: Sequence[Stmt]) -> set[Array | Var]:

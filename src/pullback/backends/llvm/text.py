@@ -119,13 +119,9 @@ def prefix_mask(count: int, lanes: int) -> Val:
 
 @dataclass
 class Module:
-    """Declarations and helper functions that several functions share.
-
-    `rounding`: flags of float additions and multiplications.
-    """
+    """Declarations and helper functions that several functions share."""
 
     target: Target
-    rounding: str = ""
     declares: dict[str, None] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)

@@ -90,6 +90,36 @@ def test_blocks_of_k(
     agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-2)
 
 
+def weights(images: int, high: int, wide: int, rows: int, columns: int) -> Kernel:
+    """The gradient of a convolution's weights: sums over images and pixels, none of which merge."""
+    head = variable("head", images, columns, high, wide)
+    x = variable("x", images, rows, high + 2, wide + 2)
+    y = variable("y", columns, rows, 3, 3)
+    out = define(
+        "out",
+        (columns, rows, 3, 3),
+        lambda i, j, k, t, m, p, q: E.Mul(
+            read(head, m, i, p, q), read(x, m, j, E.Add(p, k), E.Add(q, t))
+        ),
+        over=(images, high, wide),
+    )
+    return kernel((columns, rows, 3, 3), stage(out, (0, 1, 2, 3), y))
+
+
+@pytest.mark.parametrize("terms", [1, 7, 20, 35, 60, 200, 400])
+def test_blocks_cut_the_loop_that_has_room(terms: int) -> None:
+    """Blocks of one row of pixels and less, of some rows, of whole images, of all."""
+    one = weights(3, 10, 7, 4, 40)
+    agree(one, blocked(one, (40, 4, 3, 3), 1, terms, SMALL), None, {}, native=True, scalar=False)
+
+
+def test_gradients_of_weights_are_in_blocks_as_chosen() -> None:
+    """``64 x 147, 8 images of 112 x 112``: few columns, packed anyway; an even number of tiles."""
+    plan = chosen(weights(8, 112, 112, 16, 64))
+    assert plan.tasks == 2
+    assert plan.steps[0].terms is not None
+
+
 @pytest.mark.parametrize(("layout", "ending"), [("nt", "map"), ("tn", "map"), ("nn", "guest")])
 def test_blocks_of_k_in_the_interpreter(layout: str, ending: str) -> None:
     one = product(65, 18, 9, layout, ending)

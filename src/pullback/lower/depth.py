@@ -11,7 +11,7 @@ from math import prod
 
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
-from pullback.ir.nest import Array, For, Stmt
+from pullback.ir.nest import Array, For, Stmt, Var
 from pullback.lower.context import Context, Loop, ceil_div, nest, smaller
 from pullback.lower.operands import (
     Operand,
@@ -62,25 +62,59 @@ class Depth:
 
 def by_depth(context: Context, prob: Problem, terms: int) -> Depth | None:
     """`prob` in blocks of about `terms` products; None where one block is all."""
-    loop, *inside = prob.over
-    most = max(1, terms // prod(o.most for o in inside))
-    count = -(-loop.most // most)
+    level = _level(prob.over, terms)
+    before, loop, inside = prob.over[:level], prob.over[level], prob.over[level + 1 :]
+    size = _size(loop, max(1, terms // prod(o.most for o in inside)), bool(inside))
+    parts = -(-loop.most // size)
+    count = prod(o.most for o in before) * parts
     if count == 1:
         return None
-    size = -(-loop.most // count)
-    size = size if inside else -(-size // GROUP) * GROUP
-    block = context.var("b", -(-loop.most // size))
+    block = context.var("b", count)
     within = context.var("q", size)
-    start = Linear(0, {block: size})
+    values, number = _counted(block, before, parts)
+    start = number.times(size)
     rest = linear(loop.extent).plus(start, -1).expr()
     whole = loop.static and loop.most % size == 0
     extent = index(size) if whole else smaller(index(size), rest)
     part = Loop(loop.axes, within, extent, size)
-    values: dict[Expr, Expr] = {loop.var: start.plus(Linear(0, {within: 1})).expr()}
+    values[loop.var] = start.plus(Linear(0, {within: 1})).expr()
     left, right = (_at(side, values) for side in (prob.left, prob.right))
     own = replace(prob, left=left, right=right, over=[part, *inside])
-    blocks = Loop((), block, ceil_div(loop.extent, size), block.hi + 1)
-    return Depth(blocks, own, *_waiting(context, prob))
+    total = index(count) if before else ceil_div(loop.extent, size)
+    return Depth(Loop((), block, total, count), own, *_waiting(context, prob))
+
+
+def _level(over: list[Loop], terms: int) -> int:
+    """The loop that is cut: the outermost one with room for what is inside it.
+
+    ``m < 8, p < 112, q < 112, 1280 terms -> p``
+    """
+    for level, loop in enumerate(over):
+        if not loop.static or prod(o.most for o in over[level + 1 :]) < terms:
+            return level
+    return len(over) - 1
+
+
+def _size(loop: Loop, most: int, inside: bool) -> int:
+    """How many of a loop make a block: all blocks alike where that costs little."""
+    even = -(-loop.most // -(-loop.most // most))
+    if not inside:
+        return -(-even // GROUP) * GROUP
+    whole = [n for n in range(-(-even // 2), even + 1) if loop.most % n == 0]
+    return whole[-1] if loop.static and whole else even
+
+
+def _counted(block: Var, before: list[Loop], parts: int) -> tuple[dict[Expr, Expr], Linear]:
+    """What block `block` stands for: the values of the loops before, the part of the one cut."""
+    if not before:
+        return {}, linear(block)
+    values: dict[Expr, Expr] = {}
+    rest: Expr = E.FloorDiv(block, index(parts))
+    for loop in reversed(before[1:]):
+        values[loop.var] = E.Mod(rest, index(loop.most))
+        rest = E.FloorDiv(rest, index(loop.most))
+    values[before[0].var] = rest
+    return values, Linear(0, {E.Mod(block, index(parts)): 1})
 
 
 def _at(side: Operand, values: Mapping[Expr, Expr]) -> Operand:

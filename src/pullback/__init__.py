@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from pullback.composite.text import define
 from pullback.config import Options
+from pullback.errors import report as _report
 from pullback.ir.dtype import (
     DType,
     bfloat16,
@@ -397,6 +399,10 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+
+if sys.excepthook is sys.__excepthook__:
+    sys.excepthook = _report
 
 
 def __getattr__(name: str) -> Any:

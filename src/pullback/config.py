@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pullback.errors import OptionError, Origin
+from pullback.errors import OptionError
 
 MOST_THREADS = 16  # of a pool that nobody chose the size of
 
@@ -23,7 +23,9 @@ def default_threads() -> int:
         processors = os.cpu_count() or 1
     found = _number("PULLBACK_THREADS", max(1, min(processors, MOST_THREADS)))
     if found < 1:
-        raise OptionError(f"PULLBACK_THREADS={found}", help="the caller is one of the threads")
+        raise OptionError(
+            f"PULLBACK_THREADS={found}", help="the caller is one of the threads", code="E523"
+        )
     return found
 
 
@@ -41,7 +43,7 @@ def _number(name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise OptionError(f"{name}={text}: a whole number is needed") from error
+        raise OptionError(f"{name}={text}: a whole number is needed", code="E520") from error
 
 
 UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}  # bytes
@@ -61,7 +63,7 @@ def parse_bytes(given: object) -> int:
         found = given
     if found <= 0:
         what = f"memory={given!r}: a number of bytes or text like '64MB' is needed"
-        raise OptionError(what, origin=Origin.of_caller())
+        raise OptionError(what, code="E522")
     return found
 
 
@@ -90,7 +92,9 @@ class Options:
     def __post_init__(self) -> None:
         """Raises: OptionError."""
         if self.threads is not None and self.threads < 1:
-            raise OptionError(f"{self.threads} threads", help="the caller is one of them")
+            raise OptionError(
+                f"{self.threads} threads", help="the caller is one of them", code="E523"
+            )
 
     @classmethod
     def from_environment(cls) -> Options:

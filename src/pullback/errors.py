@@ -1,18 +1,20 @@
-"""The catalogue of errors: one class, one code, one sentence per mistake.
+"""The errors: classes to catch, and a code for each kind of mistake.
 
 A user's mistake is a `PullbackError`; it carries the origin of the expression that caused it and
-what to do about it. A compiler's mistake is an `InvalidIR`: a pass broke the invariant that the
-next stage relies on.
+what to do about it; `pullback explain CODE` shows the page of its code. A compiler's mistake is an
+`InvalidIR`: a pass broke the invariant that the next stage relies on.
 """
 
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType
+from traceback import StackSummary, TracebackException
+from types import CodeType, FrameType, TracebackType
 from typing import ClassVar
 
 LIBRARY = str(Path(__file__).parent)
@@ -59,27 +61,71 @@ class Origin:
         found = next(islice(self.code.co_positions(), self.offset // 2, None), None)
         if found is None or found[0] is None:
             return self.code.co_firstlineno, None, None
-        first, last, start, end = found
-        if last != first:
-            return found[0], None, None
-        return found[0], start, end
+        line, last, start, end = found
+        text = linecache.getline(self.code.co_filename, line or 0).rstrip().encode()
+
+        def column(place: int | None) -> int | None:
+            """In characters; co_positions counts bytes."""
+            return None if place is None else len(text[:place].decode())
+
+        # of an expression of several lines the first one is marked
+        return found[0], column(start), column(end if line == last else len(text))
 
 
 class PullbackError(Exception):
-    """The user's program is wrong. Says what, where, and what to try."""
+    """The user's program is wrong. Says what, where, and what to try.
 
-    code: ClassVar[str] = "E000"
+    `code` names the kind of mistake, finer than the class. `origin`: None is the user's innermost
+    call; a class that is not `placed` has none.
+    """
 
-    def __init__(self, what: str, *, origin: Origin | None = None, help: str = "") -> None:
+    code: str = "E000"
+    placed: ClassVar[bool] = True
+
+    def __init__(
+        self, what: str, *, origin: Origin | None = None, help: str = "", code: str = ""
+    ) -> None:
+        if origin is None and self.placed:
+            origin = Origin.of_caller()
         self.what = what
         self.origin = origin
         self.help = help
+        self.code = code or self.code
         parts = [f"{what} [{self.code}]"]
         if origin is not None:
             parts.append(origin.excerpt())
         if help:
             parts.append(f"  help: {help}")
         super().__init__("\n".join(parts))
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and Jupyter show."""
+        return brief(self)
+
+
+def brief(error: BaseException) -> list[str]:
+    """A traceback, line by line, without the frames of the library."""
+    hidden = 0
+    whole: TracebackException | None = TracebackException.from_exception(error)
+    link = whole
+    while link is not None:
+        frames = [f for f in link.stack if not f.filename.startswith(LIBRARY)]
+        hidden += len(link.stack) - len(frames)
+        link.stack = StackSummary.from_list(frames)
+        link = link.__cause__ or link.__context__
+    assert whole is not None
+    lines = "".join(whole.format()).splitlines()
+    if hidden:
+        lines.append(f"({hidden} frames of the library hidden: PULLBACK_TRACEBACK=full shows them)")
+    return lines
+
+
+def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """`sys.excepthook`: a user's mistake without the frames of the library."""
+    if isinstance(error, PullbackError) and os.environ.get("PULLBACK_TRACEBACK") != "full":
+        print(*brief(error), sep="\n", file=sys.stderr)
+        return
+    sys.__excepthook__(kind, error, trace)
 
 
 class ShapeError(PullbackError, ValueError):

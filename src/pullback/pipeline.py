@@ -60,7 +60,9 @@ def compile_program(program: Program, options: Options) -> Executable:
         runner = _interpreted(program.body)
         return Executable(program, options, runner, lambda: program.body)
     if options.backend != "llvm":
-        raise UnsupportedError(f"no backend {options.backend!r}", help="use llvm or reference")
+        raise UnsupportedError(
+            f"no backend {options.backend!r}", help="use llvm or reference", code="E313"
+        )
     report, stats = Reporter(options), CompileStats()
     target = chosen_target(options.target)
     threads = options.threads or pools.known()

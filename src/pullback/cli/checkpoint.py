@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from pullback import nn
-from pullback.cli.settings import Settings, parse
-from pullback.errors import StateError
+from pullback.cli.settings import RunError, Settings, parse
 from pullback.nn.weights import load_arrays, load_metadata
 from pullback.optim import Optimizer
 from pullback.tensor import random
@@ -35,13 +34,13 @@ def save(folder: Path, model: nn.Module, opt: Optimizer, settings: Settings, tex
 
 
 def facts(folder: Path) -> tuple[Settings, str]:
-    """Settings and characters of a checkpoint. Raises: StateError where there is none."""
+    """Settings and characters of a checkpoint. Raises: RunError where there is none."""
     path = folder / STATE
     if not path.is_file():
-        raise StateError(f"nothing to resume: {path} does not exist")
+        raise RunError(f"nothing to resume: {path} does not exist", code="E335")
     found = load_metadata(path)
     if "settings" not in found or "characters" not in found:
-        raise StateError(f"{path} was not written by pullback train")
+        raise RunError(f"{path} was not written by pullback train", code="E336")
     return parse(found["settings"]), str(json.loads(found["characters"]))
 
 

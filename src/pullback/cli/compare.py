@@ -57,7 +57,7 @@ def load_torch() -> Any:
         import torch
     except ImportError as error:
         raise UnsupportedError(
-            "--compare torch without PyTorch", help="pip install 'pullback[torch]'"
+            "--compare torch without PyTorch", help="pip install 'pullback[torch]'", code="E328"
         ) from error
     return torch
 

@@ -18,10 +18,10 @@ from pullback.cli.check import check
 from pullback.cli.display import Bar, Display, Lines
 from pullback.cli.explain import explain
 from pullback.cli.profile import profile
-from pullback.cli.settings import Settings
+from pullback.cli.settings import RunError, Settings
 from pullback.cli.text import Text, read_text, split
 from pullback.cli.train import Run, make_model, make_optimizer, write
-from pullback.errors import PullbackError, StateError
+from pullback.errors import PullbackError
 
 INTERRUPTED = 130  # what a shell expects after Ctrl-C
 SAMPLE = 300  # characters written after training
@@ -85,12 +85,13 @@ def train(
 
 
 def _refuse_changes(settings: Settings, given: dict[str, Any]) -> None:
-    """Raises: StateError where an option contradicts the checkpoint."""
+    """Raises: RunError where an option contradicts the checkpoint."""
     for name, value in given.items():
         if value is not None and value != getattr(settings, name):
-            raise StateError(
+            raise RunError(
                 f"--{name} {value} contradicts the checkpoint, which has {getattr(settings, name)}",
                 help="leave the option out, or start a new run with another --out",
+                code="E337",
             )
 
 

@@ -16,6 +16,12 @@ BETAS = (0.9, 0.99)
 WEIGHT_DECAY = 0.5  # of matrices; biases and norms are not decayed
 
 
+class RunError(StateError):
+    """What the command line was given does not fit the run it is to go on with."""
+
+    placed = False
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run depends on, the text excepted."""
@@ -49,10 +55,10 @@ class Settings:
 
 
 def parse(text: str) -> Settings:
-    """The inverse of `dump`. Raises: StateError where it is not."""
+    """The inverse of `dump`. Raises: RunError where it is not."""
     try:
         found = json.loads(text)
         kinds = {f.name: type(getattr(Settings(), f.name)) for f in fields(Settings)}
         return Settings(**{name: kinds[name](value) for name, value in found.items()})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StateError(f"the checkpoint's settings cannot be read: {error}") from error
+        raise RunError(f"the checkpoint's settings cannot be read: {error}", code="E336") from error

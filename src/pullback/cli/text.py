@@ -20,6 +20,7 @@ class TextError(PullbackError, ValueError):
     """A text is too short, or holds characters that the model has not seen."""
 
     code = "E601"
+    placed = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)

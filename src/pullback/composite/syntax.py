@@ -160,7 +160,9 @@ class Parser:
         while place < len(self.text):
             match = _TOKEN.match(self.text, place)
             if match is None:
-                self.fail(f"unexpected character {self.text[place]!r}", place, place + 1)
+                self.fail(
+                    f"unexpected character {self.text[place]!r}", place, place + 1, code="E160"
+                )
             kind = str(match.lastgroup)
             text = match.group()
             number = match.start("number") >= 0
@@ -175,9 +177,9 @@ class Parser:
         caller = self.caller
         return TextOrigin(caller.code, caller.offset, caller, self.text, start, end)
 
-    def fail(self, what: str, start: int, end: int, help: str = "") -> NoReturn:
+    def fail(self, what: str, start: int, end: int, help: str = "", *, code: str = "") -> NoReturn:
         """Raises: SyntaxFormError at that place."""
-        raise SyntaxFormError(what, origin=self.at(start, end), help=help)
+        raise SyntaxFormError(what, origin=self.at(start, end), help=help, code=code)
 
     @property
     def token(self) -> Token:
@@ -204,7 +206,9 @@ class Parser:
         token = self.token
         if not self.accept(symbol):
             shown = f"{token.text!r}" if token.text.strip() else "the end of the line"
-            self.fail(f"expected {symbol!r} {why}, found {shown}", token.start, token.end)
+            self.fail(
+                f"expected {symbol!r} {why}, found {shown}", token.start, token.end, code="E161"
+            )
         return token
 
     # --- statements
@@ -223,14 +227,14 @@ class Parser:
             if token.kind not in ("end", "newline") and token.text != ";":
                 self.fail(f"unexpected {token.text!r}", token.start, token.end)
         if not found:
-            self.fail("no definition", 0, 1, "write one: c[i] = a[i] * 2")
+            self.fail("no definition", 0, 1, "write one: c[i] = a[i] * 2", code="E162")
         return found
 
     def statement(self) -> Statement:
         """``name[axes] = body``"""
         head = self.advance()
         if head.kind != "name":
-            self.fail("a definition begins with a name", head.start, head.end)
+            self.fail("a definition begins with a name", head.start, head.end, code="E163")
         axes = self.names("axes of the result") if self.accept("[") else ()
         self.expect("=", "after the name and axes of the result")
         body = self.expression(0)
@@ -245,9 +249,13 @@ class Parser:
                 self.expect(",", f"or ']' between {what}")
             token = self.advance()
             if token.kind != "name":
-                self.fail(f"{what} are names", token.start, max(token.end, token.start + 1))
+                self.fail(
+                    f"{what} are names", token.start, max(token.end, token.start + 1), code="E164"
+                )
             if any(n.name == token.text for n in found):
-                self.fail(f"axis {token.text!r} is named twice", token.start, token.end)
+                self.fail(
+                    f"axis {token.text!r} is named twice", token.start, token.end, code="E165"
+                )
             found.append(Name(token.start, token.end, token.text))
         self.open -= 1
         return tuple(found)
@@ -258,7 +266,7 @@ class Parser:
         """An expression whose operators bind tighter than `power`."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            self.fail("nested too deeply", self.token.start, self.token.end)
+            self.fail("nested too deeply", self.token.start, self.token.end, code="E166")
         left = self.prefix()
         while (operator := self.operator()) is not None and BINDING[operator] > power:
             self.advance()
@@ -309,7 +317,10 @@ class Parser:
             return inner
         shown = repr(token.text) if token.text.strip() else "the end of the line"
         return self.fail(
-            f"expected an expression, found {shown}", token.start, max(token.end, token.start + 1)
+            f"expected an expression, found {shown}",
+            token.start,
+            max(token.end, token.start + 1),
+            code="E167",
         )
 
     def named(self, token: Token) -> Tree:
@@ -336,7 +347,7 @@ class Parser:
             return Reduction(token.start, body.end, token.text, axes, body)
         args, end = self.arguments(")")
         if len(args) != 1:
-            self.fail(f"{token.text}[..] reduces one expression", token.start, end)
+            self.fail(f"{token.text}[..] reduces one expression", token.start, end, code="E168")
         operator = self.operator()
         if apart and operator is not None and BINDING[operator] > BINDING["+"]:
             self.fail(
@@ -344,6 +355,7 @@ class Parser:
                 self.token.start,
                 self.token.end,
                 f"close the gap after ']', or put all of it in parentheses: {token.text}[k](..)",
+                code="E169",
             )
         return Reduction(token.start, end, token.text, axes, args[0])
 

@@ -88,8 +88,7 @@ def _given(name: str, value: Any) -> Tensor | Scalar:
         return Tensor(value_of(value))
     except DTypeError as problem:
         raise DTypeError(
-            f"{name} is a {type(value).__name__}, neither a tensor nor a number",
-            origin=Origin.of_caller(),
+            f"{name} is a {type(value).__name__}, neither a tensor nor a number", code="E143"
         ) from problem
 
 
@@ -140,7 +139,8 @@ class _Builder:
         """The same error, pointing into the text."""
         if isinstance(problem.origin, TextOrigin):
             return problem
-        return type(problem)(problem.what, origin=self.place(tree), help=problem.help)
+        where = self.place(tree)
+        return type(problem)(problem.what, origin=where, help=problem.help, code=problem.code)
 
     # --- axes
 
@@ -148,7 +148,9 @@ class _Builder:
         """A new axis. Raises: ShapeError where its extent is not known or not one."""
         if name.name in self.axes or name.name in self.scope:
             raise UnboundNameError(
-                f"axis {name.name!r} has the name of something else", origin=self.place(name)
+                f"axis {name.name!r} has the name of something else",
+                origin=self.place(name),
+                code="E150",
             )
         axis = new_axis(self.extent(name, body), name.name)
         self.axes[name.name] = axis
@@ -168,6 +170,7 @@ class _Builder:
                     raise ShapeError(
                         f"axis {name.name!r} has {found} elements elsewhere and {extent} here",
                         origin=self.place(read),
+                        code="E128",
                     )
                 found = extent
         if found is None:
@@ -175,6 +178,7 @@ class _Builder:
                 f"no read fixes the extent of axis {name.name!r}",
                 origin=self.place(name),
                 help=f'give it: sizes={{"{name.name}": n}}',
+                code="E129",
             )
         return found
 
@@ -189,6 +193,7 @@ class _Builder:
                 f"{len(read.indices)} indices read {read.name!r}, which has {len(shape)} axes:"
                 f" its shape is {show(shape)}",
                 origin=self.place(read),
+                code="E130",
             )
         return shape
 
@@ -259,6 +264,7 @@ class _Builder:
                 f"{tree.function}(..) over which axis?",
                 origin=self.place(tree),
                 help=f"write {tree.function}[k](expression)",
+                code="E170",
             )
         special: dict[str, Callable[..., Any]] = {"where": handles.where, "clip": handles.clip}
         args = [self.visit(a) for a in tree.args]
@@ -279,6 +285,7 @@ class _Builder:
             raise ShapeError(
                 f"{tree.function} takes {wanted} arguments, not {len(tree.args)}",
                 origin=self.place(tree),
+                code="E171",
             )
 
     def reduction(self, tree: Reduction) -> ScalarHandle:
@@ -288,7 +295,9 @@ class _Builder:
         for name in tree.axes:
             del self.axes[name.name]
         if not over:
-            raise ShapeError(f"{tree.function}[] over no axis", origin=self.place(tree))
+            raise ShapeError(
+                f"{tree.function}[] over no axis", origin=self.place(tree), code="E170"
+            )
         if tree.function in ("argmax", "argmin"):
             return handles.arg_fold(tree.function, body, over)
         if tree.function == "mean":

@@ -177,5 +177,7 @@ def _others(definition: Definition) -> Expr:
         rows = beside(definition, f"{name}_rows", factor, form, shape[:number])
         factor = read(rows, *definition.axes[:number])
     if found is None:
-        raise UnsupportedError(f"a product over no axis ({name})", origin=definition.origin)
+        raise UnsupportedError(
+            f"a product over no axis ({name})", origin=definition.origin, code="E214"
+        )
     return found

@@ -33,13 +33,16 @@ def tangents(
     for value, tangent in zip(inputs, given, strict=True):
         if not value.dtype.is_float:
             raise GradientError(
-                f"no derivative along {value!r}, which is {value.dtype}", origin=value.origin
+                f"no derivative along {value!r}, which is {value.dtype}",
+                origin=value.origin,
+                code="E204",
             )
         if (tangent.shape, tangent.dtype) != (value.shape, value.dtype):
             raise GradientError(
                 f"the tangent is {tangent.dtype}{tangent.shape},"
                 f" its input {value.dtype}{value.shape}",
                 origin=tangent.origin or value.origin,
+                code="E217",
             )
     known = dict(zip(inputs, given, strict=True))
     made: set[Value] = set()
@@ -68,6 +71,7 @@ def _apply(rule: Rule, known: dict[Value, Value]) -> None:
             f"forward mode through the {rule.kind} of {rule.outputs[0]!r}",
             origin=rule.outputs[0].origin,
             help="give a custom_jvp, or use reverse mode",
+            code="E215",
         )
     found = rule.push([known.get(d) or zeros(d) for d in rule.deps])
     fitting(found, rule.outputs, rule)

@@ -50,13 +50,16 @@ def _check(
     for output in outputs:
         if not output.dtype.is_float:
             raise GradientError(
-                f"{output!r} is {output.dtype}: only a float has a gradient", origin=output.origin
+                f"{output!r} is {output.dtype}: only a float has a gradient",
+                origin=output.origin,
+                code="E202",
             )
     for value in inputs:
         if not value.dtype.is_float:
             raise GradientError(
                 f"no gradient with respect to {value!r}, which is {value.dtype}",
                 origin=value.origin,
+                code="E204",
             )
     for output, head in zip(outputs, heads, strict=True):
         _check_head(output, head)
@@ -68,11 +71,13 @@ def _check_head(output: Value, head: Value | None) -> None:
             f"the gradient of {output!r} needs a scalar, and its shape is {output.shape}",
             origin=output.origin,
             help="sum it, or give the adjoint of the output as head",
+            code="E203",
         )
     if head is not None and (head.shape, head.dtype) != (output.shape, output.dtype):
         raise GradientError(
             f"head is {head.dtype}{head.shape}, the output {output.dtype}{output.shape}",
             origin=head.origin or output.origin,
+            code="E205",
         )
 
 
@@ -167,6 +172,7 @@ class Reverse:
             raise UnsupportedError(
                 f"reverse mode through the {rule.kind} of {rule.outputs[0]!r}",
                 origin=rule.outputs[0].origin,
+                code="E215",
             )
         whole = [h or zeros(o) for h, o in zip(heads, rule.outputs, strict=True)]
         found = rule.pull(whole)

@@ -56,11 +56,14 @@ def fitting(found: Sequence[Value | None], wanted: Sequence[Value], rule: Rule) 
     named = f"the {rule.kind} of {rule.outputs[0]!r}"
     origin = rule.outputs[0].origin
     if len(found) != len(wanted):
-        raise GradientError(f"{named} gave {len(found)} values for {len(wanted)}", origin=origin)
+        raise GradientError(
+            f"{named} gave {len(found)} values for {len(wanted)}", origin=origin, code="E207"
+        )
     for given, value in zip(found, wanted, strict=True):
         if given is not None and (given.shape, given.dtype) != (value.shape, value.dtype):
             raise GradientError(
                 f"{named} gave {given.dtype}{given.shape} for {value!r},"
                 f" which is {value.dtype}{value.shape}",
                 origin=origin,
+                code="E208",
             )

@@ -44,6 +44,7 @@ def refusal(definition: Definition) -> UnsupportedError:
         f"no gradient of a {kind}{combiner} ({definition.name})",
         origin=definition.origin,
         help="mark it stop=True where no gradient should pass",
+        code="E214",
     )
 
 

@@ -93,7 +93,9 @@ def dtype(spec: Any) -> DType:
     except TypeError:
         found = None
     if found is None:
-        raise DTypeError(f"no element type {spec!r}", help=f"use one of {', '.join(BY_NAME)}")
+        raise DTypeError(
+            f"no element type {spec!r}", help=f"use one of {', '.join(BY_NAME)}", code="E140"
+        )
     return found
 
 

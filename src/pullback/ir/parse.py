@@ -99,7 +99,7 @@ class Tokens:
         if place is None:
             place = self.items[self.at][2] if self.at < len(self.items) else len(self.line)
         caret = f"the caret marks the place\n   | {self.line}\n   | {' ' * place}^"
-        raise SyntaxFormError(f"line {self.number}: {what}", help=caret)
+        raise SyntaxFormError(f"line {self.number}: {what}", help=caret, code="E172")
 
 
 @dataclass(slots=True)
@@ -375,5 +375,5 @@ def parse_graph(text: str) -> Graph:
     for number, line in enumerate(text.splitlines(), 1):
         reader.line(line, number)
     if reader.head is not None:
-        raise SyntaxFormError(f"{reader.head[0]} has no body")
+        raise SyntaxFormError(f"{reader.head[0]} has no body", code="E172")
     return Graph(tuple(reader.assigns))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.errors import Origin, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.nn import functional, init, utils
 from pullback.nn.activation import (
     CELU,
@@ -363,5 +363,5 @@ MISSING = (
 
 def __getattr__(name: str) -> Any:
     if name in MISSING:
-        raise UnsupportedError(f"nn.{name}", origin=Origin.of_caller())
+        raise UnsupportedError(f"nn.{name}", code="E322")
     raise _unknown("pullback.nn", name, __all__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.errors import Origin, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.nn.build import axis_of, pointwise, written
 from pullback.nn.init import new_full
 from pullback.nn.layer import Layer
@@ -37,9 +37,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     if approximate == "tanh":
         return tensor_apply("gelu_tanh", input)
     raise UnsupportedError(
-        f"gelu with approximate={approximate!r}",
-        origin=Origin.of_caller(),
-        help='use "none" or "tanh"',
+        f"gelu with approximate={approximate!r}", help='use "none" or "tanh"', code="E312"
     )
 
 
@@ -196,7 +194,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     axis = axis_of(dim, len(input.shape))
     extent = input.shape[axis] if input.shape else 1
     if not isinstance(extent, int) or extent % 2:
-        raise V.fail(f"glu halves an axis of {extent} elements")
+        raise V.fail(f"glu halves an axis of {extent} elements", code="E125")
     half = extent // 2
     shape = (*input.shape[:axis], half, *input.shape[axis + 1 :])
 

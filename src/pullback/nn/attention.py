@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pullback.errors import DTypeError, Origin, ShapeError
+from pullback.errors import DTypeError, ShapeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
@@ -311,7 +311,6 @@ def scaled_dot_product_attention(
     if min(len(q.shape), len(k.shape), len(v.shape)) < 2 or q.shape[-1] != k.shape[-1]:
         raise ShapeError(
             f"attention of {show(q.shape)}, {show(k.shape)} and {show(v.shape)}",
-            origin=Origin.of_caller(),
             help="(.., queries, E), (.., keys, E) and (.., keys, F)",
         )
     size, width = E.upper(q.shape[-1]), E.upper(v.shape[-1])
@@ -346,7 +345,5 @@ def with_mask(mask: Mask, given: Tensor | None) -> Mask:
     if given.dtype == D.bool_:
         return Mask(mask.causal, given.value, mask.added, mask.padding)
     if not given.dtype.is_float:
-        raise DTypeError(
-            f"an attention mask is bool or float, not {given.dtype}", origin=Origin.of_caller()
-        )
+        raise DTypeError(f"an attention mask is bool or float, not {given.dtype}", code="E147")
     return Mask(mask.causal, mask.allowed, given.value, mask.padding)

@@ -83,8 +83,8 @@ def common(*tensors: Tensor | None) -> DType:
     if not found.is_float:
         raise DTypeError(
             f"this layer works on floats, not {found}",
-            origin=Origin.of_caller(),
             help='cast the input first: x.astype("float32")',
+            code="E144",
         )
     return found
 
@@ -92,7 +92,7 @@ def common(*tensors: Tensor | None) -> DType:
 def axis_of(dim: int, rank: int) -> int:
     """A dimension counted from 0. Raises: ShapeError where it does not exist."""
     if not -rank <= dim < max(rank, 1):
-        raise ShapeError(f"no dim {dim} in a tensor of {rank} dims", origin=Origin.of_caller())
+        raise ShapeError(f"no dim {dim} in a tensor of {rank} dims", code="E112")
     return dim % rank if rank else 0
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.errors import ShapeError, UnsupportedError
 from pullback.nn.build import common, written
 from pullback.nn.space import Ints, Taps, Window, each, literal, of_space, padded, split
 from pullback.tensor.compute import axis
@@ -117,9 +117,9 @@ def margins(
     if padding == "valid":
         return [(0, 0)] * space
     if padding != "same":
-        raise UnsupportedError(f"padding={padding!r}", origin=Origin.of_caller())
+        raise UnsupportedError(f"padding={padding!r}", code="E312")
     if any(s != 1 for s in stride):
-        raise ShapeError('padding="same" with a stride', origin=Origin.of_caller())
+        raise ShapeError('padding="same" with a stride', code="E124")
     totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
     return [(t // 2, t - t // 2) for t in totals]
 
@@ -129,8 +129,8 @@ def _sizes(weight: Tensor, space: int) -> tuple[int, ...]:
     if len(weight.shape) != space + 2:
         raise ShapeError(
             f"a weight of {show(weight.value.shape)}",
-            origin=Origin.of_caller(),
             help=f"it has two axes of channels and {space} of space",
+            code="E111",
         )
     return literal("conv", weight.shape)
 
@@ -140,8 +140,7 @@ def _check(groups: int, fits: bool, input: Tensor, weight: Tensor) -> None:
     if not fits:
         raise ShapeError(
             f"input {show(input.value.shape)} does not fit weight {show(weight.value.shape)}"
-            f" in {groups} groups",
-            origin=Origin.of_caller(),
+            f" in {groups} groups"
         )
 
 

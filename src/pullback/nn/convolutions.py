@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from pullback.errors import Origin, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.nn import convolution as C
 from pullback.nn import init
 from pullback.nn.module import Module
@@ -44,9 +44,11 @@ class _Conv(Module):
         super().__init__()
         check_device(device)
         if padding_mode not in MODES[: 1 if self.turned else None]:
-            raise UnsupportedError(f"padding_mode={padding_mode!r}", origin=Origin.of_caller())
+            raise UnsupportedError(f"padding_mode={padding_mode!r}", code="E312")
         if in_channels % groups or out_channels % groups:
-            raise V.fail(f"{in_channels} and {out_channels} channels in {groups} groups")
+            raise V.fail(
+                f"{in_channels} and {out_channels} channels in {groups} groups", code="E125"
+            )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size = each(kernel_size, self.space, "kernel_size")
         self.stride = each(stride, self.space, "stride")
@@ -151,7 +153,9 @@ class _Turned(_Conv):
         more = tuple(n - m for n, m in zip(wanted, least, strict=True))
         limits = zip(more, self.stride, self.dilation, strict=True)
         if not all(0 <= m < max(s, d) for m, s, d in limits):
-            raise V.fail(f"output_size {wanted} of {room}", f"the least is {tuple(least)}")
+            raise V.fail(
+                f"output_size {wanted} of {room}", f"the least is {tuple(least)}", code="E126"
+            )
         return more
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pullback.errors import DTypeError, Origin, ShapeError
+from pullback.errors import DTypeError, ShapeError
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, int64
 from pullback.ir.expr import Add, Div, Equal, Expr, Extent, If, Mul
@@ -132,9 +132,7 @@ class _Picks:
 
     def __init__(self, rows: Rows, target: Tensor, options: Options) -> None:
         if not target.dtype.is_integer:
-            raise DTypeError(
-                f"targets are class numbers, not {target.dtype}", origin=Origin.of_caller()
-            )
+            raise DTypeError(f"targets are class numbers, not {target.dtype}", code="E145")
         if target.value.shape != rows.box:
             raise _misfit(rows, target)
         self.target = target.value
@@ -233,13 +231,12 @@ def _soft(rows: Rows, log: Value, target: Tensor, options: Options) -> Tensor:
 
 def _class_axis(input: Tensor) -> int:
     if not input.shape:
-        raise ShapeError("a loss over classes needs a class axis", origin=Origin.of_caller())
+        raise ShapeError("a loss over classes needs a class axis", code="E111")
     return 0 if len(input.shape) == 1 else 1
 
 
 def _misfit(rows: Rows, target: Tensor) -> ShapeError:
     return ShapeError(
         f"target {show(target.value.shape)} does not fit input {show(rows.value.shape)}",
-        origin=Origin.of_caller(),
         help=f"class numbers of shape {show(rows.box)}, or probabilities of the input's shape",
     )

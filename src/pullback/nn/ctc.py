@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir.dtype import int64
 from pullback.nn.build import common, written
 from pullback.nn.layer import Layer
@@ -41,7 +41,7 @@ def ctc_loss(
     kind = common(log_probs)
     alone = len(log_probs.shape) == 2
     if len(log_probs.shape) not in (2, 3):
-        raise ShapeError(f"ctc_loss of {show(log_probs.value.shape)}", origin=Origin.of_caller())
+        raise ShapeError(f"ctc_loss of {show(log_probs.value.shape)}", code="E111")
     known_reduction(reduction)
     logs = expand_dims(log_probs, axis=1) if alone else log_probs
     batch = logs.shape[1]

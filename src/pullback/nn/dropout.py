@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir import expr as E
 from pullback.ir.expr import Add, Extent, If, Mul
 from pullback.ir.graph import Definition, Keep
@@ -91,7 +91,7 @@ def _dropped(input: Tensor, p: float, training: bool, lead: int, low: float = 0.
 def check_probability(p: float) -> None:
     """Raises: ShapeError where `p` is no probability."""
     if not 0.0 <= p <= 1.0:
-        raise ShapeError(f"dropout probability {p} is not in 0..1", origin=Origin.of_caller())
+        raise ShapeError(f"dropout probability {p} is not in 0..1", code="E123")
 
 
 class _Dropping(Layer):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pullback.errors import Origin, StateError
+from pullback.errors import StateError
 from pullback.nn.activation import (
     celu,
     elu,
@@ -289,7 +289,7 @@ def _home(module: Module | None, last: str, name: str) -> dict[str, Any]:
         for home in homes:
             if last in home:
                 return home
-    raise StateError(f"the module has no parameter `{name}`", origin=Origin.of_caller())
+    raise StateError(f"the module has no parameter `{name}`", code="E338")
 
 
 def __getattr__(name: str) -> Any:

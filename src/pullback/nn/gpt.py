@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir import expr as E
 from pullback.nn import init
 from pullback.nn.activation import gelu
@@ -43,9 +43,7 @@ class CausalAttention(Module):
     def __init__(self, dim: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         if dim % heads:
-            raise ShapeError(
-                f"dim {dim} is not a multiple of heads {heads}", origin=Origin.of_caller()
-            )
+            raise ShapeError(f"dim {dim} is not a multiple of heads {heads}", code="E125")
         self.heads = heads
         self.size = dim // heads
         self.dropout = dropout
@@ -130,8 +128,7 @@ class GPT(Module):
         if not tokens.shape or E.upper(length) > self.config.context:
             raise ShapeError(
                 f"tokens of shape {show(tokens.value.shape)} do not fit a context of "
-                f"{self.config.context}",
-                origin=Origin.of_caller(),
+                f"{self.config.context}"
             )
         table = self.positions.weight.value
         x: Any = self.tokens(tokens).value

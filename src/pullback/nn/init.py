@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir.dtype import DType, float32
 from pullback.ir.dtype import dtype as dtype_of
 from pullback.ir.expr import upper
@@ -69,7 +69,7 @@ def kaiming_normal_(tensor: State, a: float = 0.0) -> State:
 def fans(tensor: Tensor) -> tuple[int, int]:
     """Inputs and outputs of a weight (out, in, ..). Raises: ShapeError below two axes."""
     if len(tensor.shape) < 2:
-        raise ShapeError("a fan needs two axes", origin=Origin.of_caller())
+        raise ShapeError("a fan needs two axes", code="E111")
     field = math.prod(upper(e) for e in tensor.shape[2:])
     return upper(tensor.shape[1]) * field, upper(tensor.shape[0]) * field
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir import expr as E
 from pullback.nn import init
 from pullback.nn import linear as L
@@ -73,8 +73,7 @@ class Embedding(Module):
         self.settings = (max_norm, norm_type, scale_grad_by_freq, sparse)
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ShapeError(
-                f"padding_idx {padding_idx} is no row of {num_embeddings}",
-                origin=Origin.of_caller(),
+                f"padding_idx {padding_idx} is no row of {num_embeddings}", code="E123"
             )
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim

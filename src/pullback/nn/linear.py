@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.errors import DTypeError, ShapeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Add, Equal, Expr, Extent, If, Mul
@@ -45,8 +45,8 @@ def linear_rows(
     if not x.shape or len(w.shape) != 2 or x.shape[-1] != w.shape[1]:
         raise ShapeError(
             f"linear: input {show(x.shape)} does not fit weight {show(w.shape)}",
-            origin=Origin.of_caller(),
             help=f"the last axis of the input must have {w.shape[-1]} elements",
+            code="E127",
         )
     kind = common(input, weight, bias)
     rank = len(x.shape)
@@ -89,8 +89,8 @@ def embedding(
     if not tokens.dtype.is_integer:
         raise DTypeError(
             f"tokens are integers, not {tokens.dtype}",
-            origin=Origin.of_caller(),
             help='cast them: tokens.astype("int32")',
+            code="E145",
         )
     shape = (*tokens.shape, table.shape[1])
     if padding_idx is None:
@@ -110,7 +110,7 @@ def _refuse(name: str, **given: Any) -> None:
     """Raises: UnsupportedError for an argument that is set."""
     wrong = [argument for argument, value in given.items() if value]
     if wrong:
-        raise UnsupportedError(f"{name} with {wrong[0]}", origin=Origin.of_caller())
+        raise UnsupportedError(f"{name} with {wrong[0]}")
 
 
 def _shared_slopes(weight: Tensor, tokens: Tensor) -> Tensor:
@@ -152,8 +152,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     if input2.shape[:-1] != lead or weight.shape[1:] != (input1.shape[-1], input2.shape[-1]):
         raise ShapeError(
             f"bilinear: inputs {show(input1.value.shape)} and {show(input2.value.shape)}"
-            f" do not fit weight {show(weight.value.shape)}",
-            origin=Origin.of_caller(),
+            f" do not fit weight {show(weight.value.shape)}"
         )
     i, j = axis(weight.shape[1]), axis(weight.shape[2])
 
@@ -232,8 +231,8 @@ class _Bags:
         if len(input.shape) != (2 if offsets is None else 1):
             raise ShapeError(
                 f"embedding_bag of {show(input.value.shape)}",
-                origin=Origin.of_caller(),
                 help="bags are the rows of two axes, or parts of one axis that start at offsets",
+                code="E111",
             )
         self.input, self.offsets = input, offsets
         self.padding = None if padding is None else padding % E.upper(rows)

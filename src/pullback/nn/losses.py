@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir.expr import Div, Expr
 from pullback.nn.build import at, count, make, pointwise, total
 from pullback.tensor import maths as M
@@ -199,7 +199,6 @@ def same_shape(name: str, input: Tensor, target: Tensor) -> None:
     if input.shape != target.shape:
         raise ShapeError(
             f"{name}: input {show(input.shape)}, target {show(target.shape)}",
-            origin=Origin.of_caller(),
             help="both must have one shape",
         )
 
@@ -224,7 +223,5 @@ def known_reduction(reduction: str) -> None:
     """Raises: UnsupportedError for an unknown reduction."""
     if reduction not in ("none", "mean", "sum"):
         raise UnsupportedError(
-            f"reduction={reduction!r}",
-            origin=Origin.of_caller(),
-            help='use "none", "mean" or "sum"',
+            f"reduction={reduction!r}", help='use "none", "mean" or "sum"', code="E312"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-from pullback.errors import Origin, StateError
+from pullback.errors import StateError
 from pullback.nn.parameter import Buffer, Parameter, label, put
 from pullback.tensor.tensor import State, Tensor, from_array
 from pullback.tensor.trace import observe
@@ -171,7 +171,6 @@ class Module:
             raise StateError(
                 f"the state_dict does not fit {type(self).__name__}: "
                 f"missing {missing}, unexpected {unexpected}",
-                origin=Origin.of_caller(),
                 help="strict=False loads what fits",
             )
         for name, cell in cells.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.errors import DTypeError, ShapeError, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.graph import Value
@@ -44,13 +44,10 @@ class MultiheadAttention(Module):
         super().__init__()
         if embed_dim % num_heads:
             raise ShapeError(
-                f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}",
-                origin=Origin.of_caller(),
+                f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}", code="E125"
             )
         if add_bias_kv or add_zero_attn:
-            raise UnsupportedError(
-                "MultiheadAttention with add_bias_kv or add_zero_attn", origin=Origin.of_caller()
-            )
+            raise UnsupportedError("MultiheadAttention with add_bias_kv or add_zero_attn")
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
@@ -112,8 +109,8 @@ class MultiheadAttention(Module):
         if len(tensor.shape) not in (2, 3):
             raise ShapeError(
                 f"attention of {show(tensor.value.shape)}",
-                origin=Origin.of_caller(),
                 help="(positions, features) or, with a batch, three axes",
+                code="E111",
             )
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Attended:
@@ -164,9 +161,7 @@ class MultiheadAttention(Module):
             causal = False
         if padding is not None:
             if padding.dtype != D.bool_:
-                raise DTypeError(
-                    f"key_padding_mask is bool, not {padding.dtype}", origin=Origin.of_caller()
-                )
+                raise DTypeError(f"key_padding_mask is bool, not {padding.dtype}", code="E147")
             ignored = padding.value
         return Mask(causal, allowed, added, ignored)
 
@@ -184,7 +179,7 @@ def _split_mask(mask: Value) -> tuple[Value | None, Value | None]:
     if mask.dtype.is_float:
         return None, mask
     if mask.dtype != D.bool_:
-        raise DTypeError(f"attn_mask is bool or float, not {mask.dtype}", origin=Origin.of_caller())
+        raise DTypeError(f"attn_mask is bool or float, not {mask.dtype}", code="E147")
     allowed = make("allowed", mask.shape, lambda *i: E.logical_not(at(mask, *i)))
     return allowed.value, None
 

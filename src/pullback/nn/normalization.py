@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.errors import Origin, ShapeError, StateError
+from pullback.errors import ShapeError, StateError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import DType
@@ -163,9 +163,7 @@ def group_norm(
     kind = common(input, weight, bias)
     channels = channels_of("group_norm", input)
     if channels % num_groups:
-        raise ShapeError(
-            f"group_norm: {channels} channels in {num_groups} groups", origin=Origin.of_caller()
-        )
+        raise ShapeError(f"group_norm: {channels} channels in {num_groups} groups", code="E125")
     size = channels // num_groups
     parts = input.reshape(input.shape[0], num_groups, size, *input.shape[2:])
     found = moments(parts.value, range(2, len(parts.shape)), kind)
@@ -250,7 +248,7 @@ def _by_channel(
         _step(running, found, momentum)
         return scaled(name, found, eps, affine, lambda i: (i[1],))
     if running[0] is None or running[1] is None:
-        raise StateError(f"{name} without running statistics", origin=Origin.of_caller())
+        raise StateError(f"{name} without running statistics", code="E332")
     x, mean, var = input.value, running[0].value, running[1].value
 
     def away(*i: Expr) -> Expr:
@@ -277,8 +275,8 @@ def _step(running: Pair, found: Moments, momentum: float | Tensor) -> None:
         if not isinstance(state, State):
             raise StateError(
                 "running statistics take a step in training: they must be buffers",
-                origin=Origin.of_caller(),
                 help="make them nn.Buffer(..)",
+                code="E332",
             )
         once = new.mean(0) if len(new.shape) == 2 else new
         step = (state * (1.0 - momentum) + once * momentum).detach()
@@ -289,8 +287,7 @@ def channels_of(name: str, input: Tensor) -> int:
     """The extent of axis 1. Raises: ShapeError where there is none."""
     if len(input.shape) < 2 or not isinstance(input.shape[1], int):
         raise ShapeError(
-            f"{name}: {show(input.value.shape)} has no channels in axis 1",
-            origin=Origin.of_caller(),
+            f"{name}: {show(input.value.shape)} has no channels in axis 1", code="E111"
         )
     return input.shape[1]
 
@@ -300,7 +297,5 @@ def _last(shape: Shape, wanted: int | Sequence[int]) -> int:
     box = (wanted,) if isinstance(wanted, int) else tuple(wanted)
     split = len(shape) - len(box)
     if split < 0 or shape[split:] != box:
-        raise ShapeError(
-            f"the last axes of {show(shape)} are not {show(box)}", origin=Origin.of_caller()
-        )
+        raise ShapeError(f"the last axes of {show(shape)} are not {show(box)}", code="E127")
     return split

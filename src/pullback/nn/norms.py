@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.nn import normalization as N
 from pullback.nn.init import new_full
 from pullback.nn.layer import Layer
@@ -98,9 +98,7 @@ class GroupNorm(_Norm):
         super().__init__()
         check_device(device)
         if num_channels % num_groups:
-            raise ShapeError(
-                f"{num_channels} channels in {num_groups} groups", origin=Origin.of_caller()
-            )
+            raise ShapeError(f"{num_channels} channels in {num_groups} groups", code="E125")
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = eps
@@ -153,8 +151,8 @@ class _ByChannel(_Norm):
             return
         raise ShapeError(
             f"{type(self).__name__}({self.num_features}) of {show(input.value.shape)}",
-            origin=Origin.of_caller(),
             help=f"it takes {' or '.join(map(str, self.ranks))} axes",
+            code="E127",
         )
 
     def _momentum(self) -> float | Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir.expr import Extent
 from pullback.nn.build import written
 from pullback.nn.module import Module
@@ -28,12 +28,10 @@ def pad(
     Raises: UnsupportedError for another mode, ShapeError for a pad that does not fit.
     """
     if mode not in MODES:
-        raise UnsupportedError(f"mode={mode!r}", origin=Origin.of_caller(), help=f"one of {MODES}")
+        raise UnsupportedError(f"mode={mode!r}", help=f"one of {MODES}", code="E312")
     rank = len(input.shape)
     if len(pad) % 2 or len(pad) > 2 * rank:
-        raise ShapeError(
-            f"pad {tuple(pad)} of {show(input.value.shape)}", origin=Origin.of_caller()
-        )
+        raise ShapeError(f"pad {tuple(pad)} of {show(input.value.shape)}", code="E126")
     ends = {rank - 1 - n // 2: (pad[n], pad[n + 1]) for n in range(0, len(pad), 2)}
     ends = {axis: both for axis, both in ends.items() if any(both)}
     if mode == "constant":
@@ -66,7 +64,7 @@ def _grown(extent: Extent, before: int, after: int) -> int:
     """Raises: ShapeError where nothing is left, UnsupportedError for a symbolic extent."""
     found = literal("pad", (extent,))[0] + before + after
     if found < 0:
-        raise ShapeError(f"pad {(before, after)} of {extent} elements", origin=Origin.of_caller())
+        raise ShapeError(f"pad {(before, after)} of {extent} elements", code="E126")
     return found
 
 
@@ -75,9 +73,7 @@ def _extended(input: Tensor, axis: int, before: int, after: int, mode: str) -> T
     extent = literal("pad", (input.shape[axis],))[0]
     most = {"reflect": extent - 1, "circular": extent}.get(mode, before + after)
     if not extent or max(before, after) > most:
-        raise ShapeError(
-            f"{mode} pad {(before, after)} of {extent} elements", origin=Origin.of_caller()
-        )
+        raise ShapeError(f"{mode} pad {(before, after)} of {extent} elements", code="E126")
     shape = list(input.shape)
     shape[axis] = _grown(extent, before, after)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.tensor.tensor import State, Tensor
 from pullback.tensor.trace import Cell, bind
 
@@ -61,10 +61,7 @@ def put(cell: Cell, array: Any, name: str) -> None:
     """
     found = host_array(array)
     if found.shape != cell.shape:
-        raise ShapeError(
-            f"`{name}` has shape {found.shape}, {cell.shape} is wanted",
-            origin=Origin.of_caller(),
-        )
+        raise ShapeError(f"`{name}` has shape {found.shape}, {cell.shape} is wanted", code="E138")
     kind = cell.dtype.numpy
     cell.assign(bind(found if found.dtype == kind else found.astype(kind), name))
 

@@ -12,7 +12,7 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir.dtype import DType
 from pullback.nn.build import common, pointwise, written
 from pullback.nn.layer import Layer
@@ -186,10 +186,7 @@ def _windows(
     steps = sizes if stride is None else each(stride, space, "stride")
     ends, spread = each(padding, space, "padding"), each(dilation, space, "dilation")
     if any(p > k // 2 for p, k in zip(ends, sizes, strict=True)):
-        raise ShapeError(
-            f"padding {padding} is more than half of kernel_size {size}",
-            origin=Origin.of_caller(),
-        )
+        raise ShapeError(f"padding {padding} is more than half of kernel_size {size}", code="E126")
     rows = zip(room, sizes, steps, ends, ends, spread, strict=True)
     return [Window(*row) for row in rows]
 
@@ -234,7 +231,7 @@ def _shares(name: str, space: int, input: Tensor, output_size: Any) -> list[Shar
         n if p is None else p for n, p in zip(room, each(output_size, space, name), strict=True)
     ]
     if min(parts) < 1:
-        raise ShapeError(f"{name} into {output_size} parts", origin=Origin.of_caller())
+        raise ShapeError(f"{name} into {output_size} parts", code="E123")
     return [Share(n, p) for n, p in zip(room, parts, strict=True)]
 
 

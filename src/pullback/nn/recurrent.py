@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.nn import init
 from pullback.nn.build import written
@@ -183,7 +183,7 @@ class _Layers(_Recurrent):
         check_device(device)
         check_probability(dropout)
         if proj_size and self.states == 1:
-            raise UnsupportedError("proj_size without an LSTM", origin=Origin.of_caller())
+            raise UnsupportedError("proj_size without an LSTM")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -208,8 +208,8 @@ class _Layers(_Recurrent):
         if not fits or 0 in input.shape:
             raise ShapeError(
                 f"{type(self).__name__} of {show(input.value.shape)}",
-                origin=Origin.of_caller(),
                 help=f"a sequence, a batch of them or one, of {self.input_size} features",
+                code="E127",
             )
         turned = self.batch_first and rank == 3
         x = input.permute_dims(1, 0, 2) if turned else input
@@ -239,7 +239,7 @@ class _Layers(_Recurrent):
         given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         wanted = [(cells, *lead, n) for n in sizes]
         if [h.shape for h in given] != wanted:
-            raise ShapeError(f"hx must have the shapes {wanted}", origin=Origin.of_caller())
+            raise ShapeError(f"hx must have the shapes {wanted}")
         return [tuple(h[n] for h in given) for n in range(cells)]
 
 
@@ -285,7 +285,7 @@ class _Simple(_Recurrent):
 
     def _gates(self) -> Gates:
         if self.nonlinearity not in ("tanh", "relu"):
-            raise UnsupportedError(f"nonlinearity={self.nonlinearity!r}", origin=Origin.of_caller())
+            raise UnsupportedError(f"nonlinearity={self.nonlinearity!r}", code="E312")
         return rnn_tanh if self.nonlinearity == "tanh" else rnn_relu
 
 

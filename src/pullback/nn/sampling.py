@@ -15,7 +15,7 @@ from itertools import product
 from operator import add, mul
 from typing import Any
 
-from pullback.errors import Origin, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.ir.dtype import DType, int64
 from pullback.nn.build import common, written
 from pullback.nn.layer import Layer
@@ -55,14 +55,14 @@ def interpolate(
     _known(mode, len(input.shape), antialias)
     room = literal("interpolate", input.shape[2:])
     if (size is None) == (scale_factor is None):
-        raise V.fail("interpolate takes either size or scale_factor")
+        raise V.fail("interpolate takes either size or scale_factor", code="E124")
     factors = None if size is not None else each(scale_factor, len(room), "scale_factor")
     if factors is None:
         new = each(size, len(room), "size")
     else:
         new = tuple(math.floor(n * f) for n, f in zip(room, factors, strict=True))
     if min(new, default=1) < 1:
-        raise V.fail(f"interpolate {room} to {new}")
+        raise V.fail(f"interpolate {room} to {new}", code="E126")
     if mode == "area":
         return adaptive_avg_pool(len(room), input, new)
     ratios = [Fraction(n, m) for n, m in zip(room, new, strict=True)]
@@ -87,11 +87,11 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
 def _known(mode: str, rank: int, antialias: bool) -> None:
     """Raises: UnsupportedError for an unknown mode or antialias, ShapeError for another rank."""
     if antialias and mode not in REACH:
-        raise UnsupportedError(f"{mode} with antialias", origin=Origin.of_caller())
+        raise UnsupportedError(f"{mode} with antialias")
     if mode not in (*RANKS, "nearest", "nearest-exact", "area"):
-        raise UnsupportedError(f"interpolate with mode={mode!r}", origin=Origin.of_caller())
+        raise UnsupportedError(f"interpolate with mode={mode!r}", code="E312")
     if RANKS.get(mode, rank) != rank or rank < 3:
-        raise V.fail(f"{mode} of a tensor with {rank} axes")
+        raise V.fail(f"{mode} of a tensor with {rank} axes", code="E111")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,18 +217,16 @@ def grid_sample(
     """
     common(input, grid)
     if mode not in ("bilinear", "nearest", "bicubic"):
-        raise UnsupportedError(f"grid_sample with mode={mode!r}", origin=Origin.of_caller())
+        raise UnsupportedError(f"grid_sample with mode={mode!r}", code="E312")
     if padding_mode not in ("zeros", "border", "reflection"):
-        raise UnsupportedError(f"padding_mode={padding_mode!r}", origin=Origin.of_caller())
+        raise UnsupportedError(f"padding_mode={padding_mode!r}", code="E312")
     room = literal("grid_sample", input.shape[2:])
     space = len(room)
     fits = len(grid.shape) == space + 2 and grid.shape[-1] == space
     if space not in (2, 3) or not fits or grid.shape[0] != input.shape[0]:
         raise V.fail(f"grid {show(grid.value.shape)} for input {show(input.value.shape)}")
     if mode == "bicubic" and space == 3:
-        raise UnsupportedError(
-            "grid_sample with mode='bicubic' in space", origin=Origin.of_caller()
-        )
+        raise UnsupportedError("grid_sample with mode='bicubic' in space")
     ends = [_Ends(n, padding_mode, bool(align_corners)) for n in room]
 
     def placed(k: int, n: Any, *t: Any) -> Any:

@@ -19,7 +19,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     r = upscale_factor
     *lead, channels, high, wide = _image("pixel_shuffle", input)
     if channels % (r * r):
-        raise V.fail(f"pixel_shuffle by {r} of {channels} channels")
+        raise V.fail(f"pixel_shuffle by {r} of {channels} channels", code="E125")
 
     def body(*i: Any) -> Any:
         *n, c, h, w = i
@@ -33,7 +33,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     r = downscale_factor
     *lead, channels, high, wide = _image("pixel_unshuffle", input)
     if high % r or wide % r:
-        raise V.fail(f"pixel_unshuffle by {r} of {high} x {wide}")
+        raise V.fail(f"pixel_unshuffle by {r} of {high} x {wide}", code="E125")
 
     def body(*i: Any) -> Any:
         *n, c, h, w = i
@@ -46,7 +46,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """``y[n, c] = x[n, c % g C / g + c // g]``. Raises: ShapeError."""
     channels = literal("channel_shuffle", input.shape[1:2])[0]
     if channels % groups:
-        raise V.fail(f"channel_shuffle of {channels} channels in {groups} groups")
+        raise V.fail(f"channel_shuffle of {channels} channels in {groups} groups", code="E125")
     size = channels // groups
 
     def body(n: Any, c: Any, *i: Any) -> Any:
@@ -58,7 +58,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
 def _image(name: str, input: Tensor) -> tuple[Any, ...]:
     """The extents of an image. Raises: ShapeError below three axes."""
     if len(input.shape) < 3:
-        raise V.fail(f"{name} of {show(input.value.shape)}")
+        raise V.fail(f"{name} of {show(input.value.shape)}", code="E111")
     return (*input.shape[:-3], *literal(name, input.shape[-3:]))
 
 

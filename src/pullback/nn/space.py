@@ -13,7 +13,7 @@ from inspect import signature
 from operator import and_
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir.expr import Extent
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import where
@@ -41,7 +41,7 @@ def each(value: T | Sequence[T], space: int, what: str) -> tuple[T, ...]:
     if len(listed) == 1:
         listed *= space
     if len(listed) != space:
-        raise ShapeError(f"{what} {value} for {space} axes", origin=Origin.of_caller())
+        raise ShapeError(f"{what} {value} for {space} axes", code="E134")
     return listed
 
 
@@ -54,8 +54,8 @@ def split(name: str, input: Tensor, space: int, lead: int = 1) -> tuple[Any, tup
     if before not in (lead, lead + 1):
         raise ShapeError(
             f"{name} of {show(input.value.shape)}",
-            origin=Origin.of_caller(),
             help=f"it takes {space} axes of space behind {lead} or {lead + 1} others",
+            code="E111",
         )
     return input.shape[:before], literal(name, input.shape[before:])
 
@@ -71,8 +71,8 @@ def literal(name: str, shape: Sequence[Extent]) -> tuple[int, ...]:
         if not isinstance(extent, int):
             raise UnsupportedError(
                 f"{name} over the symbolic axis {extent}",
-                origin=Origin.of_caller(),
                 help="the batch may be symbolic, space may not",
+                code="E315",
             )
     return tuple(e for e in shape if isinstance(e, int))
 
@@ -103,7 +103,7 @@ class Window:
             raise ShapeError(
                 f"a window of {self.reach} over {self.extent} elements, padded by "
                 f"{self.before} and {self.after}, stride {self.stride}",
-                origin=Origin.of_caller(),
+                code="E126",
             )
         return places + 1
 
@@ -152,7 +152,7 @@ class Taps:
         reach = self.dilation * (self.size - 1) + 1
         found = (self.extent - 1) * self.stride - 2 * self.padding + reach + self.more
         if found < 1:
-            raise ShapeError(f"a result of {found} elements", origin=Origin.of_caller())
+            raise ShapeError(f"a result of {found} elements", code="E126")
         return found
 
     @property

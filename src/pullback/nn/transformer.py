@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from pullback.errors import Origin, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.ir.dtype import float32
 from pullback.nn import activation, init
 from pullback.nn.build import written
@@ -279,6 +279,6 @@ def _activation(given: str | Activation) -> Activation:
     known: dict[str, Activation] = {"relu": activation.relu, "gelu": activation.gelu}
     if given not in known:
         raise UnsupportedError(
-            f"activation={given!r}", origin=Origin.of_caller(), help='"relu", "gelu" or a function'
+            f"activation={given!r}", help='"relu", "gelu" or a function', code="E312"
         )
     return known[given]

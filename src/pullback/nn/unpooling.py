@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir.dtype import int64
 from pullback.ir.graph import SUM, Accumulate
 from pullback.nn.build import at, common, written
@@ -39,9 +39,7 @@ def max_unpool(
     common(input)
     lead, room = split("max_unpool", input, space)
     if indices.value.shape != input.value.shape:
-        raise ShapeError(
-            f"indices of {indices.value.shape} for {input.value.shape}", origin=Origin.of_caller()
-        )
+        raise ShapeError(f"indices of {indices.value.shape} for {input.value.shape}")
     sizes = each(kernel_size, space, "kernel_size")
     steps = sizes if stride is None else each(stride, space, "stride")
     ends = each(padding, space, "padding")
@@ -49,7 +47,7 @@ def max_unpool(
     plain = tuple((n - 1) * s - 2 * p + k for n, k, s, p in rows)
     new = plain if output_size is None else tuple(output_size)[-space:]
     if any(abs(n - m) >= s for n, m, s in zip(new, plain, steps, strict=True)):
-        raise ShapeError(f"output_size {new}: {plain} or near", origin=Origin.of_caller())
+        raise ShapeError(f"output_size {new}: {plain} or near", code="E126")
     shape = (*lead, math.prod(new))
     found = _sent(input, indices, shape)
     if any(k > s for k, s in zip(sizes, steps, strict=True)):
@@ -124,8 +122,7 @@ def _counts(room: Sequence[int], sizes: Sequence[int], size: Any, ratio: Any) ->
     space = len(room)
     if (size is None) == (ratio is None):
         raise ShapeError(
-            "fractional_max_pool takes either output_size or output_ratio",
-            origin=Origin.of_caller(),
+            "fractional_max_pool takes either output_size or output_ratio", code="E124"
         )
     if size is None:
         ratios = each(ratio, space, "output_ratio")
@@ -133,7 +130,7 @@ def _counts(room: Sequence[int], sizes: Sequence[int], size: Any, ratio: Any) ->
     else:
         new = each(size, space, "output_size")
     if any(m < 1 or m + k - 1 > n for n, m, k in zip(room, new, sizes, strict=True)):
-        raise ShapeError(f"{new} windows of {sizes} in {room}", origin=Origin.of_caller())
+        raise ShapeError(f"{new} windows of {sizes} in {room}", code="E126")
     return new
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save as serialize
 
-from pullback.errors import Origin, StateError
+from pullback.errors import StateError
 from pullback.ir import dtype as D
 from pullback.nn.module import Module
 from pullback.nn.parameter import host_array
@@ -55,7 +55,7 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     try:
         found = read(Path(path).read_bytes())
     except safetensors.SafetensorError as error:
-        raise StateError(f"{path} is no safetensors file: {error}") from error
+        raise StateError(f"{path} is no safetensors file: {error}", code="E330") from error
     return {name: _array(path, name, entry) for name, entry in found}
 
 
@@ -67,14 +67,12 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         header = json.loads(data[LENGTH : LENGTH + size])
         return dict(header.get("__metadata__", {}))
     except (ValueError, AttributeError) as error:
-        raise StateError(f"{path} is no safetensors file: {error}") from error
+        raise StateError(f"{path} is no safetensors file: {error}", code="E330") from error
 
 
 def _array(path: str | os.PathLike[str], name: str, entry: Mapping[str, Any]) -> Array:
     if entry["dtype"] not in CODES:
-        raise StateError(
-            f"{path}: `{name}` has element type {entry['dtype']}", origin=Origin.of_caller()
-        )
+        raise StateError(f"{path}: `{name}` has element type {entry['dtype']}", code="E331")
     kind = D.dtype(CODES[entry["dtype"]]).numpy
     return np.frombuffer(entry["data"], kind).reshape(entry["shape"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import Origin, ShapeError, StateError
+from pullback.errors import ShapeError, StateError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Value
@@ -38,8 +38,7 @@ class Group:
     def __setitem__(self, name: str, value: Any) -> None:
         if name != "lr":
             raise StateError(
-                f"`{name}` is fixed when an optimiser is made; only lr is state",
-                origin=Origin.of_caller(),
+                f"`{name}` is fixed when an optimiser is made; only lr is state", code="E333"
             )
         set_scalar(self.lr, value)
 
@@ -163,9 +162,7 @@ class Optimizer:
             missing = [n for n in cells if n not in state_dict]
             unexpected = [n for n in state_dict if n not in cells]
             raise StateError(
-                f"the state does not fit this optimiser: missing {missing}, "
-                f"unexpected {unexpected}",
-                origin=Origin.of_caller(),
+                f"the state does not fit this optimiser: missing {missing}, unexpected {unexpected}"
             )
         for name, cell in cells.items():
             put(cell, state_dict[name], name)
@@ -184,7 +181,7 @@ def _named(buffer: Buffer, name: str) -> Buffer:
 def _as_groups(params: Params) -> Iterator[Mapping[str, Any]]:
     listed = list(params)
     if not listed:
-        raise ShapeError("an optimiser got no parameters", origin=Origin.of_caller())
+        raise ShapeError("an optimiser got no parameters", code="E118")
     if isinstance(listed[0], Mapping):
         yield from (g for g in listed if isinstance(g, Mapping))
         return
@@ -195,15 +192,14 @@ def _group(given: Mapping[str, Any], lr: float, defaults: Mapping[str, Any]) -> 
     """A group with the defaults filled in. Raises: StateError for an unknown setting."""
     unknown = [n for n in given if n not in (*defaults, "params", "lr")]
     if unknown:
-        raise StateError(f"unknown settings {unknown}", origin=Origin.of_caller())
+        raise StateError(f"unknown settings {unknown}", code="E333")
     settings = {name: given.get(name, value) for name, value in defaults.items()}
     owned = given["params"]
     listed = [owned] if isinstance(owned, Parameter) else list(owned)
     for parameter in listed:
         if not isinstance(parameter, State):
             raise StateError(
-                f"an optimiser takes parameters, not {type(parameter).__name__}",
-                origin=Origin.of_caller(),
+                f"an optimiser takes parameters, not {type(parameter).__name__}", code="E334"
             )
     return Group(listed, scalar_cell(given.get("lr", lr), D.float64, "lr"), settings)
 
@@ -211,4 +207,4 @@ def _group(given: Mapping[str, Any], lr: float, defaults: Mapping[str, Any]) -> 
 def _check_unique(groups: list[Group]) -> None:
     found = [id(p) for g in groups for p in g.params]
     if len(set(found)) != len(found):
-        raise StateError("a parameter is in two groups, or twice in one", origin=Origin.of_caller())
+        raise StateError("a parameter is in two groups, or twice in one", code="E334")

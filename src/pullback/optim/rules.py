@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import float64
@@ -45,9 +45,7 @@ class SGD(Optimizer):
         }
         _not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0.0 or dampening != 0.0):
-            raise ShapeError(
-                "nesterov needs a momentum and no dampening", origin=Origin.of_caller()
-            )
+            raise ShapeError("nesterov needs a momentum and no dampening", code="E124")
         super().__init__(params, lr, settings, schedule)
         self.counts = any(g.settings["dampening"] for g in self.param_groups)
 
@@ -123,7 +121,7 @@ class Adam(Optimizer):
         settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
         _not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
         if not all(0.0 <= b < 1.0 for b in betas):
-            raise ShapeError(f"betas {betas} are not in 0..1", origin=Origin.of_caller())
+            raise ShapeError(f"betas {betas} are not in 0..1", code="E123")
         super().__init__(params, lr, settings, schedule)
 
     def rates(self, group: Group) -> Value:
@@ -222,4 +220,4 @@ def _averaged(cell: Buffer, beta: float, x: Body) -> Value:
 def _not_negative(**values: float) -> None:
     for name, value in values.items():
         if value < 0.0:
-            raise ShapeError(f"{name} = {value} is negative", origin=Origin.of_caller())
+            raise ShapeError(f"{name} = {value} is negative", code="E123")

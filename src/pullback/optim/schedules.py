@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import float64
@@ -105,7 +105,7 @@ def piecewise(values: Sequence[tuple[int, float]]) -> Schedule:
     """
     begins = [step for step, _ in values]
     if not begins or begins[0] != 0 or begins != sorted(set(begins)):
-        raise ShapeError(f"steps {begins} must start at 0 and rise", origin=Origin.of_caller())
+        raise ShapeError(f"steps {begins} must start at 0 and rise", code="E123")
     ends = [*begins[1:], begins[-1] + 1]
     pieces = [
         Piece(end - begin, value, value) for (begin, value), end in zip(values, ends, strict=True)
@@ -120,4 +120,4 @@ def _one(piece: Piece) -> Schedule:
 
 def _positive(steps: int) -> None:
     if steps < 1:
-        raise ShapeError(f"a schedule of {steps} steps", origin=Origin.of_caller())
+        raise ShapeError(f"a schedule of {steps} steps", code="E123")

@@ -139,6 +139,7 @@ def _require_private(folder: Path) -> None:
         raise CacheError(
             f"the cache folder {folder} belongs to another user",
             help="set PULLBACK_CACHE to a folder of your own",
+            code="E510",
         )
     if facts.st_mode & 0o077:
         folder.chmod(0o700)

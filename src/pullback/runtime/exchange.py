@@ -36,6 +36,7 @@ def call_feeder(feed: Feed) -> tuple[Array, ...] | None:
         raise FeedError(
             f"the feeder returned {len(parts)} arrays, {len(feed.targets)} were declared",
             origin=feed.origin,
+            code="E410",
         )
     return tuple(_checked(p, t, feed) for p, t in zip(parts, feed.targets, strict=True))
 
@@ -49,12 +50,14 @@ def _checked(part: Any, target: Variable, feed: Feed) -> Array:
         raise FeedError(
             f"the feeder returned shape {array.shape}, declared was {box(target)}",
             origin=feed.origin,
+            code="E411",
         )
     if array.dtype != wanted:
         raise FeedError(
             f"the feeder returned {array.dtype}, declared was {target.dtype}",
             origin=feed.origin,
             help=f"return array.astype({wanted.name!r}) or declare dtype={array.dtype.name!r}",
+            code="E412",
         )
     return array
 

@@ -184,7 +184,7 @@ class Executable:
         found = self.runner.profile(self.kernels)
         if found is None:
             what = "this program takes no times: compile it with Options(profile=True)"
-            raise OptionError(what, help="or set PULLBACK_PROFILE=1")
+            raise OptionError(what, help="or set PULLBACK_PROFILE=1", code="E524")
         return found
 
     @property
@@ -292,7 +292,9 @@ def _measure(variable: Variable, array: Array, sizes: dict[str, int]) -> None:
     for extent, size in zip(variable.shape, array.shape, strict=True):
         wanted = sizes.setdefault(extent.name, size) if isinstance(extent, Dim) else extent
         if wanted != size:
-            raise ShapeError(f"`{variable.name}` has {size} elements along {extent}, not {wanted}")
+            raise ShapeError(
+                f"`{variable.name}` has {size} elements along {extent}, not {wanted}", code="E121"
+            )
 
 
 def _boxed(variable: Variable, array: Array) -> Array:

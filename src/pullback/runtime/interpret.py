@@ -41,7 +41,7 @@ class Interpreter:
         try:
             self.block(block)
         except _Ended:
-            raise FeedError("a feeder ended outside of a loop") from None
+            raise FeedError("a feeder ended outside of a loop", code="E413") from None
 
     def block(self, block: Block) -> None:
         for item in block:

@@ -172,7 +172,7 @@ class Machine:
         """
         if self._serves and self._lock.locked() and self._master == master():
             what = "a program is called by a feeder or receiver of its own"
-            raise UnsupportedError(what, help="it would wait for itself")
+            raise UnsupportedError(what, help="it would wait for itself", code="E320")
         words, crew = self._words, self._crew
         with self._lock:
             if self._ending:

@@ -19,7 +19,7 @@ import numpy as np
 
 from pullback.backends.llvm.jit import CompileStats, ObjectStore, Symbols, compile_text
 from pullback.config import default_threads
-from pullback.errors import OptionError, Origin
+from pullback.errors import OptionError
 from pullback.runtime.native import PoolByte
 from pullback.runtime.native_run import machine_text
 from pullback.runtime.system import (
@@ -158,7 +158,7 @@ def set_num_threads(threads: int) -> None:
     """
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         what = f"set_num_threads({threads!r}): a whole number from 1 on is needed"
-        raise OptionError(what, origin=Origin.of_caller(), help="the caller is one of the threads")
+        raise OptionError(what, help="the caller is one of the threads", code="E523")
     pools.threads = threads
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from pullback.errors import GradientError, Origin
+from pullback.errors import GradientError
 from pullback.grad.reverse import Reverse
 from pullback.ir import expr as E
 from pullback.ir.graph import Definition, Value, Variable
@@ -28,11 +28,11 @@ def grad(
     if not isinstance(target, Handle) and callable(target):
         return _function(target, argnums, (wrt, head), with_value=False)
     if not isinstance(target, Tensor):
-        raise GradientError(f"a {type(target).__name__} has no gradient", origin=Origin.of_caller())
+        raise GradientError(f"a {type(target).__name__} has no gradient")
     if isinstance(wrt, Handle):
         return _gradients(target, [wrt], head)[0]
     if wrt is None:
-        raise GradientError("the gradient by what? pb.grad(y, x)", origin=Origin.of_caller())
+        raise GradientError("the gradient by what? pb.grad(y, x)", code="E212")
     if has_tensors(wrt):
         tree = flatten(wrt)
         return tree.rebuild(_gradients(target, tree.handles, head))
@@ -75,9 +75,7 @@ def differentiable(inputs: Sequence[Value]) -> None:
     """Raises: GradientError for what is no float."""
     for value in inputs:
         if not value.dtype.is_float:
-            raise GradientError(
-                f"no gradient by a tensor of {value.dtype}", origin=Origin.of_caller()
-            )
+            raise GradientError(f"no gradient by a tensor of {value.dtype}", code="E204")
 
 
 def twins_of(inputs: Sequence[Value]) -> dict[Value, Definition]:
@@ -87,14 +85,12 @@ def twins_of(inputs: Sequence[Value]) -> dict[Value, Definition]:
 
 def _check(output: Value, head: Tensor | None) -> None:
     if not output.dtype.is_float:
-        raise GradientError(
-            f"a tensor of {output.dtype} has no gradient", origin=Origin.of_caller()
-        )
+        raise GradientError(f"a tensor of {output.dtype} has no gradient", code="E202")
     if head is None and output.shape != ():
         raise GradientError(
             f"the gradient of a tensor of shape {W.show(output.shape)}: a scalar is needed",
-            origin=Origin.of_caller(),
             help="sum it first, or give the adjoint: pb.grad(y, x, head=dy)",
+            code="E203",
         )
 
 
@@ -128,8 +124,8 @@ def _function(
     if any(g is not None for g in given):
         raise GradientError(
             "a function's gradient is a function: by arguments, and from a scalar",
-            origin=Origin.of_caller(),
             help="pb.grad(f, argnums=1)(x, w); with a head it is pb.vjp(f, x, w)",
+            code="E219",
         )
     single = isinstance(argnums, int)
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
@@ -144,8 +140,7 @@ def _function(
         result = transformed(function, *given, **kwargs)
         if not isinstance(result, Tensor):
             raise GradientError(
-                f"the function returned a {type(result).__name__}, not a tensor",
-                origin=Origin.of_caller(),
+                f"the function returned a {type(result).__name__}, not a tensor", code="E213"
             )
         _check(result.value, None)
         found = own.rebuild([Tensor(g) for g in derive([result.value], own.leaves, [None])])
@@ -158,7 +153,7 @@ def _function(
 def _place(number: int, count: int) -> int:
     """`number` counted from the front. Raises: GradientError where there is no such argument."""
     if not -count <= number < count:
-        raise GradientError(f"argnums={number} of {count} arguments", origin=Origin.of_caller())
+        raise GradientError(f"argnums={number} of {count} arguments", code="E211")
     return number % count
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from pullback.backends.reference.definitions import evaluate_values
 from pullback.config import Options
-from pullback.errors import GradientError, Origin, PullbackError
+from pullback.errors import GradientError, PullbackError
 from pullback.grad.forward import tangents
 from pullback.grad.reverse import Reverse
 from pullback.ir import expr as E
@@ -163,7 +163,7 @@ class Problem:
         results = [h.value for h in flatten(target).handles if h.dtype.is_float]
         own = {h.value: array_of(h) for h in inputs if h.dtype.is_float}
         if not own or not results:
-            raise GradientError("nothing to differentiate", origin=Origin.of_caller())
+            raise GradientError("nothing to differentiate", code="E220")
         names = _distinct([v.name for v in own])
         fresh = {v: Variable(n, v.shape, v.dtype) for v, n in zip(own, names, strict=True)}
         mapping: dict[Value, Value] = {**fresh}
@@ -177,7 +177,9 @@ class Problem:
         for variable in variables(results):
             array = arrays.get(variable, contents(variable))
             if array is None:
-                raise GradientError(f"`{variable.name}` has no value", origin=variable.origin)
+                raise GradientError(
+                    f"`{variable.name}` has no value", origin=variable.origin, code="E220"
+                )
             arrays[variable] = array
         wide = {v: _wide(v) for v in arrays}
         values = {wide[v]: a.astype(wide[v].dtype.numpy) for v, a in arrays.items()}

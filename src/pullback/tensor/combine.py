@@ -59,7 +59,9 @@ class Joining:
         found = combine(*(row[0] if single else tuple(row) for row in given))
         listed = [found] if single else found
         if not isinstance(listed, list | tuple) or len(listed) != len(kinds):
-            raise ShapeError(f"{len(kinds)} values are combined to {found!r}", origin=origin)
+            raise ShapeError(
+                f"{len(kinds)} values are combined to {found!r}", origin=origin, code="E134"
+            )
         self.results = tuple(as_expr(e) for e in listed)
         for result, kind in zip(self.results, kinds, strict=True):
             if result.dtype != kind:
@@ -67,6 +69,7 @@ class Joining:
                     f"{kind} values are combined to {result.dtype}",
                     origin=origin,
                     help="what is combined and what comes of it must have one type",
+                    code="E142",
                 )
         self.made: dict[Any, list[Definition]] = {}
 
@@ -126,7 +129,9 @@ def reduce(combine: Combine, identity: Any, values: Any, *, over: Any) -> Any:
     axes = bound_axes(over)
     given = [identity] if single else list(identity)
     if len(given) != len(bodies) or not bodies:
-        raise ShapeError(f"{len(bodies)} values, and an identity of {len(given)}", origin=origin)
+        raise ShapeError(
+            f"{len(bodies)} values, and an identity of {len(given)}", origin=origin, code="E134"
+        )
     starts = tuple(_start(s, e.dtype) for s, e in zip(given, bodies, strict=True))
     joining = Joining(combine, [e.dtype for e in bodies], single)
     found: list[ScalarHandle] = []
@@ -142,7 +147,7 @@ def reduce(combine: Combine, identity: Any, values: Any, *, over: Any) -> Any:
 
 def _start(value: Any, kind: DType) -> E.Const:
     if not isinstance(value, W.Scalar):
-        raise DTypeError(f"the identity {value!r} is no number", origin=Origin.of_caller())
+        raise DTypeError(f"the identity {value!r} is no number", code="E143")
     return W.literal(value, kind)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import DTypeError, Origin
+from pullback.errors import DTypeError
 from pullback.tensor import maths as M
 from pullback.tensor import ops
 from pullback.tensor.answers import Answering
@@ -42,7 +42,7 @@ class Complex(Answering):
             return array
         if isinstance(array, Tensor):
             if array.dtype.name not in ("float32", "float64"):
-                raise DTypeError(f"no complex numbers of {array.dtype}", origin=Origin.of_caller())
+                raise DTypeError(f"no complex numbers of {array.dtype}", code="E149")
             return cls(array, array * 0.0)
         data = np.asarray(array)
         data = data if np.iscomplexobj(data) else data.astype(np.complex128)
@@ -75,7 +75,7 @@ class Complex(Answering):
             return self._parts(getattr(ops, name), args, settings)
         if name in PRODUCTS:
             return self._product(getattr(ops, name), args, settings)
-        raise DTypeError(f"{name} is not defined for complex numbers", origin=Origin.of_caller())
+        raise DTypeError(f"{name} is not defined for complex numbers", code="E149")
 
     def _parts(
         self, function: Callable[..., Any], args: Sequence[Any], settings: Mapping[str, Any]

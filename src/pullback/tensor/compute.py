@@ -60,7 +60,9 @@ def _parameters(function: Callable[..., Any], rank: int, origin: Origin) -> list
     needed = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
     if not len(needed) <= rank <= len(taken):
         raise ShapeError(
-            f"a shape with {rank} axes and a function of {len(needed)} indices", origin=origin
+            f"a shape with {rank} axes and a function of {len(needed)} indices",
+            origin=origin,
+            code="E135",
         )
     return taken[:rank]
 
@@ -301,6 +303,7 @@ def check_reads(body: Expr, origin: Origin) -> None:
                     f" axis {n} of {show(take.source.shape)} has {extent} elements",
                     origin=handles.origin_of(take) or origin,
                     help="guard the read: pb.where(condition, x[..], other) never reads the other",
+                    code="E152",
                 )
 
 

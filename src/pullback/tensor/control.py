@@ -76,9 +76,7 @@ def _tracing(checkpoint: str) -> Trace | None:
     """The trace that is going on. Raises: UnsupportedError for a mode that does not exist."""
     if checkpoint not in MODES:
         raise UnsupportedError(
-            f"checkpoint={checkpoint!r}",
-            origin=Origin.of_caller(),
-            help=f"one of {', '.join(MODES)}",
+            f"checkpoint={checkpoint!r}", help=f"one of {', '.join(MODES)}", code="E312"
         )
     return current()
 
@@ -218,6 +216,7 @@ def _ends(form: LoopForm, start: Tree, result: Any) -> list[Value]:
             "the carry must keep its structure",
             origin=origin,
             help="a Python number in it is part of the structure: start from a tensor",
+            code="E132",
         )
     values = _values(end)
     for begin, value in zip(form.begins, values, strict=True):
@@ -228,13 +227,16 @@ def _ends(form: LoopForm, start: Tree, result: Any) -> list[Value]:
 def _same(wanted: Value, value: Value, what: str, origin: Origin) -> None:
     if value.shape != wanted.shape:
         raise ShapeError(
-            f"{what} must keep its shape: {wanted.shape} became {value.shape}", origin=origin
+            f"{what} must keep its shape: {wanted.shape} became {value.shape}",
+            origin=origin,
+            code="E133",
         )
     if value.dtype != wanted.dtype:
         raise DTypeError(
             f"{what} must keep its type: {wanted.dtype} became {value.dtype}",
             origin=origin,
             help=f"cast it to {wanted.dtype}",
+            code="E142",
         )
 
 
@@ -259,7 +261,9 @@ def cond(
         tree = flatten(function(*operands))
         trees.append(tree)
         if tree.key != trees[0].key:
-            raise ShapeError("both branches must return the same structure", origin=origin)
+            raise ShapeError(
+                "both branches must return the same structure", origin=origin, code="E132"
+            )
         for first, handle in zip(trees[0].handles, tree.handles, strict=True):
             _same(first.value, handle.value, "the result of the other branch", origin)
         return [*_values(tree)]
@@ -296,7 +300,7 @@ def _boolean(predicate: Handle) -> None:
     if predicate.dtype != D.bool_ or predicate.shape != ():
         raise DTypeError(
             f"a condition is one bool, not {predicate.dtype} of shape {predicate.shape}",
-            origin=Origin.of_caller(),
+            code="E146",
         )
 
 
@@ -438,7 +442,7 @@ def _length(steps: Tree, length: int | None) -> int:
     if length is not None:
         counts.add(length)
     if len(counts) != 1 or not isinstance(count := counts.pop(), int):
-        raise ShapeError("pb.scan needs one literal length", origin=Origin.of_caller())
+        raise ShapeError("pb.scan needs one literal length", code="E120")
     return count
 
 

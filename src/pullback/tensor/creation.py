@@ -33,7 +33,7 @@ from pullback.tensor.trace import Array, Handle, bind, refuse_array
 def dim(name: str, lo: int, hi: int) -> Dim:
     """A symbolic extent: one compiled program serves every value in `lo..hi`."""
     if not 0 <= lo <= hi:
-        raise ShapeError(f"pb.dim({name!r}, {lo}, {hi})", origin=Origin.of_caller())
+        raise ShapeError(f"pb.dim({name!r}, {lo}, {hi})", code="E123")
     return Dim(name, lo, hi)
 
 
@@ -62,7 +62,7 @@ def _exported(data: Any) -> Array:
         return np.asarray(data)
     except (TypeError, RuntimeError) as problem:
         raise DTypeError(
-            f"a {type(data).__name__} that NumPy cannot read: {problem}", origin=Origin.of_caller()
+            f"a {type(data).__name__} that NumPy cannot read: {problem}", code="E143"
         ) from problem
 
 
@@ -78,9 +78,7 @@ def _array_of(data: Any, kind: DType | None) -> Array:
         try:
             found = np.asarray(_plain(data))
         except ValueError as problem:
-            raise ShapeError(
-                "nested lists of different lengths", origin=Origin.of_caller()
-            ) from problem
+            raise ShapeError("nested lists of different lengths", code="E136") from problem
         if python and found.dtype == np.float64:
             found = np.asarray(data, np.float64 if kind == D.float64 else np.float32)
         elif found.size == 0 and python:
@@ -94,8 +92,8 @@ def _array_of(data: Any, kind: DType | None) -> Array:
     except DTypeError as problem:
         raise DTypeError(
             f"no element type {found.dtype}",
-            origin=Origin.of_caller(),
             help=f"convert first, or give dtype= one of {', '.join(D.BY_NAME)}",
+            code="E140",
         ) from problem
     return found
 
@@ -148,7 +146,7 @@ def _import(data: Any) -> Array:
         return np.from_dlpack(data)
     except (BufferError, RuntimeError) as problem:
         raise UnsupportedError(
-            f"DLPack import of {type(data).__name__}: {problem}", origin=Origin.of_caller()
+            f"DLPack import of {type(data).__name__}: {problem}", code="E318"
         ) from problem
 
 
@@ -217,10 +215,12 @@ def arange(
     kind = optional_dtype(dtype)
     if isinstance(stop, Dim):
         if start != 0 or step != 1:
-            raise UnsupportedError("arange to a symbolic extent, but from 0 in steps of 1")
+            raise UnsupportedError(
+                "arange to a symbolic extent, but from 0 in steps of 1", code="E315"
+            )
         return Tensor(X.arange(0, 1, stop, kind or D.int64))
     if step == 0:
-        raise ShapeError("arange in steps of 0", origin=Origin.of_caller())
+        raise ShapeError("arange in steps of 0", code="E123")
     found = kind or W.common_dtype([start, stop, step])
     if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
         number = len(range(start, stop, step))
@@ -283,8 +283,8 @@ def sizes_of(sections: int | Sequence[int], extent: int) -> list[tuple[int, int]
         if sections < 1 or extent % sections:
             raise ShapeError(
                 f"{extent} elements do not split into {sections} equal pieces",
-                origin=Origin.of_caller(),
                 help="give the places to cut at as a list",
+                code="E125",
             )
         size = extent // sections
         return [(n * size, (n + 1) * size) for n in range(sections)]

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pullback.errors import GradientError, Origin
+from pullback.errors import GradientError
 from pullback.grad.reverse import Reverse, zeros
 from pullback.ir import expr as E
 from pullback.ir.graph import Rule, Value, Variable, topological, variables
@@ -49,9 +49,7 @@ class _Custom:
         raise NotImplementedError
 
     def missing(self, method: str) -> GradientError:
-        return GradientError(
-            f"{self.name} has no derivative yet: call .{method}", origin=Origin.of_caller()
-        )
+        return GradientError(f"{self.name} has no derivative yet: call .{method}", code="E209")
 
 
 class _Call:
@@ -79,8 +77,7 @@ class _Call:
         own = self.tree.rebuild(self.tree.handles)
         if len(parts) != len(own):
             raise GradientError(
-                f"a {self.kind} gave {len(parts)} adjoints for {len(own)} arguments",
-                origin=Origin.of_caller(),
+                f"a {self.kind} gave {len(parts)} adjoints for {len(own)} arguments", code="E207"
             )
         values: list[Value | None] = []
         for part, argument in zip(parts, own, strict=True):
@@ -89,7 +86,7 @@ class _Call:
             if part is not None and given.key != wanted.key and wanted.handles:
                 raise GradientError(
                     f"a {self.kind} gave an adjoint of another structure than its argument",
-                    origin=Origin.of_caller(),
+                    code="E208",
                 )
             whole = given.handles if given.key == wanted.key else [None] * len(wanted.handles)
             pairs = zip(whole, wanted.handles, strict=True)
@@ -175,6 +172,7 @@ def _transposed(
             f"{what} is not linear in what it is given, so it has no transpose",
             origin=like[0].origin,
             help="give a custom_jvp with a linear rule",
+            code="E210",
         )
     return found
 

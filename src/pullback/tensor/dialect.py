@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import signature
 from typing import ParamSpec, TypeVar
 
-from pullback.errors import DialectError, Origin
+from pullback.errors import DialectError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,9 +91,7 @@ def unknown(owner: str, name: str, known: Iterable[str]) -> AttributeError:
     meant = None if name.startswith("__") else suggestion(name, known)
     if meant is None:
         return AttributeError(f"{owner} has no attribute {name!r}")
-    return DialectError(
-        f"{owner} has no {name!r}: did you mean {meant!r}?", origin=Origin.of_caller()
-    )
+    return DialectError(f"{owner} has no {name!r}: did you mean {meant!r}?", code="E109")
 
 
 def spelled(function: Callable[P, R]) -> Callable[P, R]:
@@ -115,6 +113,5 @@ def refuse_keywords(owner: str, given: Iterable[str], known: Collection[str]) ->
         if meant in known and name not in known:
             raise DialectError(
                 f"{owner} has no {name!r}: did you mean {meant!r}?",
-                origin=Origin.of_caller(),
                 help="pb and Tensor spell as the array API, nn and nn.functional as PyTorch",
             )

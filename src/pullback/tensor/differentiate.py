@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pullback.errors import GradientError, Origin
+from pullback.errors import GradientError
 from pullback.grad.pins import Pins
 from pullback.grad.reverse import Reverse, zeros
 from pullback.grad.rules import Rules, active, below, ordered, own_rule
@@ -101,8 +101,8 @@ class Differentiated(Sequence[Tensor]):
         if not self._inputs:
             raise GradientError(
                 "no inputs were named, so there is no list of their adjoints",
-                origin=Origin.of_caller(),
                 help="name them, or look into .adjoints",
+                code="E212",
             )
         return self.result
 
@@ -165,9 +165,7 @@ def _prefix(outputs: Sequence[Value], heads: Sequence[Value]) -> tuple[Extent, .
     Raises: GradientError where a head does not fit.
     """
     if len(heads) != len(outputs):
-        raise GradientError(
-            f"{len(heads)} heads for {len(outputs)} outputs", origin=Origin.of_caller()
-        )
+        raise GradientError(f"{len(heads)} heads for {len(outputs)} outputs", code="E206")
     found: dict[tuple[Extent, ...], None] = {}
     for output, head in zip(outputs, heads, strict=True):
         count = len(head.shape) - len(output.shape)
@@ -175,12 +173,12 @@ def _prefix(outputs: Sequence[Value], heads: Sequence[Value]) -> tuple[Extent, .
             raise GradientError(
                 f"head is {head.dtype}{show(head.shape)}, its output"
                 f" {output.dtype}{show(output.shape)}",
-                origin=Origin.of_caller(),
                 help="a head ends with the shape of its output; what stands before is the prefix",
+                code="E205",
             )
         found[head.shape[:count]] = None
     if len(found) > 1:
-        raise GradientError("heads of different prefixes", origin=Origin.of_caller())
+        raise GradientError("heads of different prefixes", code="E205")
     return next(iter(found))
 
 
@@ -194,8 +192,8 @@ def _with_identity(
     if len(outputs) > 1:
         raise GradientError(
             "the Jacobian of several tensors at once",
-            origin=Origin.of_caller(),
             help="give their heads, or ask for one after the other",
+            code="E206",
         )
     pins = Pins(outputs[0])
     state = Reverse([pins.pick], inputs, [None], rules, pins)

@@ -107,8 +107,8 @@ def _misfit(shapes: Sequence[Shape]) -> None:
     listed = " and ".join(str(show(s)) for s in shapes)
     raise ShapeError(
         f"shapes {listed} do not broadcast",
-        origin=Origin.of_caller(),
         help="extents must be equal or 1, counted from the last axis",
+        code="E110",
     )
 
 
@@ -145,7 +145,7 @@ def literal(scalar: Scalar, kind: DType) -> E.Const:
     if kind.is_integer:
         lo, hi = kind.range()
         if not lo <= int(scalar) <= hi:
-            raise DTypeError(f"{scalar} does not fit {kind}", origin=Origin.of_caller())
+            raise DTypeError(f"{scalar} does not fit {kind}", code="E141")
     return E.const(scalar, kind)
 
 
@@ -169,7 +169,6 @@ def numeric(name: str, operands: Sequence[Operand | Expr]) -> DType:
     if kind.is_bool:
         raise DTypeError(
             f"{name} is not defined for bool",
-            origin=Origin.of_caller(),
             help="cast with .astype, or use logical_and, logical_or, logical_xor",
         )
     return kind

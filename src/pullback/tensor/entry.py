@@ -97,7 +97,9 @@ class Entry:
         for variable, known in zip(self.executable.program.state, state, strict=False):
             for extent, size in zip(variable.shape, known.kind.shape, strict=True):
                 if isinstance(extent, Dim) and sizes.setdefault(extent, size) != size:
-                    raise ShapeError(f"`{extent}` is {sizes[extent]} and {size} in one call")
+                    raise ShapeError(
+                        f"`{extent}` is {sizes[extent]} and {size} in one call", code="E121"
+                    )
         shapes = [
             tuple([sizes[e] if isinstance(e, Dim) else e for e in v.shape]) for v in self.outputs
         ]

@@ -89,7 +89,6 @@ class ScalarHandle(Arithmetic["ScalarHandle"]):
     def __bool__(self) -> bool:
         raise TruthError(
             "a scalar expression has no truth value while a definition is being written",
-            origin=Origin.of_caller(),
             help="combine conditions with &, |, ~ (each in parentheses) and choose with pb.where; "
             "a chained 0 <= i < n is written (0 <= i) & (i < n)",
         )
@@ -97,8 +96,8 @@ class ScalarHandle(Arithmetic["ScalarHandle"]):
     def _no_number(self) -> TruthError:
         return TruthError(
             "a scalar expression has no value while a definition is being written",
-            origin=Origin.of_caller(),
             help="it stays symbolic: use it in the expression, or look at the finished tensor",
+            code="E151",
         )
 
     def __int__(self) -> int:
@@ -111,7 +110,7 @@ class ScalarHandle(Arithmetic["ScalarHandle"]):
         raise self._no_number()
 
     def __getitem__(self, key: Any) -> ScalarHandle:
-        raise ShapeError("a scalar expression has no axes to index", origin=Origin.of_caller())
+        raise ShapeError("a scalar expression has no axes to index", code="E111")
 
     def __repr__(self) -> str:
         return self.name or repr(self.expr)
@@ -175,12 +174,12 @@ def lift(operand: Any) -> Expr | Scalar:
     if isinstance(operand, Scalar):
         return operand
     if not isinstance(operand, Handle):
-        raise DTypeError(f"{operand!r} is no scalar expression", origin=Origin.of_caller())
+        raise DTypeError(f"{operand!r} is no scalar expression", code="E143")
     if operand.shape:
         raise ShapeError(
             f"a tensor of shape {W.show(operand.shape)} stands where a scalar is wanted",
-            origin=Origin.of_caller(),
             help="read one element of it: give as many indices as it has axes",
+            code="E131",
         )
     return read(operand.value)
 
@@ -237,14 +236,15 @@ def read_at(tensor: Value, parts: Sequence[Any]) -> ScalarHandle:
             f"{len(parts)} indices read a tensor with {rank} axes, of shape {W.show(tensor.shape)}",
             origin=origin,
             help="inside a definition every axis gets one index; there are no partial reads",
+            code="E130",
         )
     indices: list[Expr] = []
     for part in parts:
         if isinstance(part, slice) or part is None or part is Ellipsis:
-            raise ShapeError("a slice inside a definition", origin=origin)
+            raise ShapeError("a slice inside a definition", origin=origin, code="E137")
         place = as_expr(part)
         if not place.dtype.is_integer:
-            raise DTypeError(f"an index of type {place.dtype}", origin=origin)
+            raise DTypeError(f"an index of type {place.dtype}", origin=origin, code="E153")
         indices.append(W.cast(place, int64))
     return located(read(tensor, *indices))
 
@@ -256,9 +256,7 @@ def bound_axes(over: Any) -> tuple[Axis, ...]:
     for axis in listed:
         if not isinstance(axis, ScalarHandle) or not isinstance(axis.expr, Axis):
             raise DTypeError(
-                f"over={axis!r} is no axis",
-                origin=Origin.of_caller(),
-                help="make one with k = pb.axis(extent)",
+                f"over={axis!r} is no axis", help="make one with k = pb.axis(extent)", code="E154"
             )
         found.append(axis.expr)
     return tuple(found)
@@ -273,7 +271,7 @@ def fold(name: str, value: Any, over: Any) -> ScalarHandle:
     elif name in ("sum", "prod"):
         body = W.cast(body, _sum_dtype(body))
     elif body.dtype == bool_:
-        raise DTypeError(f"{name} of bool", origin=Origin.of_caller(), help="use any or all")
+        raise DTypeError(f"{name} of bool", help="use any or all")
     return located(Fold(body, COMBINERS[name].name, axes))
 
 

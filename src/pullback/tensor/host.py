@@ -34,7 +34,9 @@ def Feeder(
     types = [dtype] * len(shapes) if isinstance(dtype, str | D.DType | type) else list(dtype)
     if len(types) != len(shapes):
         raise ShapeError(
-            f"a feeder of {len(shapes)} arrays was given {len(types)} dtypes", origin=origin
+            f"a feeder of {len(shapes)} arrays was given {len(types)} dtypes",
+            origin=origin,
+            code="E134",
         )
     kinds = [D.dtype(t) for t in types]
     trace = current()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import EllipsisType
 
-from pullback.errors import DTypeError, IndexRangeError, Origin, UnsupportedError
+from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_, int64
 from pullback.ir.expr import Axis, Expr, Extent, If, lower
@@ -83,11 +83,9 @@ def _complete(shape: Shape, parts: Sequence[Part]) -> list[Part]:
     used = sum(p is not None and p is not Ellipsis for p in parts)
     dots = [n for n, p in enumerate(parts) if p is Ellipsis]
     if len(dots) > 1:
-        raise V.fail("an index has more than one ellipsis")
+        raise V.fail("an index has more than one ellipsis", code="E137")
     if used > len(shape):
-        raise IndexRangeError(
-            f"{used} indices for a tensor of shape {show(shape)}", origin=Origin.of_caller()
-        )
+        raise IndexRangeError(f"{used} indices for a tensor of shape {show(shape)}", code="E156")
     place = dots[0] if dots else len(parts)
     rest: list[Part] = [slice(None)] * (len(shape) - used)
     return [*parts[:place], *rest, *parts[place + 1 :]]
@@ -98,22 +96,23 @@ def _integer(kind: DType) -> None:
     if kind == bool_:
         raise UnsupportedError(
             "an index by a mask (its result has no fixed shape)",
-            origin=Origin.of_caller(),
             help="use pb.where(mask, x, other)",
+            code="E316",
         )
     if not kind.is_integer:
-        raise DTypeError(f"a tensor of {kind} is no index", origin=Origin.of_caller())
+        raise DTypeError(f"a tensor of {kind} is no index", code="E153")
 
 
 def fixed(place: int, extent: Extent, axis: int) -> int:
     """A literal index, counted from the front. Raises: IndexRangeError where it is outside."""
     size = lower(extent)
     if not isinstance(extent, int) and place < 0:
-        raise V.fail(f"index {place} counts from the end of the symbolic axis {extent}")
+        raise V.fail(
+            f"index {place} counts from the end of the symbolic axis {extent}", code="E120"
+        )
     if not -size <= place < size:
         raise IndexRangeError(
-            f"index {place} is outside axis {axis}, which has {extent} elements",
-            origin=Origin.of_caller(),
+            f"index {place} is outside axis {axis}, which has {extent} elements", code="E155"
         )
     return place % size
 
@@ -122,7 +121,7 @@ def slice_range(part: slice, extent: Extent) -> tuple[int, int, Extent]:
     """(start, step, count) of a slice of an axis."""
     if isinstance(extent, int):
         if part.step == 0:
-            raise V.fail("the step of a slice is 0")
+            raise V.fail("the step of a slice is 0", code="E137")
         found = range(*part.indices(extent))
         return (found.start if len(found) else 0), found.step, len(found)
     if part == slice(None) or part == slice(None, None, 1):
@@ -133,6 +132,7 @@ def slice_range(part: slice, extent: Extent) -> tuple[int, int, Extent]:
         raise V.fail(
             f"{part} of the symbolic axis {extent}",
             f"both ends must be literal and lie in 0..{extent.lo}",
+            code="E120",
         )
     return start, step, len(range(start, part.stop, step))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.reference.definitions import evaluate_values
-from pullback.errors import GradientError, Origin, UnsupportedError
+from pullback.errors import GradientError, UnsupportedError
 from pullback.grad import fold
 from pullback.grad.pins import Pins
 from pullback.grad.points import Points, Scattered
@@ -52,17 +52,15 @@ def jacobian(target: Any, inputs: Any = None, structure: str = "dense", argnums:
     is compiled or mapped.
     """
     if structure not in ("dense", "sparse"):
-        raise GradientError(f"structure={structure!r}", origin=Origin.of_caller(),
-                            help='it is "dense" or "sparse"')  # fmt: skip
+        raise GradientError(f"structure={structure!r}",
+                            help='it is "dense" or "sparse"', code="E222")  # fmt: skip
     if inputs is None:
         return _function(target, structure, argnums)
     single = isinstance(inputs, Handle | np.ndarray)
     given = Arguments([inputs] if single else list(inputs), fresh=callable(target))
     out = transformed(target, *given.values) if callable(target) else target
     if not isinstance(out, Tensor):
-        raise GradientError(
-            f"the Jacobian of a {type(out).__name__}, not of a tensor", origin=Origin.of_caller()
-        )
+        raise GradientError(f"the Jacobian of a {type(out).__name__}, not of a tensor", code="E213")
     if structure == "dense":
         found: list[Any] = differentiate(out, given.values).result
     else:
@@ -72,7 +70,7 @@ def jacobian(target: Any, inputs: Any = None, structure: str = "dense", argnums:
 
 def _function(target: Any, structure: str, argnums: int) -> Callable[..., Any]:
     if not callable(target):
-        raise GradientError("the Jacobian by what? pb.jacobian(y, x)", origin=Origin.of_caller())
+        raise GradientError("the Jacobian by what? pb.jacobian(y, x)", code="E212")
 
     def derivative(*args: Any) -> Any:
         def of_one(x: Any) -> Any:
@@ -116,7 +114,7 @@ def _literal(value: Value) -> tuple[int, ...]:
     shape = tuple(e for e in value.shape if isinstance(e, int))
     if len(shape) != len(value.shape):
         raise UnsupportedError(
-            f"the sparsity of {value!r}, whose extents are symbolic", origin=Origin.of_caller()
+            f"the sparsity of {value!r}, whose extents are symbolic", code="E218"
         )
     return shape
 
@@ -137,7 +135,9 @@ def _pattern(output: Value, wanted: Value) -> Pairs:
         if step not in moving or step is wanted:
             continue
         if isinstance(step, Rule):
-            raise UnsupportedError(f"the sparsity of a {step.kind}", origin=step.outputs[0].origin)
+            raise UnsupportedError(
+                f"the sparsity of a {step.kind}", origin=step.outputs[0].origin, code="E218"
+            )
         above = _united(reached.pop(step, []))
         for source, local in _reads(step, moving):
             reached.setdefault(source, []).append(_joined(above, local))
@@ -229,4 +229,5 @@ def _existing(definition: Definition, indices: Sequence[Expr]) -> None:
             " inside a function that is compiled or mapped",
             origin=definition.origin,
             help='how many entries there are is a shape: take it outside, or structure="dense"',
+            code="E218",
         )

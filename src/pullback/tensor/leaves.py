@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pullback.errors import Origin, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.grad.reverse import gradients
 from pullback.ir.graph import Definition, Value
 from pullback.tensor.trace import Handle, Trace, current
@@ -66,7 +66,6 @@ def check_frame(leaf: Handle) -> None:
     if _entry(leaf) is not None:
         raise UnsupportedError(
             "a gradient that is zeroed outside a loop and accumulated inside it",
-            origin=Origin.of_caller(),
             help="call zero_grad inside the loop's body, or before the jitted function",
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.errors import Origin, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.ir.expr import Axis, Extent, Mul
 from pullback.ir.graph import Definition, Value, read
 from pullback.tensor import elementwise as W
@@ -22,13 +22,16 @@ def matmul(a: Value, b: Value) -> Value:
     """
     kind = W.numeric("matmul", [a, b])
     if not a.shape or not b.shape:
-        raise V.fail(f"matmul of {show(a.shape)} and {show(b.shape)}: a scalar is no matrix")
+        raise V.fail(
+            f"matmul of {show(a.shape)} and {show(b.shape)}: a scalar is no matrix", code="E115"
+        )
     inner = a.shape[-1]
     other = b.shape[-1] if len(b.shape) == 1 else b.shape[-2]
     if inner != other:
         raise V.fail(
             f"matmul of {show(a.shape)} and {show(b.shape)}: inner extents {inner} and {other}",
             "the last axis of the left and the last but one of the right must agree",
+            code="E115",
         )
     lead = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
     rows = a.shape[-2:-1]
@@ -68,14 +71,14 @@ def einsum(subscripts: str, operands: Sequence[Value]) -> Value:
     Raises: ShapeError for subscripts that do not fit, UnsupportedError for an ellipsis.
     """
     if "." in subscripts:
-        raise UnsupportedError("einsum with an ellipsis", origin=Origin.of_caller())
+        raise UnsupportedError("einsum with an ellipsis")
     inputs, arrow, output = subscripts.replace(" ", "").partition("->")
     listed = inputs.split(",")
     if not arrow:
         letters = sorted(set("".join(listed)))
         output = "".join(s for s in letters if inputs.count(s) == 1)
     if len(listed) != len(operands):
-        raise V.fail(f"einsum of {len(listed)} terms with {len(operands)} operands")
+        raise V.fail(f"einsum of {len(listed)} terms with {len(operands)} operands", code="E116")
     return contract(operands, [list(t) for t in listed], list(output))
 
 
@@ -86,13 +89,15 @@ def contract(
     extents: dict[str, Extent] = {}
     for value, term in zip(operands, names, strict=True):
         if len(term) != len(value.shape):
-            raise V.fail(f"{len(term)} subscripts for a tensor of shape {show(value.shape)}")
+            raise V.fail(
+                f"{len(term)} subscripts for a tensor of shape {show(value.shape)}", code="E116"
+            )
         for name, extent in zip(term, value.shape, strict=True):
             if extents.setdefault(name, extent) != extent:
-                raise V.fail(f"subscript {name} is {extents[name]} and {extent}")
+                raise V.fail(f"subscript {name} is {extents[name]} and {extent}", code="E116")
     missing = [n for n in out if n not in extents]
     if missing or len(set(out)) != len(out):
-        raise V.fail(f"output subscripts {''.join(out)} do not fit the inputs")
+        raise V.fail(f"output subscripts {''.join(out)} do not fit the inputs", code="E116")
     over = [n for n in extents if n not in out]
     axes = {n: Axis(place, extents[n]) for place, n in enumerate([*out, *over])}
     kind = W.numeric("einsum", operands)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pullback.errors import Origin, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.grad.reverse import zeros
 from pullback.grad.total import identity
 from pullback.ir import dtype as D
@@ -234,8 +234,8 @@ class LoopForm(Form):
     def _unbounded(self, what: str) -> UnsupportedError:
         return UnsupportedError(
             f"{what} of {self.kind} without a bound on its steps",
-            origin=Origin.of_caller(),
             help="say how many there are at most: max_steps=",
+            code="E216",
         )
 
     def bounded(self) -> LoopForm:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import GradientError, Origin
+from pullback.errors import GradientError
 from pullback.grad.forward import tangents
 from pullback.ir.graph import Value
 from pullback.tensor.autograd import Arguments, derive, differentiable, grad, twins_of
@@ -77,14 +77,12 @@ def matching(given: Any, wanted: Tree, what: str) -> list[Value]:
     """
     tree = flatten(given, from_array)
     if tree.key != wanted.key:
-        raise GradientError(
-            f"{what} has another structure than what it belongs to", origin=Origin.of_caller()
-        )
+        raise GradientError(f"{what} has another structure than what it belongs to", code="E217")
     values = [h.value for h in tree.handles]
     for value, own in zip(values, wanted.handles, strict=True):
         if (value.shape, value.dtype) != (own.shape, own.dtype):
             raise GradientError(
                 f"{what} is {value.dtype}{value.shape}, its tensor {own.dtype}{own.shape}",
-                origin=Origin.of_caller(),
+                code="E217",
             )
     return values

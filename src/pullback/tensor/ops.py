@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import DTypeError, Origin
+from pullback.errors import DTypeError
 from pullback.ir import dtype as D
 from pullback.ir.graph import Keep
 from pullback.tensor import elementwise as W
@@ -46,8 +46,8 @@ def _scalar(x: Any, over: Any) -> bool:
     if isinstance(x, ScalarHandle):
         raise DTypeError(
             "a reduction of a scalar expression",
-            origin=Origin.of_caller(),
             help="say over which axis: over=k with k = pb.axis(extent)",
+            code="E154",
         )
     return False
 
@@ -348,7 +348,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     value = value_of(x)
     if axis is None:
         if not isinstance(shift, int):
-            raise V.fail("several shifts need as many axes")
+            raise V.fail("several shifts need as many axes", code="E134")
         flat = V.roll(V.reshape(value, (-1,)), [shift], [0])
         return Tensor(V.reshape(flat, value.shape))
     axes = [axis] if isinstance(axis, int) else list(axis)
@@ -362,7 +362,7 @@ def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
     """Pieces one after the other."""
     values = [value_of(a) for a in arrays]
     if not values:
-        raise V.fail("concat of nothing")
+        raise V.fail("concat of nothing", code="E118")
     if axis is None:
         return Tensor(V.concat([V.reshape(v, (-1,)) for v in values], 0))
     return Tensor(V.concat(values, axis))
@@ -373,7 +373,7 @@ def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
 def stack(arrays: Sequence[Any], axis: int = 0) -> Tensor:
     """Pieces side by side along a new axis."""
     if not arrays:
-        raise V.fail("stack of nothing")
+        raise V.fail("stack of nothing", code="E118")
     return Tensor(V.stack([value_of(a) for a in arrays], axis))
 
 
@@ -384,7 +384,7 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     n = V.normal_axis(axis, len(value.shape))
     extent = value.shape[n]
     if not isinstance(extent, int):
-        raise V.fail(f"cannot split the symbolic axis {extent}")
+        raise V.fail(f"cannot split the symbolic axis {extent}", code="E120")
     parts = [slice(None)] * n
     cuts = sizes_of(sections, extent)
     return [Tensor(X.index(value, [*parts, slice(a, b)])) for a, b in cuts]
@@ -397,7 +397,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
     n = V.normal_axis(axis, len(value.shape))
     extent = value.shape[n]
     if not isinstance(extent, int):
-        raise V.fail(f"cannot unstack the symbolic axis {extent}")
+        raise V.fail(f"cannot unstack the symbolic axis {extent}", code="E120")
     parts = [slice(None)] * n
     return tuple(Tensor(X.index(value, [*parts, k])) for k in range(extent))
 

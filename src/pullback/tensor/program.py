@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pullback.config import Options, parse_bytes
-from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
 from pullback.ir.program import Compute, Program, Receive, items
@@ -137,8 +137,7 @@ class Jit:
             return actual
         if len(self.shapes) != len(actual):
             raise ShapeError(
-                f"{len(self.shapes)} shapes were declared for {len(actual)} arrays",
-                origin=Origin.of_caller(),
+                f"{len(self.shapes)} shapes were declared for {len(actual)} arrays", code="E134"
             )
         pairs = zip(self.shapes, actual, strict=True)
         return tuple(a if s is None else _fit(tuple(s), a) for s, a in pairs)
@@ -237,9 +236,7 @@ def _fit(declared: tuple[Extent, ...], actual: tuple[Extent, ...]) -> tuple[Exte
         for d, a in zip(declared, actual, strict=True)
     )
     if not fits:
-        raise ShapeError(
-            f"an argument of shape {actual} was declared as {declared}", origin=Origin.of_caller()
-        )
+        raise ShapeError(f"an argument of shape {actual} was declared as {declared}", code="E122")
     return declared
 
 
@@ -293,4 +290,5 @@ def _refuse_stand_ins(trace: Trace, program: Program) -> None:
                 " or receiver inside the function depends on it",
                 origin=read.origin,
                 help="return what is wanted, and assign or receive it outside",
+                code="E321",
             )

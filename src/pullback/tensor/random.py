@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import DTypeError, Origin, ShapeError
+from pullback.errors import DTypeError, ShapeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, int64, uint32
@@ -90,8 +90,8 @@ def _check_key(given: Handle) -> Value:
     if value.shape != (2,) or value.dtype != uint32:
         raise DTypeError(
             f"a key is uint32 of shape (2,), not {value.dtype}{value.shape}",
-            origin=Origin.of_caller(),
             help="make one with pb.random.key(seed)",
+            code="E157",
         )
     return value
 
@@ -117,7 +117,7 @@ class Source:
     def words(self, shape: Shape) -> Words:
         """Two random words for each element of `shape`."""
         if math.prod(upper(e) for e in shape) >= WORD:
-            raise ShapeError("a draw of 2^32 elements or more", origin=Origin.of_caller())
+            raise ShapeError("a draw of 2^32 elements or more", code="E123")
         place = V.linear(list(zip(axes_of(shape), shape, strict=True)))
         return threefry(_key_words(self.key), (Cast(place, uint32), self.draw))
 
@@ -158,7 +158,7 @@ def _unit(a: Expr, b: Expr, kind: DType) -> Expr:
 def _float(spec: Any) -> DType:
     kind = D.dtype(spec)
     if not kind.is_float:
-        raise DTypeError(f"random floats of {kind}", origin=Origin.of_caller())
+        raise DTypeError(f"random floats of {kind}")
     return kind
 
 
@@ -235,8 +235,7 @@ def bernoulli(
 
     if W.broadcast_shapes([W.operand_shape(chance), extents]) != extents:
         raise ShapeError(
-            f"p of shape {W.operand_shape(chance)} does not broadcast to {extents}",
-            origin=Origin.of_caller(),
+            f"p of shape {W.operand_shape(chance)} does not broadcast to {extents}", code="E110"
         )
     return Tensor(_draw("bernoulli", extents, key, body))
 
@@ -256,9 +255,9 @@ def integers(
     low, high = (0, low) if high is None else (low, high)
     kind = D.dtype(dtype)
     if not kind.is_integer or high <= low:
-        raise DTypeError(f"integers from {low} to {high} of {kind}", origin=Origin.of_caller())
+        raise DTypeError(f"integers from {low} to {high} of {kind}", code="E141")
     if low < kind.range()[0] or high - 1 > kind.range()[1]:
-        raise DTypeError(f"{low}..{high - 1} does not fit {kind}", origin=Origin.of_caller())
+        raise DTypeError(f"{low}..{high - 1} does not fit {kind}", code="E141")
 
     def body(a: Expr, b: Expr) -> Expr:
         wide = Mul(Cast(a, int64), E.index(1 << 31))
@@ -277,7 +276,7 @@ def permutation(x: Any, *, key: Tensor | None = None, device: Any = None) -> Ten
     if isinstance(x, Handle):
         source = value_of(x)
         if not source.shape:
-            raise ShapeError("permutation of a tensor without axes", origin=Origin.of_caller())
+            raise ShapeError("permutation of a tensor without axes", code="E111")
         order = _order(source.shape[0], key)
         return Tensor(X.take(source, order, 0))
     return Tensor(_order(int(x), key))
@@ -285,7 +284,7 @@ def permutation(x: Any, *, key: Tensor | None = None, device: Any = None) -> Ten
 
 def _order(size: Extent, given: Handle | None) -> Definition:
     if not isinstance(size, int) or not 0 <= size < WORD // 2:
-        raise ShapeError(f"a permutation of {size} elements", origin=Origin.of_caller())
+        raise ShapeError(f"a permutation of {size} elements", code="E123")
     source = Source(given)
     turns, salts = _rounds(source, max(1, size))
     place: Expr = Cast(Axis(0, size), uint32)

@@ -286,6 +286,7 @@ class _Builder:
                 f"`{value.name}` was made inside a loop or branch and is used outside of it",
                 origin=value.origin,
                 help="pass it out as a carry, or assign it to a state",
+                code="E317",
             )
         fresh = Variable(value.name, value.shape, value.dtype, value.origin)
         home.assigns[fresh] = value

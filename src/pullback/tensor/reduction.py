@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.errors import DTypeError, Origin
+from pullback.errors import DTypeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -121,7 +121,7 @@ def even_extreme(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
 
 def _not_empty(name: str, x: Value, axis: Axes) -> None:
     if any(x.shape[n] == 0 for n in V.normal_axes(axis, len(x.shape))):
-        raise V.fail(f"{name} over no elements: the shape is {W.show(x.shape)}")
+        raise V.fail(f"{name} over no elements: the shape is {W.show(x.shape)}", code="E118")
 
 
 def truth(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
@@ -279,13 +279,13 @@ def cumulative(
     if initial:
         extent = x.shape[axis]
         if not isinstance(extent, int):
-            raise V.fail(f"include_initial along the symbolic axis {extent}")
+            raise V.fail(f"include_initial along the symbolic axis {extent}", code="E120")
         shape[axis] = extent + 1
         axes = axes_of(shape)
         axes[axis] = E.Add(axes[axis], E.index(-1))
     body = cast(read(x, *axes), kind or small)
     if body.dtype.is_bool:
-        raise DTypeError(f"cumulative_{name} of bool", origin=Origin.of_caller())
+        raise DTypeError(f"cumulative_{name} of bool")
     if initial:
         later = E.Less(E.index(0), Axis(axis, shape[axis]))
         body = If(later, body, combiner.identity(body.dtype))
@@ -296,5 +296,5 @@ def scan_axis(name: str, x: Value, axis: int | None) -> int:
     """The axis of a running combination. Raises: ShapeError where it has to be said."""
     rank = len(x.shape)
     if axis is None and rank != 1:
-        raise V.fail(f"cumulative_{name} of {rank} axes", "say along which: axis=")
+        raise V.fail(f"cumulative_{name} of {rank} axes", "say along which: axis=", code="E124")
     return V.normal_axis(0 if axis is None else axis, rank)

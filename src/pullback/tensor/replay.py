@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pullback.errors import InvalidIR, Origin, UnsupportedError
+from pullback.errors import InvalidIR, UnsupportedError
 from pullback.grad.forward import tangents
 from pullback.grad.reverse import Reverse
 from pullback.grad.rules import Rules
@@ -165,7 +165,7 @@ class Replay:
             if not isinstance(node, Definition):
                 raise UnsupportedError(
                     f"{node.results[0].name} in a derivative by hand inside a loop or branch",
-                    origin=Origin.of_caller(),
+                    code="E215",
                 )
             memo.update({s: self.value(s) for s in node.sources if inside(s)})
             memo[node] = fresh = reread(node, memo)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pullback.errors import DTypeError, Origin
+from pullback.errors import DTypeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import DType
@@ -37,9 +37,7 @@ class Rule:
             return as_float(kind)
         if self.kind == "bits" and kind.is_float:
             raise DTypeError(
-                f"{self.name} is not defined for {kind}",
-                origin=Origin.of_caller(),
-                help="it takes integers or booleans",
+                f"{self.name} is not defined for {kind}", help="it takes integers or booleans"
             )
         return kind
 
@@ -128,8 +126,8 @@ def power_by(exponent: Scalar, base: DType) -> Rule:
     if exponent < 0:
         raise DTypeError(
             "integers to a negative power are not integers",
-            origin=Origin.of_caller(),
             help="cast the base to a float first",
+            code="E158",
         )
     return Rule("pow", lambda x: F.integer_power(x, int(exponent)), "number")
 

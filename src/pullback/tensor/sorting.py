@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import Origin, UnsupportedError
+from pullback.errors import UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int8, int32, int64
 from pullback.ir.expr import And, Axis, Cast, Expr, If, Less, Or
@@ -51,7 +51,7 @@ def order_of(x: Value, axis: int, descending: bool) -> Value:
     axis = V.normal_axis(axis, len(x.shape))
     size = x.shape[axis]
     if not isinstance(size, int):
-        raise UnsupportedError(f"sorting along the symbolic axis {size}", origin=Origin.of_caller())
+        raise UnsupportedError(f"sorting along the symbolic axis {size}", code="E315")
     keys: Value = W.astype(x, int8) if x.dtype.is_bool else x
     before = _before(descending)
     if size <= COUNTED:
@@ -201,7 +201,7 @@ def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Tenso
     n = V.normal_axis(axis, len(value.shape))
     extent = value.shape[n]
     if isinstance(extent, int) and k > extent:
-        raise V.fail(f"the {k} largest of {extent} elements")
+        raise V.fail(f"the {k} largest of {extent} elements", code="E123")
     if isinstance(extent, int) and 0 < k <= SELECTED and extent >= SELECTED * k:
         keys = W.astype(value, int8) if value.dtype.is_bool else value
         places: Value = _selected(keys, n, extent, k, largest)

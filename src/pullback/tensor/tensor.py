@@ -36,6 +36,7 @@ from pullback.tensor.trace import (
     current,
     realize,
     refuse_array,
+    refuse_truth,
 )
 
 Axes = int | Sequence[int] | None
@@ -44,9 +45,7 @@ Axes = int | Sequence[int] | None
 def check_device(device: object) -> None:
     """Raises: UnsupportedError for a device other than "cpu"."""
     if device is not None and str(device) != "cpu":
-        raise UnsupportedError(
-            f"device {str(device)!r}", origin=Origin.of_caller(), help='only "cpu" for now'
-        )
+        raise UnsupportedError(f"device {str(device)!r}", help='only "cpu" for now', code="E314")
 
 
 class Tensor(Handle, Arithmetic["Tensor"]):
@@ -135,15 +134,17 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     def __setitem__(self, key: Any, value: Any) -> None:
         raise UnsupportedError(
             "assignment to elements: tensors are immutable",
-            origin=Origin.of_caller(),
             help="build the new tensor: pb.where(mask, new, old), pb.concat, or pb.compute",
+            code="E311",
         )
 
     @property
     def T(self) -> Tensor:
         """A matrix with its axes swapped. Raises: ShapeError for another rank."""
         if len(self.shape) != 2:
-            raise V.fail(f".T of {W.show(self.shape)}", "use .mT for the last two axes")
+            raise V.fail(
+                f".T of {W.show(self.shape)}", "use .mT for the last two axes", code="E111"
+            )
         return Tensor(V.permute(self.value, (1, 0)))
 
     @property
@@ -151,7 +152,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         """The last two axes swapped."""
         rank = len(self.shape)
         if rank < 2:
-            raise V.fail(f".mT of {W.show(self.shape)}: two axes are needed")
+            raise V.fail(f".mT of {W.show(self.shape)}: two axes are needed", code="E111")
         return Tensor(V.permute(self.value, (*range(rank - 2), rank - 1, rank - 2)))
 
     # --- the same as functions of `pb`
@@ -243,7 +244,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
         if wanted and not self.dtype.is_float:
-            raise DTypeError(f"a tensor of {self.dtype} has no gradient", origin=Origin.of_caller())
+            raise DTypeError(f"a tensor of {self.dtype} has no gradient", code="E148")
         self._requires_grad = bool(wanted)
 
     @property
@@ -296,7 +297,9 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         """A DLPack capsule of a copy, as nobody may write to a tensor."""
         options.pop("copy", None)
         if self.dtype == D.bfloat16:
-            raise UnsupportedError("bfloat16 through DLPack", help="cast to float32 first")
+            raise UnsupportedError(
+                "bfloat16 through DLPack", help="cast to float32 first", code="E318"
+            )
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -309,9 +312,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         """The only element as a Python number. Raises: ShapeError for more than one."""
         array = self._array()
         if array.size != 1:
-            raise ShapeError(
-                f"item() of a tensor of shape {W.show(self.shape)}", origin=Origin.of_caller()
-            )
+            raise ShapeError(f"item() of a tensor of shape {W.show(self.shape)}", code="E131")
         found = array.reshape(()).astype(np.float64) if self.dtype.is_float else array.reshape(())
         number: bool | int | float = found.item()
         return number
@@ -322,6 +323,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return (array.astype(np.float32) if self.dtype == D.bfloat16 else array).tolist()
 
     def __bool__(self) -> bool:
+        refuse_truth()
         return bool(self.item())
 
     def __int__(self) -> int:
@@ -334,16 +336,16 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         if not self.dtype.is_integer or self.shape != ():
             raise DTypeError(
                 f"a {self.dtype} tensor of shape {W.show(self.shape)} is no Python index",
-                origin=Origin.of_caller(),
+                code="E153",
             )
         return int(self.item())
 
     def __len__(self) -> int:
         if not self.shape:
-            raise V.fail("len() of a tensor without axes")
+            raise V.fail("len() of a tensor without axes", code="E111")
         first = self.shape[0]
         if isinstance(first, Dim):
-            raise V.fail(f"len() of the symbolic axis {first}")
+            raise V.fail(f"len() of the symbolic axis {first}", code="E120")
         return first
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -399,12 +401,12 @@ def _part(part: Any) -> X.Part:
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
     if isinstance(part, bool | np.bool_):
-        raise UnsupportedError("an index by True or False", origin=Origin.of_caller())
+        raise UnsupportedError("an index by True or False", code="E316")
     if isinstance(part, int | np.integer):
         return int(part)
     if isinstance(part, list | np.ndarray | Handle):
         return value_of(np.asarray(part) if isinstance(part, list) else part)
-    raise DTypeError(f"{part!r} is no index", origin=Origin.of_caller())
+    raise DTypeError(f"{part!r} is no index", code="E153")
 
 
 def optional_dtype(spec: Any) -> DType | None:
@@ -422,7 +424,9 @@ def shape_of(spec: Any) -> tuple[Extent, ...]:
     listed = [spec] if isinstance(spec, int | np.integer | Dim) else list(spec)
     for extent in listed:
         if isinstance(extent, bool) or not isinstance(extent, int | np.integer | Dim):
-            raise V.fail(f"{extent!r} is no extent", "extents are integers or pb.dim(..)")
+            raise V.fail(
+                f"{extent!r} is no extent", "extents are integers or pb.dim(..)", code="E119"
+            )
     return tuple(e if isinstance(e, Dim) else int(e) for e in listed)
 
 
@@ -444,8 +448,8 @@ def operand(x: Any) -> Operand:
         return x
     given = type(x).__name__
     if isinstance(x, Answering):
-        raise DTypeError(f"not defined for {given}", origin=Origin.of_caller())
-    raise DTypeError(f"{given} is no tensor", origin=Origin.of_caller(), help="make one: pb.tensor")
+        raise DTypeError(f"not defined for {given}", code="E143")
+    raise DTypeError(f"{given} is no tensor", help="make one: pb.tensor", code="E143")
 
 
 def value_of(x: Any) -> Value:

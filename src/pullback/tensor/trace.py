@@ -139,13 +139,13 @@ class Cell(Handle):
         if new.shape != self.shape:
             raise ShapeError(
                 f"cannot assign a value of shape {new.shape} to a state of shape {self.shape}",
-                origin=Origin.of_caller(),
+                code="E133",
             )
         if new.dtype != self.dtype:
             raise DTypeError(
                 f"cannot assign a {new.dtype} value to a {self.dtype} state",
-                origin=Origin.of_caller(),
                 help=f"cast it to {self.dtype}",
+                code="E142",
             )
         trace = _current.get()
         if trace is not None:
@@ -233,6 +233,7 @@ class Trace:
                 "a state made inside a jitted function must not depend on traced values",
                 origin=value.origin,
                 help="make it before the call",
+                code="E319",
             )
         with suspended():
             return _compute([value])[value]
@@ -321,10 +322,20 @@ def refuse_array(origin: Origin | None = None) -> None:
         return
     raise CapturedArrayError(
         "a NumPy array is used inside a jitted function, where it would be frozen into it",
-        origin=origin or Origin.of_caller(),
+        origin=origin,
         help="make it a tensor before the call (pb.tensor(array)), pass it as an argument, "
         "or feed it with pb.Feeder",
     )
+
+
+def refuse_truth() -> None:
+    """Raises: UnsupportedError inside a jitted function."""
+    if _current.get() is not None:
+        raise UnsupportedError(
+            "a tensor has no truth value while it is being traced",
+            help="choose elements with pb.where, what runs with pb.cond or pb.while_loop",
+            code="E326",
+        )
 
 
 def contents(variable: Variable) -> Array | None:
@@ -391,8 +402,8 @@ def realize(handles: Iterable[Handle]) -> None:
     if _current.get() is not None:
         raise UnsupportedError(
             "a value cannot be looked at while it is being traced",
-            origin=Origin.of_caller(),
             help="return it from the jitted function or hand it out with pb.Receiver",
+            code="E310",
         )
     pending = _memory.pending
     handles = [h for h in handles if isinstance(h._value, Definition) or id(h) in pending]
@@ -461,4 +472,5 @@ def _content(variable: Variable | None) -> Held:
         " mapped, and has no value outside of it",
         origin=variable.origin,
         help="return it from the function or hand it out with pb.Receiver",
+        code="E325",
     )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from pullback.errors import Origin, ShapeError
+from pullback.errors import ShapeError
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Expr, Extent, FloorDiv, If, Less, Mod, Mul
 from pullback.ir.graph import Definition, Value, read
@@ -25,15 +25,15 @@ from pullback.tensor.elementwise import (
 )
 
 
-def fail(what: str, help: str = "") -> ShapeError:
+def fail(what: str, help: str = "", *, code: str = "") -> ShapeError:
     """A ShapeError at the user's expression."""
-    return ShapeError(what, origin=Origin.of_caller(), help=help)
+    return ShapeError(what, help=help, code=code)
 
 
 def normal_axis(axis: int, rank: int, *, what: str = "axis") -> int:
     """`axis` counted from the front. Raises: ShapeError where it is out of range."""
     if not -rank <= axis < rank:
-        raise fail(f"{what} {axis} of a tensor with {rank} axes")
+        raise fail(f"{what} {axis} of a tensor with {rank} axes", code="E112")
     return axis % rank
 
 
@@ -47,7 +47,7 @@ def normal_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     listed = (axis,) if isinstance(axis, int) else tuple(axis)
     found = tuple(normal_axis(a, rank) for a in listed)
     if len(set(found)) != len(found):
-        raise fail(f"axes {listed} name one axis twice")
+        raise fail(f"axes {listed} name one axis twice", code="E113")
     return tuple(sorted(found))
 
 
@@ -81,13 +81,18 @@ def _infer(old: Shape, new: Shape) -> Shape:
     """`new` with its -1 worked out."""
     unknown = [n for n, e in enumerate(new) if e == -1]
     if len(unknown) > 1 or any(isinstance(e, int) and e < -1 for e in new):
-        raise fail(f"cannot reshape {show(old)} to {show(new)}", "only one extent may be -1")
+        raise fail(
+            f"cannot reshape {show(old)} to {show(new)}", "only one extent may be -1", code="E114"
+        )
     if unknown:
         rest = [e for e in new if e != -1]
         new = tuple(_quotient(old, rest, new) if e == -1 else e for e in new)
     left, right = _count(old), _count(new)
     if left != right:
-        raise fail(f"cannot reshape {show(old)} to {show(new)}: {left[0]} and {right[0]} elements")
+        raise fail(
+            f"cannot reshape {show(old)} to {show(new)}: {left[0]} and {right[0]} elements",
+            code="E114",
+        )
     return new
 
 
@@ -108,7 +113,7 @@ def _quotient(old: Shape, rest: Sequence[Extent], new: Shape) -> Extent:
     symbols = [e for e in left if isinstance(e, Dim)]
     top, bottom = _count(left)[0], _count(others)[0]
     if any(isinstance(e, Dim) for e in others) or bottom == 0 or top % bottom:
-        raise fail(f"cannot reshape {show(old)} to {show(new)}")
+        raise fail(f"cannot reshape {show(old)} to {show(new)}", code="E114")
     if not symbols:
         return top // bottom
     if len(symbols) == 1 and top == bottom:
@@ -116,6 +121,7 @@ def _quotient(old: Shape, rest: Sequence[Extent], new: Shape) -> Extent:
     raise fail(
         f"cannot reshape {show(old)} to {show(new)}: an extent would be a product of {symbols}",
         "symbolic extents stay axes of their own",
+        code="E120",
     )
 
 
@@ -135,7 +141,11 @@ def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
             elif a.key == b.key:
                 break
             else:
-                raise fail(f"cannot reshape {show(old)} to {show(new)}", "symbolic extents move")
+                raise fail(
+                    f"cannot reshape {show(old)} to {show(new)}",
+                    "symbolic extents move",
+                    code="E120",
+                )
         groups.append((left, right))
     return groups
 
@@ -213,7 +223,7 @@ def permute(x: Value, order: Sequence[int]) -> Definition:
     rank = len(x.shape)
     order = tuple(normal_axis(a, rank) for a in order)
     if sorted(order) != list(range(rank)):
-        raise fail(f"{tuple(order)} does not name each of {rank} axes once")
+        raise fail(f"{tuple(order)} does not name each of {rank} axes once", code="E113")
     shape = [x.shape[a] for a in order]
     axes = axes_of(shape)
     return view("permute_dims", x, shape, [axes[order.index(n)] for n in range(rank)])
@@ -238,7 +248,9 @@ def squeeze(x: Value, axis: int | Sequence[int] | None) -> Definition:
         gone = tuple(n for n in gone if x.shape[n] == 1)
     wrong = [n for n in gone if x.shape[n] != 1]
     if wrong:
-        raise fail(f"cannot squeeze axis {wrong[0]} of {show(x.shape)}: its extent is not 1")
+        raise fail(
+            f"cannot squeeze axis {wrong[0]} of {show(x.shape)}: its extent is not 1", code="E159"
+        )
     shape = [e for n, e in enumerate(x.shape) if n not in gone]
     rest = iter(axes_of(shape))
     return view("squeeze", x, shape, [0 if n in gone else next(rest) for n in range(rank)])
@@ -307,9 +319,12 @@ def concat(values: Sequence[Value], axis: int) -> Definition:
         other = [e for n, e in enumerate(value.shape) if n != axis]
         size = value.shape[axis] if len(value.shape) == rank else None
         if other != [e for n, e in enumerate(first.shape) if n != axis]:
-            raise fail(f"cannot join {show(first.shape)} and {show(value.shape)} on axis {axis}")
+            raise fail(
+                f"cannot join {show(first.shape)} and {show(value.shape)} on axis {axis}",
+                code="E117",
+            )
         if not isinstance(size, int):
-            raise fail(f"cannot join {show(value.shape)} on its symbolic axis {axis}")
+            raise fail(f"cannot join {show(value.shape)} on its symbolic axis {axis}", code="E120")
         sizes.append(size)
     kind = common_dtype(values)
     pieces = [(v, s) for v, s in zip(values, sizes, strict=True) if s] or [(first, 0)]
@@ -332,7 +347,7 @@ def stack(values: Sequence[Value], axis: int) -> Definition:
     axis = normal_axis(axis, len(first.shape) + 1)
     for value in values:
         if value.shape != first.shape:
-            raise fail(f"cannot stack {show(first.shape)} and {show(value.shape)}")
+            raise fail(f"cannot stack {show(first.shape)} and {show(value.shape)}", code="E117")
     kind = common_dtype(values)
     shape = (*first.shape[:axis], len(values), *first.shape[axis:])
     axes = axes_of(shape)
@@ -347,13 +362,13 @@ def stack(values: Sequence[Value], axis: int) -> Definition:
 def pad(x: Value, widths: Sequence[tuple[int, int]], value: Scalar) -> Definition:
     """``out[i] = x[i - before] if before <= i < before + n else value``; x is not read outside."""
     if len(widths) != len(x.shape):
-        raise fail(f"pad of {show(x.shape)} with {len(widths)} pairs of widths")
+        raise fail(f"pad of {show(x.shape)} with {len(widths)} pairs of widths", code="E134")
     shape: list[Extent] = []
     for extent, (before, after) in zip(x.shape, widths, strict=True):
         if before < 0 or after < 0:
-            raise fail(f"pad with a negative width {(before, after)}", "slice instead")
+            raise fail(f"pad with a negative width {(before, after)}", "slice instead", code="E123")
         if (before or after) and not isinstance(extent, int):
-            raise fail(f"cannot pad the symbolic axis {extent}")
+            raise fail(f"cannot pad the symbolic axis {extent}", code="E120")
         shape.append(extent + before + after if isinstance(extent, int) else extent)
     axes = axes_of(shape)
     indices = list(axes)
@@ -387,7 +402,7 @@ def tile(x: Value, counts: Sequence[int]) -> Definition:
     indices: list[Expr | int] = []
     for n, (extent, count) in enumerate(zip(old, counts, strict=True)):
         if count != 1 and not isinstance(extent, int):
-            raise fail(f"cannot tile the symbolic axis {extent}")
+            raise fail(f"cannot tile the symbolic axis {extent}", code="E120")
         shape.append(extent * count if isinstance(extent, int) else extent)
         axis = E.Axis(n, shape[-1])
         indices.append(axis if count == 1 else Mod(axis, E.extent_expr(extent)))
@@ -399,7 +414,7 @@ def repeat(x: Value, count: int, axis: int) -> Definition:
     axis = normal_axis(axis, len(x.shape))
     extent = x.shape[axis]
     if not isinstance(extent, int):
-        raise fail(f"cannot repeat the symbolic axis {extent}")
+        raise fail(f"cannot repeat the symbolic axis {extent}", code="E120")
     shape = [extent * count if n == axis else e for n, e in enumerate(x.shape)]
     axes = axes_of(shape)
     axes[axis] = FloorDiv(axes[axis], E.index(count))
@@ -409,7 +424,7 @@ def repeat(x: Value, count: int, axis: int) -> Definition:
 def triangle(x: Value, k: int, *, upper: bool) -> Definition:
     """``x[i, j] if j - i <= k else 0`` (upper: ``j - i >= k``)."""
     if len(x.shape) < 2:
-        raise fail(f"a triangle of {show(x.shape)}: two axes are needed")
+        raise fail(f"a triangle of {show(x.shape)}: two axes are needed", code="E111")
     axes = axes_of(x.shape)
     row, column = axes[-2], axes[-1]
     edge = affine(row, k, 1)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pullback.errors import Origin, ShapeError, UnsupportedError
+from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir.expr import Axis, Extent
 from pullback.ir.graph import Value, variables
 from pullback.tensor import elementwise as W
@@ -41,9 +41,7 @@ def vmap(
     """
     if randomness not in RANDOMNESS:
         raise UnsupportedError(
-            f"randomness={randomness!r}",
-            origin=Origin.of_caller(),
-            help=f"one of {', '.join(RANDOMNESS)}",
+            f"randomness={randomness!r}", help=f"one of {', '.join(RANDOMNESS)}", code="E312"
         )
 
     @functools.wraps(function)
@@ -70,9 +68,7 @@ def _spread(axes: Axes, count: int, name: str, what: str) -> list[int | None]:
     if axes is None or isinstance(axes, int):
         return [axes] * count
     if len(axes) != count:
-        raise ShapeError(
-            f"{name} has {len(axes)} entries for {count} {what}", origin=Origin.of_caller()
-        )
+        raise ShapeError(f"{name} has {len(axes)} entries for {count} {what}", code="E134")
     return list(axes)
 
 
@@ -86,8 +82,8 @@ def _extent(trees: Sequence[Tree], places: Sequence[int | None]) -> Extent:
     if len(found) != 1:
         raise ShapeError(
             f"vmap over axes of extents {list(found)}: they must be one number",
-            origin=Origin.of_caller(),
             help="say which axis of which argument is the batch: in_axes=(0, None)",
+            code="E173",
         )
     return next(iter(found))
 
@@ -131,7 +127,7 @@ def _whole(batch: Lift, part: Any, end: int | None) -> Any:
     if any(v in batch.known for v in values):
         raise ShapeError(
             "a result of vmap depends on the sample and has no axis for it: out_axes=None",
-            origin=Origin.of_caller(),
+            code="E174",
         )
     return part
 
@@ -145,6 +141,6 @@ def _refuse_states(known: dict[Value, Value]) -> None:
     if any(value in known for value in variables(assigned)):
         raise UnsupportedError(
             "vmap of an assignment that depends on the sample",
-            origin=Origin.of_caller(),
             help="return the value, and assign it outside of vmap",
+            code="E321",
         )

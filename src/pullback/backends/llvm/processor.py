@@ -77,7 +77,9 @@ def named_target(name: str) -> Target:
     """
     found = TARGETS.get(name)
     if found is None:
-        raise OptionError(f"there is no target {name!r}", help=f"one of {', '.join(TARGETS)}")
+        raise OptionError(
+            f"there is no target {name!r}", help=f"one of {', '.join(TARGETS)}", code="E521"
+        )
     return found
 
 
@@ -96,7 +98,9 @@ def chosen_target(name: str | None) -> Target:
         runs = order.index(found.name) >= order.index(host.name)
     if not runs:
         what = f"this processor ({host.name}) cannot run {name}"
-        raise UnsupportedError(what, help=f"program.assembly({name!r}) shows code for it")
+        raise UnsupportedError(
+            what, help=f"program.assembly({name!r}) shows code for it", code="E323"
+        )
     return found
 
 

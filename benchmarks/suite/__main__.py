@@ -28,8 +28,11 @@ def main() -> None:
     options = arguments().parse_args()
     chosen = select(options.only)
     if options.list:
-        for name, workloads in chosen.items():
-            print(f"{name}:", *(f"  {w.name}" for w in workloads), sep="\n")
+        names = {name: [w.name for w in workloads] for name, workloads in chosen.items()}
+        for name, workloads in names.items():
+            print(f"{name}:", *(f"  {w}" for w in workloads), sep="\n")
+        if options.out:
+            Path(options.out).write_text(json.dumps(names))
         return
     setting = settings(options)
     roof = limits.measured(setting.threads, CLOCKS[setting.clock])
@@ -46,8 +49,8 @@ def main() -> None:
             found.warm_starts()
         lines += summary(name, kind, fixed_rows, drawn_rows, setting.peers)
     print("## Classes\n", *lines, sep="\n")
-    if options.json:
-        Path(options.json).write_text(json.dumps(runs, indent=1))
+    if options.out:
+        Path(options.out).write_text(json.dumps(runs, indent=1))
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -61,7 +64,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer modes, no drawn sizes")
     busy = "one thread, by processor time: for a machine that does other work"
     parser.add_argument("--busy", action="store_true", help=busy)
-    parser.add_argument("--json", metavar="FILE", help="every time of every process")
+    parser.add_argument("--out", metavar="FILE", help="for every time of every process, as JSON")
     parser.add_argument("--jax", metavar="PYTHON", default=sys.executable, help="one that has JAX")
     parser.add_argument("--list", action="store_true", help="name the workloads, run nothing")
     return parser

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from pullback.cli.command import WRONG, Misuse, Output, command
 from pullback.config import Options
 from pullback.runtime.cache import ObjectCache
 
@@ -20,38 +20,51 @@ def cache() -> None:
 
 
 def _open() -> ObjectCache:
+    """Raises: Misuse where the cache is off."""
     folder = Options.from_environment().cache
     if folder is None:
-        raise click.ClickException("the cache is off (PULLBACK_CACHE=off)")
+        raise Misuse("the cache is off (PULLBACK_CACHE=off)")
     return ObjectCache(folder)
 
 
-@cache.command("ls")
-def list_entries() -> None:
+@command(name="ls", example="pullback cache ls")
+def list_entries(out: Output) -> None:
     """List every entry, its size and age."""
     found = _open()
     entries = found.entries()
     table = Table("key", "KiB", "age (s)")
     for entry in entries:
         table.add_row(entry.key[:16], f"{entry.bytes / KIB:.1f}", f"{entry.age:.0f}")
+        out.tell(key=entry.key, bytes=entry.bytes, age=entry.age)
     total = sum(e.bytes for e in entries) / KIB
-    Console().print(table if entries else "no entries")
-    click.echo(f"{len(entries)} entries, {total:.1f} KiB in {found.folder}")
+    out.show(table if entries else "no entries")
+    out.show(f"{len(entries)} entries, {total:.1f} KiB in {found.folder}")
 
 
-@cache.command()
-def clear() -> None:
+@command(example="pullback cache clear")
+def clear(out: Output) -> None:
     """Remove every entry."""
-    click.echo(f"{_open().clear()} entries removed")
+    found = _open()
+    with out.working("removing"):
+        count = found.clear()
+    out.show(f"{count} entries removed")
+    out.tell(removed=count)
 
 
-@cache.command()
-def verify() -> None:
+@command(example="pullback cache verify && echo all good")
+def verify(out: Output) -> None:
     """Check every entry's authenticity; exit code 1 where one fails."""
     found = _open()
-    bad = found.verify()
+    with out.working("checking entries"):
+        bad = found.verify()
+    good = len(found.entries()) - len(bad)
     for key in bad:
-        click.echo(f"altered or truncated: {key}")
-    click.echo(f"{len(found.entries()) - len(bad)} entries are good, {len(bad)} are not")
+        out.show(f"altered or truncated: {key}")
+    out.show(f"{good} entries are good, {len(bad)} are not")
+    out.tell(good=good, bad=bad)
     if bad:
-        sys.exit(1)
+        sys.exit(WRONG)
+
+
+for each in (list_entries, clear, verify):
+    cache.add_command(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,11 +13,16 @@ from typing import Any
 import click
 import numpy as np
 
+from pullback.cli.command import WRONG, Output, command
 from pullback.cli.shapes import data_indices, parsed, shapes_of, size_of, typed
 from pullback.tensor.check import check_grads
 
+EXAMPLE = """\
+pullback check "c[i] = sum[k](a[i, k] * exp(b[k]))"
+pullback check my_module:my_function --shape x=4,5"""
 
-@click.command()
+
+@command(example=EXAMPLE)
 @click.argument("what")
 @click.option("--shape", "shapes", multiple=True, help="a=2,3: the shape of an input")
 @click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
@@ -24,8 +30,8 @@ from pullback.tensor.check import check_grads
 @click.option("--high", type=float, default=1.0, help="and below this")
 @click.option("--seed", type=click.IntRange(min=0), default=0)
 @click.option("--tolerance", type=float, default=1e-6, help="of differences")
-@click.option("--json", "as_json", is_flag=True, help="the report as one JSON object")
 def check(
+    out: Output,
     what: str,
     shapes: tuple[str, ...],
     sizes: tuple[str, ...],
@@ -33,7 +39,6 @@ def check(
     high: float,
     seed: int,
     tolerance: float,
-    as_json: bool,
 ) -> None:
     """Check every derivative of WHAT; exit code 1 where one is wrong.
 
@@ -47,9 +52,11 @@ def check(
         rng.uniform(low, high, shape) if below is None else rng.integers(0, below, shape)
         for shape, below in drawn
     ]
-    report = check_grads(function, inputs, tolerance=tolerance, seed=seed)
-    click.echo(report.json() if as_json else str(report))
-    sys.exit(0 if report else 1)
+    with out.working("checking derivatives"):
+        report = check_grads(function, inputs, tolerance=tolerance, seed=seed)
+    out.show(str(report))
+    out.tell(**json.loads(report.json()))
+    sys.exit(0 if report else WRONG)
 
 
 # A function and the shapes of its inputs; those with a number are integers below it.

@@ -1,8 +1,7 @@
-"""What a run shows: a progress bar for people, JSON lines for programs."""
+"""What a run shows: a progress bar for people, JSON lines for programs, or nothing."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from types import TracebackType
@@ -17,6 +16,8 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+
+from pullback.cli.command import Output
 
 EVERY = 10  # steps between two JSON lines
 SMOOTH = 0.9  # share of the old value in the shown loss
@@ -39,10 +40,12 @@ class Display(Protocol):
 
 
 class Bar:
-    """A progress bar on the terminal: loss, tokens per second, time left."""
+    """A progress bar on standard error, if that is a terminal: loss, tokens per second, time left.
+    What is told once goes to standard output.
+    """
 
     def __init__(self, total: int, done: int, tokens: int) -> None:
-        self.console = Console(stderr=True, highlight=False)
+        console = Console(stderr=True, highlight=False)
         self.tokens = tokens
         self.first = done
         self.loss = math.nan
@@ -53,14 +56,14 @@ class Bar:
             MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]}  {task.fields[speed]} tokens/s  left"),
             TimeRemainingColumn(),
-            console=self.console,
+            console=console,
+            disable=not console.is_terminal,
         )
         self.task = self.progress.add_task(
             "training", total=total, completed=done, loss="-", speed="-"
         )
 
     def __enter__(self) -> Self:
-        self.progress.start()
         return self
 
     def __exit__(
@@ -72,6 +75,7 @@ class Bar:
         self.progress.stop()
 
     def step(self, number: int, loss: float) -> None:
+        self.progress.start()
         fresh = math.isnan(self.loss)
         self.loss = loss if fresh else SMOOTH * self.loss + (1.0 - SMOOTH) * loss
         seconds = time.perf_counter() - self.began
@@ -81,14 +85,12 @@ class Bar:
         )
 
     def note(self, event: str, message: str, **facts: Any) -> None:
-        self.progress.print(message, markup=False)
+        self.progress.stop()
+        click.echo(message)
 
 
-class Lines:
-    """One JSON object a line on standard output."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
+class Silent:
+    """Shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -102,11 +104,22 @@ class Lines:
         return
 
     def step(self, number: int, loss: float) -> None:
-        if number % EVERY == 0 or number == self.total:
-            self._line("step", step=number, loss=loss)
+        return
 
     def note(self, event: str, message: str, **facts: Any) -> None:
-        self._line(event, **facts)
+        return
 
-    def _line(self, event: str, **facts: Any) -> None:
-        click.echo(json.dumps({"event": event, **facts}))
+
+class Lines(Silent):
+    """One JSON object a line on standard output."""
+
+    def __init__(self, total: int, output: Output) -> None:
+        self.total = total
+        self.output = output
+
+    def step(self, number: int, loss: float) -> None:
+        if number % EVERY == 0 or number == self.total:
+            self.output.tell(event="step", step=number, loss=loss)
+
+    def note(self, event: str, message: str, **facts: Any) -> None:
+        self.output.tell(event=event, **facts)

@@ -3,79 +3,111 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pullback.cli.command import Misuse, Output, command
 from pullback.cli.shapes import data_indices, shapes_of, size_of, typed
+from pullback.cli.stages import STAGES, WHOLE, chosen, parts
 from pullback.config import Options
-from pullback.grad.report import adjoints_text
 from pullback.ir.dtype import DType, float32, int64
 from pullback.ir.graph import Variable
+from pullback.tensor.autograd import grad
 from pullback.tensor.creation import zeros
 from pullback.tensor.program import Jit
 from pullback.tensor.tensor import Tensor
 
+EXAMPLE = """\
+pullback explain "c[i, j] = sum[k](a[i, k] * b[k, j])" --shape a=2,3 --shape b=3,4
+pullback explain "y[i] = sum[k](x[2*i + k] * w[k])" --shape w=3 --size i=3 --stage adjoint
+pullback explain train.py --stage llvm --timings"""
 
-@click.command()
-@click.argument("what")
-@click.option("--shape", "shapes", multiple=True, help="a=2,3: the shape of an input")
-@click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
-@click.option("--source", is_flag=True, help="the generated code too")
-@click.option("--stage", type=click.Choice(["program", "adjoint"]), default="program")
-@click.option("--timings", is_flag=True, help="how long each stage of the compiler took")
-def explain(
-    what: str,
-    shapes: tuple[str, ...],
-    sizes: tuple[str, ...],
-    source: bool,
-    stage: str,
-    timings: bool,
-) -> None:
-    """Show WHAT at both levels: definitions and kernels; or the adjoints derived from it.
-
-    WHAT is a Python script, whose jitted functions are shown after it ran, or a definition as
-    text: "c[i, j] = sum[k](a[i, k] * b[k, j])" with --shape a=2,3 --shape b=3,4.
-    """
-    if what.endswith(".py"):
-        if stage == "adjoint":
-            raise click.UsageError("--stage adjoint shows a definition given as text")
-        _script(Path(what), source, timings)
-        return
-    given = shapes_of(what, shapes)
-    extents = dict(map(size_of, sizes))
-    if stage == "adjoint":
-        _adjoints(what, given, extents)
-        return
-    _definition(what, given, extents, source, timings)
-
-
-def _script(path: Path, source: bool, timings: bool) -> None:
-    """Run a script, then show every jitted function that it called."""
-    if not path.is_file():
-        raise click.ClickException(f"{path} does not exist")
-    found = runpy.run_path(str(path), run_name="__main__")
-    called = {n: v for n, v in found.items() if isinstance(v, Jit) and v.last is not None}
-    if not called:
-        raise click.ClickException(f"{path} has no jitted function at its top level that it calls")
-    for name, function in called.items():
-        click.echo(f"# {name}")
-        _show(function, source, timings)
-
+HEAD = "head"  # the name of what a derivative is multiplied by
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-def _adjoints(text: str, shapes: Shapes, sizes: dict[str, int]) -> None:
-    """The adjoints of the last definition by everything that is given."""
+@command(example=EXAMPLE)
+@click.argument("what", type=click.Path())
+@click.option("--shape", "shapes", multiple=True, help="a=2,3: the shape of an input")
+@click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
+@click.option("--wrt", multiple=True, help="an input: the derivative by it too")
+@click.option("--stage", type=click.Choice(STAGES), default=WHOLE, help="what to show")
+@click.option("--timings", is_flag=True, help="how long each stage of the compiler took")
+def explain(
+    out: Output,
+    what: str,
+    shapes: tuple[str, ...],
+    sizes: tuple[str, ...],
+    wrt: tuple[str, ...],
+    stage: str,
+    timings: bool,
+) -> None:
+    """Show what the compiler makes of WHAT, at every stage or at one.
+
+    WHAT is a Python script, whose jitted functions are shown after it ran, or a definition as
+    text; of several, with ";" between, the last is the result. With --wrt the program is that of
+    the result and its gradient; --stage adjoint shows how that is derived.
+    """
+    if what.endswith(".py"):
+        if wrt and stage != "adjoint":
+            raise click.UsageError("--wrt of a script goes with --stage adjoint")
+        out.notice(f"running {what}")
+        made = _script(Path(what))
+    else:
+        given = shapes_of(what, shapes)
+        by = wrt if stage != "adjoint" else ()
+        with out.working("compiling"):
+            made = {what: _definition(what, given, dict(map(size_of, sizes)), by, timings)}
+    for name, function in made.items():
+        _show(out, name, function, stage, wrt, timings)
+
+
+def _script(path: Path) -> dict[str, Jit]:
+    """Run a script: every jitted function that it called. Raises: Misuse where there is none."""
+    if not path.is_file():
+        raise Misuse(f"{path} does not exist")
+    found = runpy.run_path(str(path), run_name="__main__")
+    called = {n: v for n, v in found.items() if isinstance(v, Jit) and v.last is not None}
+    if not called:
+        raise Misuse(f"{path} has no jitted function at its top level that it calls")
+    return called
+
+
+def _definition(
+    text: str, shapes: Shapes, sizes: Mapping[str, int], wrt: Sequence[str], timed: bool
+) -> Jit:
+    """Compile a definition over zeros, and its gradient by `wrt`; past the cache if it is timed."""
+    if wrt and HEAD in shapes:
+        raise click.UsageError(f"with --wrt no input can be named {HEAD!r}")
     kinds = _kinds(text, shapes)
-    given: dict[str, Any] = {n: Tensor(Variable(n, s, kinds[n])) for n, s in shapes.items()}
-    made = typed(text, sizes, given)
-    output = made[-1] if isinstance(made, tuple) else made
-    floats = [x.value for n, x in given.items() if kinds[n].is_float]
-    click.echo(adjoints_text(output.value, floats))
+    given = {name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()}
+
+    def function(**inputs: Any) -> Any:
+        head = inputs.pop(HEAD, None)
+        result = _last(typed(text, sizes, inputs))
+        if head is None:
+            return result
+        return (result, *grad(result, [inputs[name] for name in wrt], head=head))
+
+    if wrt:
+        inputs = {n: Tensor(Variable(n, s, kinds[n])) for n, s in shapes.items()}
+        chosen([x.value for x in inputs.values()], wrt)
+        result = _last(typed(text, sizes, inputs))
+        given[HEAD] = zeros(result.shape, dtype=result.dtype)
+    options = Options.from_environment()
+    compiled = Jit(function, options=replace(options, cache=None) if timed else options)
+    compiled(**given)
+    return compiled
+
+
+def _last(made: Any) -> Tensor:
+    last: Tensor = made[-1] if isinstance(made, tuple) else made
+    return last
 
 
 def _kinds(text: str, shapes: Shapes) -> dict[str, DType]:
@@ -84,31 +116,23 @@ def _kinds(text: str, shapes: Shapes) -> dict[str, DType]:
     return {name: int64 if name in places else float32 for name in shapes}
 
 
-def _definition(
-    text: str, shapes: Shapes, sizes: dict[str, int], source: bool, timings: bool
+def _show(
+    out: Output, name: str, function: Jit, stage: str, wrt: Sequence[str], timings: bool
 ) -> None:
-    """Compile a definition over zeros and show it; past the cache if it is to be timed."""
-    kinds = _kinds(text, shapes)
-    given = {name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()}
-
-    def function(**inputs: Any) -> Any:
-        return typed(text, sizes, inputs)
-
-    options = Options.from_environment()
-    compiled = Jit(function, options=replace(options, cache=None) if timings else options)
-    compiled(**given)
-    _show(compiled, source, timings)
-
-
-def _show(function: Jit, source: bool, timings: bool) -> None:
-    click.echo(function.program.explain())
-    if source:
-        click.echo(function.program.source())
+    found = parts(function.program, stage, wrt)
+    spent = function.program.timings if timings else {}
+    if name.isidentifier():
+        out.show(f"# {name}")
+    for part, text in found:
+        out.show(text if len(found) == 1 else f"== {part}\n{text}\n")
     if timings:
-        click.echo(_timings(function.program.timings))
+        out.show(_timings(spent))
+    texts = [{"name": part, "text": text} for part, text in found]
+    seconds = {"seconds": spent} if timings else {}
+    out.tell(name=name, stage=stage, parts=texts, **seconds)
 
 
-def _timings(seconds: dict[str, float]) -> str:
+def _timings(seconds: Mapping[str, float]) -> str:
     """Milliseconds by stage, longest first; `record` stands for all that the cache spared."""
     total = sum(seconds.values())
     lines = ["== compiler, ms"]

@@ -13,40 +13,39 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from pullback.cli.command import Misuse, Output, command
 from pullback.runtime.profile import Span, Timed
 from pullback.tensor.program import Jit
 
 MATRIX = 1024  # rows of the product that tells how fast this processor computes
 STREAM = 1 << 26  # bytes of the copy that tells how fast its memory is
 TRIES = 5
+EXAMPLE = "pullback profile train.py --trace timeline.json"
 
 
-@click.command()
+@command(example=EXAMPLE)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1)
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Chrome trace JSON")
-@click.option("--json", "as_json", is_flag=True, help="one JSON object a launch")
-def profile(script: Path, arguments: tuple[str, ...], trace: Path | None, as_json: bool) -> None:
+def profile(out: Output, script: Path, arguments: tuple[str, ...], trace: Path | None) -> None:
     """Run SCRIPT with its ARGUMENTS, then show the launches of its jitted functions.
 
     A launch is compared with the roofline: what NumPy's product of 1024 rows reaches here, in
     float32, and a copy of 64 MB. --trace writes a timeline for chrome://tracing or Perfetto.
     """
+    out.notice(f"running {script}")
     found = _run(script, arguments)
     profiles = {name: function.program.profile for name, function in found.items()}
-    roof = _roof()
+    with out.working("measuring what this processor reaches"):
+        roof = _roof()
     for name, own in profiles.items():
         rows = [_row(name, t, roof) for t in own.launches if t.runs]
-        if as_json:
-            for row in rows:
-                click.echo(json.dumps(row))
-            continue
-        Console().print(_table(name, rows))
-    if not as_json:
-        click.echo(f"roofline: {roof[0]:.0f} GFLOP/s, {roof[1]:.1f} GB/s (NumPy, all threads)")
+        out.show(_table(name, rows))
+        for row in rows:
+            out.tell(**row)
+    out.show(f"roofline: {roof[0]:.0f} GFLOP/s, {roof[1]:.1f} GB/s (NumPy, all threads)")
     if trace is not None:
         spans = [s for own in profiles.values() for s in own.spans]
         trace.write_text(json.dumps(_events(spans)))
@@ -60,7 +59,7 @@ def _run(script: Path, arguments: Sequence[str]) -> dict[str, Jit]:
     called = {n: v for n, v in found.items() if isinstance(v, Jit) and v.last is not None}
     if not called:
         what = f"{script} has no jitted function at its top level that it calls"
-        raise click.ClickException(what)
+        raise Misuse(what)
     return called
 
 

@@ -20,12 +20,12 @@ from pullback.simplify.graph import with_roots
 from pullback.simplify.rules import Simplifier
 
 
-def adjoints_text(output: Value, inputs: Sequence[Value]) -> str:
-    """The adjoints of `inputs` and of all between, from a head of the output's shape."""
-    head = Variable(f"d{output!r}", output.shape, output.dtype)
-    state = Reverse([output], inputs, [head])
+def adjoints_text(outputs: Sequence[Value], inputs: Sequence[Value]) -> str:
+    """The adjoints of `inputs` and of all between, from heads of the outputs' shapes."""
+    heads = [Variable(f"d{output!r}", output.shape, output.dtype) for output in outputs]
+    state = Reverse(outputs, inputs, heads)
     found = [state.gradient(x) for x in inputs]
-    names, forward = Names(), set(topological([output]))
+    names, forward = Names(), set(topological(outputs))
     parts = []
     simplify = Simplifier()
     for d in topological(found):

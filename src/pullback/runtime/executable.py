@@ -202,7 +202,7 @@ class Executable:
         if self.target is None:
             return ""
         texts = []
-        for kernel in self._distinct():
+        for kernel in self.distinct():
             schedule = choose(kernel, self.target)
             texts.append(emit_routine(lower(kernel, schedule, self.target), self.target))
         return "\n\n".join(texts)
@@ -215,7 +215,7 @@ class Executable:
         wanted = self.target if target is None else named_target(target)
         if wanted is None:
             return ""
-        nests = [lower(k, choose(k, wanted), wanted) for k in self._distinct()]
+        nests = [lower(k, choose(k, wanted), wanted) for k in self.distinct()]
         return "\n\n".join(assembly(nest, wanted) for nest in nests)
 
     def explain(self) -> str:
@@ -223,7 +223,7 @@ class Executable:
         parts = [f"== as traced\n{show(self.program)}"]
         if self.target is None or self.plan is None:
             return parts[0]
-        for kernel in self._distinct():
+        for kernel in self.distinct():
             schedule = choose(kernel, self.target)
             parts.append(f"== kernel {kernel.name}\n{show(kernel)}\n{schedule}")
         if self.steps:
@@ -232,7 +232,7 @@ class Executable:
         parts.append(f"== memory\n{self.plan.picture()}")
         return "\n\n".join(parts)
 
-    def _distinct(self) -> list[Kernel]:
+    def distinct(self) -> list[Kernel]:
         """One kernel of each structure, in order; of a launch of several, its parts."""
         found: dict[Key, Kernel] = {}
         for piece in (piece for kernel in self.kernels for piece in kernel.pieces):

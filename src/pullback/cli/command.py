@@ -1,0 +1,110 @@
+"""What all commands share: `--json`, `--quiet`, an example in the help, exit codes, progress.
+
+Exit codes: 0 good, 1 something that was looked for is wrong, 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from pullback.errors import PullbackError
+
+WRONG, MISUSED = 1, 2
+WIDTH = 100  # of tables that go to a file
+EXAMPLE = "Example:"
+
+
+class Misuse(click.ClickException):
+    """The command was used in a wrong way: one message, exit code 2."""
+
+    exit_code = MISUSED
+
+
+class Commands(click.Group):
+    """A group whose commands may raise a `PullbackError`: a mistake of the user's."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raises: Misuse."""
+        try:
+            return super().invoke(ctx)
+        except PullbackError as error:
+            raise Misuse(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command reports to: text for people, JSON for programs, or nobody.
+
+    Results go to standard output. Progress goes to standard error, and only to a terminal.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+
+    @property
+    def to_people(self) -> bool:
+        return not self.as_json and not self.quiet
+
+    def show(self, shown: Any) -> None:
+        """Text, or what rich can draw, for people."""
+        if not self.to_people:
+            return
+        if isinstance(shown, str):
+            click.echo(shown)
+            return
+        console = Console()
+        (console if console.is_terminal else Console(width=WIDTH)).print(shown)
+
+    def tell(self, **facts: Any) -> None:
+        """One JSON object on a line of its own, for programs."""
+        if self.as_json:
+            click.echo(json.dumps(facts))
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Something that may take longer than a second."""
+        console = Console(stderr=True)
+        if not self.to_people or not console.is_terminal:
+            yield
+            return
+        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        with Progress(
+            *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+        ) as progress:
+            progress.add_task(what, total=None)
+            yield
+
+    def notice(self, what: str) -> None:
+        """A line of progress, where what runs writes to the terminal itself."""
+        console = Console(stderr=True)
+        if self.to_people and console.is_terminal:
+            console.print(what, style="dim", markup=False)
+
+
+def command(*, example: str, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
+    """A command whose function is given an `Output` first. `example`: lines of a shell."""
+
+    def make(function: Callable[..., None]) -> click.Command:
+        @functools.wraps(function)
+        def call(as_json: bool, quiet: bool, **given: Any) -> None:
+            function(Output(as_json, quiet), **given)
+
+        lines = ["\b", EXAMPLE, *(f"  {line}" for line in example.splitlines())]
+        wrap = click.command(cls=click.Command, epilog="\n".join(lines), **settings)
+        made = wrap(call)
+        made.params += [
+            click.Option(["--json", "as_json"], is_flag=True, help="JSON, one object a line"),
+            click.Option(["--quiet", "-q"], is_flag=True, help="nothing but errors"),
+        ]
+        return made
+
+    return make

@@ -1,0 +1,77 @@
+"""What each stage of the compiler made of a program, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pullback.backends.llvm.emit import emit_routine
+from pullback.backends.llvm.jit import assembly
+from pullback.cli.command import Misuse
+from pullback.grad.report import adjoints_text
+from pullback.ir.graph import Value
+from pullback.ir.kernel import Kernel
+from pullback.ir.nest import Routine
+from pullback.ir.program import Compute
+from pullback.ir.target import Target
+from pullback.ir.text import show
+from pullback.lower.kernel import lower
+from pullback.runtime.executable import Executable
+from pullback.schedule.choose import choose
+
+WHOLE = "program"
+STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", "loops", "llvm", "asm")
+
+Part = tuple[str, str]  # the name of a kernel, or of the stage, and its text
+
+
+def parts(program: Executable, stage: str, wrt: Sequence[str] = ()) -> list[Part]:
+    """A stage of a program, one part for each kernel structure where it is of kernels.
+
+    Raises: Misuse where the stage does not exist for this program.
+    """
+    if stage == WHOLE:
+        return [(stage, program.explain())]
+    if stage == "definitions":
+        return [(stage, show(program.program))]
+    if stage == "adjoint":
+        return [(stage, _adjoints(program, wrt))]
+    target = program.target
+    if target is None:
+        raise Misuse(f"the reference backend interprets definitions: it has no {stage}")
+    return [(k.name, _text(k, stage, target)) for k in program.distinct()]
+
+
+def _text(kernel: Kernel, stage: str, target: Target) -> str:
+    if stage == "kernels":
+        return show(kernel)
+    schedule = choose(kernel, target)
+    if stage == "schedule":
+        return str(schedule)
+    of_nest: dict[str, Callable[[Routine, Target], str]] = {
+        "loops": lambda nest, _: show(nest),
+        "llvm": emit_routine,
+        "asm": assembly,
+    }
+    return of_nest[stage](lower(kernel, schedule, target), target)
+
+
+def _adjoints(program: Executable, wrt: Sequence[str]) -> str:
+    """The adjoints of all floating results by the floating inputs named in `wrt` (none: by all).
+
+    Raises: Misuse for a program of more than definitions, or a name that is no input.
+    """
+    body = program.program.body
+    if len(body) != 1 or not isinstance(body[0], Compute):
+        raise Misuse("a program with loops, branches or feeds is more than adjoints of definitions")
+    graph = body[0].graph
+    outputs = [value for _, value in graph.assigns if value.dtype.is_float]
+    return adjoints_text(outputs, chosen(graph.inputs, wrt))
+
+
+def chosen(inputs: Sequence[Value], wrt: Sequence[str]) -> list[Value]:
+    """The inputs that are named, or all floating ones. Raises: Misuse."""
+    floats = {repr(x): x for x in inputs if x.dtype.is_float}
+    unknown = [name for name in wrt if name not in floats]
+    if unknown:
+        raise Misuse(f"no floating input {unknown[0]!r}: there are {', '.join(floats) or 'none'}")
+    return [floats[name] for name in wrt] if wrt else list(floats.values())

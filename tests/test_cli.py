@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pullback import nn
-from pullback.cli import main, text, train
+from pullback.cli import main, text, train, train_command
 from pullback.cli.settings import Settings, parse
 from pullback.cli.text import IGNORED, TextError, batch, read_text, split, windows
 from pullback.errors import StateError
@@ -24,7 +24,7 @@ STEPS = 6
 def oracle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PULLBACK_BACKEND", "reference")
     monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(main, "SAMPLE", 20)
+    monkeypatch.setattr(train_command, "SAMPLE", 20)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_training_learns_validates_saves_and_writes(story: Path, tmp_path: Path)
     found = events(result)
     assert found["validation"]["loss"] < 2.4
     assert found["step"]["step"] == 40
-    assert len(found["sample"]["text"]) == main.SAMPLE
+    assert len(found["sample"]["text"]) == train_command.SAMPLE
     weights = nn.load(out / "model.safetensors")
     assert weights["blocks.0.attention.qkv.weight"].shape == (24, 8)
 
@@ -129,7 +129,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(
 
     monkeypatch.setattr(train, "batch", interrupting)
     stopped = run(story, tmp_path / "parts", *steps)
-    assert stopped.exit_code == main.INTERRUPTED, stopped.output
+    assert stopped.exit_code == train_command.INTERRUPTED, stopped.output
     assert 0 < events(stopped)["interrupted"]["step"] < STEPS
     monkeypatch.setattr(train, "batch", text.batch)
     again = call("train", "--text", str(story), "--out", str(tmp_path / "parts"), "--resume")
@@ -146,10 +146,10 @@ def test_a_contradicting_resume_is_refused(story: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert run(story, out, "--steps", "1").exit_code == 0
     result = run(story, out, "--resume", "--steps", "9")
-    assert isinstance(result.exception, StateError)
-    assert "--steps 9 contradicts the checkpoint, which has 1" in str(result.exception)
+    assert result.exit_code == 2
+    assert "--steps 9 contradicts the checkpoint, which has 1" in result.stderr
     result = run(story, tmp_path / "nowhere", "--resume")
-    assert "nothing to resume" in str(result.exception)
+    assert "nothing to resume" in result.stderr
 
 
 def test_wrong_options_are_named(story: Path, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_users_mistake_is_one_message(
     with pytest.raises(SystemExit) as stop:
         main.main()
     assert stop.value.code == 2
-    assert "error: nothing to resume" in capsys.readouterr().err
+    assert "Error: nothing to resume" in capsys.readouterr().err
 
 
 @pytest.mark.torch
@@ -203,14 +203,14 @@ def test_cache_commands(tmp_path: Path) -> None:
 def test_cache_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULLBACK_CACHE", "off")
     result = call("cache", "ls")
-    assert result.exit_code == 1 and "off" in result.output
+    assert result.exit_code == 2 and "off" in result.output
 
 
 @pytest.mark.parametrize("command", ["explain", "check"])
 def test_a_wrong_definition_is_shown_where_it_was_typed(command: str) -> None:
     result = call(command, "c[i] = sum[k](a[i, k] * exq(b[k]))")
-    assert result.exit_code == 1
-    text = str(result.exception)
+    assert result.exit_code == 2
+    text = result.stderr
     assert "column 25 of the definition at the command line" in text
     assert "click" not in text and "did you mean 'exp'" in text
 
@@ -242,7 +242,7 @@ def test_explain_a_script(tmp_path: Path) -> None:
     result = call("explain", str(script))
     assert result.exit_code == 0, result.output
     assert "# double" in result.output
-    assert call("explain", str(tmp_path / "none.py")).exit_code == 1
+    assert call("explain", str(tmp_path / "none.py")).exit_code == 2
 
 
 # --- check and explain

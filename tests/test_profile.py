@@ -84,5 +84,5 @@ def test_a_script_without_programs_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "empty.py"
     script.write_text("x = 1\n")
     done = CliRunner().invoke(commands, ["profile", str(script)])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "no jitted function" in done.output

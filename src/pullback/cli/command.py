@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ from pullback.errors import PullbackError
 WRONG, MISUSED = 1, 2
 WIDTH = 100  # of tables that go to a file
 EXAMPLE = "Example:"
+MACHINERY = str(Path(click.__file__).parent)
 
 
 class Misuse(click.ClickException):
@@ -37,7 +39,15 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except PullbackError as error:
-            raise Misuse(str(error)) from error
+            raise Misuse(_said(error)) from error
+
+
+def _said(error: PullbackError) -> str:
+    """The message; a place in the machinery of the command line is none of the user's."""
+    origin = error.origin
+    if origin is None or not origin.code.co_filename.startswith(MACHINERY):
+        return str(error)
+    return f"{error.what} [{error.code}]" + (f"\n  help: {error.help}" if error.help else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,180 @@
+"""What all commands have alike: an example, --json, --quiet, exit codes, completion, progress."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from pullback.cli import command as shared
+from pullback.cli import train_command
+from pullback.cli.command import Output
+from pullback.cli.main import commands
+
+FORMULA = "c[i, j] = sum[k](a[i, k] * b[k, j])"
+SCRIPT = "import pullback as pb\ndouble = pb.jit(lambda x: x * 2.0)\ndouble(pb.ones(3))\n"
+TINY = "--layers 1 --dim 8 --heads 2 --context 8 --batch 2 --steps 2 --text story.txt --out run"
+# Each command as it is used well, and as it is not.
+USES = {
+    "bench": (["--list"], ["--only", "no such workload"]),
+    "cache ls": ([], ["more"]),
+    "cache clear": ([], ["more"]),
+    "cache verify": ([], ["more"]),
+    "check": ([FORMULA], ["nowhere:function"]),
+    "completion": (["bash"], ["csh"]),
+    "explain": ([FORMULA, "--stage", "kernels"], ["none.py"]),
+    "profile": (["script.py"], ["none.py"]),
+    "train": (TINY.split(), ["--steps", "0"]),
+}
+
+
+def leaves(group: click.Group, prefix: str = "") -> Iterator[str]:
+    for name, found in group.commands.items():
+        if isinstance(found, click.Group):
+            yield from leaves(found, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}"
+
+
+NAMES = sorted(leaves(commands))
+
+
+@pytest.fixture(autouse=True)
+def workplace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path_factory.getbasetemp() / "commands-cache"))
+    monkeypatch.setenv("PULLBACK_PROFILE", "0")  # set by `profile`, and put back
+    monkeypatch.setattr(train_command, "SAMPLE", 4)
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(SCRIPT)
+    Path("story.txt").write_text("the cat sat on the mat. " * 20)
+
+
+def call(name: str, *arguments: str) -> Result:
+    return CliRunner().invoke(commands, [*name.split(), *arguments])
+
+
+def test_every_command_has_its_uses() -> None:
+    assert sorted(USES) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_has_an_example_and_the_common_options(name: str) -> None:
+    shown = call(name, "--help")
+    assert shown.exit_code == 0
+    example = shown.output.split(shared.EXAMPLE)[1].splitlines()[1]
+    assert example.startswith(f"    pullback {name}") or f"(pullback {name}" in example
+    assert "--json" in shown.output and "--quiet" in shown.output
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_is_one_object_a_line(name: str) -> None:
+    done = call(name, *USES[name][0], "--json")
+    assert done.exit_code == 0, done.output
+    facts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(isinstance(f, dict) for f in facts)
+    assert facts or name == "cache ls"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_quiet_says_nothing(name: str) -> None:
+    done = call(name, *USES[name][0], "--quiet")
+    assert done.exit_code == 0, done.output
+    assert done.output == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_use_has_exit_code_2(name: str) -> None:
+    assert call(name, *USES[name][1]).exit_code == 2
+    if name != "bench":  # whose options are the suite's
+        wrong = call(name, *USES[name][0], "--no-such-option")
+        assert wrong.exit_code == 2
+        assert "Error: No such option" in wrong.stderr
+
+
+def test_a_command_that_there_is_not() -> None:
+    assert CliRunner().invoke(commands, ["trian"]).exit_code == 2
+
+
+def test_a_fault_that_was_looked_for_has_exit_code_1() -> None:
+    call("check", FORMULA)
+    jump = "y[i] = where(x[i] < 0.3, x[i], x[i] + 1)"
+    assert call("check", jump, "--low", "0.3", "--high", "0.3").exit_code == 1
+
+
+def test_a_mistake_shows_no_frame_of_the_machinery() -> None:
+    done = call("check", "y[i] = 2 * i", "--size", "i=3")
+    assert done.exit_code == 2
+    assert "click" not in done.stderr
+
+
+# --- progress
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("out", [Output(), Output(as_json=True), Output(quiet=True)])
+def test_progress_is_for_terminals(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    terminal: bool,
+    out: Output,
+) -> None:
+    def console(stderr: bool = False) -> Console:
+        return Console(stderr=stderr, force_terminal=terminal)
+
+    monkeypatch.setattr(shared, "Console", console)
+    with out.working("thinking"):
+        pass
+    out.notice("thinking")
+    found = capsys.readouterr()
+    assert ("thinking" in found.err) == (terminal and out == Output())
+    assert found.out == ""
+
+
+# --- completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_asks_pullback(shell: str) -> None:
+    text = call("completion", shell).output
+    assert f"_PULLBACK_COMPLETE={shell}_complete" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("pullback exp", {"explain"}),
+        ("pullback cache ", {"ls", "clear", "verify"}),
+        ("pullback explain --st", {"--stage"}),
+        ("pullback explain --stage k", {"kernels"}),
+        ("pullback completion ", {"bash", "zsh", "fish"}),
+    ],
+)
+def test_words_are_completed(words: str, wanted: set[str]) -> None:
+    parts = words.split(" ")
+    given = {"_PULLBACK_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    given["COMP_CWORD"] = str(len(parts) - 1)
+    done = CliRunner(env=given).invoke(commands, prog_name="pullback")
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == wanted
+
+
+def test_bash_reads_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "completion.bash"
+    script.write_text(call("completion", "bash").output)
+    done = subprocess.run(["bash", "-c", f"source {script} && complete -p pullback"])
+    assert done.returncode == 0
+
+
+def test_the_program_is_a_process_with_its_exit_code() -> None:
+    run = "from pullback.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", run, "explain"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: pullback explain")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import Code, CompileStats, compile_routines
+from pullback.backends.llvm.jit import Code, CompileStats, assembly, compile_routines
 from pullback.backends.llvm.processor import chosen_target
 from pullback.backends.reference.definitions import evaluate
 from pullback.config import Options
@@ -233,6 +233,7 @@ def _routines(
         report.lap("verify")
         report.text(4, f"nest-{kernel.name}", functools.partial(show, routine))
         report.text(4, f"llvm-{kernel.name}", functools.partial(emit_routine, routine, target))
+        report.text(4, f"assembly-{kernel.name}", functools.partial(assembly, routine, target))
         found[key] = routine
         yield routine
         report.lap("emit")

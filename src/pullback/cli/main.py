@@ -11,6 +11,7 @@ from pullback.cli.command import Commands
 from pullback.cli.completion import completion
 from pullback.cli.explain import explain
 from pullback.cli.profile import profile
+from pullback.cli.resume import resume
 from pullback.cli.train_command import train
 
 
@@ -24,7 +25,7 @@ def commands() -> None:
     """
 
 
-for each in (bench, cache, check, completion, explain, profile, train):
+for each in (bench, cache, check, completion, explain, profile, resume, train):
     commands.add_command(each)
 
 

@@ -1,4 +1,4 @@
-"""Graphs read back from their text: an allow-listed grammar, no evaluation.
+"""Graphs and kernels read back from their text: an allow-listed grammar, no evaluation.
 
 ``c[i, j] = sum[k < 64](a[i, k] * b[k, j])``
 """
@@ -29,14 +29,16 @@ from pullback.ir.graph import (
     Value,
     Variable,
 )
+from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.notation import BINARY, SUFFIX, UNARY, axis_number
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf(?![\w.])|nan(?![\w.])"
     r"|inf(?=f64|f16|bf16)|nan(?=f64|f16|bf16)))(?P<suffix>f64|f16|bf16|i32|i8|u8|u32)?"
-    r"|(?P<name>[A-Za-z_][\w.]*|\$\d+)|(?P<symbol>==|//|[-+*/%<&|^~()\[\],=:]))"
+    r"|(?P<name>[A-Za-z_][\w.]*|\$\d+)|(?P<symbol>==|//|->|[-+*/%<&|^~()\[\],=:]))"
 )
 T = TypeVar("T")
+Heads = dict[str, Callable[["Tokens"], None]]
 _TYPES = {suffix: name for name, suffix in SUFFIX.items() if suffix}
 _LEVELS = {symbol: level for symbol, (level, _) in BINARY.items()} | {"-": 5}
 _CALLS: dict[str, tuple[int, Callable[..., Expr]]] = {
@@ -224,6 +226,10 @@ def _call(t: Tokens, scope: Scope, name: str) -> Expr:
     return _checked(t, lambda: make(*args))
 
 
+def _nothing(t: Tokens) -> None:
+    """What follows is not looked at."""
+
+
 class _Reader:
     """Lines of a graph, in order."""
 
@@ -237,7 +243,7 @@ class _Reader:
     def line(self, text: str, number: int) -> None:
         """One line."""
         bare = text.split("#")[0]
-        if not bare.strip() or bare.strip() == "graph":
+        if not bare.strip():
             return
         t = Tokens(bare, number)
         first = t.next
@@ -247,11 +253,16 @@ class _Reader:
             else:
                 self.finish(t)
             return
-        readers = {"dim": self.dim, "var": self.var, "def": self.define, "assign": self.assign}
+        readers = self.readers()
         if first not in readers:
-            t.fail("expected dim, var, def or assign")
+            t.fail(f"expected {', '.join(list(readers)[:-1])} or {list(readers)[-1]}")
         t.take()
         readers[first](t)
+
+    def readers(self) -> Heads:
+        """What a line may start with, and who reads the rest of it."""
+        heads: Heads = {"graph": _nothing, "dim": self.dim, "var": self.var}
+        return heads | {"def": self.define, "assign": self.assign}
 
     def extent(self, t: Tokens) -> Extent:
         text = t.take()
@@ -280,7 +291,7 @@ class _Reader:
 
     def var(self, t: Tokens) -> None:
         name, kind, shape = self.typed(t)
-        self.values[name] = Variable(name, shape, kind)
+        self.values.setdefault(name, Variable(name, shape, kind))
 
     def define(self, t: Tokens) -> None:
         name, kind, shape = self.typed(t)
@@ -366,14 +377,106 @@ class _Reader:
         return number, self.extent(t) if t.skip("<") else None
 
 
+def _lines(reader: _Reader, text: str) -> None:
+    for number, line in enumerate(text.splitlines(), 1):
+        reader.line(line, number)
+    if reader.head is not None:
+        raise SyntaxFormError(f"{reader.head[0]} has no body", code="E172")
+
+
 def parse_graph(text: str) -> Graph:
     """The graph that `text` (as printed) describes.
 
     Raises: SyntaxFormError with the line and a caret under the first wrong token.
     """
     reader = _Reader()
-    for number, line in enumerate(text.splitlines(), 1):
-        reader.line(line, number)
-    if reader.head is not None:
-        raise SyntaxFormError(f"{reader.head[0]} has no body", code="E172")
+    _lines(reader, text)
     return Graph(tuple(reader.assigns))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What has been read of a kernel. `parts`: the kernels that follow are its parts."""
+
+    name: str
+    outer: tuple[Extent, ...]
+    parts: bool
+    stages: list[Stage] = field(default_factory=list)
+    last: list[Stage] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def kernel(self, parts: tuple[Kernel, ...] = ()) -> Kernel:
+        stages, last = tuple(self.stages), tuple(self.last)
+        return Kernel(self.name, self.outer, stages, last, tuple(self.reasons), parts)
+
+
+class _KernelReader(_Reader):
+    """Lines of kernels, in order: their stages are definitions with a place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drafts: list[_Draft] = []
+        self.into: list[Stage] = []
+        self.place: tuple[tuple[int | None, ...], Variable | None] = ((), None)
+
+    def readers(self) -> Heads:
+        heads: Heads = {"kernel": self.kernel, "dim": self.dim, "var": self.var, "reads": _nothing}
+        return heads | {"stage": self.stage, "finish": self.last}
+
+    def line(self, text: str, number: int) -> None:
+        if text.strip().startswith("# ") and self.drafts:
+            self.drafts[-1].reasons.append(text.strip()[2:])
+        super().line(text, number)
+
+    def kernel(self, t: Tokens) -> None:
+        """``y over [i < 3, j < n]``, or ``y of 2 parts side by side``"""
+        name = t.take()
+        parts = t.take() == "of"
+        axes = [] if parts else _list(t, "[", "]", lambda: self.axis(t)[1])
+        outer = tuple([e for e in axes if e is not None])
+        self.drafts.append(_Draft(name, outer, parts))
+        self.into = self.drafts[-1].stages
+
+    def last(self, t: Tokens) -> None:
+        """What follows runs once, after all tiles."""
+        if not self.drafts:
+            t.fail("expected a kernel first")
+        self.into = self.drafts[-1].last
+
+    def stage(self, t: Tokens) -> None:
+        """``y: float32[3, n] at (i, -) -> store out``, or ``-> scratch``"""
+        name, kind, shape = self.typed(t)
+        t.take("at")
+        outer = _list(t, "(", ")", lambda: None if t.skip("-") else self.axis(t)[0])
+        t.take("->")
+        self.place = tuple(outer), self.store(t) if t.take() == "store" else None
+        self.head = name, shape, kind, False, Keep.AUTO
+
+    def store(self, t: Tokens) -> Variable:
+        found = self.values.get(t.next)
+        if not self.drafts or not isinstance(found, Variable):
+            t.fail("expected a kernel, and a variable to store to")
+        return found
+
+    def finish(self, t: Tokens) -> None:
+        assert self.head is not None
+        name = self.head[0]
+        super().finish(t)
+        made = self.values[name]
+        assert isinstance(made, Definition)
+        self.into.append(Stage(made, made.form, made.body, *self.place))
+
+
+def parse_kernel(text: str) -> Kernel:
+    """The kernel that `text` (as printed) describes. What it says it reads is not looked at.
+
+    Raises: SyntaxFormError with the line and a caret under the first wrong token.
+    """
+    reader = _KernelReader()
+    _lines(reader, text)
+    if not reader.drafts:
+        raise SyntaxFormError("there is no kernel", code="E172")
+    first, *others = reader.drafts
+    if bool(others) != first.parts:
+        raise SyntaxFormError("a kernel has parts, and says so, or stands alone", code="E172")
+    return first.kernel(tuple(d.kernel() for d in others))

@@ -26,11 +26,11 @@ from pullback.ir.graph import (
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import Node, walk
 from pullback.ir.notation import Names, Printer, axis_name, extent_text, shape_text
-from pullback.ir.parse import parse_graph
+from pullback.ir.parse import parse_graph, parse_kernel
 
 __all__ = [
-    "definition_text", "expr_text", "graph_text", "kernel_text", "parse_graph", "program_text",
-    "routine_text", "show",
+    "definition_text", "expr_text", "graph_text", "kernel_text", "parse_graph", "parse_kernel",
+    "program_text", "routine_text", "show",
 ]  # fmt: skip
 
 INDENT = "  "
@@ -99,7 +99,7 @@ def graph_text(graph: Graph) -> str:
     lines = ["graph"]
     order = topological(v for _, v in graph.assigns)
     inputs = dict.fromkeys([*graph.inputs, *(t for t, _ in graph.assigns)])
-    lines += [f"dim {d.name}: {d.lo}, {d.hi}" for d in _dims([*inputs, *order])]
+    lines += [_dim(d) for d in _dims([*inputs, *order])]
     lines += [_variable(v, names) for v in inputs]
     lines += [definition_text(d, names) for d in order]
     lines += [f"assign {names(t)} = {names(v)}" for t, v in graph.assigns]
@@ -108,6 +108,10 @@ def graph_text(graph: Graph) -> str:
 
 def _variable(v: Variable, names: Names) -> str:
     return f"var {names(v)}: {shape_text(v.dtype, v.shape)}"
+
+
+def _dim(d: Dim) -> str:
+    return f"dim {d.name}: {d.lo}, {d.hi}"
 
 
 def _dims(values: Iterable[Value]) -> list[Dim]:
@@ -127,14 +131,17 @@ def _dims(values: Iterable[Value]) -> list[Dim]:
 
 
 def kernel_text(kernel: Kernel, names: Names | None = None) -> str:
-    """Outer axes, stages with their access expressions, what is stored, why it ends there."""
+    """Outer axes, stages with their access expressions, what is stored, why it ends there;
+    `parse_kernel` reads it back.
+    """
     names = names or Names()
     if kernel.parts:
         lines = [f"kernel {kernel.name} of {len(kernel.parts)} parts side by side"]
         lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]
         return "\n".join([*lines, "", *(kernel_text(part, names) for part in kernel.parts)])
     outer = ", ".join(f"{axis_name(n)} < {extent_text(e)}" for n, e in enumerate(kernel.outer))
-    lines = [f"kernel {kernel.name} over [{outer}]"]
+    lines = [_dim(d) for d in _dims([*kernel.arguments, *(s.target for s in kernel.stages)])]
+    lines.append(f"kernel {kernel.name} over [{outer}]")
     lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]
     lines += [f"{INDENT}{_variable(v, names)}" for v in kernel.arguments]
     for stage in kernel.stages:

@@ -1,0 +1,173 @@
+"""`pullback resume`: go on from what one stage of the compiler wrote, as it is or edited.
+
+graph -> kernel -> schedule -> (loop nest) -> LLVM -> assembly -> results
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from pullback.backends.llvm.emit import array_bytes
+from pullback.backends.llvm.jit import Engine, compile_object
+from pullback.backends.llvm.processor import host_target
+from pullback.config import Options
+from pullback.errors import InvalidIR, SyntaxFormError, UnsupportedError
+from pullback.ir import dtype as D
+from pullback.ir.expr import upper
+from pullback.ir.kernel import Kernel
+from pullback.ir.nest import Array, Routine, Var
+from pullback.ir.parse import parse_graph, parse_kernel
+from pullback.ir.program import Compute, Launch, Program
+from pullback.pipeline import compile_program
+from pullback.verify.kernel import verify_kernel
+
+Numbers = np.ndarray[Any, Any]
+SHOWN = 4  # elements of each result
+LINE = 64  # bytes of a cache line, to which scratch is aligned
+FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+SCHEDULE = re.compile(r"(\d+) tasks over tiles of \(([\d, ]*)\)")
+ROUTINE = re.compile(r"routine (\S+), task (\S+) < (\d+)")
+ARRAY = re.compile(r"  (argument|scratch|shared) (\S+): (\w+)\[(\d+)\]", re.MULTILINE)
+SIZE = re.compile(r"  size (\S+) in (\d+)\.\.(\d+)", re.MULTILINE)
+NOT_READ = {
+    "program": "resume from a graph: items of a program hold functions of the host",
+    "routine": "edit its schedule, or its LLVM text",
+    "arena": "the memory plan follows from the kernels",
+}
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="later stages")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="of the inputs")
+def resume(file: Path, out: Path | None, seed: int) -> None:
+    """Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.
+
+    Graphs, kernels, schedules (tile and tasks), LLVM text and assembly are read back. A schedule
+    needs its kernel beside it, code its loop nest. Inputs are drawn: by name, so that
+    they are the same at every stage.
+    """
+    text = file.read_text()
+    first = text.split(maxsplit=1)[0] if text.strip() else ""
+    if first in NOT_READ:
+        raise UnsupportedError(f"{file.name} is not read back", help=NOT_READ[first])
+    try:
+        results = _results(file, text, first, out, seed)
+    except InvalidIR as wrong:
+        raise SyntaxFormError(f"{file.name} is read, but does not hold: {wrong}") from wrong
+    for name, value in results.items():
+        click.echo(_line(name, value))
+
+
+def _results(file: Path, text: str, first: str, out: Path | None, seed: int) -> dict[str, Numbers]:
+    """What the rest of the way makes of a file."""
+    if "define void @body(" in text or re.search(r"^_?body:", text, re.MULTILINE):
+        return _run_code(text, _head(_beside(file, "nest").read_text()), seed)
+    options = replace(Options.from_environment(), cache=None, dump=out)
+    return _run_program(_program(file, text, first), options, seed)
+
+
+def _program(file: Path, text: str, first: str) -> Program:
+    """What a file describes, with nothing around it."""
+    if first == "graph":
+        graph = parse_graph(text)
+        state = dict.fromkeys([*graph.inputs, *(target for target, _ in graph.assigns)])
+        return Program((Compute(graph),), tuple(state))
+    found = SCHEDULE.match(text)
+    kernel = parse_kernel(_beside(file, "kernel").read_text() if found else text)
+    if found:
+        kernel = _scheduled(kernel, found)
+    for piece in kernel.pieces:
+        verify_kernel(piece, "resume")
+    return Program((Launch(kernel),), kernel.arguments)
+
+
+def _scheduled(kernel: Kernel, found: re.Match[str]) -> Kernel:
+    """A kernel that must have this tile and at most so many tasks."""
+    tile = tuple(int(n) for n in re.findall(r"\d+", found[2]))
+    if len(tile) != len(kernel.outer):
+        raise SyntaxFormError(f"a tile of {len(tile)} axes, and {len(kernel.outer)} outer axes")
+    return replace(kernel, tiling=(tile, int(found[1])))
+
+
+def _beside(file: Path, stage: str) -> Path:
+    """The last file of another stage before `file`, of the same kernel."""
+    number, _, name = file.stem.partition("-")
+    own = name.partition("-")[2]
+    names = sorted(file.parent.glob(f"*-{stage}-{own}.txt"))
+    before = [p for p in names if p.stem.partition("-")[0] <= number]
+    if not before:
+        raise SyntaxFormError(f"{file.name} needs NUMBER-{stage}-{own}.txt beside it")
+    return before[-1]
+
+
+def _run_program(program: Program, options: Options, seed: int) -> dict[str, Numbers]:
+    """Compile and run it on drawn inputs; what it changed."""
+    values = {v: _drawn(v.name, v.dtype, tuple(map(upper, v.shape)), seed) for v in program.state}
+    before = {v: array.copy() for v, array in values.items()}
+    compile_program(program, options).run(values)
+    return {v.name: a for v, a in values.items() if not np.array_equal(a, before[v])}
+
+
+def _drawn(name: str, kind: D.DType, shape: tuple[int, ...], seed: int) -> Numbers:
+    """Floats from N(0, 1), integers 0 or 1: a function of name, size and seed."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    if kind.is_float:
+        return rng.standard_normal(shape).astype(kind.numpy)
+    return rng.integers(0, 2, shape).astype(kind.numpy)
+
+
+def _line(name: str, value: Numbers) -> str:
+    shown = " ".join(f"{x:.6g}" for x in value.ravel()[:SHOWN].astype(np.float64))
+    total = value.astype(np.float64).sum()
+    return f"{name}: {value.size} x {value.dtype}, sum {total:.6g}, {shown} .."
+
+
+def _head(text: str) -> Routine:
+    """A routine's name, arguments and working memory, without its statements."""
+    found = ROUTINE.match(text)
+    if found is None:
+        raise SyntaxFormError("expected a routine")
+    arrays: dict[str, list[Array]] = {"argument": [], "scratch": [], "shared": []}
+    for space, name, kind, size in ARRAY.findall(text):
+        arrays[space].append(Array(name, D.BY_NAME[kind], int(size), space))
+    sizes = tuple(Var(n, int(lo), int(hi)) for n, lo, hi in SIZE.findall(text))
+    given, scratch, shared = map(tuple, arrays.values())
+    task = Var(found[2], 0, int(found[3]))
+    return Routine(found[1], given, sizes, scratch, shared, task, int(found[3]), ())
+
+
+def _run_code(text: str, routine: Routine, seed: int) -> dict[str, Numbers]:
+    """LLVM IR or assembly on drawn inputs, task after task; what it changed."""
+    if "define void @body(" not in text:
+        text = _as_module(text)
+    engine = Engine()
+    engine.add(compile_object(text, host_target()))
+    engine.finish()
+    given = {a.name: _drawn(a.name, a.dtype, (a.size,), seed) for a in routine.arguments}
+    before = {name: array.copy() for name, array in given.items()}
+    shared = [np.zeros(array_bytes(a), np.uint8) for a in routine.shared]
+    error = np.zeros(3, np.int64)
+    slots = [a.ctypes.data for a in [*given.values(), *shared]]
+    block = np.array([*slots, *(v.hi for v in routine.sizes), error.ctypes.data], np.int64)
+    room = np.zeros(sum(map(array_bytes, routine.scratch)) + LINE, np.uint8)
+    scratch = -(-room.ctypes.data // LINE) * LINE
+    calls = [("body", task) for task in range(routine.tasks)]
+    for name, task in [*calls, ("finish", 0)]:
+        if engine.address(name):
+            FUNCTION(engine.address(name))(block.ctypes.data, task, scratch)
+    return {n: a for n, a in given.items() if not np.array_equal(a, before[n])}
+
+
+def _as_module(text: str) -> str:
+    """Assembly as a module of LLVM that has nothing else."""
+    lines = (n.replace("\\", "\\5C").replace('"', "\\22") for n in text.splitlines())
+    return "".join(f'module asm "{line}"\n' for line in lines)

@@ -20,6 +20,9 @@ from pullback.cli.main import commands
 
 FORMULA = "c[i, j] = sum[k](a[i, k] * b[k, j])"
 SCRIPT = "import pullback as pb\ndouble = pb.jit(lambda x: x * 2.0)\ndouble(pb.ones(3))\n"
+GRAPH = (
+    "graph\nvar x: int32[2]\nvar y: int32[2]\ndef d: int32[2]\n  d[i] = x[i] + 7i32\nassign y = d\n"
+)
 TINY = "--layers 1 --dim 8 --heads 2 --context 8 --batch 2 --steps 2 --text story.txt --out run"
 # Each command as it is used well, and as it is not.
 USES = {
@@ -31,6 +34,7 @@ USES = {
     "completion": (["bash"], ["csh"]),
     "explain": ([FORMULA, "--stage", "kernels"], ["none.py"]),
     "profile": (["script.py"], ["none.py"]),
+    "resume": (["graph.txt"], ["story.txt"]),
     "train": (TINY.split(), ["--steps", "0"]),
 }
 
@@ -55,6 +59,7 @@ def workplace(
     monkeypatch.setattr(train_command, "SAMPLE", 4)
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text(SCRIPT)
+    Path("graph.txt").write_text(GRAPH)
     Path("story.txt").write_text("the cat sat on the mat. " * 20)
 
 

@@ -39,7 +39,23 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     code = "\n".join(blocks(page, "python"))
     script = tmp_path / f"{page.stem}.py"
     script.write_text(code)
-    runpy.run_path(str(script))
+    found = runpy.run_path(str(script))
+    if page.name == "walk.md":
+        check_listings(page, found["folder"])
+
+
+def check_listings(page: Path, folder: Path) -> None:
+    """The lines of each listing stand in that order in one of the dumped files."""
+    dumped = [path.read_text().splitlines() for path in folder.glob("0*.txt")]
+    listings = [block.splitlines() for block in blocks(page, "text")]
+    assert len(listings) >= 8
+    for listing in listings:
+        assert any(in_order([n for n in listing if n.strip() != "..."], f) for f in dumped), listing
+
+
+def in_order(lines: list[str], text: list[str]) -> bool:
+    rest = iter(text)
+    return all(line in rest for line in lines)
 
 
 def test_the_tutorial_asserts_what_it_says() -> None:

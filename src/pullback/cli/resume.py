@@ -18,8 +18,9 @@ import numpy as np
 from pullback.backends.llvm.emit import array_bytes
 from pullback.backends.llvm.jit import Engine, compile_object
 from pullback.backends.llvm.processor import host_target
+from pullback.cli.command import Output, command
 from pullback.config import Options
-from pullback.errors import InvalidIR, SyntaxFormError, UnsupportedError
+from pullback.errors import InvalidIR, SyntaxFormError
 from pullback.ir import dtype as D
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel
@@ -37,6 +38,7 @@ SCHEDULE = re.compile(r"(\d+) tasks over tiles of \(([\d, ]*)\)")
 ROUTINE = re.compile(r"routine (\S+), task (\S+) < (\d+)")
 ARRAY = re.compile(r"  (argument|scratch|shared) (\S+): (\w+)\[(\d+)\]", re.MULTILINE)
 SIZE = re.compile(r"  size (\S+) in (\d+)\.\.(\d+)", re.MULTILINE)
+LATER = "a folder for what later stages write"
 NOT_READ = {
     "program": "resume from a graph: items of a program hold functions of the host",
     "routine": "edit its schedule, or its LLVM text",
@@ -44,35 +46,57 @@ NOT_READ = {
 }
 
 
-@click.command()
+class DumpError(SyntaxFormError):
+    """A dumped file is not what a stage writes, or what it says does not hold."""
+
+    code = "E172"
+    placed = False
+
+
+@command(example="pullback resume dump/0002-simplified-graph.txt --out again")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="later stages")
+@click.option("--out", "later", type=click.Path(file_okay=False, path_type=Path), help=LATER)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="of the inputs")
-def resume(file: Path, out: Path | None, seed: int) -> None:
+def resume(out: Output, file: Path, later: Path | None, seed: int) -> None:
     """Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.
 
     Graphs, kernels, schedules (tile and tasks), LLVM text and assembly are read back. A schedule
-    needs its kernel beside it, code its loop nest. Inputs are drawn: by name, so that
-    they are the same at every stage.
+    needs its kernel beside it, code its loop nest. Inputs are drawn, by name: they are the same at
+    every stage.
+    """
+    for name, value in resumed(file, later, seed).items():
+        flat = value.ravel().astype(np.float64)
+        first = [float(f"{x:.6g}") for x in flat[:SHOWN]]
+        total = float(f"{flat.sum():.6g}")
+        shown = " ".join(f"{x:g}" for x in first)
+        out.show(f"{name}: {value.size} x {value.dtype}, sum {total:g}, {shown} ..")
+        out.tell(name=name, size=value.size, dtype=str(value.dtype), sum=total, first=first)
+
+
+def resumed(file: Path, out: Path | None = None, seed: int = 0) -> dict[str, Numbers]:
+    """What the rest of the way, written to `out`, makes of a file: what it changed, by name.
+
+    Raises: SyntaxFormError for what is not read back, or does not hold.
     """
     text = file.read_text()
     first = text.split(maxsplit=1)[0] if text.strip() else ""
     if first in NOT_READ:
-        raise UnsupportedError(f"{file.name} is not read back", help=NOT_READ[first])
+        raise DumpError(f"{file.name} is not read back", help=NOT_READ[first])
     try:
-        results = _results(file, text, first, out, seed)
+        if "define void @body(" in text or re.search(r"^_?body:", text, re.MULTILINE):
+            return _run_code(text, _head(_beside(file, "nest").read_text()), seed)
+        options = replace(Options.from_environment(), cache=None, dump=out)
+        return _run_program(_program(file, text, first), options, seed)
     except InvalidIR as wrong:
-        raise SyntaxFormError(f"{file.name} is read, but does not hold: {wrong}") from wrong
-    for name, value in results.items():
-        click.echo(_line(name, value))
+        raise DumpError(f"{file.name} is read, but does not hold: {wrong}") from wrong
 
 
-def _results(file: Path, text: str, first: str, out: Path | None, seed: int) -> dict[str, Numbers]:
-    """What the rest of the way makes of a file."""
-    if "define void @body(" in text or re.search(r"^_?body:", text, re.MULTILINE):
-        return _run_code(text, _head(_beside(file, "nest").read_text()), seed)
-    options = replace(Options.from_environment(), cache=None, dump=out)
-    return _run_program(_program(file, text, first), options, seed)
+def drawn(name: str, kind: D.DType, shape: tuple[int, ...], seed: int = 0) -> Numbers:
+    """Floats from N(0, 1), integers 0 or 1: a function of name, size and seed."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    if kind.is_float:
+        return rng.standard_normal(shape).astype(kind.numpy)
+    return rng.integers(0, 2, shape).astype(kind.numpy)
 
 
 def _program(file: Path, text: str, first: str) -> Program:
@@ -94,7 +118,7 @@ def _scheduled(kernel: Kernel, found: re.Match[str]) -> Kernel:
     """A kernel that must have this tile and at most so many tasks."""
     tile = tuple(int(n) for n in re.findall(r"\d+", found[2]))
     if len(tile) != len(kernel.outer):
-        raise SyntaxFormError(f"a tile of {len(tile)} axes, and {len(kernel.outer)} outer axes")
+        raise DumpError(f"a tile of {len(tile)} axes, and {len(kernel.outer)} outer axes")
     return replace(kernel, tiling=(tile, int(found[1])))
 
 
@@ -105,37 +129,23 @@ def _beside(file: Path, stage: str) -> Path:
     names = sorted(file.parent.glob(f"*-{stage}-{own}.txt"))
     before = [p for p in names if p.stem.partition("-")[0] <= number]
     if not before:
-        raise SyntaxFormError(f"{file.name} needs NUMBER-{stage}-{own}.txt beside it")
+        raise DumpError(f"{file.name} needs NUMBER-{stage}-{own}.txt beside it")
     return before[-1]
 
 
 def _run_program(program: Program, options: Options, seed: int) -> dict[str, Numbers]:
     """Compile and run it on drawn inputs; what it changed."""
-    values = {v: _drawn(v.name, v.dtype, tuple(map(upper, v.shape)), seed) for v in program.state}
+    values = {v: drawn(v.name, v.dtype, tuple(map(upper, v.shape)), seed) for v in program.state}
     before = {v: array.copy() for v, array in values.items()}
     compile_program(program, options).run(values)
     return {v.name: a for v, a in values.items() if not np.array_equal(a, before[v])}
-
-
-def _drawn(name: str, kind: D.DType, shape: tuple[int, ...], seed: int) -> Numbers:
-    """Floats from N(0, 1), integers 0 or 1: a function of name, size and seed."""
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    if kind.is_float:
-        return rng.standard_normal(shape).astype(kind.numpy)
-    return rng.integers(0, 2, shape).astype(kind.numpy)
-
-
-def _line(name: str, value: Numbers) -> str:
-    shown = " ".join(f"{x:.6g}" for x in value.ravel()[:SHOWN].astype(np.float64))
-    total = value.astype(np.float64).sum()
-    return f"{name}: {value.size} x {value.dtype}, sum {total:.6g}, {shown} .."
 
 
 def _head(text: str) -> Routine:
     """A routine's name, arguments and working memory, without its statements."""
     found = ROUTINE.match(text)
     if found is None:
-        raise SyntaxFormError("expected a routine")
+        raise DumpError("expected a routine")
     arrays: dict[str, list[Array]] = {"argument": [], "scratch": [], "shared": []}
     for space, name, kind, size in ARRAY.findall(text):
         arrays[space].append(Array(name, D.BY_NAME[kind], int(size), space))
@@ -152,7 +162,7 @@ def _run_code(text: str, routine: Routine, seed: int) -> dict[str, Numbers]:
     engine = Engine()
     engine.add(compile_object(text, host_target()))
     engine.finish()
-    given = {a.name: _drawn(a.name, a.dtype, (a.size,), seed) for a in routine.arguments}
+    given = {a.name: drawn(a.name, a.dtype, (a.size,), seed) for a in routine.arguments}
     before = {name: array.copy() for name, array in given.items()}
     shared = [np.zeros(array_bytes(a), np.uint8) for a in routine.shared]
     error = np.zeros(3, np.int64)

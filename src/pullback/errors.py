@@ -7,6 +7,7 @@ what to do about it; `pullback explain CODE` shows the page of its code. A compi
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -18,6 +19,8 @@ from types import CodeType, FrameType, TracebackType
 from typing import ClassVar
 
 LIBRARY = str(Path(__file__).parent)
+PAGES = Path(__file__).with_suffix(".md")  # a section for each code
+_INSIDE = (LIBRARY, contextlib.__file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Origin:
     def of_caller(cls) -> Origin:
         """The innermost frame that is not inside the library."""
         frame: FrameType = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY):
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
             frame = frame.f_back
         return cls(frame.f_code, frame.f_lasti)
 
@@ -89,18 +92,25 @@ class PullbackError(Exception):
             origin = Origin.of_caller()
         self.what = what
         self.origin = origin
-        self.help = help
         self.code = code or self.code
+        self.help = help or repair(self.code)
         parts = [f"{what} [{self.code}]"]
         if origin is not None:
             parts.append(origin.excerpt())
-        if help:
-            parts.append(f"  help: {help}")
+        if self.help:
+            parts.append(f"  help: {self.help}")
         super().__init__("\n".join(parts))
 
     def _render_traceback_(self) -> list[str]:
         """What IPython and Jupyter show."""
         return brief(self)
+
+
+def repair(code: str) -> str:
+    """What the page of a code says to do."""
+    _, _, page = PAGES.read_text(encoding="utf-8").partition(f"\n### {code} ")
+    _, _, found = page.partition("\nRepair: ")
+    return found.partition("\n")[0]
 
 
 def brief(error: BaseException) -> list[str]:

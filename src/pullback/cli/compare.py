@@ -48,16 +48,23 @@ def torch_curves(weights: dict[str, Array], tokens: Array, settings: Settings) -
     return [eager, _train("torch.compile", compiled, weights, tokens, settings)]
 
 
+class ExtraError(UnsupportedError):
+    """A package that only an extra installs is wanted."""
+
+    code = "E328"
+    placed = False
+
+
 def load_torch() -> Any:
     """PyTorch, imported lazily: it is optional and takes seconds.
 
-    Raises: UnsupportedError where it is not installed.
+    Raises: ExtraError where it is not installed.
     """
     try:
         import torch
     except ImportError as error:
-        raise UnsupportedError(
-            "--compare torch without PyTorch", help="pip install 'pullback[torch]'", code="E328"
+        raise ExtraError(
+            "--compare torch without PyTorch", help="pip install 'pullback[torch]'"
         ) from error
     return torch
 

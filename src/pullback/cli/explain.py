@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from pullback.cli.command import Misuse, Output, command
+from pullback.cli.pages import pages
 from pullback.cli.shapes import data_indices, shapes_of, size_of, typed
 from pullback.cli.stages import STAGES, WHOLE, chosen, parts
 from pullback.config import Options
@@ -24,7 +26,8 @@ from pullback.tensor.tensor import Tensor
 EXAMPLE = """\
 pullback explain "c[i, j] = sum[k](a[i, k] * b[k, j])" --shape a=2,3 --shape b=3,4
 pullback explain "y[i] = sum[k](x[2*i + k] * w[k])" --shape w=3 --size i=3 --stage adjoint
-pullback explain train.py --stage llvm --timings"""
+pullback explain train.py --stage llvm --timings
+pullback explain E110"""
 
 HEAD = "head"  # the name of what a derivative is multiplied by
 
@@ -51,8 +54,12 @@ def explain(
 
     WHAT is a Python script, whose jitted functions are shown after it ran, or a definition as
     text; of several, with ";" between, the last is the result. With --wrt the program is that of
-    the result and its gradient; --stage adjoint shows how that is derived.
+    the result and its gradient; --stage adjoint shows how that is derived. Of the code of an error
+    it shows the page: what it means, an example, the repair.
     """
+    if re.fullmatch(r"[Ee]\d{3}", what):
+        _code(out, what.upper())
+        return
     if what.endswith(".py"):
         if wrt and stage != "adjoint":
             raise click.UsageError("--wrt of a script goes with --stage adjoint")
@@ -65,6 +72,15 @@ def explain(
             made = {what: _definition(what, given, dict(map(size_of, sizes)), by, timings)}
     for name, function in made.items():
         _show(out, name, function, stage, wrt, timings)
+
+
+def _code(out: Output, code: str) -> None:
+    """The page of an error. Raises: Misuse where there is none."""
+    page = pages().get(code)
+    if page is None:
+        raise Misuse(f"there is no error {code}; docs/errors.md lists them all")
+    out.show(f"{code} {page.title}\n\n{page.text.strip()}")
+    out.tell(code=code, title=page.title, example=page.example, message=page.message)
 
 
 def _script(path: Path) -> dict[str, Jit]:

@@ -36,7 +36,6 @@ def call_feeder(feed: Feed) -> tuple[Array, ...] | None:
         raise FeedError(
             f"the feeder returned {len(parts)} arrays, {len(feed.targets)} were declared",
             origin=feed.origin,
-            code="E410",
         )
     return tuple(_checked(p, t, feed) for p, t in zip(parts, feed.targets, strict=True))
 

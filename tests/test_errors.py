@@ -1,0 +1,135 @@
+"""The catalogue of errors: every code has a page, whose example raises it with that message."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import pullback as pb
+from error_pages import document, message, raised
+from pullback import errors
+from pullback.cli.main import commands
+from pullback.cli.pages import pages
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "pullback"
+PAGES = pages()
+CODE = re.compile(r"""\bcode(?:: str)? ?= ?"(E\d{3})\"""")
+
+
+@pytest.mark.parametrize("code", PAGES)
+def test_the_example_raises_exactly_this_message(code: str, tmp_path: Path) -> None:
+    page = PAGES[code]
+    error = raised(page, tmp_path)
+    assert isinstance(error, errors.PullbackError)
+    assert error.code == code
+    assert message(error, tmp_path) == page.message
+    assert f"[{code}]" in page.message
+    assert "\n  help: " in page.message
+    assert error.origin is None or ("-->" in page.message and "^" in page.message)
+
+
+def test_every_code_has_a_page_and_every_page_is_used() -> None:
+    used = {c for path in SOURCE.rglob("*.py") for c in CODE.findall(path.read_text())}
+    assert used - {"E000"} == set(PAGES)
+    assert len(PAGES) >= 100
+
+
+@pytest.mark.parametrize("code", PAGES)
+def test_a_page_says_what_to_do_in_one_line(code: str) -> None:
+    assert PAGES[code].text.count("\nRepair: ") == 1
+    assert 0 < len(errors.repair(code)) < 120
+    assert f"Repair: {errors.repair(code)}\n" in PAGES[code].text
+
+
+def test_the_document_is_current() -> None:
+    """`python scripts/pages.py` writes it."""
+    assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8") == document()
+
+
+def test_the_command_shows_a_page() -> None:
+    shown = CliRunner().invoke(commands, ["explain", "e110"])
+    assert shown.exit_code == 0
+    assert shown.output.startswith("E110 Shapes that do not broadcast\n")
+    assert "z = x + y" in shown.output and "\nRepair: " in shown.output
+    assert CliRunner().invoke(commands, ["explain", "E999"]).exit_code == 2
+
+
+def test_a_code_without_a_page_has_no_repair() -> None:
+    assert errors.repair("E000") == ""
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def run(script: Path, **environment: str) -> str:
+    """What a script writes to stderr."""
+    env = {**os.environ, "PULLBACK_CACHE": "off", **environment}
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_a_traceback_hides_the_library(tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(PAGES["E132"].example)
+    brief, full = run(script), run(script, PULLBACK_TRACEBACK="full")
+    frames = re.findall(r'File "(.*?)"', brief)
+    assert frames == [str(script)] * 2
+    hidden = re.search(r"\((\d+) frames of the library hidden: PULLBACK_TRACEBACK=full", brief)
+    assert hidden is not None
+    assert full.count('  File "') == len(frames) + int(hidden[1])
+    assert "both branches must return the same structure" in brief
+
+
+def test_other_exceptions_keep_their_frames(tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text("import pullback as pb\n\npb.jit(lambda x: 1 / 0)(pb.ones(1))\n")
+    assert str(SOURCE) in run(script)
+
+
+def test_notebooks_get_the_same_lines() -> None:
+    with pytest.raises(errors.ShapeError) as caught:
+        pb.ones(3) + pb.ones(4)
+    lines = caught.value._render_traceback_()
+    assert lines == errors.brief(caught.value)
+    assert not any(str(SOURCE) in line for line in lines)
+
+
+def test_causes_are_shortened_too() -> None:
+    with pytest.raises(errors.DTypeError) as caught:
+        pb.define("y[i] = a[i]", a=object())
+    assert caught.value.__cause__ is not None
+    assert not any(str(SOURCE) in line for line in errors.brief(caught.value))
+
+
+def test_the_caret_stands_under_the_expression() -> None:
+    ß = pb.ones(3)
+    with pytest.raises(errors.ShapeError) as caught:
+        "äöü", ß + pb.ones(4)  # columns count characters, not bytes
+    lines = str(caught.value).splitlines()
+    place = lines[2].index("ß + pb.ones(4)")
+    assert lines[3] == "   | ".ljust(place) + "^" * len("ß + pb.ones(4)")
+
+
+def test_of_several_lines_the_first_is_marked() -> None:
+    with pytest.raises(errors.ShapeError) as caught:
+        pb.add(
+            pb.ones(3),
+            pb.ones(4),
+        )
+    lines = str(caught.value).splitlines()
+    assert lines[2].endswith("pb.add(")
+    assert lines[3].strip("| ") == "^" * len("pb.add(")
+
+
+def test_a_context_manager_is_not_the_user() -> None:
+    with pytest.raises(errors.StateError) as caught:
+        pb.nn.functional.functional_call(pb.nn.Linear(1, 1), {"none": pb.ones(1)}, (pb.ones(1),))
+    assert Path(__file__).name in str(caught.value)

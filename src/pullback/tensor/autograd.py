@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 from pullback.errors import GradientError
@@ -11,6 +10,7 @@ from pullback.grad.reverse import Reverse
 from pullback.ir import expr as E
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor import elementwise as W
+from pullback.tensor.arrays import Derivative
 from pullback.tensor.tensor import Tensor, from_array, value_of
 from pullback.tensor.trace import Handle, transformed, twin
 from pullback.tensor.tree import flatten, has_tensors
@@ -21,7 +21,8 @@ def grad(
 ) -> Any:
     """The gradient of a scalar tensor by a tensor (or list of them), or the function of it.
 
-    ``grad(y, x) -> tensor; grad(y, [x, w]) -> list; grad(f, argnums=0) -> callable``
+    ``grad(y, x) -> tensor; grad(y, [x, w]) -> list; grad(f, argnums=0) -> callable``, whose
+    gradients by NumPy arrays are NumPy arrays
 
     Raises: GradientError where the target is no scalar or an argument is no float.
     """
@@ -43,7 +44,7 @@ def grad(
 def value_and_grad(
     target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
 ) -> Any:
-    """The value too: ``(y, grad(y, x))``, or the function that gives both."""
+    """The value too: ``(y, grad(y, x))``, or the function that gives both: of arrays, arrays."""
     if not isinstance(target, Handle) and callable(target):
         return _function(target, argnums, (wrt, head), with_value=True)
     return target, grad(target, wrt, head=head)
@@ -130,7 +131,6 @@ def _function(
     single = isinstance(argnums, int)
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
 
-    @wraps(function)
     def derivative(*args: Any, **kwargs: Any) -> Any:
         places = [_place(n, len(args)) for n in numbers]
         own = Arguments([args[n] for n in places], fresh=True)
@@ -147,7 +147,7 @@ def _function(
         answer = found[0] if single else tuple(found)
         return (result, answer) if with_value else answer
 
-    return derivative
+    return Derivative(function, derivative, numbers)
 
 
 def _place(number: int, count: int) -> int:

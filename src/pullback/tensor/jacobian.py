@@ -22,6 +22,7 @@ from pullback.ir.graph import Accumulate, Definition, Rule, Scan, Value, Variabl
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.tensor import views as V
+from pullback.tensor.arrays import Derivative, as_given
 from pullback.tensor.autograd import Arguments, differentiable, twins_of
 from pullback.tensor.differentiate import differentiate
 from pullback.tensor.recording import reread
@@ -65,7 +66,7 @@ def jacobian(target: Any, inputs: Any = None, structure: str = "dense", argnums:
         found: list[Any] = differentiate(out, given.values).result
     else:
         found = [_sparse(out.value, v) for v in given.leaves]
-    return found[0] if single else found
+    return as_given(found[0] if single else found, inputs)
 
 
 def _function(target: Any, structure: str, argnums: int) -> Callable[..., Any]:
@@ -78,7 +79,7 @@ def _function(target: Any, structure: str, argnums: int) -> Callable[..., Any]:
 
         return jacobian(of_one, args[argnums], structure)
 
-    return derivative
+    return Derivative(target, derivative, [argnums])
 
 
 # --- sparse --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from pullback.errors import GradientError
 from pullback.grad.forward import tangents
 from pullback.ir.graph import Value
+from pullback.tensor.arrays import Derivative, as_arrays, as_given, given_arrays
 from pullback.tensor.autograd import Arguments, derive, differentiable, grad, twins_of
 from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import Handle, transformed
@@ -29,9 +31,11 @@ def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
     def back(head: Any) -> tuple[Any, ...]:
         heads = matching(head, results, "the adjoint")
         found = derive([h.value for h in results.handles], given.leaves, heads)
-        return tuple(given.rebuild([Tensor(v) for v in found]))
+        pulled: tuple[Any, ...] = tuple(given.rebuild([Tensor(v) for v in found]))
+        return pulled if as_tensors else as_arrays(pulled)
 
-    return out, back
+    as_tensors = not given_arrays(primals)
+    return out if as_tensors else as_arrays(out), back
 
 
 def jvp(target: Any, primals: Any, tangent: Any) -> Any:
@@ -46,18 +50,26 @@ def jvp(target: Any, primals: Any, tangent: Any) -> Any:
     out = transformed(target, *given.values) if callable(target) else target
     results = flatten(out)
     found = results.rebuild(forward([h.value for h in results.handles], given.leaves, along))
-    return (out, found) if callable(target) else found
+    return as_given((out, found) if callable(target) else found, primals)
 
 
-def hvp(target: Any, primals: Any, tangent: Any) -> Any:
+def hvp(target: Any, primals: Any = None, tangent: Any = None) -> Any:
     """The Hessian of a scalar function, or tensor, times `tangents`: forward over reverse.
 
-    Of several primals, a tuple: row by row the sum over all of them.
+    Of several primals, a tuple: row by row the sum over all of them. Of a function alone the
+    function of ``(x, dx, *args)``, which is what SciPy calls `hessp`.
     """
-    if not callable(target):
+    if primals is None and callable(target):
+        return Derivative(target, functools.partial(_hessp, target), [0, 1])
+    if primals is None or not callable(target):
         return jvp(grad(target, primals), primals, tangent)
     numbers = 0 if isinstance(primals, Handle | np.ndarray) else tuple(range(len(primals)))
     return jvp(grad(target, argnums=numbers), primals, tangent)[1]
+
+
+def _hessp(function: Callable[..., Any], x: Any, dx: Any, *args: Any) -> Any:
+    """``d2f(x, *args)/dx2 dx``"""
+    return jvp(grad(lambda x: function(x, *args)), [x], [dx])[1]
 
 
 def forward(

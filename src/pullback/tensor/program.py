@@ -25,6 +25,7 @@ from pullback.ir.program import Compute, Program, Receive, items
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import process
+from pullback.tensor.arrays import Derivative, returned
 from pullback.tensor.control import cond, loop, scan, while_loop
 from pullback.tensor.entry import Entry
 from pullback.tensor.held import Held, Kind, kind_of, shared
@@ -64,6 +65,7 @@ class Jit:
         self.__name__ = str(getattr(function, "__name__", "function"))
         functools.update_wrapper(self, function)
         self.function = function
+        self.plain = not isinstance(function, Derivative)
         self.shapes = shapes
         self.options = options
         self.memory = memory
@@ -103,7 +105,8 @@ class Jit:
         if turns.line:
             ready = settled(flatten((args, kwargs), _argument).handles)
         self.last = entry
-        return entry.call(ready)
+        found = entry.call(ready)
+        return found if self.plain else returned(self.function, args, found)
 
     def forked(self) -> None:
         """A child has no thread that traces."""

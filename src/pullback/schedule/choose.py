@@ -70,7 +70,7 @@ class _Plan:
         body = _with_levels(kernel, steps(kernel.stages, target))
         finish = steps(kernel.finish, target)
         homes = residences(kernel, body, finish)
-        found = lives(kernel, body, finish, homes)
+        found = lives(kernel, body, finish, homes, target)
         return cls(kernel, body, finish, found, large(kernel, body, found, target))
 
     def schedule(self, tile: tuple[int, ...], tasks: int) -> Schedule:

@@ -9,6 +9,7 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import upper
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.target import Target
 from pullback.schedule.schedule import Place, Residence, Slot, Step
 from pullback.schedule.steps import identical
 
@@ -102,6 +103,7 @@ def lives(
     body: tuple[Step, ...],
     finish: tuple[Step, ...],
     homes: tuple[Residence, ...],
+    target: Target,
 ) -> Lives:
     """When each stage in scratch lives."""
     every = kernel.stages + kernel.finish
@@ -126,7 +128,7 @@ def lives(
         end = len(sequence) if hoisted else last[number]
         life = Life(number, every[number], when[number], end, hoisted, number >= ahead)
         found.append(life)
-    hosts = _Hosts(kernel, when)
+    hosts = _Hosts(kernel, when, target)
     settled = list(homes)
     scratch = []
     for life in found:
@@ -139,9 +141,12 @@ def lives(
 
 
 class _Hosts:
-    """Variables that a kernel writes and never reads: until then they hold values of its stages."""
+    """Variables that a kernel writes and never reads: until then they hold values of its stages.
 
-    def __init__(self, kernel: Kernel, when: dict[int, int]) -> None:
+    Not those that are written past the caches: what they held would come back from memory.
+    """
+
+    def __init__(self, kernel: Kernel, when: dict[int, int], target: Target) -> None:
         self.stages = kernel.stages
         self.when = when
         read = set(kernel.reads)
@@ -153,6 +158,7 @@ class _Hosts:
             numbers[0]: 0
             for variable, numbers in writers.items()
             if variable not in read and len(numbers) == 1 and numbers[0] < len(kernel.stages)
+            if not target.streams(whole_bytes(variable))
         }
 
     def host(self, life: Life) -> int | None:
@@ -194,6 +200,11 @@ class _Open:
     dtype: DType
     size: int
     until: int
+
+
+def whole_bytes(variable: Variable) -> int:
+    """Size of a variable at its largest, bytes."""
+    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
 
 
 def whole_shape(stage: Stage) -> tuple[int, ...]:

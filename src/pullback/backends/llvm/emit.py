@@ -76,28 +76,29 @@ def array_bytes(array: Array) -> int:
 def emit_routine(routine: Routine, target: Target) -> str:
     """LLVM IR text that defines `@body` and, where the routine has one, `@finish`."""
     module = Module(target)
+    streamed = _streamed(routine, target)
     module.helpers[SAFE] = f"{SAFE} = internal constant [8 x i64] zeroinitializer, align 64"
     plan = plan_lanes(routine, target)
     facts = Facts()
     for name, body in (("body", routine.body), ("finish", routine.finish)):
         if body or name == "body":
-            Function(module, routine, plan, facts, target).write(name, body)
-    return module.text() + "!0 = !{}\n"
+            Function(module, routine, plan, facts, streamed).write(name, body)
+    return module.text() + "!0 = !{}\n!1 = !{i32 1}\n"
 
 
 class Function:
     """Writes one of a routine's functions."""
 
     def __init__(
-        self, module: Module, routine: Routine, plan: LanePlan, facts: Facts, target: Target
+        self, module: Module, routine: Routine, plan: LanePlan, facts: Facts, streamed: set[Array]
     ) -> None:
-        self.target = target
+        self.target = module.target
         self.module = module
         self.routine = routine
         self.plan = plan
         self.b = Builder(module)
         self.arrays: dict[Array, Val] = {}
-        self.memory = Memory(self.b, facts, self.arrays)
+        self.memory = Memory(self.b, facts, self.arrays, streamed)
         self.registers = Registers(self.b, facts, plan)
         self.values = Values(self.b, facts, self.memory, self.registers)
         self.facts = facts
@@ -109,6 +110,8 @@ class Function:
         frame = Frame(Scope())
         self._prologue(frame.uniform, body)
         self.block(body, frame)
+        if self.memory.streamed & {s.array for s in statements(body) if isinstance(s, Store)}:
+            self.b.fence_stores()
         width = f'"prefer-vector-width"="{self.target.vector * 8}"'
         head = f"define void @{name}(ptr noalias %block, i64 %task, ptr noalias %scratch)"
         text = f"{head} nounwind {width} {{\nentry:\n{self.b.body()}\n  ret void\n}}"
@@ -479,6 +482,20 @@ def written(body: Sequence[Stmt]) -> list[Cell]:
             case Transpose():
                 found[stmt.target] = None
     return list(found)
+
+
+def _streamed(routine: Routine, target: Target) -> set[Array]:
+    """The results that are written past the caches: large ones that the routine does not read."""
+    if routine.sizes or not target.name.startswith("x86"):
+        return set()
+    found: set[Array] = {a for a in routine.arguments if target.streams(a.size * a.dtype.itemsize)}
+    for stmt in statements((*routine.body, *routine.finish)):
+        found -= {node.array for node in walk(roots(stmt)) if isinstance(node, Load)}
+        if isinstance(stmt, StoreCombine):
+            found.discard(stmt.array)
+        if isinstance(stmt, Transpose):
+            found.discard(stmt.source)
+    return found
 
 
 def _used(body: Sequence[Stmt]) -> set[Array | Var]:

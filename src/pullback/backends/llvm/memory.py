@@ -28,10 +28,13 @@ MOST_PICKED = 4
 class Memory:
     """Loads and stores of one function."""
 
-    def __init__(self, builder: Builder, facts: Facts, arrays: dict[Array, Val]) -> None:
+    def __init__(
+        self, builder: Builder, facts: Facts, arrays: dict[Array, Val], streamed: set[Array]
+    ) -> None:
         self.b = builder
         self.facts = facts
         self.arrays = arrays
+        self.streamed = streamed
 
     # -- addresses
 
@@ -312,7 +315,8 @@ class Memory:
             value = self.b.reverse(value)
             mask = self.b.reverse(self._mask(at)) if mask is not None else None
         if mask is None:
-            self.b.store(value, pointer, align)
+            past = array in self.streamed and value.lanes * align == self.b.module.target.vector
+            (self.b.store_past_caches if past else self.b.store)(value, pointer, align)
         else:
             self._call_store("store", value, pointer, align, self.b.splat(mask, value.lanes))
 

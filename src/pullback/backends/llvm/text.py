@@ -418,6 +418,29 @@ class Builder:
         tail = f", align {align}" if align else ""
         return self.value(f"load {vector(kind, lanes)}, {pointer.typed}{tail}{note}", kind, lanes)
 
+    def store_past_caches(self, value: Val, pointer: Val, align: int) -> None:
+        """A store of a whole vector that reads no cache line first, where it is aligned.
+
+        `align`: of an element, bytes.
+        """
+        yes, no, done = (self.name("at") for _ in range(3))
+        place = self.value(f"ptrtoint {pointer.typed} to i64", "i64")
+        size = value.lanes * align
+        low = self.binary("and", place, const(size - 1, "i64"))
+        self.branch(self.compare("eq", low, const(0, "i64")), yes, no)
+        self.label(yes)
+        self.emit(f"store {value.typed}, {pointer.typed}, align {size}, !nontemporal !1")
+        self.jump(done)
+        self.label(no)
+        self.store(value, pointer, align)
+        self.jump(done)
+        self.label(done)
+
+    def fence_stores(self) -> None:
+        """Stores past the caches come before what follows."""
+        self.declare("llvm.x86.sse.sfence", [], "void")
+        self.emit("call void @llvm.x86.sse.sfence()")
+
     def store(self, value: Val, pointer: Val, align: int = 0) -> None:
         tail = f", align {align}" if align else ""
         self.emit(f"store {value.typed}, {pointer.typed}{tail}")

@@ -134,7 +134,8 @@ class Memory:
         stride = self.stride(offset, at)
         if stride is None:
             index = self.b.splat(get(offset, at), at.lanes.count)
-            return self.b.offset(self._array(array), kind, index)
+            place = self.b.offset(self._array(array), kind, index)
+            return self.b.splat(place, at.lanes.count)  # where the index came out as a constant
         first = self.pointer(array, offset, at, get)
         return self.b.offset(first, kind, iota("i64", at.lanes.count, stride))
 

@@ -1,1 +1,1 @@
-"""Reserved for the one-page HTML viewer: nothing is here yet."""
+"""One HTML page that shows programs whole: definitions, kernels, code, memory, time."""

@@ -256,7 +256,12 @@ def compile_object(text: str, target: Target) -> bytes:
 
 def assembly(routine: Routine, target: Target) -> str:
     """The routine's machine code as text, for people, of any processor that LLVM knows."""
-    with _parsed(emit_routine(routine, target), target) as module:
+    return assembled(emit_routine(routine, target), target)
+
+
+def assembled(text: str, target: Target) -> str:
+    """The machine code of LLVM IR."""
+    with _parsed(text, target) as module:
         return str(machine(target).emit_assembly(module))
 
 

@@ -1,0 +1,71 @@
+"""The code of kernels: loop nest, LLVM, machine code; packed, for a page that stays small."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pullback.backends.llvm.emit import emit_routine
+from pullback.backends.llvm.jit import assembled
+from pullback.ir.kernel import Kernel
+from pullback.ir.structure import Key, kernel_key
+from pullback.ir.target import Target
+from pullback.ir.text import show
+from pullback.lower.kernel import lower
+from pullback.schedule.budget import work
+from pullback.schedule.choose import choose
+
+MOST_PACKED = 1_500_000  # bytes of all code in a page, packed; what comes after is left out
+LEFT_OUT = "left out: the code of all kernels before this one fills the page"
+NOT_MADE = "made for the largest kernels; --assembly makes it for all"
+LEVEL = 9
+
+
+@dataclass(slots=True)
+class Codes:
+    """The code of each kernel structure, once. `most`: of how many of a program, by their
+    operations, the machine code is made; None: of all.
+    """
+
+    most: int | None
+    number: dict[tuple[Target, Key], int] = field(default_factory=dict)
+    packed: list[str] = field(default_factory=list)
+    schedules: list[str] = field(default_factory=list)
+
+    def add(self, kernels: Sequence[Kernel], target: Target) -> None:
+        """Make the code of `kernels` and of their parts for a processor."""
+        found: dict[Key, Kernel] = {}
+        for piece in (p for k in kernels for p in k.pieces):
+            found.setdefault(kernel_key(piece), piece)
+        largest = sorted(found, key=lambda key: -work(found[key]).flops)
+        wanted = frozenset(largest[: self.most])
+        room = MOST_PACKED - sum(map(len, self.packed))
+        for key, kernel in found.items():
+            if (target, key) in self.number:
+                continue
+            self.number[target, key] = len(self.packed)
+            packed = self._one(kernel, target, key in wanted)
+            if len(packed) > room:
+                packed = pack({"loops": LEFT_OUT, "llvm": LEFT_OUT, "assembly": LEFT_OUT})
+            room -= len(packed)
+            self.packed.append(packed)
+
+    def of(self, kernel: Kernel, target: Target) -> list[int]:
+        """The numbers of the structures of a kernel's parts, each once."""
+        return list(dict.fromkeys(self.number[target, kernel_key(p)] for p in kernel.pieces))
+
+    def _one(self, kernel: Kernel, target: Target, wanted: bool) -> str:
+        schedule = choose(kernel, target)
+        self.schedules.append(str(schedule))
+        routine = lower(kernel, schedule, target)
+        llvm = emit_routine(routine, target)
+        machine = assembled(llvm, target) if wanted else NOT_MADE
+        return pack({"loops": show(routine), "llvm": llvm, "assembly": machine})
+
+
+def pack(texts: dict[str, str]) -> str:
+    """Texts as JSON, deflated (zlib), in base64."""
+    return base64.b64encode(zlib.compress(json.dumps(texts).encode(), LEVEL)).decode()

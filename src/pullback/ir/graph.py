@@ -172,6 +172,17 @@ class Definition:
     def __repr__(self) -> str:
         return self.name
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the equation and the user's line. Texts are made of graphs, so lazily."""
+        from pullback.ir.markup import panel
+        from pullback.ir.text import definition_text
+
+        return panel(
+            f"{type(self.form).__name__} {self.name}",
+            definition_text(self),
+            self.origin.excerpt() if self.origin else "",
+        )
+
 
 Value = Variable | Definition
 

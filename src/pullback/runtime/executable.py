@@ -14,6 +14,7 @@ from pullback.backends.llvm.jit import CompileStats, assembly
 from pullback.backends.llvm.processor import named_target
 from pullback.config import Options
 from pullback.errors import InvalidIR, OptionError, ShapeError
+from pullback.ir import markup
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Definition, Graph, Variable
 from pullback.ir.kernel import Kernel
@@ -35,6 +36,7 @@ from pullback.simplify.graph import simplify_graph
 Array = np.ndarray[Any, Any]
 
 _NO_SIZES: dict[str, int] = {}
+SHOWN = 20  # kernels in a notebook
 
 
 class Runner(Protocol):
@@ -231,6 +233,22 @@ class Executable:
         parts.append(f"== as run\n{show(Program(self.fused, self.program.state))}")
         parts.append(f"== memory\n{self.plan.picture()}")
         return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: counts, kernels, the memory plan, the definitions."""
+        kernels = self.kernels
+        rows = [(k.name, f"{work(k).flops:,}", str(len(k.every))) for k in kernels[:SHOWN]]
+        head = f"program of {len(self.definitions)} definitions in {len(kernels)} kernels"
+        arena = "" if self.plan is None else f"arena {self.plan.arena_bytes:,} bytes"
+        return "".join(
+            [
+                markup.panel(head, arena),
+                "" if self.plan is None else self.plan._repr_svg_(),
+                markup.table(("kernel", "operations", "stages"), rows) if rows else "",
+                f"<p>{len(kernels) - SHOWN} more</p>" if len(kernels) > SHOWN else "",
+                markup.fold("definitions", show(self.program)),
+            ]
+        )
 
     def distinct(self) -> list[Kernel]:
         """One kernel of each structure, in order; of a launch of several, its parts."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from pullback.errors import InvalidIR
+from pullback.ir import markup
 from pullback.ir.expr import upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
@@ -23,6 +24,9 @@ SMALL_ALIGN = 16
 SMALL_BYTES = 256
 # Beyond this many buffers one placement order must do.
 MANY_BUFFERS = 1500
+# Pixels and colours of the picture.
+WIDTH, HEIGHT, THIN = 640, 160, 0.2
+FILLS = ("#91a7ff", "#748ffc", "#b197fc", "#74c0fc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,24 @@ class Plan:
     def picture(self, width: int = 100, height: int = 24) -> str:
         """The arena as text: launches run to the right, addresses down."""
         return picture(self, width, height)
+
+    def _repr_svg_(self) -> str:
+        """For notebooks: the same, drawn; working memory in grey."""
+        wide = WIDTH / max(1, len(self.scratch))
+        high = HEIGHT / max(1, self.arena_bytes)
+        shapes = [
+            markup.block(
+                b.first * wide,
+                at * high,
+                (b.last + 1 - b.first) * wide,
+                b.size * high,
+                FILLS[n % len(FILLS)] if b.variable is not None else "#ced4da",
+                f"{b.name}: {b.size} bytes at {at}, launches {b.first}..{b.last}",
+            )
+            for n, (b, at) in enumerate(self.placed)
+            if b.size * high > THIN
+        ]
+        return markup.picture(WIDTH, HEIGHT, shapes)
 
 
 def plan(

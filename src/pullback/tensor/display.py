@@ -9,6 +9,7 @@ import numpy as np
 
 from pullback.ir.dtype import DType, bfloat16
 from pullback.ir.expr import Extent
+from pullback.ir.markup import panel
 
 Array = np.ndarray[Any, Any]
 
@@ -19,6 +20,12 @@ def array(values: Array, kind: DType) -> str:
     body = np.array2string(shown, separator=", ", prefix="Tensor(")
     tail = f", shape={tuple(values.shape)}" if values.size == 0 else ""
     return f"Tensor({body}{tail}, dtype={kind})"
+
+
+def html(shown: str, shape: Sequence[Extent], kind: DType) -> str:
+    """A tensor in a notebook: type and shape, then what `repr` says."""
+    inner = ", ".join(map(str, shape))
+    return panel(f"{kind}[{inner}]", shown)
 
 
 def symbolic(shape: Sequence[Extent], kind: DType) -> str:

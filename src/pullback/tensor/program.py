@@ -21,6 +21,7 @@ from pullback.config import Options, parse_bytes
 from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
+from pullback.ir.markup import panel
 from pullback.ir.program import Compute, Program, Receive, items
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
@@ -82,6 +83,12 @@ class Jit:
         if self.last is None:
             raise AttributeError(f"{self.__name__} has not been called yet")
         return self.last.executable
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the program of the last call."""
+        shown = "not called yet" if self.last is None else ""
+        head = panel(f"jitted function {self.__name__}", shown)
+        return head if self.last is None else head + self.program._repr_html_()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

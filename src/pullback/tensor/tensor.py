@@ -359,6 +359,9 @@ class Tensor(Handle, Arithmetic["Tensor"]):
             return display.symbolic(self.shape, self.dtype)
         return display.array(self._array(), self.dtype)
 
+    def _repr_html_(self) -> str:
+        return display.html(repr(self), self.shape, self.dtype)
+
     def __getattr__(self, name: str) -> Any:
         raise dialect.unknown("Tensor", name, (n for n in dir(Tensor) if n[0] != "_"))
 

@@ -158,7 +158,7 @@ function drawGraph() {
   const { columns, titles } = arranged(items);
   const scene = draw("g", { id: "scene" },
     columns.map((c) => draw("text", { class: "title", x: c.left, y: 24 }, c.name)),
-    titles.map((t) => draw("text", { class: "small", x: t.x, y: t.y }, t.text)),
+    titles.map((t) => draw("text", { class: "small place", x: t.x, y: t.y }, t.text)),
     edges(), draw("g", { id: "links" }), [...items.values()].map(box));
   const canvas = draw("svg", { id: "canvas" }, scene);
   movable(canvas, (dx, dy, factor, x, y) => {
@@ -181,10 +181,11 @@ function moved() {
   byId("canvas").style.setProperty("--far", Math.max(1, 0.7 / look.scale));
 }
 
-function fit() {
+// The whole graph, or only its full width.
+function fit(whole) {
   const area = byId("graph");
   const [wide, high] = [area.clientWidth - 24, area.clientHeight - 16];
-  look.scale = Math.min(1, wide / look.width, high / look.height);
+  look.scale = Math.min(1, wide / look.width, whole ? high / look.height : 1);
   look.x = 12 + (wide - look.width * look.scale) / 2;
   look.y = 8;
   moved();

@@ -2,7 +2,8 @@
 
     y = sum[k] x * w;  dw = dy * x;  w' = w - dw   =>   columns 0, 1 and 2
 
-An adjoint is named after its primal and has the very origin of it; so has what belongs to it.
+An adjoint is named after its primal and has the very origin of it, or of a reader if that has none;
+so has what belongs to it.
 """
 
 from __future__ import annotations
@@ -100,13 +101,14 @@ class Graph:
         self._name(definition.name, definition.origin)
         for source in definition.sources:
             if isinstance(source, Variable):
+                self._name(source.name, source.origin)
                 self._name(source.name, source.origin or definition.origin)
         if column == PRIMAL:
             self._origins.add(id(definition.origin))
 
     def _column(self, definition: Definition, below: Sequence[int]) -> int:
         origin = id(definition.origin)
-        if definition.origin is not None and (definition.name, origin) in self._adjoints:
+        if (definition.name, origin) in self._adjoints:
             return ADJOINT
         if all(self.nodes[n].column == PRIMAL for n in below):
             return PRIMAL

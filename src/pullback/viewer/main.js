@@ -28,7 +28,7 @@ function showProgram(number) {
   byId("summary").textContent = `${plural(p.facts.definitions, "definition")}, ${plural(p.kernels.length, "kernel")}`
     + (p.memory ? `, arena ${bytes(p.memory.arena)}` : "");
   drawGraph();
-  fit();
+  fit(false);
   showChart(state.tab);
 }
 
@@ -39,10 +39,10 @@ function start() {
   byId("fold").addEventListener("change", (event) => {
     Object.assign(state, { fold: event.target.value, open: new Set() });
     drawGraph();
-    fit();
+    fit(false);
     choose(null);
   });
-  byId("fit").addEventListener("click", fit);
+  byId("fit").addEventListener("click", () => fit(true));
   byId("search").addEventListener("input", (event) => search(event.target.value));
   byId("search").addEventListener("keydown", (event) => {
     const first = event.key === "Enter" ? search(event.target.value) : null;

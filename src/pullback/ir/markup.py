@@ -1,0 +1,39 @@
+"""Small pieces of HTML and SVG for notebooks; every text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+
+def panel(title: str, *texts: str) -> str:
+    """A title and texts as they are: `<div><b>title</b><pre>text</pre></div>`."""
+    body = "".join(f"<pre>{escape(t)}</pre>" for t in texts if t)
+    return f"<div><b>{escape(title)}</b>{body}</div>"
+
+
+def fold(title: str, text: str) -> str:
+    """A text that is shown when its title is clicked."""
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Rows of texts under their heads."""
+    lines = [_cells("th", heads), *(_cells("td", row) for row in rows)]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _cells(tag: str, texts: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(t)}</{tag}>" for t in texts) + "</tr>"
+
+
+def picture(width: int, height: int, shapes: Iterable[str]) -> str:
+    """An SVG of shapes."""
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(shapes)}</svg>'
+
+
+def block(x: float, y: float, width: float, height: float, fill: str, title: str) -> str:
+    """A rectangle with a text for the pointer."""
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect {place} fill="{fill}"><title>{escape(title)}</title></rect>'

@@ -36,6 +36,7 @@ USES = {
     "profile": (["script.py"], ["none.py"]),
     "resume": (["graph.txt"], ["story.txt"]),
     "train": (TINY.split(), ["--steps", "0"]),
+    "view": ([FORMULA, "--wrt", "a"], ["none.py"]),
 }
 
 

@@ -1,10 +1,11 @@
-"""The page of a program: its numbers are the program's, its texts texts, and it needs no network."""
+"""The page of a program: numbers are the program's, texts are texts, no network is needed."""
 
 from __future__ import annotations
 
 import base64
 import functools
 import json
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 import pullback as pb
 from browser import Browser
 from pullback.backends.llvm.emit import emit_routine
+from pullback.cli import train_command
+from pullback.cli.main import commands
 from pullback.config import Options
 from pullback.ir.graph import Definition
 from pullback.ir.program import Compute
@@ -434,3 +438,75 @@ def test_a_tensor_that_is_traced_shows_no_numbers() -> None:
 def test_rendering_is_the_same_for_the_same_data() -> None:
     data = collect("", {"f": small()})
     assert render(data) == render(data)
+
+
+# --- commands
+
+SCRIPT = """
+import numpy as np
+import pullback as pb
+
+double = pb.jit(lambda x: x * 2.0)
+for _ in range(4):
+    double(np.ones(5, np.float32))
+"""
+TINY = "--layers 1 --dim 8 --heads 2 --context 8 --batch 2 --steps 4 --text story.txt --out run"
+
+
+@pytest.fixture
+def workplace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("PULLBACK_PROFILE", "0")  # set by `view`, and put back
+    monkeypatch.setattr(train_command, "SAMPLE", 4)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(commands, list(arguments))
+
+
+def test_the_page_of_a_script_has_its_times(workplace: Path) -> None:
+    (workplace / "twice.py").write_text(SCRIPT)
+    done = call("view", "twice.py", "--json")
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.output)
+    assert facts["programs"] == [{"name": "double", "nodes": 2, "kernels": 1}]
+    text = (workplace / "twice.html").read_text()
+    assert facts["page"] == "twice.html" and facts["bytes"] == len(text)
+    (kernel,) = data_of(text)["programs"][0]["kernels"]
+    assert kernel["runs"] == 4 and kernel["spent"] > 0
+    assert data_of(text)["roof"]["gflops"] > 0
+    assert sorted(p.name for p in workplace.iterdir()) == ["twice.html", "twice.py"]
+
+
+def test_the_page_of_a_definition_has_its_gradient(workplace: Path) -> None:
+    formula = "c[i, j] = sum[k](a[i, k] * b[k, j])"
+    done = call("view", formula, "--wrt", "b", "--out", "page.html")
+    assert done.exit_code == 0, done.output
+    (found,) = data_of((workplace / "page.html").read_text())["programs"]
+    assert found["name"] == formula
+    assert {n["column"] for n in found["nodes"]} == {PRIMAL, ADJOINT}
+    assert all(k["runs"] > 1 for k in found["kernels"])
+
+
+def test_what_cannot_be_viewed_is_refused(workplace: Path) -> None:
+    (workplace / "twice.py").write_text(SCRIPT)
+    assert call("view", "twice.py", "--wrt", "x").exit_code == 2
+    lost = call("view", "c[i] = a[i]", "--out", "nowhere/page.html")
+    assert lost.exit_code == 2
+    assert "cannot be written" in lost.output
+
+
+def test_training_writes_a_report_with_its_losses(workplace: Path) -> None:
+    (workplace / "story.txt").write_text("the cat sat on the mat. " * 20)
+    done = call("train", *TINY.split(), "--report", "run.html", "--json")
+    assert done.exit_code == 0, done.output
+    events = [json.loads(line) for line in done.output.splitlines()]
+    assert events[-1] == {"event": "report", "path": "run.html"}
+    (found,) = data_of((workplace / "run.html").read_text())["programs"]
+    losses, steps = found["curves"]
+    assert [at for at, _ in losses["points"]] == [1, 2, 3, 4]
+    assert losses["points"][-1][1] == [e["loss"] for e in events if e["event"] == "step"][-1]
+    assert len(steps["points"]) == 3
+    assert {k["runs"] for k in found["kernels"]} >= {4}

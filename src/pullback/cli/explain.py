@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import re
-import runpy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pullback.cli.command import Misuse, Output, command
 from pullback.cli.pages import pages
-from pullback.cli.shapes import data_indices, shapes_of, size_of, typed
-from pullback.cli.stages import STAGES, WHOLE, chosen, parts
+from pullback.cli.programs import of_definition, of_script
+from pullback.cli.shapes import shapes_of, size_of
+from pullback.cli.stages import STAGES, WHOLE, parts
 from pullback.config import Options
-from pullback.ir.dtype import DType, float32, int64
-from pullback.ir.graph import Variable
-from pullback.tensor.autograd import grad
-from pullback.tensor.creation import zeros
 from pullback.tensor.program import Jit
-from pullback.tensor.tensor import Tensor
 
 EXAMPLE = """\
 pullback explain "c[i, j] = sum[k](a[i, k] * b[k, j])" --shape a=2,3 --shape b=3,4
 pullback explain "y[i] = sum[k](x[2*i + k] * w[k])" --shape w=3 --size i=3 --stage adjoint
 pullback explain train.py --stage llvm --timings
 pullback explain E110"""
-
-HEAD = "head"  # the name of what a derivative is multiplied by
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 @command(example=EXAMPLE)
@@ -64,12 +54,15 @@ def explain(
         if wrt and stage != "adjoint":
             raise click.UsageError("--wrt of a script goes with --stage adjoint")
         out.notice(f"running {what}")
-        made = _script(Path(what))
+        made = of_script(Path(what))
     else:
         given = shapes_of(what, shapes)
         by = wrt if stage != "adjoint" else ()
+        options = Options.from_environment()
+        if timings:
+            options = replace(options, cache=None)
         with out.working("compiling"):
-            made = {what: _definition(what, given, dict(map(size_of, sizes)), by, timings)}
+            made = {what: of_definition(what, given, dict(map(size_of, sizes)), by, options)}
     for name, function in made.items():
         _show(out, name, function, stage, wrt, timings)
 
@@ -81,55 +74,6 @@ def _code(out: Output, code: str) -> None:
         raise Misuse(f"there is no error {code}; docs/errors.md lists them all")
     out.show(f"{code} {page.title}\n\n{page.text.strip()}")
     out.tell(code=code, title=page.title, example=page.example, message=page.message)
-
-
-def _script(path: Path) -> dict[str, Jit]:
-    """Run a script: every jitted function that it called. Raises: Misuse where there is none."""
-    if not path.is_file():
-        raise Misuse(f"{path} does not exist")
-    found = runpy.run_path(str(path), run_name="__main__")
-    called = {n: v for n, v in found.items() if isinstance(v, Jit) and v.last is not None}
-    if not called:
-        raise Misuse(f"{path} has no jitted function at its top level that it calls")
-    return called
-
-
-def _definition(
-    text: str, shapes: Shapes, sizes: Mapping[str, int], wrt: Sequence[str], timed: bool
-) -> Jit:
-    """Compile a definition over zeros, and its gradient by `wrt`; past the cache if it is timed."""
-    if wrt and HEAD in shapes:
-        raise click.UsageError(f"with --wrt no input can be named {HEAD!r}")
-    kinds = _kinds(text, shapes)
-    given = {name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()}
-
-    def function(**inputs: Any) -> Any:
-        head = inputs.pop(HEAD, None)
-        result = _last(typed(text, sizes, inputs))
-        if head is None:
-            return result
-        return (result, *grad(result, [inputs[name] for name in wrt], head=head))
-
-    if wrt:
-        inputs = {n: Tensor(Variable(n, s, kinds[n])) for n, s in shapes.items()}
-        chosen([x.value for x in inputs.values()], wrt)
-        result = _last(typed(text, sizes, inputs))
-        given[HEAD] = zeros(result.shape, dtype=result.dtype)
-    options = Options.from_environment()
-    compiled = Jit(function, options=replace(options, cache=None) if timed else options)
-    compiled(**given)
-    return compiled
-
-
-def _last(made: Any) -> Tensor:
-    last: Tensor = made[-1] if isinstance(made, tuple) else made
-    return last
-
-
-def _kinds(text: str, shapes: Shapes) -> dict[str, DType]:
-    """float32, but int64 for what stands in an index."""
-    places = data_indices(text, shapes)
-    return {name: int64 if name in places else float32 for name in shapes}
 
 
 def _show(

@@ -13,6 +13,7 @@ from pullback.cli.explain import explain
 from pullback.cli.profile import profile
 from pullback.cli.resume import resume
 from pullback.cli.train_command import train
+from pullback.cli.view import view
 
 
 @click.group(cls=Commands, context_settings={"max_content_width": 100})
@@ -25,7 +26,7 @@ def commands() -> None:
     """
 
 
-for each in (bench, cache, check, completion, explain, profile, resume, train):
+for each in (bench, cache, check, completion, explain, profile, resume, train, view):
     commands.add_command(each)
 
 

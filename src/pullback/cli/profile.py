@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +13,9 @@ import click
 import numpy as np
 from rich.table import Table
 
-from pullback.cli.command import Misuse, Output, command
+from pullback.cli.command import Output, command
+from pullback.cli.programs import of_script
 from pullback.runtime.profile import Span, Timed
-from pullback.tensor.program import Jit
 
 MATRIX = 1024  # rows of the product that tells how fast this processor computes
 STREAM = 1 << 26  # bytes of the copy that tells how fast its memory is
@@ -36,10 +34,11 @@ def profile(out: Output, script: Path, arguments: tuple[str, ...], trace: Path |
     float32, and a copy of 64 MB. --trace writes a timeline for chrome://tracing or Perfetto.
     """
     out.notice(f"running {script}")
-    found = _run(script, arguments)
+    os.environ["PULLBACK_PROFILE"] = "1"
+    found = of_script(script, arguments)
     profiles = {name: function.program.profile for name, function in found.items()}
     with out.working("measuring what this processor reaches"):
-        roof = _roof()
+        roof = roofline()
     for name, own in profiles.items():
         rows = [_row(name, t, roof) for t in own.launches if t.runs]
         out.show(_table(name, rows))
@@ -51,19 +50,7 @@ def profile(out: Output, script: Path, arguments: tuple[str, ...], trace: Path |
         trace.write_text(json.dumps(_events(spans)))
 
 
-def _run(script: Path, arguments: Sequence[str]) -> dict[str, Jit]:
-    """The jitted functions of a script that it called."""
-    os.environ["PULLBACK_PROFILE"] = "1"
-    sys.argv = [str(script), *arguments]
-    found = runpy.run_path(str(script), run_name="__main__")
-    called = {n: v for n, v in found.items() if isinstance(v, Jit) and v.last is not None}
-    if not called:
-        what = f"{script} has no jitted function at its top level that it calls"
-        raise Misuse(what)
-    return called
-
-
-def _roof() -> tuple[float, float]:
+def roofline() -> tuple[float, float]:
     """GFLOP/s and GB/s, the best of a few tries."""
     a = np.ones((MATRIX, MATRIX), np.float32)
     source = np.ones(STREAM, np.uint8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from pullback.cli import checkpoint
 from pullback.cli.display import Display
 from pullback.cli.settings import BETAS, WEIGHT_DECAY, Settings
 from pullback.cli.text import IGNORED, Text, batch, windows
+from pullback.config import Options
 from pullback.ir import expr as E
 from pullback.ir.expr import Add, If
 from pullback.nn.build import at, make
 from pullback.nn.parameter import Buffer, as_tensor
 from pullback.optim import AdamW
+from pullback.runtime.executable import Executable
 from pullback.tensor import maths, ops, random
 from pullback.tensor.control import loop
 from pullback.tensor.host import Feeder, Receiver
@@ -54,7 +56,7 @@ def make_optimizer(model: nn.Module, settings: Settings) -> AdamW:
 @dataclass(eq=False)
 class Run:
     """A model in training. `losses` and `times` (seconds) are those of this process's steps,
-    of which number `first` was the first.
+    of which number `first` was the first. `timed`: launches are timed. `program`: as it ran.
     """
 
     text: Text
@@ -67,13 +69,15 @@ class Run:
     losses: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     checked: list[float] = field(default_factory=list)
+    timed: bool = False
+    program: Executable | None = None
 
     @property
     def done(self) -> int:
         """Steps taken, those before a resume included."""
         return int(self.opt.steps.item())
 
-    def program(self, steps: int, validate: bool) -> Jit:
+    def build(self, steps: int, validate: bool) -> Jit:
         """Training steps and perhaps the validation, as one program."""
         shape = (self.settings.batch, self.settings.context)
         batches = self._batches()
@@ -94,14 +98,13 @@ class Run:
             loss = self.model.loss(tokens, targets, IGNORED, "sum")
             Receiver(lambda found: self.checked.append(float(found)), [loss])
 
-        @jit
         def train() -> None:
             loop(range(steps), step)
             if checks:
                 loop(range(len(checks)), check)
 
-        found: Jit = train
-        return found
+        options = Options.from_environment()
+        return Jit(train, options=replace(options, profile=options.profile or self.timed))
 
     def _batches(self) -> Iterator[tuple[Array, Array]]:
         s = self.settings
@@ -116,13 +119,17 @@ class Run:
     def execute(self) -> float:
         """Train to the end; the validation loss, nats per character."""
         self.first = self.done
-        self.program(self.settings.steps - self.first, validate=True)()
+        self._run(self.build(self.settings.steps - self.first, validate=True))
         return sum(self.checked) / (len(self.text.valid) - 1)
 
     def train_steps(self, count: int) -> None:
         """Only train, `count` steps."""
         self.first = self.done
-        self.program(count, validate=False)()
+        self._run(self.build(count, validate=False))
+
+    def _run(self, program: Jit) -> None:
+        program()
+        self.program = program.program
 
     def save(self) -> None:
         """Everything up to the last whole step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from rich.table import Table
 from pullback.cli import checkpoint, compare
 from pullback.cli.command import Output, command
 from pullback.cli.display import Bar, Display, Lines, Silent
+from pullback.cli.profile import roofline
 from pullback.cli.settings import RunError, Settings
 from pullback.cli.text import Text, read_text, split
 from pullback.cli.train import Run, make_model, make_optimizer, write
+from pullback.cli.view import save
+from pullback.viewer.data import Curve
+from pullback.viewer.page import page
 
 INTERRUPTED = 130  # what a shell expects after Ctrl-C
 SAMPLE = 300  # characters written after training
@@ -38,12 +43,14 @@ pullback train --compare torch"""
 @click.option("--compare", "peer", type=click.Choice(["torch"]), help="train beside PyTorch")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="pullback-run")
 @click.option("--resume", is_flag=True, help="go on where a run in --out stopped")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="a page of the run")
 def train(
     output: Output,
     path: Path | None,
     peer: str | None,
     out: Path,
     resume: bool,
+    report: Path | None,
     **given: Any,
 ) -> None:
     """Train a character GPT as one compiled program, then let it write.
@@ -64,8 +71,11 @@ def train(
         _compare(text, settings.changed(steps=max(settings.steps, compare.STEPS)), output)
         return
     run = _prepare(text, settings, out, resume, output)
+    run.timed = report is not None
     with run.display:
         _train(run, began)
+        if report is not None:
+            _report(run, report)
 
 
 def _refuse_changes(settings: Settings, given: dict[str, Any]) -> None:
@@ -133,6 +143,17 @@ def _train(run: Run, began: float) -> None:
     run.display.note("sample", sample, text=sample)
     path = run.folder / checkpoint.WEIGHTS
     run.display.note("saved", f"weights: {path}", path=str(path))
+
+
+def _report(run: Run, path: Path) -> None:
+    """A page of the program that trained, with its losses and times by step."""
+    curves = [Curve("loss", run.losses, run.first + 1)]
+    if len(run.times) > 1:
+        steps = [(b - a) * 1e3 for a, b in pairwise(run.times)]
+        curves.append(Curve("ms a step", steps, run.first + 2))
+    if run.program is not None:
+        save(path, page("pullback train", {"train": run.program}, roofline(), curves))
+        run.display.note("report", f"report: {path}", path=str(path))
 
 
 def _compare(text: Text, settings: Settings, output: Output) -> None:

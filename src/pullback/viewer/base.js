@@ -47,6 +47,12 @@ function rates(kernel) {
   return found;
 }
 
+// How near to the roofline; data that comes from the caches may be faster than memory.
+function standing(found, before) {
+  if (found.share === null) return "";
+  return before + (found.share > 1 ? "above the roof" : `${Math.round(found.share * 100)} % of roof`);
+}
+
 function origin(thing) {
   return thing.origin < 0 ? "" : program().origins[thing.origin].excerpt;
 }

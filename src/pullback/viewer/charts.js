@@ -20,11 +20,14 @@ function linear(low, high, from, to) {
   return (value) => from + ((value - low) / span) * (to - from);
 }
 
-const powers = (low, high) => {
+// Round numbers for a logarithmic axis: 1, 2, 5, 10, ..; of many only the powers of ten.
+function powers(low, high) {
+  const steps = high / low > 1e4 ? [1] : [1, 2, 5];
   const found = [];
-  for (let p = Math.ceil(Math.log10(low)); p <= Math.floor(Math.log10(high)); p++) found.push(10 ** p);
+  for (let p = Math.floor(Math.log10(low)); p <= Math.log10(high); p++)
+    found.push(...steps.map((s) => s * 10 ** p).filter((v) => v >= low && v <= high));
   return found;
-};
+}
 
 function roofline() {
   const timed = program().kernels.map((k, n) => ({ k, n, r: rates(k) })).filter((t) => t.r !== null);

@@ -68,10 +68,9 @@ function measured(kernel) {
     row("predicted", `${Number(kernel.predicted_us.toPrecision(3))} µs`),
   ];
   if (found === null) return rows;
-  const roof = found.share === null ? "" : `, ${(found.share * 100).toFixed(1)} % of the roofline`;
   return [
     row("measured", `${time(found.ns)} a run, ${plural(kernel.runs, "run")}`),
-    row("rates", `${found.gflops.toFixed(1)} GFLOP/s, ${found.gbytes.toFixed(1)} GB/s${roof}`),
+    row("rates", `${found.gflops.toFixed(1)} GFLOP/s, ${found.gbytes.toFixed(1)} GB/s${standing(found, ", ")}`),
     ...rows,
   ];
 }

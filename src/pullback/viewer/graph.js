@@ -86,8 +86,7 @@ function labels(item) {
   if (item.kernel !== undefined) {
     const kernel = p.kernels[item.kernel];
     const found = rates(kernel);
-    const place = found && found.share !== null ? ` · ${Math.round(found.share * 100)} % of roof` : "";
-    return [kernel.name, found ? time(found.ns) + place : `${count(kernel.flops)} flops`, "kernel"];
+    return [kernel.name, found ? time(found.ns) + standing(found, " · ") : `${count(kernel.flops)} flops`, "kernel"];
   }
   const node = p.nodes[item.members[0]];
   if (item.members.length === 1) {
@@ -181,11 +180,13 @@ function moved() {
   byId("canvas").style.setProperty("--far", Math.max(1, 0.7 / look.scale));
 }
 
-// The whole graph, or only its full width.
+// The whole graph; or only its full width, if it is much higher.
 function fit(whole) {
   const area = byId("graph");
   const [wide, high] = [area.clientWidth - 24, area.clientHeight - 16];
-  look.scale = Math.min(1, wide / look.width, whole ? high / look.height : 1);
+  const across = Math.min(1, wide / look.width);
+  const down = high / look.height;
+  look.scale = whole || down > 0.6 * across ? Math.min(across, down) : across;
   look.x = 12 + (wide - look.width * look.scale) / 2;
   look.y = 8;
   moved();

@@ -1,0 +1,84 @@
+"""The programs that a command looks at: those of a script, or of a definition as text."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pullback.cli.command import Misuse
+from pullback.cli.shapes import data_indices, typed
+from pullback.cli.stages import chosen
+from pullback.config import Options
+from pullback.ir.dtype import DType, float32, int64
+from pullback.ir.graph import Variable
+from pullback.tensor.autograd import grad
+from pullback.tensor.creation import zeros
+from pullback.tensor.program import Jit
+from pullback.tensor.tensor import Tensor
+
+HEAD = "head"  # the name of what a derivative is multiplied by
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def of_script(path: Path, arguments: Sequence[str] = ()) -> dict[str, Jit]:
+    """Run a script: every jitted function that it called. Raises: Misuse where there is none."""
+    if not path.is_file():
+        raise Misuse(f"{path} does not exist")
+    sys.argv = [str(path), *arguments]
+    found = runpy.run_path(str(path), run_name="__main__")
+    called = {n: v for n, v in found.items() if isinstance(v, Jit) and v.last is not None}
+    if not called:
+        raise Misuse(f"{path} has no jitted function at its top level that it calls")
+    return called
+
+
+def of_definition(
+    text: str,
+    shapes: Shapes,
+    sizes: Mapping[str, int],
+    wrt: Sequence[str],
+    options: Options,
+    runs: int = 1,
+) -> Jit:
+    """Compile a definition over zeros, and its gradient by `wrt`, and run it.
+
+    Raises: Misuse for a name in `wrt` that is no floating input.
+    """
+    if wrt and HEAD in shapes:
+        raise click.UsageError(f"with --wrt no input can be named {HEAD!r}")
+    kinds = _kinds(text, shapes)
+    given = {name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()}
+
+    def function(**inputs: Any) -> Any:
+        head = inputs.pop(HEAD, None)
+        result = _last(typed(text, sizes, inputs))
+        if head is None:
+            return result
+        return (result, *grad(result, [inputs[name] for name in wrt], head=head))
+
+    if wrt:
+        inputs = {n: Tensor(Variable(n, s, kinds[n])) for n, s in shapes.items()}
+        chosen([x.value for x in inputs.values()], wrt)
+        result = _last(typed(text, sizes, inputs))
+        given[HEAD] = zeros(result.shape, dtype=result.dtype)
+    compiled = Jit(function, options=options)
+    for _ in range(runs):
+        compiled(**given)
+    return compiled
+
+
+def _last(made: Any) -> Tensor:
+    last: Tensor = made[-1] if isinstance(made, tuple) else made
+    return last
+
+
+def _kinds(text: str, shapes: Shapes) -> dict[str, DType]:
+    """float32, but int64 for what stands in an index."""
+    places = data_indices(text, shapes)
+    return {name: int64 if name in places else float32 for name in shapes}

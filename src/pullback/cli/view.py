@@ -1,0 +1,96 @@
+"""`pullback view`: one page that shows programs whole."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from pullback.cli.command import Misuse, Output, command
+from pullback.cli.profile import roofline
+from pullback.cli.programs import of_definition, of_script
+from pullback.cli.shapes import shapes_of, size_of
+from pullback.config import Options
+from pullback.runtime.executable import Executable
+from pullback.viewer.data import Json
+from pullback.viewer.page import ASSEMBLED, collect, render, write
+
+RUNS = 20  # of a definition, to be timed
+EXAMPLE = """\
+pullback view train.py
+pullback view "y[i] = sum[k](x[i + k] * w[k])" --shape w=5 --size i=1000 --wrt x --out y.html"""
+
+
+@command(example=EXAMPLE)
+@click.argument("what", type=click.Path())
+@click.argument("arguments", nargs=-1)
+@click.option("--shape", "shapes", multiple=True, help="a=2,3: the shape of an input")
+@click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
+@click.option("--wrt", multiple=True, help="an input: the derivative by it too")
+@click.option("--assembly", is_flag=True, help=f"of all kernels, not of the {ASSEMBLED} largest")
+@click.option("--out", "path", type=click.Path(dir_okay=False, path_type=Path), help="the page")
+@click.option("--open", "opened", is_flag=True, help="show it in the browser")
+def view(
+    output: Output,
+    what: str,
+    arguments: tuple[str, ...],
+    shapes: tuple[str, ...],
+    sizes: tuple[str, ...],
+    wrt: tuple[str, ...],
+    assembly: bool,
+    path: Path | None,
+    opened: bool,
+) -> None:
+    """Write a page of what becomes of WHAT: definitions, kernels, code, memory, time.
+
+    WHAT is a Python script, which is run with its ARGUMENTS and whose jitted functions are shown,
+    or a definition as text, as `explain` takes it. The page is one file and needs no network.
+    """
+    if what.endswith(".py"):
+        if shapes or sizes or wrt:
+            raise click.UsageError("--shape, --size and --wrt are for a definition given as text")
+        output.notice(f"running {what}")
+        os.environ["PULLBACK_PROFILE"] = "1"
+        programs = {n: f.program for n, f in of_script(Path(what), arguments).items()}
+    else:
+        with output.working("compiling"):
+            programs = {what: _definition(what, shapes, sizes, wrt)}
+    with output.working("looking at the programs"):
+        most = None if assembly else ASSEMBLED
+        data = collect(what, programs, roofline(), assembled=most)
+        text = render(data)
+    path = path or Path(f"{Path(what).stem if what.endswith('.py') else 'definition'}.html")
+    save(path, text)
+    output.show(f"{path}: {len(text):,} bytes")
+    output.tell(page=str(path), bytes=len(text), programs=list(map(_counts, data["programs"])))
+    if opened:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _definition(
+    text: str, shapes: tuple[str, ...], sizes: tuple[str, ...], wrt: tuple[str, ...]
+) -> Executable:
+    """The program of a definition, run a few times over zeros."""
+    options = replace(Options.from_environment(), profile=True)
+    extents = dict(map(size_of, sizes))
+    return of_definition(text, shapes_of(text, shapes), extents, wrt, options, RUNS).program
+
+
+def save(path: Path, text: str) -> None:
+    """Write a page, whole or not at all.
+
+    Raises: Misuse where nothing can be written there.
+    """
+    try:
+        write(path, text)
+    except OSError as error:
+        raise Misuse(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _counts(program: Json) -> Json:
+    """What is in the page, for programs that call this one."""
+    sizes = {key: len(program[key]) for key in ("nodes", "kernels")}
+    return {"name": program["name"], **sizes}

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from pullback.cli import command as shared
-from pullback.cli import train_command
+from pullback.cli import demo, train_command
 from pullback.cli.command import Output
 from pullback.cli.main import commands
 
@@ -31,6 +31,7 @@ USES = {
     "cache clear": ([], ["more"]),
     "cache verify": ([], ["more"]),
     "check": ([FORMULA], ["nowhere:function"]),
+    "demo": ([], ["more"]),
     "completion": (["bash"], ["csh"]),
     "explain": ([FORMULA, "--stage", "kernels"], ["none.py"]),
     "profile": (["script.py"], ["none.py"]),
@@ -58,6 +59,8 @@ def workplace(
     monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path_factory.getbasetemp() / "commands-cache"))
     monkeypatch.setenv("PULLBACK_PROFILE", "0")  # set by `profile`, and put back
     monkeypatch.setattr(train_command, "SAMPLE", 4)
+    monkeypatch.setattr(demo, "ROUNDS", 1)
+    monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text(SCRIPT)
     Path("graph.txt").write_text(GRAPH)

@@ -9,6 +9,7 @@ from pullback.cli.cache import cache
 from pullback.cli.check import check
 from pullback.cli.command import Commands
 from pullback.cli.completion import completion
+from pullback.cli.demo import demo
 from pullback.cli.explain import explain
 from pullback.cli.profile import profile
 from pullback.cli.resume import resume
@@ -26,7 +27,19 @@ def commands() -> None:
     """
 
 
-for each in (bench, cache, check, completion, explain, profile, resume, train, view):
+COMMANDS = (
+    bench,
+    cache,
+    check,
+    completion,
+    demo,
+    explain,
+    profile,
+    resume,
+    train,
+    view,
+)
+for each in COMMANDS:
     commands.add_command(each)
 
 

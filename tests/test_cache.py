@@ -81,6 +81,17 @@ def test_a_secret_that_others_could_read_is_replaced(tmp_path: Path) -> None:
     assert cache.get(KEY) is None
 
 
+def test_a_system_without_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows: no getuid, and every file says that all may read it."""
+    monkeypatch.delattr(os, "getuid")
+    ObjectCache(tmp_path).put(KEY, DATA)
+    secret = (tmp_path / "secret").read_bytes()
+    (tmp_path / "secret").chmod(0o666)
+    tmp_path.chmod(0o777)
+    assert ObjectCache(tmp_path).get(KEY) == DATA
+    assert (tmp_path / "secret").read_bytes() == secret
+
+
 def test_list_clear_verify(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path)
     keys = [f"{n:02x}" * 32 for n in range(3)]

@@ -133,15 +133,22 @@ class ObjectCache:
         return content if good else None
 
 
+def _open_to_others(facts: os.stat_result) -> bool:
+    """Whether others may use a file. Windows has no owners and no bits that would say so: a folder
+    of the user's is closed to others by its access list.
+    """
+    return hasattr(os, "getuid") and bool(facts.st_mode & 0o077)
+
+
 def _require_private(folder: Path) -> None:
     facts = folder.stat()
-    if facts.st_uid != os.getuid():
+    if hasattr(os, "getuid") and facts.st_uid != os.getuid():
         raise CacheError(
             f"the cache folder {folder} belongs to another user",
             help="set PULLBACK_CACHE to a folder of your own",
             code="E510",
         )
-    if facts.st_mode & 0o077:
+    if _open_to_others(facts):
         folder.chmod(0o700)
 
 
@@ -152,7 +159,7 @@ def _secret(path: Path) -> bytes:
             found = path.read_bytes()
         except FileNotFoundError:
             found = b""
-        if len(found) == TAG and not path.stat().st_mode & 0o077:
+        if len(found) == TAG and not _open_to_others(path.stat()):
             return found
         _make_secret(path, replace=bool(found))
     return path.read_bytes()

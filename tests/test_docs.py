@@ -88,6 +88,39 @@ def test_every_option_is_told() -> None:
     assert not missing
 
 
+def test_links_stay_among_the_pages() -> None:
+    """A page is part of a site too, which has nothing but docs/."""
+    for page in (ROOT / "docs").glob("*.md"):
+        for target in LINK.findall(CODE.sub("", BLOCK.sub("", page.read_text()))):
+            assert (page.parent / target).resolve().is_relative_to(ROOT / "docs"), (page, target)
+
+
+def refusals() -> set[str]:
+    """The codes of all that the library refuses by name."""
+    calls = [
+        node
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "UnsupportedError"
+    ]
+    codes = [ast.literal_eval(k.value) for c in calls for k in c.keywords if k.arg == "code"]
+    return {str(code) for code in codes}
+
+
+def test_every_refusal_is_among_the_limits() -> None:
+    text = (ROOT / "docs" / "limits.md").read_text()
+    assert len(refusals()) >= 20
+    assert not [code for code in sorted(refusals()) if f"[{code}](errors.md" not in text]
+
+
+def test_links_to_errors_are_to_their_places() -> None:
+    heads = re.findall(r"^### (.*)$", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    places = {re.sub(r"[^a-z0-9 -]", "", head.lower()).replace(" ", "-") for head in heads}
+    for page in PAGES:
+        for place in re.findall(r"\(errors\.md#([^)]*)\)", page.read_text()):
+            assert place in places, (page.name, place)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_commands_exist(page: Path) -> None:
     for line in "\n".join(blocks(page, "sh")).splitlines():

@@ -24,8 +24,9 @@ SIZE = (1500, 950)
 class Browser:
     """One window. Use it in a `with` statement."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, size: tuple[int, int] = SIZE) -> None:
         self.folder = folder
+        self.size = size
         self.session = ""
         self.direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self.driver = subprocess.Popen(
@@ -47,7 +48,7 @@ class Browser:
         self.address = self._address()
         browser = next(filter(None, map(shutil.which, NAMES)))
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        flags += [f"--user-data-dir={self.folder}", f"--window-size={SIZE[0]},{SIZE[1]}"]
+        flags += [f"--user-data-dir={self.folder}", f"--window-size={self.size[0]},{self.size[1]}"]
         wanted = {"goog:chromeOptions": {"binary": browser, "args": flags}}
         wanted["goog:loggingPrefs"] = {"browser": "ALL"}
         made = self._ask("POST", "session", {"capabilities": {"alwaysMatch": wanted}})

@@ -49,6 +49,7 @@ def test_every_run_of_a_launch_is_counted() -> None:
     assert len(found.spans) == 7 * len(found.launches)
     ends = [s.end for s in found.spans]
     assert ends == sorted(ends)
+    assert [s.launch for s in found.spans] == list(range(len(found.launches))) * 7
 
 
 def test_a_program_that_takes_no_times_says_how() -> None:
@@ -80,7 +81,10 @@ def test_the_command_shows_launches_and_writes_a_timeline(
     assert "roofline" in shown.output
 
 
-def test_a_script_without_programs_is_refused(tmp_path: Path) -> None:
+def test_a_script_without_programs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULLBACK_PROFILE", "0")
     script = tmp_path / "empty.py"
     script.write_text("x = 1\n")
     done = CliRunner().invoke(commands, ["profile", str(script)])

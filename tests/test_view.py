@@ -185,6 +185,7 @@ def test_the_numbers_are_those_of_the_program() -> None:
     assert sorted(tuple(b[k] for k in keys) for b in memory["buffers"]) == placed
     spans, line = program.profile.spans, found["timeline"]
     assert sum(s[3] for s in line["spans"]) == sum(s.end - s.start for s in spans)
+    assert [s[4] for s in line["spans"]] == list(range(len(timed))) * 3
     assert line["left_out"] == 0
 
 
@@ -213,7 +214,7 @@ def test_machine_code_is_made_for_the_largest_kernels() -> None:
 
 
 def test_a_program_that_was_not_timed_or_not_compiled() -> None:
-    plain = pb.jit(lambda x: x + 1.0)
+    plain = pb.jit(lambda x: x + 1.0, options=Options())
     plain(np.ones(3, np.float32))
     slow = pb.jit(lambda x: x + 1.0, options=Options(backend="reference"))
     slow(np.ones(3, np.float32))

@@ -19,12 +19,16 @@ LOGGED = 1 << 16  # launches whose start and end are kept; all are counted
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Span:
-    """Something that began and ended, in nanoseconds of a clock that never goes back."""
+    """Something that began and ended, in nanoseconds of a clock that never goes back.
+
+    `launch`: which one of the program text it is; -1 for a call.
+    """
 
     name: str
     lane: str
     start: int
     end: int
+    launch: int = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +79,9 @@ class Clock:
 
     def profile(self, kernels: Sequence[Kernel], moved: Mapping[int, int], logged: int) -> Profile:
         """The times so far. `kernels`: of the launches in program order."""
-        rows = zip(kernels, self.places, self.rows.tolist(), strict=True)
-        launches = tuple(Timed(k, runs, ns, moved[p]) for k, p, (ns, runs) in rows)
-        names = {p: k.name for k, p in zip(kernels, self.places, strict=True)}
-        steps = [Span(names[p], "steps", a, b) for p, a, b in self.log[:logged].tolist()]
+        totals = zip(kernels, self.places, self.rows.tolist(), strict=True)
+        launches = tuple(Timed(k, runs, ns, moved[p]) for k, p, (ns, runs) in totals)
+        number = {p: n for n, p in enumerate(self.places)}
+        rows = [(number[p], a, b) for p, a, b in self.log[:logged].tolist()]
+        steps = [Span(kernels[n].name, "steps", a, b, n) for n, a, b in rows]
         return Profile(launches, (*steps, *self.calls))

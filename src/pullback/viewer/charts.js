@@ -102,7 +102,6 @@ function timeline() {
   const f = frame();
   if (!t) return f.svg.append(words(f.left + 10, 30, "nothing was timed", "start"));
   const end = Math.max(...t.spans.map(([, , at, long]) => at + long));
-  const numbers = new Map(program().kernels.map((k, n) => [k.name, n]).reverse());
   const shown = { from: 0, to: end };
   const layer = draw("g", {});
   const high = (f.bottom - f.top) / t.lanes.length;
@@ -114,15 +113,14 @@ function timeline() {
     layer.replaceChildren(words(f.left, f.bottom + 14, time(shown.from), "start"),
       words(f.right, f.bottom + 14, time(shown.to), "end"),
       words((f.left + f.right) / 2, f.bottom + 28, `time${left}`));
-    for (const [lane, name, at, long] of t.spans) {
+    for (const [lane, name, at, long, kernel] of t.spans) {
       const [a, b] = [Math.max(f.left, x(at)), Math.min(f.right, x(at + long))];
       if (b < f.left || a > f.right) continue;
-      const kernel = numbers.get(t.names[name]);
       const chosen = state.chosen === `k${kernel}` ? " chosen" : "";
       const span = draw("rect", {
-        class: `block${kernel === undefined ? " working" : ""}${chosen}`, x: a, width: Math.max(0.6, b - a),
+        class: `block${kernel < 0 ? " working" : ""}${chosen}`, x: a, width: Math.max(0.6, b - a),
         y: f.top + lane * high + 3, height: Math.max(2, high - 6),
-        onclick: () => kernel !== undefined && choose(`k${kernel}`),
+        onclick: () => kernel >= 0 && choose(`k${kernel}`),
       });
       layer.append(hinted(span, () => `${t.names[name]}: ${time(long)} at ${time(at)}`));
     }

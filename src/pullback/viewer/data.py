@@ -220,7 +220,7 @@ def _memory(plan: Plan) -> Json:
 
 
 def _timeline(profile: Profile | None) -> Json | None:
-    """The first spans, from the first one's start on: lane, name, start, duration."""
+    """The first spans, from the first one's start on: lane, name, start, duration, launch."""
     if profile is None or not profile.spans:
         return None
     spans: list[Span] = sorted(profile.spans, key=lambda s: s.start)
@@ -233,7 +233,10 @@ def _timeline(profile: Profile | None) -> Json | None:
     return {
         "lanes": lanes,
         "names": names,
-        "spans": [(lane[s.lane], number[s.name], s.start - start, s.end - s.start) for s in shown],
+        "spans": [
+            (lane[s.lane], number[s.name], s.start - start, s.end - s.start, s.launch)
+            for s in shown
+        ],
         "left_out": len(spans) - len(shown),
     }
 

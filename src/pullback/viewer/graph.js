@@ -86,7 +86,7 @@ function labels(item) {
   if (item.kernel !== undefined) {
     const kernel = p.kernels[item.kernel];
     const found = rates(kernel);
-    return [kernel.name, found ? time(found.ns) + standing(found, " · ") : `${count(kernel.flops)} flops`, "kernel"];
+    return [`${item.kernel} ${kernel.name}`, found ? time(found.ns) + standing(found, " · ") : `${count(kernel.flops)} flops`, "kernel"];
   }
   const node = p.nodes[item.members[0]];
   if (item.members.length === 1) {

@@ -94,6 +94,13 @@ def test_other_exceptions_keep_their_frames(tmp_path: Path) -> None:
     assert str(SOURCE) in run(script)
 
 
+def test_a_fault_outside_of_the_passes_asks_to_be_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    errors.report(errors.InvalidIR, errors.InvalidIR("planted"), None)
+    assert "planted\nThis is a fault of the compiler: please report" in capsys.readouterr().err
+
+
 def test_notebooks_get_the_same_lines() -> None:
     with pytest.raises(errors.ShapeError) as caught:
         pb.ones(3) + pb.ones(4)

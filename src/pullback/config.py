@@ -77,7 +77,8 @@ class Options:
     `debug`: 0..4, from nothing to every stage printed. `dump`: a folder for numbered stage files.
     `memory`: bytes that the arena of a program may have (temporaries and working memory, not what
     it is given and gives back); None: as it comes. The reference backend has no arena.
-    `profile`: launches are timed, see `Executable.profile`.
+    `profile`: launches are timed, see `Executable.profile`. `check`: each launch runs on memory of
+    its own between fences, and what it writes is looked through for NaN; slow.
     """
 
     backend: str = "llvm"
@@ -87,6 +88,7 @@ class Options:
     cache: Path | None = field(default_factory=_default_cache)
     memory: int | None = None
     profile: bool = False
+    check: bool = False
     target: str | None = None
 
     def __post_init__(self) -> None:
@@ -99,7 +101,7 @@ class Options:
     @classmethod
     def from_environment(cls) -> Options:
         """Read `PULLBACK_BACKEND`, `_TARGET`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`),
-        `_PROFILE` (1: launches are timed).
+        `_PROFILE` (1: launches are timed), `_CHECK` (1: launches are checked).
 
         Raises: OptionError for what is no number.
         """
@@ -110,5 +112,6 @@ class Options:
             debug=_number("PULLBACK_DEBUG", 0),
             dump=Path(dump) if dump else None,
             profile=env.get("PULLBACK_PROFILE", "0") != "0",
+            check=env.get("PULLBACK_CHECK", "0") != "0",
             target=env.get("PULLBACK_TARGET") or None,
         )

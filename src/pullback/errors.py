@@ -136,6 +136,10 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
         print(*brief(error), sep="\n", file=sys.stderr)
         return
     sys.__excepthook__(kind, error, trace)
+    if isinstance(error, InvalidIR) and not hasattr(error, "__notes__"):
+        print(
+            "This is a fault of the compiler: please report it with these lines.", file=sys.stderr
+        )
 
 
 class ShapeError(PullbackError, ValueError):
@@ -233,6 +237,12 @@ class OptionError(PullbackError, ValueError):
     """An option, or the environment variable that sets it, has no such value."""
 
     code = "E502"
+
+
+class NaNError(PullbackError, ArithmeticError):
+    """A checked program made NaN of numbers."""
+
+    code = "E701"
 
 
 class InvalidIR(AssertionError):

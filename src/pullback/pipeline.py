@@ -15,7 +15,7 @@ from pullback.backends.llvm.jit import Code, CompileStats, assembly, compile_rou
 from pullback.backends.llvm.processor import chosen_target
 from pullback.backends.reference.definitions import evaluate
 from pullback.config import Options
-from pullback.errors import MemoryBudgetError, UnsupportedError
+from pullback.errors import MemoryBudgetError, PullbackError, UnsupportedError
 from pullback.fuse.ahead import turned_ahead
 from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
@@ -26,8 +26,10 @@ from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
+from pullback.runtime import fault
 from pullback.runtime.assemble import Call, Unit, assemble
 from pullback.runtime.cache import ObjectCache
+from pullback.runtime.checked import Checked
 from pullback.runtime.executable import Array, Executable, Interpreted
 from pullback.runtime.machine import Crew, Machine
 from pullback.runtime.pool import loader, pools
@@ -54,8 +56,19 @@ Build = Callable[[list[list[Kernel]]], tuple[Prepared, Start]]
 def compile_program(program: Program, options: Options) -> Executable:
     """A program ready to run: through all passes, or as an equal one was recorded.
 
-    Raises: UnsupportedError for a backend that does not exist.
+    Raises: UnsupportedError for a backend that does not exist. A fault of the compiler's own gets
+    a note that says how to report it.
     """
+    try:
+        return _compiled(program, options)
+    except (PullbackError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        error.add_note(fault.note(error, functools.partial(_compiled, program), options))
+        raise
+
+
+def _compiled(program: Program, options: Options) -> Executable:
     if options.backend == "reference":
         runner = _interpreted(program.body)
         return Executable(program, options, runner, lambda: program.body)
@@ -79,6 +92,12 @@ def compile_program(program: Program, options: Options) -> Executable:
         fuse = functools.partial(_given, made.block)
         if recorder is not None:
             recorder.keep(made)
+    timings = report.times
+    if options.check:
+        checked = Checked(program.body, made.kernels, made.calls)
+        return Executable(
+            traced, options, checked, fuse, made.plan, stats, target, made.steps, timings
+        )
     arena = memory(made.plan.arena_bytes)
     image = assemble(made.block, made.calls, made.plan, address(arena), natives.rows)
     checks = {place: call.sites for place, call in image.launches.items()}
@@ -86,7 +105,6 @@ def compile_program(program: Program, options: Options) -> Executable:
     crew = Crew(threads, options.threads is None, options.memory is None)
     machine = Machine(image, program.state, arena, made.plan.offsets, checks, crew, clock)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
-    timings = report.times
     return Executable(traced, options, machine, fuse, made.plan, stats, target, made.steps, timings)
 
 

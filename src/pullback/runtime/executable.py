@@ -85,13 +85,13 @@ class Interpreted:
         self._launch = launch
 
     def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
-        shown = {v: _shown(v, array, sizes) for v, array in bindings.items()}
-        interpreter = Interpreter(dict(shown), self._compute, self._launch)
+        parts = {v: shown(v, array, sizes) for v, array in bindings.items()}
+        interpreter = Interpreter(dict(parts), self._compute, self._launch)
         try:
             interpreter.run(self._block)
         finally:
             self.launches = interpreter.launches
-            for variable, array in shown.items():
+            for variable, array in parts.items():
                 result = interpreter.values[variable]
                 if result is not array:
                     array[...] = result
@@ -296,7 +296,7 @@ def _fits(array: Array, shape: tuple[Extent, ...], kind: np.dtype[Any]) -> bool:
     return array.shape == shape and array.dtype == kind and array.flags.c_contiguous
 
 
-def _shown(variable: Variable, array: Array, sizes: Mapping[str, int]) -> Array:
+def shown(variable: Variable, array: Array, sizes: Mapping[str, int]) -> Array:
     """The part of an array of upper bounds that symbolic extents leave."""
     ends = [sizes[e.name] if isinstance(e, Dim) else e for e in variable.shape]
     places: list[Any] = [slice(end) for end in ends]

@@ -1,0 +1,227 @@
+"""Checked runs: launch by launch, in fenced memory, with an eye on what each one writes.
+
+    memory of a variable:  fence | array | fence        all of it a pattern before the first write
+
+The pattern is a signalling NaN that no arithmetic makes. Where it stands in a result, something was
+read before it was written; where a fence has changed, a launch wrote outside of its arrays. A NaN
+of another kind, which nothing that was read had, was born in this launch: the definitions behind it
+are evaluated one after the other to name the one that made it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from pullback.backends.reference.definitions import evaluate_values
+from pullback.errors import IndexRangeError, InvalidIR, NaNError
+from pullback.ir.graph import Graph, Value, Variable
+from pullback.ir.kernel import Kernel
+from pullback.ir.program import Block, Branch, Compute, Loop, Receive, items, written
+from pullback.ir.text import show
+from pullback.runtime.assemble import Call, Part
+from pullback.runtime.exchange import Array, box
+from pullback.runtime.executable import shown
+from pullback.runtime.interpret import Interpreter, Values
+from pullback.runtime.profile import Profile
+from pullback.runtime.system import address, memory
+
+FENCE = 256  # bytes on each side of an array
+ROUTINE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+# A signalling NaN by element size; arithmetic sets the quiet bit of what it passes on.
+PATTERNS = {8: 0x7FF5A5A5A5A5A5A5, 4: 0x7FA5A5A5, 1: 0xA5}
+SHORT = {"float16": 0x7D5A, "bfloat16": 0x7FA5}
+QUIET = {"float64": 1 << 51, "float32": 1 << 22, "float16": 1 << 9, "bfloat16": 1 << 6}
+
+
+class Fenced:
+    """The memory of one variable."""
+
+    def __init__(self, variable: Variable) -> None:
+        kind, shape = variable.dtype, box(variable)
+        size = kind.itemsize
+        self.pattern = SHORT.get(kind.name, PATTERNS.get(size, 0xA5A5))
+        self.quiet = QUIET.get(kind.name, 0)
+        self.count = prod(shape)
+        self.edge = FENCE // size
+        room = memory((self.count + 2 * self.edge) * size)
+        self.words = room.view(f"u{size}")[: self.count + 2 * self.edge]
+        self.words[:] = self.pattern
+        self.inner = self.words[self.edge : self.edge + self.count].reshape(shape)
+        self.array: Array = self.inner.view(kind.numpy)
+
+    @property
+    def whole(self) -> bool:
+        """Whether both fences stand."""
+        before, after = self.words[: self.edge], self.words[self.edge + self.count :]
+        return bool((before == self.pattern).all() and (after == self.pattern).all())
+
+    def unread(self) -> Array:
+        """Where the pattern came through arithmetic; as it was, it may still be written."""
+        plain = self.inner & ((1 << (8 * self.inner.itemsize - 1)) - 1)  # without the sign
+        return np.asarray(plain == (self.pattern | self.quiet)) & bool(self.quiet)
+
+    def untouched(self) -> Array:
+        """Where nothing was written."""
+        return np.asarray(self.inner == self.pattern)
+
+
+class Checked:
+    """Runs the launches of a program one by one; `barriers` and `moved` are not counted."""
+
+    barriers = 0
+    moved = 0
+    go = None
+
+    def __init__(
+        self, body: Block, groups: Sequence[Sequence[Kernel]], calls: Mapping[Kernel, Call]
+    ) -> None:
+        graphs = [item.graph for item in items(body) if isinstance(item, Compute)]
+        self.launches = 0
+        self._body = body
+        self._written = frozenset(written(body))
+        self._read = frozenset(_read(body))
+        self.calls = calls
+        self.kernels = dict(zip(graphs, groups, strict=True))
+
+    def profile(self, kernels: Sequence[Kernel]) -> Profile | None:
+        """Nothing is timed."""
+        return None
+
+    def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
+        """Run on arrays shaped by upper bounds; they are written where nothing was found.
+
+        Raises: NaNError, IndexRangeError, what callbacks raise; InvalidIR for a fault of the
+        compiler's.
+        """
+        run = _Run(self, sizes)
+        # what is only written holds the pattern until then
+        values = {v: a for v, a in bindings.items() if v in self._read or v not in self._written}
+        interpreter = Interpreter(values, run.compute, _no_launch)
+        try:
+            with np.errstate(all="ignore"):
+                interpreter.run(self._body)
+        finally:
+            self.launches = run.launches
+        for variable, array in bindings.items():
+            if variable in self._written and variable in interpreter.values:
+                run.finished(variable)
+                array[...] = interpreter.values[variable]
+
+
+def _read(body: Block) -> Iterator[Variable | None]:
+    for item in items(body):
+        if isinstance(item, Compute):
+            yield from item.graph.inputs
+        elif isinstance(item, Receive):
+            yield from item.sources
+        elif isinstance(item, Branch):
+            yield item.predicate
+        elif isinstance(item, Loop):
+            yield item.condition
+
+
+def _no_launch(kernel: Kernel, values: Values) -> Values:
+    raise InvalidIR(f"kernel {kernel.name} in a traced program")
+
+
+class _Run:
+    """One run: the memory of its variables."""
+
+    def __init__(self, checked: Checked, sizes: Mapping[str, int]) -> None:
+        self.kernels, self.calls = checked.kernels, checked.calls
+        self.sizes = sizes
+        self.fenced: dict[Variable, Fenced] = {}
+        self.launches = 0
+
+    def compute(self, graph: Graph, values: Values) -> Values:
+        """One simultaneous assignment. Raises: as `Checked.run`."""
+        before = {v: np.array(shown(v, values[v], self.sizes)) for v in graph.inputs}
+        for kernel in self.kernels[graph]:
+            call = self.calls[kernel]
+            passed = tuple(dict.fromkeys(v for part in call.parts for v in part.arguments))
+            clean = not any(_nan(self.seen(v, values)) for v in passed if v in values)
+            self.launch(call, passed, values)
+            for variable in call.writes:
+                if self.fenced[variable].unread().any():
+                    raise InvalidIR(f"{call.name}: {variable} has what was never written")
+                if clean and _nan(self.seen(variable, values)):
+                    raise _born(graph, before, variable)
+        return {}
+
+    def seen(self, variable: Variable, values: Values) -> Array:
+        """What a variable holds, but where nothing was written yet."""
+        array = values[variable]
+        own = self.fenced.get(variable)
+        if own is not None and array is own.array:
+            array = np.where(own.untouched(), np.zeros((), array.dtype), array)
+        return shown(variable, array, self.sizes)
+
+    def launch(self, call: Call, passed: Sequence[Variable], values: Values) -> None:
+        """Run all tasks of a launch in fenced memory. Raises: InvalidIR, IndexRangeError."""
+        self.launches += 1
+        for variable in passed:
+            own = self.fenced.get(variable)
+            if own is None:
+                own = self.fenced[variable] = Fenced(variable)
+            if variable in values and values[variable] is not own.array:
+                own.array[...] = values[variable]
+            values[variable] = own.array
+        for part in call.parts:
+            self.part(call, part)
+        for variable in passed:
+            if not self.fenced[variable].whole:
+                raise InvalidIR(f"{call.name} writes outside of {variable}")
+
+    def part(self, call: Call, part: Part) -> None:
+        """Run the tasks of one routine, in order. Raises: IndexRangeError."""
+        code, error = part.unit.code, np.zeros(3, np.int64)
+        working = [_patterned(size) for size in (code.scratch, *code.shared)]
+        slots = [address(self.fenced[v].array) for v in part.arguments]
+        slots += map(address, working[1:])
+        slots += [self.sizes[name] for name in part.unit.sizes]
+        block = np.array([*slots, address(error)], np.int64)
+        given = address(block), address(working[0])
+        for task in range(part.unit.tasks):
+            ROUTINE(code.body)(given[0], task, given[1])
+        if code.finish:
+            ROUTINE(code.finish)(given[0], 0, given[1])
+        state, site, value = error.tolist()
+        if state:
+            raise IndexRangeError(f"index {value} is out of range: {code.sites[site]}")
+
+    def finished(self, variable: Variable) -> None:
+        """Raises: InvalidIR where a part of a result was never written."""
+        own = self.fenced.get(variable)
+        if own is None or not own.quiet:
+            return
+        if shown(variable, own.untouched(), self.sizes).any():
+            raise InvalidIR(f"{variable} is not written everywhere")
+
+
+def _patterned(size: int) -> Array:
+    """Working memory full of the pattern."""
+    room = memory(-(-size // 8) * 8 + 64)
+    room.view(np.int64)[:] = PATTERNS[8]
+    return room
+
+
+def _nan(array: Array) -> bool:
+    return array.dtype.kind not in "biu" and bool(np.isnan(array).any())
+
+
+def _born(graph: Graph, before: Values, result: Variable) -> NaNError:
+    """The error that names the first definition with NaN of what had none."""
+    order = graph.definitions
+    known: dict[Value, Array] = dict(before.items())
+    known.update(zip(order, evaluate_values(order, before), strict=True))
+    for definition in order:
+        if _nan(known[definition]) and not any(_nan(known[s]) for s in definition.sources):
+            place = np.argwhere(np.isnan(known[definition]))[0].tolist()
+            line = show(definition).splitlines()[-1].strip()
+            what = f"`{definition.name}` is NaN at {place}, and nothing that it reads is: {line}"
+            return NaNError(what, origin=definition.origin)
+    return NaNError(f"`{result.name}` is NaN, and nothing that was read is", origin=result.origin)

@@ -267,6 +267,30 @@ def test_a_tensor_named_like_an_adjoint_is_none() -> None:
     assert columns[0] == PRIMAL and ADJOINT in columns[1:]
 
 
+def test_an_adjoint_may_read_its_primal() -> None:
+    w = pb.nn.Parameter(pb.ones((4,)))
+    jitted = pb.jit(lambda: w.assign(w - pb.grad(pb.sum(w * w), [w])[0]))
+    jitted()
+    nodes = Graph(jitted.program.program.body).nodes
+    assert [n.column for n in nodes] == [ADJOINT, ADJOINT, AFTER]
+
+
+def test_loops_branches_and_symbolic_sizes_have_graphs() -> None:
+    def function(x: Any) -> Any:
+        y = pb.cond(pb.sum(x) > 0, lambda v: pb.exp(v), lambda v: v * 2.0, x)
+        return pb.scan(lambda h, row: (h + row, h), pb.zeros(8), y)[1]
+
+    turns = pb.jit(function)
+    turns(np.ones((5, 8), np.float32))
+    sized = pb.jit(lambda x: pb.softmax(x, axis=1), shapes=[(pb.dim("rows", 1, 64), 8)])
+    sized(np.ones((5, 8), np.float32))
+    first, second = collect("", {"turns": turns.program, "sized": sized.program})["programs"]
+    assert {"if predicate", "if not predicate", "loop of 5"} <= set(first["places"])
+    assert len(first["kernels"]) == len(turns.program.kernels)
+    assert "carried" in {n["kind"] for n in first["nodes"]}
+    assert "float32[rows, 8]" in {n["type"] for n in second["nodes"]}
+
+
 def test_every_stage_is_one_of_the_definitions() -> None:
     program = training()
     found = collect("", {"f": program})["programs"][0]

@@ -95,14 +95,15 @@ class Graph:
 
     def _definition(self, place: Place, definition: Definition) -> None:
         below = tuple([self._of(place, source) for source in definition.sources])
+        given = [s for s in definition.sources if isinstance(s, Variable)]
+        for source in given:
+            self._name(source.name, source.origin)
         column = self._column(definition, below)
         kind = type(definition.form).__name__.lower()
         self._add(Node(definition, kind, place, column, below))
         self._name(definition.name, definition.origin)
-        for source in definition.sources:
-            if isinstance(source, Variable):
-                self._name(source.name, source.origin)
-                self._name(source.name, source.origin or definition.origin)
+        for source in given:
+            self._name(source.name, source.origin or definition.origin)
         if column == PRIMAL:
             self._origins.add(id(definition.origin))
 

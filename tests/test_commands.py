@@ -31,6 +31,8 @@ USES = {
     "cache clear": ([], ["more"]),
     "cache verify": ([], ["more"]),
     "check": ([FORMULA], ["nowhere:function"]),
+    "doctor": ([], ["more"]),
+    "new": (["my_filter"], ["not a name"]),
     "demo": ([], ["more"]),
     "completion": (["bash"], ["csh"]),
     "explain": ([FORMULA, "--stage", "kernels"], ["none.py"]),

@@ -10,7 +10,9 @@ from pullback.cli.check import check
 from pullback.cli.command import Commands
 from pullback.cli.completion import completion
 from pullback.cli.demo import demo
+from pullback.cli.doctor import doctor
 from pullback.cli.explain import explain
+from pullback.cli.new import new
 from pullback.cli.profile import profile
 from pullback.cli.resume import resume
 from pullback.cli.train_command import train
@@ -33,7 +35,9 @@ COMMANDS = (
     check,
     completion,
     demo,
+    doctor,
     explain,
+    new,
     profile,
     resume,
     train,

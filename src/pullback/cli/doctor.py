@@ -1,0 +1,141 @@
+"""`pullback doctor`: what is installed, what it runs on, and whether it works."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from pullback.backends.llvm.processor import DOTS, LEVELS, binding, chosen_target, host_target
+from pullback.cli.command import WRONG, Output, command
+from pullback.cli.requirements import Requirement, requirements
+from pullback.config import Options, default_threads
+from pullback.errors import PullbackError
+from pullback.runtime.cache import ObjectCache
+from pullback.tensor import maths
+from pullback.tensor.autograd import grad
+from pullback.tensor.program import Jit
+
+SIDE = 96  # of the matrices of the self-test
+MIB = 2**20  # bytes
+CLOSE = 1e-4  # relative, in float32
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, what was found, and whether that is good."""
+
+    topic: str
+    found: str
+    good: bool = True
+
+
+@command(example="pullback doctor --json")
+def doctor(out: Output) -> None:
+    """Tell what is installed, what it runs on, and whether it works.
+
+    Exit code 1 where something that is needed is missing, or wrong.
+    """
+    packages = requirements()
+    with out.working("looking, compiling and running"):
+        findings = [*_installed(packages), *_processor(), *_threads(), *_cache(), _self_test()]
+    table = Table(box=None, show_header=False)
+    for finding in findings:
+        table.add_row("ok" if finding.good else "WRONG", finding.topic, finding.found)
+    out.show(table)
+    for name in dict.fromkeys(p.extra for p in packages if p.extra):
+        out.show(_extra(name, [p for p in packages if p.extra == name]))
+    passed = all(f.good for f in findings)
+    every = [{**asdict(p), "fits": p.fits} for p in packages]
+    out.tell(passed=passed, findings=[asdict(f) for f in findings], packages=every)
+    sys.exit(0 if passed else WRONG)
+
+
+def _installed(packages: list[Requirement]) -> list[Finding]:
+    """Python, and what pullback cannot do without."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    findings = [Finding("Python", f"{version}, {sys.platform}")]
+    for package in packages:
+        if not package.extra:
+            found = f"{package.version or 'not installed'} (needs {package.wanted or 'any'})"
+            findings.append(Finding(package.name, found, package.fits))
+    return findings
+
+
+def _extra(name: str, packages: list[Requirement]) -> str:
+    """What an extra has, or still needs."""
+    missing = [p for p in packages if not p.fits]
+    if not missing:
+        return f"extra {name}: " + ", ".join(f"{p.name} {p.version}" for p in packages)
+    lacking = ", ".join(f"{p.name}{p.wanted}" for p in missing)
+    return f"extra {name}: lacks {lacking}: pip install 'pullback[{name}]'"
+
+
+def _processor() -> list[Finding]:
+    """The processor as LLVM knows it, and which of its features kernels are made for."""
+    host = host_target()
+    needs = next((n for target, n in LEVELS.items() if target.name == host.name), ())
+    used = [*needs, *(DOTS[kind] for kind in host.dots)]
+    cpu = binding().get_host_cpu_name()
+    facts = f"{host.name} ({cpu}), vectors of {host.vector} bytes; uses {', '.join(used) or '-'}"
+    findings = [Finding("processor", facts)]
+    name = Options.from_environment().target
+    if name is not None:
+        try:
+            findings.append(Finding("PULLBACK_TARGET", chosen_target(name).name))
+        except PullbackError as problem:
+            findings.append(Finding("PULLBACK_TARGET", problem.what, False))
+    return findings
+
+
+def _threads() -> list[Finding]:
+    try:
+        chosen = default_threads()
+    except PullbackError as problem:
+        return [Finding("threads", problem.what, False)]
+    return [Finding("threads", f"{chosen} of {os.cpu_count()} processors (PULLBACK_THREADS)")]
+
+
+def _cache() -> list[Finding]:
+    """Where compiled code is kept, and whether it is whole."""
+    folder = Options.from_environment().cache
+    if folder is None:
+        return [Finding("cache", "off (PULLBACK_CACHE)")]
+    try:
+        cache = ObjectCache(folder)
+    except PullbackError as problem:
+        return [Finding("cache", problem.what, False)]
+    entries, bad = cache.entries(), cache.verify()
+    size = sum(e.bytes for e in entries) / MIB
+    state = f"{len(bad)} altered (pullback cache clear)" if bad else "all whole"
+    facts = f"{folder}: {len(entries)} entries, {size:.1f} MiB, {state}"
+    return [Finding("cache", facts, not bad)]
+
+
+def _self_test() -> Finding:
+    """``tanh(a b)`` and its gradient, compiled past the cache, against NumPy."""
+
+    def step(a: Any, b: Any) -> Any:
+        y = maths.tanh(a @ b)
+        return (y, *grad(y.sum(), [a, b]))
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=(SIDE, SIDE)).astype(np.float32) / 10 for _ in range(2))
+    start = time.perf_counter()
+    try:
+        found = [x.numpy() for x in Jit(step, options=Options(cache=None))(a, b)]
+    except (PullbackError, OSError, RuntimeError) as problem:
+        return Finding("self-test", f"{type(problem).__name__}: {problem}", False)
+    spent = time.perf_counter() - start
+    y = np.tanh(a @ b)
+    slope = 1 - y * y
+    wanted = [y, slope @ b.T, a.T @ slope]
+    pairs = zip(found, wanted, strict=True)
+    apart = max(float(np.max(abs(x - w)) / np.max(abs(w))) for x, w in pairs)
+    facts = f"a product and its gradient, compiled and run in {spent:.2f} s, error {apart:.0e}"
+    return Finding("self-test", facts, apart < CLOSE)

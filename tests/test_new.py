@@ -1,0 +1,77 @@
+"""`pullback new`: the project that it writes works, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pullback.cli.main import commands
+from pullback.cli.new import USED, project
+
+NAME = "my_filter"
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def call(name: str) -> Result:
+    return CliRunner().invoke(commands, ["new", name])
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in the written folder."""
+    env = {**os.environ, "PULLBACK_CACHE": str(Path("cache").resolve())}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=NAME, env=env, capture_output=True, text=True)
+
+
+def test_the_written_project_passes_its_test_and_finds_a_fault() -> None:
+    assert call(NAME).exit_code == 0
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+    done = run("-m", "pytest", *options)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+    code = Path(NAME, f"{NAME}.py")
+    code.write_text(code.read_text().replace("x[t-d, c] * w", "x[t-d, c] + w"))
+    assert run("-m", "pytest", *options, "-k", "values").returncode == 1
+
+
+def test_the_benchmark_compares_and_prints_both() -> None:
+    assert call(NAME).exit_code == 0
+    path = Path(NAME, f"bench_{NAME}.py")
+    path.write_text(path.read_text().replace("ROUNDS = 21", "ROUNDS = 1"))
+    done = run(path.name)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^pullback +\d+\.\d+ ms\nNumPy +\d+\.\d+ ms$", done.stdout, re.MULTILINE)
+
+
+def test_what_exists_stays() -> None:
+    Path(NAME).mkdir()
+    done = call(NAME)
+    assert done.exit_code == 2 and "nothing is overwritten" in done.stderr
+    assert not list(Path(NAME).iterdir())
+
+
+@pytest.mark.parametrize("name", ["a-b", "1st", "class", "numpy", "step", "../up", ""])
+def test_names_that_no_module_can_have(name: str) -> None:
+    assert call(name).exit_code == 2
+    assert not list(Path().iterdir())
+
+
+def test_files_agree_about_the_name() -> None:
+    files = project(NAME)
+    assert all("NAME" not in text for text in (*files, *files.values()))
+    assert tomllib.loads(files["pyproject.toml"])["project"]["name"] == NAME
+    assert files[f"{NAME}.py"].count(NAME) == 3
+    sources = "\n".join(text for path, text in files.items() if path.endswith(".py"))
+    defined = set(re.findall(r"def (?!test_)(\w+)\(", sources)) - {NAME, "in_numpy"}
+    assert defined <= set(USED)

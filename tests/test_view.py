@@ -288,6 +288,9 @@ def test_loops_branches_and_symbolic_sizes_have_graphs() -> None:
     assert {"if predicate", "if not predicate", "loop of 5"} <= set(first["places"])
     assert len(first["kernels"]) == len(turns.program.kernels)
     assert "carried" in {n["kind"] for n in first["nodes"]}
+    labels = [first["places"][n["place"]] for n in first["nodes"] if n["column"] == PRIMAL]
+    assert labels[0] == labels[-1] == "", "what follows a loop is a block of its own"
+    assert first["nodes"][0]["place"] != first["nodes"][-1]["place"]
     assert "float32[rows, 8]" in {n["type"] for n in second["nodes"]}
 
 
@@ -304,7 +307,8 @@ def test_every_stage_is_one_of_the_definitions() -> None:
     computed = [n for n in nodes if n["kind"] in ("map", "reduce")]
     assert len(computed) == len(used)
     assert all(n["kernels"] for n in computed)
-    assert found["places"] == ["loop of 5"]
+    assert {found["places"][n["place"]] for n in nodes} == {"loop of 5"}
+    assert {found["places"][k["place"]] for k in found["kernels"]} == {"loop of 5"}
 
 
 def test_rows_are_below_what_they_read() -> None:

@@ -21,24 +21,24 @@ function visible() {
     const place = p.nodes[members[0]].place;
     const [row, order] = folding ? folding.layout[g] : [0, 0];
     if (folding && members.length > 1 && !state.open.has(g)) {
-      add(found, `g${g}`, members, [place, row, 0], order);
+      add(found, `g${g}`, members, place, [place, row, 0], order);
       continue;
     }
     for (const n of members) {
       const [below, beside] = p.layout[n];
       const alone = members.length === 1 && folding;
-      add(found, `n${n}`, [n], [place, row, alone ? 0 : below], alone ? order : beside);
+      add(found, `n${n}`, [n], place, [place, row, alone ? 0 : below], alone ? order : beside);
     }
   }
   const last = p.columns.length - 1;
   p.kernels.forEach((k, n) => {
-    found.set(`k${n}`, { id: `k${n}`, kernel: n, members: [], column: last, row: [k.place, n, 0], order: 0 });
+    found.set(`k${n}`, { id: `k${n}`, kernel: n, members: [], column: last, place: k.place, row: [n, 0, 0], order: 0 });
   });
   return found;
 }
 
-function add(found, id, members, row, order) {
-  const item = { id, members, column: program().nodes[members[0]].column, row, order };
+function add(found, id, members, place, row, order) {
+  const item = { id, members, column: program().nodes[members[0]].column, place, row, order };
   found.set(id, item);
   for (const n of members) home[n] = item;
 }
@@ -64,8 +64,8 @@ function arranged(all) {
     const width = Math.max(...lines.map((line) => line.length)) * step - BOX.across;
     let top = BOX.top;
     lines.forEach((line, n) => {
-      const fresh = !n || lines[n - 1][0].row[0] !== line[0].row[0];
-      const label = program().places[line[0].row[0]];
+      const fresh = !n || lines[n - 1][0].place !== line[0].place;
+      const label = program().places[line[0].place];
       if (fresh && n) top += BOX.down;
       if (fresh && label) {
         titles.push({ x: left, y: top + 12, text: label });

@@ -9,7 +9,7 @@ so has what belongs to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pullback.errors import Origin
 from pullback.ir.graph import Definition, Value, Variable
@@ -24,10 +24,14 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A block of a program: which loops and branches it is in, by number and for people."""
+    """A block of a program: which loops and branches it is in, by number and for people.
+
+    `part`: of what is computed there, one after the other, which; 0 where that does not matter.
+    """
 
     path: Path = ()
     label: str = ""
+    part: int = 0
 
     def inside(self, number: int, label: str) -> Place:
         """A block in this one."""
@@ -78,9 +82,9 @@ class Graph:
         self._assigned: dict[Variable, int] = {}
         self._adjoints: set[tuple[str, int]] = set()
         self._origins: set[int] = set()
-        for place, item in placed(program):
+        for part, (place, item) in enumerate(placed(program)):
             if isinstance(item, Compute):
-                self._compute(place, item)
+                self._compute(replace(place, part=part), item)
         self._settle()
 
     def _compute(self, place: Place, item: Compute) -> None:

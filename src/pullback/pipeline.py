@@ -21,7 +21,7 @@ from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
-from pullback.ir.program import Block, Program
+from pullback.ir.program import Block, Launch, Program
 from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import show
@@ -37,8 +37,9 @@ from pullback.runtime.profile import Clock
 from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.system import address, memory
+from pullback.runtime.tuned import Chooser, chooser
 from pullback.schedule.budget import Fitted, Start, fit, replaced, replay
-from pullback.schedule.choose import choose
+from pullback.schedule.choose import Choose
 from pullback.schedule.cost import shares
 from pullback.schedule.lives import lives
 from pullback.schedule.plan import Needs, plan
@@ -82,36 +83,55 @@ def _compiled(program: Program, options: Options) -> Executable:
     store = None if options.cache is None else _store(options.cache)
     natives = loader.get(store, stats)
     traced, program = program, replace(program, body=turned_ahead(program.body))
-    recorder = None if store is None else Recorder(program, target, threads, store, options.memory)
+    chosen = chooser(options.cache if options.memory is None else None, threads)
+    facts = repr(options.memory), chosen.digest
+    recorder = None if store is None else Recorder(program, target, threads, store, facts)
     made = None if recorder is None or report.wants_texts else recorder.find(stats)
     if made is not None:
         report.stage("record", f"{len(made.calls)} launches")
         fuse = functools.partial(_fused, program, target, _silent(options), made)
     else:
-        made = _passed(program, target, threads, store, stats, report)
+        made = _passed(program, target, chosen, store, stats, report)
         fuse = functools.partial(_given, made.block)
         if recorder is not None:
             recorder.keep(made)
-    timings = report.times
+    done = stats, target, made.steps, report.times, chosen
     if options.check:
         checked = Checked(program.body, made.kernels, made.calls)
-        return Executable(
-            traced, options, checked, fuse, made.plan, stats, target, made.steps, timings
-        )
-    arena = memory(made.plan.arena_bytes)
-    image = assemble(made.block, made.calls, made.plan, address(arena), natives.rows)
-    checks = {place: call.sites for place, call in image.launches.items()}
-    clock = Clock(list(image.launches)) if options.profile else None
+        return Executable(traced, options, checked, fuse, made.plan, *done)
     crew = Crew(threads, options.threads is None, options.memory is None)
-    machine = Machine(image, program.state, arena, made.plan.offsets, checks, crew, clock)
+    machine, _ = _wired(program, made, natives.rows, crew, options.profile)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
-    return Executable(traced, options, machine, fuse, made.plan, stats, target, made.steps, timings)
+    return Executable(traced, options, machine, fuse, made.plan, *done)
+
+
+def compile_kernel(
+    kernel: Kernel, chosen: Choose, options: Options
+) -> tuple[Machine, Clock | None]:
+    """One launch over what it reads and writes, timed: a program of its own, past the caches."""
+    program = Program((Launch(kernel),), kernel.arguments)
+    target, report = chosen_target(options.target), _silent(options)
+    threads = options.threads or pools.known()
+    stats = CompileStats()
+    made, _ = _built(program, target, chosen, threads, None, stats, report, [])
+    return _wired(program, made, loader.get().rows, Crew(threads), timed=True)
+
+
+def _wired(
+    program: Program, made: Prepared, rows: int, crew: Crew, timed: bool
+) -> tuple[Machine, Clock | None]:
+    """A prepared program in memory of its own."""
+    arena = memory(made.plan.arena_bytes)
+    image = assemble(made.block, made.calls, made.plan, address(arena), rows)
+    checks = {place: call.sites for place, call in image.launches.items()}
+    clock = Clock(list(image.launches)) if timed else None
+    return Machine(image, program.state, arena, made.plan.offsets, checks, crew, clock), clock
 
 
 def _passed(
     program: Program,
     target: Target,
-    threads: int,
+    chosen: Chooser,
     store: ObjectCache | None,
     stats: CompileStats,
     report: Reporter,
@@ -126,7 +146,8 @@ def _passed(
 
     each(program.body, change)
     report.stage("fuse", f"{sum(map(len, groups))} kernels")
-    build = functools.partial(_built, program, target, threads, store, stats, report)
+    threads = chosen.threads
+    build = functools.partial(_built, program, target, chosen, threads, store, stats, report)
     made = _within(build, groups, target, report)
     report.text(3, "plan", made.plan.picture)
     return made
@@ -135,6 +156,7 @@ def _passed(
 def _built(
     program: Program,
     target: Target,
+    chosen: Choose,
     threads: int,
     store: ObjectCache | None,
     stats: CompileStats,
@@ -147,7 +169,7 @@ def _built(
     kernels, spans = lives(fused, program.state)
     keys = {piece: kernel_key(piece) for k in kernels for piece in k.pieces}
     routines: dict[Key, Routine] = {}
-    made = _routines(keys, target, report, routines)
+    made = _routines(keys, target, chosen, report, routines)
     codes = compile_routines(made, report.options, target, store, stats)
     report.stage("compile", f"{stats.compiled} compiled, {stats.loaded} loaded")
     units = dict(zip(routines, map(_unit, routines.values(), codes), strict=True))
@@ -236,13 +258,17 @@ def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
 
 
 def _routines(
-    keys: Mapping[Kernel, Key], target: Target, report: Reporter, found: dict[Key, Routine]
+    keys: Mapping[Kernel, Key],
+    target: Target,
+    chosen: Choose,
+    report: Reporter,
+    found: dict[Key, Routine],
 ) -> Iterator[Routine]:
     """One loop nest for each kernel structure, as they are asked for; `found` keeps them."""
     for kernel, key in keys.items():
         if key in found:
             continue
-        schedule = choose(kernel, target)
+        schedule = chosen(kernel, target)
         report.lap("schedule")
         report.text(3, f"schedule-{kernel.name}", functools.partial(str, schedule))
         routine = lower(kernel, schedule, target)

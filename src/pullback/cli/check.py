@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +12,8 @@ import click
 import numpy as np
 
 from pullback.cli.command import WRONG, Output, command
-from pullback.cli.shapes import data_indices, parsed, shapes_of, size_of, typed
+from pullback.cli.programs import function_at
+from pullback.cli.shapes import data_indices, shapes_of, size_of, typed
 from pullback.tensor.check import check_grads
 
 EXAMPLE = """\
@@ -77,23 +76,5 @@ def _text(text: str, options: Sequence[str], sizes: Sequence[str]) -> Checkable:
 
 
 def _function(place: str, options: Sequence[str]) -> Checkable:
-    """Raises: click.UsageError where there is no such function, or a shape is missing."""
-    module, _, name = place.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = importlib.import_module(module)
-    except ImportError as problem:
-        raise click.UsageError(f"{module}: {problem}") from problem
-    function = getattr(found, name, None)
-    if not callable(function):
-        raise click.UsageError(f"{module} has no function {name!r}: give module:function")
-    shapes = dict(map(parsed, options))
-    needed = [
-        p.name
-        for p in inspect.signature(function).parameters.values()
-        if p.default is inspect.Parameter.empty
-    ]
-    missing = [n for n in needed if n not in shapes]
-    if missing:
-        raise click.UsageError(f"the shape of {missing[0]}? --shape {missing[0]}=2,3")
-    return function, [(shapes[n], None) for n in needed]
+    function, shapes = function_at(place, options)
+    return function, [(shape, None) for shape in shapes]

@@ -16,6 +16,7 @@ from pullback.cli.new import new
 from pullback.cli.profile import profile
 from pullback.cli.resume import resume
 from pullback.cli.train_command import train
+from pullback.cli.tune import tune
 from pullback.cli.view import view
 
 
@@ -41,6 +42,7 @@ COMMANDS = (
     profile,
     resume,
     train,
+    tune,
     view,
 )
 for each in COMMANDS:

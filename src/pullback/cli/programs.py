@@ -1,17 +1,20 @@
-"""The programs that a command looks at: those of a script, or of a definition as text."""
+"""What a command looks at: programs of a script or of a definition as text; module:function."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import os
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pullback.cli.command import Misuse
-from pullback.cli.shapes import data_indices, typed
+from pullback.cli.shapes import data_indices, parsed, typed
 from pullback.cli.stages import chosen
 from pullback.config import Options
 from pullback.ir.dtype import DType, float32, int64
@@ -82,3 +85,31 @@ def _kinds(text: str, shapes: Shapes) -> dict[str, DType]:
     """float32, but int64 for what stands in an index."""
     places = data_indices(text, shapes)
     return {name: int64 if name in places else float32 for name in shapes}
+
+
+def function_at(
+    place: str, options: Sequence[str]
+) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
+    """A function by ``module:function``, and the shapes of its parameters without a default.
+
+    Raises: click.UsageError where there is no such function, or a shape is missing.
+    """
+    module, _, name = place.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module)
+    except ImportError as problem:
+        raise click.UsageError(f"{module}: {problem}") from problem
+    function = getattr(found, name, None)
+    if not callable(function):
+        raise click.UsageError(f"{module} has no function {name!r}: give module:function")
+    shapes = dict(map(parsed, options))
+    needed = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is inspect.Parameter.empty
+    ]
+    missing = [n for n in needed if n not in shapes]
+    if missing:
+        raise click.UsageError(f"the shape of {missing[0]}? --shape {missing[0]}=2,3")
+    return function, [shapes[n] for n in needed]

@@ -16,7 +16,6 @@ from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
 from pullback.runtime.executable import Executable
-from pullback.schedule.choose import choose
 
 WHOLE = "program"
 STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", "loops", "llvm", "asm")
@@ -38,13 +37,13 @@ def parts(program: Executable, stage: str, wrt: Sequence[str] = ()) -> list[Part
     target = program.target
     if target is None:
         raise Misuse(f"the reference backend interprets definitions: it has no {stage}")
-    return [(k.name, _text(k, stage, target)) for k in program.distinct()]
+    return [(k.name, _text(program, k, stage, target)) for k in program.distinct()]
 
 
-def _text(kernel: Kernel, stage: str, target: Target) -> str:
+def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> str:
     if stage == "kernels":
         return show(kernel)
-    schedule = choose(kernel, target)
+    schedule = program.chosen(kernel, target)
     if stage == "schedule":
         return str(schedule)
     of_nest: dict[str, Callable[[Routine, Target], str]] = {

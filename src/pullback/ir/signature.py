@@ -17,8 +17,10 @@ from typing import Any
 from pullback.errors import InvalidIR, Origin
 from pullback.ir.expr import Axis, Cast, Const, Dim, Extent, Size, Take
 from pullback.ir.graph import Accumulate, Definition, Form, Graph, Reduce, Scan, Value, Variable
+from pullback.ir.kernel import Kernel
 from pullback.ir.node import Node
 from pullback.ir.program import Block, Branch, Compute, Feed, Item, Loop, Program, Receive
+from pullback.ir.structure import kernel_key
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -198,3 +200,19 @@ def _form(form: Form) -> str:
     if isinstance(form, Accumulate):
         return f"accumulate {form.combiner.name} {_extents(form.domain)}"
     return "map"
+
+
+def kernel_digest(kernel: Kernel) -> str:
+    """The digest of a kernel's structure, equal in every process: 64 hexadecimal digits."""
+    return hashlib.blake2b(_text(kernel_key(kernel)).encode(), digest_size=32).hexdigest()
+
+
+def _text(value: Any) -> str:
+    """A structural key as text; its depth is that of the key, not of expressions."""
+    if isinstance(value, tuple):
+        return f"({' '.join(map(_text, value))})"
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(value, Node):
+        return f"{type(value).__name__} {_facts(value)}"
+    return _extents((value,)) if isinstance(value, Dim) else repr(value)

@@ -241,7 +241,7 @@ def _dispatch(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     if step.way is Way.SCATTER:
         return scatter(context, step, stages[0])
     if step.product is not None and step.way is Way.TILES:
-        return tiles(context, step.product, stages, step.terms)
+        return tiles(context, step.product, stages, step)
     if step.product is not None:
         return dots(context, step.product, stages[0])
     return sweep(context, step, stages)

@@ -72,7 +72,7 @@ def sweep(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     box, values = make_box(context, stages, step.vector)
     lane = _lane(box, step.vector)
     work = [_work(context, box.axes, s) for s in stages]
-    part = _Part(context, box, stages, values, work)
+    part = _Part(context, box, stages, values, work, step.inner.unroll)
     place = patch(stages)
     loop = None if place is None else _lane(box, place.axis.number)
     if place is not None and loop is not None and len(loop.axes) == 1:
@@ -216,6 +216,7 @@ class _Part:
     stages: list[Stage]
     values: Values
     work: list[Region]
+    unroll: int | None = None
 
     def body(self, known: dict[Expr, bool], maps: bool = False) -> _Body:
         """The statements of an iteration where tests are decided; `maps`: of maps alone."""
@@ -246,13 +247,13 @@ def _shrunk(part: _Part, lane: Loop | None, region: Region) -> list[Stmt]:
         body = part.body(_known(part, found, above))
         inner = guarded(above, {}, nest([b.loop for b in found], body.inside))
         inner = [*body.before, *inner, *body.after]
-        return nest([*outs, *blocks], [vector(lane, _unroll(body), inner)])
+        return nest([*outs, *blocks], [vector(lane, _unroll(part, body), inner)])
     found = narrowed([*overs, *([] if lane is None else [lane])], region, {})
     body = part.body(_known(part, found, above))
     loops = [b.loop for b in found]
     inner = body.inside
     if lane is not None:
-        inner = hoisted(context, vector(loops.pop(), _unroll(body), inner))
+        inner = hoisted(context, vector(loops.pop(), _unroll(part, body), inner))
     inner = guarded(above, {}, nest(loops, inner))
     return nest(outs, [*body.before, *inner, *body.after])
 
@@ -262,8 +263,13 @@ def _known(part: _Part, found: list[Bounded], above: Region) -> dict[Expr, bool]
     return settled(above + exact, part.work)
 
 
-def _unroll(body: _Body) -> int:
-    return REDUCE_UNROLL if body.size <= 2 * SHORT_BODY else 2
+def _unroll(part: _Part, body: _Body) -> int:
+    """Vectors in flight of a loop in lanes, as chosen or by how long its body is."""
+    if part.unroll is not None:
+        return part.unroll
+    if any(isinstance(s.form, Reduce) for s in body.stages):
+        return REDUCE_UNROLL if body.size <= 2 * SHORT_BODY else 2
+    return MAP_UNROLL if body.size <= SHORT_BODY else 1
 
 
 def _blocked(
@@ -312,7 +318,4 @@ def _parted(part: _Part, lane: Loop | None) -> list[Stmt]:
 
 def _lanes(part: _Part, lane: Loop, body: _Body) -> list[Stmt]:
     """One loop in lanes."""
-    unroll = MAP_UNROLL if body.size <= SHORT_BODY else 1
-    if any(isinstance(s.form, Reduce) for s in body.stages):
-        unroll = _unroll(body)
-    return hoisted(part.context, vector(lane, unroll, body.inside))
+    return hoisted(part.context, vector(lane, _unroll(part, body), body.inside))

@@ -67,13 +67,8 @@ FEW_ROWS = 2
 FEW_PANELS = 2
 
 
-def tiles(
-    context: Context, product: Product, stages: list[Stage], terms: int | None = None
-) -> list[Stmt]:
-    """The loop nest of a contraction in one tile, and of the maps that follow on its blocks.
-
-    `terms`: products of a block of k, whose operands are packed; None: k is one block.
-    """
+def tiles(context: Context, product: Product, stages: list[Stage], step: Step) -> list[Stmt]:
+    """The loop nest of a contraction in one tile, and of the maps that follow on its blocks."""
     prob = problem(context, product, stages)
     column = prob.column
     if column is None or not prob.over:
@@ -81,14 +76,17 @@ def tiles(
     lanes_ = context.target.lanes(prob.kind.itemsize)
     rows = 1 if prob.row is None else prob.row.most
     most = NARROW if _oblique(prob, column) else None
-    height, vectors = register_tile(rows, column.most, lanes_, context.target.vectors, most)
+    inner, held = step.inner, context.target.vectors
+    height, vectors = register_tile(rows, column.most, lanes_, held, most, inner.vectors)
+    if inner.rows is not None:
+        height = max(1, min(inner.rows, rows, (held - 1 - vectors) // vectors))
     word = product.word if wordable(prob, product.word) else 1
     width = vectors * lanes_ if word > 1 else min(vectors * lanes_, column.most)
     before: list[Stmt] = []
     much = rows > FEW_ROWS or column.most > FEW_PANELS * width
-    if terms is None and word == 1 and much:
+    if step.terms is None and word == 1 and much:
         before, prob = _left_ready(context, prob, LEFT_CACHES)
-    return before + _Tiles(context, prob, column, height, width, terms, word).nest()
+    return before + _Tiles(context, prob, column, (height, width), step, word).nest()
 
 
 def _oblique(prob: Problem, column: Loop) -> bool:
@@ -140,17 +138,16 @@ class _Tiles:
         context: Context,
         prob: Problem,
         column: Loop,
-        height: int,
-        width: int,
-        terms: int | None,
+        size: tuple[int, int],
+        step: Step,
         word: int,
     ) -> None:
         self.context = context
         self.prob = prob
         self.column = column
-        self.height = height
-        self.width = width
-        self.terms = terms
+        self.height, self.width = size
+        self.terms = step.terms
+        self.packed = step.inner.packed
         self.word = word
         self.less: Array | None = None
         self.left: Panels | None = None
@@ -159,7 +156,7 @@ class _Tiles:
         self.depth: Depth | None = None
         self.block: Array | None = None
         if prob.store is None:
-            self.block = context.local("block", prob.stage.body.dtype, height * width)
+            self.block = context.local("block", prob.stage.body.dtype, size[0] * size[1])
 
     def nest(self) -> list[Stmt]:
         """Loops over what `right` depends on, then panels, then rows."""
@@ -168,7 +165,7 @@ class _Tiles:
             return self._in_words((self.terms or TERMS) * self.word)
         if self.terms and not prob.work and not prob.needed:
             return self._in_depth(self.terms)
-        if prob.right.stride(self.column.var) == 1:
+        if prob.right.stride(self.column.var) == 1 and not self.packed:
             return nest(prob.shared, self._panel_loop())
         count = rounded_up(self.column.most, self.width)
         level = self._pack_level(count)
@@ -238,7 +235,8 @@ class _Tiles:
         row = self.prob.row
         few = row is None or row.most < FEWEST_PACKED
         near = size <= self.context.target.l2
-        return (near or few) and self.prob.right.stride(self.column.var) == 1
+        wanted = near or few if self.packed is None else not self.packed
+        return wanted and self.prob.right.stride(self.column.var) == 1
 
     def _streamed(self) -> Depth | None:
         """The blocks of k, prefetched where few rows share an operand beyond the caches."""

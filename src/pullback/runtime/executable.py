@@ -27,7 +27,7 @@ from pullback.runtime.exchange import box
 from pullback.runtime.interpret import Interpreter
 from pullback.runtime.profile import Profile
 from pullback.schedule.budget import Step, work
-from pullback.schedule.choose import choose
+from pullback.schedule.choose import Choose, choose
 from pullback.schedule.count import Cost, cost
 from pullback.schedule.plan import Plan
 from pullback.simplify.empty import without_empty
@@ -104,6 +104,7 @@ class Executable:
     `program` is as traced. `plan` is None where nothing was planned.
     `fuse` makes the program as run: it takes the passes again where a record told the launches.
     `steps` are the launches that run again, for a memory budget. `timings`: seconds by stage.
+    `chosen` gives the schedule of a kernel.
     """
 
     program: Program
@@ -115,6 +116,7 @@ class Executable:
     target: Target | None = None
     steps: tuple[Step, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
+    chosen: Choose = choose
     _written: frozenset[Variable] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -205,7 +207,7 @@ class Executable:
             return ""
         texts = []
         for kernel in self.distinct():
-            schedule = choose(kernel, self.target)
+            schedule = self.chosen(kernel, self.target)
             texts.append(emit_routine(lower(kernel, schedule, self.target), self.target))
         return "\n\n".join(texts)
 
@@ -217,7 +219,7 @@ class Executable:
         wanted = self.target if target is None else named_target(target)
         if wanted is None:
             return ""
-        nests = [lower(k, choose(k, wanted), wanted) for k in self.distinct()]
+        nests = [lower(k, self.chosen(k, wanted), wanted) for k in self.distinct()]
         return "\n\n".join(assembly(nest, wanted) for nest in nests)
 
     def explain(self) -> str:
@@ -226,7 +228,7 @@ class Executable:
         if self.target is None or self.plan is None:
             return parts[0]
         for kernel in self.distinct():
-            schedule = choose(kernel, self.target)
+            schedule = self.chosen(kernel, self.target)
             parts.append(f"== kernel {kernel.name}\n{show(kernel)}\n{schedule}")
         if self.steps:
             parts.append("== computed again\n" + "\n".join(map(_again, self.recomputed)))

@@ -57,7 +57,7 @@ class Prepared:
 
 
 class Recorder:
-    """The record of one program in a store of objects."""
+    """The record of one program in a store of objects. `facts`: what else decides its code."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class Recorder:
         target: Target,
         threads: int,
         store: ObjectStore,
-        memory: int | None = None,
+        facts: tuple[str, ...] = (),
     ) -> None:
         self._program = program
         self._store = store
         self._signature = signature(program)
         own = self._signature.digest
         machine = repr(target), processor(target), str(threads)
-        self._key = digest("program", own, *machine, repr(memory), compiler())
+        self._key = digest("program", own, *machine, *facts, compiler())
 
     def find(self, stats: CompileStats) -> Prepared | None:
         """What an equal program left; None where that or its code is not whole."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from pullback.errors import OptionError
 from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
+from pullback.schedule.choices import Choices, offered, refuse_unknown, with_choices
 from pullback.schedule.cost import Model
 from pullback.schedule.large import Large, large
 from pullback.schedule.schedule import Schedule, Step, Way
 from pullback.schedule.slots import Lives, lives, residences, tile_shape
-from pullback.schedule.steps import steps
+from pullback.schedule.steps import NOTHING, steps
 from pullback.schedule.tiling import choose_tile
 
 # Every task packs its own panels: so many rows each keep that below a tenth of the multiplications
@@ -29,12 +32,30 @@ FILLED = 2
 # number of threads.
 FEWEST_TASKS = 2
 
+Choose = Callable[[Kernel, Target], Schedule]
 
-def choose(kernel: Kernel, target: Target) -> Schedule:
-    """The schedule of `kernel`."""
-    if kernel.tiling is not None:
+
+def choose(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
+    """The schedule of `kernel`: the best by the model of costs, but for `choices`.
+
+    Raises: OptionError for a choice that the kernel does not have.
+    """
+    if kernel.tiling is not None and not choices:
         return schedule_with(kernel, target, *kernel.tiling)
-    plan = _Plan.of(kernel, target)
+    given = dict(choices)
+    plan = _Plan.of(kernel, target, given)
+    found = _modelled(plan, target)
+    return plan.chosen(found, target, given) if given else found
+
+
+def schedule_with(kernel: Kernel, target: Target, tile: tuple[int, ...], tasks: int) -> Schedule:
+    """The schedule of `kernel` with this tile and at most so many tasks."""
+    return _Plan.of(kernel, target).schedule(tile, tasks)
+
+
+def _modelled(plan: _Plan, target: Target) -> Schedule:
+    """The best schedule by the model of costs."""
+    kernel = plan.kernel
     if plan.large is not None:
         return plan.schedule(plan.large.tile, plan.large.tasks)
     model = Model(target)
@@ -43,11 +64,6 @@ def choose(kernel: Kernel, target: Target) -> Schedule:
         tasks = 1
     tile = choose_tile(kernel, plan.body, plan.scratch, tasks, model)
     return plan.schedule(tile, tasks)
-
-
-def schedule_with(kernel: Kernel, target: Target, tile: tuple[int, ...], tasks: int) -> Schedule:
-    """The schedule of `kernel` with this tile and at most so many tasks."""
-    return _Plan.of(kernel, target).schedule(tile, tasks)
 
 
 def scratch_bytes(kernel: Kernel, target: Target) -> int:
@@ -66,8 +82,8 @@ class _Plan:
     large: Large | None
 
     @classmethod
-    def of(cls, kernel: Kernel, target: Target) -> _Plan:
-        body = _with_levels(kernel, steps(kernel.stages, target))
+    def of(cls, kernel: Kernel, target: Target, given: Mapping[str, int] = NOTHING) -> _Plan:
+        body = _with_levels(kernel, steps(kernel.stages, target, given))
         finish = steps(kernel.finish, target)
         homes = residences(kernel, body, finish)
         found = lives(kernel, body, finish, homes, target)
@@ -83,6 +99,17 @@ class _Plan:
         tasks, split = deal(kernel, tile, tasks)
         slots, homes = self.scratch.assign(tile)
         return Schedule(tile, tasks, split, body, finish, homes, slots)
+
+    def chosen(self, found: Schedule, target: Target, given: Mapping[str, int]) -> Schedule:
+        """A schedule but for what is chosen. Raises: OptionError."""
+        tile = tuple(given.get(f"tile.{n}", extent) for n, extent in enumerate(found.tile))
+        made = self.schedule(tile, given.get("tasks", found.tasks))
+        pairs = zip(made.steps, found.steps, strict=True)
+        made = replace(made, steps=tuple(replace(s, terms=known.terms) for s, known in pairs))
+        refuse_unknown(self.kernel, given, offered(self.kernel, made, target, given))
+        if made.scratch_bytes > max(found.scratch_bytes, target.l2):
+            raise OptionError(f"kernel {self.kernel.name} has no room for tiles of {tile}")
+        return replace(made, steps=tuple(with_choices(s, given) for s in made.steps))
 
 
 def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int) -> int:

@@ -114,31 +114,32 @@ def word_size(stage: Stage, target: Target) -> int:
     return 4 if kinds <= {int8, uint8} and int8.name in target.dots else 1
 
 
-def recognise(stage: Stage, target: Target) -> Product | None:
-    """The best way to see `stage` as a contraction, or None."""
-    if not can(stage):
-        return None
-    over = frozenset(stage.over)
-    every = factors(stage.body)
-    scale = [f for f in every if not f.axes & over]
-    inner = [f for f in every if f.axes & over]
-    if len(inner) < 2:
-        return None
-    choices = [c for c in _choices(stage, inner, scale, target) if c is not None]
+def recognise(stage: Stage, target: Target, column: int | None = None) -> Product | None:
+    """The best way to see `stage` as a contraction, with this `column` if one is given, or None."""
+    choices = [c for c in _ways(stage, target) if column in (None, c.product.column)]
     if not choices:
         return None
     return min(choices, key=lambda c: c.cost).product
 
 
-def _choices(
-    stage: Stage, inner: list[Expr], scale: list[Expr], target: Target
-) -> list[_Choice | None]:
-    rank = len(stage.shape)
-    return [
-        _choice(stage, inner, scale, target, column)
-        for column in range(rank)
-        if upper(stage.shape[column]) > 1
-    ]
+def columns(stage: Stage, target: Target) -> tuple[int, ...]:
+    """The output axes that may be the columns of `stage` as a contraction."""
+    return tuple(c.product.column for c in _ways(stage, target))
+
+
+def _ways(stage: Stage, target: Target) -> list[_Choice]:
+    """All ways to see `stage` as a contraction."""
+    if not can(stage):
+        return []
+    over = frozenset(stage.over)
+    every = factors(stage.body)
+    scale = [f for f in every if not f.axes & over]
+    inner = [f for f in every if f.axes & over]
+    if len(inner) < 2:
+        return []
+    wide = [n for n, extent in enumerate(stage.shape) if upper(extent) > 1]
+    found = [_choice(stage, inner, scale, target, column) for column in wide]
+    return [c for c in found if c is not None]
 
 
 def _choice(
@@ -300,19 +301,25 @@ def _dots(stage: Stage, left: Expr, right: Expr, target: Target) -> int:
 
 
 def register_tile(
-    rows: int, columns: int, lanes: int, vectors: int, most: int | None = None
+    rows: int,
+    columns: int,
+    lanes: int,
+    vectors: int,
+    most: int | None = None,
+    wanted: int | None = None,
 ) -> tuple[int, int]:
     """Rows and vectors (at most `most`) of the register tile for a block of `rows` x `columns`.
 
-    `vectors`: registers of the target. Example: ``16 x 128`` f32 -> 6 or 8 rows of 3 or 4 vectors
+    `vectors`: registers of the target; `wanted`: as many vectors in a row as there are, up to it.
+    Example: ``16 x 128`` f32 -> 6 or 8 rows of 3 or 4 vectors
     """
     known = registers(vectors)
     across = -(-columns // lanes)
     best = (0.0, 1, 1)
-    for width, (limit, share) in sorted(known.shapes.items()):
-        if width > min(across, most or across) or (
-            width == 8 and (rows > 3 or (rows == 2 and across <= 8))
-        ):
+    fitting = [w for w in sorted(known.shapes) if w <= min(across, wanted or most or across)]
+    for width in fitting[-1:] if wanted else fitting:
+        limit, share = known.shapes[width]
+        if not wanted and width == 8 and (rows > 3 or (rows == 2 and across <= 8)):
             continue
         height = block_rows(rows, limit, width, known.fewest)
         full, rest = divmod(across, width)

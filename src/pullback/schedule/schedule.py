@@ -53,6 +53,24 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class Inner:
+    """How innermost loops are shaped; None: as lowering finds best.
+
+    `rows`, `vectors`: of a register tile. `packed`: whether its right operand is copied into panels
+    where it could be read in place. `unroll`: vectors in flight of a sweep.
+    """
+
+    rows: int | None = None
+    vectors: int | None = None
+    packed: bool | None = None
+    unroll: int | None = None
+
+    def __str__(self) -> str:
+        facts = {name: getattr(self, name) for name in self.__slots__}
+        return ", ".join(f"{name} {v}" for name, v in facts.items() if v is not None)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Stages computed in one loop. `level`: how many outer loops enclose it.
 
@@ -65,10 +83,12 @@ class Step:
     vector: int | None = None
     product: Product | None = None
     terms: int | None = None
+    inner: Inner = Inner()
 
     def __str__(self) -> str:
         lane = "" if self.vector is None else f", axis {self.vector} in lanes"
-        return f"{self.way.value} of stages {list(self.stages)} in {self.level} loops{lane}"
+        found = f"{self.way.value} of stages {list(self.stages)} in {self.level} loops{lane}"
+        return found if self.inner == Inner() else f"{found}; {self.inner}"
 
 
 @dataclass(frozen=True, slots=True)

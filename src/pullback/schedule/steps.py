@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
@@ -30,6 +32,8 @@ MOST_STAGES = 12
 
 Space = tuple[tuple[int, Extent], ...]
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
 
 def space(stage: Stage) -> Space:
     """The box a stage runs over: per axis the outer axis it is bound to (or -1) and its extent."""
@@ -55,17 +59,24 @@ class Group:
     cost: float
 
 
-def steps(stages: tuple[Stage, ...], target: Target) -> tuple[Step, ...]:
-    """Stages in steps, in order: neighbours over one space share a loop where that is legal."""
+def steps(
+    stages: tuple[Stage, ...], target: Target, given: Mapping[str, int] = NOTHING
+) -> tuple[Step, ...]:
+    """Stages in steps, in order: neighbours over one space share a loop where that is legal.
+
+    `given`: what is chosen by name (`choices`).
+    """
     found: list[Step] = []
     group: Group | None = None
     for number, stage in enumerate(stages):
-        if group is None and found and follows(found[-1], number, stages):
+        apart = f"apart.{number}" in given
+        if not apart and group is None and found and follows(found[-1], number, stages):
             found[-1] = replace(found[-1], stages=(*found[-1].stages, number))
             continue
-        alone = special(number, stage, target)
+        alone = special(number, stage, target, given)
         if alone is None:
-            wider = None if group is None else joined(group, number, stages, target)
+            near = None if apart else group
+            wider = None if near is None else joined(near, number, stages, target)
             if wider is not None:
                 group = wider
                 continue
@@ -101,15 +112,18 @@ def level(stage: Stage) -> int:
     return max((o + 1 for o, a in enumerate(stage.outer) if a is not None), default=0)
 
 
-def special(number: int, stage: Stage, target: Target) -> Step | None:
+def special(
+    number: int, stage: Stage, target: Target, given: Mapping[str, int] = NOTHING
+) -> Step | None:
     """The step of a stage that is not a plain sweep."""
     if isinstance(stage.form, Scan):
         return Step((number,), Way.SCAN, level(stage), _scan_lanes(stage, target))
     if isinstance(stage.form, Accumulate):
         return Step((number,), Way.SCATTER, level(stage), _scatter_lanes(stage))
-    product = recognise(stage, target)
+    product = recognise(stage, target, given.get(f"column.{number}"))
     if product is None:
         return None
+    product = replace(product, dots=given.get(f"dots.{number}", product.dots))
     return Step((number,), Way.TILES, level(stage), product.column, product)
 
 

@@ -1,0 +1,167 @@
+"""`pullback tune`: schedules by measured time, kept for the next compilation."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from pullback.backends.llvm.processor import chosen_target
+from pullback.cli.programs import function_at, of_definition, of_script
+from pullback.cli.shapes import shapes_of, size_of
+from pullback.config import Options
+from pullback.errors import IndexRangeError
+from pullback.ir.kernel import Kernel
+from pullback.runtime.pool import pools
+from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, merged, read, write
+from pullback.tensor.program import Jit
+from pullback.tensor.tune import Bench, Outcome, kernels_of
+
+BUDGET = 60.0  # seconds
+LEAST = 1.0  # seconds for a kernel, as long as there are any
+SEARCHES = {"beam": ("beam",), "random": ("random",), "both": ("beam", "random")}
+
+
+@click.command()
+@click.argument("what", nargs=-1, required=True)
+@click.option("--shape", "shapes", multiple=True, help="a=2,3: the shape of an input")
+@click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
+@click.option("--budget", type=click.FloatRange(min=0.0), default=BUDGET, help="seconds in all")
+@click.option("--search", "way", type=click.Choice(list(SEARCHES)), default="both")
+@click.option("--seed", type=click.IntRange(min=0), default=0)
+@click.option("--merge", is_flag=True, help="WHAT are files of records: take in the best of each")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object a kernel")
+def tune(
+    what: tuple[str, ...],
+    shapes: tuple[str, ...],
+    sizes: tuple[str, ...],
+    budget: float,
+    way: str,
+    seed: int,
+    merge: bool,
+    as_json: bool,
+) -> None:
+    """Measure other schedules for the kernels of WHAT; keep what is faster.
+
+    WHAT is a Python script, whose jitted functions are tuned after it ran; a definition as text,
+    "c[i, j] = sum[k](a[i, k] * b[k, j])"; or module:function with a --shape for each parameter that
+    has no default. Programs compiled from then on, on this processor and with as many threads,
+    use what was found. Random draws stand beside the search for comparison.
+    """
+    path = _path()
+    if merge:
+        found = merged(read(Path(p)) for p in (str(path), *map(_existing, what)))
+        write(path, found)
+        click.echo(f"{len(found)} records in {path}")
+        return
+    programs = [f.program for w in what for f in _functions(w, shapes, sizes)]
+    options = Options.from_environment()
+    threads = options.threads or pools.known()
+    target = chosen_target(options.target)
+    known = Chooser(read(path), threads)
+    changes: dict[Key, Tuned | None] = {}
+    rows = []
+    ends = time.perf_counter() + budget
+    for bench, seconds in _shares(kernels_of(programs), options, ends):
+        before = known.found(bench.kernel, target)
+        choices = () if before is None else before.choices
+        outcome = bench.tuned(seconds, SEARCHES[way], choices, seed)
+        changes[Key.of(bench.kernel, target, threads)] = _record(outcome)
+        rows.append(_row(outcome))
+        if as_json:
+            click.echo(json.dumps(rows[-1]))
+    write(path, _changed(read(path), changes))
+    if not as_json:
+        click.echo(_table(rows, SEARCHES[way]))
+        kept = sum(r is not None for r in changes.values())
+        click.echo(f"\n{kept} of {len(rows)} kernels are faster otherwise: {path}")
+
+
+def _path() -> Path:
+    folder = Options.from_environment().cache
+    if folder is None:
+        raise click.ClickException(
+            "the cache is off (PULLBACK_CACHE=off), and records are kept there"
+        )
+    return folder / FILE
+
+
+def _existing(path: str) -> str:
+    if not Path(path).is_file():
+        raise click.ClickException(f"{path} does not exist")
+    return path
+
+
+def _functions(what: str, shapes: Sequence[str], sizes: Sequence[str]) -> list[Jit]:
+    """The functions to tune, called."""
+    if what.endswith(".py"):
+        return list(of_script(Path(what)).values())
+    if "=" in what:
+        given = shapes_of(what, shapes)
+        extents = dict(map(size_of, sizes))
+        return [of_definition(what, given, extents, (), Options.from_environment())]
+    function, wanted = function_at(what, shapes)
+    compiled = function if isinstance(function, Jit) else Jit(function)
+    compiled(*(np.zeros(shape, np.float32) for shape in wanted))
+    return [compiled]
+
+
+def _shares(
+    kernels: Sequence[Kernel], options: Options, ends: float
+) -> Iterator[tuple[Bench, float]]:
+    """Kernels that can be measured, longest first, with seconds in proportion to their time."""
+    benches = []
+    for kernel in kernels:
+        try:
+            benches.append(Bench(kernel, options))
+        except IndexRangeError as error:
+            click.echo(f"{kernel.name} is not measured: {error.what}", err=True)
+    benches.sort(key=lambda b: -b.ns)
+    for number, bench in enumerate(benches):
+        left = ends - time.perf_counter()
+        whole = sum(b.ns for b in benches[number:])
+        yield bench, min(left, max(LEAST, left * bench.ns / whole))
+
+
+def _record(outcome: Outcome) -> Tuned | None:
+    if not outcome.choices:
+        return None
+    return Tuned(outcome.kernel.name, outcome.choices, outcome.default_us, outcome.us)
+
+
+def _changed(records: Records, changes: dict[Key, Tuned | None]) -> Records:
+    """Records with new ones in place of old ones; None: the model's schedule is the best."""
+    new = {**records, **changes}
+    return {key: record for key, record in new.items() if record is not None}
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    times = {f"{name}_us": us for name, us in outcome.found_us.items()}
+    return {
+        "kernel": outcome.kernel.name,
+        "line": outcome.line,
+        "default_us": outcome.default_us,
+        **times,
+        "gain": outcome.gain,
+        "tries": outcome.tries,
+        "refused": outcome.refused,
+        "choices": dict(outcome.choices),
+    }
+
+
+def _table(rows: Sequence[dict[str, Any]], searches: Sequence[str]) -> str:
+    """Markdown."""
+    heads = ["kernel", "line", "default us", *(f"{s} us" for s in searches), "gain", "tries"]
+    lines = [heads, ["---"] * len(heads)]
+    for row in rows:
+        times = [row["default_us"], *(row[f"{s}_us"] for s in searches)]
+        shown = [f"{t:.1f}" if isfinite(t) else "" for t in times]
+        place = row["line"].rsplit("/", 1)[-1]
+        lines.append([row["kernel"], place, *shown, f"{row['gain']:.2f}", str(row["tries"])])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1,0 +1,185 @@
+"""Records of tuned schedules: one JSON file in the cache folder, which people may read and merge.
+
+    {"structure": "5f..", "cpu": "znver4", "target": "x86-64-v4 native", "threads": 2, "version": 1,
+     "kernel": "y", "choices": {"tile.0": 64}, "default_us": 120.4, "us": 84.0}
+
+A record says how fast a kernel runs by choices of its schedule, and nothing of what it computes:
+what it asks for is refused where the kernel does not have it, and verified like any schedule.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pullback.backends.llvm.key import digest
+from pullback.backends.llvm.processor import binding
+from pullback.errors import CacheError, OptionError
+from pullback.ir.kernel import Kernel
+from pullback.ir.signature import kernel_digest
+from pullback.ir.target import Target
+from pullback.schedule.choices import Choices, choices_of
+from pullback.schedule.choose import choose
+from pullback.schedule.schedule import Schedule
+
+FILE = "tuned.json"
+VERSION = 1  # raised where choices get another meaning
+
+log = logging.getLogger("pullback")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the best schedule depends on: the kernel's structure, where and how it runs."""
+
+    structure: str
+    cpu: str
+    target: str
+    threads: int
+    version: int = VERSION
+
+    @classmethod
+    def of(cls, kernel: Kernel, target: Target, threads: int) -> Key:
+        """The key of a kernel on this processor."""
+        name = " ".join((target.name, target.cpu, *target.dots))
+        return cls(kernel_digest(kernel), binding().get_host_cpu_name(), name, threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The choices found for a kernel, its time by them and by the model of costs, microseconds."""
+
+    kernel: str
+    choices: Choices
+    default_us: float
+    us: float
+
+    @property
+    def gain(self) -> float:
+        """Times as fast as by the model."""
+        return self.default_us / self.us
+
+
+Records = dict[Key, Tuned]
+
+
+class Chooser:
+    """Chooses schedules: as recorded, else by the model of costs."""
+
+    def __init__(
+        self, records: Mapping[Key, Tuned], threads: int, path: Path | None = None
+    ) -> None:
+        self.records = {k: r for k, r in records.items() if k.threads == threads}
+        self.threads = threads
+        self.path = path
+
+    @property
+    def digest(self) -> str:
+        """What a program's record depends on; empty without records."""
+        return digest(_text(self.records)) if self.records else ""
+
+    def found(self, kernel: Kernel, target: Target) -> Tuned | None:
+        """The record of a kernel."""
+        if not self.records or kernel.tiling is not None:
+            return None
+        return self.records.get(Key.of(kernel, target, self.threads))
+
+    def __call__(self, kernel: Kernel, target: Target) -> Schedule:
+        """The schedule of a kernel; a record that does not fit it is told of and left out."""
+        found = self.found(kernel, target)
+        if found is None:
+            return choose(kernel, target)
+        try:
+            return choose(kernel, target, found.choices)
+        except OptionError as error:
+            log.warning("%s: a record is ignored: %s", self.path, error.what)
+            return choose(kernel, target)
+
+
+def chooser(folder: Path | None, threads: int) -> Chooser:
+    """What the cache folder knows of schedules; a file that is damaged is told of and left out."""
+    if folder is None:
+        return Chooser({}, threads)
+    path = folder / FILE
+    try:
+        facts = path.stat()
+    except OSError:
+        return Chooser({}, threads)
+    return Chooser(_known(path, facts.st_mtime_ns, facts.st_size), threads, path)
+
+
+@functools.lru_cache(maxsize=4)
+def _known(path: Path, changed: int, size: int) -> Records:
+    try:
+        return read(path)
+    except CacheError as error:
+        log.warning("tuned schedules are ignored: %s", error.what)
+        return {}
+
+
+def read(path: Path) -> Records:
+    """The records of a file; none where there is no file.
+
+    Raises: CacheError, with the file's name, for one that is damaged.
+    """
+    try:
+        rows = json.loads(path.read_text())["records"]
+        return dict(map(_record, rows))
+    except FileNotFoundError:
+        return {}
+    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{path} is no file of tuned schedules ({error})"
+        raise CacheError(what, help="remove it, and tune again") from error
+
+
+def write(path: Path, records: Mapping[Key, Tuned]) -> None:
+    """Keep records, whole or not at all. Raises: CacheError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(_text(records))
+        os.replace(name, path)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise CacheError(f"cannot write {path}: {error.strerror}") from error
+
+
+def merged(files: Iterable[Mapping[Key, Tuned]]) -> Records:
+    """All records; of two of one kernel the one that gains more, in whatever order they come."""
+    found: Records = {}
+    for records in files:
+        for key, record in records.items():
+            other = found.setdefault(key, record)
+            found[key] = max(other, record, key=lambda r: (r.gain, r.choices, r.us))
+    return found
+
+
+def _text(records: Mapping[Key, Tuned]) -> str:
+    """Records as JSON, one a line, in an order of their own."""
+    rows = [{**asdict(k), **asdict(r), "choices": dict(r.choices)} for k, r in records.items()]
+    lines = sorted(json.dumps(row) for row in rows)
+    return '{"records": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def _record(row: dict[str, Any]) -> tuple[Key, Tuned]:
+    """Raises: LookupError, TypeError, ValueError for what is none."""
+    texts = [row[name] for name in ("structure", "cpu", "target", "kernel")]
+    numbers = [row["threads"], row["version"], *row["choices"].values()]
+    if not all(isinstance(t, str) for t in texts):
+        raise TypeError(f"a name is no text: {texts}")
+    if not all(type(n) is int for n in numbers):
+        raise TypeError(f"a whole number is needed: {numbers}")
+    default, us = float(row["default_us"]), float(row["us"])
+    if not (default > 0 and us > 0):
+        raise ValueError(f"times of {default} and {us} us")
+    structure, cpu, target, kernel = texts
+    key = Key(structure, cpu, target, row["threads"], row["version"])
+    return key, Tuned(kernel, choices_of(row["choices"]), default, us)

@@ -1,0 +1,135 @@
+"""What of a schedule is free to choose: numbers by name; the model of costs says the rest.
+
+    (("tasks", 4), ("terms.2", 512), ("tile.0", 64))
+
+===============  ===================================================================
+`tasks`          how many tasks the tiles are dealt to
+`tile.O`         coordinates of outer axis O in a tile
+`apart.N`        1: stage N begins a loop of its own
+`column.N`       the axis of stage N that is the columns of a contraction; -1: it is a sweep
+`dots.N`         rows up to which contraction N goes by dot products
+`terms.N`        products of a block of k, 0: k is one block
+`vectors.N`      of a row of the register tile
+`rows.N`         of the register tile
+`packed.N`       1: the right operand is copied where it could be read in place
+`lanes.N`        the axis in lanes of the sweep that stage N begins
+`unroll.N`       vectors in flight of it
+===============  ===================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from pullback.errors import OptionError
+from pullback.ir.expr import Extent, upper
+from pullback.ir.kernel import Kernel
+from pullback.ir.target import Target
+from pullback.schedule.contraction import columns, recognise, registers
+from pullback.schedule.cost import MOST_PARTIAL_TASKS, MOST_TASKS
+from pullback.schedule.schedule import Inner, Schedule, Step, Way
+from pullback.schedule.tiling import round_tile
+
+Choices = tuple[tuple[str, int], ...]
+Options = dict[str, tuple[int, ...]]
+
+# What changes which stages share a loop or how they are seen: other choices may come or go with it.
+STRUCTURE = ("apart", "column", "dots")
+
+TERMS = (128, 256, 512, 1024, 2048)
+DOTS = (0, 4, 8, 16, 32)
+ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 14)
+UNROLLS = (1, 2, 4, 8)
+WIDEST = 1 << 20  # coordinates along one axis
+
+
+def choices_of(given: Mapping[str, int]) -> Choices:
+    """Choices in order of their names."""
+    return tuple(sorted(given.items()))
+
+
+def offered(
+    kernel: Kernel, schedule: Schedule, target: Target, given: Mapping[str, int]
+) -> Options:
+    """The values worth trying of all that is free in a kernel that runs by `schedule`."""
+    if kernel.tiling is not None:
+        return {}
+    found: Options = {"tasks": _tasks(kernel)}
+    found.update((f"tile.{n}", _extents(extent)) for n, extent in enumerate(kernel.outer))
+    for number, stage in enumerate(kernel.stages):
+        seen = columns(stage, target)
+        if not seen:
+            continue
+        found[f"column.{number}"] = (-1, *seen)
+        product = recognise(stage, target, given.get(f"column.{number}"))
+        if product is not None and product.dots:
+            found[f"dots.{number}"] = DOTS
+    for step in schedule.steps:
+        lead = step.stages[0]
+        found.update((f"apart.{n}", (1,)) for n in step.stages[1:])
+        if f"apart.{lead}" in given and lead:
+            found[f"apart.{lead}"] = (1,)
+        found.update((f"{name}.{lead}", v) for name, v in _of_step(kernel, step, target).items())
+    return {name: values for name, values in found.items() if values}
+
+
+def refuse_unknown(kernel: Kernel, given: Mapping[str, int], free: Options) -> None:
+    """Raises: OptionError for a choice that the kernel does not have, or a value not worth it."""
+    for name, value in given.items():
+        if value not in free.get(name, ()):
+            raise OptionError(
+                f"kernel {kernel.name} has no schedule with {name} = {value!r}",
+                help=f"free are {', '.join(free)}" if name not in free else f"one of {free[name]}",
+            )
+
+
+def with_choices(step: Step, given: Mapping[str, int]) -> Step:
+    """A step with what is chosen for its first stage.
+
+    ``terms.2 = 512  ->  Step((2, 3), .., terms=512)``
+    """
+    lead = step.stages[0]
+    if step.way is Way.SWEEP:
+        own = Inner(unroll=given.get(f"unroll.{lead}"))
+        return replace(step, vector=given.get(f"lanes.{lead}", step.vector), inner=own)
+    if step.product is None:
+        return step
+    packed = given.get(f"packed.{lead}")
+    rows, vectors = given.get(f"rows.{lead}"), given.get(f"vectors.{lead}")
+    own = Inner(rows, vectors, None if packed is None else packed == 1)
+    terms = given.get(f"terms.{lead}", step.terms)
+    return replace(step, terms=terms or None, inner=own)
+
+
+def _of_step(kernel: Kernel, step: Step, target: Target) -> Options:
+    stage = kernel.stages[step.stages[0]]
+    if step.way is Way.SWEEP:
+        wide = tuple(n for n, extent in enumerate(stage.extents) if upper(extent) > 1)
+        return {"lanes": wide, "unroll": UNROLLS} if wide else {}
+    if step.product is None or step.way is Way.DOTS:
+        return {}
+    all_terms = prod(upper(stage.extents[a]) for a in stage.over)
+    terms = tuple(n for n in TERMS if n < all_terms)
+    widths = tuple(sorted(registers(target.vectors).shapes))
+    return {
+        "terms": (0, *terms) if terms else (),
+        "vectors": widths,
+        "rows": ROWS,
+        "packed": (0, 1) if step.product.direct else (),
+    }
+
+
+def _tasks(kernel: Kernel) -> tuple[int, ...]:
+    """Powers of two; partial results are kept of few tasks."""
+    partial = any(s.partial for s in kernel.stages)
+    most = min(MOST_PARTIAL_TASKS if partial else 2 * MOST_TASKS, prod(map(upper, kernel.outer)))
+    return tuple(1 << n for n in range(most.bit_length()))
+
+
+def _extents(extent: Extent) -> tuple[int, ...]:
+    """About the powers of two below an extent, and all of it."""
+    size = upper(extent)
+    powers = [1 << n for n in range(min(size, WIDEST).bit_length())]
+    return tuple(sorted({*(round_tile(n, extent) for n in powers), size}))

@@ -1,0 +1,170 @@
+"""Schedules by measured time: a beam search over the choices of a kernel, random draws beside it.
+
+``() 120 us -> (tile.0 = 64) 100 us -> (tile.0 = 64, unroll.1 = 4) 84 us``: each step changes one
+choice of the best few schedules so far. What is measured, and how, is the caller's business.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+from typing import Protocol
+
+from pullback.errors import OptionError
+from pullback.ir.kernel import Kernel
+from pullback.ir.target import Target
+from pullback.schedule.choices import STRUCTURE, Choices, Options, choices_of, offered
+from pullback.schedule.choose import choose
+from pullback.schedule.schedule import Schedule
+
+BEAM = 3  # schedules of which every change is tried
+BATCH = 8  # schedules measured side by side
+DRAWS = 50  # attempts to draw a schedule that is new
+MOST_DRAWN = 6  # choices of a random schedule that differ from the model's
+
+# Times of the schedules in a batch, in any one unit; `inf`: it does not run, or not rightly.
+Measure = Callable[[Sequence[Choices]], Sequence[float]]
+
+
+class Moves(Protocol):
+    """Where a search may go; nothing is offered twice."""
+
+    def near(self, choices: Choices) -> list[Choices]:
+        """All that one change makes."""
+
+    def draw(self, random: Random) -> Choices | None:
+        """Anything, or None where nothing new is found."""
+
+
+@dataclass
+class Trials:
+    """What was measured. `more`: whether there is time for another batch."""
+
+    measure: Measure
+    more: Callable[[], bool]
+    times: dict[Choices, float] = field(default_factory=dict)
+
+    def ask(self, wanted: Sequence[Choices]) -> None:
+        """Measure what is wanted, as far as time allows."""
+        fresh = [c for c in dict.fromkeys(wanted) if c not in self.times]
+        for start in range(0, len(fresh), BATCH):
+            if not self.more():
+                return
+            batch = fresh[start : start + BATCH]
+            self.times.update(zip(batch, self.measure(batch), strict=True))
+
+    @property
+    def ranked(self) -> list[Choices]:
+        """What runs, fastest first; of equal times what was measured first."""
+        good = [c for c, time in self.times.items() if time < inf]
+        return sorted(good, key=self.times.__getitem__)
+
+
+def beam(moves: Moves, trials: Trials, start: Sequence[Choices] = ((),), seed: int = 0) -> Choices:
+    """The best found by changing one choice of the best few, until none of them gets better."""
+    random = Random(seed)
+    trials.ask(start)
+    done: set[Choices] = set()
+    while trials.more():
+        front = [c for c in trials.ranked[:BEAM] if c not in done]
+        if not front:
+            break
+        done.update(front)
+        fresh = [c for parent in front for c in moves.near(parent)]
+        random.shuffle(fresh)
+        trials.ask(fresh)
+    return next(iter(trials.ranked), ())
+
+
+def draws(moves: Moves, trials: Trials, start: Sequence[Choices] = ((),), seed: int = 0) -> Choices:
+    """The best of random schedules beside those of the start: what a search has to beat."""
+    random = Random(seed)
+    trials.ask(start)
+    while trials.more():
+        found = [c for c in (moves.draw(random) for _ in range(BATCH)) if c is not None]
+        if not found:
+            break
+        trials.ask(found)
+    return next(iter(trials.ranked), ())
+
+
+@dataclass
+class Space:
+    """The schedules of a kernel by their choices, each schedule under the first that made it."""
+
+    kernel: Kernel
+    target: Target
+    known: set[Schedule] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.known.add(choose(self.kernel, self.target))
+
+    def near(self, choices: Choices) -> list[Choices]:
+        """All that one change makes, numbers by a step up or down."""
+        schedule = choose(self.kernel, self.target, choices)
+        given = dict(choices)
+        found: list[Choices | None] = []
+        for name, values in offered(self.kernel, schedule, self.target, given).items():
+            present = given.get(name, _present(name, schedule))
+            for value in _beside(name, values, present):
+                found.append(self._new({**given, name: value}))
+        found += [self._new({n: v for n, v in choices if n != name}) for name in given]
+        return [c for c in found if c is not None]
+
+    def draw(self, random: Random) -> Choices | None:
+        """A schedule with a few choices at random."""
+        for _ in range(DRAWS):
+            given: dict[str, int] = {}
+            for _ in range(random.randint(1, MOST_DRAWN)):
+                free = self._offered(given)
+                name = random.choice(list(free))
+                given[name] = random.choice(free[name])
+            new = self._new(given)
+            if new is not None:
+                return new
+        return None
+
+    def _offered(self, given: dict[str, int]) -> Options:
+        try:
+            schedule = choose(self.kernel, self.target, choices_of(given))
+        except OptionError:
+            given.clear()
+            schedule = choose(self.kernel, self.target)
+        return offered(self.kernel, schedule, self.target, given)
+
+    def _new(self, given: dict[str, int]) -> Choices | None:
+        """Choices that make a schedule which nothing before made; others that they rule out go."""
+        try:
+            schedule = choose(self.kernel, self.target, choices_of(given))
+        except OptionError:
+            kept = {n: v for n, v in given.items() if n.partition(".")[0] in STRUCTURE}
+            free = self._offered(kept)
+            given = {n: v for n, v in given.items() if v in free.get(n, ())}
+            try:
+                schedule = choose(self.kernel, self.target, choices_of(given))
+            except OptionError:
+                return None
+        if schedule in self.known:
+            return None
+        self.known.add(schedule)
+        return choices_of(given)
+
+
+def _present(name: str, schedule: Schedule) -> int | None:
+    """What a schedule has where nothing is chosen; None where lowering decides."""
+    kind, _, number = name.partition(".")
+    if kind == "tasks":
+        return schedule.tasks
+    return schedule.tile[int(number)] if kind == "tile" else None
+
+
+def _beside(name: str, values: Sequence[int], present: int | None) -> Sequence[int]:
+    """The values next to the present one in size; all of them where there is no order to go by."""
+    if present is None or name.startswith(("column", "lanes")):
+        return values
+    below = bisect_left(values, present)
+    above = below + (below < len(values) and values[below] == present)
+    return [*values[max(0, below - 1) : below], *values[above : above + 1]]

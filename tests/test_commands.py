@@ -38,6 +38,7 @@ USES = {
     "explain": ([FORMULA, "--stage", "kernels"], ["none.py"]),
     "profile": (["script.py"], ["none.py"]),
     "resume": (["graph.txt"], ["story.txt"]),
+    "tune": ([FORMULA, "--budget", "0.1"], ["none.py"]),
     "train": (TINY.split(), ["--steps", "0"]),
     "view": ([FORMULA, "--wrt", "a"], ["none.py"]),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from math import isfinite
@@ -13,10 +12,11 @@ import click
 import numpy as np
 
 from pullback.backends.llvm.processor import chosen_target
+from pullback.cli.command import Misuse, Output, command
 from pullback.cli.programs import function_at, of_definition, of_script
-from pullback.cli.shapes import shapes_of, size_of
+from pullback.cli.shapes import TYPED, shapes_of, size_of
 from pullback.config import Options
-from pullback.errors import IndexRangeError
+from pullback.errors import LIBRARY, IndexRangeError
 from pullback.ir.kernel import Kernel
 from pullback.runtime.pool import pools
 from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, merged, read, write
@@ -27,17 +27,23 @@ BUDGET = 60.0  # seconds
 LEAST = 1.0  # seconds for a kernel, as long as there are any
 SEARCHES = {"beam": ("beam",), "random": ("random",), "both": ("beam", "random")}
 
+EXAMPLE = """\
+pullback tune train.py --budget 120
+pullback tune "c[i, j] = sum[k](a[i, k] * b[k, j])" --shape a=64,500 --shape b=500,300
+pullback tune my_module:my_function --shape x=32,100 --search both
+pullback tune --merge theirs.json more.json"""
 
-@click.command()
-@click.argument("what", nargs=-1, required=True)
+
+@command(example=EXAMPLE)
+@click.argument("what", nargs=-1, required=True, type=click.Path())
 @click.option("--shape", "shapes", multiple=True, help="a=2,3: the shape of an input")
 @click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
 @click.option("--budget", type=click.FloatRange(min=0.0), default=BUDGET, help="seconds in all")
 @click.option("--search", "way", type=click.Choice(list(SEARCHES)), default="both")
 @click.option("--seed", type=click.IntRange(min=0), default=0)
 @click.option("--merge", is_flag=True, help="WHAT are files of records: take in the best of each")
-@click.option("--json", "as_json", is_flag=True, help="one JSON object a kernel")
 def tune(
+    out: Output,
     what: tuple[str, ...],
     shapes: tuple[str, ...],
     sizes: tuple[str, ...],
@@ -45,7 +51,6 @@ def tune(
     way: str,
     seed: int,
     merge: bool,
-    as_json: bool,
 ) -> None:
     """Measure other schedules for the kernels of WHAT; keep what is faster.
 
@@ -58,7 +63,8 @@ def tune(
     if merge:
         found = merged(read(Path(p)) for p in (str(path), *map(_existing, what)))
         write(path, found)
-        click.echo(f"{len(found)} records in {path}")
+        out.show(f"{len(found)} records in {path}")
+        out.tell(records=len(found), path=str(path))
         return
     programs = [f.program for w in what for f in _functions(w, shapes, sizes)]
     options = Options.from_environment()
@@ -67,34 +73,33 @@ def tune(
     known = Chooser(read(path), threads)
     changes: dict[Key, Tuned | None] = {}
     rows = []
-    ends = time.perf_counter() + budget
-    for bench, seconds in _shares(kernels_of(programs), options, ends):
-        before = known.found(bench.kernel, target)
-        choices = () if before is None else before.choices
-        outcome = bench.tuned(seconds, SEARCHES[way], choices, seed)
+    for bench, seconds in _shares(kernels_of(programs), options, budget):
+        record = known.found(bench.kernel, target)
+        choices = () if record is None else record.choices
+        with out.working(f"{bench.kernel.name}: {seconds:.0f} s"):
+            outcome = bench.tuned(seconds, SEARCHES[way], choices, seed)
         changes[Key.of(bench.kernel, target, threads)] = _record(outcome)
         rows.append(_row(outcome))
-        if as_json:
-            click.echo(json.dumps(rows[-1]))
-    write(path, _changed(read(path), changes))
-    if not as_json:
-        click.echo(_table(rows, SEARCHES[way]))
-        kept = sum(r is not None for r in changes.values())
-        click.echo(f"\n{kept} of {len(rows)} kernels are faster otherwise: {path}")
+        out.tell(**rows[-1])
+    before = read(path)
+    after = _changed(before, changes)
+    if after != before:
+        write(path, after)
+    out.show(_table(rows, SEARCHES[way]))
+    kept = sum(r is not None for r in changes.values())
+    out.show(f"\n{kept} of {len(rows)} kernels are faster otherwise: {path}")
 
 
 def _path() -> Path:
     folder = Options.from_environment().cache
     if folder is None:
-        raise click.ClickException(
-            "the cache is off (PULLBACK_CACHE=off), and records are kept there"
-        )
+        raise Misuse("the cache, where records are kept, is off (PULLBACK_CACHE)")
     return folder / FILE
 
 
 def _existing(path: str) -> str:
     if not Path(path).is_file():
-        raise click.ClickException(f"{path} does not exist")
+        raise Misuse(f"{path} does not exist")
     return path
 
 
@@ -113,7 +118,7 @@ def _functions(what: str, shapes: Sequence[str], sizes: Sequence[str]) -> list[J
 
 
 def _shares(
-    kernels: Sequence[Kernel], options: Options, ends: float
+    kernels: Sequence[Kernel], options: Options, budget: float
 ) -> Iterator[tuple[Bench, float]]:
     """Kernels that can be measured, longest first, with seconds in proportion to their time."""
     benches = []
@@ -123,6 +128,7 @@ def _shares(
         except IndexRangeError as error:
             click.echo(f"{kernel.name} is not measured: {error.what}", err=True)
     benches.sort(key=lambda b: -b.ns)
+    ends = time.perf_counter() + budget
     for number, bench in enumerate(benches):
         left = ends - time.perf_counter()
         whole = sum(b.ns for b in benches[number:])
@@ -145,7 +151,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     times = {f"{name}_us": us for name, us in outcome.found_us.items()}
     return {
         "kernel": outcome.kernel.name,
-        "line": outcome.line,
+        "line": TYPED.place if outcome.line.startswith(LIBRARY) else outcome.line,
         "default_us": outcome.default_us,
         **times,
         "gain": outcome.gain,

@@ -503,7 +503,8 @@ def test_the_page_of_a_script_has_its_times(workplace: Path) -> None:
     facts = json.loads(done.output)
     assert facts["programs"] == [{"name": "double", "nodes": 2, "kernels": 1}]
     text = (workplace / "twice.html").read_text()
-    assert facts["page"] == "twice.html" and facts["bytes"] == len(text)
+    assert facts["page"] == "twice.html"
+    assert facts["bytes"] == (workplace / "twice.html").stat().st_size
     (kernel,) = data_of(text)["programs"][0]["kernels"]
     assert kernel["runs"] == 4 and kernel["spent"] > 0
     assert data_of(text)["roof"] == {"gflops": 100.0, "gbytes": 10.0}
@@ -523,9 +524,10 @@ def test_the_page_of_a_definition_has_its_gradient(workplace: Path) -> None:
 def test_what_cannot_be_viewed_is_refused(workplace: Path) -> None:
     (workplace / "twice.py").write_text(SCRIPT)
     assert call("view", "twice.py", "--wrt", "x").exit_code == 2
-    lost = call("view", "c[i] = a[i]", "--out", "nowhere/page.html")
-    assert lost.exit_code == 2
-    assert "cannot be written" in lost.output
+    for command in (["view", "c[i] = a[i]", "--out"], ["train", "--report"]):
+        lost = call(*command, "nowhere/page.html")
+        assert lost.exit_code == 2
+        assert "cannot be written: there is no folder nowhere" in lost.output
 
 
 def test_training_writes_a_report_with_its_losses(workplace: Path) -> None:

@@ -18,7 +18,7 @@ from pullback.cli.profile import roofline
 from pullback.cli.settings import RunError, Settings
 from pullback.cli.text import Text, read_text, split
 from pullback.cli.train import Run, make_model, make_optimizer, write
-from pullback.cli.view import save
+from pullback.cli.view import has_folder, save
 from pullback.viewer.data import Curve
 from pullback.viewer.page import page
 
@@ -59,6 +59,8 @@ def train(
     characters are the validation split.
     """
     began = time.perf_counter()
+    if report is not None:
+        has_folder(report)
     settings = Settings().changed(**given)
     characters = None
     if resume:

@@ -49,6 +49,8 @@ def view(
     WHAT is a Python script, which is run with its ARGUMENTS and whose jitted functions are shown,
     or a definition as text, as `explain` takes it. The page is one file and needs no network.
     """
+    path = path or Path(f"{Path(what).stem if what.endswith('.py') else 'definition'}.html")
+    has_folder(path)
     if what.endswith(".py"):
         if shapes or sizes or wrt:
             raise click.UsageError("--shape, --size and --wrt are for a definition given as text")
@@ -62,10 +64,10 @@ def view(
         most = None if assembly else ASSEMBLED
         data = collect(what, programs, roofline(), assembled=most)
         text = render(data)
-    path = path or Path(f"{Path(what).stem if what.endswith('.py') else 'definition'}.html")
     save(path, text)
-    output.show(f"{path}: {len(text):,} bytes")
-    output.tell(page=str(path), bytes=len(text), programs=list(map(_counts, data["programs"])))
+    size = path.stat().st_size
+    output.show(f"{path}: {size:,} bytes")
+    output.tell(page=str(path), bytes=size, programs=list(map(_counts, data["programs"])))
     if opened:
         webbrowser.open(path.resolve().as_uri())
 
@@ -77,6 +79,12 @@ def _definition(
     options = replace(Options.from_environment(), profile=True)
     extents = dict(map(size_of, sizes))
     return of_definition(text, shapes_of(text, shapes), extents, wrt, options, RUNS).program
+
+
+def has_folder(path: Path) -> None:
+    """Before any work is done. Raises: Misuse where the folder of a page is not there."""
+    if not path.parent.is_dir():
+        raise Misuse(f"{path} cannot be written: there is no folder {path.parent}")
 
 
 def save(path: Path, text: str) -> None:

@@ -106,6 +106,6 @@ def adjoints(output: Value, head: Value | None) -> list[tuple[Tensor, Value]]:
     return list(zip(found.values(), results, strict=True))
 
 
-def namespace() -> ModuleType:
-    """The module of the public names, loaded lazily: it imports this one."""
-    return importlib.import_module("pullback")
+def above(name: str) -> ModuleType:
+    """A room above this one, loaded lazily: it imports this one."""
+    return importlib.import_module(f"pullback.{name}")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -52,7 +53,6 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     """An array that is computed when it is looked at. Immutable."""
 
     __slots__ = ("_grad", "_requires_grad")
-    __array_ufunc__ = None
     _grad: Tensor | None
     _requires_grad: bool
 
@@ -306,7 +306,13 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return (1, 0)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        return leaves.namespace()
+        return importlib.import_module("pullback")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **given: Any) -> Any:
+        return leaves.above("bridge.dispatch").of_ufunc(ufunc, method, inputs, given)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, given: Any) -> Any:
+        return leaves.above("bridge.dispatch").of_function(function, args, given)
 
     def item(self) -> bool | int | float:
         """The only element as a Python number. Raises: ShapeError for more than one."""

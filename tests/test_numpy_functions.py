@@ -1,0 +1,186 @@
+"""NumPy's functions on tensors give tensors, with gradients, or are refused by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.bridge import dispatch
+from pullback.errors import CapturedArrayError, DTypeError, PullbackError, UnsupportedError
+
+A = np.array([[0.5, -0.25, 0.75], [0.125, 0.25, -0.5]])
+B = np.array([[1.5, 0.5, 2.0], [-1.0, 3.0, 0.25]])
+BITS = np.array([[5, 3, 1], [2, 0, 7]])
+
+UNARY = [n for n in dispatch.UFUNCS if getattr(np, n).nin == 1]
+BINARY = [n for n in dispatch.UFUNCS if getattr(np, n).nin == 2 and n not in ("matmul", "vecdot")]
+CALLS: dict[str, list[Callable[[Any], Any]]] = {
+    "sum": [np.sum, lambda x: np.sum(x, 0), lambda x: np.sum(x, axis=1, keepdims=True)],
+    "prod": [lambda x: np.prod(x, axis=-1)],
+    "mean": [np.mean, lambda x: np.mean(x, axis=0)],
+    "max": [np.max, lambda x: np.max(x, 1)],
+    "min": [lambda x: np.min(x, axis=0, keepdims=True)],
+    "all": [lambda x: np.all(x > 0, axis=1)],
+    "any": [lambda x: np.any(x > 0, axis=1)],
+    "argmax": [lambda x: np.argmax(x, axis=1), np.argmax],
+    "argmin": [lambda x: np.argmin(x, axis=0)],
+    "var": [lambda x: np.var(x, axis=1, ddof=1)],
+    "std": [np.std, lambda x: np.std(x, axis=0)],
+    "cumsum": [np.cumsum, lambda x: np.cumsum(x, axis=1)],
+    "cumprod": [lambda x: np.cumprod(x, 0)],
+    "cumulative_sum": [lambda x: np.cumulative_sum(x, axis=1, include_initial=True)],
+    "cumulative_prod": [lambda x: np.cumulative_prod(x, axis=0)],
+    "dot": [lambda x: np.dot(x, B.T), lambda x: np.dot(2.0, x), lambda x: np.dot(x, B[0])],
+    "tensordot": [lambda x: np.tensordot(x, B, ([0, 1], [0, 1]))],
+    "einsum": [lambda x: np.einsum("ij,kj->ik", x, B)],
+    "outer": [lambda x: np.outer(x[0], B[1])],
+    "concatenate": [lambda x: np.concatenate([x, B], axis=1), lambda x: np.concatenate((x, x))],
+    "stack": [lambda x: np.stack([x, x], axis=1)],
+    "hstack": [lambda x: np.hstack([x, x]), lambda x: np.hstack([x[0], x[1]])],
+    "vstack": [lambda x: np.vstack([x, x]), lambda x: np.vstack([x[0], x[1]])],
+    "reshape": [lambda x: np.reshape(x, (3, 2)), lambda x: np.reshape(x, -1)],
+    "ravel": [np.ravel],
+    "transpose": [np.transpose, lambda x: np.transpose(x, (1, 0))],
+    "matrix_transpose": [np.matrix_transpose],
+    "swapaxes": [lambda x: np.swapaxes(x, 0, 1)],
+    "moveaxis": [lambda x: np.moveaxis(x, 0, 1)],
+    "squeeze": [lambda x: np.squeeze(x[:, :1]), lambda x: np.squeeze(x[:1], axis=0)],
+    "expand_dims": [lambda x: np.expand_dims(x, 1)],
+    "broadcast_to": [lambda x: np.broadcast_to(x, (4, 2, 3))],
+    "broadcast_arrays": [lambda x: np.broadcast_arrays(x, x[0])[1]],
+    "meshgrid": [lambda x: np.meshgrid(x[0], x[1], indexing="ij")[1]],
+    "flip": [np.flip, lambda x: np.flip(x, 1)],
+    "roll": [lambda x: np.roll(x, 1), lambda x: np.roll(x, -1, axis=1)],
+    "tile": [lambda x: np.tile(x, (2, 1))],
+    "repeat": [lambda x: np.repeat(x, 2), lambda x: np.repeat(x, 2, axis=1)],
+    "tril": [np.tril],
+    "triu": [lambda x: np.triu(x, 1)],
+    "where": [lambda x: np.where(x > 0, x, B)],
+    "clip": [lambda x: np.clip(x, -0.25, 0.5), lambda x: np.clip(x, None, 0.5)],
+    "take": [lambda x: np.take(x, [4, 0]), lambda x: np.take(x, np.array([2, 0]), axis=1)],
+    "take_along_axis": [lambda x: np.take_along_axis(x, np.array([[2], [0]]), 1)],
+    "sort": [np.sort, lambda x: np.sort(x, axis=0)],
+    "argsort": [lambda x: np.argsort(x, axis=1)],
+    "split": [lambda x: np.split(x, 3, axis=1)[1], lambda x: np.split(x, [1], axis=1)[1]],
+    "pad": [lambda x: np.pad(x, ((1, 0), (0, 2)))],
+    "diff": [np.diff, lambda x: np.diff(x, 2, axis=1), lambda x: np.diff(x, axis=0, append=B[:1])],
+    "round": [np.round],
+    "zeros_like": [np.zeros_like],
+    "ones_like": [np.ones_like],
+    "empty_like": [lambda x: 0 * np.empty_like(x)],
+    "full_like": [lambda x: np.full_like(x, 2.5)],
+}
+FACTS = ("shape", "ndim", "size")
+
+
+def same(found: Any, wanted: Any) -> None:
+    assert type(found) is pb.Tensor
+    assert found.shape == wanted.shape and np.allclose(found.numpy(), wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_of_one(name: str) -> None:
+    function = getattr(np, name)
+    x = BITS if name == "invert" else A + 1.5 if name == "arccosh" else A
+    with np.errstate(all="ignore"):
+        same(function(pb.tensor(x)), function(x))
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_functions_of_two_with_arrays_on_either_side(name: str) -> None:
+    function = getattr(np, name)
+    integers = name.startswith("bitwise") or name.endswith("shift")
+    a, b = (BITS, BITS[:1] % 4) if integers else (abs(A), B)
+    same(function(pb.tensor(a), b), function(a, b))
+    same(function(a, pb.tensor(b)), function(a, b))
+
+
+def test_every_function_of_the_table_is_called_here() -> None:
+    assert {*CALLS, *FACTS} == dispatch.FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions(name: str) -> None:
+    for call in CALLS[name]:
+        same(call(pb.tensor(A)), call(A))
+
+
+def test_names_of_parameters_are_those_of_numpy() -> None:
+    for name, known in dispatch.FUNCTIONS.items():
+        try:
+            wanted = list(inspect.signature(getattr(np, name)).parameters)
+        except ValueError:  # written in C, without a signature
+            continue
+        if not known.several and "kwargs" not in wanted:
+            own = [n for n in known.parameters if n in wanted]
+            assert len(own) == len(known.parameters), (name, wanted)
+            assert own == sorted(own, key=wanted.index), (name, wanted)
+
+
+def test_operators_with_an_array_first() -> None:
+    x = pb.tensor(A)
+    same(B + x, B + A)
+    same(B @ x.T, B @ A.T)
+    same(np.float64(2.0) * x, 2.0 * A)
+    same(np.add.reduce(x, axis=1), A.sum(1))
+    same(np.maximum.reduce(x), A.max(0))
+    assert (x == B).dtype == np.equal(B, x).dtype == pb.bool_
+    assert np.shape(x) == (2, 3) and np.ndim(x) == 2 and np.size(x) == 6
+
+
+def test_gradients_pass() -> None:
+    def energy(u: Any) -> Any:
+        around = np.roll(u, 1, axis=0) + np.roll(u, -1, axis=0) - 2.0 * u
+        return 0.5 * np.sum(np.square(around)) + np.mean(np.exp(u))
+
+    u = np.linspace(0.0, 1.0, 7) ** 2
+    for derive in (pb.grad(energy), pb.jit(pb.grad(energy))):
+        step = 1e-6 * np.eye(7)
+        guess = [(energy(u + s) - energy(u - s)) / 2e-6 for s in step]
+        assert np.allclose(derive(u), guess, atol=1e-8)
+
+
+def test_what_only_looks_is_given_values() -> None:
+    x = pb.tensor(A)
+    assert np.allclose(x, A) is True and np.array_equal(x, B) is False
+    with pytest.raises(UnsupportedError, match="being traced"):
+        pb.jit(lambda t: np.allclose(t, t))(A)
+
+
+def test_what_is_not_there_is_refused_by_name() -> None:
+    x = pb.tensor(A)
+    array = A.copy()
+    refused: dict[str, Callable[[], Any]] = {
+        "np.cbrt of a tensor": lambda: np.cbrt(x),
+        "np.linalg.norm of a tensor": lambda: np.linalg.norm(x),
+        "np.gradient": lambda: np.gradient(x),
+        "into an array": lambda: array.__iadd__(x),
+        "np.sin of a tensor with where": lambda: np.sin(x, where=A > 0),
+        "np.sum of a tensor with initial": lambda: np.sum(x, initial=1.0),
+        "np.round of a tensor with decimals": lambda: np.round(x, 2),
+        "np.reshape of a tensor with order": lambda: np.reshape(x, -1, order="F"),
+        "np.add.outer": lambda: np.add.outer(x, A),
+        "np.where of one": lambda: np.where(x),
+        "mode 'wrap'": lambda: np.pad(x, 1, mode="wrap"),
+        "2 and 3 axes": lambda: np.dot(x, np.ones((3, 3, 3))),
+    }
+    for text, call in refused.items():
+        with pytest.raises(UnsupportedError) as caught:
+            call()
+        assert text in str(caught.value), text
+    assert np.array_equal(array, A)
+    with pytest.raises(DTypeError, match="list is no tensor"):
+        np.add([1.0, 2.0, 3.0], x)
+    with pytest.raises(PullbackError):
+        np.add(np.array(["a"]), x)
+
+
+def test_an_array_is_never_frozen_into_a_program() -> None:
+    for function in (lambda x: A + x, lambda x: np.add(A, x), lambda x: np.where(x > 0, x, A)):
+        with pytest.raises(CapturedArrayError):
+            pb.jit(function)(A)

@@ -23,7 +23,7 @@ LEVELS = [
     {"runtime"},
     {"pipeline"},
     {"tensor"},
-    {"nn", "optim", "composite", "bridge"},
+    {"nn", "optim", "composite", "bridge", "array_api"},
     {"cli", "viewer"},
 ]
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

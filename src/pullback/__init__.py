@@ -406,7 +406,7 @@ if sys.excepthook is sys.__excepthook__:
 
 
 def __getattr__(name: str) -> Any:
-    """`pb.nn` and `pb.optim`, imported lazily: they are built of what stands here."""
-    if name in ("nn", "optim"):
+    """`pb.nn`, `optim` and `array_api`, imported lazily: they are built of what stands here."""
+    if name in ("nn", "optim", "array_api"):
         return importlib.import_module(f"{__name__}.{name}")
     raise _unknown("pullback", name, __all__)

@@ -286,7 +286,7 @@ FUNCTIONS: dict[str, Known] = {
     "round": _known(_under("a", M.round), "a decimals out", "decimals out"),
     "zeros_like": _like(C.zeros_like),
     "ones_like": _like(C.ones_like),
-    "empty_like": _like(C.empty_like),
+    "empty_like": _known(_under("prototype", C.empty_like), "prototype dtype"),
     "full_like": _known(_under("a fill_value", C.full_like), "a fill_value dtype"),
     "shape": _known(lambda a: a.shape, "a"),
     "ndim": _known(lambda a: a.ndim, "a"),

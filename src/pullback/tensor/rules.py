@@ -207,6 +207,12 @@ class Arithmetic(Generic[R]):
     def __rshift__(self, other: Any) -> R:
         return self._apply("bitwise_right_shift", self, other)
 
+    def __rlshift__(self, other: Any) -> R:
+        return self._apply("bitwise_left_shift", other, self)
+
+    def __rrshift__(self, other: Any) -> R:
+        return self._apply("bitwise_right_shift", other, self)
+
     def __lt__(self, other: Any) -> R:
         return self._apply("less", self, other)
 

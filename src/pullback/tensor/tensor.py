@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -306,7 +305,9 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return (1, 0)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        return importlib.import_module("pullback")
+        if api_version not in (None, "2024.12"):
+            raise UnsupportedError(f"array API {api_version}", help="it is 2024.12 here")
+        return leaves.above("array_api")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **given: Any) -> Any:
         return leaves.above("bridge.dispatch").of_ufunc(ufunc, method, inputs, given)
@@ -337,6 +338,9 @@ class Tensor(Handle, Arithmetic["Tensor"]):
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
 
     def __index__(self) -> int:
         if not self.dtype.is_integer or self.shape != ():

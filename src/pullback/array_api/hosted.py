@@ -1,0 +1,131 @@
+"""What runs in NumPy, outside of programs: visible by name, and without a derivative.
+
+``nonzero(x)``, ``linalg.inv(x)``: the values of `x` go to NumPy, what comes back is a new tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pullback.errors import GradientError, Origin, UnsupportedError
+from pullback.ir.graph import Definition, Rule, Value
+from pullback.tensor import elementwise as W
+from pullback.tensor import ops as O
+from pullback.tensor.tensor import Tensor, value_of
+from pullback.tensor.trace import array_of, bind, current, realize
+
+
+def hosted(name: str, function: Callable[..., Any], *given: Any) -> tuple[Tensor, ...]:
+    """What NumPy's `function` makes of the values of `given`, as tensors.
+
+    Raises: UnsupportedError inside a compiled function; GradientError for a derivative through it.
+    """
+    if current() is not None:
+        raise UnsupportedError(
+            f"{name} inside a compiled function: it runs in NumPy, on values",
+            origin=Origin.of_caller(),
+            help="call it outside, and pass its result",
+        )
+    inputs = [Tensor(value_of(x)) for x in given]
+    realize(inputs)
+    found = function(*(array_of(x) for x in inputs))
+    arrays = [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]
+    results = [W.copy(bind(a, name), name) for a in arrays]
+    refused = _refused(name, results, [x.value for x in inputs])
+    for result in results:
+        result.rule = refused if result.dtype.is_float else None
+    return tuple(Tensor(r) for r in results)
+
+
+def _refused(name: str, results: Sequence[Definition], inputs: Sequence[Value]) -> Rule | None:
+    """The rule of what has none."""
+    origin = Origin.of_caller()
+
+    def refuse(_: Sequence[Value]) -> Sequence[Value]:
+        raise GradientError(
+            f"{name} runs in NumPy and has no derivative",
+            origin=origin,
+            help="pb.stop_gradient(..) of its argument, if none is meant",
+        )
+
+    floats = tuple(v for v in inputs if v.dtype.is_float)
+    outputs = tuple(r for r in results if r.dtype.is_float)
+    return Rule(name, outputs, floats, refuse, refuse) if floats and outputs else None
+
+
+class UniqueAll(NamedTuple):
+    """Distinct elements, where each stands first, which one each element is, how often it is."""
+
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
+
+
+class UniqueCounts(NamedTuple):
+    """Distinct elements, and how often each is there."""
+
+    values: Tensor
+    counts: Tensor
+
+
+class UniqueInverse(NamedTuple):
+    """Distinct elements, and which of them each element is."""
+
+    values: Tensor
+    inverse_indices: Tensor
+
+
+def unique_all(x: Tensor, /) -> UniqueAll:
+    """Distinct elements in order, with places, inverse and counts; each NaN is distinct."""
+
+    def found(a: Any) -> Any:
+        values, places, inverse, counts = np.unique(a, True, True, True, equal_nan=False)
+        return values, places, inverse.reshape(a.shape), counts
+
+    return UniqueAll(*hosted("unique_all", found, x))
+
+
+def unique_counts(x: Tensor, /) -> UniqueCounts:
+    """Distinct elements in order, and how often each is there."""
+    found = unique_all(x)
+    return UniqueCounts(found.values, found.counts)
+
+
+def unique_inverse(x: Tensor, /) -> UniqueInverse:
+    """Distinct elements in order, and which of them each element is."""
+    found = unique_all(x)
+    return UniqueInverse(found.values, found.inverse_indices)
+
+
+def unique_values(x: Tensor, /) -> Tensor:
+    """Distinct elements in order."""
+    return unique_all(x).values
+
+
+def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
+    """The places of elements that are not 0, one tensor an axis. Raises: UnsupportedError, 0-d."""
+    if not x.shape:
+        raise UnsupportedError("nonzero of a tensor without axes", origin=Origin.of_caller())
+    return hosted("nonzero", np.nonzero, x)
+
+
+def nextafter(x1: Any, x2: Any, /) -> Tensor:
+    """The next float after `x1` towards `x2`."""
+    both = O.broadcast_arrays(x1, x2)
+    kind = O.result_type(*both)
+    return hosted("nextafter", np.nextafter, *(b.astype(kind) for b in both))[0]
+
+
+def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
+    """Each element repeated; as often as a tensor says through NumPy, with a gradient."""
+    if isinstance(repeats, int):
+        return O.repeat(x, repeats, axis=axis)
+    flat = O.reshape(x, (-1,)) if axis is None else x
+    place = 0 if axis is None else axis
+    count = np.asarray(flat.shape, np.int64)[place]
+    (places,) = hosted("repeat", lambda n: np.repeat(np.arange(count), n), repeats)
+    return O.take(flat, places, axis=place)

@@ -245,6 +245,57 @@ def test_explain_a_script(tmp_path: Path) -> None:
     assert call("explain", str(tmp_path / "none.py")).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("stage", "names", "told"),
+    [
+        ("definitions", ["definitions"], "dw[i] = sum[j < 3](head[j] * x[2 * j + i])"),
+        ("kernels", ["y", "dw"], "apart from dw: no outer axis in common"),
+        ("schedule", ["y", "dw"], "tasks over tiles of"),
+        ("loops", ["y", "dw"], "routine y, task task < 1"),
+        ("llvm", ["y", "dw"], "define void @body("),
+        ("asm", ["y", "dw"], "body:"),
+    ],
+)
+def test_explain_every_stage_of_a_definition_and_its_gradient(
+    monkeypatch: pytest.MonkeyPatch, stage: str, names: list[str], told: str
+) -> None:
+    monkeypatch.setenv("PULLBACK_BACKEND", "llvm")
+    formula = "y[i] = sum[k](x[2 * i + k] * w[k])"
+    sizes = ["--shape", "x=8", "--shape", "w=3", "--size", "i=3"]
+    done = call("explain", formula, *sizes, "--wrt", "w", "--stage", stage, "--json")
+    facts = json.loads(done.stdout)
+    assert [part["name"] for part in facts["parts"]] == names
+    assert told in facts["parts"][0]["text"]
+
+
+def test_explain_by_one_input_alone(tmp_path: Path) -> None:
+    formula = "y[i] = x[i] * w[i]"
+    shown = call("explain", formula, "--stage", "adjoint", "--wrt", "w").output
+    assert "the gradient by w is" in shown and "the gradient by x is" not in shown
+    for stage in ("adjoint", "kernels"):
+        wrong = call("explain", formula, "--stage", stage, "--wrt", "z")
+        assert wrong.exit_code == 2
+        assert "no floating input 'z': there are x, w" in wrong.stderr
+    assert call("explain", "y[i] = head[i]", "--wrt", "head").exit_code == 2
+
+
+def test_explain_the_adjoint_of_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pullback as pb\n"
+        "f = pb.jit(lambda x, n: x * x)\n"
+        "f(pb.ones(3), pb.asarray([1]))\n"
+        "g = pb.jit(lambda x: pb.loop(2, lambda c: c * 2.0, x))\n"
+    )
+    done = call("explain", str(script), "--stage", "adjoint")
+    assert done.exit_code == 0, done.output
+    assert "# f" in done.output and "the gradient by x is" in done.output
+    assert call("explain", str(script), "--stage", "kernels").exit_code == 2  # of the interpreter
+    script.write_text(script.read_text() + "g(pb.ones(3))\n")
+    refused = call("explain", str(script), "--stage", "adjoint")
+    assert refused.exit_code == 2 and "loops" in refused.stderr
+
+
 # --- check and explain
 
 

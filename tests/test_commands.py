@@ -19,7 +19,11 @@ from pullback.cli.command import Output
 from pullback.cli.main import commands
 
 FORMULA = "c[i, j] = sum[k](a[i, k] * b[k, j])"
-SCRIPT = "import pullback as pb\ndouble = pb.jit(lambda x: x * 2.0)\ndouble(pb.ones(3))\n"
+SCRIPT = """
+import pullback as pb
+double = pb.jit(lambda x: x * 2.0)
+print(double(pb.ones(3)))
+"""
 GRAPH = (
     "graph\nvar x: int32[2]\nvar y: int32[2]\ndef d: int32[2]\n  d[i] = x[i] + 7i32\nassign y = d\n"
 )
@@ -100,7 +104,7 @@ def test_json_is_one_object_a_line(name: str) -> None:
 def test_quiet_says_nothing(name: str) -> None:
     done = call(name, *USES[name][0], "--quiet")
     assert done.exit_code == 0, done.output
-    assert done.output == ""
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -145,10 +149,12 @@ def test_progress_is_for_terminals(
     monkeypatch.setattr(shared, "Console", console)
     with out.working("thinking"):
         pass
-    out.notice("thinking")
+    with out.running("script.py"):
+        print("what a script prints")
     found = capsys.readouterr()
-    assert ("thinking" in found.err) == (terminal and out == Output())
-    assert found.out == ""
+    shown = terminal and out == Output()
+    assert ("thinking" in found.err) == ("running script.py" in found.err) == shown
+    assert found.out == ("what a script prints\n" if out == Output() else "")
 
 
 # --- completion

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,11 +94,17 @@ class Output:
             progress.add_task(what, total=None)
             yield
 
-    def notice(self, what: str) -> None:
-        """A line of progress, where what runs writes to the terminal itself."""
+    @contextmanager
+    def running(self, script: Any) -> Iterator[None]:
+        """A script of the user's, which may print; results for programs are not mixed with that."""
+        if not self.to_people:
+            with redirect_stdout(sys.stderr):
+                yield
+            return
         console = Console(stderr=True)
-        if self.to_people and console.is_terminal:
-            console.print(what, style="dim", markup=False)
+        if console.is_terminal:
+            console.print(f"running {script}", style="dim", markup=False)
+        yield
 
 
 def command(*, example: str, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:

@@ -58,12 +58,14 @@ class Bar:
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
+            transient=True,
         )
         self.task = self.progress.add_task(
             "training", total=total, completed=done, loss="-", speed="-"
         )
 
     def __enter__(self) -> Self:
+        self.progress.start()
         return self
 
     def __exit__(
@@ -75,7 +77,6 @@ class Bar:
         self.progress.stop()
 
     def step(self, number: int, loss: float) -> None:
-        self.progress.start()
         fresh = math.isnan(self.loss)
         self.loss = loss if fresh else SMOOTH * self.loss + (1.0 - SMOOTH) * loss
         seconds = time.perf_counter() - self.began
@@ -87,6 +88,8 @@ class Bar:
     def note(self, event: str, message: str, **facts: Any) -> None:
         self.progress.stop()
         click.echo(message)
+        if not self.progress.finished:
+            self.progress.start()
 
 
 class Silent:

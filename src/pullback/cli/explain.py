@@ -53,8 +53,8 @@ def explain(
     if what.endswith(".py"):
         if wrt and stage != "adjoint":
             raise click.UsageError("--wrt of a script goes with --stage adjoint")
-        out.notice(f"running {what}")
-        made = of_script(Path(what))
+        with out.running(what):
+            made = of_script(Path(what))
     else:
         given = shapes_of(what, shapes)
         by = wrt if stage != "adjoint" else ()

@@ -33,9 +33,9 @@ def profile(out: Output, script: Path, arguments: tuple[str, ...], trace: Path |
     A launch is compared with the roofline: what NumPy's product of 1024 rows reaches here, in
     float32, and a copy of 64 MB. --trace writes a timeline for chrome://tracing or Perfetto.
     """
-    out.notice(f"running {script}")
     os.environ["PULLBACK_PROFILE"] = "1"
-    found = of_script(script, arguments)
+    with out.running(script):
+        found = of_script(script, arguments)
     profiles = {name: function.program.profile for name, function in found.items()}
     with out.working("measuring what this processor reaches"):
         roof = roofline()

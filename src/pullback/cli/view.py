@@ -54,9 +54,10 @@ def view(
     if what.endswith(".py"):
         if shapes or sizes or wrt:
             raise click.UsageError("--shape, --size and --wrt are for a definition given as text")
-        output.notice(f"running {what}")
         os.environ["PULLBACK_PROFILE"] = "1"
-        programs = {n: f.program for n, f in of_script(Path(what), arguments).items()}
+        with output.running(what):
+            found = of_script(Path(what), arguments)
+        programs = {name: function.program for name, function in found.items()}
     else:
         with output.working("compiling"):
             programs = {what: _definition(what, shapes, sizes, wrt)}

@@ -6,6 +6,7 @@ import ast
 import re
 import runpy
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,15 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+OF_TORCH = (
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of PyTorch's own imports
+)
+RUN = [pytest.param(p, marks=OF_TORCH if p.stem == "pytorch" else ()) for p in PAGES]
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda p: p.name)
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     code = "\n".join(blocks(page, "python"))
     script = tmp_path / f"{page.stem}.py"

@@ -406,7 +406,18 @@ if sys.excepthook is sys.__excepthook__:
 
 
 def __getattr__(name: str) -> Any:
-    """`pb.nn`, `optim` and `array_api`, imported lazily: they are built of what stands here."""
+    """`pb.nn`, `optim`, `array_api` and `torch`, imported lazily: they are built of what is here.
+
+    Raises: ImportError for `pb.torch` where PyTorch is not installed.
+    """
     if name in ("nn", "optim", "array_api"):
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "torch":
+        try:
+            return importlib.import_module(f"{__name__}.bridge.torch")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            what = "pb.torch needs PyTorch: pip install 'pullback[torch]'"
+            raise ImportError(what, name="torch") from error
     raise _unknown("pullback", name, __all__)

@@ -1,1 +1,1 @@
-"""Reserved for PyTorch, Triton and JAX interoperation: nothing is here yet."""
+"""Interoperation: `pb.torch` makes operators of PyTorch. `import pullback` imports none of it."""

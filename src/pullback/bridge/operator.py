@@ -1,0 +1,307 @@
+"""Operators of PyTorch made of definition-valued functions.
+
+    f(x, w)     ->      pullback::f(Tensor x, Tensor w) -> Tensor,      pullback::f_vjp, ...
+
+Its derivatives are operators of the same kind, made when they are asked for: so each can be
+differentiated, batched and compiled again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import _C
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+
+from pullback.bridge.derived import SHARED, Derived
+from pullback.bridge.programs import Programs, caller
+from pullback.config import Options
+from pullback.errors import OptionError, UnsupportedError
+from pullback.runtime.executable import Executable
+
+# What a function for one level of `torch.func` is made of; both are where torch 2.0 put them.
+_Base = torch.autograd.function._SingleLevelFunction
+_single_level = enable_single_level_autograd_function
+
+
+class Operator:
+    """A function on PyTorch's tensors; `overload` is what `torch.ops` has.
+
+    `dispatched`: whether PyTorch knows it by name; else it is an `autograd.Function`, as on
+    versions before 2.5, which `torch.compile` and `torch.func` do not see into.
+    """
+
+    def __init__(
+        self,
+        function: Derived,
+        namespace: str,
+        defaults: Mapping[int, Any],
+        options: Options | None = None,
+        dispatched: bool = True,
+    ) -> None:
+        self.function = function
+        self.namespace = namespace
+        self.dispatched = dispatched
+        self.options = options
+        self.programs = Programs(function, defaults, options)
+        self.derived: dict[str, Operator] = {}
+        self._tensors = function.signature.tensors
+        self._function = self._autograd_function()
+        self.overload: Any = self._fallback
+        self.library: Any = None
+        if dispatched:
+            self._register()
+
+    @property
+    def name(self) -> str:
+        """``namespace::name``"""
+        return f"{self.namespace}::{self.function.name}"
+
+    @property
+    def program(self) -> Executable:
+        """The program that was compiled last. Raises: AttributeError before the first call."""
+        return self.programs.jit.program
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.overload(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<pullback operator {self.name}{self.function.signature.schema}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Operator:
+        return self
+
+    def __reduce__(self) -> Any:
+        return find, (self.name,)
+
+    # --- derivatives ------------------------------------------------------------------------------
+
+    def pullback(self) -> Operator:
+        """``dx, .. = f_vjp(dy, .., x, .., wanted)``"""
+        return self._derive(self.function.pullback())
+
+    def pushforward(self) -> Operator:
+        """``dy, .. = f_jvp(dx, .., x, ..)``"""
+        return self._derive(self.function.pushforward())
+
+    def batched(self) -> Operator:
+        """``ys = f_vmap(xs, .., axes)``"""
+        return self._derive(self.function.batched())
+
+    def _derive(self, function: Derived) -> Operator:
+        found = self.derived.get(function.name)
+        if found is None:
+            made = Operator(function, self.namespace, {}, self.options, self.dispatched)
+            found = self.derived.setdefault(function.name, made)
+        return found
+
+    # --- what PyTorch is told ---------------------------------------------------------------------
+
+    def _register(self) -> None:
+        name, schema = self.function.name, self.function.signature.schema
+        library = torch.library.Library(self.namespace, "FRAGMENT")
+        library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+        self.library = library
+        self.overload = getattr(getattr(torch.ops, self.namespace), name).default
+        library.impl(name, torch.compiler.disable(self.programs), "CPU")
+        library.impl(name, self._elsewhere, "CompositeExplicitAutograd")
+        library.impl(name, self._autograd, "Autograd")
+        torch.library.register_fake(self.name, self._fake, lib=library)
+        torch.library.register_vmap(self.name, self._vmap, lib=library)
+
+    def forget(self) -> None:
+        """Take it, and what is derived from it, from PyTorch."""
+        for operator in self.derived.values():
+            operator.forget()
+        self.derived.clear()
+        if self.library is not None:
+            self.library._destroy()
+            self.library = None
+
+    def _elsewhere(self, *args: Any) -> Any:
+        places = sorted({_where(a) for a in args if isinstance(a, torch.Tensor)})
+        raise UnsupportedError(
+            f"`{self.name}` on tensors of {' and '.join(places)}",
+            origin=caller(),
+            help='only dense tensors of "cpu" for now: x.cpu(), or x.to_dense()',
+        )
+
+    def _fake(self, *args: Any) -> Any:
+        like = next(a for a in args if isinstance(a, torch.Tensor))
+        outline = self.programs.outline(args)
+        results = [like.new_empty(shape, dtype=kind) for shape, kind in outline]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _vmap(self, info: Any, axes: Sequence[Any], *args: Any) -> Any:
+        args = self.programs.filled(args)
+        known = [axes[n] if n < len(axes) else None for n in self._tensors]
+        told = " ".join(SHARED if a is None else str(a) for a in known)
+        found = self.batched().overload(*args, told)
+        if isinstance(found, torch.Tensor):
+            return found, 0
+        return found, (0,) * len(found)
+
+    # --- derivatives, as PyTorch asks for them ----------------------------------------------------
+
+    def _autograd(self, *args: Any) -> Any:
+        """With a derivative where one is asked for."""
+        if _C._are_functorch_transforms_active():
+            with _single_level():
+                return self._differentiable(*args)
+        asked = torch.is_grad_enabled() and _C._any_requires_grad(*args)
+        if asked or forward_ad._current_level >= 0:
+            return self._differentiable(*args)
+        with _C._AutoDispatchBelowAutograd():
+            return self.overload(*args)
+
+    def _differentiable(self, *args: Any) -> Any:
+        return self._function.apply(*args)
+
+    def _fallback(self, *args: Any, **kwargs: Any) -> Any:
+        """A call where PyTorch has no operator of this name."""
+        given = list(self.programs.filled(args))
+        for n, parameter in enumerate(self.function.signature.parameters):
+            given[n] = kwargs.get(parameter.name, given[n])
+        return self._differentiable(*given)
+
+    def _below(self, *args: Any) -> Any:
+        """The results without their derivatives at this level; lower ones are not our concern."""
+        if not self.dispatched:
+            return self.programs(*args)
+        with ExitStack() as stack:
+            if _C._are_functorch_transforms_active():
+                stack.enter_context(torch.enable_grad())
+                stack.enter_context(forward_ad._set_fwd_grad_enabled(True))
+            stack.enter_context(_C._AutoDispatchBelowAutograd())
+            return self.overload(*args)
+
+    def _autograd_function(self) -> Any:
+        """The `autograd.Function` of one level: what it keeps are its arguments."""
+
+        def forward(ctx: Any, *args: Any) -> Any:
+            found = self._below(*args)
+            results = (found,) if isinstance(found, torch.Tensor) else tuple(found)
+            kept = [a for a in args if isinstance(a, torch.Tensor)]
+            ctx.save_for_backward(*kept)
+            ctx.save_for_forward(*kept)
+            ctx.static = [None if isinstance(a, torch.Tensor) else a for a in args]
+            ctx.places = [n for n, a in enumerate(args) if isinstance(a, torch.Tensor)]
+            ctx.floats = [r.is_floating_point() for r in results]
+            ctx.set_materialize_grads(False)
+            return found if isinstance(found, torch.Tensor) else results
+
+        def backward(ctx: Any, *heads: Any) -> Any:
+            found: list[Any] = [None] * len(ctx.static)
+            wanted = [n for n in ctx.places if ctx.needs_input_grad[n]]
+            if not wanted or all(h is None for h in heads):
+                return tuple(found)
+            given = self.programs.filled(_given(ctx))
+            mask = sum(1 << n for n in wanted)
+            adjoints = self.pullback().overload(*heads, *given, mask)
+            adjoints = (adjoints,) if isinstance(adjoints, torch.Tensor) else adjoints
+            for n, adjoint in zip(self._tensors, adjoints, strict=True):
+                if n in wanted:
+                    found[n] = adjoint
+            return tuple(found)
+
+        def jvp(ctx: Any, *moved: Any) -> Any:
+            given = self.programs.filled(_given(ctx))
+            along = [moved[n] if n < len(moved) else None for n in self._tensors]
+            tangents = self.pushforward().overload(*along, *given)
+            if isinstance(tangents, torch.Tensor):
+                return tangents
+            return tuple([t if f else None for t, f in zip(tangents, ctx.floats, strict=True)])
+
+        base = _Base if self.dispatched else torch.autograd.Function
+        rules: dict[str, Callable[..., Any]] = {
+            "forward": forward,
+            "backward": backward,
+            "jvp": jvp,
+        }
+        return type(self.function.name, (base,), {n: staticmethod(f) for n, f in rules.items()})
+
+
+def _where(tensor: Any) -> str:
+    """The device, and how elements are kept if not one beside the other."""
+    dense = tensor.layout == torch.strided
+    return str(tensor.device) if dense else f"{tensor.device} ({tensor.layout})"
+
+
+def _given(ctx: Any) -> tuple[Any, ...]:
+    """The arguments that a function was called with."""
+    found = list(ctx.static)
+    for n, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+        found[n] = tensor
+    return tuple(found)
+
+
+class _Known:
+    """Every operator by its name, with the function it is made of."""
+
+    def __init__(self) -> None:
+        self.operators: dict[str, tuple[Operator, Callable[..., Any]]] = {}
+        self.lock = threading.RLock()
+
+
+_known = _Known()
+
+
+def find(name: str) -> Operator:
+    """The operator of this name. Raises: OptionError where there is none (yet)."""
+    found = known(name)
+    if found is None:
+        raise OptionError(
+            f"no operator `{name}`",
+            help="what uses an operator by name needs it made first: pb.torch.op(function)",
+        )
+    return found
+
+
+def known(name: str) -> Operator | None:
+    """The operator of this name, if there is one."""
+    found = _known.operators.get(name)
+    return None if found is None else found[0]
+
+
+def made(name: str, function: Callable[..., Any], make: Callable[[], Operator]) -> Operator:
+    """The operator of this name, made now; a function that is defined again takes its place.
+
+    Raises: OptionError where another function, or another library, has the name.
+    """
+    with _known.lock:
+        before = _known.operators.get(name)
+        if before is None and _taken(name):
+            raise OptionError(f"another library has an operator `{name}`", help=_RENAME)
+        if before is not None:
+            if not _again(before[1], function):
+                what = f"`{name}` is already an operator, made of `{_place(before[1])}`"
+                raise OptionError(what, help=_RENAME)
+            before[0].forget()
+        fresh = make()
+        if before is not None:
+            before[0].overload = fresh.overload
+        _known.operators[name] = (fresh, function)
+        return fresh
+
+
+_RENAME = 'give this one another name: pb.torch.op(f, name="other")'
+
+
+def _taken(name: str) -> bool:
+    space, _, own = name.partition("::")
+    return own in dir(getattr(torch.ops, space)) or hasattr(getattr(torch.ops, space), own)
+
+
+def _again(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Whether `new` is `old`, or what the same ``def`` of a module gave when it ran again."""
+    return old is new or (_place(old) == _place(new) and "<" not in _place(new))
+
+
+def _place(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{getattr(function, '__module__', '')}.{name}"

@@ -1,0 +1,81 @@
+"""`pb.torch`: operators of PyTorch made of functions of pullback's tensors.
+
+@pb.torch.op
+def banded(q, k, v, width: int = 16): ...
+
+y = banded(q, k, v)      # tensors of PyTorch; autograd, torch.func, torch.compile, torch.export
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from pullback.bridge.derived import checked
+from pullback.bridge.modules import Report, module, report
+from pullback.bridge.operator import Operator, made
+from pullback.bridge.signature import signature_of
+from pullback.config import Options
+from pullback.errors import OptionError
+
+__all__ = ["Operator", "Report", "module", "op", "report"]
+
+SPACE = "pullback"
+DISPATCHED = hasattr(torch.library, "register_vmap")  # from PyTorch 2.5 on
+_NAME = re.compile(r"(?:([A-Za-z_]\w*)::)?([A-Za-z_]\w*)")
+
+
+def op(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    outputs: int | None = None,
+    types: Mapping[str, type] | None = None,
+    options: Options | None = None,
+) -> Any:
+    """An operator of PyTorch, `name` or ``pullback::<the function's name>``, or a decorator.
+
+    `function` takes and gives tensors as what `pb.jit` takes does. Parameters that are annotated
+    as int, float, bool or str, have such a default, or stand in `types`, are static: a program is
+    compiled for each value. ``Tensor | None`` may be left out. `outputs`: how many tensors it
+    gives; None: as annotated (``-> tuple[pb.Tensor, pb.Tensor]``), else one.
+
+    Its derivatives are derived, of any order, both modes; arguments and adjoints are read with
+    the strides that they have; results are new, in row-major order.
+
+    Raises: OptionError for a name that is taken, or is none; UnsupportedError for parameters that
+        an operator cannot have, and, at the call, for tensors of another device and for functions
+        that assign states.
+    """
+    if function is None:
+        return functools.partial(op, name=name, outputs=outputs, types=types, options=options)
+    space, own = _split(name or str(getattr(function, "__name__", "")))
+    signature = signature_of(function, types or {}, outputs)
+    given = inspect.signature(function).parameters.values()
+    keyed = [p.name for p in given if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    empty = inspect.Parameter.empty
+    ordered = {p.name: p.default for p in given if p.default is not empty}
+    defaults = {n: ordered[p.name] for n, p in enumerate(signature.parameters) if p.name in ordered}
+
+    def make() -> Operator:
+        body = checked(function, own, signature, keyed)
+        fresh = Operator(body, space, defaults, options, DISPATCHED)
+        fresh.pullback()  # known before a cached graph names it
+        return fresh
+
+    return made(f"{space}::{own}", function, make)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Raises: OptionError for what is no name."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise OptionError(
+            f"{name!r} is no name for an operator", help='pb.torch.op(f, name="smooth")'
+        )
+    return found[1] or SPACE, found[2]

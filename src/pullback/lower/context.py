@@ -151,7 +151,9 @@ class Context:
 
     def site(self, take: Take, place: int) -> int:
         """The number of the check of one data index."""
-        return self.site_text(f"axis {place} of {take.source}", take.source.origin)
+        source = take.source
+        what = f"axis {place} of {source}, which has {source.shape[place]} elements"
+        return self.site_text(what, source.origin)
 
     def site_text(self, what: str, origin: Origin | None) -> int:
         """The number of a check described as `what`."""

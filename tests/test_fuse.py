@@ -225,9 +225,9 @@ def test_a_long_chain_is_near_linear() -> None:
         value = map_(
             f"v{n}", (100,), lambda i, old=old: E.Add(E.Mul(read(old, i), num(0.5)), num(1))
         )
-    start = time.perf_counter()
+    start = time.thread_time()
     kernels = fuse(graphs.graph(out=value), TARGET)
-    assert time.perf_counter() - start < 10
+    assert time.thread_time() - start < 10
     assert all(len(k.stages) <= 32 for k in kernels)
     assert len(kernels) < 20
 
@@ -241,9 +241,9 @@ def test_doubling_does_not_explode() -> None:
             (64,),
             lambda i, old=old: E.Add(read(old, i), read(old, _flip(i, 64))),
         )
-    start = time.perf_counter()
+    start = time.thread_time()
     fuse(graphs.graph(out=value), TARGET)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 def structure(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
@@ -281,9 +281,9 @@ def test_kernel_counts() -> None:
 
 def test_grouping_is_fast() -> None:
     graph = graphs.encoder_step(6)
-    start = time.perf_counter()
+    start = time.thread_time()
     fuse(graph, TARGET)
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
 
 
 def test_reasons_are_recorded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,23 @@ def test_the_machine_agrees_with_the_interpreter():
 def test_an_unknown_backend_is_refused():
     with pytest.raises(UnsupportedError, match="abacus"):
         trained(replace(OPTIONS, backend="abacus"))
+
+
+def test_python_searches_for_cycles_again_after_a_compilation():
+    seen = []
+
+    def doubled(x):
+        seen.append(gc.isenabled())
+        return add(x, x)
+
+    try:
+        for set_as, wanted in ((gc.disable, False), (gc.enable, True)):
+            set_as()
+            pb.jit(doubled, options=OPTIONS)(tensor(np.ones(3)))
+            assert gc.isenabled() is wanted
+    finally:
+        gc.enable()
+    assert seen == [False, False]
 
 
 def test_results_do_not_depend_on_the_number_of_threads():

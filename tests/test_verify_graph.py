@@ -28,6 +28,7 @@ from pullback.ir.graph import (
 )
 from pullback.ir.nest import Var
 from pullback.simplify.graph import simplify_graph
+from pullback.verify.body import Proofs
 from pullback.verify.graph import verify_gradients, verify_graph
 
 X = Variable("x", (4, 6), float32)
@@ -116,6 +117,15 @@ def test_faults_are_named(name: str) -> None:
     check = name.split(":")[0]
     with pytest.raises(InvalidIR, match=rf"after planting: d: .*\({check}\) at .*\.py:\d+"):
         verify_graph(BAD[name], "planting")
+
+
+def test_what_is_proved_once_is_proved_for_equal_facts_only() -> None:
+    proofs = Proofs()
+    verify_graph(made(padded(E.Less(index(0), I))), "trace", proofs)
+    verify_graph(made(padded(E.Less(index(0), I))), "simplify", proofs)
+    for _ in range(2):
+        with pytest.raises(InvalidIR, match="reads_inside"):
+            verify_graph(made(padded(None)), "planting", proofs)
 
 
 def test_a_cycle() -> None:

@@ -36,7 +36,7 @@ from pullback.runtime.pool import loader, pools
 from pullback.runtime.profile import Clock
 from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
-from pullback.runtime.system import address, memory
+from pullback.runtime.system import address, memory, uncollected
 from pullback.runtime.tuned import Chooser, chooser
 from pullback.schedule.budget import Fitted, Start, fit, replaced, replay
 from pullback.schedule.choose import Choose
@@ -47,6 +47,7 @@ from pullback.schedule.split import split
 from pullback.schedule.timeline import Timeline
 from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph
+from pullback.verify.body import Proofs
 from pullback.verify.graph import verify_graph
 from pullback.verify.kernel import verify_kernel
 from pullback.verify.nest import verify_routine
@@ -54,6 +55,7 @@ from pullback.verify.nest import verify_routine
 Build = Callable[[list[list[Kernel]]], tuple[Prepared, Start]]
 
 
+@uncollected()
 def compile_program(program: Program, options: Options) -> Executable:
     """A program ready to run: through all passes, or as an equal one was recorded.
 
@@ -240,18 +242,19 @@ def _silent(options: Options) -> Reporter:
 
 def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
     """One simultaneous assignment -> kernels in launch order."""
-    verify_graph(graph, "trace")
+    proofs = Proofs()
+    verify_graph(graph, "trace", proofs)
     report.text(2, "traced-graph", lambda: show(graph))
     report.lap("verify")
     simple = simplify_graph(without_empty(graph))
     report.lap("simplify")
-    verify_graph(simple, "simplify")
+    verify_graph(simple, "simplify", proofs)
     report.text(2, "simplified-graph", lambda: show(simple))
     report.lap("verify")
     kernels = fuse(simple, target)
     report.lap("fuse")
     for kernel in kernels:
-        verify_kernel(kernel, "fuse")
+        verify_kernel(kernel, "fuse", proofs)
         report.text(3, f"kernel-{kernel.name}", functools.partial(show, kernel))
     report.lap("verify")
     return kernels

@@ -17,7 +17,7 @@ from pullback.fuse.written import write_out
 from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
-from pullback.simplify.rules import simplify
+from pullback.simplify.rules import Simplifier
 
 # How often recomputed values that do not fit a tile are looked for; storing one may show another.
 STORE_ROUNDS = 3
@@ -35,6 +35,7 @@ def fuse(graph: Graph, target: Target, cost: Cost = estimate) -> list[Kernel]:
 
 def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
     """The groups of a graph: everything but the choice of outer axes."""
+    simplify = Simplifier()
     outputs = _outputs(extend(graph, simplify))
     scene = inline(list(outputs), simplify)
     grouping = _start(scene, outputs, target, cost)

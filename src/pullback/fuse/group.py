@@ -61,6 +61,7 @@ class Grouping:
     above: dict[int, int] = field(default_factory=dict)
     below: dict[int, int] = field(default_factory=dict)
     prices: dict[tuple[object, ...], Estimate] = field(default_factory=dict)
+    priced: dict[Group, Estimate] = field(default_factory=dict)
     shapes: dict[tuple[object, ...], int] = field(default_factory=dict)
     shape: list[int] = field(default_factory=list)
     refusals: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -99,10 +100,14 @@ class Grouping:
 
     def price(self, group: Group) -> Estimate:
         """The predicted cost of a group, memoised by structure."""
+        known = self.priced.get(group)
+        if known is not None:
+            return known
         key = self._key(group)
         found = self.prices.get(key)
         if found is None:
             found = self.prices[key] = self.cost(self.problem, group, self.target)
+        self.priced[group] = found
         return found
 
     def _key(self, group: Group) -> tuple[object, ...]:

@@ -45,8 +45,10 @@ def _absorbed(
     """
     kept = list(stages)
     for stage in stages:
+        if not _cheap(stage):
+            continue
         readers = [s for s in (*kept, *finish) if any(_reads(t, stage) for t in stage_reads(s))]
-        if not _cheap(stage) or not readers or any(s.target not in written for s in readers):
+        if not readers or any(s.target not in written for s in readers):
             continue
 
         def change(take: Take, source: Stage = stage) -> Expr | None:
@@ -83,7 +85,7 @@ def _stage(stage: Stage, renamed: dict[Value, Definition]) -> Stage:
         target = renamed.get(take.source)
         return None if target is None else Take(target, take.indices)
 
-    if renamed:
+    if any(t.source in renamed for t in stage_reads(stage)):
         stage = replace(stage, body=replace_reads(stage.body, change))
         form = stage.form
         if isinstance(form, Accumulate):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -11,30 +11,27 @@ import numpy as np
 from pullback.errors import DTypeError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type. `kind` is b(ool), i(nt), u(nsigned) or f(loat)."""
+    """One element type: one object each. `kind` is b(ool), i(nt), u(nsigned) or f(loat)."""
 
     name: str
     kind: str
     bits: int
+    itemsize: int = field(init=False)  # bytes
+    is_float: bool = field(init=False)
+    is_integer: bool = field(init=False)
+    is_bool: bool = field(init=False)
 
-    @property
-    def itemsize(self) -> int:
-        """Size of one element, bytes."""
-        return max(1, self.bits // 8)
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "f"
-
-    @property
-    def is_integer(self) -> bool:
-        return self.kind in "iu"
-
-    @property
-    def is_bool(self) -> bool:
-        return self.kind == "b"
+    def __post_init__(self) -> None:
+        facts = {
+            "itemsize": max(1, self.bits // 8),
+            "is_float": self.kind == "f",
+            "is_integer": self.kind in "iu",
+            "is_bool": self.kind == "b",
+        }
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -53,6 +50,9 @@ class DType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
 
 
 bool_ = DType("bool", "b", 8)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType, bool_, int64
@@ -62,7 +62,7 @@ class Expr(Node, family=True):
     axes: frozenset[int]
 
     def derive(self) -> None:
-        kids = cast("tuple[Expr, ...]", self.children)
+        kids: Any = self.children
         object.__setattr__(self, "dtype", self.typed(kids))
         object.__setattr__(self, "axes", _union(kids))
 

@@ -24,27 +24,29 @@ class Node:
     __match_args__: ClassVar[tuple[str, ...]] = ()
     # Whether a field may hold a number, which equality alone does not tell from another type's.
     _literal: ClassVar[bool] = False
+    # What sets each field of a new node, where `__setattr__` refuses.
+    _puts: ClassVar[tuple[Callable[[Node, Any], None], ...]] = ()
     children: tuple[Node, ...]
-    _interned: ClassVar[dict[tuple[Any, ...], weakref.ref[Node]]] = {}
+    _interned: ClassVar[dict[tuple[Any, ...], Any]] = {}  # weak references, by class and fields
 
     def __init_subclass__(cls, family: bool = False) -> None:
         if not family:
             own = (name for name in inspect.get_annotations(cls) if name[0] != "_")
             cls.__match_args__ += tuple(own)  # type: ignore[misc]  # each class has its own
+            cls._puts = tuple([getattr(cls, name).__set__ for name in cls.__match_args__])
 
     def __new__(cls, *args: Any) -> Self:
         key = (cls, *map(_identity, args)) if cls._literal else (cls, *args)
-        ref: Any = Node._interned.get(key)
-        known: Self | None = None if ref is None else ref()
+        entry = Node._interned.get(key)
+        known: Self | None = None if entry is None else entry()
         if known is not None:
             return known
         if len(args) != len(cls.__match_args__):
             raise TypeError(f"{cls.__name__} takes {cls.__match_args__}, got {len(args)} values")
         node = super().__new__(cls)
-        assign = object.__setattr__
-        for name, value in zip(cls.__match_args__, args, strict=True):
-            assign(node, name, value)
-        assign(node, "children", tuple(_nodes(args)))
+        for put, value in zip(cls._puts, args, strict=True):
+            put(node, value)
+        _put_children(node, _children(args))
         node.derive()
         first: Self = _first(node, key)
         return first
@@ -65,22 +67,36 @@ class Node:
     @property
     def fields(self) -> tuple[Any, ...]:
         """The field values, in declaration order."""
-        return tuple(getattr(self, name) for name in self.__match_args__)
+        return tuple([getattr(self, name) for name in self.__match_args__])
 
     def with_children(self, new: tuple[Node, ...]) -> Self:
         """The same node over other children."""
         if new == self.children:
             return self
+        fields = self.fields
+        if fields == self.children:
+            return type(self)(*new)
         fresh = iter(new)
-        return type(self)(*(_replace(value, fresh) for value in self.fields))
+        return type(self)(*[_replace(value, fresh) for value in fields])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.fields))})"
 
 
+_put_children = vars(Node)["children"].__set__
+
+
+class _Entry(weakref.ref[Any]):
+    """A node in the intern table, which its key leaves with it."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
 def _first(node: Any, key: tuple[Any, ...]) -> Any:
     """`node`, unless another thread was faster to make an equal one."""
-    own = weakref.ref(node, _Forget(key))
+    own = _Entry(node, _forget)
+    own.key = key
     while True:
         known = Node._interned.setdefault(key, own)()
         if known is not None:
@@ -88,17 +104,10 @@ def _first(node: Any, key: tuple[Any, ...]) -> Any:
         time.sleep(0)  # another thread is at forgetting a dead one
 
 
-class _Forget:
-    """Removes a dead node's entry from the intern table."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: tuple[Any, ...]) -> None:
-        self.key = key
-
-    def __call__(self, ref: weakref.ref[Node]) -> None:
-        if Node._interned.get(self.key) is ref:
-            del Node._interned[self.key]
+def _forget(entry: _Entry) -> None:
+    """Remove a dead node from the intern table."""
+    if Node._interned.get(entry.key) is entry:
+        del Node._interned[entry.key]
 
 
 def _identity(value: Any) -> Any:
@@ -107,6 +116,12 @@ def _identity(value: Any) -> Any:
     if isinstance(value, float):
         return (float, value.hex())
     return (type(value), value)
+
+
+def _children(fields: tuple[Any, ...]) -> tuple[Node, ...]:
+    if tuple in map(type, fields):
+        return tuple(_nodes(fields))
+    return tuple([value for value in fields if isinstance(value, Node)])
 
 
 def _nodes(values: Iterable[Any]) -> Iterator[Node]:
@@ -120,8 +135,8 @@ def _nodes(values: Iterable[Any]) -> Iterator[Node]:
 def _replace(value: Any, fresh: Iterator[Node]) -> Any:
     if isinstance(value, Node):
         return next(fresh)
-    if isinstance(value, tuple) and any(True for _ in _nodes(value)):
-        return tuple(_replace(v, fresh) for v in value)
+    if isinstance(value, tuple):
+        return tuple([_replace(v, fresh) for v in value])
     return value
 
 
@@ -179,7 +194,8 @@ def rebuild(root: Node, change: Callable[[Node], Node | None], memo: dict[Node, 
     """
     for node in walk(root, skip=memo):
         kids = node.children
-        new = node.with_children(tuple([memo[c] for c in kids])) if kids else node
+        fresh = tuple([memo[c] for c in kids])
+        new = node if fresh == kids else node.with_children(fresh)
         better = change(new)
         memo[node] = new if better is None else better
     return memo[root]

@@ -14,6 +14,7 @@ from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.nest import Array, For, LoopKind, Register, Stmt, Var
 from pullback.ir.node import walk
 from pullback.ir.target import Target
+from pullback.lower.natives import with_natives
 from pullback.schedule.linear import Linear, linear, row_major
 from pullback.schedule.regions import Regions, regions
 from pullback.schedule.schedule import Place, Schedule
@@ -75,12 +76,19 @@ class Context:
     hoisted: dict[int, list[Stmt]] = field(default_factory=dict)
     depths: dict[Expr, int] = field(default_factory=dict)
     regions: Regions = field(default_factory=lambda: Regions({}, {}))
+    natives: dict[Expr, Expr] = field(default_factory=dict)
     count: int = 0
 
     def number(self) -> int:
         """A fresh number."""
         self.count += 1
         return self.count
+
+    def native(self, root: Expr) -> Expr:
+        """`root` with native functions; loops are tried several ways, each with the same bodies."""
+        if root not in self.natives:
+            self.natives[root] = with_natives(root)
+        return self.natives[root]
 
     def var(self, name: str, most: int) -> Var:
         """A fresh loop variable ``0..most-1``."""

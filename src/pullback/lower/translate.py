@@ -12,7 +12,6 @@ from pullback.ir.nest import Check, Load, Peek, Register, Stmt
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Context, Home
 from pullback.lower.guards import FALSE, folded
-from pullback.lower.natives import with_natives
 from pullback.schedule.linear import linear
 from pullback.simplify.guards import both
 
@@ -31,7 +30,7 @@ class Translator:
 
     def __call__(self, root: Expr) -> Expr:
         """`root` over loop variables. Data indices are checked and clamped."""
-        root = with_natives(root)
+        root = self.context.native(root)
         reached = _reached(root) if _has_data_index(root) else {}
         memo: dict[Node, Node] = {}
         for node in walk(root):

@@ -19,6 +19,7 @@ from pullback.ir.node import walk
 Range = tuple[int, int]
 UNKNOWN: Range = (-(2**63), 2**63 - 1)
 _FAR = 2**60
+ATOMS = (Axis, Var)
 
 
 class Linear:
@@ -28,7 +29,7 @@ class Linear:
 
     def __init__(self, constant: int = 0, terms: Mapping[Expr, int] | None = None) -> None:
         self.constant = constant
-        self.terms: dict[Expr, int] = {a: c for a, c in (terms or {}).items() if c != 0}
+        self.terms: dict[Expr, int] = {a: c for a, c in terms.items() if c} if terms else {}
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:
         """``self + factor * other``"""
@@ -74,8 +75,10 @@ def linear(root: Expr) -> Linear:
 
     Example: ``(i*4 + j) // 4 -> i`` for ``0 <= j < 4``
     """
-    if isinstance(root, Axis | Var):
+    if isinstance(root, ATOMS):
         return Linear(0, {root: 1})
+    if isinstance(root, E.Const):
+        return Linear(int(root.value))
     memo: dict[object, Linear] = {}
     for node in walk(root):
         if isinstance(node, Expr) and node.dtype is int64:

@@ -109,8 +109,12 @@ def plan(
     rest = [v for v in temporaries if v not in (lives or {})]
     buffers = known + _temporaries(kernels, rest) + _working(kernels, needs)
     orders = ORDERS[:1] if len(buffers) > MANY_BUFFERS else ORDERS
-    placements = [place(sorted(buffers, key=order)) for order in orders]
-    best = min(placements, key=lambda found: _top(found))
+    bound = lower_bound(buffers, len(kernels))
+    best = place(sorted(buffers, key=orders[0]))
+    for order in orders[1:]:
+        if _top(best) == bound:
+            break
+        best = min(best, place(sorted(buffers, key=order)), key=_top)
     check(best)
     where = dict(best)
     by_name = {b.name: offset for b, offset in best if b.variable is None}
@@ -122,7 +126,7 @@ def plan(
         strides,
         tuple(by_name.get(f"shared {n}", 0) for n in count),
         _top(best),
-        lower_bound(buffers, len(kernels)),
+        bound,
         sum(b.size for b in buffers),
         tuple(best),
     )
@@ -224,18 +228,17 @@ ORDERS: tuple[Callable[[Buffer], tuple[int, ...]], ...] = (
 
 def place(buffers: Sequence[Buffer]) -> list[tuple[Buffer, int]]:
     """Each buffer, in this order, at the lowest offset free for its whole life."""
-    launches = max((b.last for b in buffers), default=-1) + 1
-    busy: list[list[tuple[int, int]]] = [[] for _ in range(launches)]
+    taken: list[tuple[int, int, int, int]] = []
     found = []
     for b in buffers:
-        taken = {span for n in range(b.first, b.last + 1) for span in busy[n]}
         at = 0
-        for low, high in sorted(taken):
+        for low, high, first, last in taken:
+            if first > b.last or last < b.first:
+                continue
             if at + b.size <= low:
                 break
             at = max(at, _round(high, b.align))
-        for n in range(b.first, b.last + 1):
-            insort(busy[n], (at, at + b.size))
+        insort(taken, (at, at + b.size, b.first, b.last))
         found.append((b, at))
     return found
 

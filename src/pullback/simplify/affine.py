@@ -7,8 +7,7 @@ product with a constant is an atom: axes, sizes, loop variables, quotients, rema
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
@@ -16,6 +15,7 @@ from pullback.ir.expr import Expr
 from pullback.ir.nest import Var
 from pullback.ir.node import Node, walk
 
+LINEAR = (E.Add, E.Mul)
 WORD = 1 << 64
 HALF = 1 << 63
 
@@ -25,8 +25,7 @@ def wrap(value: int) -> int:
     return (value + HALF) % WORD - HALF
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(NamedTuple):
     """``sum of coefficient * atom + const`` over exact integers; terms in canonical order."""
 
     terms: tuple[tuple[Expr, int], ...]
@@ -42,7 +41,7 @@ class Affine:
 
     @property
     def atoms(self) -> tuple[Expr, ...]:
-        return tuple(a for a, _ in self.terms)
+        return tuple([a for a, _ in self.terms])
 
     @property
     def single(self) -> Expr | None:
@@ -63,7 +62,7 @@ class Affine:
         """``self * factor``"""
         if factor == 0:
             return Affine((), 0)
-        return Affine(tuple((a, c * factor) for a, c in self.terms), self.const * factor)
+        return Affine(tuple([(a, c * factor) for a, c in self.terms]), self.const * factor)
 
     def shifted(self, offset: int) -> Affine:
         """``self + offset``"""
@@ -109,6 +108,11 @@ def _order(e: Expr) -> tuple[Any, ...]:
     return (3, tuple(sorted(e.axes)), type(e).__name__, divisor)
 
 
+def is_linear(node: object) -> bool:
+    """Whether a node is a sum or product of int64, not an atom."""
+    return isinstance(node, LINEAR) and node.dtype is int64
+
+
 class _Boundary:
     """Says where the linear part of an expression ends (or is known already)."""
 
@@ -116,8 +120,7 @@ class _Boundary:
         self.known = known
 
     def __contains__(self, node: object) -> bool:
-        linear = isinstance(node, E.Add | E.Mul) and node.dtype == int64
-        return not linear or node in self.known
+        return not is_linear(node) or node in self.known
 
 
 def affine(e: Expr, known: dict[Expr, Affine] | None = None) -> Affine:
@@ -126,8 +129,9 @@ def affine(e: Expr, known: dict[Expr, Affine] | None = None) -> Affine:
     The axis of a unit extent counts as 0. `known` keeps results between calls.
     """
     known = {} if known is None else known
-    for node in walk(e, skip=_Boundary(known)):
-        known[node] = _combine(node, known)  # type: ignore[index]  # only expressions pass
+    if is_linear(e) and e not in known:
+        for node in walk(e, skip=_Boundary(known)):
+            known[node] = _combine(node, known)  # type: ignore[index]  # only expressions pass
     return _known(e, known)
 
 
@@ -143,7 +147,7 @@ def _known(e: Node, known: dict[Expr, Affine]) -> Affine:
 
 
 def _combine(node: Node, known: dict[Expr, Affine]) -> Affine:
-    assert isinstance(node, E.Add | E.Mul)
+    assert isinstance(node, LINEAR)
     left, right = _known(node.left, known), _known(node.right, known)
     if isinstance(node, E.Add):
         return wrapped(left.plus(right))

@@ -20,6 +20,10 @@ Fact = Affine
 LO, HI = int64.range()
 DEPTH = 3  # facts subtracted from one form, at most
 MANY = 16  # facts from which only one is subtracted
+COMPARISON = (E.Less, E.Equal)
+LINEAR = (E.Add, E.Mul)
+LOGICAL = (E.And, E.Or, E.Xor)
+DIVIDED = (E.FloorDiv, E.Mod)
 
 
 class Intervals:
@@ -80,8 +84,7 @@ class Intervals:
         """Bound quotients and remainders by facts about what is inside; whether any was new."""
         if not self.facts:
             return False
-        split = E.FloorDiv | E.Mod
-        new = [e for e in atoms if isinstance(e, split) and e not in self.known]
+        new = [e for e in atoms if isinstance(e, DIVIDED) and e not in self.known]
         for e in new:
             self.of(e)
         return bool(new)
@@ -116,7 +119,7 @@ class Intervals:
             return self._choice(e)
         if isinstance(e, E.Cast):
             return None if e.value.dtype.is_float else self.known[e.value]
-        if isinstance(e, E.Less | E.Equal):
+        if isinstance(e, COMPARISON):
             return 0, 1
         if isinstance(e, E.Binary) and not e.dtype.is_bool:
             return self._arithmetic(e)
@@ -134,7 +137,7 @@ class Intervals:
         return (low, high) if low <= high else (lo, hi)
 
     def _arithmetic(self, e: E.Binary) -> Interval | None:
-        if isinstance(e, E.Add | E.Mul) and e.dtype == int64:
+        if isinstance(e, LINEAR) and e.dtype is int64:
             form = self.form(e)
             if form.single is not e:
                 return self.tight(form)
@@ -262,7 +265,7 @@ def _conclusions(condition: Expr, intervals: Intervals, holds: bool) -> Iterator
             stack.append((negated, not positive))
         elif isinstance(e, E.And if positive else E.Or) and e.dtype.is_bool:
             stack += [(e.right, positive), (e.left, positive)]
-        elif isinstance(e, E.Less | E.Equal) and e.left.dtype == int64:
+        elif isinstance(e, COMPARISON) and e.left.dtype is int64:
             yield from _comparison(e, intervals, positive)
 
 
@@ -314,6 +317,8 @@ class Prover:
 
     def prove(self, condition: Expr) -> bool | None:
         """Whether `condition` must hold (True), cannot hold (False) or is not decided."""
+        if isinstance(condition, COMPARISON):
+            return self._decide(condition, {})
         known: dict[Node, bool | None] = {}
         for node in walk(condition, skip=_Opaque()):
             if isinstance(node, Expr):
@@ -325,9 +330,9 @@ class Prover:
             return self.holds[e]
         if isinstance(e, E.Const):
             return bool(e.value)
-        if isinstance(e, E.Less | E.Equal):
+        if isinstance(e, COMPARISON):
             return self._compare(e)
-        if not isinstance(e, E.And | E.Or | E.Xor):
+        if not isinstance(e, LOGICAL):
             return None
         left, right = known.get(e.left), known.get(e.right)
         if isinstance(e, E.Xor):

@@ -21,11 +21,12 @@ def contexts(roots: Iterable[Expr]) -> dict[Expr, tuple[Guards, ...]]:
     ``If(c, x[i], If(d, x[i], 0))``: x[i] -> ((c,), (not c, d))
     """
     roots = tuple(roots)
+    order = [n for n in walk(roots) if isinstance(n, Expr)]
+    if not any(isinstance(n, E.If) for n in order):
+        return dict.fromkeys(reversed(order), ((),))
     found: dict[Expr, dict[Guards, None]] = {root: {(): None} for root in roots}
     settled: dict[Expr, tuple[Guards, ...]] = {}
-    for node in reversed(list(walk(roots))):
-        if not isinstance(node, Expr):
-            continue
+    for node in reversed(order):
         paths = _limited(tuple(found[node]))
         settled[node] = paths
         for child, guard in _edges(node):

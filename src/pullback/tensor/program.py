@@ -25,7 +25,7 @@ from pullback.ir.markup import panel
 from pullback.ir.program import Compute, Program, Receive, items
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
-from pullback.runtime.system import process
+from pullback.runtime.system import process, uncollected
 from pullback.tensor.arrays import Derivative, returned
 from pullback.tensor.control import cond, loop, scan, while_loop
 from pullback.tensor.entry import Entry
@@ -169,6 +169,7 @@ class Jit:
         if old[0] != key[0]:
             log.info("%s: traced again, static arguments: %s -> %s", self.__name__, old[0], key[0])
 
+    @uncollected()
     def trace(self, given: Tree, shapes: Sequence[tuple[Extent, ...]]) -> Entry:
         """Run the function once on variables and compile what it did."""
         self.traces += 1

@@ -35,15 +35,36 @@ class Body:
         """Every node of the body, children first."""
         return tuple(walk(self.roots))
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """All that the checks look at."""
+        return self.shape, self.extents, self.form, self.roots
+
+
+class Proofs:
+    """What has been checked in a program, so that nothing equal is checked again.
+
+    `bodies`: those that passed, by their facts. `inside`: whether an index is good for an extent
+    under guards.
+    """
+
+    def __init__(self) -> None:
+        self.intervals = Intervals()
+        self.bodies: set[tuple[object, ...]] = set()
+        self.inside: dict[tuple[Expr, Extent, Guards], bool] = {}
+
 
 Fault = str | None
-Check = Callable[[Body, Intervals], Fault]
+Check = Callable[[Body, Proofs], Fault]
 ALLOWED = frozenset((*SCALARS, E.Size))
-ARITHMETIC = (E.Add, E.Mul, E.FloorDiv, E.Mod)
-BITWISE = (E.And, E.Or, E.Xor)
+# Kinds of operations that some types do not have.
+ARITHMETIC = frozenset((E.Add, E.Mul, E.FloorDiv, E.Mod))
+BITWISE = frozenset((E.And, E.Or, E.Xor))
+FLOATING = frozenset(E.DEAR)
+TYPED = ARITHMETIC | BITWISE | FLOATING
 
 
-def own_axes(body: Body, _: Intervals) -> Fault:
+def own_axes(body: Body, _: Proofs) -> Fault:
     """The free axes of a body are its own, with its own extents."""
     for node in body.nodes:
         if not isinstance(node, Axis):
@@ -56,33 +77,34 @@ def own_axes(body: Body, _: Intervals) -> Fault:
     return None
 
 
-def known_nodes(body: Body, _: Intervals) -> Fault:
+def known_nodes(body: Body, _: Proofs) -> Fault:
     """Only primitives occur."""
     odd = next((n for n in body.nodes if type(n) not in ALLOWED), None)
     return None if odd is None else f"{type(odd).__name__} is not a primitive"
 
 
-def operand_types(body: Body, _: Intervals) -> Fault:
+def operand_types(body: Body, _: Proofs) -> Fault:
     """Operations get operands of a type they are defined for; indices are int64."""
     for node in body.nodes:
-        if not isinstance(node, Expr) or not node.children or isinstance(node, Take):
-            continue
-        first = node.children[0]
-        kind = first.dtype if isinstance(first, Expr) else node.dtype
-        wrong = (
-            (isinstance(node, E.DEAR) and not kind.is_float)
-            or (isinstance(node, ARITHMETIC) and kind.is_bool)
-            or (isinstance(node, BITWISE) and kind.is_float)
-        )
-        if wrong:
-            return f"{type(node).__name__} of {kind}"
-    for take in body.nodes:
-        if isinstance(take, Take) and any(i.dtype != int64 for i in take.indices):
-            return f"index of {take.source} is not int64"
+        operation = type(node)
+        if isinstance(node, Take):
+            if any(i.dtype is not int64 for i in node.indices):
+                return f"index of {node.source} is not int64"
+        elif operation in TYPED:
+            first = node.children[0]
+            assert isinstance(first, Expr)
+            kind = first.dtype
+            wrong = (
+                (operation in FLOATING and not kind.is_float)
+                or (operation in ARITHMETIC and kind.is_bool)
+                or (operation in BITWISE and kind.is_float)
+            )
+            if wrong:
+                return f"{operation.__name__} of {kind}"
     return None
 
 
-def form_fits(body: Body, _: Intervals) -> Fault:
+def form_fits(body: Body, _: Proofs) -> Fault:
     """The form agrees with the shape; the combiner with the type."""
     form, kind = body.form, body.roots[0].dtype
     if isinstance(form, Scan) and not 0 <= form.axis < len(body.shape):
@@ -99,7 +121,7 @@ def form_fits(body: Body, _: Intervals) -> Fault:
     return None
 
 
-def reads_inside(body: Body, intervals: Intervals) -> Fault:
+def reads_inside(body: Body, proofs: Proofs) -> Fault:
     """Every read whose index is not data is proved in bounds or guarded."""
     takes = [n for n in body.nodes if isinstance(n, Take) and not _plain(n)]
     paths = contexts(body.roots) if takes else {}
@@ -108,8 +130,8 @@ def reads_inside(body: Body, intervals: Intervals) -> Fault:
             if isinstance(position, Axis) and position.extent == extent:
                 continue
             for guards in paths[node]:
-                if not _inside(position, extent, guards, body, intervals):
-                    lo, hi = intervals.of(position)
+                if not _inside(position, extent, guards, proofs):
+                    lo, hi = proofs.intervals.of(position)
                     return f"axis {n} of {node.source} ({extent}) is read at {lo}..{hi}"
     return None
 
@@ -123,17 +145,26 @@ def _plain(take: Take) -> bool:
 CHECKS: tuple[Check, ...] = (own_axes, known_nodes, operand_types, form_fits, reads_inside)
 
 
-def verify_body(body: Body, after: str, intervals: Intervals) -> None:
+def verify_body(body: Body, after: str, proofs: Proofs) -> None:
     """Run every check. Raises: InvalidIR."""
+    facts = body.facts
+    if facts in proofs.bodies:
+        return
     for check in CHECKS:
-        fault = check(body, intervals)
+        fault = check(body, proofs)
         if fault is not None:
             raise fail(after, body.name, check.__name__, fault, body.origin)
+    proofs.bodies.add(facts)
 
 
-def _inside(
-    position: Expr, extent: Extent, guards: Guards, body: Body, intervals: Intervals
-) -> bool:
+def _inside(position: Expr, extent: Extent, guards: Guards, proofs: Proofs) -> bool:
+    key = position, extent, guards
+    if key not in proofs.inside:
+        proofs.inside[key] = _proved(position, extent, guards, proofs.intervals)
+    return proofs.inside[key]
+
+
+def _proved(position: Expr, extent: Extent, guards: Guards, intervals: Intervals) -> bool:
     inside = E.Less(position, E.extent_expr(extent))
     negative = E.Less(position, E.index(0))
     for given in dict.fromkeys(((), guards)):

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pullback.errors import InvalidIR
 from pullback.ir.graph import Definition, Graph, Value, Variable
-from pullback.simplify.bounds import Intervals
-from pullback.verify.body import Body, verify_body
+from pullback.verify.body import Body, Proofs, verify_body
 from pullback.verify.report import fail
 
 Fault = tuple[str, Value] | None
@@ -54,8 +53,8 @@ def described(value: Value) -> str:
     return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
-def verify_graph(graph: Graph, after: str) -> None:
-    """Every check on a graph and on each of its definitions.
+def verify_graph(graph: Graph, after: str, proofs: Proofs | None = None) -> None:
+    """Every check on a graph and on each of its definitions, but those that `proofs` has.
 
     Raises: InvalidIR naming the pass, the definition and the user's line.
     """
@@ -65,10 +64,10 @@ def verify_graph(graph: Graph, after: str) -> None:
         if fault is not None:
             what, value = fault
             raise fail(after, value.name, check.__name__, what, value.origin)
-    intervals = Intervals()
+    proofs = proofs or Proofs()
     for d in order:
         body = Body(d.name, d.shape, d.extents, d.form, d.roots, d.origin)
-        verify_body(body, after, intervals)
+        verify_body(body, after, proofs)
 
 
 def verify_gradients(inputs: Sequence[Value], adjoints: Sequence[Value], after: str) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pullback.ir.expr import Axis, Take, upper
 from pullback.ir.graph import Accumulate, Definition, Reduce, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads, target_axis
-from pullback.simplify.bounds import Intervals
-from pullback.verify.body import Body, verify_body
+from pullback.verify.body import Body, Proofs, verify_body
 from pullback.verify.report import fail
 
 Fault = tuple[str, Stage] | None
@@ -211,13 +210,14 @@ CHECKS: tuple[Check, ...] = (
 )  # fmt: skip
 
 
-def verify_kernel(kernel: Kernel, after: str) -> None:
-    """Every check on a kernel and on each of its stages.
+def verify_kernel(kernel: Kernel, after: str, proofs: Proofs | None = None) -> None:
+    """Every check on a kernel and on each of its stages, but those that `proofs` has.
 
     Raises: InvalidIR naming the pass, the kernel's stage and the user's line.
     """
+    proofs = proofs or Proofs()
     for part in kernel.parts:
-        verify_kernel(part, after)
+        verify_kernel(part, after, proofs)
     every = kernel.every
     if kernel.parts:
         _raise(kernel, side_by_side, side_by_side(kernel), after)
@@ -226,9 +226,8 @@ def verify_kernel(kernel: Kernel, after: str) -> None:
     scene = Scene(kernel, made, {s: n for n, s in enumerate(every)})
     for check in CHECKS:
         _raise(kernel, check, check(scene), after)
-    intervals = Intervals()
     for stage in every:
-        verify_body(_body(kernel, stage), after, intervals)
+        verify_body(_body(kernel, stage), after, proofs)
 
 
 def _raise(kernel: Kernel, check: Callable[..., Fault], fault: Fault, after: str) -> None:

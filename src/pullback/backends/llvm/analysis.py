@@ -161,11 +161,16 @@ def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, condition=change(stmt.condition), body=body)
         case Declare():
             return replace(stmt, init=change(stmt.init))
-        case Set() | Combine():
-            at = tuple(change(i) for i in stmt.indices)
-            return replace(stmt, indices=at, value=change(stmt.value))
-        case Store() | StoreCombine():
-            return replace(stmt, offset=change(stmt.offset), value=change(stmt.value))
+        case Set():
+            return Set(stmt.register, tuple(map(change, stmt.indices)), change(stmt.value))
+        case Combine():
+            at = tuple(map(change, stmt.indices))
+            return Combine(stmt.register, at, stmt.combiner, change(stmt.value))
+        case Store():
+            return Store(stmt.array, change(stmt.offset), change(stmt.value))
+        case StoreCombine():
+            offset = change(stmt.offset)
+            return StoreCombine(stmt.array, offset, stmt.combiner, change(stmt.value))
         case Check():
             return replace(stmt, index=change(stmt.index), extent=change(stmt.extent))
         case Transpose():

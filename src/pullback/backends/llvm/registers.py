@@ -14,7 +14,7 @@ from pullback.backends.llvm.analysis import Cell, Facts, LanePlan
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import Builder, Key, State, Val
 from pullback.errors import InvalidIR
-from pullback.ir.expr import Expr
+from pullback.ir.expr import Const, Expr
 from pullback.ir.nest import Register
 
 
@@ -71,6 +71,9 @@ class Registers:
         """Indices, which must be constants. Raises: InvalidIR where one is not."""
         found = []
         for index in indices:
+            if isinstance(index, Const):
+                found.append(int(index.value))
+                continue
             form = self.facts.form(index)
             if form.terms:
                 raise InvalidIR(f"register {register} needs literal indices, got {index}")

@@ -47,18 +47,19 @@ class Lanes:
 
 
 class Scope:
-    """A memo of expression values, each with the memory and registers it depends on."""
+    """A memo of expression values; `readers`: those that depend on memory or a register."""
 
     __slots__ = (
         "branches", "counters", "guarded", "lanes", "mask",
-        "memo", "number", "parent", "plain", "uniform",
+        "memo", "number", "parent", "plain", "readers", "uniform",
     )  # fmt: skip
 
     def __init__(self, parent: Scope | None = None, uniform: Scope | None = None) -> None:
         self.parent = parent
         self.uniform: Scope = uniform or self
         self.plain: Scope = self
-        self.memo: dict[Key, tuple[Val, frozenset[Cell]]] = {}
+        self.memo: dict[Key, Val] = {}
+        self.readers: dict[Cell, list[Key]] = {}
         self.counters: dict[Var, Counter] = {}
         self.branches: dict[tuple[Expr, bool], Scope] = {}
         self.lanes: Lanes | None = parent.lanes if parent else None
@@ -72,7 +73,7 @@ class Scope:
         while scope is not None:
             found = scope.memo.get(key)
             if found is not None:
-                return found[0]
+                return found
             scope = scope.parent
         return None
 
@@ -92,17 +93,19 @@ class Scope:
 
     def keep(self, key: Key, value: Val, reads: frozenset[Cell] = NOTHING) -> Val:
         """Remember `value` until one of `reads` changes."""
-        self.memo[key] = value, reads
+        self.memo[key] = value
+        for cell in reads:
+            self.readers.setdefault(cell, []).append(key)
         return value
 
     def forget(self, cells: Iterable[Cell]) -> None:
         """Drop what depends on `cells`, here and in the scopes around."""
-        changed = frozenset(cells)
+        changed = list(cells)
         scope: Scope | None = self
         while scope is not None:
-            gone = [k for k, (_, reads) in scope.memo.items() if reads & changed]
-            for key in gone:
-                del scope.memo[key]
+            for cell in changed:
+                for key in scope.readers.pop(cell, ()):
+                    scope.memo.pop(key, None)
             scope.branches.clear()
             scope = scope.parent
 

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pullback.ir.target import Target
 
@@ -34,8 +35,7 @@ BITS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Val:
+class Val(NamedTuple):
     """An operand: its text, element type and lanes (0: scalar). `literal`: of a constant."""
 
     text: str

@@ -44,6 +44,7 @@ class Values:
         self.memory = memory
         self.registers = registers
         self._given = 0
+        self._literals: dict[Expr, Val] = {}
         # Sums of an instruction that knows no denormals.
         self.flushed: set[Register] = set()
 
@@ -70,7 +71,10 @@ class Values:
     def known(self, e: Expr, scope: Scope) -> Val | None:
         """The value, if it was computed already."""
         if isinstance(e, E.Const):
-            return const(e.value, arith.COMPUTE[e.kind.name])
+            found = self._literals.get(e)
+            if found is None:
+                found = self._literals[e] = const(e.value, arith.COMPUTE[e.kind.name])
+            return found
         return self.home(e, scope).find(e)
 
     def get(self, e: Expr, scope: Scope) -> Val:

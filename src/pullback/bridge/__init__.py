@@ -1,1 +1,1 @@
-"""Interoperation: `pb.torch` makes operators of PyTorch. `import pullback` imports none of it."""
+"""Interoperation: what `pb.torch` is, loaded at its first use; functions of NumPy on tensors."""

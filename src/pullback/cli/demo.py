@@ -140,7 +140,8 @@ def _times(out: Output, compiled: Jit, arrays: Sequence[Any]) -> list[Facts]:
         table.add_row(name, f"{seconds * 1e3:.1f}", f"{ratio:.1f}", f"{error:.0e}")
         facts.append({"name": name, "ms": seconds * 1e3, "error": error})
     size = f"{PLACES} places of {WIDTH}"
-    out.show(_title(f"\n5. Times of result and gradient: {size}, float32, a thread each"))
+    what = f"{size}, float32, processor time of a thread"
+    out.show(_title(f"\n5. Times of result and gradient: {what}"))
     out.show(table)
     return facts
 

@@ -177,6 +177,9 @@ def test_the_numbers_are_those_of_the_program() -> None:
         assert (row["name"], row["runs"], row["spent"]) == (t.kernel.name, 3, t.spent)
         assert (row["flops"], row["bytes"]) == (work(t.kernel).flops, t.moved)
         assert row["text"] == show(t.kernel)
+    for number, row in enumerate(found["kernels"]):
+        own = [s.end - s.start for s in program.profile.spans if s.launch == number]
+        assert row["median"] == sorted(own)[1]
     memory = found["memory"]
     assert memory["arena"] == program.memory.arena_bytes
     assert memory["lower_bound"] == program.memory.lower_bound_bytes

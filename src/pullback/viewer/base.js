@@ -35,10 +35,10 @@ const bytes = (n) => scaled(n, ["B", "KB", "MB", "GB"], 1024);
 const time = (ns) => scaled(ns, ["ns", "µs", "ms", "s"], 1000);
 const count = (n) => scaled(n, ["", "k", "M", "G", "T"], 1000).trim();
 
-// The mean run of a kernel beside what the computer could do; null where nothing was timed.
+// A usual run of a kernel beside what the computer could do; null where nothing was timed.
 function rates(kernel) {
   if (!kernel.runs || !kernel.spent) return null;
-  const ns = kernel.spent / kernel.runs;
+  const ns = kernel.median || kernel.spent / kernel.runs;
   const found = { ns, gflops: kernel.flops / ns, gbytes: kernel.bytes / ns, share: null };
   if (data.roof) {
     const best = Math.max(kernel.flops / data.roof.gflops, kernel.bytes / data.roof.gbytes);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 from pullback.errors import Origin
@@ -170,6 +171,9 @@ def _kernels(
         return []
     codes.add([kernel for _, kernel, _ in launches], target)
     wrote: dict[Variable, int] = {}
+    logged: dict[int, list[int]] = {}
+    for span in () if profile is None else profile.spans:
+        logged.setdefault(span.launch, []).append(span.end - span.start)
     rows = []
     for number, (place, kernel, nodes) in enumerate(launches):
         timed = Timed(kernel, 0, 0, traffic_bytes(kernel))
@@ -177,6 +181,7 @@ def _kernels(
             timed = profile.launches[number]
         row = _kernel_row(timed, target, codes, tables)
         row["below"] = list(dict.fromkeys(wrote[v] for v in kernel.reads if v in wrote))
+        row["median"] = median(logged[number]) if number in logged else None
         rows.append({**row, "nodes": nodes, "place": tables.place(place)})
         wrote.update(dict.fromkeys(kernel.writes, number))
     return rows

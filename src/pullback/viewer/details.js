@@ -69,7 +69,7 @@ function measured(kernel) {
   ];
   if (found === null) return rows;
   return [
-    row("measured", `${time(found.ns)} a run, ${plural(kernel.runs, "run")}`),
+    row("measured", `${time(found.ns)} a run, ${time(kernel.spent / kernel.runs)} in the mean of ${plural(kernel.runs, "run")}`),
     row("rates", `${found.gflops.toFixed(1)} GFLOP/s, ${found.gbytes.toFixed(1)} GB/s${standing(found, ", ")}`),
     ...rows,
   ];

@@ -12,15 +12,19 @@ from click.testing import CliRunner
 
 import pullback as pb
 from pullback.cli.main import commands
+from pullback.cli.nest_text import parse_routine
 from pullback.config import Options
 from pullback.errors import SyntaxFormError
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Compute, items
 from pullback.ir.target import Target
-from pullback.ir.text import kernel_text, parse_kernel
+from pullback.ir.text import kernel_text, parse_kernel, show
+from pullback.lower.kernel import lower
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
+from pullback.schedule.choose import choose
 from pullback.verify.kernel import verify_kernel
+from pullback.verify.nest import verify_routine
 from small_programs import PROGRAMS
 
 TEXT = "y[i, j] = max(sum[k](x[i, k] * w[j, k]) + b[j], 0)"
@@ -104,7 +108,7 @@ def edited(folder: Path, stage: str, old: str, new: str, to: Path) -> Path:
     return file
 
 
-STAGES = ("traced-graph", "simplified-graph", "kernel", "schedule", "llvm", "assembly")
+STAGES = ("traced-graph", "simplified-graph", "kernel", "schedule", "nest", "llvm", "assembly")
 
 
 def test_every_stage_goes_on_to_the_same_numbers(
@@ -122,6 +126,7 @@ EDITS = {
     "traced-graph": (r"\+ b\[j\]", "- b[j]"),
     "simplified-graph": (r"0\.0, _sum", "1.0, _sum"),
     "kernel": (r"x\[i, k\] \* w\[j, k\]\)", "x[i, k] * w[j, 15 - k])"),
+    "nest": (r"v4 \+ b", "v4 + v4 + b"),
     "llvm": (r"fadd <", "fsub <"),
 }
 
@@ -147,7 +152,7 @@ def test_an_edited_schedule_decides_tile_and_tasks(dump: Path, tmp_path: Path) -
         resumed(wrong)
 
 
-@pytest.mark.parametrize("stage", ["trace.txt", "nest", "plan"])
+@pytest.mark.parametrize("stage", ["trace.txt", "plan"])
 def test_what_is_not_read_back_is_refused(dump: Path, stage: str) -> None:
     (file,) = dump.glob(f"*-{stage}*")
     with pytest.raises(SyntaxFormError, match="is not read back"):
@@ -180,6 +185,32 @@ def test_a_kernel_that_breaks_a_rule_is_not_run(dump: Path, tmp_path: Path) -> N
 def test_text_that_llvm_refuses_is_said(dump: Path, tmp_path: Path) -> None:
     file = edited(dump, "llvm", r"fadd <", "fade <", tmp_path / "edited")
     with pytest.raises(SyntaxFormError, match="LLVM refuses"):
+        resumed(file)
+
+
+@pytest.mark.parametrize("name", [*list(PROGRAMS)[1::4], "causal attention", "sort", "scan"])
+def test_loop_nests_are_read_back(name: str) -> None:
+    for kernel in kernels_of(name):
+        for piece in kernel.pieces:
+            routine = lower(piece, choose(piece, Target()), Target())
+            again = parse_routine(show(routine))
+            verify_routine(again, "reading it back")
+            assert show(again) == show(routine)
+
+
+NESTS = {
+    r"(vector .*:)\n": (r"\1 now\n", "not a statement"),
+    r"x\[": ("z[", "nothing is called z"),
+    r"^  scratch.*\n": ("", "nothing is called|no array is called|not a statement"),
+    r"in 0\.\.24:": ("in 0..25:", "does not hold"),
+}
+
+
+@pytest.mark.parametrize("old", NESTS)
+def test_wrong_nests_are_typed_errors(dump: Path, old: str, tmp_path: Path) -> None:
+    new, message = NESTS[old]
+    file = edited(dump, "nest", f"(?m){old}", new, tmp_path / "edited")
+    with pytest.raises(SyntaxFormError, match=message):
         resumed(file)
 
 

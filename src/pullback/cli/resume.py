@@ -1,6 +1,6 @@
 """`pullback resume`: go on from what one stage of the compiler wrote, as it is or edited.
 
-graph -> kernel -> schedule -> (loop nest) -> LLVM -> assembly -> results
+graph -> kernel -> schedule -> loop nest -> LLVM -> assembly -> results
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from typing import Any
 import click
 import numpy as np
 
-from pullback.backends.llvm.emit import array_bytes
-from pullback.backends.llvm.jit import Engine, compile_object
+from pullback.backends.llvm.emit import array_bytes, emit_routine
+from pullback.backends.llvm.jit import Engine, assembly, compile_object
 from pullback.backends.llvm.processor import host_target
 from pullback.cli.command import Output, command
+from pullback.cli.nest_text import parse_routine
 from pullback.config import Options
 from pullback.errors import InvalidIR, SyntaxFormError
 from pullback.ir import dtype as D
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel
-from pullback.ir.nest import Array, Routine, Var
+from pullback.ir.nest import Routine
 from pullback.ir.parse import parse_graph, parse_kernel
 from pullback.ir.program import Compute, Launch, Program
+from pullback.ir.text import show
 from pullback.pipeline import compile_program
+from pullback.runtime.report import Reporter
 from pullback.verify.kernel import verify_kernel
+from pullback.verify.nest import verify_routine
 
 Numbers = np.ndarray[Any, Any]
 SHOWN = 4  # elements of each result
 LINE = 64  # bytes of a cache line, to which scratch is aligned
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 SCHEDULE = re.compile(r"(\d+) tasks over tiles of \(([\d, ]*)\)")
-ROUTINE = re.compile(r"routine (\S+), task (\S+) < (\d+)")
-ARRAY = re.compile(r"  (argument|scratch|shared) (\S+): (\w+)\[(\d+)\]", re.MULTILINE)
-SIZE = re.compile(r"  size (\S+) in (\d+)\.\.(\d+)", re.MULTILINE)
 LATER = "a folder for what later stages write"
 NOT_READ = {
     "program": "resume from a graph: items of a program hold functions of the host",
-    "routine": "edit its schedule, or its LLVM text",
     "arena": "the memory plan follows from the kernels",
 }
 
@@ -60,9 +60,9 @@ class DumpError(SyntaxFormError):
 def resume(out: Output, file: Path, later: Path | None, seed: int) -> None:
     """Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.
 
-    Graphs, kernels, schedules (tile and tasks), LLVM text and assembly are read back. A schedule
-    needs its kernel beside it, code its loop nest. Inputs are drawn, by name: they are the same at
-    every stage.
+    Graphs, kernels, schedules (tile and tasks), loop nests, LLVM text and assembly are read back. A
+    schedule needs its kernel beside it, code its loop nest. Inputs are drawn, by name: they are the
+    same at every stage.
     """
     for name, value in resumed(file, later, seed).items():
         flat = value.ravel().astype(np.float64)
@@ -84,8 +84,10 @@ def resumed(file: Path, out: Path | None = None, seed: int = 0) -> dict[str, Num
         raise DumpError(f"{file.name} is not read back", help=NOT_READ[first])
     try:
         if "define void @body(" in text or re.search(r"^_?body:", text, re.MULTILINE):
-            return _run_code(text, _head(_beside(file, "nest").read_text()), seed)
+            return _run_code(text, parse_routine(_beside(file, "nest").read_text()), seed)
         options = replace(Options.from_environment(), cache=None, dump=out)
+        if first == "routine":
+            return _run_nest(parse_routine(text), Reporter(options), seed)
         return _run_program(_program(file, text, first), options, seed)
     except InvalidIR as wrong:
         raise DumpError(f"{file.name} is read, but does not hold: {wrong}") from wrong
@@ -141,18 +143,14 @@ def _run_program(program: Program, options: Options, seed: int) -> dict[str, Num
     return {v.name: a for v, a in values.items() if not np.array_equal(a, before[v])}
 
 
-def _head(text: str) -> Routine:
-    """A routine's name, arguments and working memory, without its statements."""
-    found = ROUTINE.match(text)
-    if found is None:
-        raise DumpError("expected a routine")
-    arrays: dict[str, list[Array]] = {"argument": [], "scratch": [], "shared": []}
-    for space, name, kind, size in ARRAY.findall(text):
-        arrays[space].append(Array(name, D.BY_NAME[kind], int(size), space))
-    sizes = tuple(Var(n, int(lo), int(hi)) for n, lo, hi in SIZE.findall(text))
-    given, scratch, shared = map(tuple, arrays.values())
-    task = Var(found[2], 0, int(found[3]))
-    return Routine(found[1], given, sizes, scratch, shared, task, int(found[3]), ())
+def _run_nest(routine: Routine, report: Reporter, seed: int) -> dict[str, Numbers]:
+    """A loop nest on drawn inputs, by way of LLVM."""
+    verify_routine(routine, "resume")
+    text = emit_routine(routine, host_target())
+    report.text(4, f"nest-{routine.name}", lambda: show(routine))
+    report.text(4, f"llvm-{routine.name}", lambda: text)
+    report.text(4, f"assembly-{routine.name}", lambda: assembly(routine, host_target()))
+    return _run_code(text, routine, seed)
 
 
 def _run_code(text: str, routine: Routine, seed: int) -> dict[str, Numbers]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn, TypeVar
@@ -112,6 +112,7 @@ class Scope:
     dims: dict[str, Dim]
     extents: tuple[Extent, ...] = ()
     parts: dict[str, Expr] = field(default_factory=dict)
+    calls: Mapping[str, Callable[..., Expr]] = field(default_factory=dict)
 
 
 def expression(t: Tokens, scope: Scope, least: int = 1) -> Expr:
@@ -217,6 +218,9 @@ def _call(t: Tokens, scope: Scope, name: str) -> Expr:
         t.take(")")
         return E.Size(dim)
     place = t.items[t.at - 1][2]
+    if name in scope.calls:
+        native = _list(t, "(", ")", lambda: expression(t, scope))
+        return _checked(t, lambda: scope.calls[name](*native))
     if name not in _CALLS:
         t.fail(f"no function {name}", place)
     args = _list(t, "(", ")", lambda: expression(t, scope))

@@ -232,7 +232,9 @@ class _Nest:
         lo, hi = self.text(depth, s.lo, s.hi)
         step = f" by {s.step}" if s.step != 1 else ""
         flights = f" x{s.unroll}" if s.unroll != 1 else ""
-        self.put(depth, f"{s.kind.value}{flights} {s.var.name} in {lo}..{hi}{step}:")
+        own = f"{s.var.lo}..{s.var.hi + 1}"
+        within = "" if own == f"{lo}..{hi}" else f" within {s.var.lo}..{s.var.hi}"
+        self.put(depth, f"{s.kind.value}{flights} {s.var.name} in {lo}..{hi}{step}{within}:")
         self.block(s.body, depth + 1)
 
     def element(self, s: N.Set | N.Combine, depth: int) -> None:

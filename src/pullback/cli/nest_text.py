@@ -1,0 +1,188 @@
+"""Loop nests read back from their text, line by line.
+
+``seq k3 in 0..16:``, ``acc[i, j] sum= a * b[j]``
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import partial
+
+from pullback.errors import SyntaxFormError
+from pullback.ir import dtype as D
+from pullback.ir import nest as N
+from pullback.ir.expr import Const, Expr, Take
+from pullback.ir.graph import COMBINERS, Variable, replace_reads
+from pullback.ir.parse import Scope, Tokens, expression
+
+ROUTINE = re.compile(r"routine (\S+), task (\S+) < (\d+)")
+ARRAY = re.compile(r"  (argument|scratch|shared) (\S+): (\w+)\[(\d+)\]")
+SIZE = re.compile(r"  size (\S+) in (\d+)\.\.(\d+)")
+SITE = re.compile(r"  site \d+: ?(.*)")
+RANGE = r"in (.+?)\.\.(.+?)(?: by (\d+))?(?: within (-?\d+)\.\.(-?\d+))?:"
+LOOP = re.compile(rf"(seq|unroll|vector)(?: x(\d+))? (\S+) {RANGE}")
+DECLARE = re.compile(r"(\w+)(?:\[([\d, ]+)\])? ([^\s\[]+) = (.*)")
+ASSIGN = re.compile(rf" ({'|'.join(COMBINERS)})?= ")
+CHECK = re.compile(r"check 0 <= (.*) < (.*), site (\d+)")
+PREFETCH = re.compile(r"prefetch ([^\s\[]+)\[(.*)\]")
+TRANSPOSE = re.compile(
+    r"([^\s\[]+)\[(.*) \+ c\*(\d+) \+ r\] = ([^\s\[]+)\[(.*) \+ r\*(\d+) \+ c\]"
+    r" for r < (.*), c < (.*?)(?: in words of (\d+))?"
+)
+NATIVES = {name: partial(lambda name, *args: N.Native(name, args), name) for name in N.NATIVES}
+Line = tuple[int, int, str]  # number, depth, text
+
+
+@dataclass(slots=True)
+class _Reader:
+    """What the names of a nest mean: leaves by name, and what is read by index."""
+
+    leaves: dict[str, Expr] = field(default_factory=dict)
+    places: dict[str, N.Array | N.Register] = field(default_factory=dict)
+    stands: dict[str, Variable] = field(default_factory=dict)
+
+    def know(self, place: N.Array | N.Register) -> None:
+        """A register without axes is a leaf; others are read by index."""
+        shape = (place.size,) if isinstance(place, N.Array) else place.shape
+        self.places[place.name] = place
+        if isinstance(place, N.Register) and not shape:
+            self.leaves[place.name] = N.Peek(place, ())
+        else:
+            self.stands[place.name] = Variable(place.name, shape, place.dtype)
+
+    def several(self, text: str, number: int) -> tuple[Expr, ...]:
+        """Expressions between commas."""
+        tokens = Tokens(text, number)
+        scope = Scope({**self.stands}, {}, parts=self.leaves, calls=NATIVES)
+        found = [expression(tokens, scope)]
+        while tokens.skip(","):
+            found.append(expression(tokens, scope))
+        if tokens.next:
+            tokens.fail("unexpected text")
+        return tuple([replace_reads(e, self._load) for e in found])
+
+    def one(self, text: str, number: int) -> Expr:
+        return self.several(text, number)[0]
+
+    def _load(self, take: Take) -> Expr:
+        place = self.places[take.source.name]
+        if isinstance(place, N.Array):
+            return N.Load(place, take.indices[0])
+        return N.Peek(place, take.indices)
+
+    def array(self, name: str, number: int) -> N.Array:
+        place = self.places.get(name)
+        if not isinstance(place, N.Array):
+            raise SyntaxFormError(f"line {number}: no array is called {name}", code="E172")
+        return place
+
+    def block(self, lines: list[Line], depth: int) -> tuple[N.Stmt, ...]:
+        """Statements at a depth, with what is deeper inside of them; taken off `lines`."""
+        found: list[N.Stmt] = []
+        while lines and lines[0][1] == depth:
+            number, _, text = lines.pop(0)
+            if text.startswith("$"):
+                name, _, value = text.partition(" = ")
+                self.leaves[name] = self.one(value, number)
+                continue
+            found.append(self.statement(text, number, lines, depth))
+        if lines and lines[0][1] > depth:
+            raise SyntaxFormError(f"line {lines[0][0]}: too far to the right", code="E172")
+        return tuple(found)
+
+    def statement(self, text: str, number: int, lines: list[Line], depth: int) -> N.Stmt:
+        if found := LOOP.fullmatch(text):
+            return self.loop(found, number, lines, depth)
+        if text.startswith("if ") and text.endswith(":"):
+            condition = self.one(text[3:-1], number)
+            return N.Guard(condition, self.block(lines, depth + 1))
+        if found := CHECK.fullmatch(text):
+            index, extent = (self.one(found[n], number) for n in (1, 2))
+            return N.Check(index, extent, int(found[3]))
+        if found := PREFETCH.fullmatch(text):
+            return N.Prefetch(self.array(found[1], number), self.one(found[2], number))
+        if found := TRANSPOSE.fullmatch(text):
+            return self.transpose(found, number)
+        if (found := DECLARE.fullmatch(text)) and found[1] in D.BY_NAME:
+            shape = tuple([int(n) for n in (found[2] or "").split(",") if n])
+            register = N.Register(found[3], D.BY_NAME[found[1]], shape)
+            init = self.one(found[4], number)
+            self.know(register)
+            return N.Declare(register, init)
+        return self.assignment(text, number)
+
+    def loop(self, found: re.Match[str], number: int, lines: list[Line], depth: int) -> N.For:
+        kind, flights, name, low, high, step, least, most = found.groups()
+        lo, hi = self.one(low, number), self.one(high, number)
+        if least is None:
+            if not isinstance(lo, Const) or not isinstance(hi, Const):
+                what = f"line {number}: {name} needs its bounds: within 0..7"
+                raise SyntaxFormError(what, code="E172")
+            least, most = lo.value, hi.value - 1
+        var = N.Var(name, int(least), int(most))
+        self.leaves[name] = var
+        body = self.block(lines, depth + 1)
+        return N.For(var, lo, hi, body, N.LoopKind(kind), int(step or 1), int(flights or 1))
+
+    def transpose(self, found: re.Match[str], number: int) -> N.Transpose:
+        target, to, to_row, source, at, at_row, rows, columns, word = found.groups()
+        return N.Transpose(
+            self.array(target, number), self.one(to, number), int(to_row),
+            self.array(source, number), self.one(at, number), int(at_row),
+            self.one(rows, number), self.one(columns, number), int(word or 1),
+        )  # fmt: skip
+
+    def assignment(self, text: str, number: int) -> N.Stmt:
+        found = ASSIGN.search(text)
+        name, _, inner = text[: found.start()].partition("[") if found else ("", "", "")
+        place = self.places.get(name)
+        if found is None or place is None:
+            raise SyntaxFormError(f"line {number}: not a statement: {text}", code="E172")
+        value = self.one(text[found.end() :], number)
+        indices = self.several(inner.removesuffix("]"), number) if inner else ()
+        join = COMBINERS[found[1]] if found[1] else None
+        if isinstance(place, N.Register):
+            if join is None:
+                return N.Set(place, indices, value)
+            return N.Combine(place, indices, join, value)
+        if join is None:
+            return N.Store(place, indices[0], value)
+        return N.StoreCombine(place, indices[0], join, value)
+
+
+def parse_routine(text: str) -> N.Routine:
+    """The loop nest that `text` (as printed) describes.
+
+    Raises: SyntaxFormError with the line.
+    """
+    first, *rest = text.splitlines() or [""]
+    found = ROUTINE.fullmatch(first)
+    if found is None:
+        raise SyntaxFormError("expected: routine NAME, task NAME < NUMBER", code="E172")
+    reader = _Reader()
+    spaces: dict[str, list[N.Array]] = {"argument": [], "scratch": [], "shared": []}
+    sizes, sites = [], []
+    lines: list[Line] = []
+    for number, line in enumerate(rest, 2):
+        if head := ARRAY.fullmatch(line):
+            array = N.Array(head[2], D.BY_NAME[head[3]], int(head[4]), head[1])
+            spaces[head[1]].append(array)
+            reader.know(array)
+        elif head := SIZE.fullmatch(line):
+            sizes.append(N.Var(head[1], int(head[2]), int(head[3])))
+        elif head := SITE.fullmatch(line):
+            sites.append(head[1])
+        elif line.strip():
+            lines.append((number, (len(line) - len(line.lstrip())) // 2, line.strip()))
+    tasks = int(found[3])
+    task = N.Var(found[2], 0, max(tasks - 1, 0))
+    reader.leaves |= {v.name: v for v in (task, *sizes)}
+    body = reader.block(lines, 1)
+    finish: tuple[N.Stmt, ...] = ()
+    if lines and lines.pop(0)[2] == "finish":
+        finish = reader.block(lines, 1)
+    given, scratch, shared = map(tuple, spaces.values())
+    return N.Routine(
+        found[1], given, tuple(sizes), scratch, shared, task, tasks, body, finish, tuple(sites)
+    )

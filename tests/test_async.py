@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from program_support import Batches, add, cell, floats, mul, product, value
+from pullback.config import Options
 from pullback.errors import FeedError
 from pullback.tensor import program as pb
 
@@ -306,6 +307,17 @@ def test_feeding_and_receiving_overlap_with_work():
             alone = timed(None, None, inner)
             ratios.append(timed(feed, receive, inner) / (alone + pause))
         assert min(ratios) <= 0.85
+
+
+@pytest.mark.parametrize("backend", ["llvm", "reference"])
+def test_a_feeder_that_ends_outside_of_a_loop_is_an_error(backend):
+    """Not zeros; and the program can be called again."""
+    batches = iter([np.ones(4, np.float32)])
+    run = pb.jit(lambda: pb.Feeder(lambda: next(batches), shape=(4,)), options=Options(backend))
+    assert value(run()).tolist() == [1.0] * 4
+    for _ in range(2):
+        with pytest.raises(FeedError, match="outside of a loop"):
+            run()
 
 
 PROGRAM = """

@@ -294,7 +294,7 @@ class _Assembler:
         fed = any(isinstance(i, Feed) for loop in outer for i in loop.body)
         steps = loops[-1].count if loops else 1
         rounds = prod(loop.count for loop in outer)
-        self.producers.append((rings, Calls(rounds, steps, known and not fed)))
+        self.producers.append((rings, Calls(rounds, steps, known and not fed, bool(loops))))
         for number, ring in enumerate(rings):
             first = int(number == 0 and bool(loops) and loops[-1].body[0] is feeds[0])
             place = self.emit(Op.FEED, address(ring.words), 0, first)

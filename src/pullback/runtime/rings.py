@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pullback.errors import FeedError
 from pullback.ir.program import Feed, Receive
 from pullback.runtime.exchange import box, call_feeder, call_receiver
 from pullback.runtime.native import RingWord
@@ -121,16 +122,21 @@ class Ring:
         self.semaphores.post(0)
 
 
+OUTSIDE = "a feeder ended outside of a loop"
+
+
 @dataclass(frozen=True, slots=True)
 class Calls:
     """How often a group of feeds is reached: `rounds` runs of a loop of `steps`.
 
-    `known`: exactly so often, unless it ends; else batches are made only when asked for.
+    `known`: exactly so often, unless it ends; else batches are made only when asked for. `ends`:
+    whether there is a loop that ends where the batches do.
     """
 
     rounds: int
     steps: int
     known: bool
+    ends: bool
 
 
 class Producer:
@@ -214,6 +220,8 @@ class Producer:
             batch = call_feeder(ring.item)
             if self.clock is not None:
                 self.clock.note("feeder", began)
+            if batch is None and not self.calls.ends:
+                raise FeedError(OUTSIDE, origin=ring.item.origin, code="E413")
             status = _END if batch is None else _DATA
         except BaseException as error:
             self.error = error

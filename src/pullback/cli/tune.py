@@ -24,7 +24,7 @@ from pullback.tensor.program import Jit
 from pullback.tensor.tune import Bench, Outcome, kernels_of
 
 BUDGET = 60.0  # seconds
-LEAST = 1.0  # seconds for a kernel, as long as there are any
+LEAST = 1.0  # seconds for a kernel, however long the others took
 SEARCHES = {"beam": ("beam",), "random": ("random",), "both": ("beam", "random")}
 
 EXAMPLE = """\
@@ -132,7 +132,7 @@ def _shares(
     for number, bench in enumerate(benches):
         left = ends - time.perf_counter()
         whole = sum(b.ns for b in benches[number:])
-        yield bench, min(left, max(LEAST, left * bench.ns / whole))
+        yield bench, max(min(LEAST, budget), left * bench.ns / whole)
 
 
 def _record(outcome: Outcome) -> Tuned | None:

@@ -64,18 +64,26 @@ class Trials:
 
 
 def beam(moves: Moves, trials: Trials, start: Sequence[Choices] = ((),), seed: int = 0) -> Choices:
-    """The best found by changing one choice of the best few, until none of them gets better."""
+    """The best found by changing one choice of the best few, until none of them gets better.
+
+    Which they are is asked again after every batch.
+    """
     random = Random(seed)
     trials.ask(start)
-    done: set[Choices] = set()
+    rest: dict[Choices, list[Choices]] = {}
     while trials.more():
-        front = [c for c in trials.ranked[:BEAM] if c not in done]
-        if not front:
+        front = trials.ranked[:BEAM]
+        for parent in front:
+            if parent not in rest:
+                rest[parent] = moves.near(parent)
+                random.shuffle(rest[parent])
+        batch: list[Choices] = []
+        for parent in BATCH * front:  # in turn
+            if rest[parent] and len(batch) < BATCH:
+                batch.append(rest[parent].pop())
+        if not batch:
             break
-        done.update(front)
-        fresh = [c for parent in front for c in moves.near(parent)]
-        random.shuffle(fresh)
-        trials.ask(fresh)
+        trials.ask(batch)
     return next(iter(trials.ranked), ())
 
 

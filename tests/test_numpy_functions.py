@@ -53,6 +53,7 @@ CALLS: dict[str, list[Callable[[Any], Any]]] = {
     "expand_dims": [lambda x: np.expand_dims(x, 1)],
     "broadcast_to": [lambda x: np.broadcast_to(x, (4, 2, 3))],
     "broadcast_arrays": [lambda x: np.broadcast_arrays(x, x[0])[1]],
+    "atleast_1d": [lambda x: np.atleast_1d(x[0, 0]), lambda x: np.atleast_1d(x[0], x[0, 0])[1]],
     "meshgrid": [lambda x: np.meshgrid(x[0], x[1], indexing="ij")[1]],
     "flip": [np.flip, lambda x: np.flip(x, 1)],
     "roll": [lambda x: np.roll(x, 1), lambda x: np.roll(x, -1, axis=1)],

@@ -119,7 +119,7 @@ def brief(error: BaseException) -> list[str]:
     whole: TracebackException | None = TracebackException.from_exception(error)
     link = whole
     while link is not None:
-        frames = [f for f in link.stack if not f.filename.startswith(LIBRARY)]
+        frames = [f for f in link.stack if not f.filename.startswith(_INSIDE)]
         hidden += len(link.stack) - len(frames)
         link.stack = StackSummary.from_list(frames)
         link = link.__cause__ or link.__context__

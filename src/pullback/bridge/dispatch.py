@@ -232,6 +232,11 @@ def _under(names: str, function: Function) -> Function:
     return call
 
 
+def _at_least_1d(*given: Any) -> Any:
+    found = tuple(O.reshape(a, (1,)) if a.ndim == 0 else a for a in map(C.asarray, given))
+    return found[0] if len(found) == 1 else found
+
+
 def _like(function: Function) -> Known:
     return _known(_under("a fill_value", function), "a dtype")
 
@@ -265,6 +270,7 @@ FUNCTIONS: dict[str, Known] = {
     "squeeze": _known(_under("a", O.squeeze), "a axis"),
     "expand_dims": _known(_under("a", O.expand_dims), "a axis"),
     "broadcast_to": _known(_under("array shape", O.broadcast_to), "array shape"),
+    "atleast_1d": _known(_at_least_1d, "", several=True),
     "broadcast_arrays": _known(O.broadcast_arrays, "", several=True),
     "meshgrid": _known(C.meshgrid, "", several=True),
     "flip": _known(_under("m", O.flip), "m axis"),

@@ -46,6 +46,7 @@ def test_reads_before_a_loop_that_may_be_empty_stay_inside() -> None:
         pytest.param(204036, id="a place that data picks was read without its guard"),
         pytest.param(200650, id="a gather at one address"),
         pytest.param(502021, id="a gather at an index that came out as zero"),
+        pytest.param(518848, id="a mask asked before the guard of its read"),
         pytest.param(300849, id="a loop that starts late"),
         pytest.param(301065, id="a branch that excludes the last value"),
         pytest.param(400701, id="a value without the axes of the index that was read for it"),

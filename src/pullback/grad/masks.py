@@ -92,9 +92,17 @@ class Masks:
             return ()
         guards = self._guards(value.body, sums=False)
         rank = len(value.shape)
-        inner = [g for g in guards if _moves(g, rank)]
-        outer = [g for g in guards if g not in inner]
-        outer += [c for c in (_somewhere(g, rank) for g in inner) if c is not None]
+        outer: list[Expr] = []
+        inner: list[Expr] = []
+        for guard in guards:
+            if _moves(guard, rank):
+                inner.append(guard)
+                somewhere = _somewhere(guard, rank)
+                outer += [] if somewhere is None else [somewhere]
+            elif inner and G.reads_data(guard):
+                inner.append(guard)  # those before may keep its reads inside
+            else:
+                outer.append(guard)
         factors = Product.of(fold.opened(Term((), value.body)).value).above
         taken = G.every(guards)
         few = sum(_moves(f, rank) for f in factors) < 2

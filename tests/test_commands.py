@@ -69,6 +69,7 @@ def workplace(
     monkeypatch.setattr(demo, "ROUNDS", 1)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.chdir(tmp_path)
+    Path("benchmarks").symlink_to(Path(__file__).parent.parent / "benchmarks")
     Path("script.py").write_text(SCRIPT)
     Path("graph.txt").write_text(GRAPH)
     Path("story.txt").write_text("the cat sat on the mat. " * 20)

@@ -56,6 +56,12 @@ def leaves(group: click.Group, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
+def test_the_package_is_the_command() -> None:
+    command = [sys.executable, "-m", "pullback", "completion", "bash"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "_PULLBACK_COMPLETE" in done.stdout
+
+
 NAMES = sorted(leaves(commands))
 
 

@@ -105,7 +105,7 @@ def _table(name: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def _short(place: str) -> str:
-    """``/home/me/work/train.py:12 -> train.py:12``"""
+    """``models/train.py:12 -> train.py:12``"""
     return place.rsplit("/", 1)[-1]
 
 

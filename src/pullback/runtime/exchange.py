@@ -13,6 +13,8 @@ from pullback.ir.program import Feed, Receive
 
 Array = np.ndarray[Any, Any]
 
+OUTSIDE = "a feeder ended outside of a loop"
+
 
 def box(variable: Variable) -> tuple[int, ...]:
     """The shape of a variable's memory: the upper bounds of its extents."""

@@ -11,7 +11,7 @@ from pullback.errors import FeedError
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Branch, Compute, Feed, Item, Launch, Loop, Receive
-from pullback.runtime.exchange import call_feeder, call_receiver
+from pullback.runtime.exchange import OUTSIDE, call_feeder, call_receiver
 
 Array = np.ndarray[Any, Any]
 Values = dict[Variable, Array]
@@ -41,7 +41,7 @@ class Interpreter:
         try:
             self.block(block)
         except _Ended:
-            raise FeedError("a feeder ended outside of a loop", code="E413") from None
+            raise FeedError(OUTSIDE, code="E413") from None
 
     def block(self, block: Block) -> None:
         for item in block:

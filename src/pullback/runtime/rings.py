@@ -16,7 +16,7 @@ import numpy as np
 
 from pullback.errors import FeedError
 from pullback.ir.program import Feed, Receive
-from pullback.runtime.exchange import box, call_feeder, call_receiver
+from pullback.runtime.exchange import OUTSIDE, box, call_feeder, call_receiver
 from pullback.runtime.native import RingWord
 from pullback.runtime.pool import loader
 from pullback.runtime.profile import Clock
@@ -120,9 +120,6 @@ class Ring:
             view[...] = array
         self._status[number % self.depth] = status
         self.semaphores.post(0)
-
-
-OUTSIDE = "a feeder ended outside of a loop"
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class _Hosts:
             numbers[0]: 0
             for variable, numbers in writers.items()
             if variable not in read and len(numbers) == 1 and numbers[0] < len(kernel.stages)
-            if not target.streams(whole_bytes(variable))
+            if not _streams(variable, target)
         }
 
     def host(self, life: Life) -> int | None:
@@ -191,6 +191,12 @@ class _Hosts:
                 if other > number or not identical(take, len(stage.extents)):
                     return False
         return True
+
+
+def _streams(variable: Variable, target: Target) -> bool:
+    """Whether a kernel may write `variable` past the caches: its size must be known."""
+    fixed = all(isinstance(extent, int) for extent in variable.shape)
+    return fixed and target.streams(whole_bytes(variable))
 
 
 @dataclass(slots=True)

@@ -486,7 +486,7 @@ def written(body: Sequence[Stmt]) -> list[Cell]:
 
 def _streamed(routine: Routine, target: Target) -> set[Array]:
     """The results that are written past the caches: large ones that the routine does not read."""
-    if routine.sizes or not target.name.startswith("x86"):
+    if routine.sizes:
         return set()
     found: set[Array] = {a for a in routine.arguments if target.streams(a.size * a.dtype.itemsize)}
     for stmt in statements((*routine.body, *routine.finish)):

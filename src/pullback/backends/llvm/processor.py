@@ -77,10 +77,7 @@ def named_target(name: str) -> Target:
     """
     found = TARGETS.get(name)
     if found is None:
-        raise OptionError(
-            f"there is no target {name!r}",
-            help=f"one of {', '.join(TARGETS)}",
-        )
+        raise OptionError(f"there is no target {name!r}", help=f"one of {', '.join(TARGETS)}")
     return found
 
 

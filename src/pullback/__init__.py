@@ -8,6 +8,7 @@ from typing import Any
 
 from pullback.composite.text import define
 from pullback.config import Options
+from pullback.errors import ExtraError, Origin
 from pullback.errors import report as _report
 from pullback.ir.dtype import (
     DType,
@@ -408,7 +409,7 @@ if sys.excepthook is sys.__excepthook__:
 def __getattr__(name: str) -> Any:
     """`pb.nn`, `optim`, `array_api` and `torch`, imported lazily: they are built of what is here.
 
-    Raises: ImportError for `pb.torch` where PyTorch is not installed.
+    Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed.
     """
     if name in ("nn", "optim", "array_api"):
         return importlib.import_module(f"{__name__}.{name}")
@@ -418,6 +419,9 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            what = "pb.torch needs PyTorch: pip install 'pullback[torch]'"
-            raise ImportError(what, name="torch") from error
+            raise ExtraError(
+                "pb.torch needs PyTorch",
+                origin=Origin.of_caller(),
+                help="pip install 'pullback[torch]'",
+            ) from error
     raise _unknown("pullback", name, __all__)

@@ -202,6 +202,13 @@ class UnsupportedError(PullbackError, NotImplementedError):
     code = "E301"
 
 
+class ExtraError(UnsupportedError, ImportError):
+    """A package that only an extra installs is wanted."""
+
+    code = "E328"
+    placed = False
+
+
 class CapturedArrayError(PullbackError, TypeError):
     """A NumPy array was captured by a jitted function."""
 
@@ -225,6 +232,19 @@ class FeedError(PullbackError, RuntimeError):
     """A feeder or receiver callback misbehaved."""
 
     code = "E401"
+
+
+class AbsentError(PullbackError, AttributeError):
+    """An attribute that is not there, or not yet."""
+
+    code = "E340"
+
+
+class UnrelatedError(GradientError, KeyError):
+    """An adjoint was asked for of what is not between the output and an input."""
+
+    code = "E221"
+    __str__ = Exception.__str__  # KeyError's shows a name in quotes
 
 
 class CacheError(PullbackError, RuntimeError):

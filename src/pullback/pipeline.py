@@ -15,7 +15,7 @@ from pullback.backends.llvm.jit import Code, CompileStats, assembly, compile_rou
 from pullback.backends.llvm.processor import chosen_target
 from pullback.backends.reference.definitions import evaluate
 from pullback.config import Options
-from pullback.errors import MemoryBudgetError, PullbackError, UnsupportedError
+from pullback.errors import InvalidIR, MemoryBudgetError, PullbackError, UnsupportedError
 from pullback.fuse.ahead import turned_ahead
 from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
@@ -310,6 +310,6 @@ def _interpreted(block: Block) -> Interpreted:
         return evaluate(graph, {v: values[v] for v in graph.inputs})
 
     def launch(kernel: Kernel, values: dict[Variable, Array]) -> dict[Variable, Array]:
-        raise UnsupportedError(f"kernel {kernel.name} in the definitions' interpreter")
+        raise InvalidIR(f"kernel {kernel.name} in the definitions' interpreter")
 
     return Interpreted(block, compute, launch)

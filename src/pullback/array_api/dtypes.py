@@ -85,7 +85,10 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     if isinstance(kind, str):
         if kind not in KINDS:
             raise DTypeError(
-                f"no kind {kind!r}", origin=Origin.of_caller(), help=f"one of {', '.join(KINDS)}"
+                f"no kind {kind!r}",
+                origin=Origin.of_caller(),
+                help=f"one of {', '.join(KINDS)}",
+                code="E140",
             )
         return D.dtype(dtype).kind in KINDS[kind]
     return D.dtype(dtype) == D.dtype(kind)
@@ -136,7 +139,9 @@ def strict(function: Callable[..., Any]) -> Callable[..., Any]:
         check_kinds(function.__name__, (x1, x2))
         if all(isinstance(x, W.Scalar) for x in (x1, x2)):
             raise DTypeError(
-                f"{function.__name__} of two Python numbers", origin=Origin.of_caller()
+                f"{function.__name__} of two Python numbers",
+                origin=Origin.of_caller(),
+                code="E143",
             )
         return function(x1, x2)
 

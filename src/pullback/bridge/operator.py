@@ -64,7 +64,7 @@ class Operator:
 
     @property
     def program(self) -> Executable:
-        """The program that was compiled last. Raises: AttributeError before the first call."""
+        """The program that was compiled last. Raises: AbsentError before the first call."""
         return self.programs.jit.program
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -258,6 +258,7 @@ def find(name: str) -> Operator:
         raise OptionError(
             f"no operator `{name}`",
             help="what uses an operator by name needs it made first: pb.torch.op(function)",
+            code="E526",
         )
     return found
 
@@ -276,11 +277,12 @@ def made(name: str, function: Callable[..., Any], make: Callable[[], Operator]) 
     with _known.lock:
         before = _known.operators.get(name)
         if before is None and _taken(name):
-            raise OptionError(f"another library has an operator `{name}`", help=_RENAME)
+            what = f"another library has an operator `{name}`"
+            raise OptionError(what, help=_RENAME, code="E525")
         if before is not None:
             if not _again(before[1], function):
                 what = f"`{name}` is already an operator, made of `{_place(before[1])}`"
-                raise OptionError(what, help=_RENAME)
+                raise OptionError(what, help=_RENAME, code="E525")
             before[0].forget()
         fresh = make()
         if before is not None:

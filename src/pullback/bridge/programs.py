@@ -224,7 +224,9 @@ def kind_of(tensor: Any) -> DType:
     found = TYPES.get(tensor.dtype)
     if found is None:
         known = ", ".join(str(kind) for kind in TYPES)
-        raise DTypeError(f"a tensor of {tensor.dtype}", origin=caller(), help=f"one of {known}")
+        raise DTypeError(
+            f"a tensor of {tensor.dtype}", origin=caller(), help=f"one of {known}", code="E140"
+        )
     return found
 
 

@@ -73,7 +73,7 @@ def signature_of(
     found = inspect.signature(function).parameters.values()
     unknown = [n for n in types if n not in [p.name for p in found]]
     if unknown:
-        raise OptionError(f"`{unknown[0]}` is no parameter of the function")
+        raise OptionError(f"`{unknown[0]}` is no parameter of the function", code="E529")
     named = [p for p in found if p.kind in _NAMED]
     keyed = [p for p in found if p.kind is inspect.Parameter.KEYWORD_ONLY]
     for p in found:

@@ -76,6 +76,8 @@ def _split(name: str) -> tuple[str, str]:
     found = _NAME.fullmatch(name)
     if found is None:
         raise OptionError(
-            f"{name!r} is no name for an operator", help='pb.torch.op(f, name="smooth")'
+            f"{name!r} is no name for an operator",
+            help='pb.torch.op(f, name="smooth")',
+            code="E525",
         )
     return found[1] or SPACE, found[2]

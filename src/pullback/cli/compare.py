@@ -13,7 +13,7 @@ import numpy as np
 
 from pullback.cli.settings import BETAS, WEIGHT_DECAY, Settings
 from pullback.cli.text import batch
-from pullback.errors import UnsupportedError
+from pullback.errors import ExtraError
 
 Array = np.ndarray[Any, Any]
 Weights = dict[str, Any]
@@ -39,20 +39,13 @@ def median_ms(times: list[float]) -> float:
 def torch_curves(weights: dict[str, Array], tokens: Array, settings: Settings) -> list[Curve]:
     """PyTorch eager, then `torch.compile`, from `weights`.
 
-    Raises: UnsupportedError where PyTorch is not installed.
+    Raises: ExtraError where PyTorch is not installed.
     """
     torch = load_torch()
     torch.set_num_threads(max(1, min(torch.get_num_threads(), 2)))
     eager = _train("torch eager", _loss_function(torch, settings), weights, tokens, settings)
     compiled = torch.compile(_loss_function(torch, settings))
     return [eager, _train("torch.compile", compiled, weights, tokens, settings)]
-
-
-class ExtraError(UnsupportedError):
-    """A package that only an extra installs is wanted."""
-
-    code = "E328"
-    placed = False
 
 
 def load_torch() -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pullback.errors import InvalidIR
 from pullback.fuse.facts import is_identity, split_axes
 from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Bind, Problem
@@ -241,7 +242,7 @@ def class_extent(problem: Problem, one: Class) -> Extent:
     for stage, axis in one.items():
         if axis is not None and axis != FINISH:
             return problem.definition(stage).extents[axis]
-    raise AssertionError("a class without an axis")
+    raise InvalidIR("a class without an axis")
 
 
 def is_tiny(problem: Problem, group: Group) -> bool:

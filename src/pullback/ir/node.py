@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
+from pullback.errors import UnsupportedError
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -62,7 +64,11 @@ class Node:
         raise AttributeError(f"{type(self).__name__} is immutable (tried to set {name!r})")
 
     def __reduce__(self) -> str:
-        raise TypeError("nodes are not pickled")
+        raise UnsupportedError(
+            "tensors and definitions are not pickled",
+            help="pickle x.numpy(); pb.nn.save writes weights",
+            code="E329",
+        )
 
     @property
     def fields(self) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-from pullback.errors import StateError
+from pullback.errors import AbsentError, StateError, UnsupportedError
 from pullback.nn.parameter import Buffer, Parameter, label, put
 from pullback.tensor.tensor import State, Tensor, from_array
 from pullback.tensor.trace import observe
@@ -49,7 +49,8 @@ class Module:
 
     def _home(self, name: str, value: Any) -> dict[str, Any] | None:
         if "_modules" not in self.__dict__:
-            raise AttributeError(f"call super().__init__() before setting `{name}`")
+            what = f"call super().__init__() before setting `{name}`"
+            raise AbsentError(what, code="E342")
         if isinstance(value, Parameter) or (value is None and name in self._parameters):
             return self._parameters
         if isinstance(value, Buffer):
@@ -75,8 +76,8 @@ class Module:
         return self.forward(*map(from_array, args), **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The layer's function. Raises: NotImplementedError where a subclass has none."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward")
+        """The layer's function. Raises: UnsupportedError where a subclass has none."""
+        raise UnsupportedError(f"{type(self).__name__} has no forward", code="E343")
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Own `param` under `name`; None keeps the name free."""

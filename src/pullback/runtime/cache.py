@@ -115,7 +115,7 @@ class ObjectCache:
 
     def _path(self, key: str) -> Path:
         if not NAME.fullmatch(key):
-            raise CacheError(f"{key!r} is not a cache key")
+            raise CacheError(f"{key!r} is not a cache key", code="E512")
         return self.folder / f"{key}{SUFFIX}"
 
     def _tag(self, key: str, content: bytes) -> bytes:

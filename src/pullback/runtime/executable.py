@@ -13,7 +13,7 @@ from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import CompileStats, assembly
 from pullback.backends.llvm.processor import named_target
 from pullback.config import Options
-from pullback.errors import InvalidIR, OptionError, ShapeError
+from pullback.errors import AbsentError, InvalidIR, OptionError, ShapeError
 from pullback.ir import markup
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Definition, Graph, Variable
@@ -195,10 +195,10 @@ class Executable:
     def memory(self) -> Plan:
         """The memory plan: `.arena_bytes`, `.lower_bound_bytes`, `.picture()`.
 
-        Raises: AttributeError on the reference backend, which plans nothing.
+        Raises: AbsentError on the reference backend, which plans nothing.
         """
         if self.plan is None:
-            raise AttributeError("the reference backend plans no memory")
+            raise AbsentError("the reference backend plans no memory", code="E341")
         return self.plan
 
     def source(self) -> str:

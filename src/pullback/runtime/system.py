@@ -45,7 +45,7 @@ def function(name: str) -> Any:
             return getattr(library, name)
         except AttributeError:
             continue
-    raise UnsupportedError(f"the C library of this system has no {name}")
+    raise UnsupportedError(f"the C library of this system has no {name}", code="E528")
 
 
 @functools.cache
@@ -188,8 +188,16 @@ def start_thread(entry: int, argument: int) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if failed:
-        raise OSError(failed, "pthread_create failed")
+        raise _refused(os.strerror(failed))
     return handle.value
+
+
+def _refused(why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the system starts no thread: {why}",
+        help="pb.set_num_threads(1), or fewer processes at a time",
+        code="E528",
+    )
 
 
 def _start_windows(entry: int, argument: int) -> int:
@@ -197,7 +205,7 @@ def _start_windows(entry: int, argument: int) -> int:
     create.restype = ctypes.c_void_p
     handle = create(None, ctypes.c_size_t(0), *map(ctypes.c_void_p, (entry, argument)), 0, None)
     if not handle:
-        raise OSError("CreateThread failed")
+        raise _refused("CreateThread failed")
     return int(handle)
 
 

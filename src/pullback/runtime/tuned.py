@@ -136,7 +136,7 @@ def read(path: Path) -> Records:
         return {}
     except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{path} is no file of tuned schedules ({error})"
-        raise CacheError(what, help="remove it, and tune again") from error
+        raise CacheError(what, help="remove it, and tune again", code="E511") from error
 
 
 def write(path: Path, records: Mapping[Key, Tuned]) -> None:

@@ -82,6 +82,7 @@ def refuse_unknown(kernel: Kernel, given: Mapping[str, int], free: Options) -> N
             raise OptionError(
                 f"kernel {kernel.name} has no schedule with {name} = {value!r}",
                 help=f"free are {', '.join(free)}" if name not in free else f"one of {free[name]}",
+                code="E527",
             )
 
 

@@ -108,7 +108,8 @@ class _Plan:
         made = replace(made, steps=tuple(replace(s, terms=known.terms) for s, known in pairs))
         refuse_unknown(self.kernel, given, offered(self.kernel, made, target, given))
         if made.scratch_bytes > max(found.scratch_bytes, target.l2):
-            raise OptionError(f"kernel {self.kernel.name} has no room for tiles of {tile}")
+            what = f"kernel {self.kernel.name} has no room for tiles of {tile}"
+            raise OptionError(what, help="smaller tiles", code="E527")
         return replace(made, steps=tuple(with_choices(s, given) for s in made.steps))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.errors import DTypeError, OptionError, Origin, ShapeError, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim
@@ -130,13 +130,14 @@ def asarray(
     shares = isinstance(data, np.ndarray) or hasattr(data, "__dlpack__")
     if not shares or copy:
         if copy is False:
-            raise ValueError(f"{type(data).__name__} cannot be shared: it needs a copy")
+            what = f"{type(data).__name__} cannot be shared: it needs a copy"
+            raise OptionError(what, code="E324")
         return tensor(data, dtype)
     refuse_array()
     array = data if isinstance(data, np.ndarray) else _import(data)
     fits = (kind is None or array.dtype == kind.numpy) and array.flags.c_contiguous
     if copy is False and not fits:
-        raise ValueError("another type or strides: sharing needs a copy")
+        raise OptionError("another type or strides: sharing needs a copy", code="E324")
     found = _array_of(array, kind) if not fits else _array_of(array, None)
     return Tensor(bind(found, "array", copy=False, origin=Origin.of_caller()))
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pullback.errors import GradientError
+from pullback.errors import GradientError, UnrelatedError
 from pullback.grad.pins import Pins
 from pullback.grad.reverse import Reverse, zeros
 from pullback.grad.rules import Rules, active, below, ordered, own_rule
@@ -126,7 +126,7 @@ class _Table(Mapping[Tensor, T]):
     def __getitem__(self, key: Tensor) -> T:
         value = key.value
         if value not in self._known:
-            raise KeyError(f"{value!r} is not on the way from the output to an input")
+            raise UnrelatedError(f"{value!r} is not on the way from the output to an input")
         found = self._known[value]
         if found is None:
             found = self._known[value] = self._make(value)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pullback.config import Options, parse_bytes
-from pullback.errors import ShapeError, UnsupportedError
+from pullback.errors import AbsentError, ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
 from pullback.ir.markup import panel
@@ -79,9 +79,9 @@ class Jit:
 
     @property
     def program(self) -> Executable:
-        """The program of the last call. Raises: AttributeError before the first."""
+        """The program of the last call. Raises: AbsentError before the first."""
         if self.last is None:
-            raise AttributeError(f"{self.__name__} has not been called yet")
+            raise AbsentError(f"{self.__name__} has not been called yet")
         return self.last.executable
 
     def _repr_html_(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pullback.errors import UnsupportedError
+from pullback.errors import InvalidIR, UnsupportedError
 from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import (
     Definition,
@@ -156,7 +156,7 @@ class Recording:
     def leave(self) -> None:
         """Close the innermost block."""
         if self.frame.parent is None:
-            raise ValueError("the outermost block cannot be left")
+            raise InvalidIR("the outermost block cannot be left")
         self.frame.last = self.segment.number
         self.frame = self.frame.parent
         self.cut()

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.errors import DTypeError, OptionError, Origin, ShapeError, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Extent
@@ -284,7 +284,8 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         array = self._array()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ValueError(f"a view of {array.dtype} as {dtype} needs a copy")
+                what = f"a view of {array.dtype} as {dtype} needs a copy"
+                raise OptionError(what, code="E324")
             return array.astype(dtype)
         if copy is False:
             view = array.view()

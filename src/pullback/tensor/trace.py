@@ -16,7 +16,14 @@ from typing import Any, cast
 import numpy as np
 
 from pullback.config import Options
-from pullback.errors import CapturedArrayError, DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.errors import (
+    CapturedArrayError,
+    DTypeError,
+    InvalidIR,
+    Origin,
+    ShapeError,
+    UnsupportedError,
+)
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Extent, upper
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
@@ -347,7 +354,7 @@ def array_of(handle: Handle) -> Array:
     """The array behind a realised handle; do not write to it."""
     found = result_of(handle.value)
     if found is None:
-        raise ValueError(f"{handle.value} has not been computed")
+        raise InvalidIR(f"{handle.value} has not been computed")
     return _content(found).array
 
 

@@ -289,7 +289,7 @@ def check_symbols(text: str, target: Target) -> None:
     """
     for name in _externals(text, target):
         if not binding().address_of_symbol(name):
-            raise UnsupportedError(f"the process has no function {name}")
+            raise UnsupportedError(f"the process has no function {name}", code="E528")
 
 
 def _externals(text: str, target: Target) -> Iterable[str]:

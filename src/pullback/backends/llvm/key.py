@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.backends.llvm.analysis import Given, roots
+from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Combiner
 from pullback.ir.nest import (
@@ -101,7 +102,7 @@ class _Writer:
             return value.hex()
         if isinstance(value, int | str | DType):
             return repr(value)
-        raise TypeError(f"a key cannot name {value!r}")
+        raise InvalidIR(f"a key cannot name {value!r}")
 
     def _cell(self, cell: Array | Register) -> int:
         size: Any = cell.size if isinstance(cell, Array) else cell.shape

@@ -15,7 +15,7 @@ from pullback.backends.llvm.memory import Memory
 from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import BITS, Builder, Val, const, iota, literals
-from pullback.errors import InvalidIR, UnsupportedError
+from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bfloat16, float32
 from pullback.ir.expr import Expr
@@ -140,7 +140,7 @@ class Values:
                 return self._native(e, at)
             case E.Binary():
                 return self._binary(e, at)
-        raise UnsupportedError(f"{type(e).__name__} is not defined in a loop nest")
+        raise InvalidIR(f"{type(e).__name__} is not defined in a loop nest")
 
     # -- leaves
 
@@ -241,7 +241,7 @@ class Values:
                 return self.b.intrinsic("floor", args[0]) if e.dtype.is_float else args[0]
             case "fma" if e.dtype.is_float:
                 return self.b.multiply_add(*args)
-        raise UnsupportedError(f"native function {e.name} of {e.dtype}")
+        raise InvalidIR(f"native function {e.name} of {e.dtype}")
 
     # -- combiners
 

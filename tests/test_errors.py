@@ -146,3 +146,72 @@ def test_a_context_manager_is_not_the_user() -> None:
     with pytest.raises(errors.StateError) as caught:
         pb.nn.functional.functional_call(pb.nn.Linear(1, 1), {"none": pb.ones(1)}, (pb.ones(1),))
     assert Path(__file__).name in str(caught.value)
+
+
+# --- indices out of range name the read ----------------------------------------------------------
+
+READS = """
+import pullback as pb
+
+table = pb.ones((4, 2))
+good, bad = pb.tensor([0, 1]), pb.tensor([0, 7])
+
+
+def both(rows, others):
+    first = pb.exp(table[rows])
+    second = pb.exp(table[others])
+    return pb.sum(first), pb.sum(second * 2.0)
+
+
+def apart(x, y, rows, others):
+    first = x[rows]
+    second = y[others]
+    return first, second
+"""
+
+
+def out_of_range(script: Path, call: str, **environment: str) -> str:
+    script.write_text(f"{READS}\n\n{call}\n")
+    return run(script, **environment)
+
+
+@pytest.mark.parametrize("check", ["0", "1"])
+@pytest.mark.parametrize("wrap", ["both", "pb.jit(both)"])
+@pytest.mark.parametrize(
+    ("rows", "line", "marked"),
+    [("bad, good", 9, "table[rows]"), ("good, bad", 10, "table[others]")],
+)
+def test_an_index_out_of_range_names_its_read(
+    tmp_path: Path, check: str, wrap: str, rows: str, line: int, marked: str
+) -> None:
+    call = f"for found in {wrap}({rows}):\n    found.numpy()"
+    text = out_of_range(tmp_path / "example.py", call, PULLBACK_CHECK=check)
+    place = f"  --> {tmp_path}/example.py:{line} in both\n"
+    assert "index 7 is out of range: axis 0 of `full`" in text
+    assert place in text
+    source, carets = text.partition(place)[2].splitlines()[:2]
+    start, end = carets.index("^"), len(carets)
+    assert source[start:end] == marked
+
+
+def test_of_a_definition_the_read_itself_is_marked(tmp_path: Path) -> None:
+    body = "good[i] + pb.sum(table[bad[i], k], over=k)"
+    call = f"k = pb.axis(2)\ny = pb.compute((2,), lambda i: {body})\ny.numpy()"
+    text = out_of_range(tmp_path / "example.py", call)
+    source, carets = text.partition("in <lambda>\n")[2].splitlines()[:2]
+    assert source[carets.index("^") : len(carets)] == "table[bad[i], k]"
+    assert f"\n  run at {tmp_path}/example.py:" in text
+
+
+def test_equal_kernels_and_later_processes_name_their_own_reads(tmp_path: Path) -> None:
+    for rows, line in (("bad, good", 15), ("good, bad", 16), ("good, bad", 16)):
+        call = f"pb.jit(apart)(table, table + 1.0, {rows})"
+        text = out_of_range(tmp_path / "example.py", call, PULLBACK_CACHE=str(tmp_path / "cache"))
+        assert f"example.py:{line} in apart\n" in text
+
+
+def test_a_gradient_names_the_read_of_the_function(tmp_path: Path) -> None:
+    call = "pb.jit(pb.grad(lambda t: pb.sum(pb.exp(t[bad]))))(table)"
+    text = out_of_range(tmp_path / "example.py", call)
+    source, carets = text.partition("in <lambda>\n")[2].splitlines()[:2]
+    assert source[carets.index("^") : len(carets)] == "t[bad]"

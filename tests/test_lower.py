@@ -283,7 +283,7 @@ def test_data_indices_are_checked() -> None:
     tokens = variable("k", 40, kind=int32)
     k = gather(E.Cast(read(tokens, Axis(0, 40)), int64))
     routine = check(k, scalar=True)
-    assert routine.sites == ("axis 0 of table, which has 5 elements",)
+    assert routine.sites == ("axis 0 of `table`, which has 5 elements",)
     bad = np.zeros(40, np.int32)
     bad[11] = 7
     with pytest.raises(IndexRangeError):

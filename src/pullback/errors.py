@@ -75,6 +75,20 @@ class Origin:
         return found[0], column(start), column(end if line == last else len(text))
 
 
+@dataclass(frozen=True, slots=True)
+class Told(Origin):
+    """The user's expression as a compiled program has it, beside the call that ran into it."""
+
+    told: str
+
+    def excerpt(self) -> str:
+        """The expression; and the call, where it is on another line."""
+        place = f"{self.code.co_filename}:{self.line}"
+        if f"--> {place} " in self.told:
+            return self.told
+        return f"{self.told}\n  run at {place}"
+
+
 class PullbackError(Exception):
     """The user's program is wrong. Says what, where, and what to try.
 
@@ -176,6 +190,14 @@ class IndexRangeError(PullbackError, IndexError):
     """An index lies outside its axis."""
 
     code = "E106"
+
+    @classmethod
+    def checked(cls, value: int, site: str) -> IndexRangeError:
+        """What a check found; `site`: what it checks, and below that the user's expression."""
+        what, _, told = site.partition("\n")
+        here = Origin.of_caller()
+        origin = Told(here.code, here.offset, told) if told else here
+        return cls(f"index {value} is out of range: {what}", origin=origin)
 
 
 class SyntaxFormError(PullbackError, SyntaxError):

@@ -22,7 +22,7 @@ from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.program import Block, Launch, Program
-from pullback.ir.structure import Key, kernel_key
+from pullback.ir.structure import Key, checks, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
@@ -169,7 +169,7 @@ def _built(
     rest = iter(groups)
     fused = each(program.body, lambda _: next(rest))
     kernels, spans = lives(fused, program.state)
-    keys = {piece: kernel_key(piece) for k in kernels for piece in k.pieces}
+    keys = {piece: (kernel_key(piece), checks(piece)) for k in kernels for piece in k.pieces}
     routines: dict[Key, Routine] = {}
     made = _routines(keys, target, chosen, report, routines)
     codes = compile_routines(made, report.options, target, store, stats)

@@ -10,7 +10,6 @@ from pullback.fuse.group import Grouping
 from pullback.fuse.groups import Group, stored
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import Take
-from pullback.ir.kernel import by_data
 from pullback.ir.node import walk
 
 
@@ -41,7 +40,7 @@ def _checks(problem: Problem, stage: int) -> bool:
     """Whether a stage checks indices that are data: a launch of several has one place for that."""
     definition, scene = problem.definition(stage), problem.scene
     reads = walk(roots(scene.bodies[definition], scene.forms[definition]))
-    return any(isinstance(n, Take) and by_data(n) for n in reads)
+    return any(isinstance(n, Take) and n.is_data for n in reads)
 
 
 def _together(a: Group, b: Group) -> Group:

@@ -86,7 +86,7 @@ class _Redirect:
     def change(self, take: Take) -> Expr | None:
         if self._stays(take.source):
             return None
-        return Take(self.emitter.buffer(self.emitter.number[take.source]), take.indices)
+        return take.of(self.emitter.buffer(self.emitter.number[take.source]))
 
 
 def launch_order(problem: Problem, groups: list[Group]) -> list[Group]:

@@ -83,7 +83,7 @@ def _cheap(stage: Stage) -> bool:
 def _stage(stage: Stage, renamed: dict[Value, Definition]) -> Stage:
     def change(take: Take) -> Expr | None:
         target = renamed.get(take.source)
-        return None if target is None else Take(target, take.indices)
+        return None if target is None else take.of(target)
 
     if any(t.source in renamed for t in stage_reads(stage)):
         stage = replace(stage, body=replace_reads(stage.body, change))

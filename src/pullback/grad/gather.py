@@ -151,7 +151,7 @@ class Gatherer:
             return self._simplify(found)
 
         def change(take: Take) -> Expr:
-            return Take(take.source, tuple(self._simplify(i) for i in take.indices))
+            return take.with_children(tuple(self._simplify(i) for i in take.indices))
 
         return replace_reads(found, change)
 

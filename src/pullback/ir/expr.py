@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
-from pullback.errors import InvalidIR
+from pullback.errors import InvalidIR, Origin
 from pullback.ir.dtype import DType, bool_, int64
-from pullback.ir.node import Node
+from pullback.ir.node import Node, walk
 
 if TYPE_CHECKING:
     from pullback.ir.graph import Value
@@ -127,11 +127,40 @@ class Size(Expr):
 
 
 class Take(Expr):
-    """``source[indices]``: an indexed read; an index may itself be data."""
+    """``source[indices]``: an indexed read; an index may itself be data.
 
-    __slots__ = ("indices", "source")
+    `origin` is where the user wrote it first, as far as that is known: it is no part of what the
+    read is, and stays with it when passes rewrite it.
+    """
+
+    __slots__ = ("_origin", "indices", "source")
     source: Value
     indices: tuple[Expr, ...]
+
+    @property
+    def origin(self) -> Origin | None:
+        """The user's expression."""
+        found: Origin | None = getattr(self, "_origin", None)
+        return found
+
+    def placed(self, origin: Origin | None) -> Self:
+        """The same read; `origin` is remembered where none is known."""
+        if origin is not None and self.origin is None:
+            self._set(_origin=origin)
+        return self
+
+    def with_children(self, new: tuple[Node, ...]) -> Self:
+        return super().with_children(new).placed(self.origin)
+
+    def of(self, source: Value) -> Take:
+        """The same read of something else."""
+        return Take(source, self.indices).placed(self.origin)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether an index is data, so that it is checked."""
+        nested = [i for i in self.indices if type(i) is not Axis]
+        return bool(nested) and any(isinstance(n, Take) for n in walk(nested))
 
     def typed(self, kids: tuple[Expr, ...]) -> DType:
         if len(kids) != len(self.source.shape):

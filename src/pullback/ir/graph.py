@@ -162,6 +162,13 @@ class Definition:
             self._reads = tuple(n for n in walk(self.roots) if isinstance(n, Take))
         return self._reads
 
+    def placed(self) -> Definition:
+        """The same; reads at data, which are checked, know the user's line as this does."""
+        for take in self.reads:
+            if take.is_data:
+                take.placed(self.origin)
+        return self
+
     @property
     def sources(self) -> tuple[Value, ...]:
         """Every value read, once each, in a fixed order."""

@@ -131,7 +131,7 @@ def redirected(stage: Stage, places: Mapping[Value, Variable]) -> Stage:
 
     def change(take: Take) -> Expr | None:
         found = places.get(take.source)
-        return None if found is None else Take(found, take.indices)
+        return None if found is None else take.of(found)
 
     form = stage.form
     if isinstance(form, Accumulate):
@@ -151,11 +151,6 @@ def renamed(kernel: Kernel, names: Mapping[Variable, Variable]) -> Kernel:
         finish=tuple(redirected(s, places) for s in kernel.finish),
         parts=tuple(renamed(part, names) for part in kernel.parts),
     )
-
-
-def by_data(take: Take) -> bool:
-    """Whether an index of a read is itself read from memory."""
-    return any(isinstance(n, Take) for i in take.indices for n in walk(i))
 
 
 def target_axis(stage: Stage, axis: int | None) -> int | None:

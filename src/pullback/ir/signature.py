@@ -64,6 +64,7 @@ class _Writer:
     found: list[Variable] = field(default_factory=list)
     definitions: list[Definition] = field(default_factory=list)
     data: set[Node] = field(default_factory=set)
+    checked: list[Take] = field(default_factory=list)
     checks: bool = False
 
     def block(self, block: Block) -> None:
@@ -146,7 +147,9 @@ class _Writer:
         kids = node.children
         if isinstance(node, Take):
             facts = str(self.value(node.source))
-            self.checks = self.checks or not self.data.isdisjoint(kids)
+            if not self.data.isdisjoint(kids):
+                self.checks = True
+                self.checked.append(node)
             self.data.add(node)
         else:
             facts = _facts(node)
@@ -162,6 +165,8 @@ class _Writer:
         values: list[Value] = [*self.found, *self.definitions]
         for value in values:
             self.lines.append(f"name {value.name!r} {_place(value.origin, places)!r}")
+        for take in self.checked:
+            self.lines.append("" if take.origin is None else take.origin.excerpt())
 
 
 def _facts(node: Node) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import Accumulate, Form, Reduce, Scan, Value
-from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
 
 Key = tuple[Any, ...]
@@ -23,6 +23,17 @@ def kernel_key(kernel: Kernel) -> Key:
     stages = tuple(_stage(s, numbers) for s in kernel.stages)
     finish = tuple(_stage(s, numbers) for s in kernel.finish)
     return (kernel.outer, arguments, stages, finish, kernel.tiling)
+
+
+def checks(kernel: Kernel) -> Key:
+    """What the messages of a kernel say about indices that are data: structure does not."""
+    found: list[Any] = []
+    for stage in kernel.stages + kernel.finish:
+        data = [t for t in stage_reads(stage) if t.is_data]
+        found += [(repr(t.source), t.source.origin, t.origin) for t in data]
+        if isinstance(stage.form, Accumulate):
+            found.append((repr(stage.target), stage.target.origin))
+    return tuple(found)
 
 
 def _stage(stage: Stage, numbers: dict[Value, int]) -> Key:

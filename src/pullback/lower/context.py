@@ -160,12 +160,13 @@ class Context:
     def site(self, take: Take, place: int) -> int:
         """The number of the check of one data index."""
         source = take.source
-        what = f"axis {place} of {source}, which has {source.shape[place]} elements"
-        return self.site_text(what, source.origin)
+        made = "" if source.origin is None else f" ({source.origin.place})"
+        what = f"axis {place} of `{source}`{made}, which has {source.shape[place]} elements"
+        return self.site_text(what, take.origin)
 
     def site_text(self, what: str, origin: Origin | None) -> int:
-        """The number of a check described as `what`."""
-        text = what if origin is None else f"{what}, {origin.place}"
+        """The number of a check described as `what`, and the user's expression below."""
+        text = what if origin is None else f"{what}\n{origin.excerpt()}"
         if text not in self.sites:
             self.sites.append(text)
         return self.sites.index(text)

@@ -106,10 +106,7 @@ def clamped(at: Expr, limit: Expr) -> Expr:
 
 
 def _has_data_index(root: Expr) -> bool:
-    return any(
-        isinstance(n, Take) and any(isinstance(m, Take) for i in n.indices for m in walk(i))
-        for n in walk(root)
-    )
+    return any(isinstance(n, Take) and n.is_data for n in walk(root))
 
 
 def _reached(root: Expr) -> dict[Node, Expr | None]:

@@ -191,7 +191,7 @@ class _Run:
             ROUTINE(code.finish)(given[0], 0, given[1])
         state, site, value = error.tolist()
         if state:
-            raise IndexRangeError(f"index {value} is out of range: {code.sites[site]}")
+            raise IndexRangeError.checked(value, code.sites[site])
 
     def finished(self, variable: Variable) -> None:
         """Raises: InvalidIR where a part of a result was never written."""

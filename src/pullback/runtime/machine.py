@@ -283,4 +283,4 @@ class Machine:
     def _bad_index(self) -> None:
         _, site, value = self._state[Word.ERROR : Word.ERROR + 3].tolist()
         sites = self._sites[int(self._state[Word.PC])]
-        raise IndexRangeError(f"index {value} is out of range: {sites[site]}")
+        raise IndexRangeError.checked(value, sites[site])

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
-from pullback.ir.kernel import Stage, by_data, stage_reads
+from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.target import Target
 from pullback.schedule.contraction import address, recognise
 from pullback.schedule.linear import row_major
@@ -102,7 +102,7 @@ def follows(step: Step, number: int, stages: tuple[Stage, ...]) -> bool:
         return False
     if upper(lead.shape[step.product.row]) <= step.product.dots:
         return False
-    if any(t.source is not lead.target and by_data(t) for t in stage_reads(stage)):
+    if any(t.source is not lead.target and t.is_data for t in stage_reads(stage)):
         return False
     return _meets(lead, stage, True) and all(_meets(stages[n], stage) for n in step.stages[1:])
 

@@ -34,7 +34,7 @@ def without_empty(graph: Graph) -> Graph:
         if is_empty(take.source.shape):
             return E.const(0, take.dtype)
         source = memo.get(take.source, take.source)
-        return None if source is take.source else Take(source, take.indices)
+        return None if source is take.source else take.of(source)
 
     for definition in graph.definitions:
         filled = with_roots(definition, [replace_reads(r, read) for r in definition.roots])

@@ -56,10 +56,10 @@ class Sources:
         source = self.mapping.get(node.source, node.source)
         wide = _repeated(source) if self.through and not _reads(node.indices) else None
         if isinstance(wide, Take):
-            return Take(wide.source, tuple(_through(i, node.indices) for i in wide.indices))
+            return wide.with_children(tuple(_through(i, node.indices) for i in wide.indices))
         if wide is not None:
             return wide
-        return None if source is node.source else Take(source, node.indices)
+        return None if source is node.source else node.of(source)
 
 
 def _reads(indices: Iterable[Expr]) -> bool:

@@ -194,6 +194,6 @@ def _unskewed(value: Expr, loop: Axis, axis: Axis) -> Expr:
     simplify = Simplifier()
 
     def change(take: Take) -> Expr:
-        return Take(take.source, tuple(simplify(i) for i in take.indices))
+        return take.with_children(tuple(simplify(i) for i in take.indices))
 
     return replace_reads(moved, change)

@@ -15,7 +15,7 @@ from pullback.errors import DTypeError, Origin, ShapeError, TruthError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import bool_, int64
-from pullback.ir.expr import Axis, Expr, Extent, If
+from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import COMBINERS, Value, read
 from pullback.tensor import elementwise as W
 from pullback.tensor.elementwise import Scalar
@@ -138,6 +138,8 @@ def origin_of(expr: Expr) -> Origin | None:
 
 def locate(expr: Expr, origin: Origin) -> None:
     """Say where the user wrote `expr`."""
+    if isinstance(expr, Take):
+        expr.placed(origin)
     _known.origins[expr] = origin
 
 
@@ -160,7 +162,7 @@ def arity(name: str) -> int:
 def located(expr: Expr) -> ScalarHandle:
     """A handle on `expr`, written where the caller is."""
     if expr not in _known.origins:
-        _known.origins[expr] = Origin.of_caller()
+        locate(expr, Origin.of_caller())
     return ScalarHandle(expr)
 
 

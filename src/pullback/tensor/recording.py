@@ -350,6 +350,6 @@ def reread(definition: Definition, memo: dict[Value, Value]) -> Definition:
 
     def change(take: Take) -> Expr | None:
         source = memo.get(take.source, take.source)
-        return None if source is take.source else Take(source, take.indices)
+        return None if source is take.source else take.of(source)
 
     return with_roots(definition, [replace_reads(r, change) for r in definition.roots])

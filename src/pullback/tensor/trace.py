@@ -295,7 +295,7 @@ def wrap(definition: Definition) -> Definition:
     trace = _current.get()
     if trace is not None:
         trace.recording.stamp(definition)
-    return definition
+    return definition.placed()
 
 
 def placeholder(name: str, shape: tuple[Extent, ...], dtype: DType) -> Variable:

@@ -200,7 +200,7 @@ class Evaluator:
         raise IndexRangeError(
             f"index {value} is outside axis {n} of {node.source}, which has {extent} elements"
             f" (at [{where}])",
-            origin=self.origin,
+            origin=node.origin or self.origin,
         )
 
     def _at(self, array: Array, lane: tuple[int, ...]) -> int:

@@ -116,7 +116,7 @@ class Machine:
         """Raise the first failed check."""
         if self.failed is not None:
             site, value = self.failed
-            raise IndexRangeError(f"index {value}: {self.routine.sites[site]}")
+            raise IndexRangeError.checked(value, self.routine.sites[site])
 
     def block(self, body: Iterable[N.Stmt]) -> None:
         for statement in body:

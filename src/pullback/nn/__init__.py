@@ -195,6 +195,7 @@ from pullback.nn.unpooling import (
 )
 from pullback.nn.weights import (
     load,
+    renamed,
     save,
 )
 from pullback.tensor.dialect import unknown as _unknown
@@ -350,6 +351,7 @@ __all__ = [
     "functional_call",
     "init",
     "load",
+    "renamed",
     "save",
     "utils",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,56 @@ def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name. Raises: StateError where it is none."""
     arrays = load_arrays(path)
     return {name: Tensor(bind(array, name)) for name, array in arrays.items()}
+
+
+def renamed(
+    tensors: Mapping[str, Any],
+    names: Mapping[str, str | Sequence[str]],
+    unused: Iterable[str] = (),
+) -> dict[str, Any]:
+    """`tensors` under other names: `names` maps a new name to the old one.
+
+    ``{"layers.*.norm.*": "encoder.layer.*.LayerNorm.*"}``; a star stands for one part of a name,
+    the same on both sides. A list of old names is joined along the first axis. Tensors that no
+    name takes keep theirs; `unused` ones are left out.
+
+    Raises: StateError for a name that finds no tensor, or not all that it joins.
+    """
+    left = {n: t for n, t in tensors.items() if not any(_stars(u, n) is not None for u in unused)}
+    taken: set[str] = set()
+    found: dict[str, Any] = {}
+    for new, old in names.items():
+        parts = [old] if isinstance(old, str) else list(old)
+        places = [stars for n in left if (stars := _stars(parts[0], n)) is not None]
+        if not places:
+            raise StateError(f"no tensor is called `{parts[0]}`", code="E345")
+        for stars in places:
+            sources = [_filled(part, stars) for part in parts]
+            found[_filled(new, stars)] = _joined(left, sources)
+            taken.update(sources)
+    return found | {n: t for n, t in left.items() if n not in taken}
+
+
+def _stars(pattern: str, name: str) -> tuple[str, ...] | None:
+    """What the stars of a pattern stand for in `name`; None where it does not fit."""
+    parts = (re.escape(part) for part in pattern.split("*"))
+    match = re.fullmatch("([^.]+)".join(parts), name)
+    return None if match is None else match.groups()
+
+
+def _filled(pattern: str, stars: Sequence[str]) -> str:
+    """The pattern with its stars replaced, in order."""
+    first, *rest = pattern.split("*")
+    return first + "".join(star + part for star, part in zip(stars, rest, strict=True))
+
+
+def _joined(tensors: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """One tensor, or several one after the other."""
+    missing = [name for name in names if name not in tensors]
+    if missing:
+        raise StateError(f"no tensor is called `{missing[0]}`", code="E345")
+    found = [tensors[name] for name in names]
+    return found[0] if len(found) == 1 else np.concatenate([host_array(t) for t in found])
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:

@@ -203,3 +203,15 @@ def test_the_program_is_a_process_with_its_exit_code() -> None:
     done = subprocess.run([sys.executable, "-c", run, "explain"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: pullback explain")
+
+
+def test_generated_code_names_the_users_lines(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pullback as pb\n\n\n@pb.jit\ndef f(x):\n    y = pb.exp(x)\n"
+        "    z = pb.sum(y, axis=1)\n    return y * 2.0, z\n\n\nf(pb.ones((40, 50)))\n"
+    )
+    for stage, sign in (("loops", "#"), ("llvm", ";")):
+        shown = CliRunner().invoke(commands, ["explain", str(script), "--stage", stage]).output
+        for line, text in ((7, "z = pb.sum(y, axis=1)"), (8, "return y * 2.0, z")):
+            assert f"{sign} {script}:{line}  {text}\n" in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import re
 import sys
 import time
 import zlib
@@ -200,11 +201,32 @@ def test_the_code_is_that_of_the_kernels() -> None:
         (number,) = row["codes"]
         text = json.loads(zlib.decompress(base64.b64decode(data["codes"][number])))
         schedule = choose(kernel, program.target)
-        routine = lower(kernel, schedule, program.target)
+        routine = lower(kernel, schedule, program.target, marks=True)
         assert row["schedule"] == str(schedule)
         assert text["loops"] == show(routine)
         assert text["llvm"] == emit_routine(routine, program.target)
         assert "ret" in text["assembly"]
+
+
+def test_lines_of_code_name_their_stages() -> None:
+    """The compiled text is the same without them."""
+    program = small()
+    data = collect("", {"f": program})
+    (own,) = data["programs"]
+    assert program.target is not None
+    for kernel, row in zip(program.kernels, own["kernels"], strict=True):
+        (number,), (origins,) = row["codes"], row["lines"]
+        text = json.loads(zlib.decompress(base64.b64decode(data["codes"][number])))
+        stages = (*kernel.stages, *kernel.finish)
+        for kind, sign in (("loops", "#"), ("llvm", ";")):
+            marks = re.findall(rf"^ *{sign} stage (.*)$", text[kind], re.MULTILINE)
+            assert {int(n) for mark in marks for n in mark.split(", ")} == set(range(len(stages)))
+        assert [own["origins"][n]["place"] for n in origins] == [
+            s.target.origin.place for s in stages if s.target.origin is not None
+        ]
+        bare = lower(kernel, choose(kernel, program.target), program.target)
+        plain = [line for line in text["llvm"].splitlines() if not line.lstrip().startswith(";")]
+        assert plain == emit_routine(bare, program.target).splitlines()
 
 
 def test_machine_code_is_made_for_the_largest_kernels() -> None:
@@ -371,6 +393,27 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @browsing
 @pytest.mark.browser
+def test_a_click_on_a_line_of_code_shows_the_users(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page("", {"f": small()}))
+    browser.open(path.as_uri())
+    browser.click("#k0")
+    for view, word in (("loops", "acc"), ("llvm", "fmul")):
+        browser.click(f"#view-{view}")
+        waited(
+            browser, f"return document.querySelector('#code .lines').textContent.includes('{word}')"
+        )
+        browser.run(
+            "[...document.querySelectorAll('#code .placed')]"
+            f".find((line) => line.textContent.includes('{word}')).click()"
+        )
+        assert "h = pb.compute" in browser.text("#origin") or "softmax" in browser.text("#origin")
+        assert "^^^" in browser.text("#origin")
+        assert word in browser.text("#code .chosen")
+
+
+@browsing
+@pytest.mark.browser
 def test_a_click_shows_a_kernel_with_its_code(browser: Browser, tmp_path: Path) -> None:
     program = small()
     path = tmp_path / "page.html"
@@ -379,14 +422,16 @@ def test_a_click_shows_a_kernel_with_its_code(browser: Browser, tmp_path: Path) 
     kernel = program.kernels[0]
     browser.click("#k0")
     assert browser.text("#details h2") == kernel.name
-    assert browser.text("#code .lines") == show(kernel).rstrip("\n")
+    assert browser.text("#code .lines").rstrip() == show(kernel).rstrip()
     browser.click("#view-llvm")
     assert program.target is not None
-    llvm = emit_routine(
-        lower(kernel, choose(kernel, program.target), program.target), program.target
-    )
+    routine = lower(kernel, choose(kernel, program.target), program.target, marks=True)
+    llvm = emit_routine(routine, program.target)
     waited(browser, "return document.querySelector('#code .lines').textContent.includes('define')")
-    assert browser.text("#code .lines") == llvm.rstrip("\n")
+    shown = browser.text("#code .lines").splitlines()
+    made = llvm.rstrip("\n").splitlines()
+    assert [a for a in shown if ";" not in a] == [b for b in made if ";" not in b]
+    assert next(a for a in shown if ";" in a).strip().startswith(f"; {__file__}:")
     lines = browser.text("#code .numbers").splitlines()
     assert lines[-1] == str(len(llvm.rstrip("\n").splitlines()))
     browser.hover("#n2")

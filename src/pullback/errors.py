@@ -51,6 +51,11 @@ class Origin:
         """`file:line`."""
         return f"{self.code.co_filename}:{self.line}"
 
+    @property
+    def source(self) -> str:
+        """The line itself."""
+        return linecache.getline(self.code.co_filename, self.line).strip()
+
     def excerpt(self) -> str:
         """The source line with carets under the exact sub-expression (PEP 657)."""
         line, start, end = self._position()

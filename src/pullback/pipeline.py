@@ -24,7 +24,7 @@ from pullback.ir.nest import Routine
 from pullback.ir.program import Block, Launch, Program
 from pullback.ir.structure import Key, checks, kernel_key
 from pullback.ir.target import Target
-from pullback.ir.text import show
+from pullback.ir.text import placed, show
 from pullback.lower.kernel import lower
 from pullback.runtime import fault
 from pullback.runtime.assemble import Call, Unit, assemble
@@ -43,6 +43,7 @@ from pullback.schedule.choose import Choose
 from pullback.schedule.cost import shares
 from pullback.schedule.lives import lives
 from pullback.schedule.plan import Needs, plan
+from pullback.schedule.schedule import Schedule
 from pullback.schedule.split import split
 from pullback.schedule.timeline import Timeline
 from pullback.simplify.empty import without_empty
@@ -278,13 +279,21 @@ def _routines(
         report.lap("lower")
         verify_routine(routine, "lower")
         report.lap("verify")
-        report.text(4, f"nest-{kernel.name}", functools.partial(show, routine))
-        report.text(4, f"llvm-{kernel.name}", functools.partial(emit_routine, routine, target))
+        shown = functools.partial(_shown, kernel, schedule, target)
+        report.text(4, f"nest-{kernel.name}", functools.partial(shown, lambda nest, _: show(nest)))
+        report.text(4, f"llvm-{kernel.name}", functools.partial(shown, emit_routine))
         report.text(4, f"assembly-{kernel.name}", functools.partial(assembly, routine, target))
         found[key] = routine
         yield routine
         report.lap("emit")
     report.stage("lower", f"{len(found)} routines")
+
+
+def _shown(
+    kernel: Kernel, schedule: Schedule, target: Target, text: Callable[[Routine, Target], str]
+) -> str:
+    """A loop nest, or its LLVM, with the user's lines: lowered again, what is compiled has none."""
+    return placed(text(lower(kernel, schedule, target, marks=True), target), kernel)
 
 
 @functools.cache

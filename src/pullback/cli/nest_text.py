@@ -173,7 +173,7 @@ def parse_routine(text: str) -> N.Routine:
             sizes.append(N.Var(head[1], int(head[2]), int(head[3])))
         elif head := SITE.fullmatch(line):
             sites.append(head[1])
-        elif line.strip():
+        elif line.strip() and not line.lstrip().startswith("#"):
             lines.append((number, (len(line) - len(line.lstrip())) // 2, line.strip()))
     tasks = int(found[3])
     task = N.Var(found[2], 0, max(tasks - 1, 0))

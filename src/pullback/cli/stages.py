@@ -13,7 +13,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.program import Compute
 from pullback.ir.target import Target
-from pullback.ir.text import show
+from pullback.ir.text import placed, show
 from pullback.lower.kernel import lower
 from pullback.runtime.executable import Executable
 
@@ -51,7 +51,7 @@ def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> st
         "llvm": emit_routine,
         "asm": assembly,
     }
-    return of_nest[stage](lower(kernel, schedule, target), target)
+    return placed(of_nest[stage](lower(kernel, schedule, target, marks=True), target), kernel)
 
 
 def _adjoints(program: Executable, wrt: Sequence[str]) -> str:

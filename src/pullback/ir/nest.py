@@ -222,7 +222,15 @@ class Prefetch:
     offset: Expr
 
 
-Stmt = For | Declare | Set | Combine | Store | StoreCombine | Guard | Check | Transpose | Prefetch
+@dataclass(frozen=True, eq=False, slots=True)
+class Mark:
+    """What follows in its block computes these stages of the kernel, by number; for people."""
+
+    stages: tuple[int, ...]
+
+
+Effect = Declare | Set | Combine | Store | StoreCombine | Check | Transpose | Prefetch | Mark
+Stmt = For | Guard | Effect
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from pullback.errors import InvalidIR
@@ -225,6 +226,8 @@ class _Nest:
                 self.put(depth, f"check 0 <= {at} < {extent}, site {s.site}")
             case N.Transpose():
                 self.transpose(s, depth)
+            case N.Mark():
+                self.put(depth, mark_text(s, "#"))
             case N.Prefetch():
                 self.put(depth, f"prefetch {s.array}[{self.text(depth, s.offset)[0]}]")
 
@@ -253,6 +256,26 @@ class _Nest:
 
 def _operator(s: N.Set | N.Combine | N.Store | N.StoreCombine) -> str:
     return f"{s.combiner.name}=" if isinstance(s, N.Combine | N.StoreCombine) else "="
+
+
+MARK = re.compile(r"^( *[#;] )stage (\d+(?:, \d+)*)$", re.MULTILINE)
+
+
+def mark_text(mark: N.Mark, sign: str) -> str:
+    """``# stage 0, 2``, which `placed` makes ``# file.py:12  y = x @ w``"""
+    return f"{sign} stage {', '.join(map(str, mark.stages))}"
+
+
+def placed(text: str, kernel: Kernel) -> str:
+    """Loops or LLVM of a kernel, marked with the user's lines instead of numbers of stages."""
+    origins = [stage.target.origin for stage in (*kernel.stages, *kernel.finish)]
+
+    def lines(found: re.Match[str]) -> str:
+        known = [origins[int(n)] for n in found[2].split(", ")]
+        texts = dict.fromkeys(f"{o.place}  {o.source}" for o in known if o is not None)
+        return "\n".join(f"{found[1]}{text}" for text in texts) if texts else found[0]
+
+    return MARK.sub(lines, text)
 
 
 def routine_text(routine: N.Routine) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -11,7 +12,7 @@ from pullback.ir.dtype import DType, float32, int64
 from pullback.ir.expr import Dim, Expr, Extent, Size, Take, index, upper
 from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
-from pullback.ir.nest import Array, For, LoopKind, Register, Stmt, Var
+from pullback.ir.nest import Array, For, LoopKind, Mark, Register, Stmt, Var
 from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.lower.natives import with_natives
@@ -78,6 +79,8 @@ class Context:
     regions: Regions = field(default_factory=lambda: Regions({}, {}))
     natives: dict[Expr, Expr] = field(default_factory=dict)
     count: int = 0
+    marks: bool = False
+    marked: list[Stmt] = field(default_factory=list)
 
     def number(self) -> int:
         """A fresh number."""
@@ -171,13 +174,21 @@ class Context:
             self.sites.append(text)
         return self.sites.index(text)
 
+    def mark(self, stages: Sequence[Stage]) -> list[Stmt]:
+        """Says which stages the statements that follow compute, where that is asked for."""
+        if not self.marks:
+            return []
+        order = [s.target for s in (*self.kernel.stages, *self.kernel.finish)]
+        self.marked = [Mark(tuple(order.index(s.target) for s in stages))]
+        return list(self.marked)
+
     def depth(self, root: Expr) -> int:
         """How many outer loops `root` depends on (the deepest one counts)."""
         return max((self.depths.get(n, 0) for n in walk(root) if isinstance(n, Expr)), default=0)
 
     def hoist(self, level: int, statements: list[Stmt]) -> None:
         """Put statements before the loops inside `level` outer loops."""
-        self.hoisted.setdefault(level, []).extend(statements)
+        self.hoisted.setdefault(level, []).extend([*self.marked, *statements])
 
 
 def begin(kernel: Kernel, schedule: Schedule, target: Target) -> Context:

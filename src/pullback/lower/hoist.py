@@ -14,6 +14,7 @@ from pullback.ir.nest import (
     Declare,
     For,
     Load,
+    Mark,
     Native,
     Peek,
     Register,
@@ -51,7 +52,7 @@ def hoisted(context: Context, loop: For) -> list[Stmt]:
         named[value] = Peek(register, ())
     rest = [s for s in loop.body if s not in checks]
     body = tuple(_renamed(s, named) for s in rest)
-    if not body:
+    if all(isinstance(s, Mark) for s in body):
         return before
     return [*before, For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.step, loop.unroll)]
 

@@ -44,9 +44,10 @@ from pullback.schedule.schedule import Schedule, Step, Way
 from pullback.schedule.slots import overwrites_itself
 
 
-def lower(kernel: Kernel, schedule: Schedule, target: Target) -> Routine:
-    """The routine of `kernel` as `schedule` says."""
+def lower(kernel: Kernel, schedule: Schedule, target: Target, *, marks: bool = False) -> Routine:
+    """The routine of `kernel` as `schedule` says; with `marks`, its loops name their stages."""
     context = begin(kernel, schedule, target)
+    context.marks = marks
     outer, level_of = _outer_loops(context)
     for number, stage in enumerate(kernel.stages):
         settle(context, number, stage)
@@ -228,7 +229,7 @@ def _once(context: Context, stage: Stage, statements: list[Stmt]) -> list[Stmt]:
 
 def _compute(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     context.begin_step()
-    statements = _dispatch(context, step, stages)
+    statements = context.mark(stages) + _dispatch(context, step, stages)
     for stage in stages:
         if stage.store is not None and overwrites_itself(stage) and not stage.partial:
             statements += copy_home(context, stage, context.memory(stage.store))

@@ -172,6 +172,8 @@ class _Body:
         self.size = 0
         for number, stage in enumerate(stages):
             value = values.bodies[number]
+            if len(stages) > 1:
+                self.inside += context.mark([stage])
             self.inside += values.checks[number]
             self.size += sum(1 for n in walk(value) if not isinstance(n, Load))
             if isinstance(stage.form, Reduce):

@@ -60,7 +60,7 @@ class Codes:
     def _one(self, kernel: Kernel, target: Target, wanted: bool) -> str:
         schedule = choose(kernel, target)
         self.schedules.append(str(schedule))
-        routine = lower(kernel, schedule, target)
+        routine = lower(kernel, schedule, target, marks=True)
         llvm = emit_routine(routine, target)
         machine = assembled(llvm, target) if wanted else NOT_MADE
         return pack({"loops": show(routine), "llvm": llvm, "assembly": machine})

@@ -194,6 +194,7 @@ def _kernel_row(timed: Timed, target: Target, codes: Codes, tables: _Tables) -> 
         "text": kernel_text(kernel),
         "schedule": "\n\n".join(codes.schedules[n] for n in own),
         "codes": own,
+        "lines": _lines(kernel, target, own, codes, tables),
         "origin": tables.origin(timed.origin),
         "runs": timed.runs,
         "spent": timed.spent,
@@ -201,6 +202,15 @@ def _kernel_row(timed: Timed, target: Target, codes: Codes, tables: _Tables) -> 
         "bytes": timed.moved,
         "predicted_us": sum(estimate(p, target).work_us for p in kernel.pieces),
     }
+
+
+def _lines(
+    kernel: Kernel, target: Target, own: Sequence[int], codes: Codes, tables: _Tables
+) -> list[list[int]]:
+    """For each of a kernel's codes, the origins of the stages that its lines name by number."""
+    pieces = {codes.of(piece, target)[0]: piece for piece in reversed(kernel.pieces)}
+    stages = [(*pieces[n].stages, *pieces[n].finish) for n in own]
+    return [[tables.origin(s.target.origin) for s in every] for every in stages]
 
 
 def _memory(plan: Plan) -> Json:

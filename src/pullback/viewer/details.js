@@ -23,11 +23,32 @@ function row(name, content) {
   return cells.length ? make("tr", {}, make("td", { class: "dim" }, name), make("td", {}, cells)) : null;
 }
 
-function numbered(text) {
+// A listing. `origins`: of the stages that marks in it (`# stage 0, 2`) name; a click on a line that
+// follows a mark shows the user's.
+function numbered(text, origins = []) {
   const lines = text.replace(/\n$/, "").split("\n");
+  const all = program().origins;
+  let here = [];
+  const rows = lines.map((line) => {
+    const mark = /^( *[#;] )stage (\d+(?:, \d+)*)$/.exec(line);
+    if (mark) {
+      here = [...new Set(mark[2].split(", ").map((n) => origins[n]))].filter((o) => o >= 0);
+      if (here.length) line = mark[1] + here.map((o) => all[o].place).join(", ");
+    }
+    if (!here.length) return `${line}\n`;
+    const own = here.map((o) => all[o].excerpt).join("\n");
+    return make("span", { class: mark ? "mark" : "placed", title: own, onclick: (event) => point(event.target, own) }, `${line}\n`);
+  });
   return make("div", { class: "code" },
     make("pre", { class: "numbers" }, lines.map((_, n) => n + 1).join("\n")),
-    make("pre", { class: "lines" }, lines.join("\n")));
+    make("pre", { class: "lines" }, rows));
+}
+
+// Shows the user's line of a chosen line of code.
+function point(line, excerpt) {
+  for (const other of document.querySelectorAll("#code .chosen")) other.classList.remove("chosen");
+  line.classList.add("chosen");
+  document.getElementById("origin").textContent = excerpt;
 }
 
 function nodeDetails(n) {
@@ -89,8 +110,9 @@ function kernelDetails(number) {
     state.view = view;
     buttons.forEach((button, n) => button.classList.toggle("on", VIEWS[n] === view));
     let text = view === "stages" ? kernel.text : kernel.schedule;
-    if (view !== "stages" && view !== "schedule") text = (await code(kernel.codes[Number(which.value)]))[view];
-    pane.replaceChildren(numbered(text));
+    const part = Number(which.value);
+    if (view !== "stages" && view !== "schedule") text = (await code(kernel.codes[part]))[view];
+    pane.replaceChildren(numbered(text, kernel.lines[part]));
   }
   show(state.view);
   return [

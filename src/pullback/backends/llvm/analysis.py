@@ -16,6 +16,7 @@ from pullback.ir.nest import (
     Guard,
     Load,
     LoopKind,
+    Mark,
     Peek,
     Prefetch,
     Register,
@@ -140,6 +141,8 @@ def roots(stmt: Stmt) -> tuple[Expr, ...]:
             return stmt.target_offset, stmt.source_offset, stmt.rows, stmt.columns
         case Prefetch():
             return (stmt.offset,)
+        case Mark():
+            return ()
 
 
 def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
@@ -183,6 +186,8 @@ def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             )
         case Prefetch():
             return replace(stmt, offset=change(stmt.offset))
+        case Mark():
+            return stmt
 
 
 def substitute(body: Sequence[Stmt], env: Mapping[Var, Const]) -> tuple[Stmt, ...]:

@@ -35,6 +35,7 @@ from pullback.ir.nest import (
     Guard,
     Load,
     LoopKind,
+    Mark,
     Peek,
     Prefetch,
     Routine,
@@ -47,6 +48,7 @@ from pullback.ir.nest import (
 )
 from pullback.ir.node import walk
 from pullback.ir.target import Target
+from pullback.ir.text import mark_text
 
 ALIGNMENT = 64  # bytes, of scratch arrays
 WORD = 8  # bytes
@@ -160,6 +162,8 @@ class Function:
                 self.guard(stmt, frame)
             case Transpose():
                 self.transpose(stmt, frame)
+            case Mark():
+                self.b.emit(mark_text(stmt, ";"))
             case _:
                 for scope in frame.effects:
                     self.effect(stmt, scope)

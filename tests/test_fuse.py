@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import graphs
+import pullback as pb
 from graphs import map_, num, total, variable
 from kernel_runner import random_values, run
 from pullback.backends.reference.definitions import evaluate
@@ -114,6 +115,36 @@ def test_dropout_after_an_activation() -> None:
     graph = Graph(tuple(graphs.sgd([w], graphs.gradients(loss, [w]))))
     for kernel in kernels_of(graph):
         assert all(v.dtype.is_float for v in kernel.writes)
+
+
+class Residual(pb.nn.Module):
+    """``x + dropout(w2 gelu(w1 norm(x)))``"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = pb.nn.LayerNorm(64)
+        self.up, self.down = pb.nn.Linear(64, 256), pb.nn.Linear(256, 64)
+        self.drop = pb.nn.Dropout(0.1)
+
+    def forward(self, x: pb.Tensor) -> pb.Tensor:
+        return x + self.drop(self.down(pb.nn.functional.gelu(self.up(self.norm(x)))))
+
+
+def test_what_is_dropped_is_dropped_once() -> None:
+    """The adjoint behind a mask is kept: no gradient of a weight draws the bits again."""
+    model = pb.nn.Sequential(Residual(), Residual())
+    opt = pb.optim.AdamW(model.parameters(), lr=0.1)
+    x = pb.ones((512, 64))
+
+    @pb.jit
+    def step() -> None:
+        opt.zero_grad()
+        (model(x) ** 2).mean().backward()
+        opt.step()
+
+    step()
+    stages = [s for kernel in step.program.kernels for p in kernel.pieces for s in p.every]
+    assert sum(s.target.name.startswith("bernoulli") for s in stages) == 2
 
 
 def test_weight_gradient_with_its_update() -> None:

@@ -42,6 +42,9 @@ BODY_NODES = 400
 VIEW_NODES = 4000
 # A recomputed value of at most this many weighted operations costs less than a load from L2.
 CHEAP_FLOPS = 4
+# To keep a value costs less than to compute so many weighted operations again in each kernel that
+# reads it: random bits take about 100, a number written and read again from memory eight.
+DEAR_FLOPS = 32
 # Recomputed stages in a row, so that a kernel keeps room within its 32.
 CHAIN_STAGES = 10
 
@@ -88,15 +91,20 @@ def inline(outputs: list[Definition], simplify: Simplify) -> Scene:
     users = readers(scene)
     leaves: dict[Definition, dict[Value, None]] = {}
     chain: dict[Definition, int] = {}
+    again: dict[Definition, int] = {}
     for definition in scene.order:
         _rewrite(scene, definition, simplify)
         below = _leaves(scene, definition, leaves)
         above = users.get(definition, [])
-        depth = 1 + sum(chain[s] for s in _stages(scene, definition))
-        role = Role.NODE if definition in fixed else _role(scene, definition, below, above, depth)
+        stages = _stages(scene, definition)
+        depth = 1 + sum(chain[s] for s in stages)
+        work = sum(again[s] for s in stages)
+        apart = definition in fixed or (work > DEAR_FLOPS and _is_shared(definition, above))
+        role = Role.NODE if apart else _role(scene, definition, below, above, depth)
         scene.roles[definition] = role
         leaves[definition] = below
         chain[definition] = depth if role is Role.STAGE else 0
+        again[definition] = work + scene.facts[definition].flops
     scene.order = live(scene, outputs)
     return scene
 
@@ -182,6 +190,11 @@ class _Reader:
             return body
         self.moved = True
         return substitute(body, moves) if body.axes & moves.keys() else body
+
+
+def _is_shared(definition: Definition, uses: list[Use]) -> bool:
+    """Whether several read a definition that may be kept."""
+    return definition.keep is not Keep.NEVER and len({use.user for use in uses}) > 1
 
 
 def _stages(scene: Scene, definition: Definition) -> list[Definition]:

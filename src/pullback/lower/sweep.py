@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pullback.ir.expr import Expr
+from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Combiner, Reduce, Value
 from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.nest import Combine, Declare, Load, Peek, Register, Stmt, Store, StoreCombine
@@ -33,6 +33,7 @@ from pullback.lower.context import (
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.patch import Patch, patch
+from pullback.lower.pieces import pieces
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear
 from pullback.schedule.regions import Region, common
@@ -307,6 +308,8 @@ def _parted(part: _Part, lane: Loop | None) -> list[Stmt]:
     wide = lane.most >= PARTED * part.context.target.lanes(4)
     region = [b for b in common(part.work) if len(b.form.terms) > 1 and (b.tests or reduced)]
     cut = bounded(lane, region if wide else (), {})
+    if not cut.exact and not reduced:
+        return nest([*outs, *overs], _pieces(part, lane))
     body = part.body(settled(cut.exact, part.work))
     inner = _lanes(part, cut.loop, body)
     sides = ((cut.below, lane.first, cut.loop.first), (cut.above, cut.loop.extent, lane.extent))
@@ -316,6 +319,20 @@ def _parted(part: _Part, lane: Loop | None) -> list[Stmt]:
             rest = replace(lane, first=first, extent=end)
             inner += _lanes(part, rest, part.body(known, maps=True))
     return nest(outs, [*body.before, *nest(overs, inner), *body.after])
+
+
+def _pieces(part: _Part, lane: Loop) -> list[Stmt]:
+    """Maps, each piece of the lanes by itself."""
+    found: list[Stmt] = []
+    whole = lane.static and lane.first is index(0) and len(lane.axes) == 1
+    if not whole:
+        return _lanes(part, lane, part.body({}))
+    axis = Axis(lane.axes[0], lane.most)
+    width = part.context.target.lanes(4)
+    for piece in pieces((s.body for s in part.stages), axis, lane.most, width):
+        own = replace(lane, first=index(piece.first), extent=index(piece.end))
+        found += _lanes(part, own, part.body(piece.known))
+    return found
 
 
 def _lanes(part: _Part, lane: Loop, body: _Body) -> list[Stmt]:

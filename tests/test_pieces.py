@@ -1,0 +1,119 @@
+"""Loops in lanes are cut where a test of the lanes changes: both sides, neither computed twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lower_support import HOST, check, kernel, num, stage, variable
+from pullback.backends.llvm.analysis import roots, statements
+from pullback.ir import expr as E
+from pullback.ir.expr import Axis, Expr, index
+from pullback.ir.graph import Definition, define, read
+from pullback.ir.nest import For, LoopKind
+from pullback.ir.node import walk
+from pullback.lower.pieces import MOST_PIECES, pieces
+
+WIDTH = HOST.lanes(4)
+J = Axis(1, 200)
+
+
+def less(left: Expr, right: Expr) -> Expr:
+    return E.Less(left, right)
+
+
+TESTS = [
+    less(J, index(64)),
+    less(index(15), J),
+    less(E.Add(E.Mul(J, index(2)), index(1)), index(100)),
+    less(index(7), E.Mul(J, index(3))),
+    less(E.Mul(J, index(-3)), index(-90)),
+    less(index(-101), E.Mul(J, index(-2))),
+]
+
+
+@pytest.mark.parametrize("number", range(len(TESTS)))
+def test_what_is_known_is_so(number: int) -> None:
+    test = TESTS[number]
+    assert isinstance(test, E.Less)
+    found = pieces([test], J, 200, 1)
+    assert [p.first for p in found[1:]] == [p.end for p in found[:-1]] and len(found) == 2
+    for piece in found:
+        for j in range(piece.first, piece.end):
+            left, right = (_at(side, j) for side in (test.left, test.right))
+            assert piece.known[test] == (left < right), (j, left, right)
+
+
+def _at(e: Expr, j: int) -> int:
+    """A small affine expression at `j`."""
+    if isinstance(e, Axis):
+        return j
+    if isinstance(e, E.Const):
+        return int(e.value)
+    assert isinstance(e, E.Add | E.Mul)
+    left, right = _at(e.left, j), _at(e.right, j)
+    return left + right if isinstance(e, E.Add) else left * right
+
+
+def test_pieces_are_whole_vectors_and_few() -> None:
+    near = [less(J, index(n)) for n in (3, 64, 70, 198)]
+    assert [(p.first, p.end) for p in pieces(near, J, 200, 16)] == [(0, 64), (64, 200)]
+    many = [less(J, index(n)) for n in range(20, 200, 20)]
+    assert len(pieces(many, J, 200, 16)) == MOST_PIECES
+    assert len(pieces([less(Axis(0, 9), J)], J, 200, 16)) == 1
+
+
+def joined(*widths: int) -> Definition:
+    """``y[i, j] = exp(x0[i, j]) | 2 * x1[i, j - w0] | ..``, side by side."""
+    wide = sum(widths)
+
+    def made(i: Axis, j: Axis) -> Expr:
+        found: Expr = num(0.0)
+        start = wide
+        for n, width in reversed(list(enumerate(widths))):
+            start -= width
+            one = read(variable(f"x{n}", 5, width), i, E.Add(j, index(-start)))
+            value = E.Exp(one) if n % 2 == 0 else E.Mul(one, num(2.0))
+            last = n == len(widths) - 1
+            found = value if last else E.If(less(j, index(start + width)), value, found)
+        return found
+
+    return define("y", (5, wide), made)
+
+
+def test_no_lane_computes_both_sides() -> None:
+    made = joined(4 * WIDTH, 2 * WIDTH, 3 * WIDTH)
+    y = variable("y", 5, 9 * WIDTH)
+    routine = check(kernel((5,), stage(made, (0, None), y)))
+    loops = [s for s in statements(routine.body) if isinstance(s, For)]
+    lanes = [s for s in loops if s.kind is LoopKind.VECTOR]
+    assert len(lanes) == 3
+    for loop in lanes:
+        nodes = [n for s in statements(loop.body) for n in walk(roots(s))]
+        assert not any(isinstance(n, E.If) for n in nodes)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 5 * WIDTH), min_size=2, max_size=6))
+def test_any_widths(widths: list[int]) -> None:
+    made = joined(*widths)
+    check(kernel((5,), stage(made, (0, None), variable("y", 5, sum(widths)))))
+
+
+def test_gates_that_read_each_other() -> None:
+    """A GRU's adjoint: parts of a row, one of which is computed from a row before."""
+    import pullback as pb
+
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal((3, 64)).astype(np.float32) for _ in range(2))
+
+    def f(a: pb.Tensor, b: pb.Tensor) -> pb.Tensor:
+        both = pb.concat([pb.tanh(a), pb.sigmoid(b)], axis=1)
+        return (both * both).sum()
+
+    da, db = pb.jit(lambda a, b: pb.grad(f(a, b), [a, b]))(pb.tensor(a), pb.tensor(b))
+    t, s = np.tanh(a), 1 / (1 + np.exp(-b))
+    assert np.allclose(da.numpy(), 2 * t * (1 - t * t), atol=1e-5)
+    assert np.allclose(db.numpy(), 2 * s * s * (1 - s), atol=1e-5)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from examples import example, hand_over, train_torch, twin
+from example_support import example, hand_over, train_torch, twin
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch

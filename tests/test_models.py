@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from examples import example
+from example_support import example
 from pullback import nn
 from pullback.errors import StateError
 
@@ -149,7 +149,11 @@ def test_sentences_are_as_close_as_published(encoder: Any) -> None:
     vectors = encoder(SENTENCES)
     assert vectors.shape == (3, 384)
     np.testing.assert_allclose(vectors @ vectors.T, PUBLISHED, atol=1e-4)
-    np.testing.assert_allclose(encoder(SENTENCES[1:2])[0], vectors[1], atol=1e-6)
+    alone = encoder(SENTENCES[1:2])
+    many = encoder(SENTENCES * 12)
+    np.testing.assert_allclose(alone[0], vectors[1], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(many, np.tile(vectors, (12, 1)), rtol=0, atol=1e-6)
+    assert encoder.run.traces == 1
 
 
 @pytest.mark.torch

@@ -140,6 +140,31 @@ def test_training(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_the_first_rows_of_a_table(backend: str) -> None:
+    """``table[:n]``, as positions are added to tokens, and its gradient."""
+    table, n = pb.tensor(small(12, 3)), pb.dim("n", 1, 12)
+
+    def slope(x: Any, table: Any) -> list[Any]:
+        rows = x * table[: x.shape[0]]
+        return [rows, *pb.grad(rows.sum(), [table])]
+
+    f = pb.jit(slope, shapes=[(n, 3), None], options=BACKENDS[backend])
+    for size in SIZES:
+        x = small(size, 3, seed=size)
+        rows, slopes = f(pb.tensor(x), table)
+        np.testing.assert_allclose(rows.numpy(), x * table.numpy()[:size], rtol=1e-12)
+        np.testing.assert_allclose(slopes.numpy(), np.pad(x, ((0, 12 - size), (0, 0))), rtol=1e-12)
+    assert f.traces == 1
+
+
+@pytest.mark.parametrize("part", [slice(1, "n"), slice(None, "n", 2), slice(None, "m")])
+def test_a_symbolic_end_that_may_lie_outside_is_refused(part: slice) -> None:
+    ends = {"n": pb.dim("n", 1, 12), "m": pb.dim("m", 1, 13)}
+    with pytest.raises(ShapeError, match="of an axis of 12"):
+        pb.zeros((12, 3))[slice(part.start, ends[part.stop], part.step)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_size_outside_the_range_is_refused(backend: str) -> None:
     n = pb.dim("n", 2, 5)
     f = pb.jit(lambda x: x * 2.0, shapes=[(n, 3)], options=BACKENDS[backend])

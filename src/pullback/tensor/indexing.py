@@ -11,7 +11,7 @@ from types import EllipsisType
 from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_, int64
-from pullback.ir.expr import Axis, Expr, Extent, If, lower
+from pullback.ir.expr import Axis, Dim, Expr, Extent, If, lower
 from pullback.ir.graph import SUM, Accumulate, Definition, Value, Variable, read
 from pullback.tensor import views as V
 from pullback.tensor.elementwise import (
@@ -119,6 +119,8 @@ def fixed(place: int, extent: Extent, axis: int) -> int:
 
 def slice_range(part: slice, extent: Extent) -> tuple[int, int, Extent]:
     """(start, step, count) of a slice of an axis."""
+    if isinstance(part.stop, Dim):
+        return 0, 1, _first(part, extent)
     if isinstance(extent, int):
         if part.step == 0:
             raise V.fail("the step of a slice is 0", code="E137")
@@ -135,6 +137,20 @@ def slice_range(part: slice, extent: Extent) -> tuple[int, int, Extent]:
             code="E120",
         )
     return start, step, len(range(start, part.stop, step))
+
+
+def _first(part: slice, extent: Extent) -> Dim:
+    """How many ``x[:n]`` are, n symbolic. Raises: ShapeError where an axis may have fewer."""
+    stop: Dim = part.stop
+    fits = stop == extent or stop.hi <= lower(extent)
+    if part.start not in (None, 0) or part.step not in (None, 1) or not fits:
+        raise V.fail(
+            f"{part.start or 0}:{stop}:{part.step or 1} of an axis of {extent}",
+            f"a symbolic end (here up to {stop.hi}) goes with a start of 0, a step of 1 and an "
+            "axis that has as many",
+            code="E120",
+        )
+    return stop
 
 
 def take(x: Value, indices: Value, axis: int) -> Definition:

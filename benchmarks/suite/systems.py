@@ -79,12 +79,31 @@ class Pullback(System):
             return slopes if w.part == "gradients" else [y, *slopes]
 
         inputs = [self.array(a, w.dtype) for a in arrays]
+        given = getattr(w, "state", tuple)()
+        if given:
+            return self.replacing(f, inputs, given)
         if w.part:
             inputs.insert(0, self.array(head_of(self, f, inputs), w.dtype))
         run = self.x.jit(both if w.part else f)
         return Ready(
             lambda: [plain(y) for y in several(run(*inputs))], lambda: run(*inputs), 1, None
         )
+
+    def replacing(self, f: Callable[..., Any], inputs: list[Any], given: tuple[int, ...]) -> Ready:
+        """A step whose results replace the inputs `given`, in place, as state does."""
+        held = {n: self.x.State(inputs[n]) for n in given}
+
+        @self.x.jit
+        def run(*xs: Any) -> None:
+            found = f(*(held[n] if n in held else x for n, x in enumerate(xs)))
+            for state, value in zip(held.values(), found, strict=True):
+                state.assign(value)
+
+        def first() -> Arrays:
+            run(*inputs)
+            return [state.numpy().copy() for state in held.values()]
+
+        return Ready(first, lambda: run(*inputs), 1, None)
 
     def array(self, a: np.ndarray, dtype: str = "float32") -> Any:
         found = self.x.tensor(a)

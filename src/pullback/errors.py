@@ -292,5 +292,11 @@ class NaNError(PullbackError, ArithmeticError):
     code = "E701"
 
 
+# What a reader of JSON, and of what it should hold, raises where the text is something else.
+MALFORMED = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+
+
 class InvalidIR(AssertionError):
     """The compiler is wrong: a pass broke the invariant of the stage it feeds."""

@@ -41,7 +41,10 @@ def facts(folder: Path) -> tuple[Settings, str]:
     found = load_metadata(path)
     if "settings" not in found or "characters" not in found:
         raise RunError(f"{path} was not written by pullback train", code="E336")
-    return parse(found["settings"]), str(json.loads(found["characters"]))
+    try:
+        return parse(found["settings"]), str(json.loads(found["characters"]))
+    except ValueError as error:
+        raise RunError(f"the characters in {path} cannot be read: {error}", code="E336") from error
 
 
 def restore(folder: Path, model: nn.Module, opt: Optimizer) -> None:
@@ -49,6 +52,8 @@ def restore(folder: Path, model: nn.Module, opt: Optimizer) -> None:
     arrays = load_arrays(folder / STATE)
     model.load_state_dict(_under("model.", arrays))
     opt.load_state_dict(_under("optimizer.", arrays))
+    if "random" not in arrays:
+        raise RunError(f"{folder / STATE} was not written by pullback train", code="E336")
     random.set_state(arrays["random"])
 
 

@@ -33,7 +33,9 @@ class Misuse(click.ClickException):
 
 
 class Commands(click.Group):
-    """A group whose commands may raise a `PullbackError`: a mistake of the user's."""
+    """A group whose commands may raise a `PullbackError`: a mistake of the user's. So is asking for
+    shapes that no memory holds.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Raises: Misuse."""
@@ -41,6 +43,8 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except PullbackError as error:
             raise Misuse(_said(error)) from error
+        except MemoryError as error:
+            raise Misuse(f"more memory than there is: {error}") from error
 
 
 def _said(error: PullbackError) -> str:

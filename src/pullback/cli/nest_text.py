@@ -16,19 +16,20 @@ from pullback.ir.expr import Const, Expr, Take
 from pullback.ir.graph import COMBINERS, Variable, replace_reads
 from pullback.ir.parse import Scope, Tokens, expression
 
-ROUTINE = re.compile(r"routine (\S+), task (\S+) < (\d+)")
-ARRAY = re.compile(r"  (argument|scratch|shared) (\S+): (\w+)\[(\d+)\]")
-SIZE = re.compile(r"  size (\S+) in (\d+)\.\.(\d+)")
+# Numbers of more than 18 digits are none that an int64 holds.
+ROUTINE = re.compile(r"routine (\S+), task (\S+) < (\d{1,18})")
+ARRAY = re.compile(r"  (argument|scratch|shared) (\S+): (\w+)\[(\d{1,18})\]")
+SIZE = re.compile(r"  size (\S+) in (\d{1,18})\.\.(\d{1,18})")
 SITE = re.compile(r"  site \d+: ?(.*)")
-RANGE = r"in (.+?)\.\.(.+?)(?: by (\d+))?(?: within (-?\d+)\.\.(-?\d+))?:"
-LOOP = re.compile(rf"(seq|unroll|vector)(?: x(\d+))? (\S+) {RANGE}")
-DECLARE = re.compile(r"(\w+)(?:\[([\d, ]+)\])? ([^\s\[]+) = (.*)")
+RANGE = r"in (.+?)\.\.(.+?)(?: by (\d{1,18}))?(?: within (-?\d{1,18})\.\.(-?\d{1,18}))?:"
+LOOP = re.compile(rf"(seq|unroll|vector)(?: x(\d{{1,18}}))? (\S+) {RANGE}")
+DECLARE = re.compile(r"(\w+)(?:\[(\d{1,18}(?:, \d{1,18})*)\])? ([^\s\[]+) = (.*)")
 ASSIGN = re.compile(rf" ({'|'.join(COMBINERS)})?= ")
-CHECK = re.compile(r"check 0 <= (.*) < (.*), site (\d+)")
+CHECK = re.compile(r"check 0 <= (.*) < (.*), site (\d{1,18})")
 PREFETCH = re.compile(r"prefetch ([^\s\[]+)\[(.*)\]")
 TRANSPOSE = re.compile(
-    r"([^\s\[]+)\[(.*) \+ c\*(\d+) \+ r\] = ([^\s\[]+)\[(.*) \+ r\*(\d+) \+ c\]"
-    r" for r < (.*), c < (.*?)(?: in words of (\d+))?"
+    r"([^\s\[]+)\[(.*) \+ c\*(\d{1,18}) \+ r\] = ([^\s\[]+)\[(.*) \+ r\*(\d{1,18}) \+ c\]"
+    r" for r < (.*), c < (.*?)(?: in words of (\d{1,18}))?"
 )
 NATIVES = {name: partial(lambda name, *args: N.Native(name, args), name) for name in N.NATIVES}
 Line = tuple[int, int, str]  # number, depth, text
@@ -71,6 +72,13 @@ class _Reader:
             return N.Load(place, take.indices[0])
         return N.Peek(place, take.indices)
 
+    def place(self, inner: str, number: int) -> Expr:
+        """Where in an array."""
+        found = self.several(inner, number)
+        if len(found) != 1:
+            raise SyntaxFormError(f"line {number}: an array has one index", code="E172")
+        return found[0]
+
     def array(self, name: str, number: int) -> N.Array:
         place = self.places.get(name)
         if not isinstance(place, N.Array):
@@ -101,7 +109,7 @@ class _Reader:
             index, extent = (self.one(found[n], number) for n in (1, 2))
             return N.Check(index, extent, int(found[3]))
         if found := PREFETCH.fullmatch(text):
-            return N.Prefetch(self.array(found[1], number), self.one(found[2], number))
+            return N.Prefetch(self.array(found[1], number), self.place(found[2], number))
         if found := TRANSPOSE.fullmatch(text):
             return self.transpose(found, number)
         if (found := DECLARE.fullmatch(text)) and found[1] in D.BY_NAME:
@@ -116,10 +124,7 @@ class _Reader:
         kind, flights, name, low, high, step, least, most = found.groups()
         lo, hi = self.one(low, number), self.one(high, number)
         if least is None:
-            if not isinstance(lo, Const) or not isinstance(hi, Const):
-                what = f"line {number}: {name} needs its bounds: within 0..7"
-                raise SyntaxFormError(what, code="E172")
-            least, most = lo.value, hi.value - 1
+            least, most = _literal(lo, name, number), _literal(hi, name, number) - 1
         var = N.Var(name, int(least), int(most))
         self.leaves[name] = var
         body = self.block(lines, depth + 1)
@@ -140,15 +145,24 @@ class _Reader:
         if found is None or place is None:
             raise SyntaxFormError(f"line {number}: not a statement: {text}", code="E172")
         value = self.one(text[found.end() :], number)
-        indices = self.several(inner.removesuffix("]"), number) if inner else ()
+        inner = inner.removesuffix("]")
         join = COMBINERS[found[1]] if found[1] else None
         if isinstance(place, N.Register):
+            indices = self.several(inner, number) if inner else ()
             if join is None:
                 return N.Set(place, indices, value)
             return N.Combine(place, indices, join, value)
+        index = self.place(inner, number)
         if join is None:
-            return N.Store(place, indices[0], value)
-        return N.StoreCombine(place, indices[0], join, value)
+            return N.Store(place, index, value)
+        return N.StoreCombine(place, index, join, value)
+
+
+def _literal(bound: Expr, name: str, number: int) -> int:
+    if not isinstance(bound, Const) or not bound.dtype.is_integer:
+        what = f"line {number}: {name} needs its bounds: within 0..7"
+        raise SyntaxFormError(what, code="E172")
+    return int(bound.value)
 
 
 def parse_routine(text: str) -> N.Routine:
@@ -166,6 +180,8 @@ def parse_routine(text: str) -> N.Routine:
     lines: list[Line] = []
     for number, line in enumerate(rest, 2):
         if head := ARRAY.fullmatch(line):
+            if head[3] not in D.BY_NAME:
+                raise SyntaxFormError(f"line {number}: no element type {head[3]}", code="E172")
             array = N.Array(head[2], D.BY_NAME[head[3]], int(head[4]), head[1])
             spaces[head[1]].append(array)
             reader.know(array)

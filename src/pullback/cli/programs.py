@@ -95,6 +95,8 @@ def function_at(
     Raises: click.UsageError where there is no such function, or a shape is missing.
     """
     module, _, name = place.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise click.UsageError(f"{place!r}: neither a definition nor module:function")
     sys.path.insert(0, os.getcwd())
     try:
         found = importlib.import_module(module)

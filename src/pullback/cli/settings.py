@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from pullback.errors import StateError
+from pullback.errors import MALFORMED, StateError
 from pullback.nn.gpt import GPTConfig
 from pullback.optim import schedules
 from pullback.optim.schedules import Schedule
@@ -59,6 +59,10 @@ def parse(text: str) -> Settings:
     try:
         found = json.loads(text)
         kinds = {f.name: type(getattr(Settings(), f.name)) for f in fields(Settings)}
-        return Settings(**{name: kinds[name](value) for name, value in found.items()})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        made = Settings(**{name: kinds[name](value) for name, value in found.items()})
+        for name, value in asdict(made).items():
+            if value < (0 if name in ("lr", "seed") else 1):
+                raise ValueError(f"{name} is {value}")
+        return made
+    except MALFORMED as error:
         raise RunError(f"the checkpoint's settings cannot be read: {error}", code="E336") from error

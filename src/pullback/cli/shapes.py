@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from pullback.composite.syntax import Name, Number, Operation, Parser, Read, Tre
 from pullback.composite.text import defined, reads
 from pullback.errors import Origin
 
+LARGEST = 1 << 20  # elements of an input whose shape nobody gave
 EXTENTS = (4, 5, 3, 6, 2)  # of axes, by order of appearance; all differ, so that mistakes show
 
 Shape = tuple[int, ...]
@@ -56,7 +58,8 @@ def size_of(option: str) -> tuple[str, int]:
 def shapes_of(text: str, options: Sequence[str]) -> dict[str, Shape]:
     """A shape for everything that `text` reads.
 
-    Raises: click.UsageError where an index is more than an axis and no option gives the shape.
+    Raises: click.UsageError where an index is more than an axis, or makes it large, and no option
+        gives the shape.
     """
     found = dict(map(parsed, options))
     extents: dict[str, int] = {}
@@ -70,6 +73,8 @@ def shapes_of(text: str, options: Sequence[str]) -> dict[str, Shape]:
     for read in every:
         if read.name not in found and read.name not in made:
             found[read.name] = tuple(_extent(read.name, i, extents) for i in read.indices)
+            if prod(found[read.name]) > LARGEST:
+                raise _unknown(read.name)
     return found
 
 
@@ -100,8 +105,13 @@ def _operands(index: Tree) -> Iterator[str]:
 
 
 def _extent(name: str, index: Tree, extents: dict[str, int]) -> int:
-    if isinstance(index, Number):
+    if isinstance(index, Number) and index.value < LARGEST:
         return int(index.value) + 1
     if isinstance(index, Name):
         return extents.setdefault(index.name, EXTENTS[len(extents) % len(EXTENTS)])
-    raise click.UsageError(f"the shape of {name} does not follow from its reads: --shape {name}=..")
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> click.UsageError:
+    what = f"the shape of {name} does not follow from its reads: --shape {name}=.."
+    return click.UsageError(what)

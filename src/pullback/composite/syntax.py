@@ -131,6 +131,7 @@ BINDING = {
 }  # fmt: skip
 PREFIX = {"-": 70, "+": 70, "~": 35}
 MAX_DEPTH = 100
+MAX_DIGITS = 300  # of a whole number: as many as a float64 has
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r]+|#[^\n]*)"
@@ -302,8 +303,7 @@ class Parser:
         token = self.advance()
         text = WORDS.get(token.text, token.text)
         if token.kind == "number":
-            whole = token.text.isdigit()
-            return Number(token.start, token.end, int(token.text) if whole else float(token.text))
+            return Number(token.start, token.end, self.number(token))
         if text in PREFIX:
             operand = self.expression(PREFIX[text])
             return Operation(token.start, operand.end, f"prefix {text}", (operand,))
@@ -322,6 +322,15 @@ class Parser:
             max(token.end, token.start + 1),
             code="E167",
         )
+
+    def number(self, token: Token) -> int | float:
+        """A literal. Raises: SyntaxFormError for a whole number that no float is near to."""
+        if not token.text.isdigit():
+            return float(token.text)
+        if len(token.text) > MAX_DIGITS:
+            what = f"a whole number of {len(token.text)} digits"
+            self.fail(what, token.start, token.end, "write it as a float: 1e30")
+        return int(token.text)
 
     def named(self, token: Token) -> Tree:
         """What follows a name: a call, a read, a reduction, or nothing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pullback.composite.syntax import (
@@ -35,7 +36,7 @@ from pullback.ir.expr import Extent
 from pullback.simplify.rules import simplify
 from pullback.tensor import handles
 from pullback.tensor.compute import close
-from pullback.tensor.elementwise import Scalar, show
+from pullback.tensor.elementwise import Scalar, literal, show
 from pullback.tensor.handles import ScalarHandle, new_axis
 from pullback.tensor.rules import RULES
 from pullback.tensor.tensor import Tensor, shape_of, value_of
@@ -207,14 +208,32 @@ class _Builder:
     # --- expressions
 
     def visit(self, tree: Tree) -> Any:
-        """A scalar handle or a Python number for `tree`."""
+        """A scalar handle or a Python number for `tree`.
+
+        ``a + b + .. + z`` leans to the left, as long as it is: what leans so is no recursion.
+        """
+        above: list[Operation] = []
+        while isinstance(tree, Operation):
+            above.append(tree)
+            tree = tree.args[0]
+        found = self.located(tree, lambda: self.made(tree))
+        for operation in reversed(above):
+            first, rest = found, operation.args[1:]
+            found = self.located(operation, partial(self.operated, operation.operator, first, rest))
+        return found
+
+    def located(self, tree: Tree, make: Callable[[], Any]) -> Any:
+        """What `make` makes of `tree`; what it is, or is wrong with it, has the tree's place."""
         try:
-            found = self.made(tree)
+            found = make()
         except PullbackError as problem:
             raise self.moved(problem, tree) from None
         if isinstance(found, ScalarHandle) and not isinstance(tree, Name):
             handles.locate(found.expr, self.place(tree))
         return found
+
+    def operated(self, operator: str, first: Any, rest: Sequence[Tree]) -> Any:
+        return self.operation(OPERATORS[operator], [first, *map(self.visit, rest)])
 
     def made(self, tree: Tree) -> Any:
         if isinstance(tree, Number):
@@ -225,9 +244,6 @@ class _Builder:
             self.shape(tree)
             indices = [self.visit(i) for i in tree.indices]
             return handles.read_at(self.scope[tree.name].value, indices)
-        if isinstance(tree, Operation):
-            args = [self.visit(a) for a in tree.args]
-            return self.operation(OPERATORS[tree.operator], args)
         if isinstance(tree, Call):
             return self.call(tree)
         assert isinstance(tree, Reduction)
@@ -245,13 +261,11 @@ class _Builder:
         """An element-wise operation; on numbers alone it is worked out in float64."""
         if not all(isinstance(a, Scalar) for a in args):
             return handles.combine(name, *args)
-        whole = all(isinstance(a, int) for a in args) and RULES[name].kind != "float"
-        if name == "pow" and args[1] < 0:
-            whole = False
-        kind = D.int64 if whole else D.float64
-        if whole and all(isinstance(a, bool) for a in args):
-            kind = D.bool_
-        found = simplify(RULES[name].body(*(E.const(a, kind) for a in args)))
+        rule = RULES[name]
+        kind = rule.dtype(args)
+        if kind.is_float or (name == "pow" and args[1] < 0):
+            kind = D.float64
+        found = simplify(rule.body(*(literal(a, kind) for a in args)))
         if not isinstance(found, E.Const):
             return ScalarHandle(found)
         return found.value

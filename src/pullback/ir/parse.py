@@ -48,6 +48,8 @@ _CALLS: dict[str, tuple[int, Callable[..., Expr]]] = {
     "max": (2, E.maximum),
     "min": (2, E.minimum),
 }
+MAX_DEPTH = 64  # of brackets and signs; what is printed names its parts long before
+MAX_DIGITS = 300
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class Tokens:
     number: int
     items: list[tuple[str, str, int]] = field(default_factory=list)
     at: int = 0
+    depth: int = 0
 
     def __post_init__(self) -> None:
         place = 0
@@ -96,6 +99,22 @@ class Tokens:
             return False
         self.at += 1
         return True
+
+    def whole(self) -> int:
+        """Pass a whole number. Raises: SyntaxFormError where something else stands."""
+        text = self.next
+        if not text.isdigit() or len(text) > MAX_DIGITS:
+            self.fail("expected a whole number")
+        self.at += 1
+        return int(text)
+
+    def one_of(self, known: Mapping[str, T], what: str) -> T:
+        """Pass one of some names, for what it stands for. Raises: SyntaxFormError for another."""
+        found = known.get(self.next)
+        if found is None:
+            self.fail(what)
+        self.at += 1
+        return found
 
     def fail(self, what: str, place: int | None = None) -> NoReturn:
         if place is None:
@@ -144,6 +163,15 @@ def _checked(t: Tokens, build: Callable[[], Expr]) -> Expr:
 
 
 def _operand(t: Tokens, scope: Scope) -> Expr:
+    if t.depth == MAX_DEPTH:
+        t.fail("nested too deeply")
+    t.depth += 1
+    found = _prefixed(t, scope)
+    t.depth -= 1
+    return found
+
+
+def _prefixed(t: Tokens, scope: Scope) -> Expr:
     if t.skip("-"):
         value = _operand(t, scope)
         if isinstance(value, Const) and value.value == value.value and t.items[t.at - 1][1] != ")":
@@ -171,7 +199,12 @@ def _number(t: Tokens) -> Const:
     kind = D.BY_NAME[_TYPES[suffix]] if suffix else D.float32 if real else D.int64
     if kind.is_float != real:
         t.fail(f"{digits} is no {kind}")
-    return Const(float(digits) if real else int(digits), kind)
+    if real:
+        return Const(float(digits), kind)
+    lo, hi = kind.range()
+    if len(digits) > MAX_DIGITS or not lo <= int(digits) <= hi:
+        t.fail(f"the number does not fit {kind}")
+    return Const(int(digits), kind)
 
 
 def _named(t: Tokens, scope: Scope) -> Expr:
@@ -269,28 +302,23 @@ class _Reader:
         return heads | {"def": self.define, "assign": self.assign}
 
     def extent(self, t: Tokens) -> Extent:
-        text = t.take()
-        if text.isdigit():
-            return int(text)
-        if text not in self.dims:
-            t.fail(f"no extent {text}")
-        return self.dims[text]
+        if t.kind == "number":
+            return t.whole()
+        return t.one_of(self.dims, f"no extent {t.next}")
 
     def dim(self, t: Tokens) -> None:
         """``dim n: 1, 64``"""
         name = t.take()
         t.take(":")
-        lo = int(t.take())
+        lo = t.whole()
         t.take(",")
-        self.dims[name] = Dim(name, lo, int(t.take()))
+        self.dims[name] = Dim(name, lo, t.whole())
 
     def typed(self, t: Tokens) -> tuple[str, D.DType, tuple[Extent, ...]]:
         """``name: float32[2, n]``"""
         name = t.take()
         t.take(":")
-        kind = D.BY_NAME.get(t.take())
-        if kind is None:
-            t.fail("unknown element type")
+        kind = t.one_of(D.BY_NAME, "unknown element type")
         return name, kind, tuple(_list(t, "[", "]", lambda: self.extent(t)))
 
     def var(self, t: Tokens) -> None:
@@ -303,7 +331,7 @@ class _Reader:
         keep = Keep.AUTO
         if t.skip("keep"):
             t.take("=")
-            keep = Keep(t.take())
+            keep = t.one_of({k.value: k for k in Keep}, "never, always or auto")
         self.head = name, shape, kind, stop, keep
 
     def assign(self, t: Tokens) -> None:
@@ -360,6 +388,8 @@ class _Reader:
         combiner = self.combiner(t)
         axes = _list(t, "[", "]", lambda: self.axis(t))
         t.take("(")
+        if kind == "scan" and not axes:
+            t.fail("expected an axis")
         if kind == "scan":
             return Scan(combiner, axes[0][0]), shape
         extents = tuple(e for _, e in axes if e is not None)
@@ -368,10 +398,7 @@ class _Reader:
         return Reduce(combiner, extents), shape + extents
 
     def combiner(self, t: Tokens) -> Combiner:
-        name = t.take()
-        if name not in COMBINERS:
-            t.fail(f"no reduction {name}")
-        return COMBINERS[name]
+        return t.one_of(COMBINERS, f"no reduction {t.next}")
 
     def axis(self, t: Tokens) -> tuple[int, Extent | None]:
         """``k < 3``, or ``k`` alone"""

@@ -161,9 +161,9 @@ class Module:
         return {name: Tensor(cell.value) for name, cell in self._cells().items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Keys:
-        """Copy arrays (of NumPy, pullback or torch) into parameters and buffers.
+        """Copy arrays (of NumPy, pullback or torch) into parameters and buffers, all or none.
 
-        Raises: StateError for missing or unexpected names where `strict`; ShapeError.
+        Raises: StateError for missing or unexpected names where `strict`; ShapeError; DTypeError.
         """
         cells = self._cells()
         missing = [n for n in cells if n not in state_dict]
@@ -174,9 +174,7 @@ class Module:
                 f"missing {missing}, unexpected {unexpected}",
                 help="strict=False loads what fits",
             )
-        for name, cell in cells.items():
-            if name in state_dict:
-                put(cell, state_dict[name], name)
+        put({name: cell for name, cell in cells.items() if name in state_dict}, state_dict)
         return Keys(missing, unexpected)
 
     def train(self, mode: bool = True) -> Self:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from pullback.errors import ShapeError
+from pullback.errors import DTypeError, ShapeError
+from pullback.ir import dtype as D
 from pullback.tensor.tensor import State, Tensor
 from pullback.tensor.trace import Cell, bind
 
@@ -54,16 +56,26 @@ def label(cell: Cell, name: str) -> None:
     cell.outside().name = name
 
 
-def put(cell: Cell, array: Any, name: str) -> None:
-    """Copy the contents of anything array-like into a cell, as the cell's type.
+def put(cells: Mapping[str, Cell], arrays: Mapping[str, Any]) -> None:
+    """Copy the contents of anything array-like into the cells of these names, as the cells' types:
+    into all of them or, where one does not fit, into none.
 
-    Raises: ShapeError, naming both shapes.
+    Raises: ShapeError, naming both shapes; DTypeError.
     """
+    fitted = {name: _fitted(cell, arrays[name], name) for name, cell in cells.items()}
+    for name, cell in cells.items():
+        cell.assign(bind(fitted[name], name))
+
+
+def _fitted(cell: Cell, array: Any, name: str) -> np.ndarray[Any, Any]:
+    """An array of a cell's shape, as its type. Raises: ShapeError, DTypeError."""
     found = host_array(array)
     if found.shape != cell.shape:
         raise ShapeError(f"`{name}` has shape {found.shape}, {cell.shape} is wanted", code="E138")
     kind = cell.dtype.numpy
-    cell.assign(bind(found if found.dtype == kind else found.astype(kind), name))
+    if D.dtype(found.dtype).is_float and not cell.dtype.is_float:
+        raise DTypeError(f"`{name}` is {found.dtype}, {cell.dtype} is wanted", code="E142")
+    return found if found.dtype == kind else found.astype(kind)
 
 
 def host_array(array: Any) -> np.ndarray[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -14,10 +15,11 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save as serialize
 
-from pullback.errors import StateError
+from pullback.errors import MALFORMED, StateError
 from pullback.ir import dtype as D
 from pullback.nn.module import Module
 from pullback.nn.parameter import host_array
+from pullback.runtime.cache import sweep
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import bind
 
@@ -115,9 +117,9 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     data = Path(path).read_bytes()
     try:
         size = int.from_bytes(data[:LENGTH], "little")
-        header = json.loads(data[LENGTH : LENGTH + size])
-        return dict(header.get("__metadata__", {}))
-    except (ValueError, AttributeError) as error:
+        found = json.loads(data[LENGTH : LENGTH + size]).get("__metadata__", {})
+        return {str(name): str(value) for name, value in found.items()}
+    except MALFORMED as error:
         raise StateError(f"{path} is no safetensors file: {error}", code="E330") from error
 
 
@@ -131,6 +133,7 @@ def _array(path: str | os.PathLike[str], name: str, entry: Mapping[str, Any]) ->
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data`: a temporary file beside it, flushed to disk, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent, f".{glob.escape(path.name)}.*")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -156,7 +156,10 @@ class Optimizer:
         return {name: Tensor(cell.value) for name, cell in self._state_cells().items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Copy what `state_dict` gave. Raises: StateError where names differ; ShapeError."""
+        """Copy what `state_dict` gave, all or nothing.
+
+        Raises: StateError where names differ; ShapeError; DTypeError.
+        """
         cells = self._state_cells()
         if set(cells) != set(state_dict):
             missing = [n for n in cells if n not in state_dict]
@@ -164,8 +167,7 @@ class Optimizer:
             raise StateError(
                 f"the state does not fit this optimiser: missing {missing}, unexpected {unexpected}"
             )
-        for name, cell in cells.items():
-            put(cell, state_dict[name], name)
+        put(cells, state_dict)
 
     def __repr__(self) -> str:
         settings = self.param_groups[0].settings

@@ -14,6 +14,7 @@ import re
 import secrets
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ MAGIC = b"pullback-1\n"
 TAG = 32  # bytes of the keyed hash
 SECRET = "secret"
 SUFFIX = ".obj"
+TEMPORARY = ".*.tmp"
+STALE = 3600.0  # seconds after which a file that is still temporary was left by a killed process
 NAME = re.compile(r"[0-9a-f]{16,128}")
 
 
@@ -46,6 +49,7 @@ class ObjectCache:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _require_private(folder)
+            sweep(folder, TEMPORARY)
             self._secret = _secret(folder / SECRET)
         except OSError as error:
             raise CacheError(
@@ -62,7 +66,8 @@ class ObjectCache:
             return None
         content = self._open(key, data)
         if content is None:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         return content
 
     def put(self, key: str, data: bytes) -> None:
@@ -97,8 +102,7 @@ class ObjectCache:
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             path.unlink(missing_ok=True)
             count += 1
-        for path in self.folder.glob(".*.tmp"):
-            path.unlink(missing_ok=True)
+        sweep(self.folder, TEMPORARY, 0.0)
         return count
 
     def verify(self) -> list[str]:
@@ -133,6 +137,15 @@ class ObjectCache:
         return content if good else None
 
 
+def sweep(folder: Path, pattern: str, age: float = STALE) -> None:
+    """Remove temporary files that nobody has written to for `age` seconds."""
+    now = time.time()
+    for path in folder.glob(pattern):
+        with suppress(OSError):
+            if now - path.stat().st_mtime >= age:
+                path.unlink()
+
+
 def _open_to_others(facts: os.stat_result) -> bool:
     """Whether others may use a file. Windows has no owners and no bits that would say so: a folder
     of the user's is closed to others by its access list.
@@ -158,10 +171,11 @@ def _secret(path: Path) -> bytes:
         try:
             found = path.read_bytes()
         except FileNotFoundError:
-            found = b""
+            _make_secret(path, replace=False)
+            continue
         if len(found) == TAG and not _open_to_others(path.stat()):
             return found
-        _make_secret(path, replace=bool(found))
+        _make_secret(path, replace=True)
     return path.read_bytes()
 
 

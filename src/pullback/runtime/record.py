@@ -25,7 +25,7 @@ from pullback.backends.llvm.jit import (
 )
 from pullback.backends.llvm.key import digest
 from pullback.backends.llvm.processor import processor
-from pullback.errors import InvalidIR
+from pullback.errors import MALFORMED, InvalidIR
 from pullback.ir.dtype import BY_NAME
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Graph, Variable
@@ -81,7 +81,7 @@ class Recorder:
             return None
         try:
             return _decoded(json.loads(data), self._program, self._signature, self._store, stats)
-        except (AttributeError, InvalidIR, LookupError, StopIteration, TypeError, ValueError):
+        except (InvalidIR, StopIteration, *MALFORMED):
             return None
 
     def keep(self, made: Prepared) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from pullback.backends.llvm.key import digest
 from pullback.backends.llvm.processor import binding
-from pullback.errors import CacheError, OptionError
+from pullback.errors import MALFORMED, CacheError, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
@@ -134,7 +134,7 @@ def read(path: Path) -> Records:
         return dict(map(_record, rows))
     except FileNotFoundError:
         return {}
-    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (OSError, *MALFORMED) as error:
         what = f"{path} is no file of tuned schedules ({error})"
         raise CacheError(what, help="remove it, and tune again", code="E511") from error
 

@@ -299,7 +299,8 @@ class Checker:
         for step in (STEP, -STEP):
             moved = {x: self.values[x] + step * v for x, v in along.items()}
             ends.append(_evaluate(wanted, {**self.values, **moved}))
-        return [(a - b) / (2 * STEP) for a, b in zip(*ends, strict=True)]
+        with np.errstate(invalid="ignore"):  # inf - inf: no number, and so infinitely wrong
+            return [(a - b) / (2 * STEP) for a, b in zip(*ends, strict=True)]
 
     def _second(self) -> None:
         pushed = tangents(self.found, self.problem.inputs, self.along)
@@ -363,7 +364,8 @@ def _apart(a: Array, b: Array) -> float:
     """The largest difference, relative to the largest number where that is above 1."""
     if not b.size:
         return 0.0 if a.shape == b.shape else np.inf
-    return _worst([float(np.max(abs(a - b))) / (1 + float(np.max(abs(b))))])
+    with np.errstate(invalid="ignore"):
+        return _worst([float(np.max(abs(a - b))) / (1 + float(np.max(abs(b))))])
 
 
 def _worst(errors: Sequence[float]) -> float:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 from pullback.errors import DTypeError, Origin, ShapeError
@@ -17,6 +18,8 @@ from pullback.ir.graph import SUM, Combiner, Definition, Form, Keep, Map, Reduce
 from pullback.tensor.trace import wrap
 
 Scalar = bool | int | float
+LARGEST = int(sys.float_info.max)
+SHOWN = 256  # bits of an integer that a message shows
 Operand = Value | Scalar
 Shape = tuple[Extent, ...]
 
@@ -142,10 +145,12 @@ def lifted(operand: Operand, kind: DType, shape: Shape, axes: Sequence[Expr]) ->
 
 def literal(scalar: Scalar, kind: DType) -> E.Const:
     """A Python scalar as `kind`. Raises: DTypeError where an integer does not fit."""
-    if kind.is_integer:
-        lo, hi = kind.range()
-        if not lo <= int(scalar) <= hi:
-            raise DTypeError(f"{scalar} does not fit {kind}", code="E141")
+    if isinstance(scalar, int) and not kind.is_bool:
+        lo, hi = kind.range() if kind.is_integer else (-LARGEST, LARGEST)
+        if not lo <= scalar <= hi:
+            bits = scalar.bit_length()
+            shown = str(scalar) if bits <= SHOWN else f"an integer of {bits} bits"
+            raise DTypeError(f"{shown} does not fit {kind}", code="E141")
     return E.const(scalar, kind)
 
 

@@ -189,7 +189,7 @@ def lift(operand: Any) -> Expr | Scalar:
 def as_expr(operand: Any) -> Expr:
     """An operand as an expression; a Python number of its default type."""
     found = lift(operand)
-    return E.const(found, W.weak_dtype(found)) if isinstance(found, Scalar) else found
+    return W.literal(found, W.weak_dtype(found)) if isinstance(found, Scalar) else found
 
 
 def _typed(operand: Expr | Scalar, kind: Any) -> Expr:

@@ -6,8 +6,8 @@ kind of processor (and look at it).
 
 from __future__ import annotations
 
-import functools
 import os
+import threading
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -36,21 +36,50 @@ DOTS = {"bfloat16": "avx512bf16", "int8": "avx512vnni"}
 TRIPLES = {"aarch64": "aarch64-unknown-linux-gnu", "apple": "arm64-apple-macosx11.0.0"}
 
 
+class _Forks:
+    """A fork waits for what another thread is importing or compiling: a child could not wait for
+    that thread.
+    """
+
+    def __init__(self) -> None:
+        self.importing = threading.RLock()
+        self.compiling: Any = None  # LLVM's own lock, once it is there
+        if hasattr(os, "register_at_fork"):
+            after = self.after
+            os.register_at_fork(before=self.before, after_in_parent=after, after_in_child=after)
+
+    def before(self) -> None:
+        self.importing.acquire()
+        if self.compiling is not None:
+            self.compiling.__enter__()
+
+    def after(self) -> None:
+        if self.compiling is not None:
+            self.compiling.__exit__(None, None, None)
+        self.importing.release()
+
+
+_forks = _Forks()
+
+
 @cache
 def library() -> Any:
+    """llvmlite; of threads that ask for it at once, one imports it."""
+    with _forks.importing:
+        return _imported()
+
+
+@cache
+def _imported() -> Any:
     """llvmlite, imported lazily: loading LLVM takes a third of the time of `import pullback`.
 
     Instructions stay in the order in which they are emitted: LLVM's scheduler may take all loads
-    of a register tile first and spill its sums (3x3 of 14x14x256, gradient: 65 -> 22 ms). A fork
-    waits for what another thread is compiling: a child could not wait for that thread.
+    of a register tile first and spill its sums (3x3 of 14x14x256, gradient: 65 -> 22 ms).
     """
     import llvmlite.binding
 
     llvmlite.binding.set_option("pullback", "-enable-misched=false")
-    lock: Any = llvmlite.binding.ffi.lib._lock
-    if hasattr(os, "register_at_fork"):
-        release = functools.partial(lock.__exit__, None, None, None)
-        os.register_at_fork(before=lock.__enter__, after_in_parent=release, after_in_child=release)
+    _forks.compiling = llvmlite.binding.ffi.lib._lock
     return llvmlite
 
 

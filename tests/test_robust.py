@@ -66,7 +66,7 @@ def test_damaged_files(check: Callable[[int, int], Found], count: int) -> None:
     "check", [robust_kills.trainings, robust_kills.compilations, robust_kills.writes]
 )
 def test_kills(check: Callable[[int, int], Found]) -> None:
-    clean(check(3, 7))
+    clean(check(2, 7))
 
 
 def test_threads() -> None:
@@ -83,7 +83,7 @@ def test_pools() -> None:
 
 def test_growth() -> None:
     """Fewer steps than the script's, of which a leak of a hundred bytes a step stays unseen."""
-    clean(robust_growth.steps(200, 0))
+    clean(robust_growth.steps(100, 0))
 
 
 def test_the_script_says_what_it_found() -> None:

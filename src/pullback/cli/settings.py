@@ -60,9 +60,10 @@ def parse(text: str) -> Settings:
         found = json.loads(text)
         kinds = {f.name: type(getattr(Settings(), f.name)) for f in fields(Settings)}
         made = Settings(**{name: kinds[name](value) for name, value in found.items()})
-        for name, value in asdict(made).items():
-            if value < (0 if name in ("lr", "seed") else 1):
-                raise ValueError(f"{name} is {value}")
-        return made
     except MALFORMED as error:
         raise RunError(f"the checkpoint's settings cannot be read: {error}", code="E336") from error
+    for name, value in asdict(made).items():
+        if value < (0 if name in ("lr", "seed") else 1):
+            what = f"the checkpoint's settings cannot be read: {name} is {value}"
+            raise RunError(what, code="E336")
+    return made

@@ -87,15 +87,17 @@ def test_results_that_differ_and_losses_are_marked() -> None:
     ]  # fmt: skip
     same = table.row("w", [ours, run("jax", 2, 8.0)], ["jax"], 1e-3)
     assert table.cell(same.ratios["jax"]) == "2.00"
+    bound = table.row("w", [ours, run("jax", 2, 8.0)], ["jax"], 1e-3, lambda threads, moved: 1.0)
+    assert bound.ratios["jax"].most == 8.0
 
 
 def test_a_class_is_reached_by_its_mean_and_its_worst_row() -> None:
     def row(name: str, value: float) -> table.Row:
-        return table.Row(name, 1.0, 1, 0.0, {"jax": table.Ratio(value, 2)})
+        return table.Row(name, 1.0, 1, 0.0, {"jax": table.Ratio(value, 2, most=2 * value)})
 
     rows = [row("a", 4.0), row("b", 1.0), row("c", math.nan)]
     reached = table.summary_line("k", rows, [row("d", 0.5)], "jax", 2.0, 1.0)
-    assert reached == "| k | jax | 2.00 | **0.50** | 2.0 | 1.00 b | yes |"
+    assert reached == "| k | jax | 2.00 | **0.50** | 4.00 | 2.0 | 1.00 b | yes |"
     assert table.summary_line("k", rows, [], "jax", 2.0, 1.1).endswith("| **no** |")
     assert table.summary_line("k", rows, [], "jax", 2.1, 0.0).endswith("| **no** |")
 

@@ -95,7 +95,7 @@ class Pullback(System):
 
         @self.x.jit
         def run(*xs: Any) -> None:
-            found = f(*(held[n] if n in held else x for n, x in enumerate(xs)))
+            found = f(*(held.get(n, x) for n, x in enumerate(xs)))
             for state, value in zip(held.values(), found, strict=True):
                 state.assign(value)
 

@@ -16,13 +16,17 @@ Figure = Callable[[Run], float]
 
 @dataclass(frozen=True)
 class Ratio:
-    """A peer beside us: its figure over ours, of its best variant. `trouble`: why there is none."""
+    """A peer beside us: its figure over ours, of its best variant. `trouble`: why there is none.
+
+    `most`: its figure over the physical limit of as many threads as ours had.
+    """
 
     value: float = math.nan
     threads: int = 0
     mode: str = ""
     differs: bool = False
     trouble: str = ""
+    most: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,19 @@ def row(
     for peer in peers:
         system, modes = PEERS[peer]
         theirs = [r for r in runs if r.system == system and r.mode in modes]
-        ratios[peer] = ratio(ours, theirs, tolerance, figure)
+        ratios[peer] = ratio(ours, theirs, tolerance, figure, limit)
     moved = own.moved
     return Row(name, figure(own), own.threads, limit(own.threads, moved), ratios)
 
 
-def ratio(ours: Sequence[Run], theirs: Sequence[Run], tolerance: float, figure: Figure) -> Ratio:
-    """The best of theirs over the best of ours."""
+def ratio(
+    ours: Sequence[Run],
+    theirs: Sequence[Run],
+    tolerance: float,
+    figure: Figure,
+    limit: Callable[[int, int], float],
+) -> Ratio:
+    """The best of theirs over the best of ours, and over the limit."""
     peer = best(theirs, figure)
     if peer is None:
         return Ratio(trouble=next((r.trouble for r in theirs if r.trouble), "-"))
@@ -80,7 +90,10 @@ def ratio(ours: Sequence[Run], theirs: Sequence[Run], tolerance: float, figure: 
     if own is None:
         return Ratio(trouble="pullback failed")
     same = len(own.sums) == len(peer.sums) and close(own.sums, peer.sums, tolerance)
-    return Ratio(figure(peer) / figure(own), peer.threads, peer.mode, not same)
+    least = limit(own.threads, own.moved)
+    most = figure(peer) / least if least else math.nan
+    value = figure(peer) / figure(own)
+    return Ratio(value, peer.threads, peer.mode, not same, most=most)
 
 
 def mean(values: Iterable[float]) -> float:
@@ -137,19 +150,21 @@ def summary_line(
     values = {r.name: r.ratios[peer].value for r in fixed}
     known = {k: v for k, v in values.items() if not math.isnan(v)}
     if not known:
-        return f"| {name} | {peer} | - | - | {wanted} | - | - |"
+        return f"| {name} | {peer} | - | - | - | {wanted} | - | - |"
     least = min(known, key=known.__getitem__)
     found = mean(known.values())
     reached = found >= wanted and known[least] >= worst
     others = shown(mean(r.ratios[peer].value for r in drawn))
+    most = shown(mean(r.ratios[peer].most for r in fixed))
     verdict = "yes" if reached else "**no**"
     lowest = f"{shown(known[least])} {least}"
-    return f"| {name} | {peer} | {shown(found)} | {others} | {wanted} | {lowest} | {verdict} |"
+    means = f"{shown(found)} | {others} | {most}"
+    return f"| {name} | {peer} | {means} | {wanted} | {lowest} | {verdict} |"
 
 
 SUMMARY = (
-    "| class | peer | geometric mean | of drawn sizes | wanted | worst | reached |\n"
-    "|---|---|---|---|---|---|---|"
+    "| class | peer | geometric mean | of drawn sizes | at the limit | wanted | worst | reached |\n"
+    "|---|---|---|---|---|---|---|---|"
 )
 
 

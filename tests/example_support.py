@@ -29,6 +29,7 @@ def example(path: str, alias: str = "") -> ModuleType:
         try:
             spec.loader.exec_module(module)
         except ModuleNotFoundError as error:
+            del sys.modules[spec.name]
             pytest.skip(str(error))
     return module
 
@@ -42,8 +43,21 @@ def twin(path: str, torch: Any) -> ModuleType:
     finally:
         pb.nn, pb.optim = own
     names: dict[str, Any] = vars(found)
-    names["pb"] = SimpleNamespace(Tensor=torch.Tensor, permute_dims=torch.permute)
+    names["pb"] = SimpleNamespace(
+        Tensor=torch.Tensor,
+        astype=torch.Tensor.to,
+        float32=torch.float32,
+        permute_dims=torch.permute,
+        sqrt=torch.sqrt,
+    )
     return found
+
+
+def same(path: str, name: str, own: Any, torch: Any) -> Any:
+    """The model called `name` of an example with PyTorch's layers and the weights of `own`."""
+    found = getattr(twin(path, torch), name)()
+    hand_over(own, found, torch)
+    return found.eval()
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from example_support import example
-from pullback import nn
+from example_support import example, same
+from pullback import nn, optim
 from pullback.errors import StateError
 
 pytestmark = pytest.mark.models
@@ -164,6 +164,35 @@ def test_vectors_are_those_of_torch(minilm: Any, encoder: Any) -> None:
     tokens, real = encoder.pieces.table(sentences, minilm.LENGTH)
     wanted = bert(torch(), weights, tokens, real)
     np.testing.assert_allclose(encoder(sentences), wanted, rtol=0, atol=2e-6)
+
+
+@pytest.mark.torch
+def test_training_goes_on_as_with_torch(minilm: Any, encoder: Any) -> None:
+    """All weights, by AdamW, from the published ones."""
+    own = minilm.load()
+    theirs = same("models/minilm.py", "MiniLM", own, torch())
+    opt = optim.AdamW(own.parameters(), lr=1e-4)
+    other = torch().optim.AdamW(theirs.parameters(), lr=1e-4)
+    tokens, real = encoder.pieces.table(SENTENCES, minilm.LENGTH)
+    head = np.random.default_rng(0).normal(size=(3, 384)).astype(np.float32)
+
+    @pb.jit
+    def step(tokens: Any, real: Any, head: Any) -> Any:
+        opt.zero_grad()
+        loss = (own(tokens, real) * head).sum()
+        loss.backward()
+        opt.step()
+        return loss
+
+    losses = [step(tokens, real, head).item() for _ in range(4)]
+    given = torch().from_numpy(tokens).long(), torch().from_numpy(real)
+    for found in losses:
+        other.zero_grad()
+        loss = (theirs(*given) * torch().from_numpy(head)).sum()
+        assert abs(found - float(loss.detach())) < 1e-4
+        loss.backward()
+        other.step()
+    assert losses[-1] < losses[0] - 5.0
 
 
 def test_tokens_are_those_of_the_published_tokenizer(minilm: Any, encoder: Any) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import os
 import re
+import signal
 import sys
 import time
 import zlib
@@ -21,7 +23,7 @@ from click.testing import CliRunner, Result
 import pullback as pb
 from browser import Browser
 from pullback.backends.llvm.emit import emit_routine
-from pullback.cli import train_command
+from pullback.cli import train, train_command
 from pullback.cli import view as view_command
 from pullback.cli.main import commands
 from pullback.config import Options
@@ -35,7 +37,7 @@ from pullback.schedule.choose import choose
 from pullback.viewer.data import MOST_POINTS, Curve
 from pullback.viewer.graph import ADJOINT, AFTER, PRIMAL, Graph
 from pullback.viewer.layout import layered
-from pullback.viewer.page import collect, page, render
+from pullback.viewer.page import collect, page, render, write
 
 TIMED = Options(profile=True)
 EVIL = "</script><script>alert(1)</script><!--"
@@ -590,3 +592,61 @@ def test_training_writes_a_report_with_its_losses(workplace: Path) -> None:
     assert losses["points"][-1][1] == [e["loss"] for e in events if e["event"] == "step"][-1]
     assert len(steps["points"]) == 3
     assert {k["runs"] for k in found["kernels"]} >= {4}
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["interrupt", "end"]
+)
+def test_a_run_that_is_stopped_reports_what_ran(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    (workplace / "story.txt").write_text("the cat sat on the mat. " * 20)
+    stepped = train.Run._stepped
+
+    def stopping(run: train.Run, loss: Any) -> None:
+        stepped(run, loss)
+        if len(run.losses) == 3:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(train.Run, "_stepped", stopping)
+    before = signal.getsignal(number)
+    many = TINY.replace("--steps 4", "--steps 100000")
+    done = call("train", *many.split(), "--report", "run.html", "--json")
+    assert done.exit_code == code, done.output
+    assert signal.getsignal(number) is before
+    events = [json.loads(line) for line in done.output.splitlines()]
+    (stopped,) = [e for e in events if e["event"] == "interrupted"]
+    assert events[-1]["event"] == "report"
+    found = data_of((workplace / "run.html").read_text())
+    assert found["title"] == f"pullback train, to step {stopped['step']}"
+    losses, _ = found["programs"][0]["curves"]
+    assert losses["count"] == stopped["step"] >= 3
+    assert sorted(p.name for p in workplace.iterdir()) == ["run", "run.html", "story.txt"]
+
+
+def test_a_run_that_fails_reports_what_ran(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workplace / "story.txt").write_text("the cat sat on the mat. " * 20)
+    stepped = train.Run._stepped
+
+    def failing(run: train.Run, loss: Any) -> None:
+        stepped(run, loss)
+        if len(run.losses) == 2:
+            raise ArithmeticError("planted")
+
+    monkeypatch.setattr(train.Run, "_stepped", failing)
+    done = call("train", *TINY.split(), "--report", "run.html", "--json")
+    assert isinstance(done.exception, ArithmeticError)
+    (found,) = data_of((workplace / "run.html").read_text())["programs"]
+    losses, _ = found["curves"]
+    assert [at for at, _ in losses["points"]] == [1, 2]
+
+
+def test_a_page_is_written_whole_or_not_at_all(workplace: Path) -> None:
+    path = workplace / "page.html"
+    write(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert list(workplace.iterdir()) == [path]

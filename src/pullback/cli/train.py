@@ -128,8 +128,10 @@ class Run:
         self._run(self.build(count, validate=False))
 
     def _run(self, program: Jit) -> None:
-        program()
-        self.program = program.program
+        try:
+            program()
+        finally:
+            self.program = None if program.last is None else program.program
 
     def save(self) -> None:
         """Everything up to the last whole step."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -22,7 +27,8 @@ from pullback.cli.view import has_folder, save
 from pullback.viewer.data import Curve
 from pullback.viewer.page import page
 
-INTERRUPTED = 130  # what a shell expects after Ctrl-C
+INTERRUPTED = 128 + signal.SIGINT  # what a shell expects after Ctrl-C
+TERMINATED = 128 + signal.SIGTERM
 SAMPLE = 300  # characters written after training
 EXAMPLE = """\
 pullback train --steps 100 --out run
@@ -74,10 +80,33 @@ def train(
         return
     run = _prepare(text, settings, out, resume, output)
     run.timed = report is not None
-    with run.display:
-        _train(run, began)
-        if report is not None:
-            _report(run, report)
+    with run.display, terminable():
+        try:
+            _train(run, began)
+        finally:
+            if report is not None:
+                _report(run, report)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as Ctrl-C: the step that runs is finished first."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM stops training as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _refuse_changes(settings: Settings, given: dict[str, Any]) -> None:
@@ -109,7 +138,7 @@ def _display(settings: Settings, done: int, output: Output) -> Display:
 
 
 def _train(run: Run, began: float) -> None:
-    """Train, validate, save, write; Ctrl-C saves the last whole step."""
+    """Train, validate, save, write; Ctrl-C and SIGTERM save the last whole step."""
     parameters = sum(p.size or 0 for p in run.model.parameters())
     s = run.settings
     run.display.note(
@@ -123,7 +152,7 @@ def _train(run: Run, began: float) -> None:
     )
     try:
         loss = run.execute()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         run.save()
         run.display.note(
             "interrupted",
@@ -131,7 +160,7 @@ def _train(run: Run, began: float) -> None:
             step=run.done,
             folder=str(run.folder),
         )
-        sys.exit(INTERRUPTED)
+        sys.exit(TERMINATED if isinstance(stopped, Terminated) else INTERRUPTED)
     seconds = time.perf_counter() - began
     run.save()
     run.display.note(
@@ -148,13 +177,18 @@ def _train(run: Run, began: float) -> None:
 
 
 def _report(run: Run, path: Path) -> None:
-    """A page of the program that trained, with its losses and times by step."""
+    """A page of the program that trained, with its losses and times by step.
+
+    Also of a run that stopped or failed; there is none where it did before the first step.
+    """
     curves = [Curve("loss", run.losses, run.first + 1)]
     if len(run.times) > 1:
         steps = [(b - a) * 1e3 for a, b in pairwise(run.times)]
         curves.append(Curve("ms a step", steps, run.first + 2))
     if run.program is not None:
-        save(path, page("pullback train", {"train": run.program}, roofline(), curves))
+        whole = run.done == run.settings.steps
+        title = "pullback train" if whole else f"pullback train, to step {run.done}"
+        save(path, page(title, {"train": run.program}, roofline(), curves))
         run.display.note("report", f"report: {path}", path=str(path))
 
 

@@ -41,8 +41,11 @@ def page(
 def write(path: Path, text: str) -> None:
     """The whole page or none of it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def collect(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pullback.cli import command as shared
 from pullback.cli import demo, train_command
 from pullback.cli.command import Output
 from pullback.cli.main import commands
+from pullback_cli import Deferred
 
 FORMULA = "c[i, j] = sum[k](a[i, k] * b[k, j])"
 SCRIPT = """
@@ -50,10 +52,48 @@ USES = {
 
 def leaves(group: click.Group, prefix: str = "") -> Iterator[str]:
     for name, found in group.commands.items():
-        if isinstance(found, click.Group):
-            yield from leaves(found, f"{prefix}{name} ")
+        whole = found.whole if isinstance(found, Deferred) else found
+        if isinstance(whole, click.Group):
+            yield from leaves(whole, f"{prefix}{name} ")
         else:
             yield f"{prefix}{name}"
+
+
+def test_the_list_of_commands_says_what_they_say() -> None:
+    for name, found in commands.commands.items():
+        assert isinstance(found, Deferred)
+        assert found.whole.name == name
+        assert found.help == " ".join((found.whole.help or "").split("\n\n")[0].split())
+
+
+LIGHT = """
+import sys, time
+from pullback_cli import commands
+commands({arguments}, prog_name="pullback", standalone_mode=False)
+assert not {{"pullback", "numpy"}} & set(sys.modules), "loaded"
+print(time.process_time(), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_and_version_load_nothing(arguments: list[str]) -> None:
+    command = [sys.executable, "-c", LIGHT.format(arguments=arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stderr) < 0.25  # seconds of processor time, Python's own start among them
+    assert "pullback" in done.stdout
+
+
+def test_names_of_commands_are_completed_without_loading_them() -> None:
+    asked = {"_PULLBACK_COMPLETE": "bash_complete", "COMP_WORDS": "pullback be", "COMP_CWORD": "1"}
+    code = (
+        "import sys\nfrom pullback_cli import main\ntry:\n    main()\nfinally:\n"
+        "    assert 'numpy' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("plain,bench\n", "")
 
 
 def test_the_package_is_the_command() -> None:

@@ -44,7 +44,7 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert "Requires-Python: >=3.11" in metadata
     assert "Classifier: Typing :: Typed" in metadata
     assert b"Apache License" in wheel.read(facts["LICENSE"])
-    assert "pullback = pullback.cli.main:main" in wheel.read(facts["entry_points.txt"]).decode()
+    assert "pullback = pullback_cli:main" in wheel.read(facts["entry_points.txt"]).decode()
     assert "Root-Is-Purelib: true" in wheel.read(facts["WHEEL"]).decode()
 
 

@@ -6,6 +6,8 @@ import importlib
 import sys
 from typing import Any
 
+from pullback import array_api as array_api
+from pullback.bridge import dispatch as _dispatch
 from pullback.composite.text import define
 from pullback.config import Options
 from pullback.errors import ExtraError, Origin
@@ -189,6 +191,7 @@ from pullback.tensor.ops import (
     where,
 )
 from pullback.tensor.program import jit
+from pullback.tensor.protocols import protocols as _protocols
 from pullback.tensor.sorting import argsort, sort, topk
 from pullback.tensor.tensor import State, Tensor
 from pullback.tensor.trace import Cell
@@ -402,16 +405,21 @@ __all__ = [
 ]
 
 
+# What tensors answer NumPy and the array API with is made of tensors: the two meet here.
+_protocols.namespace = array_api
+_protocols.of_ufunc = _dispatch.of_ufunc
+_protocols.of_function = _dispatch.of_function
+
 if sys.excepthook is sys.__excepthook__:
     sys.excepthook = _report
 
 
 def __getattr__(name: str) -> Any:
-    """`pb.nn`, `optim`, `array_api` and `torch`, imported lazily: they are built of what is here.
+    """`pb.nn`, `optim` and `torch`, imported lazily: they are built of what is here.
 
     Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed.
     """
-    if name in ("nn", "optim", "array_api"):
+    if name in ("nn", "optim"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "torch":
         try:

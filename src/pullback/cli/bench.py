@@ -44,7 +44,7 @@ def _help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     "--help", is_flag=True, is_eager=True, expose_value=False, callback=_help, help="this page"
 )
 def bench(out: Output, arguments: tuple[str, ...]) -> None:
-    """Measure pullback beside PyTorch, torch.compile, JAX and NumPy; ARGUMENTS are the suite's.
+    """Measure pullback beside PyTorch, torch.compile, JAX and NumPy, as ARGUMENTS say.
 
     Prints Markdown; with --json every time of every process.
     """

@@ -32,21 +32,6 @@ class Misuse(click.ClickException):
     exit_code = MISUSED
 
 
-class Commands(click.Group):
-    """A group whose commands may raise a `PullbackError`: a mistake of the user's. So is asking for
-    shapes that no memory holds.
-    """
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Raises: Misuse."""
-        try:
-            return super().invoke(ctx)
-        except PullbackError as error:
-            raise Misuse(_said(error)) from error
-        except MemoryError as error:
-            raise Misuse(f"more memory than there is: {error}") from error
-
-
 def _said(error: PullbackError) -> str:
     """The message; a place in the machinery of the command line is none of the user's."""
     origin = error.origin
@@ -112,12 +97,21 @@ class Output:
 
 
 def command(*, example: str, **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """A command whose function is given an `Output` first. `example`: lines of a shell."""
+    """A command whose function is given an `Output` first. `example`: lines of a shell.
+
+    A `PullbackError` of the function is a mistake of the user's, a `Misuse` of the command. So is
+    asking for shapes that no memory holds.
+    """
 
     def make(function: Callable[..., None]) -> click.Command:
         @functools.wraps(function)
         def call(as_json: bool, quiet: bool, **given: Any) -> None:
-            function(Output(as_json, quiet), **given)
+            try:
+                function(Output(as_json, quiet), **given)
+            except PullbackError as error:
+                raise Misuse(_said(error)) from error
+            except MemoryError as error:
+                raise Misuse(f"more memory than there is: {error}") from error
 
         lines = ["\b", EXAMPLE, *(f"  {line}" for line in example.splitlines())]
         wrap = click.command(cls=click.Command, epilog="\n".join(lines), **settings)

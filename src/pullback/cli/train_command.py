@@ -27,8 +27,7 @@ from pullback.cli.view import has_folder, save
 from pullback.viewer.data import Curve
 from pullback.viewer.page import page
 
-INTERRUPTED = 128 + signal.SIGINT  # what a shell expects after Ctrl-C
-TERMINATED = 128 + signal.SIGTERM
+STOPPED = 128  # and the number of the signal, is what a shell expects
 SAMPLE = 300  # characters written after training
 EXAMPLE = """\
 pullback train --steps 100 --out run
@@ -88,19 +87,15 @@ def train(
                 _report(run, report)
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, as Ctrl-C: the step that runs is finished first."""
-
-
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM stops training as Ctrl-C does."""
+    """SIGTERM stops training as Ctrl-C does: the step that runs is finished first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Terminated
+        raise KeyboardInterrupt(number)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -160,7 +155,7 @@ def _train(run: Run, began: float) -> None:
             step=run.done,
             folder=str(run.folder),
         )
-        sys.exit(TERMINATED if isinstance(stopped, Terminated) else INTERRUPTED)
+        sys.exit(STOPPED + next(iter(stopped.args), signal.SIGINT))
     seconds = time.perf_counter() - began
     run.save()
     run.display.note(

@@ -14,6 +14,7 @@ from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
 from pullback.ir.expr import Axis, Expr, Extent, Take
+from pullback.ir.markup import html
 from pullback.ir.node import Node, postorder, rebuild, walk
 
 
@@ -180,15 +181,8 @@ class Definition:
         return self.name
 
     def _repr_html_(self) -> str:
-        """For notebooks: the equation and the user's line. Texts are made of graphs, so lazily."""
-        from pullback.ir.markup import panel
-        from pullback.ir.text import definition_text
-
-        return panel(
-            f"{type(self.form).__name__} {self.name}",
-            definition_text(self),
-            self.origin.excerpt() if self.origin else "",
-        )
+        """For notebooks: the equation and the user's line."""
+        return html(self)
 
 
 Value = Variable | Definition

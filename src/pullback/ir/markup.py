@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import singledispatch
 from html import escape
+from typing import Any
+
+from pullback.errors import InvalidIR
+
+
+@singledispatch
+def html(shown: Any) -> str:
+    """What a notebook shows. Who makes texts of a kind of thing registers how, as texts are made
+    of things, and not things of texts.
+    """
+    raise InvalidIR(f"no notebook shows a {type(shown).__name__}")
 
 
 def panel(title: str, *texts: str) -> str:

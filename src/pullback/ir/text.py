@@ -25,6 +25,7 @@ from pullback.ir.graph import (
     topological,
 )
 from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.markup import html, panel
 from pullback.ir.node import Node, walk
 from pullback.ir.notation import Names, Printer, axis_name, extent_text, shape_text
 from pullback.ir.parse import parse_graph, parse_kernel
@@ -152,6 +153,14 @@ def kernel_text(kernel: Kernel, names: Names | None = None) -> str:
         for stage in kernel.finish:
             lines += [INDENT + line for line in _stage(stage, names)]
     return "\n".join(lines) + "\n"
+
+
+@html.register
+def _(definition: Definition) -> str:
+    """The equation and the user's line."""
+    title = f"{type(definition.form).__name__} {definition.name}"
+    place = definition.origin.excerpt() if definition.origin else ""
+    return panel(title, definition_text(definition), place)
 
 
 def _stage(stage: Stage, names: Names) -> list[str]:

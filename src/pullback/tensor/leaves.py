@@ -6,11 +6,9 @@ Outside `jit` a gradient is a lazy tensor on its leaf. Inside, a gradient set in
 
 from __future__ import annotations
 
-import importlib
 import weakref
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pullback.errors import UnsupportedError
@@ -104,8 +102,3 @@ def adjoints(output: Value, head: Value | None) -> list[tuple[Tensor, Value]]:
     wanted = list(found)
     results = gradients(output, wanted, head)
     return list(zip(found.values(), results, strict=True))
-
-
-def above(name: str) -> ModuleType:
-    """A room above this one, loaded lazily: it imports this one."""
-    return importlib.import_module(f"pullback.{name}")

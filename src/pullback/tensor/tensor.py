@@ -26,6 +26,7 @@ from pullback.tensor.answers import Answering, answering
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import Operand, Scalar
 from pullback.tensor.handles import ScalarHandle
+from pullback.tensor.protocols import protocols
 from pullback.tensor.rules import RULES, Arithmetic, power_by
 from pullback.tensor.trace import (
     Array,
@@ -308,13 +309,13 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2024.12"):
             raise UnsupportedError(f"array API {api_version}", help="it is 2024.12 here")
-        return leaves.above("array_api")
+        return protocols.namespace
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **given: Any) -> Any:
-        return leaves.above("bridge.dispatch").of_ufunc(ufunc, method, inputs, given)
+        return protocols.of_ufunc(ufunc, method, inputs, given)
 
     def __array_function__(self, function: Any, types: Any, args: Any, given: Any) -> Any:
-        return leaves.above("bridge.dispatch").of_function(function, args, given)
+        return protocols.of_function(function, args, given)
 
     def item(self) -> bool | int | float:
         """The only element as a Python number. Raises: ShapeError for more than one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 from pullback.ir import expr as E
@@ -23,6 +23,10 @@ EXTENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 # A tile's last vector has at most this part of the tile in empty lanes, one in so many.
 EMPTY_LANES = 6
+
+# Of so many tasks it matters whether they have equal work, unless they have many tiles each.
+FEW_TASKS = 4
+MANY_TILES = 8
 
 # Axes searched, those of a contraction's rows and columns first, then from the last; tiles of the
 # others have an extent of one.
@@ -156,6 +160,25 @@ class _Fit:
         """How many tiles there are."""
         return prod(-(-upper(e) // t) for e, t in zip(self.kernel.outer, tile, strict=True))
 
+    def uneven(self, tile: tuple[int, ...]) -> float:
+        """How long two threads take over half of the work, by turns.
+
+        ``17 in tiles of 16 for two tasks -> 1.9, in tiles of 9 -> 1.1``
+        """
+        count = self.tiles(tile)
+        if not 1 < self.tasks <= FEW_TASKS or count > MANY_TILES * self.tasks:
+            return 1.0
+        sizes = [
+            [min(t, upper(e) - first) for first in range(0, upper(e), t)]
+            for e, t in zip(self.kernel.outer, tile, strict=True)
+        ]
+        every = [prod(extents) for extents in product(*sizes)]
+        ends = [n * count // self.tasks for n in range(self.tasks + 1)]
+        loads = [0, 0]
+        for first, end in pairwise(ends):
+            loads[loads.index(min(loads))] += sum(every[first:end])
+        return max(loads) * len(loads) / sum(loads)
+
 
 def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
     """Inner axes first, as wide as scratch and the number of tasks allow.
@@ -196,12 +219,19 @@ def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
 
 
 def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
-    """The cheapest tile of a few extents for each axis whose scratch fits `limit`."""
+    """The cheapest tile of a few extents for each axis whose scratch fits `limit`.
+
+    Or whose scratch is hardly more than that of the smallest: what all share decides nothing.
+    """
     target = model.target
+    limit = max(limit, fit.lives.bytes((1,) * len(fit.kernel.outer)) * 5 // 4)
     wide = _searched_axes(fit)
-    choices = [_extents(e) if n in wide else [1] for n, e in enumerate(fit.kernel.outer)]
+    outer = fit.kernel.outer
+    choices = [_extents(e, fit.tasks) if n in wide else [1] for n, e in enumerate(outer)]
     tiles = [t for t in product(*choices) if fit.tiles(t) >= fit.tasks]
-    ranked = sorted((tile_ns(fit, t, model), [-n for n in reversed(t)]) for t in tiles)
+    ranked = sorted(
+        (tile_ns(fit, t, model) * fit.uneven(t), [-n for n in reversed(t)]) for t in tiles
+    )
     best: tuple[float, tuple[int, ...]] | None = None
     for cost, negative in ranked:
         tile = tuple(-n for n in reversed(negative))
@@ -231,11 +261,12 @@ def _searched_axes(fit: _Fit) -> list[int]:
     return list(found)[:SEARCHED]
 
 
-def _extents(extent: int | Dim) -> list[int]:
-    """Tile extents worth trying along an axis."""
+def _extents(extent: int | Dim, tasks: int) -> list[int]:
+    """Tile extents worth trying along an axis; also what gives each task one."""
     size = upper(extent)
     found = [round_tile(n, extent) for n in EXTENTS if n < size]
-    return sorted({*found, size})
+    each = {-(-size // tasks)} if tasks <= FEW_TASKS else set()
+    return sorted({*found, *each, size})
 
 
 def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
@@ -324,7 +355,8 @@ def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int) -> floa
         return size * PACK_NS * tasks
     depth = step.level if again_here else max(own) + 1
     again = prod(count for o, count in enumerate(counts[:depth]) if o not in own)
-    return size * again * PACK_NS
+    # Tasks that meet in a panel pack it each: six heads in each of eight tiles, eight times.
+    return size * max(again, tasks / prod(counts[o] for o in own)) * PACK_NS
 
 
 def _widest(most: int, limit: int, used: Callable[[int], int]) -> int:

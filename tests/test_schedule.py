@@ -297,3 +297,32 @@ def test_scans_and_plain_places() -> None:
     form = Accumulate(SUM, (9, 4), (j, E.Mod(i, index(3)), j))
     assert plain_places(form, (4, 3, 4)) == {1: 0}
     assert plain_places(form, (5, 3, 4)) == {1: 2}, "row 4 of the first axis has no iteration"
+
+
+def test_two_threads_get_equal_work() -> None:
+    """17 rows for two tasks: 8 and 9, not 16 and 1."""
+    x, w, y = variable("x", 17, 1500), variable("w", 150, 1500), variable("y", 17, 150)
+    z = define("z", (17, 150), lambda i, j, t: E.Mul(read(x, i, t), read(w, j, t)), over=(1500,))
+    plan = choose(kernel((17,), stage(z, (0,), y)), HOST)
+    assert plan.tasks == 2 and plan.tile[0] in (8, 9)
+
+
+def test_what_all_tiles_share_does_not_make_them_narrow() -> None:
+    """Half a megabyte of scratch of each head, whatever the tile: columns still go by vectors."""
+    heads, rows, wide = 6, 384, 64
+    a, b = variable("a", heads, rows, wide), variable("b", heads, rows, wide)
+    y = variable("y", heads, rows, wide)
+    dots = define(
+        "dots",
+        (heads, rows, rows),
+        lambda h, i, j, t: E.Mul(read(a, h, i, t), read(b, h, j, t)),
+        over=(wide,),
+    )
+    exps = define("exps", dots.shape, lambda h, i, j: E.Exp(read(dots, h, i, j)))
+    z = define(
+        "z", (heads, rows, wide), lambda h, i, j, t: E.Mul(read(exps, h, t, i), read(b, h, t, j)),
+        over=(rows,),
+    )  # fmt: skip
+    stages = stage(dots, (0, None)), stage(exps, (0, None)), stage(z, (0, 2), y)
+    plan = choose(kernel((heads, wide), *stages), HOST)
+    assert plan.scratch_bytes > HOST.l2 // 2 and plan.tile[1] >= HOST.lanes(4)

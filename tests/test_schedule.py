@@ -300,11 +300,11 @@ def test_scans_and_plain_places() -> None:
 
 
 def test_two_threads_get_equal_work() -> None:
-    """17 rows for two tasks: 8 and 9, not 16 and 1."""
-    x, w, y = variable("x", 17, 1500), variable("w", 150, 1500), variable("y", 17, 150)
-    z = define("z", (17, 150), lambda i, j, t: E.Mul(read(x, i, t), read(w, j, t)), over=(1500,))
-    plan = choose(kernel((17,), stage(z, (0,), y)), HOST)
-    assert plan.tasks == 2 and plan.tile[0] in (8, 9)
+    """34 rows for two tasks in tiles of 17, not of 32 and 2."""
+    x, w, y = variable("x", 34, 400), variable("w", 400, 64), variable("y", 34, 64)
+    z = define("z", (34, 64), lambda i, j, t: E.Mul(read(x, i, t), read(w, t, j)), over=(400,))
+    plan = choose(kernel((34,), stage(z, (0,), y)), HOST)
+    assert (plan.tasks, plan.tile) == (2, (17,))
 
 
 def test_what_all_tiles_share_does_not_make_them_narrow() -> None:

@@ -30,6 +30,9 @@ _LIBC = [ctypes.CDLL(name, use_errno=True) for name in _LIBRARIES]
 _PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}
 LINE = 64  # bytes
 _ALIGNMENT = 128  # bytes: two cache lines, so that neighbours are not prefetched together
+# Bytes around a block: to start it on a line, and behind it, since a last vector that reaches into
+# memory that is not there takes microseconds, even where those lanes are off.
+_AROUND = 2 * LINE
 _from_buffer: Callable[[Any], Any] = ctypes.c_char.from_buffer
 SPARE_BLOCKS = 4
 LARGEST_SPARE = 1 << 27  # bytes
@@ -63,7 +66,7 @@ def function_table(names: Sequence[str]) -> Array:
 
 def memory(size: int) -> Array:
     """`size` zero bytes, aligned for vectors and against false sharing."""
-    raw = np.zeros(size + _ALIGNMENT, np.uint8)
+    raw = np.zeros(size + _ALIGNMENT + LINE, np.uint8)
     start = -address(raw) % _ALIGNMENT
     return raw[start : start + size]
 
@@ -79,7 +82,7 @@ def room(size: int) -> Callable[[], Any]:
 
 def block(size: int) -> Block:
     """Memory for `size` bytes from a cache line on: rows of whole vectors then cross none."""
-    raw = np.empty(size + LINE, np.uint8)
+    raw = np.empty(size + _AROUND, np.uint8)
     return raw, (address(raw) + LINE - 1) & -LINE
 
 
@@ -96,7 +99,7 @@ class Spare:
     def take(self, size: int) -> Block:
         """A block of `size` bytes."""
         for at, known in self._blocks.copy().items():
-            if len(known[0]) != size + LINE:
+            if len(known[0]) != size + _AROUND:
                 continue
             found = self._blocks.pop(at, None)
             if found is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -231,11 +232,51 @@ def test_words_are_completed(words: str, wanted: set[str]) -> None:
     assert {line.partition(",")[2] for line in done.stdout.splitlines()} == wanted
 
 
-def test_bash_reads_the_script(tmp_path: Path) -> None:
-    script = tmp_path / "completion.bash"
-    script.write_text(call("completion", "bash").output)
-    done = subprocess.run(["bash", "-c", f"source {script} && complete -p pullback"])
-    assert done.returncode == 0
+# Each sources the script, then asks for what completes `pullback be`: fish by its own command, bash
+# and zsh through the function that the script registered, with what a shell sets for it.
+SHELLS = {
+    "bash": """
+source ./script
+COMP_WORDS=(pullback be) COMP_CWORD=1
+$(complete -p pullback | sed 's/.*-F \\([^ ]*\\).*/\\1/') pullback be pullback
+printf '%s\\n' "${COMPREPLY[@]}"
+""",
+    "zsh": """
+autoload -Uz compinit && compinit -u -D
+source ./script
+_describe() { print -rl -- ${(P)3%%:*} }
+compadd() { print -rl -- ${(P)@[-1]} }
+words=(pullback be) CURRENT=2
+$_comps[pullback]
+""",
+    "fish": """
+source ./script
+complete -C "pullback be" | string split -f1 \\t
+""",
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_complete(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    program = tmp_path / "bin" / "pullback"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m pullback_cli "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "script").write_text(call("completion", shell).output)
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    environment["PATH"] = f"{program.parent}:{environment['PATH']}"
+    quiet = {"zsh": ["-f"], "fish": ["--no-config"], "bash": ["--norc"]}[shell]
+    done = subprocess.run(
+        [shell, *quiet, "-c", SHELLS[shell]],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout.split(), done.stderr) == (["bench"], "")
 
 
 def test_the_program_is_a_process_with_its_exit_code() -> None:

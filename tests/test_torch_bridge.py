@@ -19,6 +19,8 @@ from pullback.bridge.layout import memory
 from pullback.errors import DTypeError, OptionError, ShapeError, UnsupportedError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from pullback.bridge.private import private  # noqa: E402  # it needs PyTorch
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of PyTorch's own imports
@@ -590,3 +592,69 @@ def test_what_is_left_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert "max_norm" in left["rows"] and "`p`" in left["distance"]
     assert "pullback::nn_Linear" in caplog.text
     assert type(net["own"]) is Own and type(net["steps"]) is N.LSTM
+
+
+# --- one program for all sizes of a batch ---------------------------------------------------------
+
+SOME = pb.dim("n", 1, 64)
+OPEN = pb.torch.op(affine, name="open_affine", dynamic={"x": SOME})
+
+
+def compiled(op: Any) -> tuple[int, int]:
+    return op.programs.jit.traces, op.pullback().programs.jit.traces
+
+
+def test_a_sweep_of_batches_compiles_once() -> None:
+    closed = pb.torch.op(affine, name="closed_affine")
+    for n in (1, 2, 7, 16, 33, 64):
+        x, w, head = draws(n, 4), draws(3, 4, seed=1), draws(n, 3, seed=2, grad=False)
+        near(OPEN(x, w), plain(x, w))
+        for op in (OPEN, closed):
+            found = torch.autograd.grad(op(x, w), (x, w), head)
+            for a, b in zip(found, torch.autograd.grad(plain(x, w), (x, w), head), strict=True):
+                near(a, b)
+    assert compiled(OPEN) == (1, 1)
+    assert compiled(closed) == (6, 6)
+    for n in (1, 2, 7):  # adjoints that are one number, and one row
+        x = draws(n, 4)
+        near(*[torch.autograd.grad(f(x, W).sum(), x)[0] for f in (OPEN, plain)])
+        near(*[torch.autograd.grad((f(x, W) * X[0, :3]).sum(0)[0], x)[0] for f in (OPEN, plain)])
+    assert compiled(OPEN)[1] == 2
+    turned = draws(3, 7, grad=False).T
+    near(*[torch.autograd.grad(f(x, W), x, turned)[0] for f in (OPEN, plain)])
+
+
+def test_what_does_not_fit_the_extent_has_a_program_of_its_own() -> None:
+    before = OPEN.programs.jit.traces
+    for n in (65, 65, 66):
+        near(OPEN(draws(n, 4), W), plain(draws(n, 4), W))
+    near(OPEN(draws(4, 8).T, W), plain(draws(4, 8).T, W))  # rows that are not one after the other
+    assert OPEN.programs.jit.traces == before + 3
+
+
+def test_derivatives_of_open_batches() -> None:
+    for n in (2, 3):
+        assert torch.autograd.gradcheck(OPEN, (draws(n, 4), W), check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(OPEN, (draws(n, 4), W))
+    x = draws(2, 3, 4, grad=False)
+    near(func.vmap(OPEN, (0, None))(x, WD), plain(x, WD))
+
+
+def test_two_open_tensors_are_of_one_size() -> None:
+    op = pb.torch.op(lambda x, y: x + y, name="open_add", dynamic={"x": SOME, "y": SOME})
+    near(op(XD, XD), 2 * XD)
+    near(op(XD, XD[:1]), XD + XD[:1])  # of two sizes: a program for these
+    slow = pb.torch.op(
+        lambda x: pb.sum(x, axis=1), name="open_slow", dynamic={"x": SOME}, options=REFERENCE
+    )
+    near(slow(XD), XD.sum(1))
+    near(slow(XD[:2]), XD[:2].sum(1))
+    assert slow.programs.jit.traces == 1
+    with pytest.raises(OptionError, match="`z` is no tensor"):
+        pb.torch.op(affine, name="open_none", dynamic={"z": SOME})
+
+
+def test_a_private_name_that_is_gone_is_named() -> None:
+    with pytest.raises(UnsupportedError, match=r"has no `_C\._gone`") as caught:
+        private(torch, "_C._gone")
+    assert "2.13" in str(caught.value)

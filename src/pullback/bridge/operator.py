@@ -14,19 +14,21 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import _C
-from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 from pullback.bridge.derived import SHARED, Derived
-from pullback.bridge.programs import Programs, caller
+from pullback.bridge.private import (
+    BelowAutograd,
+    SingleLevelFunction,
+    any_requires_grad,
+    forward_mode,
+    single_level,
+    transformed,
+)
+from pullback.bridge.programs import Dims, Programs, caller
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
 from pullback.runtime.executable import Executable
-
-# What a function for one level of `torch.func` is made of; both are where torch 2.0 put them.
-_Base = torch.autograd.function._SingleLevelFunction
-_single_level = enable_single_level_autograd_function
 
 
 class Operator:
@@ -43,12 +45,14 @@ class Operator:
         defaults: Mapping[int, Any],
         options: Options | None = None,
         dispatched: bool = True,
+        dims: Callable[[], Dims] | None = None,
     ) -> None:
         self.function = function
         self.namespace = namespace
         self.dispatched = dispatched
         self.options = options
-        self.programs = Programs(function, defaults, options)
+        every = (None,) * len(function.signature.parameters)
+        self.programs = Programs(function, defaults, options, dims or (lambda: every))
         self.derived: dict[str, Operator] = {}
         self._tensors = function.signature.tensors
         self._function = self._autograd_function()
@@ -83,20 +87,26 @@ class Operator:
 
     def pullback(self) -> Operator:
         """``dx, .. = f_vjp(dy, .., x, .., wanted)``"""
-        return self._derive(self.function.pullback())
+        own = self.programs
+        return self._derive(self.function.pullback(), lambda: (*own.leads, *own.dims(), None))
 
     def pushforward(self) -> Operator:
         """``dy, .. = f_jvp(dx, .., x, ..)``"""
-        return self._derive(self.function.pushforward())
+        own = self.programs
+        places = self._tensors
+        return self._derive(
+            self.function.pushforward(),
+            lambda: (*[own.dims()[n] for n in places], *own.dims()),
+        )
 
     def batched(self) -> Operator:
         """``ys = f_vmap(xs, .., axes)``"""
         return self._derive(self.function.batched())
 
-    def _derive(self, function: Derived) -> Operator:
+    def _derive(self, function: Derived, dims: Callable[[], Dims] | None = None) -> Operator:
         found = self.derived.get(function.name)
         if found is None:
-            made = Operator(function, self.namespace, {}, self.options, self.dispatched)
+            made = Operator(function, self.namespace, {}, self.options, self.dispatched, dims)
             found = self.derived.setdefault(function.name, made)
         return found
 
@@ -150,13 +160,13 @@ class Operator:
 
     def _autograd(self, *args: Any) -> Any:
         """With a derivative where one is asked for."""
-        if _C._are_functorch_transforms_active():
-            with _single_level():
+        if transformed():
+            with single_level():
                 return self._differentiable(*args)
-        asked = torch.is_grad_enabled() and _C._any_requires_grad(*args)
+        asked = torch.is_grad_enabled() and any_requires_grad(*args)
         if asked or forward_ad._current_level >= 0:
             return self._differentiable(*args)
-        with _C._AutoDispatchBelowAutograd():
+        with BelowAutograd():
             return self.overload(*args)
 
     def _differentiable(self, *args: Any) -> Any:
@@ -174,10 +184,10 @@ class Operator:
         if not self.dispatched:
             return self.programs(*args)
         with ExitStack() as stack:
-            if _C._are_functorch_transforms_active():
+            if transformed():
                 stack.enter_context(torch.enable_grad())
-                stack.enter_context(forward_ad._set_fwd_grad_enabled(True))
-            stack.enter_context(_C._AutoDispatchBelowAutograd())
+                stack.enter_context(forward_mode(True))
+            stack.enter_context(BelowAutograd())
             return self.overload(*args)
 
     def _autograd_function(self) -> Any:
@@ -217,7 +227,7 @@ class Operator:
                 return tangents
             return tuple([t if f else None for t, f in zip(tangents, ctx.floats, strict=True)])
 
-        base = _Base if self.dispatched else torch.autograd.Function
+        base = SingleLevelFunction if self.dispatched else torch.autograd.Function
         rules: dict[str, Callable[..., Any]] = {
             "forward": forward,
             "backward": backward,

@@ -24,9 +24,10 @@ from pullback.errors import LIBRARY, DTypeError, Origin, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Extent
-from pullback.ir.graph import Variable
+from pullback.ir.graph import Value, Variable
 from pullback.ir.program import Feed, Receive, items
 from pullback.tensor.entry import Entry
+from pullback.tensor.ops import broadcast_to
 from pullback.tensor.program import Jit
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import Trace, settled, tracing
@@ -34,6 +35,8 @@ from pullback.tensor.tree import flatten
 
 Outline = list[tuple[tuple[Any, ...], Any]]
 """Shape and PyTorch type of each result."""
+Dims = Sequence[Dim | None]
+Sizes = Mapping[Dim, int]
 Symbols = dict[str, tuple[Dim, Any]]
 """Symbolic sizes by what PyTorch calls them."""
 
@@ -50,14 +53,19 @@ _Given = torch.Tensor
 class Ready:
     """A program with what a call needs: how to run it, what the results are like."""
 
-    __slots__ = ("_results", "_tensors", "entry", "go")
+    __slots__ = ("_dims", "_results", "_sizes", "_tensors", "entry", "go")
 
-    def __init__(self, entry: Entry, tensors: Sequence[int]) -> None:
+    def __init__(self, entry: Entry, tensors: Sequence[int], sizes: Sizes) -> None:
         self.entry = entry
         self._tensors = tensors
+        self._dims = sizes
+        named = {dim.name: size for dim, size in sizes.items()}
+        self._sizes = [named[name] for name in entry.executable.runner.sizes]
+        shapes = [[sizes[e] if isinstance(e, Dim) else e for e in v.shape] for v in entry.outputs]
         # one element each: an empty tensor like them is made fastest
         self._results = [
-            torch.empty((), dtype=KINDS[v.dtype]).expand(v.shape) for v in entry.outputs
+            torch.empty((), dtype=KINDS[v.dtype]).expand(shape)
+            for v, shape in zip(entry.outputs, shapes, strict=True)
         ]
         self.go: Callable[[list[int]], None] = entry.executable.runner.go or self._interpreted
 
@@ -69,6 +77,7 @@ class Ready:
             captured = settled(self.entry.read)
             given += [v.at for v in captured]
         given += [r.data_ptr() for r in results]
+        given += self._sizes
         self.go(given)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -76,24 +85,34 @@ class Ready:
         """Run where the program wants arrays: on the reference backend."""
         state = self.entry.executable.program.state
         pairs = zip(state, given, strict=True)
-        self.entry.executable.run({v: _array(v, at) for v, at in pairs})
+        self.entry.executable.run({v: _array(v, at, self._dims) for v, at in pairs})
 
 
 _ROWS = torch.contiguous_format
 
 
 class Programs:
-    """Programs by types, shapes, strides and static arguments; `defaults` by place."""
+    """Programs by types, shapes, strides and static arguments; `defaults` by place.
+
+    `dims`: by place, the symbolic extent of a tensor's first axis. One program then serves all
+    sizes, as memory is the same but for its end. `leads`: those of the results.
+    """
 
     def __init__(
-        self, function: Derived, defaults: Mapping[int, Any], options: Options | None
+        self,
+        function: Derived,
+        defaults: Mapping[int, Any],
+        options: Options | None,
+        dims: Callable[[], Dims],
     ) -> None:
         self.function = function
+        self.dims = dims
+        self.leads: Dims = (None,) * function.signature.outputs
         self.jit = Jit(_over_memory(function), options=options)
         self._defaults = [defaults.get(n) for n in range(len(function.signature.parameters))]
         self._count = len(self._defaults)
         self._known: dict[Any, Ready] = {}
-        self._all: dict[Any, list[Ready]] = {}
+        self._all: dict[Any, list[Entry]] = {}
         self._outlines: dict[Any, Outline] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -114,30 +133,70 @@ class Programs:
 
     def _found(self, key: Any, args: Sequence[Any]) -> Ready:
         with self.jit.lock:
-            known = self._all.setdefault(key, [])
-            ready = next((r for r in known if r.entry.fits()), None)
-            if ready is None:
-                ready = self._compiled(args)
-                known.append(ready)
-            self._known[key] = ready
+            places = self._open(args)
+            sizes = {dim: args[n].shape[0] for n, dim in places.items()}
+            whole = tuple(
+                [
+                    (k[0], places[n], *k[1][1:], k[2][args[n].is_contiguous() :])
+                    if n in places
+                    else k
+                    for n, k in enumerate(key)
+                ]
+            )
+            known = self._all.setdefault(whole, [])
+            entry = next((e for e in known if e.fits()), None)
+            if entry is None:
+                entry = self._compiled(args, places)
+                known.append(entry)
+            tensors = [n for n, a in enumerate(args) if isinstance(a, _Given)]
+            ready = self._known[key] = Ready(entry, tensors, sizes)
             return ready
 
-    def _compiled(self, args: Sequence[Any]) -> Ready:
+    def _open(self, args: Sequence[Any]) -> dict[int, Dim]:
+        """The tensors whose first axis is symbolic.
+
+        Their rows lie one after the other, or are all the same one; what shares an extent has one
+        size, within its bounds. Else all that share it have sizes of their own.
+        """
+        found = {
+            n: dim
+            for n, (dim, a) in enumerate(zip(self.dims(), args, strict=True))
+            if dim is not None and isinstance(a, _Given)
+        }
+        sizes: dict[Dim, set[int]] = {}
+        for n, dim in found.items():
+            a = args[n]
+            fits = a.ndim and (a.is_contiguous() or a.stride(0) == 0)
+            size = a.shape[0] if fits else 0
+            sizes.setdefault(dim, set()).add(size)
+        good = {d for d, own in sizes.items() if len(own) == 1 and d.lo <= min(own) <= d.hi}
+        return {n: dim for n, dim in found.items() if dim in good}
+
+    def _compiled(self, args: Sequence[Any], places: Mapping[int, Dim]) -> Entry:
         """Raises: UnsupportedError for a function that does more than give results."""
         tensors = [n for n, a in enumerate(args) if isinstance(a, _Given)]
-        places = [(tuple(args[n].shape), tuple(args[n].stride())) for n in tensors]
-        boxes = [memory(*place) for place in places]
+        lies = [(tuple(args[n].shape), tuple(args[n].stride())) for n in tensors]
+        boxes: list[tuple[Extent, ...]] = [memory(*place) for place in lies]
+        lying: dict[int, Any] = dict(zip(tensors, lies, strict=True))
+        for n, dim in places.items():
+            shape, strides = lying.pop(n)
+            boxes[tensors.index(n)] = (dim, *shape[1:])
+            if not args[n].is_contiguous():
+                boxes[tensors.index(n)] = memory(shape[1:], strides[1:])
+                lying[n] = (dim, *shape[1:]), strides
         kinds = [kind_of(args[n]) for n in tensors]
         whole = list(args)
         for n, box, kind in zip(tensors, boxes, kinds, strict=True):
             whole[n] = Tensor(Variable(self.function.signature.parameters[n].name, box, kind))
-        lying = dict(zip(tensors, places, strict=True))
         layouts = tuple([lying.get(n) for n in range(len(args))])
         given = flatten(((layouts, *whole), {}))
         entry = self.jit.trace(given, boxes)
         self.jit.last = entry
         self._refuse(entry)
-        return Ready(entry, tensors)
+        if places:
+            firsts = [v.shape[0] if v.shape else None for v in entry.outputs]
+            self.leads = tuple([e if isinstance(e, Dim) else None for e in firsts])
+        return entry
 
     def _refuse(self, entry: Entry) -> None:
         name = self.function.name
@@ -200,7 +259,7 @@ def _over_memory(function: Derived) -> Callable[..., Any]:
 
     def traced(layouts: Sequence[Any], *args: Any) -> Any:
         pairs = zip(args, layouts, strict=True)
-        whole = [a if lies is None else Tensor(placed(a.value, *lies)) for a, lies in pairs]
+        whole = [a if lies is None else _laid(a.value, *lies) for a, lies in pairs]
         return function.call(*whole)
 
     names = ["layouts", *(p.name for p in function.signature.parameters)]
@@ -209,6 +268,14 @@ def _over_memory(function: Derived) -> Callable[..., Any]:
     setattr(traced, "__signature__", told)  # noqa: B010  # functions have none that mypy knows
     traced.__name__ = function.name
     return traced
+
+
+def _laid(value: Value, shape: Sequence[Any], strides: Sequence[int]) -> Tensor:
+    """A tensor in its memory; of a symbolic first axis there is one row."""
+    if shape and isinstance(shape[0], Dim):
+        row = Tensor(placed(value, tuple(shape[1:]), tuple(strides[1:])))
+        return broadcast_to(row, tuple(shape))
+    return Tensor(placed(value, tuple(shape), tuple(strides)))
 
 
 def caller() -> Origin:
@@ -251,9 +318,9 @@ def _extent(size: Any, kept: Symbols, number: Callable[[Any], int]) -> Extent:
     return kept[str(size)][0] if str(size) in kept else number(size)
 
 
-def _array(variable: Variable, at: int) -> np.ndarray[Any, Any]:
+def _array(variable: Variable, at: int, sizes: Sizes) -> np.ndarray[Any, Any]:
     """An array over the memory of a tensor."""
-    shape = tuple([int(e) for e in variable.shape if isinstance(e, int)])
+    shape = tuple([sizes[e] if isinstance(e, Dim) else e for e in variable.shape])
     size = math.prod(shape) * variable.dtype.itemsize
     raw: Any = (c_char * size).from_address(at) if size else b""
     return np.ndarray(shape, variable.dtype.numpy, raw)

@@ -19,9 +19,10 @@ import torch
 from pullback.bridge.derived import checked
 from pullback.bridge.modules import Report, module, report
 from pullback.bridge.operator import Operator, made
-from pullback.bridge.signature import signature_of
+from pullback.bridge.signature import Signature, signature_of
 from pullback.config import Options
 from pullback.errors import OptionError
+from pullback.ir.expr import Dim
 
 __all__ = ["Operator", "Report", "module", "op", "report"]
 
@@ -36,6 +37,7 @@ def op(
     name: str | None = None,
     outputs: int | None = None,
     types: Mapping[str, type] | None = None,
+    dynamic: Mapping[str, Dim] | None = None,
     options: Options | None = None,
 ) -> Any:
     """An operator of PyTorch, `name` or ``pullback::<the function's name>``, or a decorator.
@@ -43,7 +45,9 @@ def op(
     `function` takes and gives tensors as what `pb.jit` takes does. Parameters that are annotated
     as int, float, bool or str, have such a default, or stand in `types`, are static: a program is
     compiled for each value. ``Tensor | None`` may be left out. `outputs`: how many tensors it
-    gives; None: as annotated (``-> tuple[pb.Tensor, pb.Tensor]``), else one.
+    gives; None: as annotated (``-> tuple[pb.Tensor, pb.Tensor]``), else one. `dynamic`: tensors
+    whose first axis is symbolic, ``{"x": pb.dim("n", 1, 512)}``: one program serves these sizes of
+    a batch, where rows lie one after the other; for others, one is compiled for each.
 
     Its derivatives are derived, of any order, both modes; arguments and adjoints are read with
     the strides that they have; results are new, in row-major order.
@@ -53,9 +57,12 @@ def op(
         that assign states.
     """
     if function is None:
-        return functools.partial(op, name=name, outputs=outputs, types=types, options=options)
+        return functools.partial(
+            op, name=name, outputs=outputs, types=types, dynamic=dynamic, options=options
+        )
     space, own = _split(name or str(getattr(function, "__name__", "")))
     signature = signature_of(function, types or {}, outputs)
+    dims = _dims(signature, dynamic or {})
     given = inspect.signature(function).parameters.values()
     keyed = [p.name for p in given if p.kind is inspect.Parameter.KEYWORD_ONLY]
     empty = inspect.Parameter.empty
@@ -64,11 +71,20 @@ def op(
 
     def make() -> Operator:
         body = checked(function, own, signature, keyed)
-        fresh = Operator(body, space, defaults, options, DISPATCHED)
+        fresh = Operator(body, space, defaults, options, DISPATCHED, lambda: dims)
         fresh.pullback()  # known before a cached graph names it
         return fresh
 
     return made(f"{space}::{own}", function, make)
+
+
+def _dims(signature: Signature, dynamic: Mapping[str, Dim]) -> list[Dim | None]:
+    """By place. Raises: OptionError for what is no tensor of the function."""
+    tensors = [signature.parameters[n].name for n in signature.tensors]
+    for name in dynamic:
+        if name not in tensors:
+            raise OptionError(f"`{name}` is no tensor of the function", code="E529")
+    return [dynamic.get(p.name) for p in signature.parameters]
 
 
 def _split(name: str) -> tuple[str, str]:

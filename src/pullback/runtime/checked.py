@@ -75,6 +75,7 @@ class Checked:
     barriers = 0
     moved = 0
     go = None
+    sizes = ()
 
     def __init__(
         self, body: Block, groups: Sequence[Sequence[Kernel]], calls: Mapping[Kernel, Call]

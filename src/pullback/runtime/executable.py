@@ -59,7 +59,11 @@ class Runner(Protocol):
 
     @property
     def go(self) -> Callable[[Sequence[int]], None] | None:
-        """Run on their addresses, and then sizes; None where only arrays will do."""
+        """Run on their addresses, and then `sizes`; None where only arrays will do."""
+
+    @property
+    def sizes(self) -> Sequence[str]:
+        """Names of the symbolic extents that `go` wants the sizes of, in order."""
 
 
 class Interpreted:
@@ -68,6 +72,7 @@ class Interpreted:
     barriers = 0
     moved = 0
     go = None
+    sizes = ()
 
     def profile(self, kernels: Sequence[Kernel]) -> Profile | None:
         """Nothing is timed."""

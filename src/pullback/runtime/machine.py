@@ -165,6 +165,11 @@ class Machine:
         given = [address(bindings[variable]) for variable in self._variables]
         self.go([*given, *(sizes[name] for name in self._image.sizes)])
 
+    @property
+    def sizes(self) -> Sequence[str]:
+        """Names of the symbolic extents, in the order in which `go` wants their sizes."""
+        return tuple(self._image.sizes)
+
     def go(self, given: Sequence[int]) -> None:
         """Run on the addresses of the state variables, in order; the caller holds their memory.
 

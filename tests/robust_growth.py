@@ -1,13 +1,14 @@
 """Steps by the thousand: the process does not grow.
 
-The resident set is read after a tenth of the steps, when all that is kept has been made, and at the
-end; collections of garbage come first.
+The resident set, and the blocks of memory that Python has, are read after a tenth of the steps,
+when all that is kept has been made, and at the end; collections of garbage come first.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,16 @@ from pullback.errors import PullbackError
 from robust_support import Found, Tell, silent
 
 MOST = 0.01  # of the resident set, that it may grow by
+BLOCKS = 0.5  # of memory, for each step: what is kept of every step has one at least
 WIDTH = 32
 Step = Callable[[], object]
 
 
-def resident() -> int:
-    """Bytes of memory that the process has, after a collection."""
+def held() -> tuple[int, int]:
+    """Bytes of memory that the process has, and blocks of Python's, after a collection."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return pages * os.sysconf("SC_PAGE_SIZE"), sys.getallocatedblocks()
 
 
 def _data(*shape: int) -> Any:
@@ -153,23 +155,23 @@ def steps(count: int, seed: int, tell: Tell = silent, most: float = MOST) -> Fou
     """`count` steps of every kind; each may grow the process by 1 % after the first tenth."""
     found = Found()
     for name, make in KINDS.items():
-        before, after = grown(make(), count, lambda done: tell(found.count + done))
+        before, more, blocks = grown(make(), count, lambda done: tell(found.count + done))
         found.count += count
-        growth = (after - before) / before
-        found.note(f"{name}: bytes more of {before:,}", after - before)
-        if growth > most:
-            found.wrong.append(f"{name}: {before:,} -> {after:,} bytes, {growth:.2%}")
+        found.note(f"{name}: bytes more of {before:,}", more)
+        if more > most * before or blocks > BLOCKS * count:
+            found.wrong.append(f"{name}: {more:,} bytes more of {before:,}, {blocks:,} blocks")
     return found
 
 
-def grown(step: Step, count: int, tell: Tell = silent) -> tuple[int, int]:
-    """Bytes after a tenth of the steps, and after all."""
+def grown(step: Step, count: int, tell: Tell = silent) -> tuple[int, int, int]:
+    """Bytes after a tenth of the steps; bytes and blocks that come to them by the end."""
     first = count // 10
     for _ in range(first):
         step()
-    before = resident()
+    before, blocks = held()
     for done in range(first, count):
         step()
         if done % 100 == 0:
             tell(done)
-    return before, resident()
+    after, most = held()
+    return before, after - before, most - blocks

@@ -48,6 +48,8 @@ OPERATORS = {
     "|": "bitwise_or", "^": "bitwise_xor", "prefix -": "negative", "prefix +": "positive",
     "prefix ~": "bitwise_invert",
 }  # fmt: skip
+GROWING = ("add", "subtract", "multiply", "pow")
+ROUNDED = 2.0**32  # more than float64 differs from an int64 by, less than one that wraps round
 CONSTANTS = {"pi": math.pi, "inf": math.inf, "nan": math.nan}
 ALIASES = {"min": "minimum", "max": "maximum"}
 ARITY = {"where": 3, "clip": 3}
@@ -268,6 +270,11 @@ class _Builder:
         found = simplify(rule.body(*(literal(a, kind) for a in args)))
         if not isinstance(found, E.Const):
             return ScalarHandle(found)
+        if name in GROWING and kind == D.int64:
+            rough = simplify(rule.body(*(literal(a, D.float64) for a in args)))
+            if isinstance(rough, E.Const) and abs(rough.value - found.value) > ROUNDED:
+                what = f"{name} of {' and '.join(map(str, args))} does not fit {kind}"
+                raise DTypeError(what, help="write one of them as a float", code="E141")
         return found.value
 
     def call(self, tree: Call) -> Any:

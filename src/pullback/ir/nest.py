@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType, int64
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
@@ -99,7 +100,13 @@ class Native(Expr):
     name: str
     args: tuple[Expr, ...]
 
+    def typed(self, kids: tuple[Expr, ...]) -> DType:
+        if len(kids) != ARITY.get(self.name, 1):
+            raise InvalidIR(f"{self.name} of {len(kids)} values")
+        return super().typed(kids)
 
+
+ARITY = {"maximum": 2, "minimum": 2, "power": 2, "fma": 3}  # of all others 1
 NATIVES = (
     "maximum", "minimum", "abs", "floor", "fma", "tanh", "erf", "sigmoid", "softplus", "cos", "tan",
     "sinh", "cosh", "log1p", "expm1", "log2", "log10", "atan", "asin", "acos", "asinh", "acosh",

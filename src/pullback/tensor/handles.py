@@ -58,8 +58,7 @@ class _Names:
 
     def __init__(self) -> None:
         self.numbers = count(FIRST_FREE)
-        self.axes: MutableMapping[int, ScalarHandle] = weakref.WeakValueDictionary()
-        self.names: dict[int, str] = {}
+        self.names: MutableMapping[Expr, str] = weakref.WeakKeyDictionary()
         self.origins: MutableMapping[Expr, Origin] = weakref.WeakKeyDictionary()
 
 
@@ -120,15 +119,14 @@ def new_axis(extent: Extent, name: str) -> ScalarHandle:
     """A fresh axis that a reduction or a definition is to bind."""
     number = next(_known.numbers)
     handle = ScalarHandle(Axis(number, extent), name)
-    _known.axes[number] = handle
-    _known.names[number] = name
+    _known.names[handle.expr] = name
     _known.origins[handle.expr] = Origin.of_caller()
     return handle
 
 
 def axis_name(axis: Axis) -> str:
     """An axis for a message."""
-    return _known.names.get(axis.number) or f"an axis of extent {axis.extent}"
+    return _known.names.get(axis) or f"an axis of extent {axis.extent}"
 
 
 def origin_of(expr: Expr) -> Origin | None:

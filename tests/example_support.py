@@ -70,6 +70,17 @@ def _neighbours(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
+@contextmanager
+def one_thread(torch: Any) -> Iterator[None]:
+    """PyTorch on one thread: on a busy machine several wait for each other, for minutes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def hand_over(model: Any, other: Any, torch: Any) -> None:
     """Give PyTorch's `other` the weights of `model`, name by name."""
     state = {name: torch.tensor(t.numpy()) for name, t in model.state_dict().items()}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from example_support import example, hand_over, train_torch, twin
+from example_support import example, hand_over, one_thread, train_torch, twin
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
@@ -24,6 +24,12 @@ FLOOR = {"digits_mlp": 0.94, "digits_convnet": 0.92, "digits_resnet": 0.9, "digi
 # Images of 360. Nets without batch norm agree on all; a flipped sign before a batch norm of few
 # pixels grows: PyTorch in float32 and in float64 differ by as much.
 MARGIN = {"digits_mlp": 1, "digits_convnet": 1, "digits_resnet": 6, "digits_vit": 1}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    with one_thread(torch):
+        yield
 
 
 def beside(losses: list[float], exact: list[float]) -> None:

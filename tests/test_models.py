@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from example_support import example, same
+from example_support import example, one_thread, same
 from pullback import nn, optim
 from pullback.errors import StateError
 
@@ -26,6 +28,12 @@ WORDS = ("a", "tensor", "antidisestablishmentarianism", "rhythm", "naïve", "zzy
 
 def torch() -> Any:
     return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+@pytest.fixture(autouse=True)
+def quiet(request: pytest.FixtureRequest) -> Iterator[None]:
+    with one_thread(torch()) if request.node.get_closest_marker("torch") else nullcontext():
+        yield
 
 
 def model(name: str, package: str) -> Any:

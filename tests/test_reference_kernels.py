@@ -206,7 +206,7 @@ def test_natives() -> None:
 
 def test_checks_keep_the_first_failure() -> None:
     check = N.Check(E.Add(I5, index(3)), index(6), 0)
-    with pytest.raises(IndexRangeError, match=r"index 6: tokens at user\.py:3"):
+    with pytest.raises(IndexRangeError, match=r"index 6 is out of range: tokens at user\.py:3"):
         ran(loop(check), sites=("tokens at user.py:3",))
 
 

@@ -217,7 +217,7 @@ def test_pairs_of_quotient_and_remainder() -> None:
     x = var("x", 6, 5)
     y = fn("y", (30,), lambda n: T(x)[n // 5, n % 5])
     (dx,) = gradients(y, [x], Variable("head", (30,), y.dtype))
-    assert cost([dx]).iterations == 30  # type: ignore[list-item]
+    assert cost([dx]).iterations == 30
 
 
 # --- the windows of a pool -----------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_a_training_step_gives_the_same_bits() -> None:
 def test_a_setting_is_a_whole_number() -> None:
     for wrong in (0, -1, 2.0, True):
         with pytest.raises(OptionError, match="set_num_threads"):
-            pb.set_num_threads(wrong)  # type: ignore[arg-type]  # that is the point
+            pb.set_num_threads(wrong)  # that is the point
     pb.set_num_threads(3)
     assert pb.get_num_threads() == 3
 

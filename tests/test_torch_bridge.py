@@ -391,7 +391,7 @@ def test_sizes_stay_symbolic() -> None:
     assert made.module()(draws(7, 4, grad=False)).shape == (7, 3)
 
 
-class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(WD.clone())
@@ -571,7 +571,7 @@ def test_layers_of_two_inputs_and_of_integers(monkeypatch: Any) -> None:
 
 
 def test_what_is_left_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    class Own(torch.nn.Linear):  # type: ignore[misc, name-defined]
+    class Own(torch.nn.Linear):
         """Someone's own."""
 
     model = N.ModuleDict(

@@ -69,9 +69,9 @@ def _text(text: str, options: Sequence[str], sizes: Sequence[str]) -> Checkable:
     def definition(*inputs: Any) -> Any:
         return typed(text, extents, dict(zip(shapes, inputs, strict=True)))
 
-    # Reports name the inputs by it.
     named = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in shapes]
-    definition.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    signature = inspect.Signature(named)
+    definition.__signature__ = signature  # type: ignore[attr-defined]  # reports name inputs by it
     below = data_indices(text, shapes)
     return definition, [(shape, below.get(name)) for name, shape in shapes.items()]
 

@@ -39,13 +39,15 @@ def main() -> None:
     print(f"{machine()}\n\n{described(roof)}\n", flush=True)
     lines = [table.SUMMARY]
     runs: dict[str, Any] = {}
-    for number, (name, workloads) in enumerate(chosen.items()):
+    sizes = options.sizes or ("fixed" if options.quick else "both")
+    for name, workloads in chosen.items():
         kind = CLASSES[name]
-        whole = workloads == kind.workloads and not options.quick
-        drawn = draw(kind, options.seed + number) if whole and kind.kind == "warm" else ()
+        fixed = workloads if sizes != "drawn" else ()
+        whole = workloads == kind.workloads and sizes != "fixed"
+        drawn = drawn_of(name, options.seed) if whole else ()
         found = Report(name, kind, setting, roof, runs)
-        fixed_rows, drawn_rows = found.rows("", workloads), found.rows(", drawn sizes", drawn)
-        if kind.kind == "cold":
+        fixed_rows, drawn_rows = found.rows("", fixed), found.rows(", drawn sizes", drawn)
+        if kind.kind == "cold" and fixed:
             found.warm_starts()
         lines += summary(name, kind, fixed_rows, drawn_rows, setting.peers)
     print("## Classes\n", *lines, sep="\n")
@@ -61,11 +63,15 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--peers", default=",".join(PEERS), help="of %(default)s")
     parser.add_argument("--rounds", type=int, help="7, with --quick 3")
     parser.add_argument("--seed", type=int, default=0, help="of the drawn sizes")
-    parser.add_argument("--quick", action="store_true", help="fewer modes, no drawn sizes")
+    parser.add_argument("--quick", action="store_true", help="fewer modes, fixed sizes")
     busy = "one thread, by processor time: for a machine that does other work"
     parser.add_argument("--busy", action="store_true", help=busy)
     parser.add_argument("--out", metavar="FILE", help="for every time of every process, as JSON")
     parser.add_argument("--jax", metavar="PYTHON", default=sys.executable, help="one that has JAX")
+    known = ("fixed", "drawn", "both")
+    parser.add_argument("--sizes", choices=known, help="both, with --quick the fixed ones")
+    kept = "keeps what is compiled for warm rows: the next run starts sooner"
+    parser.add_argument("--cache", metavar="FOLDER", default="", help=kept)
     parser.add_argument("--list", action="store_true", help="name the workloads, run nothing")
     return parser
 
@@ -76,7 +82,7 @@ def settings(options: argparse.Namespace) -> Setting:
     if unknown:
         fail(f"no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
     rounds = options.rounds or (3 if options.quick else 7)
-    found = Setting(rounds, options.quick, peers, {"jax": options.jax})
+    found = Setting(rounds, options.quick, peers, {"jax": options.jax}, cache=options.cache)
     return dataclasses.replace(found, threads=(1,), clock="processor") if options.busy else found
 
 
@@ -100,11 +106,14 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def draw(kind: Class, seed: int) -> tuple[Workload, ...]:
-    """Workloads of the class at other sizes."""
-    rng = np.random.default_rng(seed)
+def drawn_of(name: str, seed: int) -> tuple[Workload, ...]:
+    """Workloads of a class at other sizes: the same ones whatever else is measured."""
+    kind = CLASSES[name]
+    if kind.kind != "warm":
+        return ()
+    rng = np.random.default_rng(seed + list(CLASSES).index(name))
     able = [w for w in kind.workloads if w.ranges]
-    picks = rng.choice(len(able), min(DRAWN, len(able)), replace=False)
+    picks = rng.choice(len(able), DRAWN, replace=len(able) < DRAWN)
     return tuple(able[n].drawn(rng) for n in picks)
 
 

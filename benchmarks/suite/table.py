@@ -149,12 +149,12 @@ def summary_line(
     """What became of a class beside one peer."""
     values = {r.name: r.ratios[peer].value for r in fixed}
     known = {k: v for k, v in values.items() if not math.isnan(v)}
+    others = shown(mean(r.ratios[peer].value for r in drawn))
     if not known:
-        return f"| {name} | {peer} | - | - | - | {wanted} | - | - |"
+        return f"| {name} | {peer} | - | {others} | - | {wanted} | - | - |"
     least = min(known, key=known.__getitem__)
     found = mean(known.values())
     reached = found >= wanted and known[least] >= worst
-    others = shown(mean(r.ratios[peer].value for r in drawn))
     most = shown(mean(r.ratios[peer].most for r in fixed))
     verdict = "yes" if reached else "**no**"
     lowest = f"{shown(known[least])} {least}"

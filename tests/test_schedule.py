@@ -127,19 +127,27 @@ def test_contractions_are_recognised_by_form() -> None:
 
 def test_columns_that_need_no_panels_may_be_cut() -> None:
     """``z[i, j, k] = sum[l] x[i, j, l] w[l, k]`` in tiles of k reads w where it lies."""
-    x, w, v = variable("x", 16, 64, 128), variable("w", 128, 512), variable("v", 512, 128)
+    assert column_of(48, turned=False) == (2, True)
 
-    def column(right: Callable[[Expr, Expr], Expr]) -> tuple[int, bool]:
-        z = define(
-            "z", (16, 64, 512), lambda i, j, k, m: E.Mul(read(x, i, j, m), right(m, k)), over=(128,)
-        )
-        found = recognise(stage(z, (2,)), HOST)
-        assert found is not None
-        return found.column, found.direct
 
-    assert column(lambda m, k: read(w, m, k)) == (2, True)
-    # Of packed columns those are taken that stay whole.
-    assert column(lambda m, k: read(v, k, m)) != (2, False)
+def test_packed_columns_are_cut_where_tiles_keep_whole_vectors() -> None:
+    """``z[i, j, k] = sum[l] x[i, j, l] v[k, l]`` in tiles of k: of few k others stay whole."""
+    assert column_of(512, turned=True) == (2, False)
+    assert column_of(48, turned=True)[0] != 2
+
+
+def column_of(extent: int, turned: bool) -> tuple[int, bool]:
+    """The columns of a product in tiles of them, and whether they need no panels."""
+    x = variable("x", 16, 64, 128)
+    w = variable("w", extent, 128) if turned else variable("w", 128, extent)
+
+    def body(i: Expr, j: Expr, k: Expr, m: Expr) -> Expr:
+        return E.Mul(read(x, i, j, m), read(w, k, m) if turned else read(w, m, k))
+
+    z = define("z", (16, 64, extent), body, over=(128,))
+    found = recognise(stage(z, (2,)), HOST)
+    assert found is not None
+    return found.column, found.direct
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,12 @@ FAR_DOT_ROWS = 16
 # Rows along an outer axis count as this many: a tile may leave few of them.
 CUT_ROWS = 7
 
-# Columns along an outer axis, of a stage that has others: about half of the lanes stay empty.
+# Columns along an outer axis, of a stage that has others: about half of the lanes stay empty. Hardly
+# any where each of many tasks still has whole vectors (attention's gradients by keys, 512 of them:
+# 103 ms with queries in lanes, whose results are scattered, 90 with keys).
 CUT_COLUMNS = 1.0
+CUT_WIDE = 0.1
+WIDE_VECTORS = 8
 
 # A left operand that is computed is computed again for every block of columns (512 x 512 bytes
 # times a scale: 77 GF/s as the left operand, 106 as the right one).
@@ -260,8 +264,10 @@ def _cut(stage: Stage, column: int, lanes: int) -> float:
     """
     outer = {a for a in stage.outer if a is not None}
     whole = any(a not in outer and upper(e) >= lanes for a, e in enumerate(stage.shape))
-    long = upper(stage.shape[column]) >= lanes
-    return CUT_COLUMNS if column in outer and whole and long else 0.0
+    vectors = upper(stage.shape[column]) // lanes
+    if column not in outer or not whole or not vectors:
+        return 0.0
+    return CUT_WIDE if vectors >= WIDE_VECTORS else CUT_COLUMNS
 
 
 def _packing(stage: Stage, product: Product, extents: list[int]) -> float:

@@ -36,8 +36,8 @@ FAR_DOT_ROWS = 16
 # Rows along an outer axis count as this many: a tile may leave few of them.
 CUT_ROWS = 7
 
-# Columns along an outer axis, of a stage that has others: about half of the lanes stay empty. Hardly
-# any where each of many tasks still has whole vectors (attention's gradients by keys, 512 of them:
+# Columns along an outer axis, of a stage that has others: about half of the lanes stay empty. Few
+# do where each of many tasks still has whole vectors (attention's gradients by keys, 512 of them:
 # 103 ms with queries in lanes, whose results are scattered, 90 with keys).
 CUT_COLUMNS = 1.0
 CUT_WIDE = 0.1

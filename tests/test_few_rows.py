@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,9 +13,9 @@ from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.expr import index
-from pullback.ir.graph import define, read
+from pullback.ir.graph import Value, define, read
 from pullback.ir.kernel import Kernel
-from pullback.ir.nest import Array, For, Guard, Prefetch, Routine, Stmt, Var
+from pullback.ir.nest import Array, For, Guard, LoopKind, Prefetch, Routine, Stmt, Var
 from pullback.lower.kernel import lower
 from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Way
@@ -88,6 +89,55 @@ def test_a_computed_left_operand_is_evaluated_first(rows: int) -> None:
     routine = lower(one, plan, HOST)
     verify_routine(routine, "lower")
     agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
+
+
+def heads(rows: int) -> Kernel:
+    """``y[i, j] = sum[k] (x[k // 16, i, k % 16] * n[k // 16, i]) w[j, k]``"""
+    x, n = variable("x", 4, rows, 16), variable("n", 4, rows)
+    w, y = variable("w", 64, 64), variable("y", rows, 64)
+
+    def body(i: E.Axis, j: E.Axis, k: E.Axis) -> E.Expr:
+        head, place = E.FloorDiv(k, index(16)), E.Mod(k, index(16))
+        return E.Mul(E.Mul(read(x, head, i, place), read(n, head, i)), read(w, j, k))
+
+    z = define("z", (rows, 64), body, over=(64,))
+    return kernel((rows, 64), stage(z, (0, 1), y))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_terms_that_lie_as_one_again_are_one_loop(rows: int) -> None:
+    """What was taken apart to compute an operand: else lanes are added up once a head."""
+    one = heads(rows)
+    routine = lower(one, choose(one, HOST), HOST)
+    sums = [s for s in all_of(routine.body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
+    assert any(s.hi == index(64) for s in sums)
+    agree(one, routine, None, {}, native=True, scalar=True)
+
+
+def chain(rows: int) -> Kernel:
+    """``tanh(tanh(x w^T) u^T) v^T`` of few rows, in one kernel by rows."""
+    found: Value = variable("x", rows, 64)
+    stages = []
+    for size in (96, 64, 80):
+        terms = found.shape[1]
+        w = variable(f"w{size}", size, terms)
+        z = define("z", (rows, size), partial(term, found, w), over=(terms,))
+        found = define("h", z.shape, partial(curved, z))
+        stages += [stage(z, (0, None)), stage(found, (0, None))]
+    return kernel((rows,), *stages[:-1], stage(found, (0, None), variable("y", rows, 80)))
+
+
+def term(x: Value, w: Value, i: E.Axis, j: E.Axis, k: E.Axis) -> E.Expr:
+    return E.Mul(read(x, i, k), read(w, j, k))
+
+
+def curved(z: Value, i: E.Axis, j: E.Axis) -> E.Expr:
+    return F.tanh(read(z, i, j))
+
+
+def test_a_chain_of_products_reads_its_weights_once() -> None:
+    """All of a few rows are one tile, for some hundred bytes of scratch more."""
+    assert choose(chain(2), HOST).tile == (2,)
 
 
 def test_rows_that_share_their_places_in_the_cache_are_copied() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -257,6 +258,48 @@ def test_reductions(combiner: Combiner, kind: DType, wanted: Any, target: Target
             exact = wanted(values, dtype=kind.numpy)
         tolerance = {16: 1e-2, 32: 1e-5}.get(kind.bits, 1e-12)
         np.testing.assert_allclose(float(out[0]), float(exact), rtol=tolerance, atol=tolerance)
+
+
+def totals(count: int, kind: DType, target: Target, beside: bool) -> np.ndarray[Any, Any]:
+    """The sums of `count` rows of 70, taken in one loop; stored in lanes if `beside`."""
+    x, y, r = Array("x", kind, 70 * count), Array("y", kind, count), Register("r", kind, (count,))
+    v, j, out = Var("v", 0, 69), Var("j", 0, count - 1), Var("o", 0, count - 1)
+    term = Load(x, E.Add(E.Mul(j, index(70)), v))
+    store = Store(y, out, Peek(r, (out,)))
+    body = [
+        Declare(r, SUM.identity(kind)),
+        vector(v, 70, loop(j, count, Combine(r, (j,), SUM, term), unroll=True)),
+        vector(out, count, store) if beside else loop(out, count, store, unroll=True),
+    ]
+    found = np.zeros(count, kind.numpy)
+    load([routine([x, y], body)], target)[0]([data(kind, 70 * 33)[: 70 * count], found])
+    return found
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("kind", [float32, float64, int32], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 15, 16, 17, 33])
+def test_lanes_of_several_sums_are_joined_together(count: int, kind: DType, target: Target) -> None:
+    """Each total has its place, and its bits do not depend on how many go together."""
+    single = one_by_one(kind, target)
+    for beside in (False, True):
+        found = totals(count, kind, target, beside)
+        np.testing.assert_array_equal(found, single[:count])
+
+
+@functools.cache
+def one_by_one(kind: DType, target: Target) -> np.ndarray[Any, Any]:
+    """Each of 33 rows by itself."""
+    x, y, r = Array("x", kind, 70), Array("y", kind, 1), Register("r", kind)
+    v = Var("v", 0, 69)
+    add = vector(v, 70, Combine(r, (), SUM, Load(x, v)))
+    body = [Declare(r, SUM.identity(kind)), add, Store(y, index(0), Peek(r, ()))]
+    call = load([routine([x, y], body)], target)[0]
+    found = np.zeros((33, 1), kind.numpy)
+    for row, out in zip(data(kind, 70 * 33).reshape(33, 70), found, strict=True):
+        call([row, out])
+    np.testing.assert_allclose(found[:, 0], data(kind, 70 * 33).reshape(33, 70).sum(1), rtol=1e-4)
+    return found[:, 0]
 
 
 @pytest.mark.parametrize("combiner", [MAX, MIN, SUM], ids=lambda c: c.name)

@@ -30,7 +30,8 @@ from pullback.ir.nest import (
 )
 from pullback.lower.bounds import guarded, narrowed, outer
 from pullback.lower.context import Context, Loop, cast, nest, vector
-from pullback.lower.operands import Problem, evaluated, moved, problem, replaced
+from pullback.lower.merge import merged
+from pullback.lower.operands import Operand, Problem, evaluated, moved, problem, replaced
 from pullback.lower.tiles import plain
 from pullback.schedule.contraction import balanced
 from pullback.schedule.linear import Linear, linear
@@ -57,9 +58,12 @@ def dots(context: Context, product: Product, stage: Stage) -> list[Stmt]:
     if column is None or prob.store is None or not prob.over or not prob.right.plain:
         return plain(context, stage)
     before, prob = _left_ready(context, prob)
+    prob = _joined(context, prob)
     rows = 1 if prob.row is None else prob.row.most
     work = _Dots(context, prob, column)
-    body = work.blocks(prob.row, *_block_size(rows, _streams(context, prob.right.value)))
+    streams = _streams(context, prob.right.value)
+    lanes = context.target.lanes(prob.kind.itemsize)
+    body = work.blocks(prob.row, *_block_size(rows, streams, lanes))
     return nest([*prob.shared, *prob.rest], before + body)
 
 
@@ -83,6 +87,18 @@ def _left_ready(context: Context, prob: Problem) -> tuple[list[Stmt], Problem]:
     return before, replace(prob, left=left)
 
 
+def _joined(context: Context, prob: Problem) -> Problem:
+    """Loops over terms that lie as one now are one: lanes are added up once, not every turn.
+
+    ``for h in 4: for e in lanes 16: s[h*16 + e] * w[j*64 + h*16 + e]  ->  for k in lanes 64: ..``
+    """
+    left, right = prob.left, prob.right
+    roots = [left.value, right.value, *(b.form.expr() for b in prob.work)]
+    over, values = merged(context, prob.over, [0] * len(prob.over), roots, [])
+    left, right = (Operand(replaced(o.value, values), o.checks) for o in (left, right))
+    return replace(prob, left=left, right=right, over=over)
+
+
 def _streams(context: Context, right: Expr) -> bool:
     """Whether an operand comes from memory, not from the second-level cache."""
     if not isinstance(right, Load):
@@ -90,11 +106,13 @@ def _streams(context: Context, right: Expr) -> bool:
     return right.array.size * right.array.dtype.itemsize > context.target.l2
 
 
-def _block_size(rows: int, streams: bool) -> tuple[int, int]:
-    """Rows and columns of a block of sums. ``8 -> 8 x 3 from memory, 4 x 4 from the cache``"""
+def _block_size(rows: int, streams: bool, lanes: int) -> tuple[int, int]:
+    """Rows and columns of a block of sums: from the cache as many as one vector holds when their
+    lanes are added up. ``8 -> 8 x 3 from memory, 4 x 4 from the cache``
+    """
     few = balanced(rows, FEW_ROWS)
     if not streams:
-        return few, 4 if rows > 1 else 8
+        return few, max(2, lanes // few)
     height = rows if rows <= MOST_ROWS else few
     return height, min(MOST_COLUMNS, SUMS // height)
 
@@ -159,8 +177,7 @@ class _Dots:
             spans[prob.row.var] = (row0, row0.plus(Linear(rows - 1)))
         over = [b.loop for b in narrowed(prob.over, prob.work, spans)]
         lane = vector(over[-1], 1, inside)
-        store = self._store(values, sums, i, j)
-        finish = _unrolled(j, columns, _unrolled(i, rows, *store))
+        finish = self._finish(values, sums, i, column0)
         inner = guarded(outer(prob.work, prob.over), spans, nest(over[:-1], [lane]))
         body = [Declare(sums, zero), *inner, finish]
         return guarded(prob.needed, spans, body)
@@ -172,6 +189,17 @@ class _Dots:
         following = replaced(right, {j: Linear(columns, {j: 1}).expr()})
         assert isinstance(following, Load)
         return [Prefetch(following.array, following.offset)]
+
+    def _finish(self, values: dict[Expr, Expr], sums: Register, i: Var, column0: Linear) -> Stmt:
+        """The sums of a block go where they live: in lanes where columns lie side by side."""
+        rows, columns = sums.shape
+        j = self.context.var("j", columns)
+        values = values | {self.column.var: column0.plus(Linear(0, {j: 1})).expr()}
+        body = _unrolled(i, rows, *self._store(values, sums, i, j))
+        store = self.prob.store or Linear()
+        beside = store.of(self.column.var) == 1 and not store.hidden(self.column.var)
+        kind = LoopKind.VECTOR if beside and columns > 1 else LoopKind.UNROLL
+        return For(j, index(0), index(columns), (body,), kind)
 
     def _store(self, values: dict[Expr, Expr], sums: Register, i: Var, j: Var) -> list[Stmt]:
         prob = self.prob

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pullback.backends.llvm import arith
+from pullback.backends.llvm.across import across
 from pullback.backends.llvm.analysis import statements
 from pullback.backends.llvm.registers import Group, Registers, elements
 from pullback.backends.llvm.scope import Lanes, Scope
@@ -76,40 +78,47 @@ class Reductions:
     def finish(self, groups: int, scope: Scope) -> None:
         """Join groups, then lanes, then the register itself."""
         state = self.registers.state
+        totals: dict[tuple[object, ...], list[tuple[Accumulator, Val]]] = {}
         for one in self._all.values():
             parts = [state[one.key(g)] for g in one.used]
             for group in range(groups):
                 del state[one.key(group)]
             if not parts:
                 continue
+            join = partial(self._join, one, scope=scope)
             while len(parts) > 1:
                 pairs = zip(parts[::2], parts[1::2], strict=False)
                 rest = parts[-1:] if len(parts) % 2 else []
-                parts = [self._join(one, a, c, scope) for a, c in pairs] + rest
-            total = self._across(one, parts[0], scope)
-            at = tuple(index(i) for i in one.at)
-            place = self.registers.place(one.register, at, scope)
-            old = self.registers.peek(one.register, at, scope)
-            self.registers.poke(place, self._join(one, old, total, scope), scope)
+                parts = [join(a, c) for a, c in pairs] + rest
+            same = one.combiner.name, one.register, parts[0].type
+            totals.setdefault(same, []).append((one, parts[0]))
+        for every in totals.values():
+            most = every[0][1].lanes
+            for first in range(0, len(every), most):
+                self._across(every[first : first + most], scope)
 
-    def _join(self, one: Accumulator, a: Val, c: Val, scope: Scope) -> Val:
+    def _join(self, one: Accumulator, a: Val, c: Val, *, scope: Scope) -> Val:
         return self.values.join(one.combiner, a, c, one.register.dtype, scope)
 
-    def _across(self, one: Accumulator, a: Val, scope: Scope) -> Val:
-        if one.combiner.name == "sum" and a.kind != "i1":
-            return self._sum(a)
-        while a.lanes > 1:
-            half = a.lanes // 2
-            low = self.b.shuffle(a, a, range(half))
-            high = self.b.shuffle(a, a, range(half, 2 * half))
-            a = self._join(one, low, high, scope)
-        return self.b.value(f"extractelement {a.typed}, i64 0", a.kind)
-
-    def _sum(self, a: Val) -> Val:
-        word = "fadd" if a.is_float else "add"
-        short = {"float": "f32", "double": "f64"}.get(a.kind, a.kind)
-        name = f"llvm.vector.reduce.{word}.v{a.lanes}{short}"
-        if not a.is_float:
-            return self.b.call(name, [a], a.kind, a.kind, 0)
-        start = const(-0.0, a.kind)
-        return self.b.call(name, [start, a], a.kind, a.kind, 0, "reassoc")
+    def _across(self, every: Sequence[tuple[Accumulator, Val]], scope: Scope) -> None:
+        """Join the lanes of accumulators alike, and what comes of them to the register."""
+        one, state = every[0][0], self.registers.state
+        join = partial(self._join, one, scope=scope)
+        sums = across(self.b, join, [lanes for _, lanes in every])
+        held: dict[Key, dict[int | None, int]] = {}
+        for number, (other, _) in enumerate(every):
+            at = tuple(index(n) for n in other.at)
+            place = self.registers.place(other.register, at, scope)
+            held.setdefault(place.key, {})[place.lane] = number
+        for key, lanes in held.items():
+            old = state[key]
+            if None in lanes:
+                text = f"extractelement {sums.typed}, i64 {lanes[None]}"
+                state[key] = join(old, self.b.value(text, sums.kind))
+                continue
+            picks = [lanes.get(n, 0) for n in range(old.lanes)]
+            new = join(old, self.b.shuffle(sums, sums, picks))
+            if len(lanes) < min(old.lanes, one.register.shape[-1]):
+                mixed = [n if n not in lanes else old.lanes + n for n in range(old.lanes)]
+                new = self.b.shuffle(old, new, mixed)
+            state[key] = new

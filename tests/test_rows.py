@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+from pullback import nn
 from pullback.config import Options
 from pullback.ir.kernel import Kernel
 from pullback.schedule.choose import choose
@@ -109,3 +110,14 @@ def test_a_small_product_has_whole_vectors_of_columns() -> None:
     found = [schedule(k) for k in kernels(symmetric, (40, 40), (40, 50), (40, 50))]
     wide = [s.tile for s in found if any(step.product is not None for step in s.steps)]
     assert wide == [(50,)], "not two columns at a time, to save scratch"
+
+
+def test_long_rows_of_scores_still_come_in_many() -> None:
+    """Scores that leave the second-level cache beat four rows by dot products."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+    rows = 3 << 20 >> 18  # of 2 x 8192 numbers, at most in as many bytes
+    (kernel,) = kernels(attention, (1, 64, 8), (1, 16384, 8), (1, 16384, 8))
+    assert schedule(kernel).tile[-1] >= rows

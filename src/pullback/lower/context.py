@@ -82,6 +82,12 @@ class Context:
     marks: bool = False
     marked: list[Stmt] = field(default_factory=list)
 
+    @property
+    def turns(self) -> int:
+        """How many tiles a task has at most."""
+        pairs = zip(self.kernel.outer, self.schedule.tile, strict=True)
+        return -(-prod(-(-upper(e) // t) for e, t in pairs) // self.schedule.tasks)
+
     def number(self) -> int:
         """A fresh number."""
         self.count += 1

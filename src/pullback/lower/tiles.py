@@ -254,7 +254,7 @@ class _Tiles:
         if any(isinstance(n, Load) and n.array in inner for n in walk(prob.right.value)):
             return None
         level = context.depth(prob.right.value)
-        if not any(start.terms for start in context.starts[level:]):
+        if context.turns == 1 or not any(start.terms for start in context.starts[level:]):
             return None
         size = count * self.width * prob.kind.itemsize
         for loop in [*prob.shared, *prob.over]:

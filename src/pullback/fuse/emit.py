@@ -90,9 +90,8 @@ class _Redirect:
 
 
 def launch_order(problem: Problem, groups: list[Group]) -> list[Group]:
-    """Every group after those it needs; of those ready, the one that frees most memory.
-
-    Ties go to the group made first.
+    """Every group after those it needs; of those ready, one that frees memory and makes least of
+    it meanwhile, else the one that adds least. Ties go to the group made first.
     """
     home = {n: g for g, group in enumerate(groups) for n in group.nodes}
     waits = [0] * len(groups)
@@ -106,7 +105,7 @@ def launch_order(problem: Problem, groups: list[Group]) -> list[Group]:
     ready = [g for g, count in enumerate(waits) if count == 0]
     order = []
     while ready:
-        g = min(ready, key=lambda g: (memory.growth(g), groups[g].nodes[0]))
+        g = min(ready, key=lambda g: (*memory.worth(g), groups[g].nodes[0]))
         ready.remove(g)
         memory.launch(g)
         order.append(groups[g])
@@ -137,10 +136,11 @@ class _Memory:
             for g in readers:
                 self.used[g].append(value)
 
-    def growth(self, g: int) -> int:
-        """Bytes made less bytes freed by launching a group now."""
-        freed = sum(self.size[v] for v in self.used[g] if self.pending[v] == 1)
-        return sum(self.size[v] for v in self.made[g]) - freed
+    def worth(self, g: int) -> tuple[bool, int]:
+        """Whether launching a group now adds bytes; then how many, else how many it makes."""
+        made = sum(self.size[v] for v in self.made[g])
+        growth = made - sum(self.size[v] for v in self.used[g] if self.pending[v] == 1)
+        return growth > 0, growth if growth > 0 else made
 
     def launch(self, g: int) -> None:
         for value in self.used[g]:

@@ -35,6 +35,8 @@ from pullback.simplify.triangle import gap
 PAIR = (0, 1)
 
 Simplify = Callable[[Expr], Expr]
+# Operands between zeros by their bodies: a forward sum and an adjoint read the same one.
+Padded = dict[Expr, Definition]
 
 # A sum of fewer multiplications runs as it stands.
 SMALLEST = 1 << 15
@@ -51,10 +53,11 @@ def extend(graph: Graph, simplify: Simplify) -> Graph:
     uses = _uses(graph)
     sources = Sources({})
     fresh: dict[Value, Definition] = {}
+    known: Padded = {}
     for old in graph.definitions:
         new = fresh[old] = with_roots(old, [sources(r) for r in old.roots])
         summed = _cropped(new, old, uses, fresh, simplify)
-        sources.mapping[old] = _plain(summed, simplify) or new
+        sources.mapping[old] = _plain(summed, simplify, known) or new
     assigns = tuple((t, sources.mapping.get(v, v)) for t, v in graph.assigns)
     return Graph(assigns)
 
@@ -118,7 +121,7 @@ def _shifted(at: Expr) -> bool:
     return all(isinstance(a, Axis) and c == 1 for a, c in form.terms) and len(form.terms) <= 1
 
 
-def _plain(definition: Definition, simplify: Simplify) -> Definition | None:
+def _plain(definition: Definition, simplify: Simplify, known: Padded) -> Definition | None:
     """A large sum of guarded or divided products as a plain one; None where it is no such sum."""
     form = definition.form
     if not isinstance(form, Reduce) or form.combiner is not SUM:
@@ -130,7 +133,7 @@ def _plain(definition: Definition, simplify: Simplify) -> Definition | None:
     definition = _rejoined(definition, simplify)
     phases = _phases(definition)
     split = definition if not phases else _split(definition, phases, simplify)
-    found = _extended(split, len(phases), simplify)
+    found = _extended(split, len(phases), simplify, known)
     if found is None:
         return None
     return found if not phases else _joined(definition, found, phases)
@@ -295,7 +298,7 @@ class _Operand:
         pairs = zip(self.reached, self.valid, strict=True)
         return all(v[0] <= r[0] and r[1] <= v[1] for r, v in pairs)
 
-    def extended(self, simplify: Simplify) -> Take:
+    def extended(self, simplify: Simplify, known: Padded) -> Take:
         """A read of the source between zeros: ``p[u] = first <= u + lo <= last ? x[u + lo] : 0``"""
         source = self.take.source
         indices: list[Expr] = []
@@ -315,8 +318,11 @@ class _Operand:
             inner.append(at)
             indices.append(to_expr(form.shifted(-lo)))
         body = simplify(G.guarded(guards, read(source, *inner)))
-        padded = Definition(f"{source}_between_zeros", tuple(shape), body, origin=source.origin)
-        return read(padded, *indices)
+        made = Definition(f"{source}_between_zeros", tuple(shape), body, origin=source.origin)
+        found = known.get(body)
+        if found is None or found.shape != made.shape:
+            found = known[body] = made
+        return read(found, *indices)
 
 
 def _factors(guard: Affine, form: Affine) -> list[int]:
@@ -329,7 +335,9 @@ def _factors(guard: Affine, form: Affine) -> list[int]:
     return list(found)
 
 
-def _extended(definition: Definition, phases: int, simplify: Simplify) -> Definition | None:
+def _extended(
+    definition: Definition, phases: int, simplify: Simplify, known: Padded
+) -> Definition | None:
     """The sum with its guards in the operands; None where it is no product of reads.
 
     Guards over the first `phases` axes and what is summed say which terms there are: they stay.
@@ -354,7 +362,7 @@ def _extended(definition: Definition, phases: int, simplify: Simplify) -> Defini
             return None
     parts: list[Expr] = []
     for operand in operands:
-        take = operand.take if operand.plain else operand.extended(simplify)
+        take = operand.take if operand.plain else operand.extended(simplify, known)
         if not operand.plain and not _pays(definition, operand.take, take):
             return None
         parts.append(take)

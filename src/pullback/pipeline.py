@@ -25,6 +25,7 @@ from pullback.ir.program import Block, Launch, Program
 from pullback.ir.structure import Key, checks, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
+from pullback.lower.inplace import Pair, in_place
 from pullback.lower.kernel import lower
 from pullback.runtime import fault
 from pullback.runtime.assemble import Call, Unit, assemble
@@ -41,7 +42,7 @@ from pullback.runtime.tuned import Chooser, chooser
 from pullback.schedule.budget import Fitted, Start, fit, replaced, replay
 from pullback.schedule.choose import Choose
 from pullback.schedule.cost import shares
-from pullback.schedule.lives import lives
+from pullback.schedule.lives import lives, taken_over
 from pullback.schedule.plan import Needs, plan
 from pullback.schedule.schedule import Schedule
 from pullback.schedule.split import split
@@ -177,8 +178,9 @@ def _built(
     report.stage("compile", f"{stats.compiled} compiled, {stats.loaded} loaded")
     units = dict(zip(routines, map(_unit, routines.values(), codes), strict=True))
     calls = {k: _call(k, [units[keys[piece]] for piece in k.pieces], target) for k in kernels}
-    needs = {k: _needs(c, threads) for k, c in calls.items()}
-    placed = plan(kernels, list(spans), needs, spans)
+    over = {key: in_place(routine) for key, routine in routines.items()}
+    needs = {k: _needs(c, threads, [over[keys[p]] for p in k.pieces]) for k, c in calls.items()}
+    placed = plan(kernels, list(spans), needs, spans, taken_over(fused, program.state, needs))
     return Prepared(fused, groups, calls, placed), Start(fused, program.state, needs)
 
 
@@ -310,8 +312,10 @@ def _call(kernel: Kernel, units: list[Unit], target: Target) -> Call:
     return Call.of(kernel, units, cuts)
 
 
-def _needs(call: Call, threads: int) -> Needs:
-    return Needs(call.scratch, call.shared, threads if call.tasks > 1 else 1)
+def _needs(call: Call, threads: int, over: list[tuple[Pair, ...]]) -> Needs:
+    """What a launch takes; of one of several parts, nothing is written over anything."""
+    pairs = over[0] if len(over) == 1 else ()
+    return Needs(call.scratch, call.shared, threads if call.tasks > 1 else 1, pairs)
 
 
 def _interpreted(block: Block) -> Interpreted:

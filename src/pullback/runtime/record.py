@@ -154,7 +154,8 @@ class _Writer:
 
     def buffer(self, b: Buffer, at: int) -> list[Any]:
         number = -1 if b.variable is None else self.variable(b.variable)
-        return [b.name, b.size, b.align, b.first, b.last, number, at]
+        over = -1 if b.over is None else self.variable(b.over)
+        return [b.name, b.size, b.align, b.first, b.last, number, over, at]
 
 
 def _unit_row(unit: Unit) -> dict[str, Any]:
@@ -214,9 +215,9 @@ def _call(row: list[Any], units: Sequence[Unit], variables: Sequence[Variable]) 
 
 def _plan(row: dict[str, Any], variables: Sequence[Variable]) -> Plan:
     placed = []
-    for name, size, align, first, last, number, at in row["placed"]:
-        variable = None if number < 0 else variables[number]
-        placed.append((Buffer(name, size, align, first, last, variable), at))
+    for name, size, align, first, last, *held, at in row["placed"]:
+        pair = (None if number < 0 else variables[number] for number in held)
+        placed.append((Buffer(name, size, align, first, last, *pair), at))
     scratch, stride, shared = map(tuple, row["offsets"])
     offsets = {b.variable: at for b, at in placed if b.variable is not None}
     arena, bound, total = row["totals"]

@@ -25,7 +25,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Item, Launch, expand
 from pullback.ir.structure import Key, kernel_key
 from pullback.schedule.count import Cost, cost
-from pullback.schedule.lives import lives
+from pullback.schedule.lives import lives, taken_over
 from pullback.schedule.plan import Needs, Plan, plan
 from pullback.schedule.timeline import Numbers, Row, Timeline
 
@@ -167,9 +167,11 @@ class _Search:
         """The program with the steps that `goal` needs, and its plan."""
         self.timeline, self.steps = _pruned(self.start, self.steps, goal)
         needs, launches = program.needs, self.timeline.launches()
-        kernels, spans = lives(replaced(program.block, launches), program.state)
+        block = replaced(program.block, launches)
+        kernels, spans = lives(block, program.state)
         known = {new: needs[old] for pairs in launches for new, old in pairs if old in needs}
-        made = plan(kernels, list(spans), known, spans)
+        over = taken_over(block, program.state, known)
+        made = plan(kernels, list(spans), known, spans, over)
         return Fitted(tuple(self.steps), launches, made)
 
     def _descend(self, heap: list[tuple[float, int, Row, Row]], goal: int) -> None:

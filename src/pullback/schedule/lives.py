@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pullback.errors import InvalidIR
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Branch, Feed, Item, Launch, Loop, Receive
+from pullback.schedule.plan import Needs
 
 Span = tuple[int, int]
 Path = tuple[int, ...]
@@ -108,6 +109,18 @@ class Walk:
         return min(s[0] for s in spans), max(s[1] for s in spans)
 
 
+    def ends(self, variable: Variable, place: int) -> bool:
+        """Whether launch `place` is the last to use what launches of its own block made."""
+        touches = self.touches[variable]
+        here = all(t.launch and t.path == self.paths[place] for t in touches)
+        return here and touches[0].writes and touches[-1].place == place
+
+    def begins(self, variable: Variable, place: int) -> bool:
+        """Whether launch `place` is the first to use a variable, and writes it."""
+        first = self.touches[variable][0]
+        return first == Touch(place, self.paths[place], True, True)
+
+
 def _common(paths: list[Path]) -> Path:
     shortest = min(paths, key=len)
     for length in range(len(shortest), -1, -1):
@@ -131,3 +144,25 @@ def lives(block: Block, state: Collection[Variable]) -> tuple[list[Kernel], dict
             low, high = walk.life(variable)
             found[variable] = (min(low, last), min(high, last))
     return walk.kernels, found
+
+
+def taken_over(
+    block: Block, state: Collection[Variable], needs: Mapping[Kernel, Needs]
+) -> dict[Variable, Variable]:
+    """Results that are written where an operand lies that nobody reads again.
+
+    ``y = f(x), x's last use  ->  {y: x}``, where the code of `f` allows that (`Needs.over`).
+    """
+    walk = Walk()
+    walk.block(block, ())
+    kept = set(state)
+    found: dict[Variable, Variable] = {}
+    given: set[Variable] = set()
+    for place, kernel in enumerate(walk.kernels):
+        for pair in needs.get(kernel, Needs()).over:
+            x, y = (kernel.arguments[n] for n in pair)
+            free = kept.isdisjoint((x, y)) and x not in given and y not in found
+            if free and walk.ends(x, place) and walk.begins(y, place):
+                found[y] = x
+                given.add(x)
+    return found

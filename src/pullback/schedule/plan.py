@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 
 from pullback.errors import InvalidIR
 from pullback.ir import markup
@@ -22,6 +23,7 @@ from pullback.ir.kernel import Kernel
 LINE = 64
 SMALL_ALIGN = 16
 SMALL_BYTES = 256
+NOBODY: Mapping[Variable, Variable] = MappingProxyType({})
 # Beyond this many buffers one placement order must do.
 MANY_BUFFERS = 1500
 # Pixels and colours of the picture.
@@ -31,11 +33,15 @@ FILLS = ("#91a7ff", "#748ffc", "#b197fc", "#74c0fc")
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Working memory of one launch, bytes: `scratch` on each of `threads`, and `shared`."""
+    """Working memory of one launch, bytes: `scratch` on each of `threads`, and `shared`.
+
+    `over`: arguments of the kernel, by place, of which the second may be written over the first.
+    """
 
     scratch: int = 0
     shared: int = 0
     threads: int = 1
+    over: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -43,6 +49,7 @@ class Buffer:
     """A block of `size` bytes alive in launches `first`..`last`, both included.
 
     `variable` is the temporary it holds; None for working memory, which `name` tells apart.
+    `over`: the variable whose memory it takes in its first launch, that one's last.
     """
 
     name: str
@@ -51,6 +58,7 @@ class Buffer:
     first: int
     last: int
     variable: Variable | None = None
+    over: Variable | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -97,17 +105,21 @@ def plan(
     temporaries: Collection[Variable],
     needs: Mapping[Kernel, Needs] | None = None,
     lives: Mapping[Variable, tuple[int, int]] | None = None,
+    over: Mapping[Variable, Variable] = NOBODY,
 ) -> Plan:
     """Place `temporaries` and the working memory of `kernels`, launched in order.
 
-    `lives`: first and last launch of temporaries for which loops or feeds decide that.
+    `lives`: first and last launch of temporaries for which loops or feeds decide that. `over`:
+    results, each with the operand in whose memory it is written (`lives.taken_over`).
 
     Raises: InvalidIR for a temporary that is read before it is written.
     """
     needs = needs or {}
     known = [_buffer(v, first, last) for v, (first, last) in (lives or {}).items()]
     rest = [v for v in temporaries if v not in (lives or {})]
-    buffers = known + _temporaries(kernels, rest) + _working(kernels, needs)
+    values = [replace(b, over=over.get(b.variable)) for b in known + _temporaries(kernels, rest)]
+    blocks = _joined(values)
+    buffers = [*blocks, *_working(kernels, needs)]
     orders = ORDERS[:1] if len(buffers) > MANY_BUFFERS else ORDERS
     bound = lower_bound(buffers, len(kernels))
     best = place(sorted(buffers, key=orders[0]))
@@ -115,21 +127,31 @@ def plan(
         if _top(best) == bound:
             break
         best = min(best, place(sorted(buffers, key=order)), key=_top)
-    check(best)
-    where = dict(best)
+    placed = [(b, offset) for whole, offset in best for b in blocks.get(whole, (whole,))]
+    check(placed)
     by_name = {b.name: offset for b, offset in best if b.variable is None}
     count = range(len(kernels))
     strides = tuple(_round(needs.get(k, Needs()).scratch, LINE) for k in kernels)
     return Plan(
-        {b.variable: where[b] for b in buffers if b.variable is not None},
+        {b.variable: offset for b, offset in placed if b.variable is not None},
         tuple(by_name.get(f"scratch {n}", 0) for n in count),
         strides,
         tuple(by_name.get(f"shared {n}", 0) for n in count),
         _top(best),
         bound,
-        sum(b.size for b in buffers),
-        tuple(best),
+        sum(b.size for b, _ in placed),
+        tuple(placed),
     )
+
+
+def _joined(values: Sequence[Buffer]) -> dict[Buffer, list[Buffer]]:
+    """One buffer for all values that are written over one another, in the order of their lives."""
+    chains: dict[Variable | None, list[Buffer]] = {}
+    for b in sorted(values, key=lambda b: b.first):
+        chain = chains[b.variable] = chains.get(b.over, []) if b.over is not None else []
+        chain.append(b)
+    found = {id(chain): chain for chain in chains.values()}
+    return {replace(chain[0], last=chain[-1].last): chain for chain in found.values()}
 
 
 def lower_bound(buffers: Sequence[Buffer], launches: int) -> int:
@@ -248,7 +270,7 @@ def _top(placed: Sequence[tuple[Buffer, int]]) -> int:
 
 
 def check(placed: Sequence[tuple[Buffer, int]]) -> None:
-    """Two buffers alive in one launch do not overlap.
+    """Two buffers alive in one launch do not overlap, unless one is written over the other.
 
     Raises: InvalidIR naming both.
     """
@@ -256,6 +278,9 @@ def check(placed: Sequence[tuple[Buffer, int]]) -> None:
     for b, at in sorted(placed, key=lambda p: p[0].first):
         alive = [p for p in alive if p[0].last >= b.first]
         for other, offset in alive:
+            taken = b.over is not None and b.over is other.variable and b.first == other.last
+            if taken and (at, b.size) == (offset, other.size):
+                continue
             if offset < at + b.size and at < offset + other.size:
                 raise InvalidIR(f"plan: {b.name} overlaps {other.name} in launch {b.first}")
         if at % b.align:

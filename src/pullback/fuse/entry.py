@@ -12,6 +12,7 @@ from pullback.fuse.facts import study
 from pullback.fuse.group import Grouping, apply_rules, best_first, too_large
 from pullback.fuse.groups import Group
 from pullback.fuse.inline import Role, Scene, inline
+from pullback.fuse.masks import told_by_results
 from pullback.fuse.problem import Order, build, closures, reads_itself_safely
 from pullback.fuse.written import write_out
 from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
@@ -38,6 +39,7 @@ def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
     simplify = Simplifier()
     outputs = _outputs(extend(graph, simplify))
     scene = inline(list(outputs), simplify)
+    told_by_results(scene, set(outputs), simplify)
     grouping = _start(scene, outputs, target, cost)
     for _ in range(STORE_ROUNDS):
         crowded = too_large(grouping)

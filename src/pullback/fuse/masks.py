@@ -1,0 +1,75 @@
+"""Which way a branch went, told by what it gave, so that only that need be stored.
+
+``y[i] = 0 < z[i] ? z[i] : 0; dz[i] = 0 < z[i] ? dy[i] : 0  ->  dz[i] = 0 < y[i] ? dy[i] : 0``
+
+Where the condition holds y is z, and where it does not y is a constant of which it does not hold
+either: so it holds of y exactly where it holds of z, NaN included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pullback.fuse.facts import is_identity, study
+from pullback.fuse.inline import Role, Scene, readers
+from pullback.ir import expr as E
+from pullback.ir.expr import Const, Expr, If, Take
+from pullback.ir.graph import Definition, Map, replace_reads, substitute
+from pullback.ir.node import Node, rebuild, walk
+
+Simplify = Callable[[Expr], Expr]
+
+
+def told_by_results(scene: Scene, outputs: set[Definition], simplify: Simplify) -> None:
+    """Conditions over z become conditions over y where then nobody else reads z."""
+    users = readers(scene)
+    rank = {d: n for n, d in enumerate(scene.order)}
+    for y in scene.order:
+        z = _chosen(scene, y, simplify)
+        if z is None or z in outputs or scene.roles[z] is not Role.NODE:
+            continue
+        others = [d for d in dict.fromkeys(use.user for use in users.get(z, ())) if d is not y]
+        bodies = {d: _retold(scene, d, y, z) for d in others if rank[y] < rank[d]}
+        if len(bodies) < len(others) or any(z in _sources(b) for b in bodies.values()):
+            continue
+        for definition, body in bodies.items():
+            scene.bodies[definition] = body
+            scene.facts[definition] = study(body, scene.forms[definition])
+
+
+def _chosen(scene: Scene, y: Definition, simplify: Simplify) -> Definition | None:
+    """`z` where a stored y is ``c(z) ? z : k``, in place, and c(k) is false."""
+    body = scene.bodies[y]
+    if scene.roles[y] is not Role.NODE or not isinstance(scene.forms[y], Map):
+        return None
+    if not isinstance(body, If) or not isinstance(body.otherwise, Const):
+        return None
+    take, constant = body.then, body.otherwise
+    if not isinstance(take, Take) or not isinstance(take.source, Definition):
+        return None
+    own = [a for a in scene.facts[y].accesses if is_identity(a.bind, y.shape)]
+    inside = [n for n in walk(body.condition) if isinstance(n, Take)]
+    if len(own) != len(scene.facts[y].accesses) or any(t is not take for t in inside):
+        return None
+    never = simplify(replace_reads(body.condition, lambda _: constant))
+    return take.source if E.is_const(never, False) else None
+
+
+def _retold(scene: Scene, definition: Definition, y: Definition, z: Definition) -> Expr:
+    """A body with y's condition over z asked of y."""
+    whole = scene.bodies[y]
+    assert isinstance(whole, If)
+    condition = whole.condition
+    of_y = replace_reads(condition, lambda take: take.of(y))
+    known: dict[Node, Node] = {}
+    for take in walk(scene.bodies[definition]):
+        if isinstance(take, Take) and take.source is z:
+            moves = dict(enumerate(take.indices))
+            known[substitute(condition, moves)] = substitute(of_y, moves)
+    found = rebuild(scene.bodies[definition], known.get, {})
+    assert isinstance(found, Expr)
+    return found
+
+
+def _sources(body: Expr) -> set[object]:
+    return {n.source for n in walk(body) if isinstance(n, Take)}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from pullback.ir import expr as E
+from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index, upper
 from pullback.ir.kernel import Stage
 from pullback.ir.nest import Array, For, Guard, Load, Stmt, Var
@@ -170,6 +171,8 @@ class _Tiles:
         count = rounded_up(self.column.most, self.width)
         level = self._pack_level(count)
         side, kind = Side(prob.right, self.column), kept(prob.right, prob.kind)
+        if level is None and self._is_deep(kind):
+            return self._in_depth(TERMS)
         if level is None:
             self.right = panels(context, kind, self.width, 1, [], prob.over, lasting=False)
             self.fill_one = True
@@ -219,6 +222,11 @@ class _Tiles:
         more, self.prob, self.left = packing.left(self.prob.row, self.height)
         body = fill + more + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
+
+    def _is_deep(self, kind: DType) -> bool:
+        """Whether one panel of all of k leaves the second-level cache."""
+        size = self.width * prod(o.most for o in self.prob.over) * kind.itemsize
+        return size > self.context.target.l2 and not self.prob.work and not self.prob.needed
 
     def _scattered(self, row: Loop) -> bool:
         """Whether `left` is not contiguous along k, and more than stays near."""

@@ -108,7 +108,6 @@ class Walk:
             spans.append(self.spans[common[-1]])
         return min(s[0] for s in spans), max(s[1] for s in spans)
 
-
     def ends(self, variable: Variable, place: int) -> bool:
         """Whether launch `place` is the last to use what launches of its own block made."""
         touches = self.touches[variable]

@@ -117,8 +117,8 @@ def plan(
     needs = needs or {}
     known = [_buffer(v, first, last) for v, (first, last) in (lives or {}).items()]
     rest = [v for v in temporaries if v not in (lives or {})]
-    values = [replace(b, over=over.get(b.variable)) for b in known + _temporaries(kernels, rest)]
-    blocks = _joined(values)
+    own = [(b, b.variable and over.get(b.variable)) for b in known + _temporaries(kernels, rest)]
+    blocks = _joined([replace(b, over=x) for b, x in own])
     buffers = [*blocks, *_working(kernels, needs)]
     orders = ORDERS[:1] if len(buffers) > MANY_BUFFERS else ORDERS
     bound = lower_bound(buffers, len(kernels))

@@ -28,7 +28,7 @@ class Row:
     """One launch: what it reads and writes, as values by number; working memory in bytes.
 
     `number`: its own, for good. `home`: the launch of the original program before which, or as
-    which, it runs.
+    which, it runs. `over`: see `Needs.over`.
     """
 
     number: int
@@ -38,6 +38,12 @@ class Row:
     reads: list[int]
     writes: list[int]
     working: int
+    over: tuple[tuple[int, int], ...] = ()
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """An operand and a result that may be written over it, as values."""
+        arguments = list(dict.fromkeys(self.reads + self.writes))
+        return [(arguments[x], arguments[y]) for x, y in self.over]
 
 
 @dataclass(eq=False, slots=True)
@@ -76,6 +82,7 @@ class Timeline:
                 [names[v] for v in kernel.reads],
                 [names[v] for v in kernel.writes],
                 working_bytes(needs.get(kernel, Needs())),
+                needs.get(kernel, Needs()).over,
             )
             for n, (kernel, path) in enumerate(zip(walk.kernels, walk.paths, strict=True))
         ]
@@ -112,12 +119,22 @@ class Timeline:
         change = np.zeros(len(self.rows) + 1, np.int64)
         np.add.at(change, self.first, self.size)
         np.add.at(change, self.last + 1, -self.size)
-        working = np.array([row.working for row in self.rows], np.int64)
-        return np.cumsum(change)[:-1] + working
+        working = [row.working - self._shared(n, row) for n, row in enumerate(self.rows)]
+        return np.cumsum(change)[:-1] + np.array(working, np.int64)
+
+    def _shared(self, place: int, row: Row) -> int:
+        """Bytes of results that are written over operands which end with their launch."""
+        taken: dict[int, int] = {}
+        for x, y in row.pairs():
+            fresh = x not in taken and y not in taken.values()
+            if fresh and self.plain[x] and self.plain[y]:
+                if self.last[x] == place == self.first[y]:
+                    taken[x] = y
+        return int(self.size[list(taken)].sum()) if taken else 0
 
     def least(self) -> int:
         """Bytes that some launch needs for itself, whatever is computed again."""
-        own = ({*row.reads, *row.writes} for row in self.rows)
+        own = [{*row.reads, *row.writes} - {y for _, y in row.pairs()} for row in self.rows]
         needed = [int(self.size[list(values)].sum()) for values in own]
         return max(n + row.working for n, row in zip(needed, self.rows, strict=True))
 
@@ -174,7 +191,7 @@ class Timeline:
             self.own.append(True)
         self.foreign = [(place + (place > before), v) for place, v in self.foreign]
         home, new = self.rows[before].home, [fresh[w] for w in row.writes]
-        repeated = Row(number, row.kernel, home, row.path, list(row.reads), new, row.working)
+        repeated = replace(row, number=number, home=home, reads=list(row.reads), writes=new)
         self.rows.insert(before, repeated)
 
     def launches(self) -> list[list[tuple[Kernel, Kernel]]]:

@@ -90,7 +90,7 @@ def test_parts_of_a_row_one_after_the_other() -> None:
     narrow = Var("j", 0, 3)
     left = loop(narrow, Store(y, total(row, narrow), at(x, row, narrow)))
     right = loop(narrow, Store(y, total(row, narrow, 4), at(x, row, narrow, 4)))
-    again = loop(narrow, Store(y, total(row, narrow, 4), at(x, row, narrow, 3)))
+    again = loop(narrow, Store(other, total(row, narrow), at(x, row, narrow, 3)))
     assert may(loop(i, left, right))
     assert not may(loop(i, left, again)), "loops of one name are not in step"
 
@@ -201,6 +201,9 @@ def test_the_checker_knows_who_is_over_whom() -> None:
         check([(below, 0), (above, 4)])
 
 
+KERNELS = ((8, 3, 3, 3), (8, 8, 3, 3))
+
+
 def temporaries(program: pb.Program) -> dict[str, int]:
     return {b.name: b.size for b, _ in program.memory.placed if b.variable is not None}
 
@@ -220,10 +223,7 @@ def test_panels_of_a_task_with_one_tile_come_one_by_one() -> None:
 def test_a_mask_is_asked_of_what_is_stored() -> None:
     """Of ``z`` and ``relu(z)``, both wanted by the backward, the second tells all."""
     rng = np.random.default_rng(1)
-    x, w, v = (
-        rng.standard_normal(s).astype(np.float32)
-        for s in ((4, 3, 20, 20), (8, 3, 3, 3), (8, 8, 3, 3))
-    )
+    x, w, v = (rng.standard_normal(s).astype(np.float32) for s in ((4, 3, 20, 20), *KERNELS))
     x[0, 0, 3, 3] = np.nan
     net, kernel = pb.nn.functional, pb.tensor(w)
 
@@ -239,6 +239,29 @@ def test_a_mask_is_asked_of_what_is_stored() -> None:
     for a, b in zip(found, plain, strict=True):
         assert np.allclose(a, b, rtol=1e-4, atol=1e-3, equal_nan=True)
     assert 0 < np.isnan(found[0]).sum() < found[0].size / 2
+
+
+def low(z: pb.Scalar) -> pb.Scalar:
+    return pb.where((z < 2.0) | (z * z * z < 8.0), z, 1.0)
+
+
+def test_a_mask_that_results_do_not_tell() -> None:
+    """``z < 2 ? z : 1``: the result is below 2 on either side."""
+    rng = np.random.default_rng(3)
+    x, w, v = (rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 16, 16), *KERNELS))
+    net, kernel = pb.nn.functional, pb.tensor(w)
+
+    def loss(x: pb.Tensor, v: pb.Tensor) -> pb.Tensor:
+        z = net.conv2d(x, kernel) + 0.5
+        return (net.conv2d(pb.compute(z.shape, lambda *i: low(z[i])), v) ** 2).sum()
+
+    found = pb.jit(lambda x, v: pb.grad(loss(x, v), [x, v]))(pb.tensor(x), pb.tensor(v))[0].numpy()
+    z = net.conv2d(pb.tensor(x), kernel).numpy() + 0.5
+    hidden = pb.tensor(np.where(z < 2, z, 1).astype(np.float32))
+    inner = pb.grad((net.conv2d(hidden, pb.tensor(v)) ** 2).sum(), hidden).numpy()
+    head = pb.tensor(np.where(z < 2, inner, 0))
+    wanted = pb.grad(net.conv2d(t := pb.zeros(x.shape), kernel), t, head=head).numpy()
+    assert np.allclose(found, wanted, rtol=1e-3, atol=1e-2)
 
 
 def test_forward_and_adjoint_read_one_operand_between_zeros() -> None:

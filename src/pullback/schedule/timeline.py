@@ -127,9 +127,9 @@ class Timeline:
         taken: dict[int, int] = {}
         for x, y in row.pairs():
             fresh = x not in taken and y not in taken.values()
-            if fresh and self.plain[x] and self.plain[y]:
-                if self.last[x] == place == self.first[y]:
-                    taken[x] = y
+            plain = fresh and self.plain[x] and self.plain[y]
+            if plain and self.last[x] == place == self.first[y]:
+                taken[x] = y
         return int(self.size[list(taken)].sum()) if taken else 0
 
     def least(self) -> int:

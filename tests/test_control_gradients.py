@@ -14,6 +14,9 @@ from pullback import nn, optim
 from pullback.backends.llvm.jit import host_target
 from pullback.backends.reference.work import executed
 from pullback.errors import UnsupportedError
+from pullback.ir import expr as E
+from pullback.ir.graph import Reduce
+from pullback.ir.node import walk
 from pullback.lower.kernel import lower
 from pullback.schedule.choose import choose
 
@@ -518,6 +521,37 @@ def test_a_scan_writes_a_row_a_step():
         routines = [lower(k, choose(k, HOST), HOST) for k in inside]
         stores.append(sum(executed(r).stores for r in routines))
     assert 0 < stores[1] < 1.5 * stores[0]
+
+
+@pytest.mark.parametrize(
+    ("batch", "mode", "late"), [(2, "tape", True), (2, "recompute", False), (12, "tape", False)]
+)
+def test_gradients_of_weights_are_summed_after_the_loop(batch: int, mode: str, late: bool) -> None:
+    """Where rows are kept, and a step has less of them than there are weights."""
+    args = normal(batch, 16), normal(7, batch, 16), 0.4 * normal(16, 16)
+    value, found, program = jitted(rnn(mode), *args)
+    sums = [s.form.over for k in program.kernels for s in k.stages if isinstance(s.form, Reduce)]
+    assert ((7, batch) in sums) == late
+    wanted, expected = rnn_in_numpy(*args)
+    np.testing.assert_allclose(value, wanted, rtol=1e-12)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_derivatives_read_the_gates_that_a_loop_has_stored() -> None:
+    """Of ``tanh`` and ``sigmoid`` their values: the backward computes no exponential."""
+    model, x = nn.GRU(16, 16), normal(5, 2, 16).astype(np.float32)
+
+    @pb.jit
+    def train(x: Any) -> Any:
+        loss = pb.sum(model(x)[0] ** 2)
+        loss.backward()
+        return loss
+
+    train(x)
+    stages = [s for k in train.program.kernels for s in k.stages]
+    dear = [s for s in stages if any(isinstance(n, E.Exp) for n in walk(s.body))]
+    assert dear and not any(s.target.name.startswith("d") for s in dear)
 
 
 def test_views_of_rows_that_data_name():

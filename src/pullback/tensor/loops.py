@@ -21,6 +21,7 @@ from pullback.ir.graph import ANY, MAX, SUM, Accumulate, Definition, Value, Vari
 from pullback.ir.program import Block, Loop
 from pullback.tensor import views as V
 from pullback.tensor.calls import Call, below, ordered
+from pullback.tensor.late import Late
 from pullback.tensor.lift import Lift, chosen, over_samples
 from pullback.tensor.recording import Frame, LoopDraft, Segment
 from pullback.tensor.replay import Form, Replay, is_zero, local_adjoints, local_tangents
@@ -327,7 +328,7 @@ class LoopForm(Form):
         backward = _Backward(self, ends, items, captured)
         down = self._like(f"gradient of {self.kind}", backwards=not self.steps.backwards)
         form = LoopForm(self.trace, down, start, backward.body)
-        return [*form.results[: len(self.deps)]]
+        return backward.found(form)[: len(self.deps)]
 
     def push(self, tangents: Sequence[Value], numbers: Sequence[int]) -> list[Value]:
         count = len(self.ends)
@@ -410,6 +411,7 @@ class _Backward:
     carries: list[int]
     items: dict[int, Value]
     captured: list[Value]
+    late: list[Late] = field(default_factory=list)
 
     def body(self, form: LoopForm) -> Made:
         forward = self.forward
@@ -423,11 +425,41 @@ class _Backward:
         pairs = list(zip([*ends, *items], heads, strict=True))
         made = local_adjoints(forward.trace, pairs, inputs, local.given)
         last = count + len(self.captured)
+        late = self._late(form, local)
+        forward.enter_values(made[count:last])
+        late.choose(made[count:last])
+        pairs = list(zip(form.begins[count:], made[count:last], strict=True))
         sums = [
-            Definition("sum", a.shape, E.Add(identity(a), identity(b)))
-            for a, b in zip(form.begins[count:], made[count:last], strict=True)
+            begin
+            if n in late.sums
+            else Definition("sum", begin.shape, E.Add(identity(begin), identity(summand)))
+            for n, (begin, summand) in enumerate(pairs)
         ]
-        return Made([*made[:count], *sums], made[last:], local.rows)
+        self.late.append(late)
+        return Made([*made[:count], *sums], [*made[last:], *late.kept], local.rows)
+
+    def _late(self, form: LoopForm, local: _Local) -> Late:
+        """What may be summed after the loop: where all steps run, and values may be stored."""
+        steps, recording = self.forward.steps, self.forward.trace.recording
+        frame = recording.frame
+        rows = {row: whole for whole, row in local.rows}
+        able = steps.store and steps.count > 0 and form.steps.trips is None
+
+        def inside(value: Value) -> bool:
+            return able and recording.contains(frame, value)
+
+        return Late(steps.count, rows, inside)
+
+    def found(self, form: LoopForm) -> list[Value]:
+        """The results of the backward, with the sums that waited."""
+        (late,) = self.late
+        found: list[Value] = [*form.results]
+        kept = dict(zip(late.kept, found[len(found) - len(late.kept) :], strict=True))
+        for number, summand in late.sums.items():
+            one = late.after(summand, kept)
+            self.forward.trace.recording.stamp(one)
+            found[len(self.carries) + number] = one
+        return found
 
 
 class _Many:

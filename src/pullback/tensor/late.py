@@ -9,10 +9,10 @@ summand is made of are less, and one product over all steps is a contraction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
-from pullback.grad.total import volume
+from pullback.grad.total import identity, volume
+from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import (
     SUM,
@@ -26,6 +26,7 @@ from pullback.ir.graph import (
     replace_reads,
     substitute,
 )
+from pullback.tensor.recording import Recording
 
 # Elements of an accumulator for each element of a row: it is read and written, a row written once
 # and read once. 64 steps of a GRU, 2 x 64: 60 us of accumulating, 29 of one product after them.
@@ -33,23 +34,26 @@ FEWEST = 2
 MOST_BYTES = 1 << 26  # of the rows of one value, in all steps
 
 
-@dataclass(slots=True)
 class Late:
     """The summands of one loop of `count` steps that wait.
 
-    `rows`: definitions in its body that read the row of this step, with what they read. `inside`:
-    whether the body makes a value. `sums`: what is summed later, by number; `kept`: of which rows.
+    `rows`: definitions in its body that read the row of this step, with what they read. `sums`:
+    what is summed later, by number; `kept`: of which rows.
     """
 
-    count: int
-    rows: Mapping[Value, Value]
-    inside: Callable[[Value], bool]
-    sums: dict[int, Definition] = field(default_factory=dict)
-    kept: dict[Value, None] = field(default_factory=dict)
+    def __init__(
+        self, recording: Recording, count: int, rows: Sequence[tuple[Value, Definition]]
+    ) -> None:
+        self.recording = recording
+        self.frame = recording.frame
+        self.count = count
+        self.rows: dict[Value, Value] = {row: whole for whole, row in rows}
+        self.sums: dict[int, Definition] = {}
+        self.kept: dict[Value, None] = {}
 
     def choose(self, summands: Sequence[Value]) -> None:
         """Find those whose rows are less than they are; what is kept for one serves others."""
-        for _ in range(2):
+        for _ in range(2 if self.count else 0):
             for number, one in enumerate(summands):
                 if isinstance(one, Definition) and number not in self.sums:
                     self._consider(number, one)
@@ -69,14 +73,36 @@ class Late:
         """The values of a step that a summand reads; None where it cannot wait."""
         form = one.form
         plain = isinstance(form, Map) or (isinstance(form, Reduce) and form.combiner is SUM)
-        if not plain or not self.inside(one) or one in self.rows:
+        if not plain or not self._inside(one) or one in self.rows:
             return None
         own = [s for s in one.sources if s not in self.rows]
         if any(isinstance(s, Variable) for s in own) or any(not s.shape for s in own):
             return None
-        return [s for s in own if self.inside(s)]
+        return [s for s in own if self._inside(s)]
 
-    def after(self, one: Definition, kept: Mapping[Value, Value]) -> Definition:
+    def _inside(self, value: Value) -> bool:
+        return self.recording.contains(self.frame, value)
+
+    def ends(self, begins: Sequence[Definition], summands: Sequence[Value]) -> list[Value]:
+        """The accumulators after a step; of what waits they stay, and nobody reads them."""
+        found: list[Value] = []
+        for number, (begin, summand) in enumerate(zip(begins, summands, strict=True)):
+            body = E.Add(identity(begin), identity(summand))
+            late = number in self.sums
+            found.append(begin if late else Definition("sum", begin.shape, body))
+        return found
+
+    def found(self, results: Sequence[Definition], first: int) -> list[Value]:
+        """The results of the loop, the last of them the kept rows; accumulators from `first` on."""
+        found: list[Value] = [*results]
+        kept = dict(zip(self.kept, found[len(found) - len(self.kept) :], strict=True))
+        for number, summand in self.sums.items():
+            one = self._after(summand, kept)
+            self.recording.stamp(one)
+            found[first + number] = one
+        return found
+
+    def _after(self, one: Definition, kept: Mapping[Value, Value]) -> Definition:
         """The sum of a summand over all steps, of the rows that were kept."""
         rows = {**self.rows, **kept}
         over = one.form.over if isinstance(one.form, Reduce) else ()

@@ -328,7 +328,7 @@ class LoopForm(Form):
         backward = _Backward(self, ends, items, captured)
         down = self._like(f"gradient of {self.kind}", backwards=not self.steps.backwards)
         form = LoopForm(self.trace, down, start, backward.body)
-        return backward.found(form)[: len(self.deps)]
+        return [*backward.late[0].found(form.results, len(ends))[: len(self.deps)]]
 
     def push(self, tangents: Sequence[Value], numbers: Sequence[int]) -> list[Value]:
         count = len(self.ends)
@@ -425,41 +425,14 @@ class _Backward:
         pairs = list(zip([*ends, *items], heads, strict=True))
         made = local_adjoints(forward.trace, pairs, inputs, local.given)
         last = count + len(self.captured)
-        late = self._late(form, local)
-        forward.enter_values(made[count:last])
-        late.choose(made[count:last])
-        pairs = list(zip(form.begins[count:], made[count:last], strict=True))
-        sums = [
-            begin
-            if n in late.sums
-            else Definition("sum", begin.shape, E.Add(identity(begin), identity(summand)))
-            for n, (begin, summand) in enumerate(pairs)
-        ]
+        summands = made[count:last]
+        forward.enter_values(summands)
+        late = Late(forward.trace.recording, forward.steps.count, local.rows)
+        if forward.steps.store and form.steps.trips is None:
+            late.choose(summands)
         self.late.append(late)
+        sums = late.ends(form.begins[count:], summands)
         return Made([*made[:count], *sums], [*made[last:], *late.kept], local.rows)
-
-    def _late(self, form: LoopForm, local: _Local) -> Late:
-        """What may be summed after the loop: where all steps run, and values may be stored."""
-        steps, recording = self.forward.steps, self.forward.trace.recording
-        frame = recording.frame
-        rows = {row: whole for whole, row in local.rows}
-        able = steps.store and steps.count > 0 and form.steps.trips is None
-
-        def inside(value: Value) -> bool:
-            return able and recording.contains(frame, value)
-
-        return Late(steps.count, rows, inside)
-
-    def found(self, form: LoopForm) -> list[Value]:
-        """The results of the backward, with the sums that waited."""
-        (late,) = self.late
-        found: list[Value] = [*form.results]
-        kept = dict(zip(late.kept, found[len(found) - len(late.kept) :], strict=True))
-        for number, summand in late.sums.items():
-            one = late.after(summand, kept)
-            self.forward.trace.recording.stamp(one)
-            found[len(self.carries) + number] = one
-        return found
 
 
 class _Many:

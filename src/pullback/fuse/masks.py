@@ -47,7 +47,8 @@ def _chosen(scene: Scene, y: Definition, simplify: Simplify) -> Definition | Non
     take, constant = body.then, body.otherwise
     if not isinstance(take, Take) or not isinstance(take.source, Definition):
         return None
-    own = [a for a in scene.facts[y].accesses if is_identity(a.bind, y.shape)]
+    same = [a for a in scene.facts[y].accesses if len(a.bind) == len(y.shape)]
+    own = [a for a in same if is_identity(a.bind, y.shape)]
     inside = [n for n in walk(body.condition) if isinstance(n, Take)]
     if len(own) != len(scene.facts[y].accesses) or any(t is not take for t in inside):
         return None

@@ -229,6 +229,26 @@ def test_rows_beyond_a_transpose_are_not_addressed() -> None:
     assert len(chosen.intersection(places)) == len(places) - 2
 
 
+@pytest.mark.parametrize("kind", [float32, float64])
+@pytest.mark.parametrize("less", [0, 1])
+def test_only_whole_blocks_are_transposed_without_masks(kind: DType, less: int) -> None:
+    n = HOST.lanes(kind.itemsize)
+    rows, columns = 2 * n - less, 3 * n
+    source, target = Array("s", kind, rows * (columns + 1)), Array("t", kind, columns * (rows + 2))
+    sizes = index(rows), index(columns)
+    made = routine(
+        [target, source],
+        [Transpose(target, index(0), rows + 2, source, index(0), columns + 1, *sizes)],
+    )
+    assert ("masked" in emit_routine(made, HOST)) == (less > 0)
+    given = np.arange(source.size, dtype=kind.numpy)
+    found = np.full(target.size, -1, kind.numpy)
+    load([made])[0]([found, given])
+    wanted = np.full((columns, rows + 2), -1, kind.numpy)
+    wanted[:, :rows] = given.reshape(rows, columns + 1)[:, :columns].T
+    np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
+
+
 def lookup(count: int, build: Any) -> Routine:
     """``y[v] = table[clamped o[v]]`` with a check at site 3."""
     o, table, y = Array("o", int64, count), Array("t", float32, 10), Array("y", float32, count)

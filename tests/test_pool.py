@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -110,3 +113,29 @@ define i64 @who(ptr %pool, ptr %counts, ptr %scratch) {
   ret i64 %found
 }
 """
+
+
+CHILD = """
+import os, signal, time
+from pullback.runtime import pool
+load, begun = pool._load, []
+def slow(*args):
+    begun.append(1)
+    time.sleep(0.5)
+    return load(*args)
+pool._load = slow
+pool.loader.begin()
+while not begun: time.sleep(0.01)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    os._exit(int(pool.loader.get().rows == 0))
+assert os.waitpid(child, 0)[1] == 0
+assert pool.loader.get() is pool.loader.get() and len(begun) == 1
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_child_compiles_its_own_machine() -> None:
+    """The thread that does it for the parent is not there."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", CHILD], check=True, timeout=60)

@@ -57,6 +57,12 @@ from pullback.verify.nest import verify_routine
 Build = Callable[[list[list[Kernel]]], tuple[Prepared, Start]]
 
 
+def begin(options: Options) -> None:
+    """A program is being traced: what any program needs of LLVM is made meanwhile."""
+    if options.backend == "llvm":
+        loader.begin(None if options.cache is None else _store(options.cache))
+
+
 @uncollected()
 def compile_program(program: Program, options: Options) -> Executable:
     """A program ready to run: through all passes, or as an equal one was recorded.
@@ -82,10 +88,10 @@ def _compiled(program: Program, options: Options) -> Executable:
             f"no backend {options.backend!r}", help="use llvm or reference", code="E313"
         )
     report, stats = Reporter(options), CompileStats()
+    begin(options)
     target = chosen_target(options.target)
     threads = options.threads or pools.known()
     store = None if options.cache is None else _store(options.cache)
-    natives = loader.get(store, stats)
     traced, program = program, replace(program, body=turned_ahead(program.body))
     chosen = chooser(options.cache if options.memory is None else None, threads)
     facts = repr(options.memory), chosen.digest
@@ -104,7 +110,8 @@ def _compiled(program: Program, options: Options) -> Executable:
         checked = Checked(program.body, made.kernels, made.calls)
         return Executable(traced, options, checked, fuse, made.plan, *done)
     crew = Crew(threads, options.threads is None, options.memory is None)
-    machine, _ = _wired(program, made, natives.rows, crew, options.profile)
+    rows = loader.get(store, stats).rows
+    machine, _ = _wired(program, made, rows, crew, options.profile)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
     return Executable(traced, options, machine, fuse, made.plan, *done)
 

@@ -63,8 +63,8 @@ class Expr(Node, family=True):
 
     def derive(self) -> None:
         kids: Any = self.children
-        object.__setattr__(self, "dtype", self.typed(kids))
-        object.__setattr__(self, "axes", _union(kids))
+        _put_dtype(self, self.typed(kids))
+        _put_axes(self, _union(kids))
 
     def typed(self, kids: tuple[Expr, ...]) -> DType:
         """The result type over operands `kids`. Raises: InvalidIR when they do not fit."""
@@ -74,6 +74,10 @@ class Expr(Node, family=True):
             if kid.dtype is not first and kid.dtype != first:
                 raise InvalidIR(f"{type(self).__name__} over {[k.dtype for k in kids]}")
         return first
+
+
+_put_dtype = vars(Expr)["dtype"].__set__
+_put_axes = vars(Expr)["axes"].__set__
 
 
 def _union(kids: tuple[Expr, ...]) -> frozenset[int]:

@@ -164,9 +164,7 @@ def walk(roots: Iterable[Node] | Node, skip: Container[Node] = ()) -> Iterator[N
         if not kids:
             yield node
             continue
-        stack.append(node)
-        stack.append(None)
-        stack.extend(kids[::-1])
+        stack += node, None, *kids[::-1]
 
 
 def postorder(roots: Iterable[R], below: Callable[[T | R], Sequence[T] | None]) -> list[T | R]:

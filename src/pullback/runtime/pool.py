@@ -13,11 +13,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from pullback.backends.llvm.jit import CompileStats, ObjectStore, Symbols, compile_text
+from pullback.backends.llvm.processor import host_target, processor
 from pullback.config import default_threads
 from pullback.errors import OptionError
 from pullback.runtime.native import PoolByte
@@ -51,19 +53,53 @@ class Natives:
 
 
 class Loader:
-    """Compiles the machine, or loads it from a store, when it is first needed."""
+    """Compiles the machine, or loads it from a store, in a thread beside the first passes: it takes
+    as long as a small program, and Python's lock is not held meanwhile.
+    """
 
     def __init__(self) -> None:
         self._natives: Natives | None = None
+        self._begun: Future[Natives] | None = None
+        self._stats = CompileStats()
+        self._lock = threading.Lock()
+        process.tell(self)
+
+    def begin(self, store: ObjectStore | None = None) -> Future[Natives]:
+        """The machine will be needed: import LLVM and compile it."""
+        with self._lock:
+            if self._begun is None:
+                beside = ThreadPoolExecutor(1, "pullback-machine")
+                self._begun = beside.submit(_load, store, self._stats)
+                beside.shutdown(wait=False)
+            return self._begun
 
     def get(self, store: ObjectStore | None = None, stats: CompileStats | None = None) -> Natives:
-        """The machine of this process."""
-        if self._natives is None:
-            self._natives = _load(store, stats)
+        """The machine of this process; who waits for it first has its `stats`."""
+        if self._natives is not None:
+            return self._natives
+        begun = self.begin(store)
+        try:
+            self._natives = begun.result()
+        except BaseException:
+            self._begun = None
+            raise
+        if stats is not None:
+            stats.add(self._stats)
         return self._natives
 
+    def forked(self) -> None:
+        """A child lacks the thread that compiles."""
+        self._lock = threading.Lock()
+        if self._natives is None:
+            self._begun = None
 
-def _load(store: ObjectStore | None, stats: CompileStats | None) -> Natives:
+    def ended(self) -> None:
+        """The thread ends by itself."""
+
+
+def _load(store: ObjectStore | None, stats: CompileStats) -> Natives:
+    # What the passes ask of LLVM first: while it compiles, it answers nobody.
+    processor(host_target())
     system = own_waits()
     found = compile_text(machine_text(system), store, stats)
     pointer, word = ctypes.c_void_p, ctypes.c_int64

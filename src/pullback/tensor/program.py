@@ -23,7 +23,7 @@ from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
 from pullback.ir.markup import panel
 from pullback.ir.program import Compute, Program, Receive, items
-from pullback.pipeline import compile_program
+from pullback.pipeline import begin, compile_program
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import process, uncollected
 from pullback.tensor.arrays import Derivative, returned
@@ -173,6 +173,8 @@ class Jit:
     def trace(self, given: Tree, shapes: Sequence[tuple[Extent, ...]]) -> Entry:
         """Run the function once on variables and compile what it did."""
         self.traces += 1
+        options = self.options or Options.from_environment()
+        begin(options)
         start = time.perf_counter()
         trace = Trace()
         names = leaf_names(self.function, given)
@@ -193,7 +195,6 @@ class Jit:
         captured = [v for _, v in (*read, *written)]
         program = trace.recording.finish((*arguments, *captured, *outputs))
         _refuse_stand_ins(trace, program)
-        options = self.options or Options.from_environment()
         if self.memory is not None:
             options = replace(options, memory=self.memory)
         traced = time.perf_counter() - start

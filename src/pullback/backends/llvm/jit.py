@@ -55,6 +55,12 @@ class CompileStats:
     loaded: int = 0
     shared: int = 0
 
+    def add(self, other: CompileStats) -> None:
+        """What `other` counted, too; it begins again."""
+        self.compiled += other.compiled
+        self.loaded += other.loaded
+        other.compiled = other.loaded = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:

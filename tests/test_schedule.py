@@ -135,6 +135,17 @@ def test_packed_columns_are_cut_where_tiles_keep_whole_vectors() -> None:
     assert column_of(48, turned=True)[0] != 2
 
 
+@pytest.mark.parametrize(("rows", "terms", "column"), [(24, 64, 1), (17, 300, 0)])
+def test_weights_of_a_layer_are_packed_where_rows_share_them(
+    rows: int, terms: int, column: int
+) -> None:
+    """``z[i, j] = sum[k] x[i, k] w[j, k]`` in tiles of both: of few rows those are in lanes."""
+    x, w = variable("x", rows, terms), variable("w", 512, terms)
+    z = define("z", (rows, 512), lambda i, j, k: E.Mul(read(x, i, k), read(w, j, k)), over=(terms,))
+    found = recognise(stage(z, (0, 1)), HOST)
+    assert found is not None and found.column == column
+
+
 def column_of(extent: int, turned: bool) -> tuple[int, bool]:
     """The columns of a product in tiles of them, and whether they need no panels."""
     x = variable("x", 16, 64, 128)

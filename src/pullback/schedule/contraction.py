@@ -39,7 +39,7 @@ CUT_ROWS = 7
 # Columns along an outer axis, of a stage that has others: about half of the lanes stay empty. Few
 # do where each of many tasks still has whole vectors (attention's gradients by keys, 512 of them:
 # 103 ms with queries in lanes, whose results are scattered, 90 with keys).
-CUT_COLUMNS = 1.0
+CUT_COLUMNS = 1.2
 CUT_WIDE = 0.1
 WIDE_VECTORS = 8
 
@@ -49,7 +49,7 @@ COMPUTED_LEFT = 0.25
 
 # Results that do not lie along the columns are scattered, which costs as much as so many steps of k
 # (128 x 256 of 64 terms with GELU: 107 us with rows in lanes, 70 with columns).
-SCATTER = 24.0
+SCATTER = 28.0
 
 # Fewer rows do not pay for panels of words: what is copied is used once a row.
 FEWEST_ROWS = 17
@@ -274,8 +274,9 @@ def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
     """The share of an element's packing in one of the products that use it.
 
     A load and a store; more where neither the column nor the last reduced axis is contiguous.
-    Panels that depend on leading outer axes alone are packed about once a task; others
-    serve a tile, which has about 64 points of the outer axes and all of the others.
+    Panels that depend on leading outer axes alone are packed about once a task, those of columns
+    alone about once (24 x 512 of 64 terms with GELU: 52 us with rows in lanes, 40 with columns);
+    others serve a tile, which has about 64 points of the outer axes and all of the others.
     """
     own = product.right.axes
     cut = {a for a in stage.outer if a is not None}
@@ -283,12 +284,12 @@ def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
     others = own & cut - {product.column}
     if others != set(stage.outer[: len(others)]):
         uses = min(uses, 64)
-    elif own & cut:
+    elif others:
         uses = max(1, uses // 4)
     uses *= prod(e for axis, e in enumerate(extents) if axis not in own and axis not in cut)
     last = stage.over[-1]
     long = extents[last] >= 8 and _unit([product.right], last, stage)
-    work = 16.0 if long or _in_rows(product.right, product.column, stage) else 48.0
+    work = 18.0 if long or _in_rows(product.right, product.column, stage) else 48.0
     return work / min(uses, 4096)
 
 

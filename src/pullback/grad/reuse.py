@@ -6,16 +6,18 @@ from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, If
 from pullback.ir.graph import Definition, Map
-from pullback.ir.node import Node, rebuild
+from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify import guards as G
 
 EXPENSIVE = (E.Exp, E.Div)
 
 
-def reused(definition: Definition, value: Expr, guards: tuple[Expr, ...] = ()) -> Expr:
-    """`value` with what `definition` computes read from it.
+def reused(
+    definition: Definition, value: Expr, guards: tuple[Expr, ...] = (), stored: bool = False
+) -> Expr:
+    """`value` with what `definition` computes read from it, if that is dear.
 
-    Of ``c ? exp(x) : y`` only where `value` is guarded by c.
+    Of ``c ? exp(x) : y`` exp(x) where `value` is guarded by c; the whole where it is `stored`.
     """
     if not isinstance(definition.form, Map):
         return value
@@ -26,9 +28,12 @@ def reused(definition: Definition, value: Expr, guards: tuple[Expr, ...] = ()) -
         known = {b for c, b in branches if all(g in guards for g in G.conjuncts(c))}
     else:
         known = {body}
+    known = {node for node in known if isinstance(node, EXPENSIVE)}
+    if stored and any(isinstance(node, EXPENSIVE) for node in walk(body)):
+        known.add(body)
 
     def change(node: Node) -> Node | None:
-        return out if node in known and isinstance(node, EXPENSIVE) else None
+        return out if node in known else None
 
     found = rebuild(value, change, {})
     return found if isinstance(found, Expr) else value

@@ -86,6 +86,7 @@ class Reverse:
 
     `summands[value][consumer]` hold what the adjoint of a value adds up from; the consumer of a
     head is None. With `pins`, equations of an adjoint's coordinates enter what is pulled next.
+    `stored`: what maps compute is at hand, as it is in the backward of a loop.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class Reverse:
         heads: Sequence[Value | None],
         rules: Rules = own_rule,
         pins: Pins | None = None,
+        stored: bool = False,
     ) -> None:
         _check(outputs, inputs, heads)
+        self.stored = stored
         self.inputs = tuple(inputs)
         self.rules = rules
         self.pins = pins
@@ -238,7 +241,7 @@ class Reverse:
         start = outer.value if casts else fold.one(body.dtype)
         terms: list[tuple[Take, Term]] = []
         for take, term in sweep(body, start, self.active).items():
-            value = reused(definition, term.value, term.guards)
+            value = reused(definition, term.value, term.guards, self.stored)
             if not casts:
                 value = fold.chain(outer.value, value)
             whole = Term(term.guards, value)

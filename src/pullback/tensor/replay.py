@@ -225,7 +225,8 @@ def local_adjoints(
 
     Only the block that is being traced is looked into, and no value that is `given`.
     """
-    state = Reverse([v for v, _ in heads], inputs, [h for _, h in heads], _local(trace, given))
+    outputs, slopes = [v for v, _ in heads], [h for _, h in heads]
+    state = Reverse(outputs, inputs, slopes, _local(trace, given), stored=True)
     return [state.gradient(v) for v in inputs]
 
 

@@ -196,7 +196,8 @@ def _started(w: Workload, runs: Iterable[Run], s: Setting, stack: ExitStack) -> 
         if run.system in missing:
             run.trouble = missing[run.system]
             continue
-        cache = s.cache or stack.enter_context(_folder())
+        own = f"{run.system} {run.mode} {run.threads}"
+        cache = str(Path(s.cache) / own) if s.cache else stack.enter_context(_folder())
         shapes = workers[0].shapes if workers else {}
         workers.append(stack.enter_context(Worker(w, run, s, cache, shapes)))
         if run.trouble.endswith("not installed"):

@@ -76,7 +76,7 @@ FAR_FACTOR = 1.1
 # positions with gradients, 32 KiB of scores a row: 15 GF/s in tiles of 4 rows, 58 in tiles of 32.
 BEYOND_CACHES = 3
 BEYOND_FACTOR = 1.3
-FEWEST_HELD = 16
+FEWEST_HELD = 8
 
 
 def revisited_bytes(kernel: Kernel, body: Iterable[Step], tile: tuple[int, ...]) -> int:
@@ -233,11 +233,10 @@ def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
     target = model.target
     wide = _searched_axes(fit)
     outer = fit.kernel.outer
-    few = fit.lives.bytes(
-        tuple(min(FEWEST_HELD, upper(e)) if n in wide else 1 for n, e in enumerate(outer))
-    )
-    long = fit.tasks > 1 and few > limit
-    most = max(few, BEYOND_CACHES * target.l2) if long else limit
+    few = tuple(min(FEWEST_HELD, upper(e)) if n in wide else 1 for n, e in enumerate(outer))
+    shared = fit.lives.bytes((1,) * len(outer)) * 5 // 4
+    long = fit.tasks > 1 and fit.lives.bytes(few) > limit
+    most = max(shared, BEYOND_CACHES * target.l2) if long else limit
     choices = [_extents(e, fit.tasks) if n in wide else [1] for n, e in enumerate(outer)]
     tiles = [t for t in product(*choices) if fit.tiles(t) >= fit.tasks]
     ranked = sorted(

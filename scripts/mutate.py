@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FAULTS = Path(__file__).with_name("faults.toml")
+FAULTS = Path(__file__).with_name("faults")
 TIMEOUT = 600  # seconds a fault
 JOBS = os.cpu_count() or 1
 
@@ -36,10 +36,11 @@ class Fault:
 
 
 def load() -> list[Fault]:
-    """The faults of `faults.toml`."""
-    table = tomllib.loads(FAULTS.read_text())
+    """The faults of `faults/*.toml`, a file an area."""
+    tables = [tomllib.loads(path.read_text()) for path in sorted(FAULTS.glob("*.toml"))]
     return [
         Fault(name, row["file"], row["old"], row["new"], tuple(row["tests"]))
+        for table in tables
         for name, row in table.items()
     ]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FAULTS = tomllib.loads((ROOT / "scripts" / "faults.toml").read_text())
+FILES = sorted((ROOT / "scripts" / "faults").glob("*.toml"))
+FAULTS = {k: v for path in FILES for k, v in tomllib.loads(path.read_text()).items()}
 ROOMS = ("grad", "simplify", "fuse", "schedule", "lower", "backends", "runtime", "nn", "optim")
 
 
@@ -22,6 +23,10 @@ def test_a_fault_can_be_planted(name: str) -> None:
     for test in fault["tests"]:
         path, _, function = test.partition("::")
         assert f"def {function}" in (ROOT / path).read_text()
+
+
+def test_no_two_faults_have_one_name() -> None:
+    assert len(FAULTS) == sum(len(tomllib.loads(path.read_text())) for path in FILES)
 
 
 def test_every_room_has_faults() -> None:

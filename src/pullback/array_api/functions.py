@@ -13,7 +13,6 @@ from pullback.ir import dtype as D
 from pullback.tensor import creation as C
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
-from pullback.tensor import views as V
 from pullback.tensor.tensor import Axes, Tensor, check_device
 
 
@@ -97,17 +96,6 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Tensor:
     if axis is None and len(x.shape) != 1:
         raise ShapeError("take of several axes: along which?", origin=Origin.of_caller())
     return O.take(x, indices, axis=0 if axis is None else axis)
-
-
-def moveaxis(x: Any, source: Any, destination: Any, /) -> Tensor:
-    """Axes moved, the others in order."""
-    rank = len(x.shape)
-    lists = [[p] if isinstance(p, int) else list(p) for p in (source, destination)]
-    starts, ends = ([V.normal_axis(n, rank) for n in places] for places in lists)
-    order = [n for n in range(rank) if n not in starts]
-    for end, start in sorted(zip(ends, starts, strict=True)):
-        order.insert(end, start)
-    return O.permute_dims(x, order)
 
 
 def count_nonzero(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:

@@ -18,6 +18,7 @@ from pullback.ir.expr import Dim
 from pullback.ir.graph import read
 from pullback.tensor import elementwise as W
 from pullback.tensor import indexing as X
+from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import Scalar
 from pullback.tensor.tensor import (
@@ -220,8 +221,10 @@ def arange(
                 "arange to a symbolic extent, but from 0 in steps of 1", code="E315"
             )
         return Tensor(X.arange(0, 1, stop, kind or D.int64))
-    if step == 0:
-        raise ShapeError("arange in steps of 0", code="E123")
+    numbers = [n.item() if isinstance(n, Tensor | np.generic) else n for n in (start, stop, step)]
+    start, stop, step = numbers
+    if step == 0 or not all(math.isfinite(n) for n in numbers):
+        raise ShapeError(f"arange from {start} to {stop} in steps of {step}", code="E123")
     found = kind or W.common_dtype([start, stop, step])
     if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
         number = len(range(start, stop, step))
@@ -242,6 +245,7 @@ def linspace(
     """`num` evenly spaced numbers."""
     check_device(device)
     kind = optional_dtype(dtype) or D.float32
+    num = V.whole(num, "linspace: num", 0)
     return Tensor(X.linspace(float(start), float(stop), num, kind, endpoint))
 
 
@@ -250,19 +254,26 @@ def eye(
 ) -> Tensor:
     """Ones on diagonal `k`, zeros elsewhere."""
     check_device(device)
-    columns = n_rows if n_cols is None else n_cols
-    return Tensor(X.eye(n_rows, columns, k, optional_dtype(dtype) or D.float32))
+    rows, columns = shape_of((n_rows, n_rows if n_cols is None else n_cols))
+    return Tensor(X.eye(rows, columns, V.whole(k, "eye: k"), optional_dtype(dtype) or D.float32))
 
 
 @spelled
 def one_hot(x: Tensor, num_classes: int, *, axis: int = -1, dtype: Any = None) -> Tensor:
     """``out[i, c] = 1 if x[i] == c else 0``"""
-    return Tensor(X.one_hot(value_of(x), num_classes, optional_dtype(dtype) or D.float32, axis))
+    (classes,) = shape_of(num_classes)
+    return Tensor(X.one_hot(value_of(x), classes, optional_dtype(dtype) or D.float32, axis))
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
-    """Coordinates on a grid, one tensor per axis."""
+    """Coordinates on a grid, one tensor per axis; a single number is an axis of one."""
     values = [value_of(a) for a in arrays]
+    for value in values:
+        if len(value.shape) > 1:
+            raise ShapeError(f"meshgrid of {W.show(value.shape)}: one axis each", code="E111")
+    if indexing not in ("xy", "ij"):
+        raise OptionError(f'meshgrid: indexing {indexing!r} is neither "xy" nor "ij"', code="E124")
+    values = [v if v.shape else V.expand_dims(v, 0) for v in values]
     swap = indexing == "xy" and len(values) > 1
     order = list(range(len(values)))
     if swap:
@@ -289,5 +300,5 @@ def sizes_of(sections: int | Sequence[int], extent: int) -> list[tuple[int, int]
             )
         size = extent // sections
         return [(n * size, (n + 1) * size) for n in range(sections)]
-    ends = [*sections, extent]
-    return list(zip([0, *sections], ends, strict=True))
+    cuts = [slice(None, V.whole(c, "split: a place")).indices(extent)[1] for c in sections]
+    return list(zip([0, *cuts], [*cuts, extent], strict=True))

@@ -200,7 +200,7 @@ def scatter_add(x: Value, indices: Value, values: Value, axis: int) -> Definitio
     return make("scatter_add", x.shape, E.Add(read(x, *out), read(added, *out)))
 
 
-def one_hot(x: Value, classes: int, kind: DType, axis: int) -> Definition:
+def one_hot(x: Value, classes: Extent, kind: DType, axis: int) -> Definition:
     """``out[i, c] = 1 if x[i] == c else 0``"""
     _integer(x.dtype)
     axis = V.normal_axis(axis, len(x.shape) + 1)

@@ -5,6 +5,7 @@ Those that also mean something on scalars work inside `pb.compute`: ``pb.sum(a[i
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import Any
 
@@ -281,7 +282,7 @@ def keep(x: Tensor, when: str) -> Tensor:
 @answered
 def reshape(x: Any, shape: Any, *, copy: bool | None = None) -> Tensor:
     """The same elements in row-major order; one extent may be -1."""
-    return Tensor(V.reshape(value_of(x), shape_of(shape)))
+    return Tensor(V.reshape(value_of(x), shape_of(shape, -1)))
 
 
 @answered
@@ -297,13 +298,17 @@ def matrix_transpose(x: Tensor) -> Tensor:
 
 
 @answered
-def moveaxis(x: Any, source: int, destination: int) -> Tensor:
-    """One axis moved, the others in order."""
+def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Axes moved, the others in order."""
     value = value_of(x)
     rank = len(value.shape)
-    start = V.normal_axis(source, rank)
-    order = [n for n in range(rank) if n != start]
-    order.insert(V.normal_axis(destination, rank), start)
+    lists = [tuple(p) if isinstance(p, Sequence) else (p,) for p in (source, destination)]
+    starts, ends = ([V.normal_axis(n, rank) for n in places] for places in lists)
+    if not len({*starts}) == len({*ends}) == len(starts) == len(ends):
+        raise V.fail(f"moveaxis of {lists[0]} to {lists[1]}", code="E113")
+    order = [n for n in range(rank) if n not in starts]
+    for end, start in sorted(zip(ends, starts, strict=True)):
+        order.insert(end, start)
     return Tensor(V.permute(value, order))
 
 
@@ -344,15 +349,20 @@ def flip(x: Any, axis: Axes = None) -> Tensor:
 @answered
 @spelled
 def roll(x: Any, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
-    """Elements moved along axes, round the end; without axes along the flattened tensor."""
+    """Elements moved along axes, round the end; without axes along the flattened tensor.
+
+    One shift serves several axes, several shifts of one axis add up.
+    """
     value = value_of(x)
+    shifts = [V.whole(s, "shift") for s in (shift if isinstance(shift, Sequence) else (shift,))]
     if axis is None:
-        if not isinstance(shift, int):
-            raise V.fail("several shifts need as many axes", code="E134")
-        flat = V.roll(V.reshape(value, (-1,)), [shift], [0])
+        flat = V.roll(V.reshape(value, (-1,)), [builtins.sum(shifts)], [0])
         return Tensor(V.reshape(flat, value.shape))
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
+    axes = list(axis) if isinstance(axis, Sequence) else [axis]
+    if len(shifts) != len(axes) and 1 not in (len(shifts), len(axes)):
+        raise V.fail(f"roll by {len(shifts)} shifts along {len(axes)} axes", code="E134")
+    times = builtins.max(len(shifts), len(axes))
+    shifts, axes = ([*n] * (times if len(n) == 1 else 1) for n in (shifts, axes))
     return Tensor(V.roll(value, shifts, axes))
 
 

@@ -200,6 +200,7 @@ def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Tenso
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
     extent = value.shape[n]
+    k = V.whole(k, "topk: k", 0)
     if isinstance(extent, int) and k > extent:
         raise V.fail(f"the {k} largest of {extent} elements", code="E123")
     if isinstance(extent, int) and 0 < k <= SELECTED and extent >= SELECTED * k:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -214,7 +214,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape."""
-        return Tensor(V.reshape(self.value, shape_of(shape)))
+        return Tensor(V.reshape(self.value, shape_of(shape, -1)))
 
     def flatten(self) -> Tensor:
         """The same elements along one axis."""
@@ -429,18 +429,24 @@ def optional_dtype(spec: Any) -> DType | None:
     return None if spec is None else D.dtype(spec)
 
 
-def shape_of(spec: Any) -> tuple[Extent, ...]:
-    """A shape given as one extent, a sequence, or several arguments.
+def shape_of(spec: Any, least: int = 0) -> tuple[Extent, ...]:
+    """A shape given as one extent, a sequence, or several arguments; numbers from `least` on.
 
     Raises: ShapeError for what is no extent.
     """
     if isinstance(spec, tuple) and len(spec) == 1 and isinstance(spec[0], list | tuple):
         spec = spec[0]
-    listed = [spec] if isinstance(spec, int | np.integer | Dim) else list(spec)
+    if not isinstance(spec, Iterable):
+        spec = (spec,)
+    listed = list(spec)
     for extent in listed:
         if isinstance(extent, bool) or not isinstance(extent, int | np.integer | Dim):
             raise V.fail(
                 f"{extent!r} is no extent", "extents are integers or pb.dim(..)", code="E119"
+            )
+        if not isinstance(extent, Dim) and extent < least:
+            raise V.fail(
+                f"an extent of {extent} in {tuple(listed)}", f"{least} is the least", code="E119"
             )
     return tuple(e if isinstance(e, Dim) else int(e) for e in listed)
 

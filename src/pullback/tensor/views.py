@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from typing import SupportsIndex
 
 from pullback.errors import ShapeError
 from pullback.ir import expr as E
@@ -30,8 +32,19 @@ def fail(what: str, help: str = "", *, code: str = "") -> ShapeError:
     return ShapeError(what, help=help, code=code)
 
 
+def whole(value: object, what: str, least: int | None = None) -> int:
+    """An argument that is a whole number. Raises: ShapeError where it is none, or too small."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise fail(f"{what} {value!r} is no whole number", code="E360")
+    number = operator.index(value)
+    if least is not None and number < least:
+        raise fail(f"{what} {number} is less than {least}", code="E123")
+    return number
+
+
 def normal_axis(axis: int, rank: int, *, what: str = "axis") -> int:
     """`axis` counted from the front. Raises: ShapeError where it is out of range."""
+    axis = whole(axis, what)
     if not -rank <= axis < rank:
         raise fail(f"{what} {axis} of a tensor with {rank} axes", code="E112")
     return axis % rank
@@ -44,7 +57,7 @@ def normal_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(rank))
-    listed = (axis,) if isinstance(axis, int) else tuple(axis)
+    listed = tuple(axis) if isinstance(axis, Iterable) else (axis,)
     found = tuple(normal_axis(a, rank) for a in listed)
     if len(set(found)) != len(found):
         raise fail(f"axes {listed} name one axis twice", code="E113")
@@ -231,7 +244,7 @@ def permute(x: Value, order: Sequence[int]) -> Definition:
 
 def expand_dims(x: Value, axis: int | Sequence[int]) -> Definition:
     """New axes of extent one at the places `axis` of the result."""
-    listed = (axis,) if isinstance(axis, int) else tuple(axis)
+    listed = tuple(axis) if isinstance(axis, Iterable) else (axis,)
     rank = len(x.shape) + len(listed)
     new = normal_axes(listed, rank)
     rest = iter(x.shape)
@@ -395,9 +408,10 @@ def conjunction(guards: Sequence[Expr]) -> Expr:
 
 def tile(x: Value, counts: Sequence[int]) -> Definition:
     """The whole repeated: ``out[i] = x[i % n]``"""
+    counts = [whole(c, "tile: the count", 0) for c in counts]
     lead = max(0, len(counts) - len(x.shape))
     old: Shape = (1,) * lead + x.shape
-    counts = (1,) * (len(old) - len(counts)) + tuple(counts)
+    counts = (*(1,) * (len(old) - len(counts)), *counts)
     shape: list[Extent] = []
     indices: list[Expr | int] = []
     for n, (extent, count) in enumerate(zip(old, counts, strict=True)):
@@ -412,6 +426,7 @@ def tile(x: Value, counts: Sequence[int]) -> Definition:
 def repeat(x: Value, count: int, axis: int) -> Definition:
     """Each element repeated: ``out[i] = x[i // count]``"""
     axis = normal_axis(axis, len(x.shape))
+    count = whole(count, "repeat: the count", 0)
     extent = x.shape[axis]
     if not isinstance(extent, int):
         raise fail(f"cannot repeat the symbolic axis {extent}", code="E120")
@@ -425,6 +440,7 @@ def triangle(x: Value, k: int, *, upper: bool) -> Definition:
     """``x[i, j] if j - i <= k else 0`` (upper: ``j - i >= k``)."""
     if len(x.shape) < 2:
         raise fail(f"a triangle of {show(x.shape)}: two axes are needed", code="E111")
+    k = whole(k, "the diagonal")
     axes = axes_of(x.shape)
     row, column = axes[-2], axes[-1]
     edge = affine(row, k, 1)

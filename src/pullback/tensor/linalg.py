@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pullback.errors import UnsupportedError
-from pullback.ir.expr import Axis, Extent, Mul
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Axis, Expr, Extent, Mul, index
 from pullback.ir.graph import Definition, Value, read
 from pullback.tensor import elementwise as W
 from pullback.tensor import views as V
@@ -65,45 +67,101 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
     return contract([a, b], [letters, others], out)
 
 
-def einsum(subscripts: str, operands: Sequence[Value]) -> Value:
-    """``einsum("bij,bjk->bik", a, b)``: a sum of products named by letters.
+Name = str | int | tuple[str, int]
+Term = Sequence[Name]
 
-    Raises: ShapeError for subscripts that do not fit, UnsupportedError for an ellipsis.
+
+def einsum(operands: Sequence[Value], terms: Sequence[Term | str], out: Term | str | None) -> Value:
+    """``einsum("bij,bjk->bik", a, b)``: a sum of products, axes named by letters or numbers.
+
+    ``...`` is any number of axes, which broadcast from the right; an extent of 1 broadcasts too.
+    Without `out` these come first, then every name that stands once, in order. Axes of ``...``
+    that `out` leaves out are summed, as PyTorch does (NumPy refuses that).
+    Raises: ShapeError for subscripts that do not fit.
     """
-    if "." in subscripts:
-        raise UnsupportedError("einsum with an ellipsis")
-    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
-    listed = inputs.split(",")
-    if not arrow:
-        letters = sorted(set("".join(listed)))
-        output = "".join(s for s in letters if inputs.count(s) == 1)
-    if len(listed) != len(operands):
-        raise V.fail(f"einsum of {len(listed)} terms with {len(operands)} operands", code="E116")
-    return contract(operands, [list(t) for t in listed], list(output))
+    if len(terms) != len(operands):
+        raise V.fail(f"einsum of {len(terms)} terms with {len(operands)} operands", code="E116")
+    names = [_named(t, len(o.shape)) for t, o in zip(terms, operands, strict=True)]
+    many = max((sum(isinstance(n, tuple) for n in term) for term in names), default=0)
+    dots: list[Name] = [("...", n) for n in range(many, 0, -1)]
+    if out is None:
+        flat = [n for term in names for n in term if not isinstance(n, tuple)]
+        return contract(operands, names, [*dots, *sorted(n for n in flat if flat.count(n) == 1)])
+    if _dotted(out) and not any(map(_dotted, terms)):
+        raise V.fail("einsum with an ellipsis in the result alone", code="E116")
+    return contract(operands, names, _named(out, many + len(_spelled(out)) - 1))
 
 
-def contract(
-    operands: Sequence[Value], names: Sequence[Sequence[str]], out: Sequence[str]
-) -> Definition:
-    """The sum of products over every name that `out` does not have."""
-    extents: dict[str, Extent] = {}
+def parsed(subscripts: str) -> tuple[list[str], str | None]:
+    """``"ij, jk -> ik" -> ["ij", "jk"], "ik"``. Raises: ShapeError for what is no subscript."""
+    bare = re.sub(r"\s", "", subscripts)
+    inputs, arrow, output = bare.partition("->")
+    terms = inputs.split(",")
+    for term in (*terms, output):
+        if not re.fullmatch(r"[^\W\d_]*(\.\.\.)?[^\W\d_]*", term):
+            raise V.fail(
+                f"einsum subscripts {subscripts!r}: {term!r} is no term",
+                "letters, with at most one ellipsis: einsum('...ij,...jk->...ik', a, b)",
+                code="E116",
+            )
+    return terms, output if arrow else None
+
+
+def _spelled(term: Term | str) -> list[Any]:
+    """The names of a term, an ellipsis being one: ``"...ij" -> ["...", "i", "j"]``"""
+    return re.findall(r"\.\.\.|.", term) if isinstance(term, str) else list(term)
+
+
+def _dotted(term: Term | str) -> bool:
+    return any(n is ... or n == "..." for n in _spelled(term))
+
+
+def _named(term: Term | str, rank: int) -> list[Name]:
+    """The name of each axis; those of an ellipsis are counted from the right."""
+    spelled = _spelled(term)
+    places = [n for n, name in enumerate(spelled) if name is ... or name == "..."]
+    if not places:
+        return spelled
+    wide = rank - len(spelled) + 1
+    if wide < 0 or len(places) > 1:
+        raise V.fail(
+            f"{len(spelled) - 1} subscripts and an ellipsis for a tensor of {rank} axes",
+            code="E116",
+        )
+    dots: list[Name] = [("...", n) for n in range(wide, 0, -1)]
+    return [*spelled[: places[0]], *dots, *spelled[places[0] + 1 :]]
+
+
+def _extents(operands: Sequence[Value], names: Sequence[Term]) -> dict[Name, Extent]:
+    """The extent of each name; 1 gives way to others. Raises: ShapeError for two."""
+    extents: dict[Name, Extent] = {}
     for value, term in zip(operands, names, strict=True):
         if len(term) != len(value.shape):
             raise V.fail(
                 f"{len(term)} subscripts for a tensor of shape {show(value.shape)}", code="E116"
             )
         for name, extent in zip(term, value.shape, strict=True):
-            if extents.setdefault(name, extent) != extent:
-                raise V.fail(f"subscript {name} is {extents[name]} and {extent}", code="E116")
+            known = extents.get(name, 1)
+            if extent not in (1, known) and known != 1:
+                shown = "of an ellipsis" if isinstance(name, tuple) else name
+                raise V.fail(f"subscript {shown} is {known} and {extent}", code="E116")
+            extents[name] = extent if known == 1 else known
+    return extents
+
+
+def contract(operands: Sequence[Value], names: Sequence[Term], out: Term) -> Definition:
+    """The sum of products over every name that `out` does not have."""
+    extents = _extents(operands, names)
     missing = [n for n in out if n not in extents]
     if missing or len(set(out)) != len(out):
-        raise V.fail(f"output subscripts {''.join(out)} do not fit the inputs", code="E116")
+        raise V.fail(
+            f"output subscripts {''.join(map(str, out))} do not fit the inputs", code="E116"
+        )
     over = [n for n in extents if n not in out]
     axes = {n: Axis(place, extents[n]) for place, n in enumerate([*out, *over])}
     kind = W.numeric("einsum", operands)
     factors = [
-        cast(read(value, *(axes[n] for n in term)), kind)
-        for value, term in zip(operands, names, strict=True)
+        _factor(value, term, axes, kind) for value, term in zip(operands, names, strict=True)
     ]
     body = factors[0]
     for factor in factors[1:]:
@@ -112,3 +170,10 @@ def contract(
     if not over:
         return W.make("einsum", shape, body)
     return W.reduce("einsum", shape, [extents[n] for n in over], body)
+
+
+def _factor(value: Value, term: Term, axes: Mapping[Name, Axis], kind: DType) -> Expr:
+    """``value[axes of term]``; of an extent of 1 the only element."""
+    own = zip(term, value.shape, strict=True)
+    places = [index(0) if e == 1 and axes[n].extent != 1 else axes[n] for n, e in own]
+    return cast(read(value, *places), kind)

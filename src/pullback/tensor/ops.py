@@ -232,9 +232,22 @@ def outer(x1: Any, x2: Any) -> Tensor:
 
 
 @answered
-def einsum(subscripts: str, *operands: Any) -> Tensor:
-    """A sum of products named by letters."""
-    return Tensor(L.einsum(subscripts, [value_of(o) for o in operands]))
+def einsum(subscripts: Any, *operands: Any) -> Tensor:
+    """A sum of products, axes named by letters; ``...`` is any number of axes that broadcast.
+
+    ``einsum("...ij,...jk->...ik", a, b)``, or in lists ``einsum(a, [0, 1], b, [1, 2], [0, 2])``.
+    Raises: ShapeError, E116, for subscripts that do not fit.
+    """
+    if isinstance(subscripts, str):
+        terms, out = L.parsed(subscripts)
+        return Tensor(L.einsum([value_of(o) for o in operands], terms, out))
+    given = [subscripts, *operands]
+    if len(given) < 2 or any(isinstance(t, Tensor) for t in given[1::2]):
+        raise V.fail("einsum of tensors without subscripts", code="E116")
+    paired = len(given) // 2 * 2
+    result = given[paired] if len(given) > paired else None
+    values = [value_of(o) for o in given[:paired:2]]
+    return Tensor(L.einsum(values, given[1:paired:2], result))
 
 
 # --- choosing ------------------------------------------------------------------------------------

@@ -242,7 +242,7 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
         terms, out = L.parsed(subscripts)
         return Tensor(L.einsum([value_of(o) for o in operands], terms, out))
     given = [subscripts, *operands]
-    if len(given) < 2 or any(isinstance(t, Tensor) for t in given[1::2]):
+    if len(given) < 2 or [t for t in given[1::2] if isinstance(t, Tensor)]:
         raise V.fail("einsum of tensors without subscripts", code="E116")
     paired = len(given) // 2 * 2
     result = given[paired] if len(given) > paired else None

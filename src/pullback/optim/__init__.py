@@ -4,17 +4,31 @@ from typing import Any
 
 from pullback.nn.utils import clip_grad_norm_, clip_grad_value_
 from pullback.optim import schedules
+from pullback.optim.adaptive import Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop
 from pullback.optim.base import Group, Optimizer
+from pullback.optim.matrices import Adafactor, Muon
 from pullback.optim.rules import SGD, Adam, AdamW
 from pullback.optim.schedules import Schedule
+from pullback.optim.signs import ASGD, Lion, Rprop
 from pullback.tensor.dialect import unknown as _unknown
 
 __all__ = [
+    "ASGD",
     "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "Group",
+    "Lion",
+    "Muon",
+    "NAdam",
     "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
     "Schedule",
     "clip_grad_norm_",
     "clip_grad_value_",

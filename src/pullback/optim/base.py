@@ -13,11 +13,13 @@ from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Value
 from pullback.nn.parameter import Buffer, Parameter, label, put
+from pullback.optim.limits import check_limits
 from pullback.optim.schedules import Schedule
 from pullback.tensor import elementwise
 from pullback.tensor.tensor import State, Tensor
 from pullback.tensor.trace import bind, current, realize
 
+RATE = "0 <= lr < inf"
 Params = Iterable[Parameter] | Iterable[Mapping[str, Any]]
 
 
@@ -40,6 +42,7 @@ class Group:
             raise StateError(
                 f"`{name}` is fixed when an optimiser is made; only lr is state", code="E333"
             )
+        check_limits(RATE, {"lr": value})
         set_scalar(self.lr, value)
 
 
@@ -60,10 +63,12 @@ class Optimizer:
     """Groups of parameters and how one step changes them. Subclasses define `update`.
 
     `schedule` multiplies the learning rate by a factor of the step number. `steps` counts steps.
+    `limits` are the ranges of the settings, of each group's own too.
     """
 
     slots: tuple[str, ...] = ()
     counts = False
+    limits = "weight_decay >= 0"
 
     def __init__(
         self,
@@ -74,7 +79,10 @@ class Optimizer:
     ) -> None:
         self.schedule = schedule
         self.steps = scalar_cell(0, D.int64, "steps")
-        self.param_groups = [_group(g, lr, settings) for g in _as_groups(params)]
+        listed = list(_as_groups(params))
+        for given in ({"lr": lr}, *listed):
+            check_limits(f"{RATE}, {self.limits}", {"lr": lr, **settings, **given})
+        self.param_groups = [_group(g, lr, settings) for g in listed]
         _check_unique(self.param_groups)
         for group in self.param_groups:
             group.state = [self._fresh(p, group) for p in group.params]
@@ -86,20 +94,28 @@ class Optimizer:
 
     @lr.setter
     def lr(self, value: Any) -> None:
+        check_limits(RATE, {"lr": value})
         for group in self.param_groups:
             set_scalar(group.lr, value)
 
     def state_names(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """Which tensors of a parameter's shape a group with these settings keeps."""
+        """Which tensors a group with these settings keeps of each parameter."""
         return self.slots
 
     def _fresh(self, parameter: Parameter, group: Group) -> dict[str, Buffer]:
-        """State of one parameter, zeros."""
-        shape, kind = parameter.shape, parameter.dtype
+        """State of one parameter."""
         return {
-            name: _named(Buffer(Tensor(elementwise.full(shape, 0, kind))), name)
-            for name in self.state_names(group.settings)
+            name: _named(Buffer(Tensor(self.start(name, parameter, group))), name)
+            for name in self.names_for(parameter, group.settings)
         }
+
+    def names_for(self, parameter: Parameter, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """Which tensors are kept of one parameter."""
+        return self.state_names(settings)
+
+    def start(self, name: str, parameter: Parameter, group: Group) -> Value:
+        """What a state begins with: zeros of the parameter's shape."""
+        return elementwise.full(parameter.shape, 0, parameter.dtype)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
@@ -113,7 +129,9 @@ class Optimizer:
             rates = self.rates(group)
             for parameter, state in zip(group.params, group.state, strict=True):
                 if parameter.grad is not None:
-                    self.update(parameter, parameter.grad.value, state, group, rates)
+                    grad = parameter.grad
+                    toward = -grad if group.settings.get("maximize") else grad
+                    self.update(parameter, toward.value, state, group, rates)
         if self.counts or self.schedule is not None:
             self.steps.assign(self.steps + 1)
         if current() is None:

@@ -26,6 +26,8 @@ class SGD(Optimizer):
     Nesterov: ``p = p - lr (d + mu b)``. The first `b` is `d`.
     """
 
+    limits = "momentum >= 0, weight_decay >= 0"
+
     def __init__(
         self,
         params: Params,
@@ -35,6 +37,7 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
+        maximize: bool = False,
         schedule: Schedule | None = None,
     ) -> None:
         settings = {
@@ -42,8 +45,8 @@ class SGD(Optimizer):
             "dampening": dampening,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
+            "maximize": maximize,
         }
-        _not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0.0 or dampening != 0.0):
             raise ShapeError("nesterov needs a momentum and no dampening", code="E124")
         super().__init__(params, lr, settings, schedule)
@@ -102,11 +105,14 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """``m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2``
     ``p = p - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)``, with ``g = g + weight_decay p``.
+
+    `amsgrad`: with the largest `v` so far in place of `v`.
     """
 
     slots = ("exp_avg", "exp_avg_sq")
     counts = True
     decoupled = False
+    limits = "0 <= betas < 1, eps >= 0, weight_decay >= 0"
 
     def __init__(
         self,
@@ -115,14 +121,22 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
         *,
+        maximize: bool = False,
         schedule: Schedule | None = None,
     ) -> None:
-        settings = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
-        _not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
-        if not all(0.0 <= b < 1.0 for b in betas):
-            raise ShapeError(f"betas {betas} are not in 0..1", code="E123")
+        settings = {
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+        }
         super().__init__(params, lr, settings, schedule)
+
+    def state_names(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return (*self.slots, *(["max_exp_avg_sq"] if settings["amsgrad"] else []))
 
     def rates(self, group: Group) -> Value:
         """``[lr / (1 - b1^t), 1 / sqrt(1 - b2^t), 1 - lr weight_decay]``, float64."""
@@ -153,6 +167,8 @@ class Adam(Optimizer):
         g = _decayed(p, grad, 0.0 if self.decoupled else decay)
         m = _averaged(state["exp_avg"], b1, g)
         v = _averaged(state["exp_avg_sq"], b2, lambda *i: F.square(g(*i)))
+        if group.settings["amsgrad"]:
+            v = _largest(state["max_exp_avg_sq"], v)
         eps = E.const(group.settings["eps"], kind)
         size, root, kept = (cast(at(rates, n), kind) for n in range(3))
 
@@ -178,10 +194,14 @@ class AdamW(Adam):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
         *,
+        maximize: bool = False,
         schedule: Schedule | None = None,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, schedule=schedule)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, schedule=schedule
+        )
 
 
 def scheduled(optimizer: Optimizer, group: Group) -> Expr:
@@ -217,7 +237,9 @@ def _averaged(cell: Buffer, beta: float, x: Body) -> Value:
     return fresh.value
 
 
-def _not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if value < 0.0:
-            raise ShapeError(f"{name} = {value} is negative", code="E123")
+def _largest(cell: Buffer, x: Value) -> Value:
+    """``a = max(a, x)``; assigns the cell."""
+    held = cell.value
+    fresh = make("largest", held.shape, lambda *i: E.maximum(at(held, *i), at(x, *i)))
+    cell.assign(fresh)
+    return fresh.value

@@ -197,7 +197,7 @@ class Adamax(Ruled):
 class _Moments(Ruled):
     """Averages of the gradient and of its square, and weight decay of either kind."""
 
-    slots = ("exp_avg", "exp_avg_sq")
+    slots: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
     limits = "0 <= betas < 1, eps >= 0, weight_decay >= 0, momentum_decay >= 0"
 
     @staticmethod

@@ -12,6 +12,7 @@ from pullback.errors import ShapeError
 from pullback.ir.dtype import DType, bfloat16, float32
 from pullback.ir.graph import Value
 from pullback.nn.parameter import Parameter
+from pullback.nn.space import literal
 from pullback.optim.base import Group, Params
 from pullback.optim.ruled import Ruled, Settings, Step, averaged
 from pullback.optim.schedules import Schedule
@@ -66,7 +67,7 @@ class Adafactor(Ruled):
         shape = [*parameter.shape]
         if name != "variance":
             shape[-1 if name == "row_var" else -2] = 1
-        return elementwise.full(shape, 0, parameter.dtype)
+        return elementwise.full(tuple(shape), 0, parameter.dtype)
 
     def numbers(self, lr: Tensor, t: Tensor, settings: Settings) -> Sequence[Tensor]:
         kept = 1.0 - lr * settings["weight_decay"]
@@ -76,7 +77,7 @@ class Adafactor(Ruled):
         self, p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor], settings: Settings
     ) -> Step:
         (share, rho, kept), (least, scale) = numbers, settings["eps"]
-        least = float(ml_dtypes.finfo(p.dtype.numpy).eps) if least is None else least
+        least = _epsilon(p.dtype) if least is None else least
         alpha = M.maximum(_rms(p), scale) * rho
         p = p * kept if settings["weight_decay"] else p
         if "variance" in state:
@@ -98,7 +99,14 @@ def _toward(a: Tensor, x: Tensor, share: Tensor) -> Tensor:
 
 def _rms(x: Tensor) -> Tensor:
     """The root of the mean of squares of all elements."""
-    return M.sqrt(O.mean(x * x))
+    root: Tensor = M.sqrt(O.mean(x * x))
+    return root
+
+
+def _epsilon(kind: DType) -> float:
+    """The distance from 1 to the next larger number of a type."""
+    facts: Any = ml_dtypes.finfo(kind.numpy)  # type: ignore[no-untyped-call]  # it has no types
+    return float(facts.eps)
 
 
 class Muon(Ruled):
@@ -153,7 +161,7 @@ class Muon(Ruled):
         (lr, kept), mu = numbers, settings["momentum"]
         b = averaged(state["momentum_buffer"], g, mu)
         toward = averaged(g, b, 1.0 - mu) if settings["nesterov"] else b
-        size = _adjusted(settings["adjust_lr_fn"], *map(int, p.shape))
+        size = _adjusted(settings["adjust_lr_fn"], *literal("Muon", p.shape))
         turned = orthogonal(toward, settings, self.kind).astype(p.dtype)
         return p * kept - lr * size * turned, {"momentum_buffer": b}
 
@@ -163,7 +171,7 @@ def orthogonal(x: Tensor, settings: Settings, kind: DType) -> Tensor:
 
     What is stored is of `kind`, sums are in float32 or more.
     """
-    rows, columns = map(int, x.shape)
+    rows, columns = literal("Muon", x.shape)
     a, b, c = settings["ns_coefficients"]
     wide = float32 if kind.bits == 16 else kind
 

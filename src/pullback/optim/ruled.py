@@ -10,6 +10,7 @@ from pullback.ir.dtype import DType, float64
 from pullback.ir.graph import Keep, Value
 from pullback.nn.build import at, make
 from pullback.nn.parameter import Buffer, Parameter
+from pullback.nn.space import literal
 from pullback.optim.base import Group, Optimizer, Params
 from pullback.optim.rules import scheduled
 from pullback.optim.schedules import Schedule
@@ -62,7 +63,9 @@ class Ruled(Optimizer):
         rates: Value,
     ) -> None:
         held = {name: Tensor(cell.value) for name, cell in state.items()}
-        numbers = [_number(rates, n, parameter.dtype) for n in range(int(rates.shape[0]))]
+        numbers = [
+            _number(rates, n, parameter.dtype) for n in range(*literal("rates", rates.shape))
+        ]
         p, fresh = self.rule(Tensor(parameter.value), Tensor(grad), held, numbers, group.settings)
         for name, value in fresh.items():
             state[name].assign(value)

@@ -164,7 +164,7 @@ class Take(Expr):
     def is_data(self) -> bool:
         """Whether an index is data, so that it is checked."""
         nested = [i for i in self.indices if type(i) is not Axis]
-        return bool(nested) and any(isinstance(n, Take) for n in walk(nested))
+        return bool(nested) and any(map(is_data, walk(nested)))
 
     def typed(self, kids: tuple[Expr, ...]) -> DType:
         if len(kids) != len(self.source.shape):
@@ -331,6 +331,11 @@ class Cast(Expr):
 
     def typed(self, kids: tuple[Expr, ...]) -> DType:
         return self.to
+
+
+def is_data(node: Node) -> bool:
+    """Whether a node of an index is known in a run only: a read, or an integer made of a float."""
+    return isinstance(node, Take) or (isinstance(node, Cast) and node.value.dtype.is_float)
 
 
 SCALARS: tuple[type[Expr], ...] = (

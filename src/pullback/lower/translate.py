@@ -60,7 +60,7 @@ class Translator:
             return Peek(self.registers[source], ())
         indices = list(new.indices)
         for place, at in enumerate(old.indices):
-            if any(isinstance(n, Take) for n in walk(at)):
+            if any(map(E.is_data, walk(at))):
                 indices[place] = self._checked(old, place, indices[place], reached)
         home = self._home(source)
         found = Load(home.array, home.offset(tuple(indices)).expr())

@@ -2,19 +2,24 @@
 
 ``a[i, k] * b[k, j]``. Handles overload operators; the nodes they hold never do. Axes have numbers
 of their own until `compute` closes the definition. A reduction stays a `Fold` until then.
+
+What is made of axes, extents and Python numbers alone has no float type of its own:
+``sin(i * 0.1)`` takes that of what it meets, as 0.1 does; alone it is float32. An integer or a
+truth made of such a float (``floor(i / 2)`` as an index, ``i * 0.1 < 0.5``) is decided in float64.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from itertools import count
 from typing import Any, cast
 
 from pullback.errors import DTypeError, Origin, ShapeError, TruthError
+from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import bool_, int64
+from pullback.ir.dtype import DType, bool_, float32, float64, int64
 from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import COMBINERS, Value, read
 from pullback.tensor import elementwise as W
@@ -65,23 +70,43 @@ class _Names:
 _known = _Names()
 
 
-class ScalarHandle(Arithmetic["ScalarHandle"]):
-    """A scalar expression that is not computed yet."""
+class Weak:
+    """An expression whose float type is open: what it is as each float type."""
 
-    __slots__ = ("__weakref__", "expr", "name")
+    __slots__ = ("known", "make")
+
+    def __init__(self, make: Callable[[DType], Expr]) -> None:
+        self.make = make
+        self.known: dict[DType, Expr] = {}
+
+    def __call__(self, kind: DType) -> Expr:
+        if kind not in self.known:
+            self.known[kind] = self.make(kind)
+        return self.known[kind]
+
+
+class ScalarHandle(Arithmetic["ScalarHandle"]):
+    """A scalar expression that is not computed yet. `weak`: where its float type is open."""
+
+    __slots__ = ("__weakref__", "expr", "name", "weak")
     __array_ufunc__ = None
 
-    def __init__(self, expr: Expr, name: str = "") -> None:
+    def __init__(self, expr: Expr, name: str = "", weak: Weak | None = None) -> None:
         self.expr = expr
         self.name = name
+        self.weak = weak
 
     @property
     def dtype(self) -> Any:
         """The element type."""
         return self.expr.dtype
 
+    def astype(self, dtype: Any) -> ScalarHandle:
+        """The same as another type. Float to integer truncates and saturates."""
+        return astype(self, D.dtype(dtype))
+
     def _apply(self, name: str, *operands: Any) -> ScalarHandle:
-        if not all(isinstance(o, ScalarHandle | Scalar | Handle) for o in operands):
+        if not all(isinstance(o, ScalarHandle | Scalar | Handle | E.Dim) for o in operands):
             return cast(ScalarHandle, NotImplemented)
         return combine(name, *operands)
 
@@ -118,7 +143,7 @@ class ScalarHandle(Arithmetic["ScalarHandle"]):
 def new_axis(extent: Extent, name: str) -> ScalarHandle:
     """A fresh axis that a reduction or a definition is to bind."""
     number = next(_known.numbers)
-    handle = ScalarHandle(Axis(number, extent), name)
+    handle = _settled(Axis(number, extent), name)
     _known.names[handle.expr] = name
     _known.origins[handle.expr] = Origin.of_caller()
     return handle
@@ -146,7 +171,7 @@ def scalar_of(value: Any) -> Any:
     if isinstance(value, ScalarHandle | Scalar):
         return value
     if isinstance(value, E.Dim):
-        return ScalarHandle(E.Size(value), value.name)
+        return _settled(E.Size(value), value.name)
     return ScalarHandle(as_expr(value))
 
 
@@ -157,11 +182,44 @@ def arity(name: str) -> int:
     return 1 if name in single or any(name in table for table in unary) else 2
 
 
-def located(expr: Expr) -> ScalarHandle:
+def located(expr: Expr, weak: Weak | None = None) -> ScalarHandle:
     """A handle on `expr`, written where the caller is."""
     if expr not in _known.origins:
         locate(expr, Origin.of_caller())
-    return ScalarHandle(expr)
+    return ScalarHandle(expr, weak=weak)
+
+
+def _settled(expr: Expr, name: str = "") -> ScalarHandle:
+    """An integer or a truth of axes alone: the same beside any float."""
+    return ScalarHandle(expr, name, Weak(lambda kind: expr))
+
+
+def _opened(make: Callable[[DType], Expr]) -> ScalarHandle:
+    """What `make` gives for a float type, its own being open; what is no float, by float64."""
+    weak = Weak(make)
+    expr = weak(float32)
+    if expr.dtype.is_float:
+        return located(expr, weak)
+    exact = weak(float64)
+    return located(exact, Weak(lambda kind: exact))
+
+
+def _open(operand: Any) -> bool:
+    """Whether the float type of an operand is open: numbers, and what is made of them and axes."""
+    return isinstance(operand, Scalar | E.Dim) or getattr(operand, "weak", None) is not None
+
+
+def _as(operand: Any, kind: DType) -> Expr | Scalar:
+    """An open operand as it is where floats are `kind`; any other as it is."""
+    weak = getattr(operand, "weak", None)
+    return lift(operand) if weak is None else cast(Expr, weak(kind))
+
+
+def _met(operand: Any) -> Expr | Scalar:
+    """What an operand counts as where types meet: an open float like a Python float."""
+    found = lift(operand)
+    weak = isinstance(found, Expr) and found.dtype.is_float and _open(operand)
+    return 0.0 if weak else found
 
 
 def lift(operand: Any) -> Expr | Scalar:
@@ -171,8 +229,10 @@ def lift(operand: Any) -> Expr | Scalar:
     """
     if isinstance(operand, ScalarHandle):
         return operand.expr
-    if isinstance(operand, Scalar):
+    if isinstance(operand, Scalar | Expr):
         return operand
+    if isinstance(operand, E.Dim):
+        return E.Size(operand)
     if not isinstance(operand, Handle):
         raise DTypeError(f"{operand!r} is no scalar expression", code="E143")
     if operand.shape:
@@ -190,27 +250,45 @@ def as_expr(operand: Any) -> Expr:
     return W.literal(found, W.weak_dtype(found)) if isinstance(found, Scalar) else found
 
 
-def _typed(operand: Expr | Scalar, kind: Any) -> Expr:
-    return W.literal(operand, kind) if isinstance(operand, Scalar) else W.cast(operand, kind)
+def _typed(operand: Any, kind: DType) -> Expr:
+    found = _as(operand, kind if kind.is_float else float64)
+    return W.literal(found, kind) if isinstance(found, Scalar) else W.cast(found, kind)
 
 
 def combine(name: str, *operands: Any) -> ScalarHandle:
     """An element-wise operation on scalars, types promoted as for tensors."""
-    args = [lift(o) for o in operands]
+    if all(map(_open, operands)):
+        return _opened(lambda kind: _combined(name, operands, kind))
+    return located(_combined(name, operands, None))
+
+
+def _combined(name: str, operands: Sequence[Any], open_kind: DType | None) -> Expr:
+    """The operation, floats being `open_kind` where all operands are open."""
+    met = [_met(o) if open_kind is None else _as(o, open_kind) for o in operands]
     rule: Rule = RULES[name]
-    if name == "pow" and isinstance(args[1], Scalar) and not isinstance(args[0], Scalar):
-        rule, args = power_by(args[1], args[0].dtype), args[:1]
-    kind = rule.dtype(args)
-    return located(rule.body(*(_typed(a, kind) for a in args)))
+    if name == "pow" and isinstance(operands[1], Scalar) and not isinstance(operands[0], Scalar):
+        base = as_expr(operands[0]).dtype
+        rule, operands, met = power_by(operands[1], base), operands[:1], met[:1]
+    kind = rule.dtype(met)
+    if open_kind is not None and kind.is_float:
+        kind = open_kind
+    return rule.body(*(_typed(o, kind) for o in operands))
 
 
 def where(condition: Any, then: Any, otherwise: Any) -> ScalarHandle:
     """``then if condition else otherwise``; the other is never read."""
-    test = as_expr(condition)
-    branches = [lift(then), lift(otherwise)]
-    kind = W.common_dtype(branches)
-    left, right = (_typed(b, kind) for b in branches)
-    return located(If(F.truth(test), left, right))
+    test = F.truth(as_expr(condition))
+    branches = (then, otherwise)
+
+    def chosen(open_kind: DType | None) -> Expr:
+        kind = W.common_dtype(
+            [_met(b) if open_kind is None else _as(b, open_kind) for b in branches]
+        )
+        if open_kind is not None and kind.is_float:
+            kind = open_kind
+        return If(test, _typed(then, kind), _typed(otherwise, kind))
+
+    return _opened(chosen) if all(map(_open, branches)) else located(chosen(None))
 
 
 def clip(x: Any, low: Any, high: Any) -> ScalarHandle:
@@ -221,7 +299,10 @@ def clip(x: Any, low: Any, high: Any) -> ScalarHandle:
 
 def astype(x: Any, kind: Any) -> ScalarHandle:
     """`x` as another type."""
-    return located(W.cast(as_expr(x), kind))
+    if isinstance(x, Scalar) and not kind.is_float:
+        return located(W.cast(as_expr(x), kind))
+    found = _typed(x, kind)
+    return located(found, Weak(lambda _: found) if _open(x) and not kind.is_float else None)
 
 
 def read_at(tensor: Value, parts: Sequence[Any]) -> ScalarHandle:
@@ -265,14 +346,25 @@ def bound_axes(over: Any) -> tuple[Axis, ...]:
 def fold(name: str, value: Any, over: Any) -> ScalarHandle:
     """``sum[k](value)``, and max, min, prod, any, all alike."""
     axes = bound_axes(over)
-    body = as_expr(value)
-    if name in ("any", "all"):
-        body = F.truth(body)
-    elif name in ("sum", "prod"):
-        body = W.cast(body, _sum_dtype(body))
-    elif body.dtype == bool_:
-        raise DTypeError(f"{name} of bool", help="use any or all")
-    return located(Fold(body, COMBINERS[name].name, axes))
+
+    def folded(operand: Expr | Scalar) -> Expr:
+        body = as_expr(operand)
+        if name in ("any", "all"):
+            body = F.truth(body)
+        elif name in ("sum", "prod"):
+            body = W.cast(body, _sum_dtype(body))
+        elif body.dtype == bool_:
+            raise DTypeError(f"{name} of bool", help="use any or all")
+        return Fold(body, COMBINERS[name].name, axes)
+
+    if not _open(value):
+        return located(folded(lift(value)))
+    return _opened(lambda kind: folded(_opened_as(value, kind)))
+
+
+def _opened_as(operand: Any, kind: DType) -> Expr | Scalar:
+    """An open operand with its floats as `kind`, a Python float among them."""
+    return W.literal(operand, kind) if isinstance(operand, float) else _as(operand, kind)
 
 
 def _sum_dtype(body: Expr) -> Any:
@@ -283,14 +375,14 @@ def mean(value: Any, over: Any) -> ScalarHandle:
     """``sum[k](value) / n``"""
     number: Any = 1
     for axis in bound_axes(over):
-        number = number * ScalarHandle(E.extent_expr(axis.extent))
+        number = number * _settled(E.extent_expr(axis.extent))
     return combine("divide", fold("sum", value, over), number)
 
 
 def arg_fold(name: str, value: Any, over: Any) -> ScalarHandle:
     """The first place of the largest (smallest) value, row-major over several axes."""
     axes = bound_axes(over)
-    body = as_expr(value)
+    body = as_expr(_opened_as(value, float64) if _open(value) else value)
     best = Fold(body, name[3:], axes)
     hit: Expr = E.Equal(body, best)
     if body.dtype.is_float:

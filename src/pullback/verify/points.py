@@ -16,12 +16,15 @@ from pullback.ir.node import Node, walk
 from pullback.simplify.bounds import bounds
 
 POINTS = 1 << 14  # points of the largest box that is tried
-DATA = (E.Take, Load, Peek)
 
 
 def has_data(e: Expr) -> bool:
     """Whether an expression depends on what is read."""
-    return any(isinstance(n, DATA) for n in walk(e))
+    return any(map(_is_data, walk(e)))
+
+
+def _is_data(node: object) -> bool:
+    return isinstance(node, Load | Peek) or (isinstance(node, Node) and E.is_data(node))
 
 
 def inside(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
@@ -39,7 +42,7 @@ def inside(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
 
 def _tried(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
     ranges = {n: r for n in walk(position) if (r := _range(n)) is not None}
-    if any(isinstance(n, DATA) for n in walk(position, skip=ranges)):
+    if any(map(_is_data, walk(position, skip=ranges))):
         return None
     roots = (position, *guards)
     ranges |= {n: r for n in walk(roots[1:]) if (r := _range(n)) is not None}
@@ -80,7 +83,7 @@ def _moves(e: Expr) -> bool:
 
 class _Data:
     def __contains__(self, node: object) -> bool:
-        return isinstance(node, DATA)
+        return _is_data(node)
 
 
 def _range(leaf: Node) -> tuple[int, int] | None:

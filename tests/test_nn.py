@@ -47,7 +47,7 @@ def test_linear_is_one_contraction_without_reshape() -> None:
 
 
 def test_linear_refuses_what_does_not_fit() -> None:
-    with pytest.raises(ShapeError, match=r"\(3, 5\) does not fit weight \(4, 6\)"):
+    with pytest.raises(ShapeError, match="axis 1 of `weight` has 6 elements, k is 5"):
         F.linear(pb.tensor(draws(3, 5)), pb.tensor(draws(4, 6)))
 
 
@@ -76,7 +76,7 @@ def test_embedding_and_its_padding_row() -> None:
     loss = F.embedding(pb.tensor(tokens), weight, padding_idx=2).sum()
     counts = np.array([1.0, 0, 0, 0, 0, 1.0])
     np.testing.assert_array_equal(pb.grad(loss, weight).numpy(), counts[:, None] * np.ones(3))
-    with pytest.raises(DTypeError, match="tokens are integers"):
+    with pytest.raises(DTypeError, match="`input` is float"):
         F.embedding(pb.tensor(draws(2)), weight)
 
 

@@ -167,6 +167,12 @@ class ShapeError(PullbackError, ValueError):
     code = "E101"
 
 
+class ArgumentError(PullbackError, ValueError):
+    """A number beside the tensors is out of its limits: a stride of 0, a probability of 2."""
+
+    code = "E176"
+
+
 class DTypeError(PullbackError, TypeError):
     """An operation is not defined for these element types."""
 

@@ -15,11 +15,17 @@ from pullback.errors import ShapeError, UnsupportedError
 from pullback.nn.build import common, written
 from pullback.nn.space import Ints, Taps, Window, each, literal, of_space, padded, split
 from pullback.tensor.compute import axis
-from pullback.tensor.elementwise import show
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
+@shaped(
+    "input: float[n, c, _ * space] or [c, _ * space], "
+    "weight: float[o, c // groups, _ * space], bias[o] -> [n, o, _ * space]",
+    where="int(stride) >= 1, int(padding) >= 0, int(dilation) >= 1, int(groups) >= 1, "
+    "c % groups == 0, o % groups == 0",
+)
 def conv(
     space: int,
     input: Tensor,
@@ -32,12 +38,11 @@ def conv(
 ) -> Tensor:
     """Convolution of ``(N, C, ..)`` by ``(O, C / groups, ..)``, without N too.
 
-    `padding` is a number for each axis, "valid" (none) or "same" (stride 1). Raises: ShapeError.
+    `padding` is a number for each axis, "valid" (none) or "same" (stride 1).
     """
     common(input, weight, bias)
     lead, room = split("conv", input, space)
-    size, inner, *kernel = _sizes(weight, space)
-    _check(groups, lead[-1] == inner * groups and size % groups == 0, input, weight)
+    size, inner, *kernel = literal("conv", weight.shape)
     steps, spread = each(stride, space, "stride"), each(dilation, space, "dilation")
     ends = margins(padding, kernel, steps, spread)
     windows = [
@@ -58,6 +63,12 @@ def conv(
     return _finished(written(shape, body, name="conv"), bias, groups, space)
 
 
+@shaped(
+    "input: float[n, c, _ * space] or [c, _ * space], "
+    "weight: float[c, o, _ * space], bias[o * groups] -> [n, o * groups, _ * space]",
+    where="int(stride) >= 1, int(padding) >= 0, int(output_padding) >= 0, int(dilation) >= 1, "
+    "int(groups) >= 1, c % groups == 0",
+)
 def conv_transpose(
     space: int,
     input: Tensor,
@@ -69,14 +80,10 @@ def conv_transpose(
     groups: int = 1,
     dilation: Ints = 1,
 ) -> Tensor:
-    """The adjoint of `conv` in its input: ``(N, C, ..)`` by ``(C, O / groups, ..)``.
-
-    Raises: ShapeError.
-    """
+    """The adjoint of `conv` in its input: ``(N, C, ..)`` by ``(C, O / groups, ..)``."""
     common(input, weight, bias)
     lead, room = split("conv_transpose", input, space)
-    size, outer, *kernel = _sizes(weight, space)
-    _check(groups, lead[-1] == size and size % groups == 0, input, weight)
+    size, outer, *kernel = literal("conv", weight.shape)
     settings = zip(
         room,
         kernel,
@@ -122,26 +129,6 @@ def margins(
         raise ShapeError('padding="same" with a stride', code="E124")
     totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
     return [(t // 2, t - t // 2) for t in totals]
-
-
-def _sizes(weight: Tensor, space: int) -> tuple[int, ...]:
-    """The extents of a weight. Raises: ShapeError for another number of axes."""
-    if len(weight.shape) != space + 2:
-        raise ShapeError(
-            f"a weight of {show(weight.value.shape)}",
-            help=f"it has two axes of channels and {space} of space",
-            code="E111",
-        )
-    return literal("conv", weight.shape)
-
-
-def _check(groups: int, fits: bool, input: Tensor, weight: Tensor) -> None:
-    """Raises: ShapeError where channels, groups and weight do not fit."""
-    if not fits:
-        raise ShapeError(
-            f"input {show(input.value.shape)} does not fit weight {show(weight.value.shape)}"
-            f" in {groups} groups"
-        )
 
 
 def _channels(lead: Any, groups: int, outer: int) -> tuple[Any, ...]:

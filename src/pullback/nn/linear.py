@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pullback.errors import DTypeError, ShapeError, UnsupportedError
+from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Add, Equal, Expr, Extent, If, Mul
@@ -26,14 +26,13 @@ from pullback.tensor.ops import (
 )
 from pullback.tensor.ops import max as max_of
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
+@shaped("input[*b, k], weight[n, k], bias[n] -> [*b, n]")
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``y[.., n] = sum[k] x[.., k] * w[n, k] + b[n]``
-
-    Raises: ShapeError where x and w disagree on k.
-    """
+    """``y[.., n] = sum[k] x[.., k] * w[n, k] + b[n]``"""
     return linear_rows(input, weight, bias, 0, weight.shape[0])
 
 
@@ -42,12 +41,6 @@ def linear_rows(
 ) -> Tensor:
     """`linear` with rows ``start .. start + rows`` of a packed weight and bias."""
     x, w = input.value, weight.value
-    if not x.shape or len(w.shape) != 2 or x.shape[-1] != w.shape[1]:
-        raise ShapeError(
-            f"linear: input {show(x.shape)} does not fit weight {show(w.shape)}",
-            help=f"the last axis of the input must have {w.shape[-1]} elements",
-            code="E127",
-        )
     kind = common(input, weight, bias)
     rank = len(x.shape)
     shape = (*x.shape[:-1], rows)
@@ -68,6 +61,7 @@ def linear_rows(
     return make("linear_bias", shape, shifted)
 
 
+@shaped("input: int[*b], weight[rows, width] -> [*b, width]")
 def embedding(
     input: Tensor,
     weight: Tensor,
@@ -79,19 +73,12 @@ def embedding(
 ) -> Tensor:
     """``y[.., e] = w[tokens[..], e]``; no gradient reaches row `padding_idx`.
 
-    Raises: DTypeError for tokens that are no integers, UnsupportedError for `max_norm` and
-    `sparse`. A token out of range raises at run time.
+    Raises: UnsupportedError for `max_norm` and `sparse`. A token out of range raises at run time.
     """
     _refuse("embedding", max_norm=max_norm, sparse=sparse)
     if scale_grad_by_freq:
         weight = _shared_slopes(weight, input)
     tokens, table = input.value, weight.value
-    if not tokens.dtype.is_integer:
-        raise DTypeError(
-            f"tokens are integers, not {tokens.dtype}",
-            help='cast them: tokens.astype("int32")',
-            code="E145",
-        )
     shape = (*tokens.shape, table.shape[1])
     if padding_idx is None:
         return make("embedding", shape, lambda *i: at(table, at(tokens, *i[:-1]), i[-1]))

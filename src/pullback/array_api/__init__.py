@@ -32,7 +32,6 @@ from pullback.array_api.functions import (
     where,
     zeros,
 )
-from pullback.array_api.functions import copysign as _copysign
 from pullback.array_api.functions import hypot as _hypot
 from pullback.array_api.hosted import nextafter as _nextafter
 from pullback.array_api.hosted import (
@@ -145,7 +144,7 @@ bitwise_left_shift = strict(_maths.bitwise_left_shift)
 bitwise_or = strict(_maths.bitwise_or)
 bitwise_right_shift = strict(_maths.bitwise_right_shift)
 bitwise_xor = strict(_maths.bitwise_xor)
-copysign = strict(_copysign)
+copysign = strict(_maths.copysign)
 divide = strict(_maths.divide)
 equal = strict(_maths.equal)
 floor_divide = strict(_maths.floor_divide)

@@ -36,12 +36,6 @@ def signbit(x: Any, /) -> Any:
     return M.logical_or(M.less(x, 0), M.logical_and(M.equal(x, 0), M.less(M.reciprocal(x), 0)))
 
 
-def copysign(x1: Any, x2: Any, /) -> Any:
-    """The magnitude of `x1` with the sign of `x2`."""
-    size = M.abs(x1)
-    return O.where(signbit(x2), M.negative(size), size)
-
-
 def hypot(x1: Any, x2: Any, /) -> Any:
     """``sqrt(x1^2 + x2^2)`` without overflow: ``m sqrt(1 + (n / m)^2)``, m the larger."""
     a, b = M.abs(x1), M.abs(x2)

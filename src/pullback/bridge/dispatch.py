@@ -23,8 +23,9 @@ from pullback.tensor.tensor import Tensor, value_of
 Function = Callable[..., Any]
 
 _SAME = (
-    *("add", "subtract", "multiply", "divide", "floor_divide", "remainder", "negative"),
-    *("positive", "sign", "exp", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "sqrt"),
+    *("add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod"),
+    *("negative", "positive", "sign", "copysign", "exp", "expm1", "log", "log1p", "log2"),
+    *("log10", "logaddexp", "sqrt"),
     *("square", "reciprocal", "sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil"),
     *("trunc", "maximum", "minimum", "equal", "not_equal", "less", "less_equal", "greater"),
     *("greater_equal", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_xor"),

@@ -84,7 +84,7 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
         Composite(F.asin, SIGNED, lambda x, y: F.reciprocal(_root(x))),
         Composite(F.asinh, SIGNED, lambda x, y: F.rsqrt(_plus(F.square(x), 1)), tame=True),
         Composite(F.acosh, ("then", "left", "value"), _acosh),
-        Composite(F.absolute, ("otherwise",), _side, tame=True),
+        Composite(F.absolute, ("condition", "left"), _side, tame=True),
         Composite(F.atanh, SIGNED, lambda x, y: F.reciprocal(E.Mul(_one_minus(x), _plus(x, 1)))),
     ),
     E.Add: (

@@ -28,6 +28,7 @@ from pullback.ir.expr import (
     Mul,
     Or,
 )
+from pullback.ir.integers import whole_power
 
 Scalar = Callable[[Expr], Expr]
 
@@ -60,7 +61,6 @@ FAR = 1e30  # atan rounds to pi / 2 from 1e17 on
 LARGE = 1e8  # x^2 + 1 rounds to x^2
 QUARTERS = 1e4  # radians, up to which multiples of the first part of pi / 2 are exact
 ERF_ONE = 6.0  # erf rounds to 1 in float64 from 5.93 on
-POWER_BITS = 16  # of an exponent that is data
 INTEGER_POWER = 64  # integer exponents up to this are multiplied out
 
 
@@ -106,10 +106,12 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def absolute(x: Expr) -> Expr:
-    """``-x if x < 0 else x``"""
+    """``-x if x < 0 else x``; of -0.0 too it is 0.0."""
     if x.dtype.kind in "bu":
         return x
-    return If(Less(x, like(0, x)), E.negate(x), x)
+    zero = like(0, x)
+    positive = If(Equal(x, zero), zero, x) if x.dtype.is_float else x
+    return If(Less(x, zero), E.negate(x), positive)
 
 
 def reciprocal(x: Expr) -> Expr:
@@ -139,7 +141,7 @@ def tanh(x: Expr) -> Expr:
     signed = If(Less(x, like(0, x)), E.negate(far), far)
     s = square(x)
     ratio = Div(_polynomial(s, _TANH_NUMERATOR), _polynomial(s, _TANH_DENOMINATOR))
-    near = Add(x, Mul(Mul(x, s), ratio))
+    near = Mul(x, Add(Mul(s, ratio), like(1, x)))
     return If(Less(size, like(0.625, x)), near, signed)
 
 
@@ -244,7 +246,7 @@ def tan(x: Expr) -> Expr:
     rest = x
     for part in _QUARTER[x.dtype.bits]:
         rest = E.subtract(rest, Mul(count, like(part, x)))
-    odd = Equal(Mod(count, like(2, x)), like(1, x))
+    odd = _odd(count)
     sine, cosine = E.Sin(rest), cos(rest)
     near = Div(If(odd, cosine, sine), If(odd, E.negate(sine), cosine))
     return If(Less(absolute(x), like(QUARTERS, x)), near, Div(E.Sin(x), cos(x)))
@@ -355,6 +357,32 @@ def _negative(x: Expr) -> Expr:
     return Or(Less(x, zero), And(Equal(x, zero), Less(reciprocal(x), zero)))
 
 
+def copysign(x: Expr, sign: Expr) -> Expr:
+    """The magnitude of `x` with the sign of `sign`; that of NaN is +."""
+    size = absolute(x)
+    return If(_negative(sign), E.negate(size), size)
+
+
+def fmod(x: Expr, y: Expr) -> Expr:
+    """The exact remainder of truncated division, with the sign of `x`, as C defines it."""
+    if x.dtype.is_float:
+        return copysign(Mod(absolute(x), absolute(y)), x)
+    rest, zero = Mod(x, y), like(0, x)
+    other = E.Xor(Less(x, zero), Less(y, zero))
+    return If(And(other, truth(rest)), E.subtract(rest, y), rest)
+
+
+def log_add(a: Expr, b: Expr) -> Expr:
+    """``log(e^a + e^b) = max(a, b) + log1p(e^-|a - b|)``; of equal infinities themselves.
+
+    Where both are equal the maximum passes 1 to `a`, the minimum -1: half to each in all.
+    """
+    below = E.minimum(E.subtract(b, a), E.subtract(a, b))
+    found = Add(E.maximum(a, b), log1p(E.Exp(below)))
+    half = like(0.5, a)
+    return If(And(Equal(a, b), is_inf(a)), Add(Mul(a, half), Mul(b, half)), found)
+
+
 def atan2(y: Expr, x: Expr) -> Expr:
     """The angle of the point (x, y) in -pi..pi, radians, as C defines it."""
     if x.dtype.bits == 16:
@@ -395,11 +423,15 @@ def rounded(x: Expr) -> Expr:
     if not x.dtype.is_float:
         return x
     low = floor(x)
-    high = Add(low, like(1, x))
     rest = E.subtract(x, low)
-    even = Equal(Mod(low, like(2, x)), like(0, x))
-    up = Or(Less(like(0.5, x), rest), And(Equal(rest, like(0.5, x)), E.logical_not(even)))
-    return If(up, high, low)
+    up = Or(Less(like(0.5, x), rest), And(Equal(rest, like(0.5, x)), _odd(low)))
+    return If(up, ceil(x), low)
+
+
+def _odd(x: Expr) -> Expr:
+    """Whether a whole number is odd: half of it is not whole. NaN and infinities are not."""
+    half = Mul(x, like(0.5, x))
+    return E.logical_not(Or(Equal(floor(half), half), E.is_nan(x)))
 
 
 def sign(x: Expr) -> Expr:
@@ -478,32 +510,17 @@ def constant_power(x: Expr, exponent: float) -> Expr:
 def power(x: Expr, y: Expr) -> Expr:
     """``x ** y`` as C defines it: ``exp(y log |x|)`` with the sign of odd whole exponents."""
     if not x.dtype.is_float:
-        return _whole_power(x, y)
+        return whole_power(x, y)
     if x.dtype.bits == 16:
         return Cast(power(Cast(x, float32), Cast(y, float32)), x.dtype)
     one, zero = like(1, x), like(0, x)
     base = absolute(x)
     size = If(Equal(base, one), one, E.Exp(Mul(y, E.Log(base))))
     whole = Or(Equal(floor(y), y), Equal(Add(x, x), x))
-    odd = Equal(Mod(y, like(2, y)), one)
+    odd = And(Equal(floor(y), y), _odd(y))
     negative = If(whole, If(odd, E.negate(size), size), like(math.nan, x))
     signed = If(_negative(x), negative, size)
     return If(Or(Equal(y, zero), Equal(x, one)), one, signed)
-
-
-def _whole_power(x: Expr, y: Expr) -> Expr:
-    """Integers: squaring over the bits of the exponent; a negative exponent gives no promise.
-
-    ``product over k of 1 + bit_k (x^(2^k) - 1)``
-    """
-    one = like(1, x)
-    found: Expr = one
-    base = x
-    for k in range(min(x.dtype.bits - 1, POWER_BITS)):
-        bit = Mod(FloorDiv(y, E.const(1 << k, y.dtype)), E.const(2, y.dtype))
-        found = Mul(found, Add(one, Mul(bit, E.subtract(base, one))))
-        base = Mul(base, base)
-    return found
 
 
 UNARY: dict[str, Scalar] = {

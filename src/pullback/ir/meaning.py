@@ -36,18 +36,43 @@ def convert(value: Array, source: DType, to: DType) -> Array:
     return np.where(above, hi, np.where(below, lo, safe)).astype(to.numpy)
 
 
+def _in_float64(function: Operation) -> Operation:
+    """`function` of narrower floats computed in float64, where theirs are exact."""
+
+    def widened(left: Array, right: Array) -> Any:
+        if left.dtype.kind in "iu" or left.dtype == np.float64:
+            return function(left, right)
+        return function(left.astype(np.float64), right.astype(np.float64)).astype(left.dtype)
+
+    return widened
+
+
+@_in_float64
 def _floor_divide(left: Array, right: Array) -> Any:
-    if left.dtype.kind not in "iu":
-        return np.floor(np.divide(left, right)).astype(left.dtype)
-    zero = right == 0
-    return np.where(zero, 0, np.floor_divide(left, np.where(zero, 1, right))).astype(left.dtype)
+    """The floor of the exact quotient: one less where that is below its rounded floor."""
+    if left.dtype.kind in "iu":
+        zero = right == 0
+        found = np.floor_divide(left, np.where(zero, 1, right))
+        return np.where(zero, 0, found).astype(left.dtype)
+    quotient = np.divide(left, right)
+    rest, floor = np.fmod(left, right), np.floor(quotient)
+    far = np.abs(rest) > np.abs(right) / 2
+    rounded = (quotient == floor) & (rest != 0) & (np.abs(quotient) < 2.0**53)
+    unlike = (rest < 0) != (right < 0)
+    return np.where(rounded & (far != unlike), floor - 1, floor)
 
 
 def _modulo(left: Array, right: Array) -> Any:
-    if left.dtype.kind not in "iu":
-        return left - _floor_divide(left, right) * right
-    zero = right == 0
-    return np.where(zero, 0, np.remainder(left, np.where(zero, 1, right))).astype(left.dtype)
+    """C's `fmod`, which is exact, with the sign of `right`."""
+    if left.dtype.kind in "iu":
+        zero = right == 0
+        return np.where(zero, 0, np.remainder(left, np.where(zero, 1, right))).astype(left.dtype)
+    wide = left.dtype if left.dtype.itemsize > 2 else np.dtype(np.float32)
+    a, c = left.astype(wide), right.astype(wide)
+    rest = np.fmod(a, c)
+    unlike = (rest != 0) & ((rest < 0) != (c < 0))
+    found = np.where(unlike, rest + c, np.where(rest == 0, np.copysign(rest, c), rest))
+    return found.astype(left.dtype)
 
 
 def _select(condition: Array, then: Array, otherwise: Array) -> Any:

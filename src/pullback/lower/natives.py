@@ -56,13 +56,13 @@ SIGNED = ("condition", "right")
 ACOS = ("left", "condition", "left", "otherwise", "value", "right", "left")
 FORMS: dict[type[Expr], tuple[Form, ...]] = {
     E.If: (
-        Form("abs", F.absolute, (E.Less, Expr, Expr), ("otherwise",), double=True),
+        Form("abs", F.absolute, (E.Less, Expr, E.If), ("condition", "left"), double=True),
         Form("sigmoid", F.sigmoid, (E.Less, E.Mul, E.Div), ("condition", "left")),
-        Form("tanh", F.tanh, (E.Less, E.Add, E.If), ("then", "left"), double=True),
+        Form("tanh", F.tanh, (E.Less, E.Mul, E.If), ("then", "left"), double=True),
         Form("erf", F.erf, (E.Less, E.Mul, E.If), ("then", "left"), double=True),
         Form("log1p", F.log1p, (E.Equal, Expr, E.If), ("then",)),
         Form("expm1", F.expm1, (E.Less, E.If, E.Add), ("then", "then")),
-        Form("tan", F.tan, (E.Less, E.Div, E.Div), ("condition", "left", "otherwise")),
+        Form("tan", F.tan, (E.Less, E.Div, E.Div), ("condition", "left", "condition", "left")),
         Form("acosh", F.acosh, (E.Less, E.Add, E.If), SIGNED),
         Form("atanh", F.atanh, (E.Less, E.Mul, E.If), SIGNED),
         Form("asinh", F.asinh, (E.Less, E.If, E.If), SIGNED),

@@ -10,7 +10,8 @@ from types import EllipsisType
 
 from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bool_, int64
+from pullback.ir import functions as F
+from pullback.ir.dtype import DType, bool_, float64, int64
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, lower
 from pullback.ir.graph import SUM, Accumulate, Definition, Value, Variable, read
 from pullback.tensor import views as V
@@ -226,12 +227,16 @@ def eye(rows: Extent, columns: Extent, k: int, kind: DType) -> Definition:
 
 
 def linspace(start: float, stop: float, count: int, kind: DType, endpoint: bool) -> Definition:
-    """``out[i] = start + i * (stop - start) / n``, the last one exactly `stop`."""
+    """``out[i] = start + i * (stop - start) / n`` in float64, the last one exactly `stop`.
+
+    Rounded once; integers are the floor.
+    """
     steps = count - 1 if endpoint else count
     step = (stop - start) / steps if steps else 0.0
-    place = cast(Axis(0, count), kind)
-    body: Expr = E.Add(E.Mul(place, literal(step, kind)), literal(start, kind))
+    place = cast(Axis(0, count), float64)
+    body: Expr = E.Add(E.Mul(place, literal(step, float64)), literal(start, float64))
     if endpoint and count > 1:
         last = E.Equal(Axis(0, count), E.index(count - 1))
-        body = If(last, literal(stop, kind), body)
+        body = If(last, literal(stop, float64), body)
+    body = cast(F.floor(body) if kind.is_integer else body, kind)
     return make("linspace", (count,), body)

@@ -256,8 +256,18 @@ def floor_divide(x1: Any, x2: Any) -> Any:
 
 
 def remainder(x1: Any, x2: Any) -> Any:
-    """``x1 - floor(x1 / x2) * x2``: the sign of `x2`."""
+    """``x1 - floor(x1 / x2) * x2``, exact: the sign of `x2`."""
     return apply("remainder", x1, x2)
+
+
+def fmod(x1: Any, x2: Any) -> Any:
+    """``x1 - trunc(x1 / x2) * x2``, exact, as C's: the sign of `x1`."""
+    return apply("fmod", x1, x2)
+
+
+def copysign(x1: Any, x2: Any) -> Any:
+    """The magnitude of `x1` with the sign of `x2`, of -0.0 too."""
+    return apply("copysign", x1, x2)
 
 
 def pow(x1: Any, x2: Any) -> Any:
@@ -326,12 +336,12 @@ def bitwise_xor(x1: Any, x2: Any) -> Any:
 
 
 def bitwise_left_shift(x1: Any, x2: Any) -> Any:
-    """``x1 * 2 ** x2``"""
+    """``x1 * 2 ** x2``; 0 where `x2` is the width or more, or negative."""
     return apply("bitwise_left_shift", x1, x2)
 
 
 def bitwise_right_shift(x1: Any, x2: Any) -> Any:
-    """``floor(x1 / 2 ** x2)``"""
+    """``floor(x1 / 2 ** x2)``; 0 or -1 where `x2` is the width or more, or negative."""
     return apply("bitwise_right_shift", x1, x2)
 
 

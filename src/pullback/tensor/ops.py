@@ -221,8 +221,9 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Tensor:
 
 @answered
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
-    """The sum of products along one axis."""
-    return sum(apply("multiply", x1, x2), axis)
+    """The sum of products along one axis, of their type."""
+    products = apply("multiply", x1, x2)
+    return sum(products, axis, dtype=products.dtype)
 
 
 @answered

@@ -148,7 +148,7 @@ def mean(x: Value, axis: Axes, keepdims: bool) -> Value:
 
 
 def variance(x: Value, axis: Axes, keepdims: bool, correction: float) -> Value:
-    """``sum((x - mean(x))^2) / (n - correction)``"""
+    """``sum((x - mean(x))^2) / max(n - correction, 0)``"""
     kind = W.as_float(x.dtype)
     center = mean(x, axis, True)
     over = V.normal_axes(axis, len(x.shape))
@@ -158,7 +158,7 @@ def variance(x: Value, axis: Axes, keepdims: bool, correction: float) -> Value:
     squares = kept_dims(squares, over, keepdims)
     number = count(x, axis, kind)
     if correction:
-        number = E.Add(number, E.const(-correction, kind))
+        number = E.maximum(E.Add(number, E.const(-correction, kind)), E.const(0, kind))
     return make("var", squares.shape, Div(read(squares, *axes_of(squares.shape)), number))
 
 

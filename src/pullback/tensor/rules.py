@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from pullback.errors import DTypeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
+from pullback.ir import integers as I
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr
 from pullback.tensor.elementwise import Operand, Scalar, as_float, common_dtype, numeric
@@ -22,7 +23,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`function` over operands promoted as `kind` says: any, number, float, bits or truth."""
+    """`function` over operands promoted as `kind` says: any, number, integer, float, bits, truth."""
 
     name: str
     function: Callable[..., Expr]
@@ -30,8 +31,11 @@ class Rule:
 
     def dtype(self, operands: Sequence[Operand | Expr]) -> DType:
         """The type that operands are cast to. Raises: DTypeError where they do not suit."""
-        if self.kind == "number":
-            return numeric(self.name, operands)
+        if self.kind in ("number", "integer"):
+            kind = numeric(self.name, operands)
+            if self.kind == "integer" and kind.is_float:
+                raise DTypeError(f"{self.name} is not defined for {kind}", help="it takes integers")
+            return kind
         kind = common_dtype(operands)
         if self.kind == "float":
             return as_float(kind)
@@ -60,20 +64,6 @@ def _not_equal(a: Expr, b: Expr) -> Expr:
     return E.logical_not(E.Equal(a, b))
 
 
-def _shift_left(a: Expr, b: Expr) -> Expr:
-    return E.Mul(a, F.power(E.const(2, b.dtype), b))
-
-
-def _shift_right(a: Expr, b: Expr) -> Expr:
-    return E.FloorDiv(a, F.power(E.const(2, b.dtype), b))
-
-
-def _log_add(a: Expr, b: Expr) -> Expr:
-    """Where both are equal the maximum passes 1 to `a`, the minimum -1: half to each in all."""
-    below = E.minimum(E.subtract(b, a), E.subtract(a, b))
-    return E.Add(E.maximum(a, b), F.log1p(E.Exp(below)))
-
-
 def _positive(a: Expr) -> Expr:
     return a
 
@@ -85,12 +75,14 @@ _TABLE: tuple[Rule, ...] = (
     Rule("divide", E.Div, "float"),
     Rule("floor_divide", E.FloorDiv, "number"),
     Rule("remainder", E.Mod, "number"),
+    Rule("fmod", F.fmod, "number"),
+    Rule("copysign", F.copysign, "float"),
     Rule("pow", F.power, "number"),
     Rule("negative", E.negate, "number"),
     Rule("positive", _positive, "number"),
     Rule("maximum", E.maximum, "number"),
     Rule("minimum", E.minimum, "number"),
-    Rule("logaddexp", _log_add, "float"),
+    Rule("logaddexp", F.log_add, "float"),
     Rule("atan2", F.atan2, "float"),
     Rule("less", E.Less),
     Rule("less_equal", F.less_equal),
@@ -102,8 +94,8 @@ _TABLE: tuple[Rule, ...] = (
     Rule("bitwise_or", E.Or, "bits"),
     Rule("bitwise_xor", E.Xor, "bits"),
     Rule("bitwise_invert", F.invert, "bits"),
-    Rule("bitwise_left_shift", _shift_left, "bits"),
-    Rule("bitwise_right_shift", _shift_right, "bits"),
+    Rule("bitwise_left_shift", I.shift_left, "integer"),
+    Rule("bitwise_right_shift", I.shift_right, "integer"),
     Rule("logical_and", E.And, "truth"),
     Rule("logical_or", E.Or, "truth"),
     Rule("logical_xor", E.Xor, "truth"),

@@ -6,6 +6,7 @@ cast or stored.
 
 from __future__ import annotations
 
+from pullback.backends.llvm import quotients
 from pullback.backends.llvm.floats import Floats
 from pullback.backends.llvm.text import BITS, Builder, Val, const
 from pullback.ir.dtype import DType, bfloat16
@@ -157,7 +158,7 @@ def extremum(b: Builder, name: str, a: Val, c: Val, dtype: DType) -> Val:
 def floor_divide(b: Builder, a: Val, c: Val, dtype: DType, positive: bool) -> Val:
     """``floor(a / c)``; of integers 0 where `c` is 0. `positive`: `a` is known to be >= 0."""
     if dtype.is_float:
-        return b.intrinsic("floor", b.binary("fdiv", a, c))
+        return quotients.floor_divide(b, a, c)
     if dtype.is_bool:
         return b.binary("and", a, c)
     if c.literal is not None and c.literal > 0:
@@ -166,10 +167,9 @@ def floor_divide(b: Builder, a: Val, c: Val, dtype: DType, positive: bool) -> Va
 
 
 def modulo(b: Builder, a: Val, c: Val, dtype: DType, positive: bool) -> Val:
-    """``a - floor(a / c) c``; of integers 0 where `c` is 0."""
+    """``a - floor(a / c) c``, exact; of integers 0 where `c` is 0."""
     if dtype.is_float:
-        floor = floor_divide(b, a, c, dtype, positive)
-        return b.binary("fsub", a, b.binary("fmul", floor, c))
+        return quotients.modulo(b, a, c)
     if dtype.is_bool:
         return const(False, "i1", max(a.lanes, c.lanes))
     if c.literal is not None and c.literal > 0:

@@ -117,34 +117,48 @@ def where_rare(b: Builder, rare: Val, fast: Val, slow: Callable[[], Val]) -> Val
     return b.merge(fast, before, exact, there)
 
 
-def by_lane(b: Builder, function: str, x: Val) -> Val:
+def by_lane(b: Builder, function: str, *args: Val) -> Val:
     """A function of the C library on each lane."""
+    x = args[0]
     scalar = x.kind
-    b.declare(function, [scalar], scalar)
+    b.declare(function, [scalar] * len(args), scalar)
     if not x.lanes:
-        return b.value(f"call {scalar} @{function}({x.typed})", scalar)
+        given = ", ".join(a.typed for a in args)
+        return b.value(f"call {scalar} @{function}({given})", scalar)
     name = f"lanes.{function}.{x.lanes}"
+    places = range(len(args))
     b.module.helpers[name] = LANES.format(
-        name=name, wide=x.type, scalar=scalar, function=function, lanes=x.lanes
+        name=name,
+        wide=x.type,
+        scalar=scalar,
+        function=function,
+        lanes=x.lanes,
+        given=", ".join(f"{x.type} %x{n}" for n in places),
+        stores="\n".join(KEPT.format(n=n, wide=x.type) for n in places),
+        loads="\n".join(TAKEN.format(n=n, scalar=scalar) for n in places),
+        args=", ".join(f"{scalar} %v{n}" for n in places),
     )
-    return b.value(f"call {x.type} @{name}({x.typed})", scalar, x.lanes)
+    passed = ", ".join(a.typed for a in args)
+    return b.value(f"call {x.type} @{name}({passed})", scalar, x.lanes)
 
 
-LANES = """define internal {wide} @{name}({wide} %x) noinline nounwind {{
+KEPT = """  %a{n} = alloca {wide}
+  store {wide} %x{n}, ptr %a{n}"""
+TAKEN = """  %p{n} = getelementptr {scalar}, ptr %a{n}, i64 %i
+  %v{n} = load {scalar}, ptr %p{n}"""
+LANES = """define internal {wide} @{name}({given}) noinline nounwind {{
 entry:
-  %a = alloca {wide}
-  store {wide} %x, ptr %a
+{stores}
   br label %loop
 loop:
   %i = phi i64 [0, %entry], [%next, %loop]
-  %p = getelementptr {scalar}, ptr %a, i64 %i
-  %v = load {scalar}, ptr %p
-  %r = call {scalar} @{function}({scalar} %v)
-  store {scalar} %r, ptr %p
+{loads}
+  %r = call {scalar} @{function}({args})
+  store {scalar} %r, ptr %p0
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, {lanes}
   br i1 %more, label %loop, label %done
 done:
-  %y = load {wide}, ptr %a
+  %y = load {wide}, ptr %a0
   ret {wide} %y
 }}"""

@@ -34,10 +34,11 @@ class Lanes:
 
     def phase(self, e: Expr, facts: Facts) -> int | None:
         """`c` where `e` is ``x // c`` or ``x % c`` and `x` counts up from a multiple of `c`."""
-        if not self.aligned or not isinstance(e, E.FloorDiv | E.Mod):
+        quotient = isinstance(e, E.FloorDiv | E.Mod) and e.dtype.is_integer
+        if not self.aligned or not quotient or not isinstance(e.right, E.Const):
             return None
-        divisor = int(e.right.value) if isinstance(e.right, E.Const) else 0
-        if divisor < 2 or self.count % divisor or not e.dtype.is_integer:
+        divisor = int(e.right.value)
+        if divisor < 2 or self.count % divisor:
             return None
         form = facts.form(e.left)
         rest = form.without(self.var)

@@ -181,7 +181,7 @@ def whole_power(x: int, y: int, info: Any) -> int:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", INTEGERS, ids=lambda k: np.dtype(k).name)
 def test_integers_by_zero_and_to_any_power(kind: Any, backend: str) -> None:
-    """Quotients and remainders by zero are 0; a negative power is its exact value without fraction."""
+    """By zero they are 0; a negative power is its exact value without its fraction."""
     a, b = pairs(integers(kind))
     info = np.iinfo(kind)
     by = np.where(b == 0, 1, b).astype(kind)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
-from pullback.ir.expr import Add, And, Const, Equal, Expr, FloorDiv, If, Less, Mul, Or
+from pullback.ir.expr import And, Const, Equal, Expr, FloorDiv, If, Less, Mul, Or
 
 
 def _like(value: int, x: Expr) -> Const:

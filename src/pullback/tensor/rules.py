@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`function` over operands promoted as `kind` says: any, number, integer, float, bits, truth."""
+    """`function` over operands promoted as `kind` says: any, number, integer, bits, .."""
 
     name: str
     function: Callable[..., Expr]

@@ -115,12 +115,11 @@ BINARY = {
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(name: str) -> None:
     a, b = np.meshgrid(np.concatenate([EDGES, RNG.normal(size=9)]), EDGES)
-    keep = np.isfinite(a) & np.isfinite(b) if name in ("floor_divide", "logaddexp") else a == a
+    keep = np.isfinite(a) & np.isfinite(b) if name == "floor_divide" else a == a
     a, b = a[keep], b[keep]
     keep = (b != 0) if name == "floor_divide" else b == b
     with np.errstate(all="ignore"):
         wanted = BINARY[name](a[keep], b[keep])
-        wanted = np.floor(a[keep] / b[keep]) if name == "floor_divide" else wanted
         same(getattr(pb, name)(pb.asarray(a[keep]), b[keep]), wanted)
 
 

@@ -34,8 +34,9 @@ class Lanes:
 
     def phase(self, e: Expr, facts: Facts) -> int | None:
         """`c` where `e` is ``x // c`` or ``x % c`` and `x` counts up from a multiple of `c`."""
-        quotient = isinstance(e, E.FloorDiv | E.Mod) and e.dtype.is_integer
-        if not self.aligned or not quotient or not isinstance(e.right, E.Const):
+        if not self.aligned or not isinstance(e, E.FloorDiv | E.Mod) or not e.dtype.is_integer:
+            return None
+        if not isinstance(e.right, E.Const):
             return None
         divisor = int(e.right.value)
         if divisor < 2 or self.count % divisor:

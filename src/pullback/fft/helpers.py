@@ -1,0 +1,47 @@
+"""Which frequencies a transform has, and their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.errors import ShapeError
+from pullback.tensor import ops as O
+from pullback.tensor.creation import arange
+from pullback.tensor.ops import concat
+from pullback.tensor.tensor import Tensor
+
+
+def fftfreq(n: int, d: float = 1.0, *, dtype: Any = "float32") -> Tensor:
+    """The frequencies of `fft`: ``[0, 1, .., -2, -1] / (n d)``, negative ones last."""
+    count = _points(n)
+    half = (count + 1) // 2
+    whole = concat([arange(0, half), arange(-(count // 2), 0)]) if count > 1 else arange(0, 1)
+    return whole.astype(dtype) / float(count * d)
+
+
+def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = "float32") -> Tensor:
+    """The frequencies of `rfft`: ``[0, 1, .., n // 2] / (n d)``."""
+    return arange(0, _points(n) // 2 + 1).astype(dtype) / float(n * d)
+
+
+def fftshift(x: Any, axes: Any = None) -> Any:
+    """Frequency 0 in the middle: each of `axes` rolled by half of it."""
+    return _shifted(x, axes, lambda n: n // 2)
+
+
+def ifftshift(x: Any, axes: Any = None) -> Any:
+    """The inverse of `fftshift`."""
+    return _shifted(x, axes, lambda n: -(n // 2))
+
+
+def _shifted(x: Any, axes: Any, by: Any) -> Any:
+    places = range(len(x.shape)) if axes is None else [axes] if isinstance(axes, int) else axes
+    for place in places:
+        x = O.roll(x, by(x.shape[place]), axis=place)
+    return x
+
+
+def _points(n: Any) -> int:
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise ShapeError(f"the frequencies of {n} points", code="E350")
+    return n

@@ -11,13 +11,14 @@ from types import ModuleType
 import pytest
 
 import pullback as pb
-from pullback import nn, optim
+from pullback import fft, nn, optim
 from pullback.cli.main import commands
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference.md").read_text()
 NAME = re.compile(r"`([^`]+)`")
 MODULES = {
     "pullback (`pb`)": pb,
+    "pullback.fft": fft,
     "pullback.nn": nn,
     "pullback.nn.functional": nn.functional,
     "pullback.optim": optim,

@@ -150,7 +150,7 @@ def _roots(numerator: Array, n: int, forward: bool) -> Array:
     """``e^(-2 pi i numerator / n)``, the angle reduced exactly; conjugates backward."""
     quarter, rest = np.divmod(4 * (numerator % n), n)
     angle = (np.pi / 2 / n) * rest
-    roots = (np.cos(angle) - 1j * np.sin(angle)) * np.array([1, -1j, -1, 1j])[quarter]
+    roots: Array = (np.cos(angle) - 1j * np.sin(angle)) * np.array([1, -1j, -1, 1j])[quarter]
     return roots if forward else roots.conj()
 
 

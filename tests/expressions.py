@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from pullback.backends.reference.definitions import Evaluator
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bool_, float32, float64, int32, int64
+from pullback.ir.dtype import (
+    DType,
+    bool_,
+    float32,
+    float64,
+    int16,
+    int32,
+    int64,
+    uint16,
+    uint64,
+)
 from pullback.ir.expr import Axis, Const, Expr, index
 from pullback.ir.graph import Value, Variable, read
 
@@ -22,6 +32,9 @@ SAMPLES: dict[DType, list[Any]] = {
     float64: [0.0, -0.0, 1.0, -1.5, math.nan, math.inf, -math.inf, 1e308, 5e-324, 7.0, 0.1, -2.0],
     int64: [0, 1, -1, 2, 5, -7, LO, HI, LO + 1, 12, 100, 3],
     int32: [0, 1, -1, 2, 5, -7, -(2**31), 2**31 - 1, 9, 12, 100, 3],
+    int16: [0, 1, -1, 2, 5, -7, -(2**15), 2**15 - 1, 9, 12, 100, 3],
+    uint16: [0, 1, 2, 5, 7, 2**15 - 1, 2**15, 2**16 - 1, 9, 12, 100, 3],
+    uint64: [0, 1, 2, 5, 7, 2**63 - 1, 2**63, 2**64 - 1, 9, 12, 100, 3],
     bool_: [True, False, True, True, False, False, True, False, True, False, False, True],
 }
 DATA = {kind: Variable(kind.name[0] + str(kind.bits), (3, 4), kind) for kind in SAMPLES}
@@ -33,9 +46,12 @@ LITERALS: dict[DType, list[Any]] = {
     float64: [0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -3.0, math.inf],
     int64: [0, 1, -1, 2, 3, 4, 6, 12, -5, HI],
     int32: [0, 1, -1, 2, 3, 4, 6, 12, -5, 2**31 - 1],
+    int16: [0, 1, -1, 2, 3, 4, 6, 12, -5, 2**15 - 1],
+    uint16: [0, 1, 2, 3, 4, 6, 12, 2**15, 2**16 - 1],
+    uint64: [0, 1, 2, 3, 4, 6, 12, 2**63, 2**64 - 1],
     bool_: [True, False],
 }
-KINDS = (float32, float64, int64, int32, bool_)
+KINDS = (float32, float64, int64, int32, int16, uint16, uint64, bool_)
 
 
 def values(e: Expr) -> np.ndarray[Any, Any]:

@@ -12,7 +12,17 @@ import pytest
 from llvm_support import TARGETS, Fenced, load, loop, routine, vector
 from pullback.backends.reference.nests import run_routine
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bool_, float32, float64, int32, int64
+from pullback.ir.dtype import (
+    DType,
+    bool_,
+    float32,
+    float64,
+    int16,
+    int32,
+    int64,
+    uint16,
+    uint64,
+)
 from pullback.ir.expr import Const, Expr, index
 from pullback.ir.graph import MAX, MIN, SUM
 from pullback.ir.nest import (
@@ -32,8 +42,9 @@ from pullback.ir.nest import (
     Var,
 )
 
-SEEDS = range(25)
+SEEDS = range(32)
 ROWS, WIDTH = 3, 37
+KINDS = [float32, float64, int32, int64, int16, uint16, uint64]
 
 
 class Maker:
@@ -41,7 +52,7 @@ class Maker:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.kind = self.random.choice([float32, float64, int32, int64])
+        self.kind = self.random.choice(KINDS)
         size = ROWS * WIDTH
         self.inputs = [Array(f"x{n}", self.kind, size) for n in range(2)]
         self.flags = Array("f", bool_, size)

@@ -21,10 +21,13 @@ from pullback.ir.dtype import (
     float32,
     float64,
     int8,
+    int16,
     int32,
     int64,
     uint8,
+    uint16,
     uint32,
+    uint64,
 )
 from pullback.ir.expr import Dim
 from pullback.runtime.pool import get_num_threads, set_num_threads
@@ -302,6 +305,7 @@ __all__ = [
     "hvp",
     "inf",
     "int8",
+    "int16",
     "int32",
     "int64",
     "isfinite",
@@ -395,7 +399,9 @@ __all__ = [
     "triu",
     "trunc",
     "uint8",
+    "uint16",
     "uint32",
+    "uint64",
     "unstack",
     "value_and_grad",
     "var",

@@ -44,7 +44,18 @@ from pullback.array_api.hosted import (
 )
 from pullback.array_api.info import array_namespace_info as __array_namespace_info__
 from pullback.ir.dtype import bool_ as bool
-from pullback.ir.dtype import float32, float64, int8, int32, int64, uint8, uint32
+from pullback.ir.dtype import (
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 from pullback.tensor import maths as _maths
 from pullback.tensor.creation import (
     arange,
@@ -232,6 +243,7 @@ __all__ = [
     "imag",
     "inf",
     "int8",
+    "int16",
     "int32",
     "int64",
     "isdtype",
@@ -305,7 +317,9 @@ __all__ = [
     "triu",
     "trunc",
     "uint8",
+    "uint16",
     "uint32",
+    "uint64",
     "unique_all",
     "unique_counts",
     "unique_inverse",

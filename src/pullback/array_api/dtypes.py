@@ -18,7 +18,8 @@ from pullback.tensor import ops as O
 from pullback.tensor.trace import Handle
 
 STANDARD = (
-    D.bool_, D.int8, D.int32, D.int64, D.uint8, D.uint32, D.float32, D.float64,
+    D.bool_, D.int8, D.int16, D.int32, D.int64, D.uint8, D.uint16, D.uint32, D.uint64,
+    D.float32, D.float64,
 )  # fmt: skip
 KINDS = {
     "bool": "b",

@@ -58,16 +58,20 @@ class DType:
 bool_ = DType("bool", "b", 8)
 int8 = DType("int8", "i", 8)
 uint8 = DType("uint8", "u", 8)
+int16 = DType("int16", "i", 16)
+uint16 = DType("uint16", "u", 16)
 int32 = DType("int32", "i", 32)
 uint32 = DType("uint32", "u", 32)
 int64 = DType("int64", "i", 64)
+uint64 = DType("uint64", "u", 64)
 float16 = DType("float16", "f", 16)
 bfloat16 = DType("bfloat16", "f", 16)
 float32 = DType("float32", "f", 32)
 float64 = DType("float64", "f", 64)
 
 ALL: tuple[DType, ...] = (
-    bool_, int8, uint8, int32, uint32, int64, float16, bfloat16, float32, float64,
+    bool_, int8, uint8, int16, uint16, int32, uint32, int64, uint64,
+    float16, bfloat16, float32, float64,
 )  # fmt: skip
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 _NUMPY: dict[str, np.dtype[Any]] = {
@@ -102,6 +106,8 @@ def dtype(spec: Any) -> DType:
 def promote(a: DType, b: DType) -> DType:
     """The type of `a + b`: within a kind the wider; int with float is refused by the standard,
     here it gives the float; float16 with bfloat16 gives float32; signed with unsigned widens.
+
+    Raises: DTypeError for uint64 with a signed type: no integer type holds both.
     """
     if a == b:
         return a
@@ -120,4 +126,6 @@ def promote(a: DType, b: DType) -> DType:
     signed, unsigned = (a, b) if a.kind == "i" else (b, a)
     if signed.bits > unsigned.bits:
         return signed
-    return int32 if unsigned.bits == 8 else int64
+    if unsigned == uint64:
+        raise DTypeError(f"no integer type holds {a} and {b}", code="E370")
+    return BY_NAME[f"int{2 * unsigned.bits}"]

@@ -18,7 +18,8 @@ from pullback.ir.node import Node, walk
 AXES = "ijklmpqrstuvwxyz"
 SUFFIX = {
     "float32": "", "int64": "", "bool": "", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
-    "int32": "i32", "int8": "i8", "uint8": "u8", "uint32": "u32",
+    "int32": "i32", "int8": "i8", "uint8": "u8", "uint32": "u32", "int16": "i16", "uint16": "u16",
+    "uint64": "u64",
 }  # fmt: skip
 UNARY: dict[str, type[Expr]] = {"exp": E.Exp, "log": E.Log, "sqrt": E.Sqrt, "sin": E.Sin}
 BINARY: dict[str, tuple[int, type[E.Binary]]] = {

@@ -34,7 +34,7 @@ from pullback.ir.notation import BINARY, SUFFIX, UNARY, axis_number
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf(?![\w.])|nan(?![\w.])"
-    r"|inf(?=f64|f16|bf16)|nan(?=f64|f16|bf16)))(?P<suffix>f64|f16|bf16|i32|i8|u8|u32)?"
+    r"|inf(?=f64|f16|bf16)|nan(?=f64|f16|bf16)))(?P<suffix>f64|f16|bf16|i32|i16|i8|u8|u16|u32|u64)?"
     r"|(?P<name>[A-Za-z_][\w.]*|\$\d+)|(?P<symbol>==|//|->|[-+*/%<&|^~()\[\],=:]))"
 )
 T = TypeVar("T")

@@ -26,7 +26,8 @@ from pullback.tensor.trace import bind
 Array = np.ndarray[Any, Any]
 LENGTH = 8  # bytes of the header's length
 CODES = {
-    "BOOL": "bool", "I8": "int8", "U8": "uint8", "I32": "int32", "U32": "uint32", "I64": "int64",
+    "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32",
+    "U32": "uint32", "I64": "int64", "U64": "uint64",
     "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
 }  # fmt: skip
 

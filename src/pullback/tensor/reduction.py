@@ -72,7 +72,7 @@ def sum_dtype(kind: DType) -> DType:
     """The array API's rule: small integers add up in a wide type."""
     if kind.is_float:
         return kind
-    return D.uint32 if kind.kind == "u" else D.int64
+    return D.uint64 if kind.kind == "u" else D.int64
 
 
 def total(x: Value, axis: Axes, keepdims: bool, kind: DType | None) -> Value:

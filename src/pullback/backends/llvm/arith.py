@@ -12,7 +12,8 @@ from pullback.backends.llvm.text import BITS, Builder, Val, const
 from pullback.ir.dtype import DType, bfloat16
 
 COMPUTE = {
-    "bool": "i1", "int8": "i8", "uint8": "i8", "int32": "i32", "uint32": "i32", "int64": "i64",
+    "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
+    "uint32": "i32", "int64": "i64", "uint64": "i64",
     "float16": "float", "bfloat16": "float", "float32": "float", "float64": "double",
 }  # fmt: skip
 MEMORY = COMPUTE | {"bool": "i8", "float16": "i16", "bfloat16": "i16"}

@@ -201,7 +201,7 @@ class Values:
         return self.b.binary(type(e).__name__.lower(), a, c)
 
     def _narrow(self, e: Expr) -> bool:
-        return e.dtype.is_integer and self.facts.narrow(e)
+        return e.dtype.kind == "i" and self.facts.narrow(e)
 
     def _select(self, e: E.If, at: Scope) -> Val:
         condition = self.get(e.condition, at)

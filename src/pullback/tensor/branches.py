@@ -17,9 +17,9 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor.lift import Lift, chosen
-from pullback.tensor.loops import captures
 from pullback.tensor.recording import BlockDraft, BranchDraft, Frame, Segment
 from pullback.tensor.replay import Form, Replay, is_zero, local_adjoints, local_tangents
+from pullback.tensor.steps import captures
 from pullback.tensor.trace import Trace
 
 Sides = Sequence[Callable[[], Sequence[Value | None]]]
@@ -101,26 +101,28 @@ class BranchForm(Form):
     # --- running again
 
     def again(self, replay: Replay) -> None:
+        rows = tuple(self.values)  # what a loop in a side has kept meanwhile comes after these
+
         def side(number: int) -> list[Value | None]:
             replay.places[self.frames[number]] = None
-            own = [values[number] for values in self.values]
+            own = [values[number] for values in rows]
             return [None if v is None else replay.value(v) for v in own]
 
         sides = [partial(side, n) for n in range(len(self.frames))]
         predicate = None if self.predicate is None else replay.value(self.predicate)
         form = BranchForm(self.trace, self.kind, predicate, sides, store=self.store)
-        replay.memo.update(zip(self.results, form.results, strict=True))
+        replay.memo.update(zip(self.results[: len(rows)], form.results, strict=True))
 
     def lift(self, lift: Lift) -> None:
         """Where the condition differs by sample, both sides run and each sample takes its own."""
-        predicate = self.predicate
+        predicate, rows = self.predicate, tuple(self.values)
         for source in self.sources:
             if isinstance(found := lift.known.get(source), Definition):
                 self.trace.recording.stamp(found)
 
         def side(number: int, only: Value | None) -> list[Value | None]:
             inner = lift.entered(self.frames[number], None, only)
-            own = [values[number] for values in self.values]
+            own = [values[number] for values in rows]
             return [None if v is None else inner.one(v) for v in own]
 
         if predicate in lift.known:
@@ -129,7 +131,7 @@ class BranchForm(Form):
             plain = None if predicate is None else lift.plain(predicate)
             sides = [partial(side, n, lift.only) for n in range(len(self.frames))]
             made = BranchForm(self.trace, self.kind, plain, sides, store=self.store).results
-        for old, new in zip(self.results, made, strict=True):
+        for old, new in zip(self.results[: len(rows)], made, strict=True):
             lift.tell(old, new, wide=True)
 
     def _both(

@@ -27,7 +27,8 @@ from pullback.ir.graph import Definition, Value, read
 from pullback.tensor import elementwise as W
 from pullback.tensor import views as V
 from pullback.tensor.branches import BranchForm
-from pullback.tensor.loops import FOREVER, LoopForm, Made, Steps
+from pullback.tensor.loops import LoopForm
+from pullback.tensor.steps import FOREVER, Made, Steps
 from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import Handle, Trace, array_of, bind, current, realize, wrap
 from pullback.tensor.tree import Tree, flatten

@@ -25,38 +25,10 @@ from pullback.tensor.late import Late
 from pullback.tensor.lift import Lift, chosen, over_samples
 from pullback.tensor.recording import Frame, LoopDraft, Segment
 from pullback.tensor.replay import Form, Replay, is_zero, local_adjoints, local_tangents
+from pullback.tensor.steps import FOREVER, Made, Steps, captures
 from pullback.tensor.trace import Trace
 
-FOREVER = 1 << 62  # the count of a loop that only its condition ends
 SIDE, LEVELS = 32, 4  # such a loop is run again as loops in loops, of as many steps each
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """How a loop runs: at most `count` steps, rows from the last to the first if `backwards`.
-
-    `trips`: how many there are, where that is less and known before. `store`: whether a backward
-    reads what is dear to compute, or computes it again from the carries.
-    """
-
-    name: str
-    count: int
-    backwards: bool = False
-    trips: Value | None = None
-    store: bool = True
-
-
-@dataclass(slots=True)
-class Made:
-    """What the body of a loop computes: carries, rows of this step, and whether to go on.
-
-    `rows`: of values outside, with the definition that reads the row of this step.
-    """
-
-    ends: list[Value]
-    items: list[Value] = field(default_factory=list)
-    rows: list[tuple[Value, Definition]] = field(default_factory=list)
-    again: Value | None = None
 
 
 class LoopForm(Form):
@@ -220,17 +192,31 @@ class LoopForm(Form):
             replay.memo.update(zip(self.begins, form.begins, strict=True))
             ends, items = replay.values(self.ends), replay.values(self.items)
             rows = [(replay.value(w), replay.value(r)) for w, r in self.rows]
-            return Made(ends, items, [(w, r) for w, r in rows if isinstance(r, Definition)])
+            again = replay.value(self.test) if asked and self.test is not None else None
+            return Made(ends, items, [(w, r) for w, r in rows if isinstance(r, Definition)], again)
 
-        steps = self.steps
-        trips = self.trips()
-        if trips is not None:
+        steps, trips = self.steps, self.trips()
+        asked = self.asked(replay)
+        first = replay.value(self.first) if asked and self.first is not None else None
+        if asked:
+            steps = replace(steps, tested=True)
+        elif trips is not None:
             given = steps.trips is not None
-            known = replay.value(trips) if given else replay.keep(trips)
-            replay.memo[trips] = known
-            steps = Steps(steps.name, steps.count, steps.backwards, known, steps.store)
-        form = LoopForm(self.trace, steps, replay.values(self.init), body)
+            known = replay.memo[trips] = replay.value(trips) if given else replay.keep(trips)
+            steps = replace(steps, trips=known)
+        form = LoopForm(self.trace, steps, replay.values(self.init), body, first)
+        if asked and trips is not None and (counted := form.trips()) is not None:
+            replay.memo[trips] = counted
         replay.memo.update(zip(self.results, form.results, strict=True))
+
+    def asked(self, replay: Replay) -> bool:
+        """Whether a run again asks the condition again: a loop around it has no room to keep how
+        many steps there were. What a feeder ends cannot be asked.
+        """
+        trips = self.trips()
+        if trips is None or self.steps.trips is not None or self.frame.feeds:
+            return False
+        return self.steps.tested or not replay.keeps(trips)
 
     def _unbounded(self, what: str) -> UnsupportedError:
         return UnsupportedError(
@@ -302,6 +288,10 @@ class LoopForm(Form):
 
     def stored(self, value: Definition, place: Expr | None) -> Definition:
         return self.at(self._rows(value, self.trace.recording.home[value]), place)
+
+    @property
+    def keeps(self) -> bool:
+        return self.steps.count != FOREVER
 
     def at(self, kept: Value, place: Expr | None) -> Definition:
         axes = [Axis(n, e) for n, e in enumerate(kept.shape[1:])]
@@ -451,7 +441,8 @@ class _Many:
         self.limit: Value | None = None
         self.tested = False
         self.moved = self._moved()
-        self.tested = loop.first is not None and self._moves(loop.first, loop.test)
+        asked = lift.replay is not None and loop.asked(lift.replay)
+        self.tested = loop.first is not None and (asked or self._moves(loop.first, loop.test))
         trips = None if self.tested else loop.trips()
         if trips is not None:
             self.limit = lift.known.get(trips)
@@ -577,15 +568,6 @@ class _Many:
         count = len(self.lift.prefix)
         order = [*range(1, count + 1), 0, *range(count + 1, len(rows.shape))]
         return V.permute(rows, order)
-
-
-def captures(trace: Trace, frame: Frame, roots: Sequence[Value], own: set[Value]) -> list[Value]:
-    """Values from outside of `frame` that `roots` depend on, `own` ones not looked into."""
-    inside = trace.recording.contains
-    order = ordered(roots, trace.calls, lambda v: v in own or not inside(frame, v))
-    wanted: list[Value | Call] = [*roots, *(s for n in order for s in below(n, trace.calls))]
-    values = [v for v in wanted if not isinstance(v, Call) and v not in own]
-    return list(dict.fromkeys(v for v in values if not inside(frame, v)))
 
 
 def _seen(variable: Variable) -> Definition:

@@ -83,6 +83,11 @@ class Form(Call, ABC):
     def lift(self, lift: Lift) -> None:
         """Record the form for many samples and tell `lift` its results."""
 
+    @property
+    def keeps(self) -> bool:
+        """Whether there is room for what a value was at every step."""
+        return True
+
     @abstractmethod
     def kept(self, value: Definition) -> Definition:
         """A result that holds what `value`, made in one of its blocks, was at every step."""
@@ -156,12 +161,22 @@ class Replay:
         self, given: Callable[[Sequence[Value]], Sequence[Value | None]], args: Sequence[Value]
     ) -> list[Any]:
         """What a derivative by hand says of the block's own values, said of the copies."""
-        found = given(args)
         recording = self.trace.recording
+        before = dict(self.memo)  # copies that are made now may be part of another block
+        for value in args:
+            if isinstance(value, Definition):
+                recording.stamp(value)
+        found = given(args)
         roots = [v for v in found if v is not None]
         inside = partial(recording.contains, self.root)
         memo: dict[Value, Value] = {}
-        for node in ordered(roots, self.trace.calls, inside):
+
+        def known(value: Value) -> bool:
+            home = recording.home.get(value) if isinstance(value, Definition) else None
+            outside = home is not None and not home.frame.inside(recording.frame)
+            return value in args or outside
+
+        for node in ordered(roots, self.trace.calls, known):
             if not isinstance(node, Definition):
                 raise UnsupportedError(
                     f"{node.results[0].name} in a derivative by hand inside a loop or branch",
@@ -171,7 +186,9 @@ class Replay:
             memo[node] = fresh = reread(node, memo)
             recording.stamp(fresh)
         values = [None if v is None else memo.get(v, v) for v in found]
-        return [self.value(v) if v is not None and inside(v) else v for v in values]
+        whole = [self.value(v) if v is not None and inside(v) else v for v in values]
+        self.memo = before
+        return whole
 
     def source(self, source: Value, segment: Segment) -> Value:
         """A source of a copied definition; of a state that has changed since, what it was."""
@@ -183,6 +200,17 @@ class Replay:
             self.trace.recording.home[seen] = segment
             self.states[key] = self.keep(seen)
         return self.states[key]
+
+    def keeps(self, value: Definition) -> bool:
+        """Whether each block around `value` has room to keep it."""
+        frame = self.trace.recording.home[value].frame
+        while frame.inside(self.root) and isinstance(owner := frame.owner, Form):
+            if not owner.keeps:
+                return False
+            if frame is self.root or frame.parent is None:
+                break
+            frame = frame.parent
+        return True
 
     def keep(self, value: Definition) -> Value:
         """What `value` was when the block ran, through all blocks around it."""

@@ -185,9 +185,11 @@ class Trace:
                 return value
             axes = tuple(Axis(n, e) for n, e in enumerate(value.shape))
             value = Definition(value.name, value.shape, read(value, *axes), origin=value.origin)
-        # An adjoint stands on definitions that no handle ever held: look below those too.
+        # An adjoint stands on definitions that no handle ever held: look below those too. One of
+        # zeros stands on nothing, and is made here: its extents may be symbols of this trace.
         below = above([value], self.recording.home)
-        if any(self.owns(s) for d in below for s in d.sources):
+        sources = [s for d in below for s in d.sources]
+        if not sources or any(map(self.owns, sources)):
             self.recording.stamp(value)
         return value
 

@@ -143,6 +143,16 @@ def test_words_in_the_interpreter(pair: Pair, layout: str) -> None:
         agree(one, routine, operands(one, k), {}, native=False, scalar=True)
 
 
+@pytest.mark.parametrize("pair", PAIRS[:2], ids=str)
+def test_words_of_whole_groups_but_for_the_last(pair: Pair) -> None:
+    """Words are copied in groups of eight; where k leaves the last word of a group incomplete."""
+    word = 2 if pair[0] is bfloat16 else 4
+    for k in {8 * word * groups - missing for groups in (2, 3) for missing in range(1, word)}:
+        one = product(17, 16, k, "nn", pair)
+        routine = blocked(one, (17, 16), 1, 200, WORDS)
+        agree(one, routine, operands(one, k), {}, native=False, scalar=True)
+
+
 def test_words_of_run_time_rows_and_columns() -> None:
     rows, columns = Dim("m", 1, 60), Dim("n", 1, 60)
     for pair in PAIRS[:2]:

@@ -195,7 +195,9 @@ class Packing:
         lane = vector(Loop(side.loop.axes, c, extent, panels.width), 1, [*checks, store])
         rows = over[-1]
         if word.rest:
-            rows = replace(rows, extent=linear(E.FloorDiv(word.terms, by)).expr())
+            full = linear(E.FloorDiv(word.terms, by)).expr()
+            most = full.value if isinstance(full, E.Const) else rows.most
+            rows = replace(rows, extent=full, most=max(1, int(most)))
         found = nest(over[:-1], self._grouped(rows, [every], [lane]))
         return found + self._last_word(side, panels, every, first, columns)
 

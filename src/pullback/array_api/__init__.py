@@ -26,14 +26,11 @@ from pullback.array_api.functions import (
     ones,
     real,
     searchsorted,
-    signbit,
     stack,
     take,
     where,
     zeros,
 )
-from pullback.array_api.functions import hypot as _hypot
-from pullback.array_api.hosted import nextafter as _nextafter
 from pullback.array_api.hosted import (
     nonzero,
     repeat,
@@ -57,6 +54,7 @@ from pullback.ir.dtype import (
     uint64,
 )
 from pullback.tensor import maths as _maths
+from pullback.tensor import scalars as _scalars
 from pullback.tensor.creation import (
     arange,
     asarray,
@@ -138,6 +136,7 @@ from pullback.tensor.ops import (
     var,
     vecdot,
 )
+from pullback.tensor.scalars import signbit
 from pullback.tensor.sorting import argsort, sort
 
 __array_api_version__ = "2024.12"
@@ -161,7 +160,7 @@ equal = strict(_maths.equal)
 floor_divide = strict(_maths.floor_divide)
 greater = strict(_maths.greater)
 greater_equal = strict(_maths.greater_equal)
-hypot = strict(_hypot)
+hypot = strict(_scalars.hypot)
 less = strict(_maths.less)
 less_equal = strict(_maths.less_equal)
 logaddexp = strict(_maths.logaddexp)
@@ -171,7 +170,7 @@ logical_xor = strict(_maths.logical_xor)
 maximum = strict(_maths.maximum)
 minimum = strict(_maths.minimum)
 multiply = strict(_maths.multiply)
-nextafter = strict(_nextafter)
+nextafter = strict(_scalars.nextafter)
 not_equal = strict(_maths.not_equal)
 pow = strict(_maths.pow)
 remainder = strict(_maths.remainder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,21 +28,6 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
 def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor whose elements mean nothing: zeros."""
     return C.zeros(shape, dtype=dtype, device=device)
-
-
-def signbit(x: Any, /) -> Any:
-    """Whether the sign is minus, of -0.0 too; of NaN it is not told."""
-    return M.logical_or(M.less(x, 0), M.logical_and(M.equal(x, 0), M.less(M.reciprocal(x), 0)))
-
-
-def hypot(x1: Any, x2: Any, /) -> Any:
-    """``sqrt(x1^2 + x2^2)`` without overflow: ``m sqrt(1 + (n / m)^2)``, m the larger."""
-    a, b = M.abs(x1), M.abs(x2)
-    m, n = M.maximum(a, b), M.minimum(a, b)
-    still = M.equal(m, 0)
-    ratio = M.divide(n, O.where(still, 1.0, m))
-    infinite = M.logical_or(M.isinf(a), M.isinf(b))
-    return O.where(infinite, math.inf, m * M.sqrt(1.0 + ratio * ratio))
 
 
 def real(x: Any, /) -> Any:

@@ -113,13 +113,6 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     return hosted("nonzero", np.nonzero, x)
 
 
-def nextafter(x1: Any, x2: Any, /) -> Tensor:
-    """The next float after `x1` towards `x2`."""
-    both = O.broadcast_arrays(x1, x2)
-    kind = O.result_type(*both)
-    return hosted("nextafter", np.nextafter, *(b.astype(kind) for b in both))[0]
-
-
 def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     """Each element repeated; as often as a tensor says through NumPy, with a gradient."""
     if isinstance(repeats, int):

@@ -176,9 +176,33 @@ def test_indices_that_are_data(shape: tuple[int, ...], data: st.DataObject) -> N
     same(pb.asarray(x)[tuple(mine)], np.asarray(x[tuple(parts)]))
 
 
-def test_an_index_out_of_range_never_wraps() -> None:
+def test_a_negative_index_that_is_data_counts_from_the_end() -> None:
+    x = numbered(4, 3)
+    t = pb.asarray(x)
+    for kind in ("int8", "int32", "int64"):
+        ids = np.array([[-1, 0], [3, -4]], kind)
+        same(t[pb.asarray(ids)], x[ids])
+        same(t[1:, pb.asarray(ids // 2)], x[1:, ids // 2])
+        same(pb.take(t, pb.asarray(ids[0]), axis=0), np.take(x, ids[0], 0))
+        same(pb.take_along_axis(t[:2], pb.asarray(ids % 2 - 1), 1), _along(x, ids % 2 - 1))
+        same(pb.scatter_add(t, pb.asarray(ids[1]), t[:2]), _added(x, ids[1], x[:2]))
+
+
+def _along(x: np.ndarray[Any, Any], ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.take_along_axis(x[:2], ids, 1)
+
+
+def _added(
+    x: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], values: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    found = x.copy()
+    np.add.at(found, ids, values)
+    return found
+
+
+def test_an_index_out_of_range_raises() -> None:
     x = pb.asarray(numbered(4, 3))
-    for bad in (-1, 4):
+    for bad in (-5, 4):
         with pytest.raises(IndexRangeError, match=rf"index {bad} .*axis 0"):
             x[pb.tensor([0, bad])].numpy()
     with pytest.raises(IndexRangeError, match="index 3 is outside axis 1") as caught:
@@ -189,7 +213,11 @@ def test_an_index_out_of_range_never_wraps() -> None:
     with pytest.raises(DTypeError, match="no index"):
         x[pb.tensor([1.0])]
     with pytest.raises(UnsupportedError, match="mask"):
-        x[x > 1]
+        pb.jit(lambda x: x[x > 1])(x)
+    for one in (lambda: x.sum(axis=2), lambda: pb.nn.functional.softmax(x, dim=-3)):
+        with pytest.raises(ShapeError) as both:
+            one()
+        assert isinstance(both.value, IndexError) and both.value.code == "E112"
 
 
 def test_gathers() -> None:

@@ -173,6 +173,12 @@ class ArgumentError(PullbackError, ValueError):
     code = "E176"
 
 
+class AxisError(ShapeError, IndexError):
+    """An axis that the tensor does not have; NumPy's too is both of these."""
+
+    code = "E112"
+
+
 class DTypeError(PullbackError, TypeError):
     """An operation is not defined for these element types."""
 

@@ -15,7 +15,7 @@ class Info:
 
     def capabilities(self) -> dict[str, Any]:
         """A mask is no index; places of what is not 0 and distinct elements come from NumPy."""
-        return {"boolean indexing": False, "data-dependent shapes": True, "max dimensions": None}
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
 
     def default_device(self) -> str:
         """Where tensors are made."""

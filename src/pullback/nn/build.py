@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pullback.errors import DTypeError, Origin, ShapeError
+from pullback.errors import AxisError, DTypeError, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, int64, promote
 from pullback.ir.expr import Expr, Extent
@@ -90,9 +90,9 @@ def common(*tensors: Tensor | None) -> DType:
 
 
 def axis_of(dim: int, rank: int) -> int:
-    """A dimension counted from 0. Raises: ShapeError where it does not exist."""
+    """A dimension counted from 0. Raises: AxisError where it does not exist."""
     if not -rank <= dim < max(rank, 1):
-        raise ShapeError(f"no dim {dim} in a tensor of {rank} dims", code="E112")
+        raise AxisError(f"no dim {dim} in a tensor of {rank} dims")
     return dim % rank if rank else 0
 
 

@@ -1,19 +1,20 @@
 """Indexing: slices are index maps, integer tensors are data indices. Values in, values out.
 
-``x[1:, None, ids]``. A data index out of range raises, it never wraps.
+``x[1:, None, ids]``. A negative index counts from the end; one out of range raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import EllipsisType
 
 from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import DType, bool_, float64, int64
-from pullback.ir.expr import Axis, Dim, Expr, Extent, If, lower
-from pullback.ir.graph import SUM, Accumulate, Definition, Value, Variable, read
+from pullback.ir.expr import Axis, Dim, Expr, Extent, If, Less, lower
+from pullback.ir.graph import Definition, Value, Variable, read
 from pullback.tensor import views as V
 from pullback.tensor.elementwise import (
     Scalar,
@@ -31,12 +32,44 @@ Part = int | slice | None | EllipsisType | Value
 Slot = Value | tuple[int, int, int]  # a data index; or (axis of the result or -1, start, step)
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The part of a tensor of shape `source` that an index names: ``x[slots]``, of shape `shape`.
+
+    `data`: the common shape of the tensors among the indices, whose axes begin at `start`.
+    """
+
+    source: Shape
+    shape: Shape
+    slots: tuple[Slot, ...]
+    data: Shape
+    start: int
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no index is data: then each element is named once at most."""
+        return all(isinstance(s, tuple) for s in self.slots)
+
+    def places(self) -> list[Expr]:
+        """Where in the source each element of the part lies, over the axes of `shape`."""
+        axes = axes_of(self.shape)
+        here = axes[self.start : self.start + len(self.data)]
+        pairs = zip(self.slots, self.source, strict=True)
+        return [_slot_index(s, extent, axes, self.data, here) for s, extent in pairs]
+
+
 def index(x: Value, parts: Sequence[Part]) -> Definition:
     """``x[parts]`` under NumPy's rules for integers, slices, None, Ellipsis and integer tensors.
 
     Raises: IndexRangeError, ShapeError, DTypeError, UnsupportedError for a mask.
     """
-    parts = _complete(x.shape, parts)
+    found = region(x.shape, parts)
+    return make("index", found.shape, read(x, *found.places()))
+
+
+def region(source: Shape, parts: Sequence[Part]) -> Region:
+    """What `parts` name of a tensor of shape `source`. Raises: as `index`."""
+    parts = _complete(source, parts)
     tensors = [p for p in parts if isinstance(p, Variable | Definition)]
     data = broadcast_shapes([t.shape for t in tensors])
     group = [n for n, p in enumerate(parts) if tensors and _counts_as_data(p)]
@@ -52,35 +85,47 @@ def index(x: Value, parts: Sequence[Part]) -> Definition:
         if part is None:
             shape.append(1)
         elif isinstance(part, slice):
-            begin, step, count = slice_range(part, x.shape[len(slots)])
+            begin, step, count = slice_range(part, source[len(slots)])
             slots.append((len(shape), begin, step))
             shape.append(count)
         elif isinstance(part, int):
-            slots.append((-1, fixed(part, x.shape[len(slots)], len(slots)), 0))
+            slots.append((-1, fixed(part, source[len(slots)], len(slots)), 0))
         elif not isinstance(part, EllipsisType):
             slots.append(part)
-    axes = axes_of(shape)
-    here = axes[start : start + len(data)]
-    indices = [_slot_index(s, axes, data, here) for s in slots]
-    return make("index", shape, read(x, *indices))
+    return Region(source, tuple(shape), tuple(slots), data, start)
 
 
 def _counts_as_data(part: Part) -> bool:
     return isinstance(part, Variable | Definition | int)
 
 
-def _slot_index(slot: Slot, axes: list[Expr], data: Shape, here: list[Expr]) -> Expr:
+def _slot_index(
+    slot: Slot, extent: Extent, axes: list[Expr], data: Shape, here: list[Expr]
+) -> Expr:
     if not isinstance(slot, tuple):
-        return cast(broadcast_read(slot, data, here), int64)
+        return wrapped(slot, broadcast_read(slot, data, here), extent)
     axis, start, step = slot
     return E.index(start) if axis < 0 else V.affine(axes[axis], start, step)
+
+
+def wrapped(indices: Value, place: Expr, extent: Extent) -> Expr:
+    """`place`, an element of `indices`, counted from the front: ``i + n if -n <= i < 0 else i``.
+
+    What is out of range stays as it is, so that the check tells the number that was given.
+    """
+    place = cast(place, int64)
+    if indices.dtype.kind == "u":
+        return place
+    size = E.extent_expr(extent)
+    behind = E.And(Less(place, E.index(0)), E.logical_not(Less(E.Add(place, size), E.index(0))))
+    return If(behind, E.Add(place, size), place)
 
 
 def _complete(shape: Shape, parts: Sequence[Part]) -> list[Part]:
     """The ellipsis and missing axes written out; types checked."""
     for part in parts:
         if isinstance(part, Variable | Definition):
-            _integer(part.dtype)
+            integer(part.dtype)
     used = sum(p is not None and p is not Ellipsis for p in parts)
     dots = [n for n, p in enumerate(parts) if p is Ellipsis]
     if len(dots) > 1:
@@ -92,12 +137,12 @@ def _complete(shape: Shape, parts: Sequence[Part]) -> list[Part]:
     return [*parts[:place], *rest, *parts[place + 1 :]]
 
 
-def _integer(kind: DType) -> None:
+def integer(kind: DType) -> None:
     """Raises: UnsupportedError for a mask, DTypeError for another type that is no index."""
     if kind == bool_:
         raise UnsupportedError(
             "an index by a mask (its result has no fixed shape)",
-            help="use pb.where(mask, x, other)",
+            help="use pb.where(mask, x, other), or x.at[mask].set(v) to assign",
             code="E316",
         )
     if not kind.is_integer:
@@ -163,7 +208,7 @@ def take(x: Value, indices: Value, axis: int) -> Definition:
 
 def take_along(x: Value, indices: Value, axis: int) -> Definition:
     """``out[i, j] = x[i, indices[i, j]]``; other axes broadcast."""
-    _integer(indices.dtype)
+    integer(indices.dtype)
     rank = len(x.shape)
     axis = V.normal_axis(axis, rank)
     if len(indices.shape) != rank:
@@ -173,37 +218,15 @@ def take_along(x: Value, indices: Value, axis: int) -> Definition:
     shape = list(broadcast_shapes([left, right]))
     shape[axis] = indices.shape[axis]
     axes = axes_of(shape)
-    place = cast(broadcast_read(indices, tuple(shape), axes), int64)
+    place = wrapped(indices, broadcast_read(indices, tuple(shape), axes), x.shape[axis])
     where = [E.index(0) if e == 1 else a for a, e in zip(axes, x.shape, strict=True)]
     where[axis] = place
     return make("take_along_axis", shape, read(x, *where))
 
 
-def scatter_add(x: Value, indices: Value, values: Value, axis: int) -> Definition:
-    """``out = x; for a, i, b: out[a, indices[i], b] += values[a, i, b]``; or ``indices[a, i, b]``.
-
-    Raises: ShapeError where the three do not fit.
-    """
-    _integer(indices.dtype)
-    axis = V.normal_axis(axis, len(x.shape))
-    count = values.shape[axis : axis + 1]
-    whole = (*x.shape[:axis], *count, *x.shape[axis + 1 :])
-    if values.shape != whole or indices.shape not in (count, whole):
-        raise V.fail(
-            f"scatter_add to {show(x.shape)} at {show(indices.shape)} of {show(values.shape)}"
-        )
-    axes = axes_of(whole)
-    place = read(indices, *(axes if indices.shape == whole else axes[axis : axis + 1]))
-    at = (*axes[:axis], cast(place, int64), *axes[axis + 1 :])
-    body = cast(read(values, *axes), x.dtype)
-    added = make("added", x.shape, body, Accumulate(SUM, whole, at))
-    out = axes_of(x.shape)
-    return make("scatter_add", x.shape, E.Add(read(x, *out), read(added, *out)))
-
-
 def one_hot(x: Value, classes: Extent, kind: DType, axis: int) -> Definition:
     """``out[i, c] = 1 if x[i] == c else 0``"""
-    _integer(x.dtype)
+    integer(x.dtype)
     axis = V.normal_axis(axis, len(x.shape) + 1)
     shape = (*x.shape[:axis], classes, *x.shape[axis:])
     axes = axes_of(shape)

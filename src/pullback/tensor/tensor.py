@@ -11,21 +11,24 @@ from typing import Any, cast
 
 import numpy as np
 
-from pullback.errors import DTypeError, OptionError, Origin, ShapeError, UnsupportedError
+from pullback.errors import DTypeError, GradientError, OptionError, ShapeError, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor import dialect, display, handles, leaves
 from pullback.tensor import elementwise as W
-from pullback.tensor import indexing as X
+from pullback.tensor import keys as K
 from pullback.tensor import linalg as L
 from pullback.tensor import reduction as R
 from pullback.tensor import views as V
 from pullback.tensor.answers import Answering, answering
+from pullback.tensor.at import At
 from pullback.tensor.dialect import spelled
-from pullback.tensor.elementwise import Operand, Scalar
+from pullback.tensor.elementwise import Scalar
 from pullback.tensor.handles import ScalarHandle
+from pullback.tensor.operands import operand as operand
+from pullback.tensor.operands import value_of as value_of
 from pullback.tensor.protocols import protocols
 from pullback.tensor.rules import RULES, Arithmetic, power_by
 from pullback.tensor.trace import (
@@ -33,10 +36,8 @@ from pullback.tensor.trace import (
     Cell,
     Handle,
     array_of,
-    bind,
     current,
     realize,
-    refuse_array,
     refuse_truth,
 )
 
@@ -129,14 +130,31 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         parts = key if isinstance(key, tuple) else (key,)
         if any(isinstance(p, ScalarHandle) for p in parts):
             return handles.read_at(self.value, parts)
-        return Tensor(X.index(self.value, [_part(p) for p in parts]))
+        return Tensor(K.chosen(self, key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise UnsupportedError(
-            "assignment to elements: tensors are immutable",
-            help="build the new tensor: pb.where(mask, new, old), pb.concat, or pb.compute",
-            code="E311",
-        )
+        """Outside of programs: this tensor becomes ``x.at[key].set(value)``, for who holds it.
+
+        Raises: UnsupportedError inside `jit`; GradientError for a leaf that asks for its gradient.
+        """
+        if current() is not None:
+            raise UnsupportedError(
+                "assignment to elements inside a program",
+                help="x = x.at[index].set(value) gives the new tensor",
+                code="E311",
+            )
+        if self._requires_grad:
+            raise GradientError(
+                "assignment to elements of a tensor that asks for its gradient",
+                help="y = x.at[index].set(value) is another tensor, with a gradient by both",
+                code="E346",
+            )
+        self.rebind(K.assigned(self, key, value))
+
+    @property
+    def at(self) -> At[Tensor]:
+        """``x.at[index].set(v)``, `add`, `multiply`, ..: new tensors, here and in programs."""
+        return At(self, Tensor)
 
     @property
     def T(self) -> Tensor:
@@ -294,14 +312,29 @@ class Tensor(Handle, Arithmetic["Tensor"]):
             return view
         return np.array(array)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule of a copy, as nobody may write to a tensor."""
-        options.pop("copy", None)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule of a copy, as nobody may write to a tensor.
+
+        Raises: OptionError where a copy, or this device, is not wanted.
+        """
+        if stream is not None:
+            raise OptionError(f"stream {stream!r}: the processor has none", code="E324")
+        if copy is False:
+            raise OptionError("sharing of a tensor that nobody may write to", code="E324")
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise OptionError(f"device {dl_device}: tensors are on {(1, 0)}", code="E324")
         if self.dtype == D.bfloat16:
             raise UnsupportedError(
                 "bfloat16 through DLPack", help="cast to float32 first", code="E318"
             )
-        return self.numpy().__dlpack__(**options)
+        return self.numpy().__dlpack__(max_version=max_version)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -411,19 +444,6 @@ def _accumulate(leaf: Tensor, gradient: Tensor) -> None:
     leaf._grad.assign(leaf._grad + gradient)
 
 
-def _part(part: Any) -> X.Part:
-    """One part of an index, tensors by their values."""
-    if part is None or part is Ellipsis or isinstance(part, slice):
-        return part
-    if isinstance(part, bool | np.bool_):
-        raise UnsupportedError("an index by True or False", code="E316")
-    if isinstance(part, int | np.integer):
-        return int(part)
-    if isinstance(part, list | np.ndarray | Handle):
-        return value_of(np.asarray(part) if isinstance(part, list) else part)
-    raise DTypeError(f"{part!r} is no index", code="E153")
-
-
 def optional_dtype(spec: Any) -> DType | None:
     """A type, or None for none."""
     return None if spec is None else D.dtype(spec)
@@ -449,34 +469,6 @@ def shape_of(spec: Any, least: int = 0) -> tuple[Extent, ...]:
                 f"an extent of {extent} in {tuple(listed)}", f"{least} is the least", code="E119"
             )
     return tuple(e if isinstance(e, Dim) else int(e) for e in listed)
-
-
-def operand(x: Any) -> Operand:
-    """What an operation works on: a value or a Python scalar.
-
-    Raises: DTypeError for anything else, CapturedArrayError for an array inside `jit`.
-    """
-    if isinstance(x, Handle):
-        return x.value
-    if isinstance(x, np.generic):
-        kind = D.dtype(x.dtype)
-        return W.full((), x.item(), kind)
-    if isinstance(x, np.ndarray):
-        refuse_array()
-        D.dtype(x.dtype)
-        return bind(x, "array", copy=True, origin=Origin.of_caller())
-    if isinstance(x, Scalar):
-        return x
-    given = type(x).__name__
-    if isinstance(x, Answering):
-        raise DTypeError(f"not defined for {given}", code="E143")
-    raise DTypeError(f"{given} is no tensor", help="make one: pb.tensor", code="E143")
-
-
-def value_of(x: Any) -> Value:
-    """An operand as a value; a Python scalar becomes a constant of its default type."""
-    found = operand(x)
-    return W.full((), found, W.weak_dtype(found)) if isinstance(found, Scalar) else found
 
 
 def from_array(leaf: Any) -> Any:

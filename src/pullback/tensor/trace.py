@@ -101,6 +101,12 @@ class Handle:
         """Whether the definition is kept beside its result, for derivatives yet to be asked for."""
         return False
 
+    def rebind(self, value: Value) -> None:
+        """Stand for another value from here on; what was made of the old one keeps that."""
+        self._value = value
+        if isinstance(value, Definition):
+            _memory.pending[id(self)] = self
+
     @property
     def shape(self) -> tuple[Extent, ...]:
         return self._value.shape
@@ -396,6 +402,14 @@ def twin(variable: Variable) -> Definition | None:
     """The definition, if it is still alive, that `variable` holds the result of."""
     found = _memory.made_by.get(variable)
     return None if found is None else found()
+
+
+def know(definition: Definition, array: Array) -> None:
+    """Say what `definition` contains; nobody writes to `array`."""
+    variable = shared(array, definition.name, definition.origin)
+    with _memory.lock:
+        _memory.results[definition] = variable
+        _memory.made_by[variable] = weakref.ref(definition)
 
 
 def compiled_programs() -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import SupportsIndex
 
-from pullback.errors import ShapeError
+from pullback.errors import AxisError, ShapeError
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Expr, Extent, FloorDiv, If, Less, Mod, Mul
 from pullback.ir.graph import Definition, Value, read
@@ -43,17 +43,17 @@ def whole(value: object, what: str, least: int | None = None) -> int:
 
 
 def normal_axis(axis: int, rank: int, *, what: str = "axis") -> int:
-    """`axis` counted from the front. Raises: ShapeError where it is out of range."""
+    """`axis` counted from the front. Raises: AxisError where it is out of range."""
     axis = whole(axis, what)
     if not -rank <= axis < rank:
-        raise fail(f"{what} {axis} of a tensor with {rank} axes", code="E112")
+        raise AxisError(f"{what} {axis} of a tensor with {rank} axes")
     return axis % rank
 
 
 def normal_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """Axes counted from the front, in order; None is all of them.
 
-    Raises: ShapeError where one is out of range or named twice.
+    Raises: AxisError where one is out of range, ShapeError where one is named twice.
     """
     if axis is None:
         return tuple(range(rank))

@@ -14,6 +14,7 @@ from pullback.tensor import random, reduction
 from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
 from pullback.tensor.ops import where
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, check_device, tensor_apply
 
 SELU_ALPHA = 1.6732632423543772848170429916717
@@ -22,11 +23,13 @@ SELU_SCALE = 1.0507009873554804934193349852946
 # `inplace` stands for torch's signature: the planner decides what overwrites what.
 
 
+@shaped("input[b...] -> [b...]")
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """``max(0, x)``"""
     return tensor_apply("relu", input)
 
 
+@shaped("input[b...] -> [b...]")
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """``x * P(z <= x)``, z standard normal; "tanh" is the usual approximation.
 
@@ -41,26 +44,31 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     )
 
 
+@shaped("input[b...] -> [b...]")
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """``x * sigmoid(x)``"""
     return tensor_apply("silu", input)
 
 
+@shaped("input[b...] -> [b...]")
 def sigmoid(input: Tensor) -> Tensor:
     """``1 / (1 + exp(-x))``"""
     return tensor_apply("sigmoid", input)
 
 
+@shaped("input[b...] -> [b...]")
 def tanh(input: Tensor) -> Tensor:
     """Hyperbolic tangent."""
     return tensor_apply("tanh", input)
 
 
+@shaped("input[b...] -> [b...]")
 def logsigmoid(input: Tensor) -> Tensor:
     """``log(sigmoid(x))``"""
     return tensor_apply("log_sigmoid", input)
 
 
+@shaped("input[b...] -> [b...]", where="beta != 0")
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """``log(1 + exp(beta x)) / beta``; `x` itself where ``beta x > threshold``."""
 
@@ -70,31 +78,37 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return pointwise("softplus", body, input)
 
 
+@shaped("input[b...] -> [b...]")
 def softsign(input: Tensor) -> Tensor:
     """``x / (1 + |x|)``"""
     return pointwise("softsign", lambda x: x / (1.0 + abs(x)), input)
 
 
+@shaped("input[b...] -> [b...]")
 def tanhshrink(input: Tensor) -> Tensor:
     """``x - tanh(x)``"""
     return pointwise("tanhshrink", lambda x: x - M.tanh(x), input)
 
 
+@shaped("input[b...] -> [b...]")
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """``x * tanh(log(1 + exp(x)))``"""
     return pointwise("mish", lambda x: x * M.tanh(M.softplus(x)), input)
 
 
+@shaped("input[b...] -> [b...]")
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``x if x > 0 else alpha (exp(x) - 1)``"""
     return pointwise("elu", lambda x: where(x > 0.0, x, M.expm1(x) * alpha), input)
 
 
+@shaped("input[b...] -> [b...]", where="alpha != 0")
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``x if x > 0 else alpha (exp(x / alpha) - 1)``"""
     return pointwise("celu", lambda x: where(x > 0.0, x, M.expm1(x / alpha) * alpha), input)
 
 
+@shaped("input[b...] -> [b...]")
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """``scale (x if x > 0 else alpha (exp(x) - 1))``, which keeps mean 0 and variance 1."""
 
@@ -104,11 +118,13 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return pointwise("selu", body, input)
 
 
+@shaped("input[b...] -> [b...]")
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """``x if x > 0 else slope x``"""
     return pointwise("leaky_relu", lambda x: where(x > 0.0, x, x * negative_slope), input)
 
 
+@shaped("input[b...] -> [b...]", where="min_val <= max_val")
 def hardtanh(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Tensor:
@@ -120,11 +136,13 @@ def hardtanh(
     return pointwise("hardtanh", body, input)
 
 
+@shaped("input[b...] -> [b...]")
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """``min(max(x, 0), 6)``"""
     return hardtanh(input, 0.0, 6.0)
 
 
+@shaped("input[b...] -> [b...]")
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """``min(max(x / 6 + 1 / 2, 0), 1)``"""
 
@@ -134,6 +152,7 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     return pointwise("hardsigmoid", body, input)
 
 
+@shaped("input[b...] -> [b...]")
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """``x min(max(x / 6 + 1 / 2, 0), 1)``"""
 
@@ -143,6 +162,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return pointwise("hardswish", body, input)
 
 
+@shaped("input[b...] -> [b...]")
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """``0 if -l <= x <= l else x``"""
 
@@ -152,6 +172,7 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return pointwise("hardshrink", body, input)
 
 
+@shaped("input[b...] -> [b...]", where="lambd >= 0")
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """``x - l`` above l, ``x + l`` below -l, else 0."""
 
@@ -161,11 +182,13 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return pointwise("softshrink", body, input)
 
 
+@shaped("input[b...] -> [b...]")
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """``x if x > threshold else value``"""
     return pointwise("threshold", lambda x: where(x <= threshold, value, x), input)
 
 
+@shaped("input[n, c, ...] or [...], weight[c?] or []")
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """``x if x > 0 else w[c] x``; one weight, or one for each channel (axis 1)."""
     many = weight.size != 1 and len(input.shape) > 1
@@ -174,6 +197,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return pointwise("prelu", lambda x, w: where(x > 0.0, x, x * w), input, slope)
 
 
+@shaped("input[b...] -> [b...]", where="lower <= upper")
 def rrelu(
     input: Tensor,
     lower: float = 1.0 / 8,
@@ -189,6 +213,7 @@ def rrelu(
 
 
 @spelled
+@shaped("input[...]")
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """``a * sigmoid(b)`` of the two halves along `dim`. Raises: ShapeError for an odd extent."""
     axis = axis_of(dim, len(input.shape))
@@ -206,6 +231,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 @spelled
+@shaped("input[b...] -> [b...]")
 def softmax(input: Tensor, dim: int = -1) -> Tensor:
     """``exp(x - max) / sum(exp(x - max))`` along `dim`."""
     axis = axis_of(dim, len(input.shape))
@@ -213,6 +239,7 @@ def softmax(input: Tensor, dim: int = -1) -> Tensor:
 
 
 @spelled
+@shaped("input[b...] -> [b...]")
 def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
     """``x - max - log(sum(exp(x - max)))`` along `dim`."""
     axis = axis_of(dim, len(input.shape))
@@ -220,11 +247,13 @@ def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
 
 
 @spelled
+@shaped("input[b...] -> [b...]")
 def softmin(input: Tensor, dim: int = -1) -> Tensor:
     """``softmax(-x)`` along `dim`."""
     return softmax(tensor_apply("negative", input), dim)
 
 
+@shaped("input[n, c, h, w] or [c, h, w]")
 def softmax2d(input: Tensor) -> Tensor:
     """`softmax` over the channels of an image, with or without a batch."""
     return softmax(input, -3)
@@ -317,6 +346,7 @@ class Softmax2d(Layer, function=softmax2d): ...
 class PReLU(Module):
     """``x if x > 0 else w[c] x``, w learned."""
 
+    @shaped("", where="int(num_parameters) >= 1")
     def __init__(
         self,
         num_parameters: int = 1,

@@ -12,15 +12,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pullback.errors import DTypeError, ShapeError
+from pullback.errors import DTypeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Add, Div, Equal, Expr, Extent, If, Less, Mul, Take
 from pullback.ir.graph import MAX, Keep, Value
 from pullback.nn.build import at, cast, common, make
-from pullback.nn.dropout import check_probability, kept_mask
-from pullback.tensor.elementwise import show
+from pullback.nn.dropout import kept_mask
+from pullback.tensor import elementwise
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 Index = Sequence[Expr]
@@ -155,7 +156,6 @@ def attend(
     query: Packed, key: Packed, value: Packed, mask: Mask, scale: float, dropout: float = 0.0
 ) -> Attended:
     """Attention of every head over packed projections. Output (batch.., queries, heads * size)."""
-    check_probability(dropout)
     v = _apart(value, "v")
     table = _Table(_apart(query, "q"), _apart(key, "k"), mask, scale)
     scores = table.scores()
@@ -294,6 +294,11 @@ def _side_by_side(table: _Table, mixed: Value, value: Heads) -> Tensor:
     return make("heads", shape, body)
 
 
+@shaped(
+    "query: float[*b, t, e], key: float[*b, s, e], value: float[*b, s, f], attn_mask[*b, t?, "
+    "s?] -> [*b, t, f]",
+    where="0 <= dropout_p <= 1",
+)
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -303,22 +308,28 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """``softmax(q k^T / sqrt(E) + mask) v`` over (.., positions, E); the last but two axes are
-    batch. Raises: ShapeError, DTypeError.
+    """``softmax(q k^T / sqrt(E) + mask) v`` over (.., positions, E); what is before is batch.
+
+    Raises: DTypeError for a mask that is neither bool nor float.
     """
-    q, k, v = query.value, key.value, value.value
     kind = common(query, key, value)
-    if min(len(q.shape), len(k.shape), len(v.shape)) < 2 or q.shape[-1] != k.shape[-1]:
-        raise ShapeError(
-            f"attention of {show(q.shape)}, {show(k.shape)} and {show(v.shape)}",
-            help="(.., queries, E), (.., keys, E) and (.., keys, F)",
-        )
+    q, k, v = _one_batch(query, key, value, attn_mask)
     size, width = E.upper(q.shape[-1]), E.upper(v.shape[-1])
     used = 1.0 / math.sqrt(size) if scale is None else scale
     mask = with_mask(Mask(causal=is_causal), attn_mask)
     parts = (Packed(q, 0, 1, size, kind), Packed(k, 0, 1, size, kind))
     found = attend(*parts, Packed(v, 0, 1, width, kind), _headless(mask), used, dropout_p)
     return found.output
+
+
+def _one_batch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> list[Value]:
+    """The three with the batch axes that theirs and the mask's broadcast to."""
+    parts = [t.value for t in (query, key, value)]
+    masks = () if mask is None else (mask.value.shape[:-2],)
+    batch = elementwise.broadcast_shapes([*(p.shape[:-2] for p in parts), *masks])
+    if all(p.shape[:-2] == batch for p in parts):
+        return parts
+    return [elementwise.broadcast_to(p, (*batch, *p.shape[-2:])) for p in parts]
 
 
 def _headless(mask: Mask) -> Mask:

@@ -12,6 +12,7 @@ from pullback.nn.module import Module
 from pullback.nn.padding import pad
 from pullback.nn.space import Ints, Taps, each, literal
 from pullback.tensor import views as V
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, check_device
 
 MODES = ("zeros", "reflect", "replicate", "circular")
@@ -27,6 +28,12 @@ class _Conv(Module):
         super().__init_subclass__(**rest)
         cls.space = space
 
+    @shaped(
+        "",
+        where="int(in_channels) >= 1, int(out_channels) >= 1, int(groups) >= 1, "
+        "in_channels % groups == 0, out_channels % groups == 0, int(kernel_size) >= 1, "
+        "int(stride) >= 1, int(padding) >= 0, int(dilation) >= 1",
+    )
     def __init__(
         self,
         in_channels: int,
@@ -45,10 +52,6 @@ class _Conv(Module):
         check_device(device)
         if padding_mode not in MODES[: 1 if self.turned else None]:
             raise UnsupportedError(f"padding_mode={padding_mode!r}", code="E312")
-        if in_channels % groups or out_channels % groups:
-            raise V.fail(
-                f"{in_channels} and {out_channels} channels in {groups} groups", code="E125"
-            )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size = each(kernel_size, self.space, "kernel_size")
         self.stride = each(stride, self.space, "stride")

@@ -16,6 +16,7 @@ from pullback.ir.graph import MAX, Value
 from pullback.nn.build import at, cast, common, count, make, total
 from pullback.nn.losses import divided, known_reduction, reduced
 from pullback.tensor.elementwise import show
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 Index = tuple[Expr, ...]
@@ -54,6 +55,11 @@ class Rows:
         return at(self.value, *index, to=self.kind)
 
 
+@shaped(
+    "input[n, c, s...] or [c], target[n, s...] or [] or [n, c, s...] or [c], weight[c] -> [n, "
+    "s...] or []",
+    where="0 <= label_smoothing <= 1, int(ignore_index) < 9223372036854775808",
+)
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -70,6 +76,7 @@ def cross_entropy(
     return along(input, target, _class_axis(input), options)
 
 
+@shaped("input[b..., c], target[b...] or [b..., c] -> [b...] or []")
 def token_cross_entropy(
     input: Tensor, target: Tensor, ignore_index: int | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -107,6 +114,7 @@ def log_norm(rows: Rows) -> Value:
     return make("log_norm", box, lambda *i: Add(at(top, *i), E.Log(at(norm, *i)))).value
 
 
+@shaped("input[n, c, s...] or [c], target: int[n, s...] or [], weight[c] -> [n, s...] or []")
 def nll_loss(
     input: Tensor,
     target: Tensor,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pullback.errors import ShapeError
 from pullback.ir import expr as E
 from pullback.ir.expr import Add, Extent, If, Mul
 from pullback.ir.graph import Definition, Keep
@@ -15,6 +14,7 @@ from pullback.nn.build import at, make
 from pullback.nn.layer import Layer
 from pullback.nn.space import of_space
 from pullback.tensor import elementwise, random
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import wrap
 
@@ -31,11 +31,13 @@ def kept_mask(shape: Sequence[Extent], p: float) -> Tensor:
     return Tensor(wrap(replace(drawn, keep=Keep.NEVER)))
 
 
+@shaped("input[b...] -> [b...]", where="0 <= p <= 1")
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """``x / (1 - p)`` with probability ``1 - p``, else 0. Raises: ShapeError for p outside 0..1."""
+    """``x / (1 - p)`` with probability ``1 - p``, else 0."""
     return _dropped(input, p, training, len(input.shape))
 
 
+@shaped("input[b...] -> [b...]", where="0 <= p <= 1")
 def channel_dropout(
     space: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
@@ -47,6 +49,7 @@ def channel_dropout(
 dropout1d, dropout2d, dropout3d = (of_space(channel_dropout, n) for n in (1, 2, 3))
 
 
+@shaped("input[b...] -> [b...]", where="0 <= p <= 1")
 def alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
@@ -56,6 +59,7 @@ def alpha_dropout(
     return _dropped(input, p, training, len(input.shape), SATURATED)
 
 
+@shaped("input[b...] -> [b...]", where="0 <= p <= 1")
 def feature_alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
@@ -69,7 +73,6 @@ def _dropped(input: Tensor, p: float, training: bool, lead: int, low: float = 0.
     For ``low = 0``: ``a = 1 / (1 - p), b = 0``; else ``a = 1 / sqrt((1 - p) (1 + p low^2))``,
     ``b = -a p low``.
     """
-    check_probability(p)
     if not training or p == 0.0:
         return input
     x = input.value
@@ -88,35 +91,19 @@ def _dropped(input: Tensor, p: float, training: bool, lead: int, low: float = 0.
     return make("dropout", x.shape, body)
 
 
-def check_probability(p: float) -> None:
-    """Raises: ShapeError where `p` is no probability."""
-    if not 0.0 <= p <= 1.0:
-        raise ShapeError(f"dropout probability {p} is not in 0..1", code="E123")
+class Dropout(Layer, function=dropout): ...
 
 
-class _Dropping(Layer):
-    """Checks its probability when it is made."""
-
-    p: float
-
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        super().__init__(p, inplace)
-        check_probability(p)
+class Dropout1d(Layer, function=dropout1d): ...
 
 
-class Dropout(_Dropping, function=dropout): ...
+class Dropout2d(Layer, function=dropout2d): ...
 
 
-class Dropout1d(_Dropping, function=dropout1d): ...
+class Dropout3d(Layer, function=dropout3d): ...
 
 
-class Dropout2d(_Dropping, function=dropout2d): ...
+class AlphaDropout(Layer, function=alpha_dropout): ...
 
 
-class Dropout3d(_Dropping, function=dropout3d): ...
-
-
-class AlphaDropout(_Dropping, function=alpha_dropout): ...
-
-
-class FeatureAlphaDropout(_Dropping, function=feature_alpha_dropout): ...
+class FeatureAlphaDropout(Layer, function=feature_alpha_dropout): ...

@@ -52,6 +52,8 @@ class Layer(Module):
         refuse_keywords(type(self).__name__, kwargs, self.settings.parameters)
         bound = self.settings.bind(*args, **kwargs)
         bound.apply_defaults()
+        if (own := getattr(type(self).function, "__shapes__", None)) is not None:
+            own.limited(type(self).__name__, bound.arguments)
         for name, value in bound.arguments.items():
             held = isinstance(value, Tensor) and not isinstance(value, State)
             setattr(self, name, Buffer(value) if held else value)

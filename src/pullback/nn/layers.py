@@ -14,6 +14,7 @@ from pullback.nn.build import axis_of
 from pullback.nn.layer import Layer
 from pullback.nn.module import Module
 from pullback.nn.parameter import Parameter
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, check_device
 
 
@@ -27,6 +28,7 @@ class Identity(Module):
 class Linear(Module):
     """``y = x w^T + b``, w of shape (out, in)."""
 
+    @shaped("", where="int(in_features) >= 0, int(out_features) >= 0")
     def __init__(
         self,
         in_features: int,
@@ -56,6 +58,7 @@ class Linear(Module):
 class Embedding(Module):
     """``y[.., e] = w[tokens[..], e]``; row `padding_idx` starts at 0 and gets no gradient."""
 
+    @shaped("", where="int(num_embeddings) >= 0, int(embedding_dim) >= 0")
     def __init__(
         self,
         num_embeddings: int,
@@ -142,6 +145,7 @@ class EmbeddingBag(Module):
 class Bilinear(Module):
     """``y = a^T w b + bias``, w of shape (out, in1, in2)."""
 
+    @shaped("", where="int(in1_features) >= 1, int(in2_features) >= 1, int(out_features) >= 0")
     def __init__(
         self,
         in1_features: int,

@@ -122,6 +122,7 @@ def without_row(weight: Tensor, row: int) -> Tensor:
     )
 
 
+@shaped("input: int[b...] -> [b..., num_classes]", where="int(num_classes) >= 0")
 def one_hot(input: Tensor, num_classes: int) -> Tensor:
     """``y[.., c] = 1 if tokens[..] == c else 0``, int64."""
     tokens = input.value
@@ -132,15 +133,11 @@ def one_hot(input: Tensor, num_classes: int) -> Tensor:
     )
 
 
+@shaped("input1[b..., i], input2[b..., j], weight[o, i, j], bias[o] -> [b..., o]")
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``y[.., o] = sum[i, j] a[.., i] * w[o, i, j] * b[.., j] + bias[o]``. Raises: ShapeError."""
+    """``y[.., o] = sum[i, j] a[.., i] * w[o, i, j] * b[.., j] + bias[o]``"""
     common(input1, input2, weight, bias)
     lead = input1.shape[:-1]
-    if input2.shape[:-1] != lead or weight.shape[1:] != (input1.shape[-1], input2.shape[-1]):
-        raise ShapeError(
-            f"bilinear: inputs {show(input1.value.shape)} and {show(input2.value.shape)}"
-            f" do not fit weight {show(weight.value.shape)}"
-        )
     i, j = axis(weight.shape[1]), axis(weight.shape[2])
 
     def first(*at: Any) -> Any:
@@ -156,6 +153,10 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     return y if bias is None else y + bias
 
 
+@shaped(
+    "input: int[n, k] or [k], weight[rows, width], offsets: int[m], per_sample_weights[n, k] "
+    "or [k]",
+)
 def embedding_bag(
     input: Tensor,
     weight: Tensor,
@@ -179,6 +180,12 @@ def embedding_bag(
     _refuse("embedding_bag", max_norm=max_norm, sparse=sparse, mode=unknown)
     if scale_grad_by_freq:
         weight = _shared_slopes(weight, input)
+    if per_sample_weights is not None and per_sample_weights.shape != input.shape:
+        raise ShapeError(
+            f"per_sample_weights {show(per_sample_weights.value.shape)} for tokens "
+            f"{show(input.value.shape)}",
+            help="both must have one shape",
+        )
     bags = _Bags(input, offsets, include_last_offset, padding_idx, weight.shape[0])
     k = axis(bags.longest)
 

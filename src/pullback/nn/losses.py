@@ -13,9 +13,11 @@ from pullback.tensor import maths as M
 from pullback.tensor.creation import full_like
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import broadcast_to, expand_dims, stop_gradient, where
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
+@shaped("input[b...], target[b...], weight[b...?] -> [b...] or []")
 def mse_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
@@ -23,6 +25,7 @@ def mse_loss(
     return _between("squared_error", input, target, reduction, lambda d: d * d, weight)
 
 
+@shaped("input[b...], target[b...], weight[b...?] -> [b...] or []")
 def l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
@@ -35,6 +38,7 @@ def distance(x: Any) -> Any:
     return where(x < 0.0, -x, where(x > 0.0, x, 0.0))
 
 
+@shaped("input[b...], target[b...] -> [b...] or []", where="beta >= 0")
 def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
@@ -49,6 +53,7 @@ def smooth_l1_loss(
     return _between("smooth_error", input, target, reduction, body)
 
 
+@shaped("input[b...], target[b...], weight[b...?] -> [b...] or []", where="delta > 0")
 def huber_loss(
     input: Tensor,
     target: Tensor,
@@ -74,7 +79,6 @@ def _between(
     weight: Tensor | None = None,
 ) -> Tensor:
     """A loss of the difference; with weights the mean is over their sum."""
-    same_shape(name, input, target)
     losses = pointwise(name, lambda x, t: function(x - t), input, target)
     if weight is None:
         return reduced(losses, reduction)
@@ -89,6 +93,7 @@ def weighted(losses: Tensor, weight: Tensor | None) -> Tensor:
     return losses if weight is None else losses * weight
 
 
+@shaped("input[b...], target[b...], weight[b...?] -> [b...] or []")
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -97,7 +102,6 @@ def binary_cross_entropy(
     def body(x: Any, t: Any) -> Any:
         return -t * _log(x) - (1.0 - t) * _log(1.0 - x)
 
-    same_shape("binary cross entropy", input, target)
     losses = pointwise("binary_cross_entropy", body, input, target)
     return reduced(weighted(losses, weight), reduction)
 
@@ -106,6 +110,7 @@ def _log(x: Any) -> Any:
     return M.maximum(M.log(x), -100.0)
 
 
+@shaped("input[b...], target[b...], weight[b...?], pos_weight[b...?] -> [b...] or []")
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -120,19 +125,19 @@ def binary_cross_entropy_with_logits(
         factor = 1.0 + (heavy[0] - 1.0) * t if heavy else 1.0
         return (1.0 - t) * x + factor * gate
 
-    same_shape("binary cross entropy", input, target)
     tensors = (input, target) if pos_weight is None else (input, target, pos_weight)
     losses = pointwise("binary_cross_entropy", body, *tensors)
     return reduced(weighted(losses, weight), reduction)
 
 
+@shaped("input[b...], target[b...] -> [b...] or []")
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``log(1 + exp(-t x))``"""
-    same_shape("soft margin", input, target)
     losses = pointwise("soft_margin", lambda x, t: M.softplus(-t * x), input, target)
     return reduced(losses, reduction)
 
 
+@shaped("input[*b], target[*b] -> [*b] or []")
 def kl_div(
     input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
@@ -141,7 +146,7 @@ def kl_div(
     def body(x: Any, t: Any) -> Any:
         if log_target:
             return M.exp(t) * (t - x)
-        return where(t > 0.0, t * M.log(t), 0.0) - t * x
+        return where(t == 0.0, 0.0, t * M.log(t)) - t * x
 
     losses = pointwise("divergence", body, input, target)
     if reduction != "batchmean":
@@ -149,6 +154,7 @@ def kl_div(
     return divided(total(losses), count(losses.value.shape[:1], losses.dtype))
 
 
+@shaped("input[*b], target[*b] -> [*b] or []", where="eps >= 0")
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -169,6 +175,10 @@ def poisson_nll_loss(
     return reduced(pointwise("poisson", body, input, target), reduction)
 
 
+@shaped(
+    "input[b..., n] or [], target[b..., n?] or [], var[b..., n?] or [b...] -> [b..., n] or []",
+    where="eps > 0",
+)
 def gaussian_nll_loss(
     input: Tensor,
     target: Tensor,

@@ -7,22 +7,28 @@ from collections.abc import Callable
 from typing import Any
 
 from pullback.nn.build import common, pointwise, written
-from pullback.nn.losses import distance, reduced, same_shape, weighted
+from pullback.nn.losses import distance, reduced, weighted
 from pullback.nn.space import literal
 from pullback.tensor import maths as M
 from pullback.tensor import views as V
 from pullback.tensor.compute import axis
 from pullback.tensor.dialect import spelled
 from pullback.tensor.ops import any as any_of
-from pullback.tensor.ops import expand_dims, where
+from pullback.tensor.ops import broadcast_arrays, expand_dims, where
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
 def norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
-    """``(sum |x|^p)^(1 / p)`` along `dim`; its derivative at 0 is 0."""
-    if p == math.inf:
-        return pointwise("size", distance, x).max(dim, keepdims=keepdim)
+    """``(sum |x|^p)^(1 / p)`` along `dim`; its derivative at 0 is 0. p 0: how many are not 0."""
+    if abs(p) == math.inf:
+        sizes = pointwise("size", distance, x)
+        return (sizes.max if p > 0 else sizes.min)(dim, keepdims=keepdim)
+    if p == 0:
+        return pointwise("present", lambda v: where(v == 0.0, 0.0, 1.0), x).sum(
+            dim, keepdims=keepdim
+        )
     powers = pointwise("power", lambda v: v * v if p == 2 else distance(v) ** p, x)
     sums = powers.sum(dim, keepdims=keepdim)
     if p == 1:
@@ -32,14 +38,17 @@ def norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
 
 
 @spelled
+@shaped("input[b...] -> [b...]", where="eps >= 0")
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """``x / max(|x|_p, eps)`` along `dim`."""
     return input / _at_least(norm(input, p, dim, True), eps)
 
 
 @spelled
+@shaped("x1[*b], x2[*b]", where="eps >= 0")
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """``sum(x1 x2) / (max(|x1|, eps) max(|x2|, eps))`` along `dim`."""
+    """``sum(x1 x2) / (max(|x1|, eps) max(|x2|, eps))`` along `dim` of both, broadcast."""
+    x1, x2 = broadcast_arrays(x1, x2)
     a, b = (x / _at_least(norm(x, 2, dim, True), eps) for x in (x1, x2))
     return (a * b).sum(dim)
 
@@ -49,6 +58,7 @@ def _at_least(x: Tensor, low: float) -> Tensor:
 
 
 @spelled
+@shaped("x1[*b, d?], x2[*b, d?]", where="eps >= 0")
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -61,6 +71,7 @@ def _hinge(x: Any) -> Any:
     return where(x >= 0.0, x, 0.0)
 
 
+@shaped("input[*b], target[*b] -> [*b] or []")
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
@@ -72,6 +83,7 @@ def hinge_embedding_loss(
     return reduced(pointwise("hinge", body, input, target), reduction)
 
 
+@shaped("input1[*b], input2[*b], target[*b] -> [*b] or []")
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -83,6 +95,7 @@ def margin_ranking_loss(
     return reduced(pointwise("ranking", body, input1, input2, target), reduction)
 
 
+@shaped("input1[n..., d], input2[n..., d], target[n...] -> [n...] or []", where="-1 <= margin <= 1")
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -99,6 +112,10 @@ def cosine_embedding_loss(
     return reduced(pointwise("cosine", body, *products, target), reduction)
 
 
+@shaped(
+    "anchor[*b, d?], positive[*b, d?], negative[*b, d?] -> [*b] or []",
+    where="margin > 0, eps >= 0",
+)
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -125,6 +142,7 @@ def triplet_margin_loss(
     )
 
 
+@shaped("anchor[*b, d?], positive[*b, d?], negative[*b, d?] -> [*b] or []", where="margin > 0")
 def triplet_margin_with_distance_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -144,6 +162,10 @@ def triplet_margin_with_distance_loss(
     return reduced(losses, reduction)
 
 
+@shaped(
+    "input[n, c] or [c], target: int[n] or [], weight[c] -> [n] or []",
+    where="1 <= int(p) <= 2",
+)
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -164,6 +186,7 @@ def multi_margin_loss(
     return _per_row(written(x.shape[:1], body, name="multi_margin"), input, reduction)
 
 
+@shaped("input[n, c] or [c], target: int[n, c] or [c] -> [n] or []")
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``sum[j, c] max(0, 1 - x[t[j]] + x[c]) / C`` over the labels j and the c that are none.
 
@@ -186,6 +209,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
     return _per_row(written(x.shape[:1], body, name="multilabel"), input, reduction)
 
 
+@shaped("input[b..., c], target[b..., c], weight[c] or [b..., c?] -> [b...] or []")
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -194,7 +218,6 @@ def multilabel_soft_margin_loss(
     def body(x: Any, t: Any) -> Any:
         return t * M.softplus(-x) + (1.0 - t) * M.softplus(x)
 
-    same_shape("multilabel soft margin", input, target)
     losses = weighted(pointwise("soft_margin", body, input, target), weight)
     return reduced(losses.mean(-1), reduction)
 

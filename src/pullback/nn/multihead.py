@@ -8,6 +8,7 @@ from typing import Any
 from pullback.errors import DTypeError, ShapeError, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
+from pullback.ir.expr import Extent
 from pullback.ir.graph import Value
 from pullback.nn import init
 from pullback.nn.attention import Attended, Mask, Packed, attend
@@ -17,6 +18,7 @@ from pullback.nn.linear import linear_rows
 from pullback.nn.module import Module
 from pullback.tensor import reduction, views
 from pullback.tensor.elementwise import show
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
@@ -27,6 +29,7 @@ class MultiheadAttention(Module):
     weights are lazy: not looked at, they are not computed.
     """
 
+    @shaped("", where="int(embed_dim) >= 1, int(num_heads) >= 1, 0 <= dropout <= 1")
     def __init__(
         self,
         embed_dim: int,
@@ -89,8 +92,8 @@ class MultiheadAttention(Module):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The output and the weights (averaged over heads, or of each head)."""
-        for tensor in (query, key, value):
-            self._check_rank(tensor)
+        check = _batch_first if self.batch_first else _batch_second
+        check(self, query, key, value, key_padding_mask, attn_mask)
         swapped = not self.batch_first and len(query.shape) == 3
         if swapped:
             memo = {id(t): _swap(t) for t in (query, key, value)}
@@ -104,14 +107,6 @@ class MultiheadAttention(Module):
             if average_attn_weights:
                 weights = Tensor(reduction.mean(weights.value, len(query.shape) - 2, False))
         return (_swap(output) if swapped else output), weights
-
-    def _check_rank(self, tensor: Tensor) -> None:
-        if len(tensor.shape) not in (2, 3):
-            raise ShapeError(
-                f"attention of {show(tensor.value.shape)}",
-                help="(positions, features) or, with a batch, three axes",
-                code="E111",
-            )
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Attended:
         wide = self.embed_dim
@@ -156,7 +151,8 @@ class MultiheadAttention(Module):
         """torch's masks, where true means: not to be looked at."""
         allowed = added = ignored = None
         if given is not None:
-            value = self._by_head(given.value, len(query.shape) == 3)
+            batch = query.value.shape[0] if len(query.shape) == 3 else 1
+            value = self._by_head(given.value, batch, len(query.shape) == 3)
             allowed, added = _split_mask(value)
             causal = False
         if padding is not None:
@@ -165,13 +161,66 @@ class MultiheadAttention(Module):
             ignored = padding.value
         return Mask(causal, allowed, added, ignored)
 
-    def _by_head(self, mask: Value, batched: bool) -> Value:
-        """torch's (batch * heads, queries, keys) as (batch, heads, queries, keys)."""
-        if len(mask.shape) != 3 or not batched:
+    def _by_head(self, mask: Value, batch: Extent, batched: bool) -> Value:
+        """torch's (batch * heads, queries, keys) as (batch, heads, queries, keys).
+
+        Raises: ShapeError for another number of masks.
+        """
+        if len(mask.shape) != 3:
             return mask
         heads = self.num_heads
+        if E.upper(mask.shape[0]) != E.upper(batch) * heads:
+            raise ShapeError(
+                f"attn_mask of {show(mask.shape)}",
+                help=f"(queries, keys), or ({batch} * {heads} heads, queries, keys)",
+                code="E175",
+            )
         shape = (E.upper(mask.shape[0]) // heads, heads, *mask.shape[1:])
-        return views.reshape(mask, shape)
+        return views.reshape(mask, shape) if batched else mask
+
+
+@shaped(
+    "query[t, n..., self.embed_dim], key[s, n..., self.kdim], value[s, n..., self.vdim], "
+    "key_padding_mask[n..., s], attn_mask[t, s] or [_, t, s]",
+    name="MultiheadAttention",
+)
+def _batch_second(
+    self: MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+) -> None:
+    """What the layer takes where positions come first."""
+    _one_batch_axis(query)
+
+
+@shaped(
+    "query[n..., t, self.embed_dim], key[n..., s, self.kdim], value[n..., s, self.vdim], "
+    "key_padding_mask[n..., s], attn_mask[t, s] or [_, t, s]",
+    name="MultiheadAttention",
+)
+def _batch_first(
+    self: MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+) -> None:
+    """What the layer takes where the batch comes first."""
+    _one_batch_axis(query)
+
+
+def _one_batch_axis(query: Tensor) -> None:
+    """Raises: ShapeError for more than one axis of batch."""
+    if len(query.shape) > 3:
+        raise ShapeError(
+            f"attention of {show(query.value.shape)}",
+            help="(positions, features) or, with a batch, three axes",
+            code="E111",
+        )
 
 
 def _split_mask(mask: Value) -> tuple[Value | None, Value | None]:

@@ -24,6 +24,7 @@ from pullback.tensor import elementwise
 from pullback.tensor.compute import axis
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import State, Tensor
 
 Shape = tuple[Extent, ...]
@@ -118,6 +119,11 @@ def scaled(
     return make(name, x.shape, body)
 
 
+@shaped(
+    "input[b..., *normalized_shape], weight[*normalized_shape], bias[*normalized_shape] -> "
+    "[b..., *normalized_shape]",
+    where="int(normalized_shape) >= 0, eps >= 0",
+)
 def layer_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -132,6 +138,10 @@ def layer_norm(
     return scaled("layer_norm", found, eps, (weight, bias), lambda i: i[rank:])
 
 
+@shaped(
+    "input[b..., *normalized_shape], weight[*normalized_shape] -> [b..., *normalized_shape]",
+    where="int(normalized_shape) >= 0, eps >= 0",
+)
 def rms_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -149,6 +159,10 @@ def rms_norm(
     return scaled("rms_norm", found, used, (weight, None), lambda i: i[rank:])
 
 
+@shaped(
+    "input[n, c, s...], weight[c], bias[c] -> [n, c, s...]",
+    where="int(num_groups) >= 1, c % num_groups == 0, eps >= 0",
+)
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -158,12 +172,10 @@ def group_norm(
 ) -> Tensor:
     """Mean and variance over each of `num_groups` groups of channels, axis 1.
 
-    Raises: ShapeError where the groups do not divide the channels.
+    Raises: ShapeError where the channels are symbolic.
     """
     kind = common(input, weight, bias)
     channels = channels_of("group_norm", input)
-    if channels % num_groups:
-        raise ShapeError(f"group_norm: {channels} channels in {num_groups} groups", code="E125")
     size = channels // num_groups
     parts = input.reshape(input.shape[0], num_groups, size, *input.shape[2:])
     found = moments(parts.value, range(2, len(parts.shape)), kind)
@@ -175,6 +187,10 @@ def group_norm(
     return y.reshape(*input.shape)
 
 
+@shaped(
+    "input[n, c, s...], running_mean[c], running_var[c], weight[c], bias[c] -> [n, c, s...]",
+    where="eps >= 0",
+)
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -194,6 +210,10 @@ def batch_norm(
     return _by_channel("batch_norm", input, over, running, (weight, bias), training, momentum, eps)
 
 
+@shaped(
+    "input[n, c, s...], running_mean[c], running_var[c], weight[c], bias[c] -> [n, c, s...]",
+    where="eps >= 0",
+)
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -214,6 +234,7 @@ def instance_norm(
     )
 
 
+@shaped("input[n, c, s...] -> [n, c, s...]", where="int(size) >= 1")
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
@@ -293,9 +314,5 @@ def channels_of(name: str, input: Tensor) -> int:
 
 
 def _last(shape: Shape, wanted: int | Sequence[int]) -> int:
-    """The first axis normalised over. Raises: ShapeError where the last are not `wanted`."""
-    box = (wanted,) if isinstance(wanted, int) else tuple(wanted)
-    split = len(shape) - len(box)
-    if split < 0 or shape[split:] != box:
-        raise ShapeError(f"the last axes of {show(shape)} are not {show(box)}", code="E127")
-    return split
+    """The first axis normalised over."""
+    return len(shape) - (1 if isinstance(wanted, int) else len(wanted))

@@ -14,6 +14,7 @@ from pullback.nn.layer import Layer
 from pullback.nn.module import Module
 from pullback.nn.parameter import Buffer
 from pullback.tensor.elementwise import show
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, check_device
 
 
@@ -47,6 +48,7 @@ class _LastAxes(_Norm):
 class LayerNorm(_LastAxes):
     """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes."""
 
+    @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -66,6 +68,7 @@ class LayerNorm(_LastAxes):
 class RMSNorm(_LastAxes):
     """``x / sqrt(mean(x^2) + eps) * w`` over the last axes."""
 
+    @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -84,6 +87,7 @@ class RMSNorm(_LastAxes):
 class GroupNorm(_Norm):
     """``(x - mean) / sqrt(var + eps) * w + b`` over each group of channels."""
 
+    @shaped("", where="int(num_groups) >= 1, num_channels % num_groups == 0, eps >= 0")
     def __init__(
         self,
         num_groups: int,
@@ -97,8 +101,6 @@ class GroupNorm(_Norm):
     ) -> None:
         super().__init__()
         check_device(device)
-        if num_channels % num_groups:
-            raise ShapeError(f"{num_channels} channels in {num_groups} groups", code="E125")
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = eps
@@ -117,6 +119,7 @@ class _ByChannel(_Norm):
 
     ranks: ClassVar[tuple[int, ...]]
 
+    @shaped("", where="int(num_features) >= 0, eps >= 0")
     def __init__(
         self,
         num_features: int,

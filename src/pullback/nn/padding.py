@@ -15,11 +15,13 @@ from pullback.nn.module import Module
 from pullback.nn.space import Ints, each, literal, padded
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import where
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 MODES = ("constant", "reflect", "replicate", "circular")
 
 
+@shaped("input[...]", where="int(pad) < 9223372036854775808")
 def pad(
     input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
@@ -37,6 +39,10 @@ def pad(
     if mode == "constant":
         return _constant(input, ends, 0.0 if value is None else value)
     for axis, (before, after) in ends.items():
+        if mode == "circular":  # what is cut off is no part of the circle
+            cut = (min(before, 0), min(after, 0))
+            input = _constant(input, {axis: cut}, 0.0) if any(cut) else input
+            before, after = max(before, 0), max(after, 0)
         input = _extended(input, axis, before, after, mode)
     return input
 
@@ -71,7 +77,7 @@ def _grown(extent: Extent, before: int, after: int) -> int:
 def _extended(input: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
     """One axis continued at both sides. Raises: ShapeError where it is too short for it."""
     extent = literal("pad", (input.shape[axis],))[0]
-    most = {"reflect": extent - 1, "circular": extent}.get(mode, before + after)
+    most = {"reflect": extent - 1, "circular": extent}.get(mode, max(before, after))
     if not extent or max(before, after) > most:
         raise ShapeError(f"{mode} pad {(before, after)} of {extent} elements", code="E126")
     shape = list(input.shape)

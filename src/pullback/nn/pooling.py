@@ -23,9 +23,14 @@ from pullback.tensor.ops import astype, where
 from pullback.tensor.ops import max as max_of
 from pullback.tensor.ops import min as min_of
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
+@shaped(
+    "input[n, c, _ * space] or [c, _ * space]",
+    where="int(kernel_size) >= 1, int(stride) >= 1, int(padding) >= 0, int(dilation) >= 1",
+)
 def max_pool(
     space: int,
     input: Tensor,
@@ -45,6 +50,7 @@ def max_pool(
     return _largest(input, windows, [w.count(ceil_mode) for w in windows], return_indices)
 
 
+@shaped("input[n, c, _ * space] or [c, _ * space]", where="int(output_size) >= 1")
 def adaptive_max_pool(
     space: int, input: Tensor, output_size: Any, return_indices: bool = False
 ) -> Any:
@@ -93,6 +99,10 @@ def _element(
     return padded(tests, input[(*index[:before], *(w.place(y, k) for w, y, k in met))], other)
 
 
+@shaped(
+    "input[n, c, _ * space] or [c, _ * space] -> [n, c, _ * space]",
+    where="int(kernel_size) >= 1, int(stride) >= 1, int(padding) >= 0, int(divisor_override) != 0",
+)
 def avg_pool(
     space: int,
     input: Tensor,
@@ -122,6 +132,10 @@ def avg_pool(
     return written(shape, body, name="avg_pool")
 
 
+@shaped(
+    "input[n, c, _ * space] or [c, _ * space] -> [n, c, _ * space]",
+    where="int(output_size) >= 1",
+)
 def adaptive_avg_pool(space: int, input: Tensor, output_size: Any) -> Tensor:
     """The mean of each of ``output_size`` parts that cover the axis; None keeps it as it is."""
     kind = common(input)
@@ -138,6 +152,10 @@ def adaptive_avg_pool(space: int, input: Tensor, output_size: Any) -> Tensor:
     return written(shape, body, name="adaptive_avg_pool")
 
 
+@shaped(
+    "input[n, c, _ * space] or [c, _ * space] -> [n, c, _ * space]",
+    where="int(kernel_size) >= 1, int(stride) >= 1, norm_type != 0",
+)
 def lp_pool(
     space: int,
     input: Tensor,

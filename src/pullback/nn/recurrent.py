@@ -17,7 +17,7 @@ from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.nn import init
 from pullback.nn.build import written
-from pullback.nn.dropout import check_probability, dropout
+from pullback.nn.dropout import dropout
 from pullback.nn.linear import linear
 from pullback.nn.module import Module
 from pullback.tensor import elementwise
@@ -25,7 +25,8 @@ from pullback.tensor import maths as M
 from pullback.tensor.control import scan
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import concat, flip, stack
-from pullback.tensor.tensor import Tensor, check_device
+from pullback.tensor.shaped import shaped
+from pullback.tensor.tensor import Tensor, check_device, value_of
 from pullback.tensor.trace import current
 
 State = tuple[Tensor, ...]
@@ -166,6 +167,11 @@ class _Layers(_Recurrent):
     Gives the hidden states of the last layer and the last state of every layer. Without N too.
     """
 
+    @shaped(
+        "",
+        where="int(input_size) >= 0, int(hidden_size) >= 1, int(num_layers) >= 1, "
+        "0 <= dropout <= 1, int(proj_size) >= 0, proj_size < hidden_size",
+    )
     def __init__(
         self,
         input_size: int,
@@ -181,7 +187,6 @@ class _Layers(_Recurrent):
     ) -> None:
         super().__init__()
         check_device(device)
-        check_probability(dropout)
         if proj_size and self.states == 1:
             raise UnsupportedError("proj_size without an LSTM")
         self.input_size = input_size
@@ -202,14 +207,14 @@ class _Layers(_Recurrent):
         """How the names of weights end, for each direction."""
         return [f"_l{layer}", f"_l{layer}_reverse"][: 1 + self.bidirectional]
 
+    @shaped("input[_, _, self.input_size] or [_, self.input_size]")
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         rank = len(input.shape)
-        fits = rank in (2, 3) and input.shape[-1] == self.input_size
-        if not fits or 0 in input.shape:
+        if 0 in input.shape:
             raise ShapeError(
                 f"{type(self).__name__} of {show(input.value.shape)}",
-                help=f"a sequence, a batch of them or one, of {self.input_size} features",
-                code="E127",
+                help="a sequence of no steps has no last state",
+                code="E118",
             )
         turned = self.batch_first and rank == 3
         x = input.permute_dims(1, 0, 2) if turned else input
@@ -236,11 +241,16 @@ class _Layers(_Recurrent):
         lead = x.shape[1:-1]
         if hx is None:
             return [_zeros([(*lead, n) for n in sizes], x) for _ in range(cells)]
-        given = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        given = _given(hx)
         wanted = [(cells, *lead, n) for n in sizes]
         if [h.shape for h in given] != wanted:
-            raise ShapeError(f"hx must have the shapes {wanted}")
+            raise ShapeError(f"hx must have the shapes {wanted}", code="E175")
         return [tuple(h[n] for h in given) for n in range(cells)]
+
+
+def _given(hx: Any) -> State:
+    """A state as it is handed over: one tensor, or several. Raises: DTypeError."""
+    return tuple(Tensor(value_of(h)) for h in (hx if isinstance(hx, list | tuple) else (hx,)))
 
 
 def _zeros(shapes: Sequence[Any], like: Tensor) -> State:
@@ -265,10 +275,12 @@ class _Cell(_Recurrent):
         self.bias = bias
         self._draw("", input_size, hidden_size, 0, dtype)
 
+    @shaped("input[n, self.input_size] or [self.input_size]")
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         shape = (*input.shape[:-1], self.hidden_size)
-        given = (hx,) if isinstance(hx, Tensor) else hx
-        state = _zeros([shape] * self.states, input) if given is None else tuple(given)
+        state = _zeros([shape] * self.states, input) if hx is None else _given(hx)
+        if [h.shape for h in state] != [shape] * self.states:
+            raise ShapeError(f"hx must have the shapes {[shape] * self.states}", code="E175")
         weights = self._weights("")
         new = weights.step(self._gates(), weights.given(input), state)
         return new if self.states > 1 else new[0]

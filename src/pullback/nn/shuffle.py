@@ -11,9 +11,14 @@ from pullback.tensor import views as V
 from pullback.tensor.compute import axis
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
+@shaped(
+    "input[b..., c, h, w]",
+    where="int(upscale_factor) >= 1, c % (upscale_factor * upscale_factor) == 0",
+)
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """``y[c, h, w] = x[c r^2 + (h % r) r + w % r, h // r, w // r]``. Raises: ShapeError."""
     r = upscale_factor
@@ -28,6 +33,10 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return written((*lead, channels // (r * r), high * r, wide * r), body, name="pixel_shuffle")
 
 
+@shaped(
+    "input[b..., c, h, w]",
+    where="int(downscale_factor) >= 1, h % downscale_factor == 0, w % downscale_factor == 0",
+)
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """``y[c, h, w] = x[c // r^2, h r + c // r % r, w r + c % r]``. Raises: ShapeError."""
     r = downscale_factor
@@ -42,6 +51,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return written((*lead, channels * r * r, high // r, wide // r), body, name="pixel_unshuffle")
 
 
+@shaped("input[n, c, s...] -> [n, c, s...]", where="int(groups) >= 1, c % groups == 0")
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """``y[n, c] = x[n, c % g C / g + c // g]``. Raises: ShapeError."""
     channels = literal("channel_shuffle", input.shape[1:2])[0]
@@ -62,6 +72,10 @@ def _image(name: str, input: Tensor) -> tuple[Any, ...]:
     return (*input.shape[:-3], *literal(name, input.shape[-3:]))
 
 
+@shaped(
+    "input[n, c, h, w] or [c, h, w]",
+    where="int(kernel_size) >= 1, int(stride) >= 1, int(padding) >= 0, int(dilation) >= 1",
+)
 def unfold(
     input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
 ) -> Tensor:
@@ -83,6 +97,11 @@ def unfold(
     return parts.reshape(*lead[:-1], rows, places[0] * places[1])
 
 
+@shaped(
+    "input[n, rows, columns] or [rows, columns]",
+    where="int(output_size) >= 0, int(kernel_size) >= 1, int(stride) >= 1, int(padding) >= 0, "
+    "int(dilation) >= 1",
+)
 def fold(
     input: Tensor,
     output_size: Ints,

@@ -116,7 +116,8 @@ class Window:
         found = []
         if self.before > 0:
             found.append(self.place(y, k) >= 0)
-        last = (self.count(True) - 1) * self.stride + self.reach - 1 - self.before
+        places = max(self.count(), self.count(True))  # padding alone may fill the last ones
+        last = (places - 1) * self.stride + self.reach - 1 - self.before
         if last >= self.extent:
             found.append(self.place(y, k) < self.extent)
         return found

@@ -11,6 +11,7 @@ from pullback.ir.dtype import int64
 from pullback.ir.graph import SUM, Accumulate
 from pullback.nn.build import at, common, written
 from pullback.nn.layer import Layer
+from pullback.nn.losses import same_shape
 from pullback.nn.module import Module
 from pullback.nn.space import Ints, each, of_space, split
 from pullback.tensor import maths as M
@@ -20,9 +21,14 @@ from pullback.tensor.elementwise import axes_of, make
 from pullback.tensor.ops import astype, stop_gradient, where
 from pullback.tensor.ops import max as max_of
 from pullback.tensor.ops import min as min_of
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
+@shaped(
+    "input[n, c, _ * space] or [c, _ * space], indices: int[n, c, _ * space] or [c, _ * space]",
+    where="int(kernel_size) >= 1, int(stride) >= 1, int(padding) >= 0",
+)
 def max_unpool(
     space: int,
     input: Tensor,
@@ -38,8 +44,7 @@ def max_unpool(
     """
     common(input)
     lead, room = split("max_unpool", input, space)
-    if indices.value.shape != input.value.shape:
-        raise ShapeError(f"indices of {indices.value.shape} for {input.value.shape}")
+    same_shape("max_unpool", input, indices)
     sizes = each(kernel_size, space, "kernel_size")
     steps = sizes if stride is None else each(stride, space, "stride")
     ends = each(padding, space, "padding")
@@ -66,6 +71,10 @@ def _sent(input: Tensor, indices: Tensor, shape: Sequence[Any]) -> Tensor:
     return Tensor(make("max_unpool", shape, body, Accumulate(SUM, tuple(whole), place)))
 
 
+@shaped(
+    "input[n, c, _ * space] or [c, _ * space]",
+    where="int(kernel_size) >= 1, int(output_size) >= 1, output_ratio > 0, output_ratio <= 1",
+)
 def fractional_max_pool(
     space: int,
     input: Tensor,

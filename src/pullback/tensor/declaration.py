@@ -10,6 +10,7 @@
 | `_`, `_ * space` | any extent; as many of them as an argument says |
 | `*b` | any number of axes, which broadcast together over all arguments (NumPy's rule) |
 | `b...` | any number of axes, the same everywhere; `...` any at all |
+| `b...?` | what stretches to those axes: fewer of them, or 1 |
 | `*shape` | where `shape` is an argument: the extents that it lists |
 | `[n] or []` | either |
 | `x: int[n]` | of integers; `float`, `bool`, `number` (no bool) likewise |
@@ -66,13 +67,14 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Any number of axes under one name, that broadcast or are the `same`."""
+    """Any number of axes under one name: they broadcast, are the `same`, or stretch to those."""
 
     name: str
     same: bool
+    stretches: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}..." if self.same else f"*{self.name}"
+        return f"{self.name}...{'?' * self.stretches}" if self.same else f"*{self.name}"
 
 
 Item = Extent | Free | Group
@@ -160,8 +162,8 @@ def _item(text: str) -> Item:
         return Free(None, text)
     if text.startswith("*"):
         return Group(text[1:], same=False)
-    if text.endswith("..."):
-        return Group(text[:-3], same=True)
+    if text.endswith(("...", "...?")):
+        return Group(text.removesuffix("?")[:-3], True, text.endswith("?"))
     tree = _expression(text.removesuffix("?"))
     if isinstance(tree, ast.Name) and tree.id == "_":
         return Free(ast.Constant(1), text)

@@ -147,7 +147,7 @@ def _width(item: Any, bound: Bound) -> int | None:
     listed = _listed(item, bound)
     if listed is not None:
         return len(listed)
-    known = bound.groups.get(item.name) if item.same else None
+    known = bound.groups.get(item.name) if item.same and not item.stretches else None
     return None if known is None else len(known[0])
 
 
@@ -205,18 +205,36 @@ def _match_group(name: str, item: Group, axis: int, sizes: Sizes, bound: Bound) 
         return
     before = bound.groups.get(item.name)
     if before is None:
-        bound.groups[item.name] = (sizes, name)
+        if not item.stretches:
+            bound.groups[item.name] = (sizes, name)
         return
     known, owner = before
-    if item.same:
+    if item.stretches:
+        _match_stretching(name, item, axis, sizes, known, owner)
+    elif item.same:
         for n, (size, wanted) in enumerate(zip(sizes, known, strict=True)):
             if size != wanted:
                 raise _Misfit(
                     f"axis {axis + n} of `{name}` has {size} elements, "
                     f"axis {n} of {item.name}... has {wanted} in `{owner}`"
                 )
-        return
-    bound.groups[item.name] = (_stretched(name, item, axis, sizes, known, owner), owner)
+    else:
+        bound.groups[item.name] = (_stretched(name, item, axis, sizes, known, owner), owner)
+
+
+def _match_stretching(
+    name: str, item: Group, axis: int, sizes: Sizes, known: Sizes, owner: str
+) -> None:
+    """Raises: _Misfit where these sizes do not stretch to those known."""
+    skip = len(known) - len(sizes)
+    if skip < 0:
+        raise _Misfit(f"`{name}` of {show(sizes)} has more axes than `{owner}`", of_rank=True)
+    for n, (size, wanted) in enumerate(zip(sizes, known[skip:], strict=True)):
+        if size not in (1, wanted):
+            raise _Misfit(
+                f"axis {axis + n} of `{name}` has {size} elements, "
+                f"axis {skip + n} of {item.name}... has {wanted} in `{owner}`: it must be that or 1"
+            )
 
 
 def _stretched(name: str, item: Group, axis: int, sizes: Sizes, known: Sizes, owner: str) -> Sizes:
@@ -326,8 +344,18 @@ def check_limits(
             _check_type(owner, name, bound.arguments[name], texts.get(name, False), limit.text)
         for op, left, right in zip(limit.tree.ops, sides, sides[1:], strict=False):
             if not _holds(op, left, right, bound):
-                shown = ", ".join(f"{n}={bound.arguments[n]!r}" for n in dict.fromkeys(names))
+                shown = ", ".join(_told(limit.tree, bound))
                 raise ArgumentError(f"{owner}: {shown}", help=f"it must hold: {limit.text}")
+
+
+def _told(tree: ast.AST, bound: Bound) -> Iterator[str]:
+    """What the names of a limit are."""
+    for name in dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)):
+        place = bound.letters.get(name)
+        if place is not None:
+            yield f"{name}={place.size} (axis {place.axis} of `{place.argument}`)"
+        elif name in bound.arguments:
+            yield f"{name}={bound.arguments[name]!r}"
 
 
 def _holds(op: ast.cmpop, left: ast.expr, right: ast.expr, bound: Bound) -> bool:
@@ -362,8 +390,11 @@ class Shaped:
     passed: set[Hashable] = field(default_factory=set)  # keys of calls that were right
 
     @classmethod
-    def of(cls, function: Callable[..., Any], declared: Declaration) -> Shaped:
-        """Raises: SyntaxFormError for a declared argument that the function does not have."""
+    def of(cls, function: Callable[..., Any], declared: Declaration, name: str = "") -> Shaped:
+        """`name`: for messages, where it is not the function's.
+
+        Raises: SyntaxFormError for a declared argument that the function does not have.
+        """
         made = signature(function)
         for shape in declared.arguments:
             if shape.name not in made.parameters:
@@ -371,7 +402,7 @@ class Shaped:
         annotations = {n: str(p.annotation) for n, p in made.parameters.items()}
         own = {n for n, a in annotations.items() if a in ("Tensor", "Tensor | None")}
         named = {s.name for s in declared.arguments}
-        owner = function.__qualname__.removesuffix(".forward").removesuffix(".__init__")
+        owner = name or function.__qualname__.removesuffix(".forward").removesuffix(".__init__")
         texts = {n: "str" in a for n, a in annotations.items()}
         return cls(owner, made, declared, frozenset(own & named), texts)
 
@@ -403,6 +434,10 @@ class Shaped:
             self.passed.clear()
         if key and "self" not in arguments:  # a layer is not kept alive
             self.passed.add(key)
+
+    def limited(self, owner: str, settings: Mapping[str, Any]) -> None:
+        """Raises: ArgumentError for settings, of a layer of this function, out of their limits."""
+        check_limits(owner, self.declared, Bound(settings), self.texts)
 
     def check(self, arguments: Mapping[str, Any]) -> Bound:
         """What is bound. Raises: ShapeError, DTypeError for arguments unlike their declaration."""
@@ -451,7 +486,9 @@ def _key(value: Any) -> Any:
     return type(value), value
 
 
-def shaped(text: str, where: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+def shaped(
+    text: str, where: str = "", name: str = ""
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare the shapes of a function's tensors, and the limits of its numbers.
 
     A tensor argument (by annotation) that is an array or a number becomes a tensor.
@@ -460,7 +497,7 @@ def shaped(text: str, where: str = "") -> Callable[[Callable[P, R]], Callable[P,
     declared = parse(text, where)
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
-        own = Shaped.of(function, declared)
+        own = Shaped.of(function, declared, name)
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -13,6 +13,7 @@ import pytest
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr
+from pullback.ir.meaning import constant
 from pullback.ir.node import walk
 
 z3 = pytest.importorskip("z3", reason="z3-solver is not installed (extra dev)")
@@ -74,7 +75,7 @@ class Terms:
         if e.dtype.is_bool:
             return z3.BoolVal(bool(e.value))
         if e.dtype.is_float:
-            return z3.FPVal(float(e.value), self.sort(e.dtype))
+            return z3.FPVal(float(constant(e)), self.sort(e.dtype))
         if self._unbounded(e.dtype):
             return z3.IntVal(int(e.value))
         return z3.BitVecVal(int(e.value), e.dtype.bits)

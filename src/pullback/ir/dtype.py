@@ -103,6 +103,11 @@ def dtype(spec: Any) -> DType:
     return found
 
 
+def is_half(kind: DType) -> bool:
+    """Whether values of `kind` are stored in 16 bits and computed with in float32."""
+    return kind.is_float and kind.bits == 16
+
+
 def promote(a: DType, b: DType) -> DType:
     """The type of `a + b`: within a kind the wider; int with float is refused by the standard,
     here it gives the float; float16 with bfloat16 gives float32; signed with unsigned widens.

@@ -98,8 +98,10 @@ _OPERATIONS: dict[type[Expr], Operation] = {
 }
 
 
-def apply(node: Expr, args: Sequence[Array]) -> Array:
+def apply(node: Expr, args: Sequence[Array], kind: DType | None = None) -> Array:
     """The value of `node` given its children's; arrays broadcast. No leaf, no `Take`.
+
+    `kind`: the type that it is computed in, if not its own.
 
     Raises: InvalidIR for a node that is not an operation on scalars.
     """
@@ -109,7 +111,7 @@ def apply(node: Expr, args: Sequence[Array]) -> Array:
         operation = _OPERATIONS.get(type(node))
         if operation is None:
             raise InvalidIR(f"{type(node).__name__} is not an operation on scalars")
-        return np.asarray(operation(*args), dtype=node.dtype.numpy)
+        return np.asarray(operation(*args), dtype=(kind or node.dtype).numpy)
 
 
 def constant(node: E.Const) -> Array:

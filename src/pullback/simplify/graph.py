@@ -28,6 +28,7 @@ from pullback.ir.graph import (
     topological,
 )
 from pullback.ir.node import Node, rebuild, walk
+from pullback.simplify.rounding import parts
 from pullback.simplify.rules import Simplifier
 from pullback.simplify.triangle import running
 
@@ -118,7 +119,8 @@ def rewire(values: Iterable[Value], mapping: Mapping[Value, Value]) -> list[Valu
 
 
 def simplify_graph(graph: Graph) -> Graph:
-    """Bodies in normal form, equal definitions merged, plain copies forwarded; idempotent.
+    """Bodies in normal form, without arithmetic in 16 bits, equal definitions merged, plain
+    copies forwarded; idempotent.
 
     Merging ends the identity of definitions, so differentiation must be done.
     """
@@ -126,14 +128,15 @@ def simplify_graph(graph: Graph) -> Graph:
     simplifier = Simplifier()
     merged: dict[Any, Definition] = {}
     for definition in graph.definitions:
-        roots = [simplifier(sources(r)) for r in definition.roots]
-        fresh = with_roots(definition, roots)
-        copied = forwarded(fresh)
-        if copied is None:
-            fresh = _run(_without_units(fresh), simplifier, merged)
-            fresh = _narrowed(fresh, merged)
-            copied = merged.setdefault(_identity(fresh), fresh)
-        sources.mapping[definition] = copied
+        for part in parts(definition):
+            roots = [simplifier(sources(r)) for r in part.roots]
+            fresh = with_roots(part, roots)
+            copied = forwarded(fresh)
+            if copied is None:
+                fresh = _run(_without_units(fresh), simplifier, merged)
+                fresh = _narrowed(fresh, merged)
+                copied = merged.setdefault(_identity(fresh), fresh)
+            sources.mapping[definition] = sources.mapping[part] = copied
     assigns = tuple((target, sources.mapping.get(v, v)) for target, v in graph.assigns)
     if all(a is b for (_, a), (_, b) in zip(assigns, graph.assigns, strict=True)):
         return graph

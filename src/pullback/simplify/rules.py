@@ -14,7 +14,7 @@ from itertools import islice
 
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, bool_, int64
+from pullback.ir.dtype import DType, bool_, float32, int64, is_half
 from pullback.ir.expr import Const, Expr, Take, const, logical_not
 from pullback.ir.meaning import apply, constant
 from pullback.ir.node import Node, walk
@@ -151,10 +151,13 @@ def _index(e: Expr) -> bool:
     E.Exp, E.Log, E.Sqrt, E.Sin, E.Cast,
 )  # fmt: skip
 def fold(e: Expr, _: Context) -> Expr | None:
-    """``f(2, 3) -> its value``, computed as the interpreter does."""
+    """``f(2, 3) -> its value``, computed as the interpreter does; of 16-bit floats unrounded."""
     literals = [c for c in e.children if isinstance(c, Const)]
     if len(literals) != len(e.children):
         return None
+    if is_half(e.dtype) and not isinstance(e, E.Cast):
+        wide = [constant(Const(c.value, float32)) for c in literals]
+        return Const(float(apply(e, wide, float32)), e.dtype)
     value = apply(e, [constant(c) for c in literals])
     plain = float if e.dtype.is_float else bool if e.dtype.is_bool else int
     return Const(plain(value), e.dtype)

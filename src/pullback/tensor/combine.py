@@ -17,7 +17,7 @@ from pullback.errors import DTypeError, Origin, ShapeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.associative import Join, Tuple, reduced, scanned
-from pullback.ir.dtype import DType
+from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Axis, Expr, Extent, If, lower
 from pullback.ir.graph import (
     ALL,
@@ -232,7 +232,8 @@ def linear_recurrence(
     `a` and `b` broadcast; `initial` is without the axis. With `reverse` from the other end.
     """
     values = [value_of(a), value_of(b)]
-    kind = W.as_float(W.common_dtype(values))
+    result = W.as_float(W.common_dtype(values))
+    kind = float32 if is_half(result) else result
     at = _Along(W.broadcast_shapes([v.shape for v in values]), axis, reverse)
     step, part = (W.cast(W.broadcast_read(v, at.shape, at.axes), kind) for v in values)
     if initial is not None:
@@ -243,7 +244,8 @@ def linear_recurrence(
         first = E.Add(E.Mul(step, before), part)
         part = If(E.Equal(place, E.index(0)), first, part)
     pair = [make(name, at.shape, e) for name, e in (("step", step), ("part", part))]
-    return at.scan(pair, _affine)[1]
+    found = at.scan(pair, _affine)[1]
+    return found if kind == result else Tensor(W.astype(found.value, result))
 
 
 def _affine(earlier: Tuple, later: Tuple) -> Tuple:
@@ -259,8 +261,9 @@ def cumulative_logsumexp(x: Any, axis: int | None = None) -> Tensor:
     A scan over pairs: the largest element m so far, and the sum of exp(x - m).
     """
     value = value_of(x)
+    result = W.as_float(value.dtype)
     at = _Along(value.shape, R.scan_axis("logsumexp", value, axis), False)
-    here = W.cast(read(value, *at.axes), W.as_float(value.dtype))
+    here = W.cast(read(value, *at.axes), float32 if is_half(result) else result)
     zero = F.like(0, here)
     most = make("most", at.shape, here, stop=True)
     near = E.Exp(E.subtract(here, read(most, *at.axes)))
@@ -268,7 +271,7 @@ def cumulative_logsumexp(x: Any, axis: int | None = None) -> Tensor:
     sums = make("exps", at.shape, If(F.is_finite(here), near, far))
     top, total = (t.value for t in at.scan([most, sums], _exponents))
     m, s = read(top, *at.axes), read(total, *at.axes)
-    return Tensor(make("cumulative_logsumexp", at.shape, R.log_of(m, s)))
+    return Tensor(make("cumulative_logsumexp", at.shape, W.cast(R.log_of(m, s), result)))
 
 
 def _exponents(earlier: Tuple, later: Tuple) -> Tuple:

@@ -19,7 +19,7 @@ from pullback.errors import DTypeError, Origin, ShapeError, TruthError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import DType, bool_, float32, float64, int64
+from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
 from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import COMBINERS, Value, read
 from pullback.tensor import elementwise as W
@@ -376,7 +376,10 @@ def mean(value: Any, over: Any) -> ScalarHandle:
     number: Any = 1
     for axis in bound_axes(over):
         number = number * _settled(E.extent_expr(axis.extent))
-    return combine("divide", fold("sum", value, over), number)
+    kind = as_expr(value).dtype
+    if not is_half(kind):
+        return combine("divide", fold("sum", value, over), number)
+    return astype(combine("divide", fold("sum", astype(value, float32), over), number), kind)
 
 
 def arg_fold(name: str, value: Any, over: Any) -> ScalarHandle:

@@ -12,7 +12,7 @@ from types import EllipsisType
 from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import DType, bool_, float64, int64
+from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, Less, lower
 from pullback.ir.graph import Definition, Value, Variable, read
 from pullback.tensor import views as V
@@ -237,10 +237,11 @@ def one_hot(x: Value, classes: Extent, kind: DType, axis: int) -> Definition:
 
 def arange(start: Scalar, step: Scalar, count: Extent, kind: DType) -> Definition:
     """``out[i] = start + i * step``"""
-    axis = cast(Axis(0, count), kind)
-    scaled = axis if step == 1 else E.Mul(axis, literal(step, kind))
-    body = scaled if start == 0 else E.Add(scaled, literal(start, kind))
-    return make("arange", (count,), body)
+    within = float32 if is_half(kind) else kind
+    axis = cast(Axis(0, count), within)
+    scaled = axis if step == 1 else E.Mul(axis, literal(step, within))
+    body = scaled if start == 0 else E.Add(scaled, literal(start, within))
+    return make("arange", (count,), cast(body, kind))
 
 
 def eye(rows: Extent, columns: Extent, k: int, kind: DType) -> Definition:

@@ -30,6 +30,7 @@ from pullback.ir.graph import (
 from pullback.tensor import elementwise as W
 from pullback.tensor import views as V
 from pullback.tensor.elementwise import Shape, axes_of, cast, make
+from pullback.tensor.precise import in_float32
 
 Axes = int | Sequence[int] | None
 
@@ -93,6 +94,7 @@ def extreme(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
     return fold(name, x, MAX if name == "max" else MIN, axis, keepdims)
 
 
+@in_float32
 def even_extreme(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
     """The largest or smallest, whose gradient all equal winners share evenly.
 
@@ -139,6 +141,7 @@ def count(x: Value, axis: Axes, kind: DType) -> Expr:
     return cast(found, kind)
 
 
+@in_float32
 def mean(x: Value, axis: Axes, keepdims: bool) -> Value:
     """``sum(x) / n``; integers become float32."""
     kind = W.as_float(x.dtype)
@@ -147,6 +150,7 @@ def mean(x: Value, axis: Axes, keepdims: bool) -> Value:
     return make("mean", found.shape, Div(read(found, *axes_of(found.shape)), number))
 
 
+@in_float32
 def variance(x: Value, axis: Axes, keepdims: bool, correction: float) -> Value:
     """``sum((x - mean(x))^2) / max(n - correction, 0)``"""
     kind = W.as_float(x.dtype)
@@ -162,6 +166,7 @@ def variance(x: Value, axis: Axes, keepdims: bool, correction: float) -> Value:
     return make("var", squares.shape, Div(read(squares, *axes_of(squares.shape)), number))
 
 
+@in_float32
 def deviation(x: Value, axis: Axes, keepdims: bool, correction: float) -> Value:
     """``sqrt(var)``; where all are equal its slope would be infinite, and is 0."""
     found = variance(x, axis, keepdims, correction)
@@ -196,6 +201,7 @@ def arg_hit(value: Expr, best: Expr) -> Expr:
     return Or(same, E.is_nan(value)) if value.dtype.is_float else same
 
 
+@in_float32
 def logsumexp(x: Value, axis: Axes, keepdims: bool) -> Value:
     """``m + log(sum(exp(x - m)))`` with m the largest element (0 where that is infinite).
 
@@ -239,6 +245,7 @@ def _centered(x: Value, axis: int) -> tuple[Definition, list[Expr]]:
     return top, axes
 
 
+@in_float32
 def softmax(x: Value, axis: int) -> Definition:
     """``exp(x - max) / sum(exp(x - max))``"""
     x = floating(x)
@@ -251,6 +258,7 @@ def softmax(x: Value, axis: int) -> Definition:
     return make("softmax", x.shape, Div(read(exps, *here), read(sums, *rows)))
 
 
+@in_float32
 def log_softmax(x: Value, axis: int) -> Definition:
     """``x - max - log(sum(exp(x - max)))``"""
     x = floating(x)

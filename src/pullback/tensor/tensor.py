@@ -218,7 +218,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     @spelled
     def std(self, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
         """Standard deviation of elements."""
-        return tensor_apply("sqrt", Tensor(R.variance(self.value, axis, keepdims, correction)))
+        return Tensor(R.deviation(self.value, axis, keepdims, correction))
 
     @spelled
     def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:

@@ -1,5 +1,8 @@
 """The oracle: definitions evaluated with NumPy exactly as traced, slow and obviously right.
 
+16-bit floats are computed with in float32 and rounded where a definition ends, and where they are
+compared or cast.
+
 A body is evaluated over its whole box of axes at once. Both branches of an `If` are computed, with
 indices clipped; a read out of range marks its lanes as bad, an `If` drops the marks of the lanes it
 does not take, and a mark that reaches the body's root raises.
@@ -17,6 +20,7 @@ import numpy as np
 from pullback.backends.reference import combine
 from pullback.errors import IndexRangeError, InvalidIR, Origin
 from pullback.ir import expr as E
+from pullback.ir.dtype import float32, is_half
 from pullback.ir.expr import Dim, Expr, Extent, Take
 from pullback.ir.graph import (
     Accumulate,
@@ -110,8 +114,8 @@ class Evaluator:
         self.ranges = tuple(ranges)
         self.shape = tuple(hi - lo for lo, hi in ranges)
 
-    def values(self, roots: Sequence[Expr]) -> list[Array]:
-        """The values of `roots`, broadcast over the box.
+    def values(self, roots: Sequence[Expr], *, rounded: bool = True) -> list[Array]:
+        """The values of `roots`, broadcast over the box; 16-bit floats `rounded` or in float32.
 
         Raises: IndexRangeError when a read that is taken lies outside its axis.
         """
@@ -122,7 +126,8 @@ class Evaluator:
             self._mark(node)
         for root in roots:
             self._raise(root)
-        return [np.broadcast_to(self.known[root], self.shape) for root in roots]
+        found = [self._rounded(root) if rounded else self.known[root] for root in roots]
+        return [np.broadcast_to(array, self.shape) for array in found]
 
     def _value(self, node: Expr) -> Array:
         if isinstance(node, E.Const):
@@ -134,7 +139,28 @@ class Evaluator:
             return self._axis(node)
         if isinstance(node, Take):
             return self._take(node)
-        return apply(node, [self.known[c] for c in node.children if isinstance(c, Expr)])
+        kids = [c for c in node.children if isinstance(c, Expr)]
+        if is_half(node.dtype) and not isinstance(node, E.Cast):
+            return self._half(node, kids)
+        return apply(node, [self._rounded(c) for c in kids])
+
+    def _half(self, node: Expr, kids: list[Expr]) -> Array:
+        """Arithmetic of 16-bit floats, and what chooses among its results, in float32."""
+        chosen = [k for k in kids if not k.dtype.is_bool]
+        if isinstance(node, E.If) and all(self.known[k].dtype.itemsize == 2 for k in chosen):
+            return apply(node, [self.known[k] for k in kids])
+        return apply(node, [self._wide(k) for k in kids], float32)
+
+    def _wide(self, e: Expr) -> Array:
+        if isinstance(e, E.Const) and is_half(e.dtype):
+            return np.full((1,) * self.rank, e.value, np.float32)
+        return self.known[e] if e.dtype.is_bool else self.known[e].astype(np.float32)
+
+    def _rounded(self, e: Expr) -> Array:
+        """What is compared or cast is of its own type."""
+        value = self.known[e]
+        with np.errstate(all="ignore"):
+            return value if value.dtype == e.dtype.numpy else value.astype(e.dtype.numpy)
 
     def _axis(self, node: E.Axis) -> Array:
         if node.number >= self.rank:
@@ -271,7 +297,7 @@ class Work:
             ranges = tuple((lo + start, hi + start) for (lo, hi), (start, _) in shifted)
             origin = self.definition.origin
             evaluator = Evaluator(ranges, self.arrays, self.sizes, origin, self.starts)
-            yield block, evaluator.values(self.roots)
+            yield block, evaluator.values(self.roots, rounded=False)
 
     def gathered(self) -> Array:
         """The values of a map, reduction or scan over the box, in the accumulating type."""

@@ -15,6 +15,7 @@ from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor.creation import eye
 from pullback.tensor.ops import matmul, matrix_transpose, outer, tensordot, vecdot
+from pullback.tensor.precise import in_float32
 from pullback.tensor.tensor import Axes, Tensor
 
 __all__ = [
@@ -125,6 +126,7 @@ def _number(rtol: Any) -> Any:
     return rtol.numpy() if isinstance(rtol, Tensor) else rtol
 
 
+@in_float32
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
     """``out[i] = x1[i + 1] x2[i + 2] - x1[i + 2] x2[i + 1]``, i modulo 3."""
     if any(x.shape[axis] != 3 for x in (x1, x2)):
@@ -149,6 +151,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
     return found
 
 
+@in_float32
 def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """``sum(|x|^ord)^(1 / ord)``; the largest, smallest, or the number of what is not 0."""
     size = M.abs(x)
@@ -161,6 +164,7 @@ def vector_norm(x: Any, /, *, axis: Axes = None, keepdims: bool = False, ord: An
     return M.sqrt(total) if ord == 2 else M.pow(total, 1 / ord)
 
 
+@in_float32
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Of the last two axes: "fro", 1, -1, inf and -inf; 2, -2 and "nuc" by singular values."""
     if ord == "fro":

@@ -14,6 +14,7 @@ from pullback.tensor import random, reduction
 from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
 from pullback.tensor.ops import where
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, check_device, tensor_apply
 
@@ -214,6 +215,7 @@ def rrelu(
 
 @spelled
 @shaped("input[...]")
+@in_float32
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """``a * sigmoid(b)`` of the two halves along `dim`. Raises: ShapeError for an odd extent."""
     axis = axis_of(dim, len(input.shape))

@@ -83,11 +83,13 @@ class Heads:
 
     @property
     def kind(self) -> DType:
-        return self.value.dtype
+        """The type of scores and sums."""
+        own = self.value.dtype
+        return D.float32 if D.is_half(own) else own
 
     def read(self, batch: Index, head: Expr, place: Expr, feature: Expr) -> Expr:
-        """One feature of one head at one position."""
-        return at(self.value, *batch, head, place, feature)
+        """One feature of one head at one position, as it is computed with."""
+        return at(self.value, *batch, head, place, feature, to=self.kind)
 
 
 def _apart(packed: Packed, name: str) -> Heads:
@@ -168,7 +170,7 @@ def attend(
     weights = make(
         "attention_weights",
         table.shape,
-        lambda *i: _safe_ratio(mask, at(kept, *i), at(norm, *i[:-1])),
+        lambda *i: cast(_safe_ratio(mask, at(kept, *i), at(norm, *i[:-1])), query.kind),
     )
     return Attended(output, weights)
 
@@ -267,7 +269,7 @@ def _dropped(exps: Value, p: float) -> Value:
 
 def _mixed(table: _Table, exps: Value, value: Heads, norm: Value) -> Value:
     """``y[b, h, i, e] = sum[j] p[b, h, i, j] v[b, j, h, e] / norm[b, h, i]``"""
-    shape = (*table.rows, value.size)
+    shape, kind = (*table.rows, value.size), value.value.dtype
 
     def product(*i: Expr) -> Expr:
         *batch, h, row, e, column = i
@@ -277,7 +279,7 @@ def _mixed(table: _Table, exps: Value, value: Heads, norm: Value) -> Value:
     return make(
         "attended",
         shape,
-        lambda *i: _safe_ratio(table.mask, at(sums, *i), at(norm, *i[:-1])),
+        lambda *i: cast(_safe_ratio(table.mask, at(sums, *i), at(norm, *i[:-1])), kind),
     ).value
 
 

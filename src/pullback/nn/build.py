@@ -7,12 +7,12 @@ from typing import Any
 
 from pullback.errors import AxisError, DTypeError, Origin
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, float32, int64, promote
+from pullback.ir.dtype import DType, float32, int64, is_half, promote
 from pullback.ir.expr import Expr, Extent
 from pullback.ir.graph import SUM, Combiner, Keep, Value, define, read
 from pullback.tensor import elementwise
 from pullback.tensor.compute import compute
-from pullback.tensor.handles import ScalarHandle, as_expr
+from pullback.tensor.handles import ScalarHandle, as_expr, astype
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import wrap
 
@@ -62,6 +62,11 @@ def written(shape: Iterable[Any], body: Callable[..., Any], name: str = "compute
     found = compute(tuple(shape), body, name=name)
     assert isinstance(found, Tensor)
     return found
+
+
+def wide(x: Any) -> Any:
+    """A scalar of a 16-bit float in float32."""
+    return astype(x, float32) if is_half(x.dtype) else x
 
 
 def at(value: Value, *index: Expr | int, to: DType | None = None) -> Expr:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.errors import ShapeError, UnsupportedError
-from pullback.nn.build import common, written
+from pullback.nn.build import common, wide, written
 from pullback.nn.space import Ints, Taps, Window, each, literal, of_space, padded, split
 from pullback.tensor.compute import axis
 from pullback.tensor.ops import sum as sum_of
@@ -40,7 +40,7 @@ def conv(
 
     `padding` is a number for each axis, "valid" (none) or "same" (stride 1).
     """
-    common(input, weight, bias)
+    kind = common(input, weight, bias)
     lead, room = split("conv", input, space)
     size, inner, *kernel = literal("conv", weight.shape)
     steps, spread = each(stride, space, "stride"), each(dilation, space, "dilation")
@@ -57,10 +57,10 @@ def conv(
         met = list(zip(windows, y, taps, strict=True))
         tests = [t for w, y, k in met for t in w.inside(y, k)]
         x = padded(tests, input[(*n, g * inner + c, *(w.place(y, k) for w, y, k in met))])
-        return sum_of(x * weight[(g * outer + o, c, *taps)], over=(c, *taps))
+        return sum_of(wide(x) * wide(weight[(g * outer + o, c, *taps)]), over=(c, *taps))
 
     shape = (*_channels(lead, groups, outer), *(w.count() for w in windows))
-    return _finished(written(shape, body, name="conv"), bias, groups, space)
+    return _finished(written(shape, body, name="conv"), bias, groups, space).astype(kind)
 
 
 @shaped(
@@ -81,7 +81,7 @@ def conv_transpose(
     dilation: Ints = 1,
 ) -> Tensor:
     """The adjoint of `conv` in its input: ``(N, C, ..)`` by ``(C, O / groups, ..)``."""
-    common(input, weight, bias)
+    kind = common(input, weight, bias)
     lead, room = split("conv_transpose", input, space)
     size, outer, *kernel = literal("conv", weight.shape)
     settings = zip(
@@ -102,10 +102,12 @@ def conv_transpose(
         met = [w.meet(t, j) for w, t, j in zip(windows, t, steps, strict=True)]
         x = input[(*n, g * inner + c, *(m.place for m in met))]
         w = weight[(g * inner + c, o, *(m.tap for m in met))]
-        return sum_of(padded([t for m in met for t in m.tests], x * w), over=(c, *steps))
+        terms = padded([t for m in met for t in m.tests], wide(x) * wide(w))
+        return sum_of(terms, over=(c, *steps))
 
     shape = (*_channels(lead, groups, outer), *(w.count for w in windows))
-    return _finished(written(shape, body, name="conv_transpose"), bias, groups, space)
+    y = written(shape, body, name="conv_transpose")
+    return _finished(y, bias, groups, space).astype(kind)
 
 
 conv1d, conv2d, conv3d = (of_space(conv, n) for n in (1, 2, 3))

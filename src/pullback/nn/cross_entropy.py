@@ -16,6 +16,7 @@ from pullback.ir.graph import MAX, Value
 from pullback.nn.build import at, cast, common, count, make, total
 from pullback.nn.losses import divided, known_reduction, reduced
 from pullback.tensor.elementwise import show
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
@@ -60,6 +61,7 @@ class Rows:
     "s...] or []",
     where="0 <= label_smoothing <= 1, int(ignore_index) < 9223372036854775808",
 )
+@in_float32
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -77,6 +79,7 @@ def cross_entropy(
 
 
 @shaped("input[b..., c], target[b...] or [b..., c] -> [b...] or []")
+@in_float32
 def token_cross_entropy(
     input: Tensor, target: Tensor, ignore_index: int | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -115,6 +118,7 @@ def log_norm(rows: Rows) -> Value:
 
 
 @shaped("input[n, c, s...] or [c], target: int[n, s...] or [], weight[c] -> [n, s...] or []")
+@in_float32
 def nll_loss(
     input: Tensor,
     target: Tensor,

@@ -18,6 +18,7 @@ from pullback.tensor.control import scan
 from pullback.tensor.creation import arange
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import astype, cumulative_sum, expand_dims, logsumexp, stack, where
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, value_of
 from pullback.tensor.views import reshape
@@ -28,6 +29,7 @@ from pullback.tensor.views import reshape
     "[1] or [], target_lengths: int[n] or [1] or [] -> [n] or []",
     where="int(blank) >= 0",
 )
+@in_float32
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,

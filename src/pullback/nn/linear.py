@@ -7,7 +7,7 @@ from typing import Any
 
 from pullback.errors import ShapeError, UnsupportedError
 from pullback.ir import expr as E
-from pullback.ir.dtype import int64
+from pullback.ir.dtype import float32, int64, is_half
 from pullback.ir.expr import Add, Equal, Expr, Extent, If, Mul
 from pullback.nn.build import at, cast, common, make, written
 from pullback.nn.space import padded
@@ -26,6 +26,7 @@ from pullback.tensor.ops import (
 )
 from pullback.tensor.ops import max as max_of
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
@@ -41,7 +42,8 @@ def linear_rows(
 ) -> Tensor:
     """`linear` with rows ``start .. start + rows`` of a packed weight and bias."""
     x, w = input.value, weight.value
-    kind = common(input, weight, bias)
+    result = common(input, weight, bias)
+    kind = result if bias is None or not is_half(result) else float32
     rank = len(x.shape)
     shape = (*x.shape[:-1], rows)
 
@@ -56,7 +58,7 @@ def linear_rows(
 
     def shifted(*i: Expr) -> Expr:
         row = i[-1] if start == 0 else Add(i[-1], E.index(start))
-        return Add(at(found, *i), at(b, row, to=kind))
+        return cast(Add(at(found, *i), at(b, row, to=kind)), result)
 
     return make("linear_bias", shape, shifted)
 
@@ -134,6 +136,7 @@ def one_hot(input: Tensor, num_classes: int) -> Tensor:
 
 
 @shaped("input1[b..., i], input2[b..., j], weight[o, i, j], bias[o] -> [b..., o]")
+@in_float32
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``y[.., o] = sum[i, j] a[.., i] * w[o, i, j] * b[.., j] + bias[o]``"""
     common(input1, input2, weight, bias)
@@ -157,6 +160,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     "input: int[n, k] or [k], weight[rows, width], offsets: int[m], per_sample_weights[n, k] "
     "or [k]",
 )
+@in_float32
 def embedding_bag(
     input: Tensor,
     weight: Tensor,

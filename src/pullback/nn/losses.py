@@ -13,11 +13,13 @@ from pullback.tensor import maths as M
 from pullback.tensor.creation import full_like
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import broadcast_to, expand_dims, stop_gradient, where
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
 @shaped("input[b...], target[b...], weight[b...?] -> [b...] or []")
+@in_float32
 def mse_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
@@ -26,6 +28,7 @@ def mse_loss(
 
 
 @shaped("input[b...], target[b...], weight[b...?] -> [b...] or []")
+@in_float32
 def l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
@@ -39,6 +42,7 @@ def distance(x: Any) -> Any:
 
 
 @shaped("input[b...], target[b...] -> [b...] or []", where="beta >= 0")
+@in_float32
 def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
@@ -54,6 +58,7 @@ def smooth_l1_loss(
 
 
 @shaped("input[b...], target[b...], weight[b...?] -> [b...] or []", where="delta > 0")
+@in_float32
 def huber_loss(
     input: Tensor,
     target: Tensor,
@@ -94,6 +99,7 @@ def weighted(losses: Tensor, weight: Tensor | None) -> Tensor:
 
 
 @shaped("input[b...], target[b...], weight[b...?] -> [b...] or []")
+@in_float32
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -111,6 +117,7 @@ def _log(x: Any) -> Any:
 
 
 @shaped("input[b...], target[b...], weight[b...?], pos_weight[b...?] -> [b...] or []")
+@in_float32
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -131,6 +138,7 @@ def binary_cross_entropy_with_logits(
 
 
 @shaped("input[b...], target[b...] -> [b...] or []")
+@in_float32
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``log(1 + exp(-t x))``"""
     losses = pointwise("soft_margin", lambda x, t: M.softplus(-t * x), input, target)
@@ -138,6 +146,7 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
 
 
 @shaped("input[*b], target[*b] -> [*b] or []")
+@in_float32
 def kl_div(
     input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
@@ -155,6 +164,7 @@ def kl_div(
 
 
 @shaped("input[*b], target[*b] -> [*b] or []", where="eps >= 0")
+@in_float32
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -179,6 +189,7 @@ def poisson_nll_loss(
     "input[b..., n] or [], target[b..., n?] or [], var[b..., n?] or [b...] -> [b..., n] or []",
     where="eps > 0",
 )
+@in_float32
 def gaussian_nll_loss(
     input: Tensor,
     target: Tensor,

@@ -16,6 +16,7 @@ from pullback.tensor.dialect import spelled
 from pullback.tensor.ops import any as any_of
 from pullback.tensor.ops import broadcast_arrays, expand_dims, where
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
@@ -39,6 +40,7 @@ def norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
 
 @spelled
 @shaped("input[b...] -> [b...]", where="eps >= 0")
+@in_float32
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """``x / max(|x|_p, eps)`` along `dim`."""
     return input / _at_least(norm(input, p, dim, True), eps)
@@ -46,6 +48,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 @spelled
 @shaped("x1[*b], x2[*b]", where="eps >= 0")
+@in_float32
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """``sum(x1 x2) / (max(|x1|, eps) max(|x2|, eps))`` along `dim` of both, broadcast."""
     x1, x2 = broadcast_arrays(x1, x2)
@@ -59,6 +62,7 @@ def _at_least(x: Tensor, low: float) -> Tensor:
 
 @spelled
 @shaped("x1[*b, d?], x2[*b, d?]", where="eps >= 0")
+@in_float32
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -72,6 +76,7 @@ def _hinge(x: Any) -> Any:
 
 
 @shaped("input[*b], target[*b] -> [*b] or []")
+@in_float32
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
@@ -84,6 +89,7 @@ def hinge_embedding_loss(
 
 
 @shaped("input1[*b], input2[*b], target[*b] -> [*b] or []")
+@in_float32
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -96,6 +102,7 @@ def margin_ranking_loss(
 
 
 @shaped("input1[n..., d], input2[n..., d], target[n...] -> [n...] or []", where="-1 <= margin <= 1")
+@in_float32
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -116,6 +123,7 @@ def cosine_embedding_loss(
     "anchor[*b, d?], positive[*b, d?], negative[*b, d?] -> [*b] or []",
     where="margin > 0, eps >= 0",
 )
+@in_float32
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -158,6 +166,12 @@ def triplet_margin_with_distance_loss(
     near, far = apart(anchor, positive), apart(anchor, negative)
     if swap:
         far = M.minimum(far, apart(positive, negative))
+    return _farther(near, far, margin, reduction)
+
+
+@in_float32
+def _farther(near: Tensor, far: Tensor, margin: float, reduction: str) -> Tensor:
+    """``max(0, margin + near - far)``, reduced."""
     losses = pointwise("triplet", lambda a, b: _hinge(margin + a - b), near, far)
     return reduced(losses, reduction)
 
@@ -166,6 +180,7 @@ def triplet_margin_with_distance_loss(
     "input[n, c] or [c], target: int[n] or [], weight[c] -> [n] or []",
     where="1 <= int(p) <= 2",
 )
+@in_float32
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -187,6 +202,7 @@ def multi_margin_loss(
 
 
 @shaped("input[n, c] or [c], target: int[n, c] or [c] -> [n] or []")
+@in_float32
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``sum[j, c] max(0, 1 - x[t[j]] + x[c]) / C`` over the labels j and the c that are none.
 
@@ -210,6 +226,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
 
 
 @shaped("input[b..., c], target[b..., c], weight[c] or [b..., c?] -> [b...] or []")
+@in_float32
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 from pullback.errors import ShapeError, StateError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import DType
+from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Add, Div, Expr, Extent, Mul
 from pullback.ir.graph import Value
 from pullback.nn.build import at, common, count, make, pointwise, written
@@ -24,6 +24,7 @@ from pullback.tensor import elementwise
 from pullback.tensor.compute import axis
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.precise import in_float32, narrowed, widened
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import State, Tensor
 
@@ -124,6 +125,7 @@ def scaled(
     "[b..., *normalized_shape]",
     where="int(normalized_shape) >= 0, eps >= 0",
 )
+@in_float32
 def layer_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -142,6 +144,7 @@ def layer_norm(
     "input[b..., *normalized_shape], weight[*normalized_shape] -> [b..., *normalized_shape]",
     where="int(normalized_shape) >= 0, eps >= 0",
 )
+@in_float32
 def rms_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -163,6 +166,7 @@ def rms_norm(
     "input[n, c, s...], weight[c], bias[c] -> [n, c, s...]",
     where="int(num_groups) >= 1, c % num_groups == 0, eps >= 0",
 )
+@in_float32
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -235,6 +239,7 @@ def instance_norm(
 
 
 @shaped("input[n, c, s...] -> [n, c, s...]", where="int(size) >= 1")
+@in_float32
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
@@ -263,14 +268,16 @@ def _by_channel(
     eps: float,
 ) -> Tensor:
     """A norm whose scale and running statistics have one element for each channel."""
-    kind = common(input, *affine)
+    result = common(input, *affine)
+    kind = float32 if is_half(result) else result
+    x: Value = widened(input.value)
     if own:
-        found = moments(input.value, over, kind)
+        found = moments(x, over, kind)
         _step(running, found, momentum)
-        return scaled(name, found, eps, affine, lambda i: (i[1],))
+        return _typed(scaled(name, found, eps, affine, lambda i: (i[1],)), result)
     if running[0] is None or running[1] is None:
         raise StateError(f"{name} without running statistics", code="E332")
-    x, mean, var = input.value, running[0].value, running[1].value
+    mean, var = running[0].value, running[1].value
 
     def away(*i: Expr) -> Expr:
         return E.subtract(at(x, *i, to=kind), at(mean, i[1], to=kind))
@@ -279,7 +286,12 @@ def _by_channel(
     spread = elementwise.astype(var, kind)
     rows = Rows(x.shape, tuple(n for n in range(len(x.shape)) if n != 1))
     known = Moments(rows, centred, spread, mean, E.const(1, kind))
-    return scaled(name, known, eps, affine, lambda i: (i[1],))
+    return _typed(scaled(name, known, eps, affine, lambda i: (i[1],)), result)
+
+
+def _typed(y: Tensor, kind: DType) -> Tensor:
+    found: Tensor = narrowed(y, kind)
+    return found
 
 
 def _step(running: Pair, found: Moments, momentum: float | Tensor) -> None:
@@ -300,7 +312,8 @@ def _step(running: Pair, found: Moments, momentum: float | Tensor) -> None:
                 code="E332",
             )
         once = new.mean(0) if len(new.shape) == 2 else new
-        step = (state * (1.0 - momentum) + once * momentum).detach()
+        before: Tensor = widened(state)
+        step = (before * (1.0 - momentum) + once * momentum).detach()
         state.assign(step.astype(state.dtype, copy=False))
 
 

@@ -23,6 +23,7 @@ from pullback.tensor.ops import astype, where
 from pullback.tensor.ops import max as max_of
 from pullback.tensor.ops import min as min_of
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
@@ -103,6 +104,7 @@ def _element(
     "input[n, c, _ * space] or [c, _ * space] -> [n, c, _ * space]",
     where="int(kernel_size) >= 1, int(stride) >= 1, int(padding) >= 0, int(divisor_override) != 0",
 )
+@in_float32
 def avg_pool(
     space: int,
     input: Tensor,
@@ -136,6 +138,7 @@ def avg_pool(
     "input[n, c, _ * space] or [c, _ * space] -> [n, c, _ * space]",
     where="int(output_size) >= 1",
 )
+@in_float32
 def adaptive_avg_pool(space: int, input: Tensor, output_size: Any) -> Tensor:
     """The mean of each of ``output_size`` parts that cover the axis; None keeps it as it is."""
     kind = common(input)
@@ -156,6 +159,7 @@ def adaptive_avg_pool(space: int, input: Tensor, output_size: Any) -> Tensor:
     "input[n, c, _ * space] or [c, _ * space] -> [n, c, _ * space]",
     where="int(kernel_size) >= 1, int(stride) >= 1, norm_type != 0",
 )
+@in_float32
 def lp_pool(
     space: int,
     input: Tensor,

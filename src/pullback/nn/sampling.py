@@ -27,6 +27,7 @@ from pullback.tensor.compute import axis as taps
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import astype, clip, where
 from pullback.tensor.ops import sum as sum_of
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
@@ -39,6 +40,7 @@ SMOOTH = -0.5  # the same where it is stretched: PyTorch follows Pillow there
 
 
 @shaped("input[n, c, ...]", where="int(size) >= 1, scale_factor > 0")
+@in_float32
 def interpolate(
     input: Tensor,
     size: Any = None,
@@ -207,6 +209,7 @@ def _kernel(d: Any, mode: str) -> Any:
 
 
 @shaped("input[n, c, h, w] or [n, c, d, h, w], grid[n, _, _, 2] or [n, _, _, _, 3]")
+@in_float32
 def grid_sample(
     input: Tensor,
     grid: Tensor,
@@ -299,6 +302,7 @@ class _Ends:
 
 
 @shaped("theta[n, 2, 3] or [n, 3, 4]", where="int(size) >= 0")
+@in_float32
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
     """``grid[n, .., k] = sum[j] theta[n, k, j] p[j]``, p the places -1..1 of `size` and a 1."""
     common(theta)

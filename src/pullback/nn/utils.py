@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import DType, float32
+from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Add, Div, Expr, If, Less, Mul
 from pullback.ir.graph import MAX, SUM, Value
-from pullback.nn.build import at, make
+from pullback.nn.build import at, cast, make
 from pullback.nn.parameter import Parameter
+from pullback.tensor.precise import narrowed
 from pullback.tensor.tensor import Tensor
 
 TINY = 1e-6  # torch's: keeps a zero norm from dividing
@@ -36,16 +37,18 @@ def clip_grad_norm_(
     scale = make("clip", (), share).value
     for parameter, grad in zip(owners, grads, strict=True):
         parameter.grad = make("clipped", grad.shape, _scaled(grad, scale))
-    return norm
+    whole: Tensor = narrowed(norm, grads[0].dtype) if grads else norm
+    return whole
 
 
 def _scaled(grad: Value, scale: Value) -> Callable[..., Expr]:
-    return lambda *i: Mul(at(grad, *i), at(scale, to=grad.dtype))
+    kind = scale.dtype if is_half(grad.dtype) else grad.dtype
+    return lambda *i: cast(Mul(at(grad, *i, to=kind), at(scale, to=kind)), grad.dtype)
 
 
 def _norm(grads: list[Value], order: float) -> Tensor:
     """The norm of all gradients together, from one sum for each."""
-    kind = grads[0].dtype if grads else float32
+    kind = grads[0].dtype if grads and not is_half(grads[0].dtype) else float32
     infinite = order == float("inf")
 
     def term(x: Expr) -> Expr:

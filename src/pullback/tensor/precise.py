@@ -5,62 +5,52 @@ mean(x: float16)  ->  float16(sum(float32(x)) / n)
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import reduce, wraps
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from pullback.ir.dtype import DType, float32, is_half, promote
 from pullback.ir.graph import Definition, Variable
 from pullback.tensor import elementwise as W
+from pullback.tensor.trace import Handle
 
 P = ParamSpec("P")
 R = TypeVar("R")
+KINDS = Handle, Variable, Definition
 
 
-class Decorator(Protocol):
-    """What leaves a signature as it is."""
+def in_float32(function: Callable[P, R]) -> Callable[P, R]:
+    """`function` of tensors or values, whose inner definitions are of float32, not of 16 bits.
 
-    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
-
-
-def computing(classes: tuple[type[Any], ...], cast: Callable[[Any, DType], Any]) -> Decorator:
-    """The decorator of functions that take and give instances of `classes`, cast by `cast`.
-
-    Inner definitions are of float32 where arguments are of 16 bits. What comes out has the type
-    that the floats among the arguments have in common.
+    What it gives has the type that the floats among its arguments have in common.
     """
+    inner: Callable[..., Any] = function
 
-    def widened(x: Any) -> Any:
-        return cast(x, float32) if isinstance(x, classes) and is_half(x.dtype) else x
+    @wraps(function)
+    def call(*args: Any, **settings: Any) -> Any:
+        given = [x.dtype for x in (*args, *settings.values()) if isinstance(x, KINDS)]
+        if not any(map(is_half, given)):
+            return inner(*args, **settings)
+        common = reduce(promote, (kind for kind in given if kind.is_float))
+        found = inner(*map(widened, args), **{n: widened(x) for n, x in settings.items()})
+        return narrowed(found, common)
 
-    def narrowed(found: Any, kind: DType) -> Any:
-        if isinstance(found, tuple | list):
-            return type(found)(narrowed(x, kind) for x in found)
-        own = isinstance(found, classes) and found.dtype == float32
-        return cast(found, kind) if own else found
-
-    def decorate(function: Callable[P, R], /) -> Callable[P, R]:
-        inner: Callable[..., Any] = function
-
-        @wraps(function)
-        def call(*args: Any, **settings: Any) -> Any:
-            kinds = [x.dtype for x in (*args, *settings.values()) if isinstance(x, classes)]
-            if not any(map(is_half, kinds)):
-                return inner(*args, **settings)
-            wide = {name: widened(x) for name, x in settings.items()}
-            found = inner(*map(widened, args), **wide)
-            common = _common(kinds)
-            return narrowed(found, common) if is_half(common) else found
-
-        return typing.cast(Callable[P, R], call)
-
-    return decorate
+    return cast(Callable[P, R], call)
 
 
-def _common(kinds: Iterable[DType]) -> DType:
-    return reduce(promote, (k for k in kinds if k.is_float))
+def widened(x: Any) -> Any:
+    """A tensor or value of 16-bit floats as float32; anything else as it is."""
+    return _cast(x, float32) if isinstance(x, KINDS) and is_half(x.dtype) else x
 
 
-in_float32 = computing((Variable, Definition), W.astype)
-"""Of values."""
+def narrowed(found: Any, kind: DType) -> Any:
+    """What was computed in float32 for 16-bit floats `kind` as that; of several, each."""
+    if isinstance(found, tuple | list):
+        return type(found)(narrowed(x, kind) for x in found)
+    own = is_half(kind) and isinstance(found, KINDS) and found.dtype == float32
+    return _cast(found, kind) if own else found
+
+
+def _cast(x: Any, kind: DType) -> Any:
+    tensor: Any = x
+    return tensor.astype(kind) if isinstance(x, Handle) else W.astype(x, kind)

@@ -9,6 +9,7 @@ from pullback.ir.graph import Combiner, Reduce, Value
 from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.nest import Combine, Declare, Load, Peek, Register, Stmt, Store, StoreCombine
 from pullback.ir.node import walk
+from pullback.lower.blocked import blocked
 from pullback.lower.bounds import (
     Bounded,
     assuming,
@@ -249,7 +250,7 @@ def _shrunk(part: _Part, lane: Loop | None, region: Region) -> list[Stmt]:
         found = narrowed(overs, region, spans([lane]))
         body = part.body(_known(part, found, above))
         inner = guarded(above, {}, nest([b.loop for b in found], body.inside))
-        inner = [*body.before, *inner, *body.after]
+        inner = [*blocked(context, body.before, inner), *body.after]
         return nest([*outs, *blocks], [vector(lane, _unroll(part, body), inner)])
     found = narrowed([*overs, *([] if lane is None else [lane])], region, {})
     body = part.body(_known(part, found, above))
@@ -258,7 +259,7 @@ def _shrunk(part: _Part, lane: Loop | None, region: Region) -> list[Stmt]:
     if lane is not None:
         inner = hoisted(context, vector(loops.pop(), _unroll(part, body), inner))
     inner = guarded(above, {}, nest(loops, inner))
-    return nest(outs, [*body.before, *inner, *body.after])
+    return nest(outs, [*blocked(context, body.before, inner), *body.after])
 
 
 def _known(part: _Part, found: list[Bounded], above: Region) -> dict[Expr, bool]:
@@ -318,7 +319,8 @@ def _parted(part: _Part, lane: Loop | None) -> list[Stmt]:
             known = dict(bounds[0].tests) if len(bounds) == 1 else {}
             rest = replace(lane, first=first, extent=end)
             inner += _lanes(part, rest, part.body(known, maps=True))
-    return nest(outs, [*body.before, *nest(overs, inner), *body.after])
+    inner = nest(overs, inner)
+    return nest(outs, [*blocked(part.context, body.before, inner), *body.after])
 
 
 def _pieces(part: _Part, lane: Loop) -> list[Stmt]:

@@ -1,0 +1,175 @@
+"""Long sums of floats in blocks: a register adds up few terms, blocks are added without a loss.
+
+``for k in 0..n: s += x[k]  ->  for b: p = 0; for k in block b: p += x[k]; s, e = s + p exactly``
+
+`e` gathers what each addition of a block has lost. The error of n terms is then that of one block,
+for any n; how terms are grouped depends on the shapes alone. (Ogita, Rump and Oishi, Accurate sum
+and dot product, 2005: cascaded summation.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pullback.ir import expr as E
+from pullback.ir.expr import index
+from pullback.ir.graph import SUM
+from pullback.ir.nest import (
+    Combine,
+    Declare,
+    For,
+    Guard,
+    LoopKind,
+    Peek,
+    Register,
+    Set,
+    Stmt,
+)
+from pullback.lower.context import Context, ceil_div, smaller
+from pullback.schedule.linear import Linear, linear
+
+# Additions to one register of lanes: sixteen leave a sum of equal terms within 3 units, as NumPy's
+# pairwise one is, and a block of them (2048 float32 by AVX-512) hides the joining of its lanes.
+TERMS = 16
+# Where each lane is a sum of its own, adding a block costs a quarter of that many terms.
+TERMS_ALONE = 64
+# Shorter sums stay whole.
+SHORT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The sums of one nest: the register of each block by that of the whole."""
+
+    context: Context
+    parts: dict[Register, Register]
+    lost: dict[Register, Register]
+
+    def loops(self, body: Sequence[Stmt]) -> list[Stmt]:
+        """`body` with each loop that adds to the sums in blocks."""
+        found: list[Stmt] = []
+        for stmt in body:
+            found += self._split(stmt) if self._chain(stmt) else [stmt]
+        return found
+
+    def _split(self, stmt: Stmt) -> list[Stmt]:
+        if isinstance(stmt, Guard):
+            return [replace(stmt, body=tuple(self.loops(stmt.body)))]
+        if not isinstance(stmt, For):
+            return [stmt]
+        lanes = stmt.kind is LoopKind.VECTOR
+        if lanes:
+            # more of them keep reads ahead of where a block ends (1e7 of them: 8 % quicker)
+            stmt = replace(stmt, unroll=2 * stmt.unroll)
+        terms = TERMS if lanes else TERMS_ALONE
+        inner = sum(map(self._chain, stmt.body))
+        if inner > terms:
+            return [replace(stmt, body=tuple(self.loops(stmt.body)))]
+        size = max(1, terms // inner) * self._abreast(stmt)
+        most = stmt.var.hi - stmt.var.lo + 1
+        if most <= size or stmt.step != 1 or stmt.kind is LoopKind.UNROLL:
+            return self._joined(self._renamed(stmt))
+        return self._blocks(stmt, size, most)
+
+    def _blocks(self, stmt: For, size: int, most: int) -> list[Stmt]:
+        """Blocks of a literal length, and what is left; in one loop where an end is not known."""
+        length = linear(stmt.hi).plus(linear(stmt.lo), -1)
+        block = self.context.var("b", -(-most // size))
+        first = linear(stmt.lo).plus(Linear(0, {block: size}))
+        end = first.plus(Linear(size)).expr()
+        if length.terms:
+            inner = replace(self._renamed(stmt), lo=first.expr(), hi=smaller(end, stmt.hi))
+            count = ceil_div(length.expr(), size)
+            return [For(block, index(0), count, tuple(self._joined(inner)))]
+        inner = replace(self._renamed(stmt), lo=first.expr(), hi=end)
+        whole = length.constant // size
+        found: list[Stmt] = [For(block, index(0), index(whole), tuple(self._joined(inner)))]
+        if length.constant % size:
+            rest = linear(stmt.lo).plus(Linear(whole * size)).expr()
+            found += self._joined(replace(self._renamed(stmt), lo=rest))
+        return found
+
+    def _joined(self, stmt: Stmt) -> list[Stmt]:
+        """Parts from nothing, the loop, and each part added exactly: ``s + p = t + lost``"""
+        found: list[Stmt] = [Declare(p, E.const(0, p.dtype)) for p in self.parts.values()]
+        found.append(stmt)
+        for whole, part in self.parts.items():
+            new = self.context.register("t", whole.dtype)
+            step = self.context.register("d", whole.dtype)
+            s, p, t, d = (Peek(r, ()) for r in (whole, part, new, step))
+            lost = E.Add(E.subtract(s, E.subtract(t, d)), E.subtract(p, d))
+            found += [
+                Declare(new, E.Add(s, p)),
+                Declare(step, E.subtract(t, s)),
+                Combine(self.lost[whole], (), SUM, lost),
+                Set(whole, (), t),
+            ]
+        return found
+
+    def _renamed(self, stmt: For) -> For:
+        """The loop, adding to parts."""
+        body: list[Stmt] = []
+        for s in stmt.body:
+            if isinstance(s, Combine) and s.register in self.parts:
+                s = replace(s, register=self.parts[s.register])
+            elif isinstance(s, For):
+                s = self._renamed(s)
+            elif isinstance(s, Guard):
+                s = replace(s, body=self._renamed(replace(stmt, body=s.body)).body)
+            body.append(s)
+        return replace(stmt, body=tuple(body))
+
+    def _chain(self, stmt: Stmt) -> int:
+        """How many terms a register adds up one after the other, at most."""
+        match stmt:
+            case Combine():
+                return int(stmt.register in self.parts)
+            case Guard():
+                return max(map(self._chain, stmt.body))
+            case For():
+                inner = max(map(self._chain, stmt.body))
+                trips = stmt.var.hi - stmt.var.lo + 1
+                return inner * -(-trips // self._abreast(stmt))
+        return 0
+
+    def _abreast(self, stmt: For) -> int:
+        """Turns of a loop that add to registers of their own."""
+        if stmt.kind is not LoopKind.VECTOR:
+            return 1
+        bytes = max(r.dtype.itemsize for r in self.parts)
+        return stmt.unroll * self.context.target.lanes(bytes)
+
+
+def blocked(context: Context, before: Sequence[Stmt], inner: list[Stmt]) -> list[Stmt]:
+    """`before`, which declares accumulators, and the loops `inner` that combine into them."""
+    plain = [*before, *inner]
+    sums = [s.register for s in before if isinstance(s, Declare) and _is_sum(s.register, inner)]
+    if not sums:
+        return plain
+    parts = {r: context.register("part", r.dtype) for r in sums}
+    lost = {r: context.register("lost", r.dtype) for r in sums}
+    found = Blocked(context, parts, lost)
+    if max(map(found._chain, inner)) <= SHORT:
+        return plain
+    starts = [Declare(r, E.const(0, r.dtype)) for r in lost.values()]
+    ends = [_ended(r, lost[r]) for r in sums]
+    return [*before, *starts, *found.loops(inner), *ends]
+
+
+def _ended(whole: Register, lost: Register) -> Stmt:
+    """``s += e``, where s is no infinity: there e is NaN."""
+    s, e = Peek(whole, ()), Peek(lost, ())
+    return Set(whole, (), E.If(E.Equal(e, e), E.Add(s, e), s))
+
+
+def _is_sum(register: Register, body: Sequence[Stmt]) -> bool:
+    """Whether floats are added up in the register."""
+    if not register.dtype.is_float:
+        return False
+    for stmt in body:
+        if isinstance(stmt, For | Guard) and _is_sum(register, stmt.body):
+            return True
+        if isinstance(stmt, Combine) and stmt.register == register:
+            return stmt.combiner is SUM
+    return False

@@ -14,7 +14,14 @@ import pytest
 
 import pullback as pb
 from pullback import array_api as xp
-from pullback.errors import DTypeError, GradientError, OptionError, ShapeError, UnsupportedError
+from pullback.errors import (
+    DTypeError,
+    GradientError,
+    OptionError,
+    PullbackError,
+    ShapeError,
+    UnsupportedError,
+)
 from pullback.tensor.arrays import as_arrays
 
 PAGES = Path(__file__).parent.parent / "docs"
@@ -476,3 +483,12 @@ def test_code_for_the_standard_runs_in_programs() -> None:
     step = np.zeros((4, 3))
     step[2, 1] = 1e-6
     assert np.isclose(slope[2, 1], (standardized(x + step) - standardized(x - step)) / 2e-6)
+
+
+def test_no_differences_and_rows_of_boundaries() -> None:
+    x = xp.asarray([1.0, 4.0, 9.0])
+    assert xp.diff(x, n=0, prepend=xp.zeros(2), append=xp.zeros(1)).shape == (3,)
+    assert xp.diff(x, n=2, prepend=xp.zeros(2)).shape == (3,)
+    with pytest.raises(PullbackError) as caught:
+        xp.searchsorted(xp.ones((2, 2)), xp.ones((2, 2)))
+    assert caught.value.code == "E111"

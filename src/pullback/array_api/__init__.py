@@ -18,8 +18,6 @@ from pullback.array_api.functions import (
     clip,
     concat,
     conj,
-    count_nonzero,
-    diff,
     empty,
     from_dlpack,
     imag,
@@ -53,6 +51,8 @@ from pullback.ir.dtype import (
     uint32,
     uint64,
 )
+from pullback.stats.moments import count_nonzero
+from pullback.stats.places import diff
 from pullback.tensor import maths as _maths
 from pullback.tensor import scalars as _scalars
 from pullback.tensor.creation import (

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pullback.array_api.dtypes import check_kinds
-from pullback.bridge.dispatch import diff as _diff
 from pullback.errors import Origin, ShapeError
-from pullback.ir import dtype as D
+from pullback.stats.places import searchsorted as _searchsorted
 from pullback.tensor import creation as C
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
-from pullback.tensor.tensor import Axes, Tensor, check_device
+from pullback.tensor.tensor import Tensor, check_device
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -76,23 +75,15 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Tensor:
     return O.take(x, indices, axis=0 if axis is None else axis)
 
 
-def count_nonzero(x: Any, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """How many elements are not 0."""
-    hit = M.not_equal(x, False if x.dtype.is_bool else 0)
-    counted: Tensor = O.sum(O.astype(hit, D.int64), axis=axis, keepdims=keepdims)
-    return counted
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Tensor:
+    """How many elements of the sorted vector `x1` are below (`right`: not above) each of `x2`.
 
-
-def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
-    """``out[i] = x[i + 1] - x[i]``, `n` times, of `x` between `prepend` and `append`."""
-    return _diff(x, n, axis, prepend, append)
-
-
-def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
-    """How many elements of the sorted `x1` are below (`right`: not above) each of `x2`."""
-    rows = x1 if sorter is None else O.take(x1, sorter, axis=0)
-    below = M.less if side == "left" else M.less_equal
-    return O.sum(O.astype(below(rows, O.expand_dims(x2, -1)), D.int64), axis=-1)
+    Raises: ShapeError for other than a vector.
+    """
+    if len(x1.shape) != 1:
+        what = f"searchsorted in {tuple(x1.shape)}: one axis"
+        raise ShapeError(what, origin=Origin.of_caller(), code="E111")
+    return _searchsorted(x1, x2, side=side, sorter=sorter)
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from pullback.errors import Origin, UnsupportedError
+from pullback.stats.places import diff
 from pullback.tensor import creation as C
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor import sorting as S
 from pullback.tensor.arrays import as_arrays
-from pullback.tensor.tensor import Tensor, value_of
+from pullback.tensor.tensor import value_of
 
 Function = Callable[..., Any]
 
@@ -196,18 +197,6 @@ def _pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: An
     return O.pad(array, pad_width, constant_values)
 
 
-def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """``out[i] = a[i + 1] - a[i]``, `n` times, of `a` between `prepend` and `append`."""
-    found = Tensor(value_of(a))
-    parts = [x for x in (prepend, found, append) if x is not None]
-    if len(parts) > 1:
-        found = O.concat(parts, axis=axis)
-    for _ in range(n):
-        moved = O.moveaxis(found, axis, 0)
-        found = O.moveaxis(moved[1:] - moved[:-1], 0, axis)
-    return found
-
-
 def _stacked(axis: int) -> Function:
     def call(tup: Sequence[Any]) -> Any:
         rank = max(len(value_of(x).shape) for x in tup)
@@ -289,7 +278,7 @@ FUNCTIONS: dict[str, Known] = {
     "split": _known(_under("ary indices_or_sections axis", O.split),
                     "ary indices_or_sections axis"),
     "pad": _known(_pad, "array pad_width mode constant_values"),
-    "diff": _known(diff, "a n axis prepend append"),
+    "diff": _known(_under("a", diff), "a n axis prepend append"),
     "round": _known(_under("a", M.round), "a decimals out", "decimals out"),
     "zeros_like": _like(C.zeros_like),
     "ones_like": _like(C.ones_like),

@@ -20,24 +20,13 @@ from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import show
 from pullback.tensor.scalars import value_tensor
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Axes, Tensor, value_of
-
-
-def _ranks(name: str, *pairs: tuple[Any, int]) -> None:
-    """Raises: ShapeError for an argument with another number of axes."""
-    for x, rank in pairs:
-        shape = value_of(x).shape
-        if len(shape) != rank:
-            raise V.fail(f"{name} of {show(shape)}: {rank} axes are wanted", code="E111")
 
 
 def _plus(x: Any, product: Tensor, beta: float, alpha: float) -> Tensor:
     """``beta x + alpha product``; `x` is not looked at where beta is 0."""
     scaled = product if alpha == 1 else M.multiply(product, alpha)
-    fits = W.broadcast_shapes([value_of(x).shape, product.shape])
-    if fits != product.shape:
-        shown = f"{show(value_of(x).shape)} to a product of {show(product.shape)}"
-        raise V.fail(f"cannot add {shown}", code="E110")
     if beta == 0:
         kind = O.result_type(x, product)
         found: Tensor = O.astype(scaled, kind)
@@ -46,53 +35,48 @@ def _plus(x: Any, product: Tensor, beta: float, alpha: float) -> Tensor:
     return total
 
 
+@shaped("x[m?, n?] or [n?] or [], x1[m, k], x2[k, n] -> [m, n]")
 def addmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta x + alpha x1 x2`` of matrices; `x` is not looked at where beta is 0.
 
-    Shapes: x[m?, n?], x1[m, k], x2[k, n] -> [m, n]
     Raises: ShapeError where they do not fit.
     """
-    _ranks("addmm", (x1, 2), (x2, 2))
     return _plus(x, O.matmul(x1, x2), beta, alpha)
 
 
+@shaped("x[m?] or [], x1[m, k], x2[k] -> [m]")
 def addmv(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta x + alpha x1 x2`` of a matrix and a vector.
 
-    Shapes: x[m?], x1[m, k], x2[k] -> [m]
     Raises: ShapeError where they do not fit.
     """
-    _ranks("addmv", (x1, 2), (x2, 1))
     return _plus(x, O.matmul(x1, x2), beta, alpha)
 
 
+@shaped("x[m?, n?] or [n?] or [], x1[m], x2[n] -> [m, n]")
 def addr(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``out[i, j] = beta x[i, j] + alpha x1[i] x2[j]``
 
-    Shapes: x[m?, n?], x1[m], x2[n] -> [m, n]
     Raises: ShapeError where they do not fit.
     """
-    _ranks("addr", (x1, 1), (x2, 1))
     return _plus(x, O.outer(x1, x2), beta, alpha)
 
 
+@shaped("x[b?, m?, n?] or [m?, n?] or [n?] or [], x1[b, m, k], x2[b, k, n] -> [b, m, n]")
 def baddbmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``out[b] = beta x[b] + alpha x1[b] x2[b]``
 
-    Shapes: x[b?, m?, n?], x1[b, m, k], x2[b, k, n] -> [b, m, n]
     Raises: ShapeError where they do not fit.
     """
-    _ranks("baddbmm", (x1, 3), (x2, 3))
     return _plus(x, O.matmul(x1, x2), beta, alpha)
 
 
+@shaped("x[m?, n?] or [n?] or [], x1[b, m, k], x2[b, k, n] -> [m, n]")
 def addbmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta x + alpha sum[b] x1[b] x2[b]``
 
-    Shapes: x[m?, n?], x1[b, m, k], x2[b, k, n] -> [m, n]
     Raises: ShapeError where they do not fit.
     """
-    _ranks("addbmm", (x1, 3), (x2, 3))
     return _plus(x, O.einsum("bmk,bkn->mn", x1, x2), beta, alpha)
 
 
@@ -134,6 +118,7 @@ def _times(m: Any, n: Any) -> Any:
     return n if m == 1 else m
 
 
+@shaped("x1[*b], x2[*b] -> [*b]")
 @spelled
 def cross(x1: Any, x2: Any, *, axis: int = -1) -> Tensor:
     """``out = (a1 b2 - a2 b1, a2 b0 - a0 b2, a0 b1 - a1 b0)`` along an axis of three, broadcast.
@@ -191,17 +176,15 @@ def _summed(name: str, gap: Expr, shape: Any, over: Any, p: float) -> Tensor:
     return Tensor(W.make(name, shape, W.cast(root, kind)))
 
 
+@shaped("x1[*b, n, k], x2[*b, m, k] -> [*b, n, m]", where="p >= 0")
 def cdist(x1: Any, x2: Any, *, p: float = 2.0) -> Tensor:
     """``out[i, j] = (sum[k] |x1[i, k] - x2[j, k]|^p)^(1 / p)``; at distance 0 the gradient is 0.
 
     Differences are taken before they are squared, so that near points lose no digits.
 
-    Shapes: x1[*b, n, k], x2[*b, m, k] -> [*b, n, m]
     Raises: ShapeError where they do not fit, or p is negative.
     """
     a, b = value_of(x1), value_of(x2)
-    if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-1]:
-        raise V.fail(f"cdist of {show(a.shape)} and {show(b.shape)}", code="E110")
     kind = W.as_float(W.common_dtype([a, b]))
     lead = W.broadcast_shapes([a.shape[:-2], b.shape[:-2]])
     shape = (*lead, a.shape[-2], b.shape[-2])
@@ -213,13 +196,12 @@ def cdist(x1: Any, x2: Any, *, p: float = 2.0) -> Tensor:
     return _summed("cdist", gap, shape, [inner], float(p))
 
 
+@shaped("x[n, k] -> [_]", where="p >= 0")
 def pdist(x: Any, *, p: float = 2.0) -> Tensor:
     """Distances of all pairs of rows, ``(0, 1), (0, 2), .., (1, 2), ..``
 
-    Shapes: x[n, k] -> [n (n - 1) / 2]
     Raises: ShapeError for other than two axes, or where p is negative.
     """
-    _ranks("pdist", (x, 2))
     value = value_of(x)
     count = value.shape[0]
     if not isinstance(count, int):
@@ -232,6 +214,7 @@ def pdist(x: Any, *, p: float = 2.0) -> Tensor:
     return O.take(flat, places)
 
 
+@shaped("x1[*b], x2[*b] -> []", where="p >= 0")
 def dist(x1: Any, x2: Any, *, p: float = 2.0) -> Tensor:
     """``(sum |x1 - x2|^p)^(1 / p)`` over all elements, broadcast.
 

@@ -321,7 +321,7 @@ def combinations(x: Any, r: int = 2, *, with_replacement: bool = False) -> Tenso
     (extent,) = _extents(value, 0)
     ways = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = np.array(list(ways(range(extent), r)), np.int64).reshape(-1, r)
-    return Tensor(X.take(value, bind(places, "places"), 0))
+    return Tensor(X.take(value, Tensor(bind(places, "places")).value, 0))
 
 
 # --- pieces --------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Statistics of tensors, as definitions: medians and quantiles, counts, moments, sorted places."""

@@ -1,0 +1,155 @@
+"""Moments: of numbers alone, in pairs, between variables.
+
+``cov(x)[i, j] = sum[k] (x[i, k] - m[i]) (x[j, k] - m[j]) / (n - correction)``
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.ir import dtype as D
+from pullback.tensor import creation as C
+from pullback.tensor import elementwise as W
+from pullback.tensor import maths as M
+from pullback.tensor import ops as O
+from pullback.tensor.dialect import spelled
+from pullback.tensor.scalars import value_tensor
+from pullback.tensor.shaped import shaped
+from pullback.tensor.shapes import diagonal
+from pullback.tensor.tensor import Axes, Tensor
+
+
+def _numbers(x: Any) -> tuple[Tensor, Tensor]:
+    """`x` with 0 for NaN, and where it is a number."""
+    value = value_tensor(x)
+    if not value.dtype.is_float:
+        return value, O.astype(M.isfinite(value), D.bool_)
+    real: Tensor = M.logical_not(M.isnan(value))
+    return O.where(real, value, 0.0), real
+
+
+@spelled
+def nansum(x: Any, axis: Axes = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """Sum of the elements that are numbers; 0 where none is.
+
+    Example: ``pb.nansum(pb.tensor([1.0, nan]))`` is 1.0.
+    """
+    found: Tensor = O.sum(_numbers(x)[0], axis=axis, dtype=dtype, keepdims=keepdims)
+    return found
+
+
+@spelled
+def nanmean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Mean of the elements that are numbers; NaN where none is.
+
+    Example: ``pb.nanmean(pb.tensor([1.0, nan]))`` is 1.0.
+    """
+    value, real = _numbers(x)
+    kind = W.as_float(value.dtype)
+    wide = D.float32 if kind.bits == 16 else kind
+    total = O.sum(O.astype(value, wide), axis=axis, keepdims=keepdims)
+    count = O.sum(O.astype(real, wide), axis=axis, keepdims=keepdims)
+    found: Tensor = O.astype(M.divide(total, count), kind)
+    return found
+
+
+@spelled
+def count_nonzero(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """How many elements are not 0; int64.
+
+    Example: ``pb.count_nonzero(pb.tensor([0, 2, 3]))`` is 2.
+    """
+    value = value_tensor(x)
+    hit = M.not_equal(value, False if value.dtype.is_bool else 0)
+    found: Tensor = O.sum(O.astype(hit, D.int64), axis=axis, keepdims=keepdims)
+    return found
+
+
+@spelled
+def var_mean(
+    x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``sum((x - mean)^2) / (n - correction)``, and the mean."""
+    spread = O.var(x, axis, correction=correction, keepdims=keepdims)
+    return spread, O.mean(x, axis, keepdims=keepdims)
+
+
+@spelled
+def std_mean(
+    x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The root of the variance, and the mean."""
+    spread: Tensor = O.std(x, axis, correction=correction, keepdims=keepdims)
+    return spread, O.mean(x, axis, keepdims=keepdims)
+
+
+@spelled
+def aminmax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest element, NaN if any is; equal ones share the gradient.
+
+    Raises: ShapeError for no elements.
+    """
+    return O.amin(x, axis, keepdims=keepdims), O.amax(x, axis, keepdims=keepdims)
+
+
+@shaped("x[v, n] or [n] or [], fweights: int[n], aweights[n] -> [v, v] or []")
+def cov(
+    x: Any,
+    *,
+    correction: float = 1.0,
+    rowvar: bool = True,
+    fweights: Any = None,
+    aweights: Any = None,
+) -> Tensor:
+    """``out[i, j] = sum[k] w[k] (x[i, k] - m[i]) (x[j, k] - m[j]) / (sum w - correction)``
+
+    Rows are variables and columns observations (with ``rowvar=False`` the other way round).
+    `fweights` says how often each was observed, `aweights` how much it counts; with these the
+    denominator is ``sum w - correction sum(w aweights) / sum w``.
+
+    Raises: ShapeError for more than two axes.
+    Example: ``pb.cov(x)`` of one variable is ``pb.var(x, correction=1)``.
+    """
+    value = value_tensor(x)
+    rows = value if value.ndim == 2 else O.reshape(value, (1, -1))
+    if value.ndim == 2 and not rowvar:
+        rows = rows.T
+    rows = O.astype(rows, W.as_float(rows.dtype))
+    kind = rows.dtype
+    weights = [O.astype(w, kind) for w in (fweights, aweights) if w is not None]
+    if not weights:
+        centered = rows - O.mean(rows, axis=1, keepdims=True)
+        count = float(rows.shape[1]) if isinstance(rows.shape[1], int) else None
+        total: Any = O.sum(C.ones((rows.shape[1],), dtype=kind)) if count is None else count
+        product = O.matmul(centered, centered.T)
+        return _shaped(product / _positive(total - correction), value)
+    both = weights[0] if len(weights) == 1 else weights[0] * weights[1]
+    total = O.sum(both)
+    centered = rows - O.sum(rows * both, axis=1, keepdims=True) / total
+    lost = correction if aweights is None else correction * O.sum(both * weights[-1]) / total
+    product = O.matmul(centered * both, centered.T)
+    return _shaped(product / _positive(total - lost), value)
+
+
+def _positive(number: Any) -> Any:
+    return max(number, 0.0) if isinstance(number, float) else M.maximum(number, 0.0)
+
+
+def _shaped(found: Tensor, x: Tensor) -> Tensor:
+    """A covariance of one variable is a number."""
+    return O.reshape(found, ()) if x.ndim < 2 else found
+
+
+@shaped("x[v, n] or [n] or [] -> [v, v] or []")
+def corrcoef(x: Any, *, rowvar: bool = True) -> Tensor:
+    """``cov[i, j] / sqrt(cov[i, i] cov[j, j])``, within -1..1.
+
+    Raises: ShapeError for more than two axes.
+    """
+    found = cov(x, rowvar=rowvar)
+    if found.ndim == 0:
+        return found / found
+    size = M.sqrt(diagonal(found))
+    scaled = found / O.expand_dims(size, 1) / O.expand_dims(size, 0)
+    clipped: Tensor = O.clip(scaled, -1.0, 1.0)
+    return clipped

@@ -1,0 +1,253 @@
+"""What sorting tells: medians, quantiles, the k-th, the most frequent.
+
+``quantile(x, q) = lerp(s[floor(p)], s[ceil(p)], p - floor(p))``, ``p = q (n - 1)``, s sorted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import OptionError, ShapeError
+from pullback.ir import dtype as D
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.expr import Add, Cast, Expr, If, Mul
+from pullback.ir.graph import Value, read
+from pullback.tensor import elementwise as W
+from pullback.tensor import indexing as X
+from pullback.tensor import maths as M
+from pullback.tensor import ops as O
+from pullback.tensor import views as V
+from pullback.tensor.dialect import spelled
+from pullback.tensor.scalars import value_tensor
+from pullback.tensor.shapes import select
+from pullback.tensor.sorting import order_of, sort
+from pullback.tensor.tensor import Axes, Tensor, operand, value_of
+from pullback.tensor.trace import bind
+
+PLOTTING = {
+    "interpolated_inverted_cdf": (0.0, 1.0),
+    "hazen": (0.5, 0.5),
+    "weibull": (0.0, 0.0),
+    "linear": (1.0, 1.0),
+    "median_unbiased": (1 / 3, 1 / 3),
+    "normal_unbiased": (3 / 8, 3 / 8),
+}
+"""alpha and beta: the place of q is ``n q + alpha + q (1 - alpha - beta) - 1``.
+
+Source: Hyndman, Fan 1996, Sample quantiles in statistical packages.
+"""
+CHOSEN = ("lower", "higher", "midpoint", "nearest", "inverted_cdf")
+
+
+def _last_axis(x: Any, axis: Axes) -> tuple[Tensor, tuple[int, ...]]:
+    """`x` with the reduced axes as one last axis, and which they were."""
+    value = value_tensor(x)
+    rank = len(value.shape)
+    over = V.normal_axes(axis, rank)
+    kept = [n for n in range(rank) if n not in over]
+    moved = Tensor(V.permute(value.value, [*kept, *over]))
+    if len(over) == 1:
+        return moved, over
+    extents = [value.shape[n] for n in over]
+    if not all(isinstance(e, int) for e in extents):
+        raise ShapeError(f"quantiles over the symbolic axes of {W.show(value.shape)}", code="E120")
+    size = int(np.prod([e for e in extents if isinstance(e, int)], dtype=np.int64))
+    return O.reshape(moved, (*(value.shape[n] for n in kept), size)), over
+
+
+def _place(q: Expr, count: Expr, method: str) -> Expr:
+    """Where among `count` sorted elements the quantile q stands, counted from 0, as a float."""
+    one = F.like(1, q)
+    last = E.subtract(count, one)
+    if method == "inverted_cdf":
+        found = E.subtract(F.ceil(Mul(q, count)), one)
+    elif method in PLOTTING and method != "linear":
+        alpha, beta = PLOTTING[method]
+        spread = Add(Mul(count, q), Mul(q, F.like(1 - alpha - beta, q)))
+        found = Add(spread, F.like(alpha - 1, q))
+    else:
+        found = Mul(q, last)
+    return E.minimum(E.maximum(found, F.like(0, q)), E.maximum(last, F.like(0, q)))
+
+
+def _between(low: Expr, high: Expr, part: Expr, method: str) -> Expr:
+    """What stands between two neighbours, `part` of the way from the lower one."""
+    half = F.like(0.5, part)
+    if method == "midpoint":
+        part = If(E.Less(F.like(0, part), part), half, part)
+    gap = E.subtract(high, low)
+    near = Add(low, Mul(gap, part))
+    far = E.subtract(high, Mul(gap, E.subtract(F.like(1, part), part)))
+    found = If(E.Less(part, half), near, far)
+    return If(E.Equal(low, high), low, found)
+
+
+def _quantile(x: Any, q: Any, axis: Axes, keepdims: bool, method: str, skip: bool) -> Tensor:
+    if method not in PLOTTING and method not in CHOSEN:
+        known = ", ".join((*PLOTTING, *CHOSEN))
+        raise OptionError(f"quantile: no method {method!r}", help=f"one of {known}", code="E124")
+    rows, over = _last_axis(x, axis)
+    kind = W.as_float(rows.dtype)
+    rows = O.astype(rows, kind)
+    size = rows.shape[-1]
+    if not isinstance(size, int) or size == 0:
+        raise ShapeError(f"a quantile of {size} elements", code="E118")
+    wanted = _checked(q, kind)
+    ordered = sort(rows).value
+    shape = (*wanted.shape, *rows.shape[:-1])
+    axes = W.axes_of(shape)
+    lead = axes[len(wanted.shape) :]
+    work = D.float64 if kind == D.float64 else D.float32
+    real = _count(rows) if skip else None
+    count = F.like(size, E.const(0, work)) if real is None else W.cast(read(real, *lead), work)
+    at = W.cast(read(wanted, *axes[: len(wanted.shape)]), work)
+    outside = E.logical_not(E.And(F.less_equal(F.like(0, at), at), F.less_equal(at, F.like(1, at))))
+    place = _place(If(outside, F.like(0, at), at), count, method)
+    low = F.rounded(place) if method == "nearest" else F.floor(place)
+    high = F.ceil(place)
+    low, high = (high, high) if method == "higher" else (low, high)
+    body = _at(ordered, lead, low, size)
+    if method in PLOTTING or method == "midpoint":
+        part = E.subtract(place, low)
+        wide = (W.cast(body, work), W.cast(_at(ordered, lead, high, size), work))
+        body = W.cast(_between(*wide, part, method), kind)
+    nothing = E.Equal(count, F.like(0, count)) if skip else F.is_nan(_at(ordered, lead, None, size))
+    body = If(E.Or(outside, nothing), F.like(np.nan, body), body)
+    found: Value = W.make("quantile", shape, body)
+    if keepdims and over:
+        found = V.expand_dims(found, tuple(n + len(wanted.shape) for n in over))
+    return Tensor(found)
+
+
+def _checked(q: Any, kind: D.DType) -> Value:
+    """The wanted quantiles, in float64 if they are Python's. Raises: ShapeError outside 0..1."""
+    if isinstance(q, Sequence):
+        q = np.asarray(q, np.float64)
+    if isinstance(q, np.ndarray | np.generic | int | float):
+        if not np.all((np.asarray(q) >= 0) & (np.asarray(q) <= 1)):
+            raise ShapeError(f"quantiles {q} are not all in 0..1", code="E123")
+        exact = kind if kind == D.float64 else D.float32
+        return (
+            Tensor(bind(np.array(q, exact.numpy), "q")).value
+            if np.ndim(q)
+            else W.full((), float(q), exact)
+        )
+    return value_of(operand(q)) if isinstance(operand(q), W.Scalar) else value_of(q)
+
+
+def _count(rows: Tensor) -> Value:
+    """How many of each row are numbers."""
+    real = M.logical_not(M.isnan(rows))
+    return value_of(O.sum(O.astype(real, D.int64), axis=-1))
+
+
+def _at(ordered: Value, lead: Sequence[Expr], place: Expr | None, size: int) -> Expr:
+    """The sorted element at a place; None is the last."""
+    if place is None:
+        return read(ordered, *lead, E.index(size - 1))
+    at = E.minimum(E.maximum(Cast(place, D.int64), E.index(0)), E.index(size - 1))
+    return read(ordered, *lead, at)
+
+
+@spelled
+def quantile(
+    x: Any, q: Any, axis: Axes = None, *, keepdims: bool = False, method: str = "linear"
+) -> Tensor:
+    """``lerp(s[floor(p)], s[ceil(p)], p - floor(p))``, ``p = q (n - 1)`` of the sorted elements s.
+
+    `method` is one of NumPy's: linear, lower, higher, midpoint, nearest, inverted_cdf, hazen,
+    weibull, median_unbiased, normal_unbiased, interpolated_inverted_cdf. NaN where any is.
+
+    Shapes: x[.., n], q[*k] -> [*k, ..]
+    Raises: ShapeError for a q outside of 0..1 or no elements, OptionError for another method.
+    Example: ``pb.quantile(pb.arange(5.0), 0.5)`` is 2.0.
+    """
+    return _quantile(x, q, axis, keepdims, method, skip=False)
+
+
+@spelled
+def nanquantile(
+    x: Any, q: Any, axis: Axes = None, *, keepdims: bool = False, method: str = "linear"
+) -> Tensor:
+    """`quantile` of the elements that are numbers; NaN where none is.
+
+    Shapes: x[.., n], q[*k] -> [*k, ..]
+    Raises: ShapeError for a q outside of 0..1 or no elements, OptionError for another method.
+    """
+    return _quantile(x, q, axis, keepdims, method, skip=True)
+
+
+@spelled
+def median(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The middle of the sorted elements, the mean of the two middle ones; NaN where any is.
+
+    Raises: ShapeError for no elements.
+    Example: ``pb.median(pb.tensor([3.0, 1.0, 2.0, 9.0]))`` is 2.5.
+    """
+    return _quantile(x, 0.5, axis, keepdims, "linear", skip=False)
+
+
+@spelled
+def nanmedian(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """`median` of the elements that are numbers; NaN where none is.
+
+    Raises: ShapeError for no elements.
+    """
+    return _quantile(x, 0.5, axis, keepdims, "linear", skip=True)
+
+
+@spelled
+def msort(x: Any) -> Tensor:
+    """Sorted along the first axis, NaN last."""
+    return sort(x, axis=0)
+
+
+@spelled
+def kthvalue(x: Any, k: int, axis: int = -1, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """The k-th smallest element, counted from 1, NaN last, and its place.
+
+    Shapes: x[.., n, ..] -> [.., ..], [.., ..]
+    Raises: ShapeError for k outside of 1..n.
+    Example: ``pb.kthvalue(pb.tensor([3.0, 1.0, 2.0]), 2)`` is ``(2.0, 2)``.
+    """
+    value = value_tensor(x)
+    axis = V.normal_axis(axis, value.ndim)
+    k = V.whole(k, "kthvalue: k", 1)
+    extent = value.shape[axis]
+    if isinstance(extent, int) and k > extent:
+        raise ShapeError(f"number {k} of {extent} elements", code="E123")
+    place = V.strided(order_of(value.value, axis, False), axis, k - 1, 1, 1)
+    return _picked(value, place, axis, keepdims)
+
+
+def _picked(x: Tensor, place: Value, axis: int, keepdims: bool) -> tuple[Tensor, Tensor]:
+    found = Tensor(X.take_along(x.value, place, axis)), Tensor(place)
+    return found if keepdims else (select(found[0], axis, 0), select(found[1], axis, 0))
+
+
+@spelled
+def mode(x: Any, axis: int = -1, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
+    """The most frequent element, of equally frequent ones the smallest, and its last place.
+
+    Shapes: x[.., n, ..] -> [.., ..], [.., ..]
+    Raises: ShapeError for no elements.
+    Example: ``pb.mode(pb.tensor([3, 1, 3, 2]))`` is ``(3, 2)``.
+    """
+    value = value_tensor(x)
+    axis = V.normal_axis(axis, value.ndim)
+    order = order_of(value.value, axis, False)
+    ordered = X.take_along(value.value, order, axis)
+    axes = W.axes_of(ordered.shape)
+    before = list(axes)
+    before[axis] = E.maximum(E.Add(axes[axis], E.index(-1)), E.index(0))
+    same = E.Equal(read(ordered, *axes), read(ordered, *before))
+    start = If(same, E.index(0), axes[axis])
+    starts: Tensor = O.cumulative_max(Tensor(W.make("start", ordered.shape, start)), axis)
+    run = E.subtract(axes[axis], read(starts.value, *axes))
+    lengths = Tensor(W.make("run", ordered.shape, run))
+    longest = O.argmax(lengths, axis=axis, keepdims=True)
+    return _picked(value, X.take_along(order, value_of(longest), axis), axis, keepdims)

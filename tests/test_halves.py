@@ -255,3 +255,34 @@ def test_no_pass_computes_in_16_bits() -> None:
     computed = [n for n in walk(bodies) if isinstance(n, E.Unary | E.Add | E.Mul | E.Div)]
     assert computed
     assert not [n for n in computed if n.dtype == pb.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_float64_is_rounded_to_16_bits_at_once(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside ties of 16 bits by less than float32 can tell; beyond the largest, below the least."""
+    digits = 8 if dtype == "bfloat16" else 11
+    tie = 1.0 + 2.0**-digits
+    values = [tie * (1 + n * 2.0**-40) for n in (-1, 0, 1)] + [
+        1.0 / 3.0,
+        1e-300,
+        0.0,
+        np.inf,
+        1e300,
+    ]
+    third = float(array(1.0 / 3.0, dtype))
+    wanted = [1.0, 1.0, 1.0 + 2.0 ** (1 - digits), third, 0.0, 0.0, np.inf, np.inf]
+    both = np.array(values + [-v for v in values] + [np.nan])
+    for backend in ("llvm", "reference"):
+        monkeypatch.setenv("PULLBACK_BACKEND", backend)
+        found = pb.astype(pb.tensor(both), dtype).numpy().astype(np.float64)
+        assert np.array_equal(found, wanted + [-v for v in wanted] + [np.nan], equal_nan=True)
+    literal = pb.astype(pb.full((), values[2], dtype="float64"), dtype)
+    assert literal.item() == wanted[2]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_random_numbers_stay_below_one(dtype: str) -> None:
+    found = pb.random.uniform((1 << 14,), dtype=dtype, key=pb.random.key(3)).numpy()
+    values = found.astype(np.float64)
+    assert 0.0 <= values.min() and values.max() < 1.0
+    assert abs(values.mean() - 0.5) < 0.02

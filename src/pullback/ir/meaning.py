@@ -12,11 +12,20 @@ import numpy as np
 
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType
+from pullback.ir.dtype import DType, is_half
 from pullback.ir.expr import Expr
 
 Array = np.ndarray[Any, Any]
 Operation = Callable[..., Any]
+
+
+def _odd(value: Array) -> Array:
+    """A float64 as the float32 that rounds to 16 bits as it does: odd, if it is inexact."""
+    near = value.astype(np.float32)
+    back, bits = near.astype(np.float64), near.view(np.int32)
+    moves = (back != value) & (bits % 2 == 0) & ~np.isnan(value)
+    step = np.where(abs(back) < abs(value), 1, -1)
+    return np.asarray(np.where(moves, bits + step, bits), np.int32).view(np.float32)
 
 
 def convert(value: Array, source: DType, to: DType) -> Array:
@@ -26,7 +35,8 @@ def convert(value: Array, source: DType, to: DType) -> Array:
     if to.is_bool:
         return np.asarray(value != 0)
     if not (source.is_float and to.is_integer):
-        return value.astype(to.numpy)
+        narrow = source.bits == 64 and source.is_float and is_half(to)
+        return (_odd(value) if narrow else value).astype(to.numpy)
     lo, hi = to.range()
     wide = value.astype(np.float64)
     inside = np.trunc(np.where(np.isnan(wide), 0.0, wide))

@@ -147,12 +147,14 @@ def _draw(
 
 
 def _unit(a: Expr, b: Expr, kind: DType) -> Expr:
-    """Words as a float in [0, 1): 24 random bits in float32, 53 in float64."""
+    """Words as a float in [0, 1), of as many random bits as its type has: so none rounds to 1."""
     if kind == D.float64:
         high = Mul(Cast(FloorDiv(a, word(1 << 5)), kind), E.const(2.0**26, kind))
         low = Cast(FloorDiv(b, word(1 << 6)), kind)
         return Mul(Add(high, low), E.const(2.0**-53, kind))
-    return Mul(Cast(FloorDiv(a, word(1 << 8)), D.float32), E.const(2.0**-24, D.float32))
+    digits = {D.bfloat16: 8, D.float16: 11}.get(kind, 24)
+    whole = Cast(FloorDiv(a, word(1 << (32 - digits))), D.float32)
+    return Mul(whole, E.const(2.0**-digits, D.float32))
 
 
 def _float(spec: Any) -> DType:

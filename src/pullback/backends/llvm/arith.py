@@ -136,11 +136,28 @@ def _to_float(b: Builder, a: Val, source: DType, to: DType) -> Val:
         found = b.convert("sitofp" if source.kind == "i" else "uitofp", a, kind)
     elif a.kind == kind:
         found = a
+    elif to.bits == 16:
+        found = _odd(b, a)
     else:
         found = b.convert("fpext" if kind == "double" else "fptrunc", a, kind)
     if to.bits == 16 and source != to:
         return from_memory(b, to_memory(b, found, to), to)
     return found
+
+
+def _odd(b: Builder, a: Val) -> Val:
+    """A float64 as the float32 that rounds to 16 bits as it does: if inexact, odd in its last bit.
+
+    Source: Boldo and Melquiond, "When double rounding is odd", 2005.
+    """
+    near = b.convert("fptrunc", a, "float")
+    back, bits = b.convert("fpext", near, "double"), b.convert("bitcast", near, "i32")
+    even = b.compare("eq", b.binary("and", bits, const(1, "i32")), const(0, "i32"))
+    moves = b.binary("and", b.compare("one", back, a), even)
+    below = b.compare("olt", b.intrinsic("fabs", back), b.intrinsic("fabs", a))
+    step = b.select(below, const(1, "i32", a.lanes), const(-1, "i32", a.lanes))
+    found = b.select(moves, b.binary("add", bits, step), bits)
+    return b.convert("bitcast", found, "float")
 
 
 def extremum(b: Builder, name: str, a: Val, c: Val, dtype: DType) -> Val:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from pullback.fuse.asked import Places, asked, checks
 from pullback.fuse.extend import padded
 from pullback.fuse.facts import (
     BodyFacts,
@@ -80,12 +81,14 @@ def inline(outputs: list[Definition], simplify: Simplify) -> Scene:
     """Views first, then what is cheaper to compute than to load."""
     scene = Scene(topological(outputs))
     fixed = set(outputs) | padded(scene.order)
+    places = asked(scene.order)
     for definition in scene.order:
         _rewrite(scene, definition, simplify)
         moves = definition not in fixed and isinstance(definition.form, Map)
         moves = moves and definition.keep is not Keep.ALWAYS
         moves = moves and scene.facts[definition].nodes <= VIEW_NODES
         view = moves and is_view(scene.bodies[definition])
+        view = view and _checks(scene, definition, places)
         scene.roles[definition] = Role.INLINE if view else Role.NODE
     scene.order = live(scene, outputs)
     users = readers(scene)
@@ -101,12 +104,20 @@ def inline(outputs: list[Definition], simplify: Simplify) -> Scene:
         work = sum(again[s] for s in stages)
         apart = definition in fixed or (work > DEAR_FLOPS and _is_shared(definition, above))
         role = Role.NODE if apart else _role(scene, definition, below, above, depth)
+        if role is Role.INLINE and not _checks(scene, definition, places):
+            role = Role.NODE
         scene.roles[definition] = role
         leaves[definition] = below
         chain[definition] = depth if role is Role.STAGE else 0
         again[definition] = work + scene.facts[definition].flops
     scene.order = live(scene, outputs)
     return scene
+
+
+def _checks(scene: Scene, definition: Definition, places: Places) -> bool:
+    """Whether a definition, written into its readers, is checked as it is where it is read."""
+    own = places.get(definition)
+    return not own or checks(scene.bodies[definition], definition.shape, own)
 
 
 def live(scene: Scene, outputs: list[Definition]) -> list[Definition]:

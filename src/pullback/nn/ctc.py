@@ -54,6 +54,9 @@ def ctc_loss(
     logs = expand_dims(log_probs, axis=1) if alone else log_probs
     batch = logs.shape[1]
     counts, sizes = (_lengths(n) for n in (input_lengths, target_lengths))
+    for name, lengths in (("input_lengths", counts), ("target_lengths", sizes)):
+        if lengths.shape[0] != batch:
+            raise ShapeError(f"ctc_loss: {lengths.shape[0]} {name} for {batch} rows", code="E175")
     labels = _labels(targets, sizes, batch, blank)
     alpha = _alphas(logs, labels, counts, blank)
 
@@ -94,9 +97,20 @@ def _labels(targets: Tensor, sizes: Tensor, batch: Any, blank: int) -> Tensor:
     return written((batch, longest * 2 + 1), body, name="labels")
 
 
+def _checked(counts: Tensor, steps: Any) -> Tensor:
+    """The lengths themselves, of 0 to `steps`; a length beyond is an index out of range."""
+    numbers = arange(0, steps)
+
+    def body(n: Any) -> Any:
+        return where(counts[n] == 0, 0, numbers[counts[n] - 1] + 1)
+
+    return written(counts.shape, body, name="input_lengths")
+
+
 def _alphas(logs: Tensor, labels: Tensor, counts: Tensor, blank: int) -> Tensor:
     """The last row of alpha for each of the batch."""
     shape = labels.shape
+    counts = _checked(counts, logs.shape[0])
 
     def emitted(row: Tensor) -> Tensor:
         return written(shape, lambda n, s: row[n, labels[n, s]], name="emitted")

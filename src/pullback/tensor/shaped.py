@@ -443,6 +443,7 @@ class Shaped:
         """What is bound. Raises: ShapeError, DTypeError for arguments unlike their declaration."""
         told = {n: v for n, v in arguments.items() if not isinstance(v, Handle | np.ndarray)}
         bound = Bound(told)
+        check_limits(self.owner, self.declared, bound, self.texts)
         later: list[tuple[Shape, Sizes]] = []
         for shape in self.declared.arguments:
             sizes = self._sizes(shape, arguments[shape.name])

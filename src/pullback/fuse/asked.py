@@ -1,0 +1,90 @@
+"""Which definitions are read at places that only a run knows, and which bodies check such places.
+
+An index that is data is checked where it is read, against the extent of what it reads. Written into
+its reader, a definition is read no more: its body must check as much, or it stays a value.
+
+    v[i] = x[i+1]; y[j] = v[t[j]]    x[t[j]+1] lets t = -1 pass: v is stored
+    v[i] = x[i]*2; y[j] = v[t[j]]    x[t[j]]*2 checks what v[t[j]] would
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from pullback.fuse.facts import roots
+from pullback.ir import expr as E
+from pullback.ir.expr import Axis, Expr, Extent, If, Take
+from pullback.ir.graph import Definition
+from pullback.ir.node import walk
+from pullback.simplify.affine import affine
+from pullback.simplify.bounds import bounds, in_bounds
+
+Places = dict[Definition, set[int]]
+
+
+def asked(order: Iterable[Definition]) -> Places:
+    """For each definition the places at which some index is data, and not known to be inside.
+
+    `order` has sources first. What such a definition reads at the same place is asked there too.
+    """
+    places: Places = {}
+    for definition in reversed(list(order)):
+        own = places.get(definition, set())
+        for node in walk(roots(definition.body, definition.form)):
+            if isinstance(node, Take) and isinstance(node.source, Definition):
+                wanted = {p for p, i in enumerate(node.indices) if i.axes & own}
+                wanted |= _unknown(node)
+                if wanted:
+                    places.setdefault(node.source, set()).update(wanted)
+    return places
+
+
+def _unknown(take: Take) -> set[int]:
+    """The places of a read whose indices are data that may lie outside."""
+    if not take.is_data:
+        return set()
+    inside = in_bounds(take)
+    data = (any(map(E.is_data, walk(index))) for index in take.indices)
+    return {p for p, (d, i) in enumerate(zip(data, inside, strict=True)) if d and not i}
+
+
+def checks(body: Expr, shape: tuple[Extent, ...], places: Collection[int]) -> bool:
+    """Whether reads of `body`, wherever it goes, fail for whatever lies outside at `places`."""
+    reads = list(_always(body))
+    return all(any(_fails(take, p, shape[p], places) for take in reads) for p in places)
+
+
+def _always(body: Expr) -> Iterator[Take]:
+    """The reads that no branch leaves out."""
+    stack: list[Expr] = [body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Take):
+            yield node
+        kids = [node.condition] if isinstance(node, If) else list(node.children)
+        stack += [k for k in kids if isinstance(k, Expr)]
+
+
+def _fails(take: Take, place: int, extent: Extent, places: Collection[int]) -> bool:
+    """Whether a read lies outside exactly where axis `place` does: ``c i + r``, r below c."""
+    axis = Axis(place, extent)
+    for index, bound in zip(take.indices, take.source.shape, strict=True):
+        if index is axis:
+            if bound == extent:
+                return True
+            continue
+        if not (isinstance(bound, int) and isinstance(extent, int)):
+            continue
+        if isinstance(index, E.FloorDiv) and index.left is axis:
+            by = index.right
+            if isinstance(by, E.Const) and by.value * bound == extent:
+                return True
+            continue
+        step = affine(index).coefficient(axis)
+        others = index.axes - {place}
+        if step < 1 or step * extent != bound or others & set(places):
+            continue
+        low, high = bounds(E.Add(index, E.Mul(axis, E.index(-step))))
+        if low >= 0 and high < step:
+            return True
+    return False

@@ -247,7 +247,7 @@ def test_padding_beyond_the_reach(size: int, stride: int, dilation: int, padding
     want = F.conv1d(pb.tensor(around), pb.tensor(w), **settings).numpy()
     got = F.conv1d(pb.tensor(x), pb.tensor(w), padding=padding, **settings).numpy()
     np.testing.assert_allclose(got, want, rtol=1e-12)
-    image = x[:, :, None, :].repeat(4, 2)
+    image = x[:, :, None, :].repeat(6, 2)
     wide = np.pad(image, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     want = F.unfold(pb.tensor(wide), size, **settings).numpy()
     got = F.unfold(pb.tensor(image), size, padding=padding, **settings).numpy()

@@ -32,11 +32,20 @@ def asked(order: Iterable[Definition]) -> Places:
         own = places.get(definition, set())
         for node in walk(roots(definition.body, definition.form)):
             if isinstance(node, Take) and isinstance(node.source, Definition):
-                wanted = {p for p, i in enumerate(node.indices) if i.axes & own}
+                wanted = {p for p in range(len(node.indices)) if _follows(node, p, own)}
                 wanted |= _unknown(node)
                 if wanted:
                     places.setdefault(node.source, set()).update(wanted)
     return places
+
+
+def _follows(take: Take, place: int, own: Collection[int]) -> bool:
+    """Whether an index may lie outside where axes `own` do; a remainder never does."""
+    index, extent = take.indices[place], take.source.shape[place]
+    digit = isinstance(index, E.Mod) and isinstance(index.right, E.Const)
+    if digit and isinstance(extent, int) and 0 < index.right.value <= extent:  # type: ignore[attr-defined]  # Mod
+        return False
+    return not index.axes.isdisjoint(own)
 
 
 def _unknown(take: Take) -> set[int]:

@@ -245,6 +245,7 @@ from pullback.tensor.products import (
 )
 from pullback.tensor.program import jit
 from pullback.tensor.protocols import protocols as _protocols
+from pullback.tensor.recurrence import recurrence
 from pullback.tensor.scalars import (
     addcdiv,
     addcmul,
@@ -357,8 +358,8 @@ __all__ = [
     "one_hot", "ones", "ones_like", "outer",
     "pad", "pdist", "permute_dims", "pi", "positive", "pow", "prod",
     "quantile",
-    "rad2deg", "random", "ravel", "reciprocal", "reduce", "relu", "remainder", "renorm",
-    "repeat", "reshape", "result_type", "roll", "rot90", "round", "rsqrt",
+    "rad2deg", "random", "ravel", "reciprocal", "recurrence", "reduce", "relu", "remainder",
+    "renorm", "repeat", "reshape", "result_type", "roll", "rot90", "round", "rsqrt",
     "scan", "scatter_add", "searchsorted", "select", "set_num_threads", "sigmoid", "sign",
     "signbit", "silu", "sin", "sinh", "softmax", "softplus", "sort", "split", "sqrt", "square",
     "squeeze", "stack", "std", "std_mean", "stop_gradient", "subtract", "sum", "swapaxes",

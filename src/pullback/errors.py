@@ -217,6 +217,12 @@ class IndexRangeError(PullbackError, IndexError):
         return cls(f"index {value} is out of range: {what}", origin=origin)
 
 
+class RecurrenceError(PullbackError, ValueError):
+    """A tensor that is defined by itself cannot be computed cell by cell."""
+
+    code = "E193"
+
+
 class SyntaxFormError(PullbackError, SyntaxError):
     """The text form of an operation cannot be read."""
 

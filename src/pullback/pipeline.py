@@ -13,7 +13,7 @@ from pathlib import Path
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import Code, CompileStats, assembly, compile_routines
 from pullback.backends.llvm.processor import chosen_target
-from pullback.backends.reference.definitions import evaluate
+from pullback.backends.reference.definitions import evaluate, infer_sizes
 from pullback.config import Options
 from pullback.errors import InvalidIR, MemoryBudgetError, PullbackError, UnsupportedError
 from pullback.fuse.ahead import turned_ahead
@@ -327,7 +327,7 @@ def _needs(call: Call, threads: int, over: list[tuple[Pair, ...]]) -> Needs:
 
 def _interpreted(block: Block) -> Interpreted:
     def compute(graph: Graph, values: dict[Variable, Array]) -> dict[Variable, Array]:
-        return evaluate(graph, {v: values[v] for v in graph.inputs})
+        return evaluate(graph, {v: values[v] for v in graph.inputs}, infer_sizes(values))
 
     def launch(kernel: Kernel, values: dict[Variable, Array]) -> dict[Variable, Array]:
         raise InvalidIR(f"kernel {kernel.name} in the definitions' interpreter")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from pullback.composite.syntax import (
@@ -38,6 +38,7 @@ from pullback.tensor import handles
 from pullback.tensor.compute import close
 from pullback.tensor.elementwise import Scalar, literal, show
 from pullback.tensor.handles import ScalarHandle, new_axis
+from pullback.tensor.recurrence import Itself, recurrent
 from pullback.tensor.rules import RULES
 from pullback.tensor.tensor import Tensor, shape_of, value_of
 
@@ -53,6 +54,7 @@ ROUNDED = 2.0**32  # more than float64 differs from an int64 by, less than one t
 CONSTANTS = {"pi": math.pi, "inf": math.inf, "nan": math.nan}
 ALIASES = {"min": "minimum", "max": "maximum"}
 ARITY = {"where": 3, "clip": 3}
+FOLDED = ("minimum", "maximum", "logaddexp")  # of three and more, from the left
 
 
 def define(text: str, /, *, sizes: Mapping[str, Extent] | None = None, **names: Any) -> Any:
@@ -75,11 +77,27 @@ def defined(
     scope: dict[str, Any] = {n: _given(n, v) for n, v in names.items()}
     given = {n: shape_of(e)[0] for n, e in sizes.items()}
     found: list[Tensor] = []
-    for statement in statements:
-        tensor = _Builder(parser, scope, given).build(statement)
-        scope[statement.name] = tensor
-        found.append(tensor)
+    while len(found) < len(statements):
+        rest = statements[len(found) :]
+        together = rest[: _recurring(rest, scope)]
+        made = _System(parser, scope, given, together).build() if together else []
+        made = made or [_Builder(parser, scope, given).build(rest[0])]
+        scope.update((s.name, t) for s, t in zip(rest, made, strict=False))
+        found += made
     return found[0] if len(found) == 1 else tuple(found)
+
+
+def _recurring(statements: Sequence[Statement], scope: Mapping[str, Any]) -> int:
+    """How many of the first statements read themselves or each other: 0 where the first does not.
+
+    ``e[i] = .. f[i-1] ..; f[i] = .. e[i] ..`` are two.
+    """
+    last, at = -1, 0
+    while at <= max(last, 0):
+        names = {read.name for read in reads(statements[at].body)} - scope.keys()
+        last = max([last, *(n for n, s in enumerate(statements) if s.name in names and n >= at)])
+        at += 1
+    return last + 1
 
 
 def _given(name: str, value: Any) -> Tensor | Scalar:
@@ -123,6 +141,7 @@ class _Builder:
         self.scope = scope
         self.sizes = sizes
         self.axes: dict[str, ScalarHandle] = {}
+        self.pending: frozenset[str] = frozenset()
 
     def build(self, statement: Statement) -> Tensor:
         """The tensor of a statement."""
@@ -165,6 +184,8 @@ class _Builder:
             return self.sizes[name.name]
         found: Extent | None = None
         for read in reads(body):
+            if read.name in self.pending:
+                continue
             shape = self.shape(read)
             for index, extent in zip(read.indices, shape, strict=False):
                 if not isinstance(index, Name) or index.name != name.name:
@@ -295,6 +316,8 @@ class _Builder:
         if name in D.BY_NAME:
             self.arity(tree, 1)
             return handles.astype(args[0], D.dtype(name))
+        if name in FOLDED and len(args) > 2:
+            return reduce(lambda a, b: self.operation(name, [a, b]), args)
         if name not in RULES:
             raise self.unbound(tree.function, tree)
         self.arity(tree, handles.arity(name))
@@ -324,3 +347,69 @@ class _Builder:
         if tree.function == "mean":
             return handles.mean(body, over)
         return handles.fold(tree.function, body, over)
+
+
+class _System:
+    """Statements that read themselves and each other, on their way to tensors."""
+
+    def __init__(
+        self,
+        parser: Parser,
+        scope: Mapping[str, Any],
+        sizes: Mapping[str, Extent],
+        statements: Sequence[Statement],
+    ) -> None:
+        self.statements = statements
+        self.names = frozenset(s.name for s in statements)
+        self.builders = [_Builder(parser, scope, sizes) for _ in statements]
+        for builder in self.builders:
+            builder.pending = self.names
+
+    def build(self) -> list[Tensor]:
+        """The tensors. Raises: RecurrenceError where there is no order for their cells."""
+        first = self.statements[0]
+        places = [b.place(s) for b, s in zip(self.builders, self.statements, strict=True)]
+        axes = self.axes()
+        try:
+            return recurrent([s.name for s in self.statements], axes, self.bodies, places[0])
+        except PullbackError as problem:
+            raise self.builders[0].moved(problem, first) from None
+
+    def axes(self) -> list[ScalarHandle]:
+        """The axes that all have in common, extents by the reads of any."""
+        first = self.statements[0]
+        for builder, other in zip(self.builders, self.statements, strict=True):
+            if len(other.axes) != len(first.axes):
+                raise ShapeError(
+                    f"{first.name!r} with {len(first.axes)} axes and {other.name!r} with"
+                    f" {len(other.axes)} define each other",
+                    origin=builder.place(other),
+                    code="E128",
+                )
+        axes: list[ScalarHandle] = []
+        for number, name in enumerate(first.axes):
+            problems: list[ShapeError] = []
+            for builder, statement in zip(self.builders, self.statements, strict=True):
+                try:
+                    extent = builder.extent(statement.axes[number], statement.body)
+                except ShapeError as problem:
+                    if problem.code != "E129":
+                        raise
+                    problems.append(problem)
+                    continue
+                axes.append(new_axis(extent, name.name))
+                break
+            else:
+                raise problems[0]
+        return axes
+
+    def bodies(self, itself: Sequence[Itself], axes: Sequence[ScalarHandle]) -> list[Any]:
+        """What each statement says, of the tensors themselves."""
+        known = {s.name: t for s, t in zip(self.statements, itself, strict=True)}
+        found: list[Any] = []
+        for builder, statement in zip(self.builders, self.statements, strict=True):
+            builder.scope = {**builder.scope, **known}
+            builder.pending = frozenset()
+            builder.axes = {n.name: a for n, a in zip(statement.axes, axes, strict=True)}
+            found.append(builder.visit(statement.body))
+        return found

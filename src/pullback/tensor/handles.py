@@ -143,7 +143,7 @@ class ScalarHandle(Arithmetic["ScalarHandle"]):
 def new_axis(extent: Extent, name: str) -> ScalarHandle:
     """A fresh axis that a reduction or a definition is to bind."""
     number = next(_known.numbers)
-    handle = _settled(Axis(number, extent), name)
+    handle = settled(Axis(number, extent), name)
     _known.names[handle.expr] = name
     _known.origins[handle.expr] = Origin.of_caller()
     return handle
@@ -171,7 +171,7 @@ def scalar_of(value: Any) -> Any:
     if isinstance(value, ScalarHandle | Scalar):
         return value
     if isinstance(value, E.Dim):
-        return _settled(E.Size(value), value.name)
+        return settled(E.Size(value), value.name)
     return ScalarHandle(as_expr(value))
 
 
@@ -189,7 +189,7 @@ def located(expr: Expr, weak: Weak | None = None) -> ScalarHandle:
     return ScalarHandle(expr, weak=weak)
 
 
-def _settled(expr: Expr, name: str = "") -> ScalarHandle:
+def settled(expr: Expr, name: str = "") -> ScalarHandle:
     """An integer or a truth of axes alone: the same beside any float."""
     return ScalarHandle(expr, name, Weak(lambda kind: expr))
 
@@ -375,7 +375,7 @@ def mean(value: Any, over: Any) -> ScalarHandle:
     """``sum[k](value) / n``"""
     number: Any = 1
     for axis in bound_axes(over):
-        number = number * _settled(E.extent_expr(axis.extent))
+        number = number * settled(E.extent_expr(axis.extent))
     kind = as_expr(value).dtype
     if not is_half(kind):
         return combine("divide", fold("sum", value, over), number)

@@ -20,13 +20,13 @@ from pullback.tensor.ops import (
     astype,
     broadcast_to,
     expand_dims,
-    scatter_add,
     stop_gradient,
     where,
 )
 from pullback.tensor.ops import max as max_of
 from pullback.tensor.ops import sum as sum_of
 from pullback.tensor.precise import in_float32
+from pullback.tensor.scattering import scatter_add
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 

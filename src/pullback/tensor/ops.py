@@ -15,7 +15,7 @@ from pullback.errors import DTypeError
 from pullback.ir import dtype as D
 from pullback.ir.graph import Keep
 from pullback.tensor import elementwise as W
-from pullback.tensor import handles, updates
+from pullback.tensor import handles
 from pullback.tensor import indexing as X
 from pullback.tensor import linalg as L
 from pullback.tensor import reduction as R
@@ -481,17 +481,6 @@ def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """``out[i, j] = x[i, indices[i, j]]``"""
     return Tensor(X.take_along(value_of(x), value_of(indices), axis))
-
-
-def scatter_add(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
-    """`x` with `values` added at the places that `indices` names along an axis.
-
-    `indices` has one axis, as in `take`, or the shape of `values`, as in `take_along_axis`. What
-    is named twice is added twice, in order: the result does not depend on the threads. A negative
-    index counts from the end.
-    """
-    given = value_of(x), value_of(indices), value_of(values)
-    return Tensor(updates.scatter_add(*given, axis))
 
 
 def result_type(*operands: Any) -> D.DType:

@@ -1,4 +1,4 @@
-"""Writes the message of every example into the pages of the error codes, and docs/errors.md.
+"""Writes the message of every example into the pages of the error codes, docs/errors.md, shapes.md.
 
 `python scripts/pages.py` runs them all; `python scripts/pages.py E110 E111` runs those.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import shape_pages
 from error_pages import document, message, raised
 from pullback.cli.pages import Page, pages
 from pullback.errors import PAGES
@@ -41,6 +42,7 @@ def main() -> None:
             source = source.replace(page.text, written(page))
     PAGES.write_text(source, encoding="utf-8")
     (ROOT / "docs" / "errors.md").write_text(document(), encoding="utf-8")
+    (ROOT / "docs" / "shapes.md").write_text(shape_pages.document(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pullback as pb
 from pullback.errors import ArgumentError, DTypeError, ShapeError, SyntaxFormError
 from pullback.tensor.declaration import parse
 from pullback.tensor.shaped import result_sizes, shaped
+from shape_pages import document
 
 
 def declared(text: str, where: str = "") -> Any:
@@ -163,3 +165,9 @@ def test_help_shows_the_declaration() -> None:
     assert "input[*b, k], weight[n, k], bias[n] -> [*b, n]" in (
         pb.nn.functional.linear.__doc__ or ""
     )
+
+
+def test_the_page_of_shapes_is_what_is_declared() -> None:
+    """`python scripts/pages.py E175` writes it."""
+    page = Path(__file__).parent.parent / "docs" / "shapes.md"
+    assert page.read_text(encoding="utf-8") == document()

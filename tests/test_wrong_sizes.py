@@ -11,7 +11,7 @@ import pytest
 import pullback as pb
 from pullback.errors import PullbackError
 from pullback.tensor.shaped import Shaped, result_sizes
-from wrong_sizes import CALLS, Call, f, variants
+from wrong_sizes import ARRAYS, CALLS, Call, f, variants
 
 F = pb.nn.functional
 
@@ -96,6 +96,29 @@ def test_what_pytorch_refuses_is_refused(name: str) -> None:
         except PullbackError:
             continue  # stricter: what PyTorch broadcasts between samples is no loss of theirs
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-6, atol=1e-9, err_msg=what)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_what_numpy_refuses_is_refused(name: str) -> None:
+    """And what it does not is the same, or refused too."""
+    call, theirs = ARRAYS[name]
+    ours = getattr(pb, name)
+    for what, plain in [("as it is", call), *variants(call)]:
+        given = tensors(plain)
+        try:
+            want = theirs(*plain.args, **plain.kwargs)
+        except (ValueError, IndexError, TypeError):
+            with pytest.raises(PullbackError) as caught:
+                print(name, what, ours(*given.args, **given.kwargs).numpy().shape)
+            assert "test_wrong_sizes.py" in str(caught.value), what
+            continue
+        try:
+            got = ours(*given.args, **given.kwargs).numpy()
+        except PullbackError:
+            assert what != "as it is"
+            continue
+        assert got.shape == want.shape, what
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12, err_msg=what)
 
 
 # Functions of one tensor, or of tensors in a list.

@@ -122,3 +122,73 @@ def variants(call: Call) -> Iterator[tuple[str, Call]]:
         yield f"{where} with an axis more", call.changed(where, two)
         if array.ndim:
             yield f"{where} with an axis less", call.changed(where, np.asarray(array[0]))
+
+
+# Functions of `pb`, each with NumPy's own, or the same in NumPy.
+def _same(name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(np, name)
+    return function
+
+
+def _scatter_add(x: Array, at: Array, values: Array) -> Array:
+    out = x.copy()
+    np.add.at(out, at, np.broadcast_to(values, (*at.shape, *x.shape[1:])))
+    return out
+
+
+def _cdist(a: Array, b: Array) -> Array:
+    if a.ndim < 2 or b.ndim < 2:
+        raise ValueError("two axes")
+    d = a[..., :, None, :] - b[..., None, :, :]
+    return np.sqrt((d * d).sum(-1))
+
+
+def _outer(a: Array, b: Array) -> Array:
+    if a.ndim != 1 or b.ndim != 1:
+        raise ValueError("vectors")
+    return np.outer(a, b)
+
+
+TWO = (f(2, 3), f(2, 3))
+WHOLE = (1 + ints(2, 3), ints(2, 3))
+ARRAYS: dict[str, tuple[Call, Callable[..., Any]]] = {
+    **{
+        name: (Call(TWO), _same(name))
+        for name in (
+            "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "pow",
+            "maximum", "minimum", "atan2", "logaddexp", "copysign", "less", "less_equal",
+            "greater", "greater_equal", "equal", "not_equal", "hypot", "fmin", "fmax", "heaviside",
+            "nextafter", "logaddexp2",
+        )
+    },
+    **{
+        name: (Call(WHOLE), _same(name))
+        for name in (
+            "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift",
+            "bitwise_right_shift", "gcd", "lcm",
+        )
+    },
+    **{
+        name: (Call((f(2, 3) > 0.5, f(2, 3) < 0.4)), _same(name))
+        for name in ("logical_and", "logical_or", "logical_xor")
+    },
+    "where": (Call((f(2, 3) > 0.5, f(2, 3), f(3))), np.where),
+    "clip": (Call((f(2, 3), 0.3 * f(3), f(2, 1))), np.clip),
+    "matmul": (Call((f(2, 3, 4), f(4, 5))), np.matmul),
+    "vecdot": (Call((f(2, 3), f(2, 3))), np.vecdot),
+    "outer": (Call((f(3), f(4))), _outer),
+    "tensordot": (Call((f(2, 3, 4), f(3, 4, 5))), np.tensordot),
+    "inner": (Call((f(2, 3), f(4, 3))), np.inner),
+    "kron": (Call((f(2, 3), f(2, 2))), np.kron),
+    "cdist": (Call((f(2, 3, 4), f(2, 5, 4))), _cdist),
+    "cross": (Call((f(2, 3), f(2, 3))), lambda a, b: np.linalg.cross(a, b)),
+    "einsum": (Call(("ij,jk->ik", f(2, 3), f(3, 4))), np.einsum),
+    "take": (Call((f(4, 3), ints(2)), {"axis": 0}), np.take),
+    "take_along_axis": (
+        Call((f(4, 3), ints(2, 3)), {"axis": 0}),
+        lambda x, i, axis: np.take_along_axis(x, i, axis),
+    ),
+    "scatter_add": (Call((f(4, 3), ints(2), f(2, 3))), _scatter_add),
+    "isclose": (Call(TWO), np.isclose),
+    "lerp": (Call((f(2, 3), f(2, 3), f(3))), lambda a, b, w: a + w * (b - a)),
+}  # fmt: skip

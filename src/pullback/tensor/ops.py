@@ -24,6 +24,7 @@ from pullback.tensor.answers import answered
 from pullback.tensor.creation import sizes_of
 from pullback.tensor.dialect import spelled
 from pullback.tensor.handles import ScalarHandle
+from pullback.tensor.shaped import declared
 from pullback.tensor.tensor import (
     Axes,
     Tensor,
@@ -55,6 +56,7 @@ def _scalar(x: Any, over: Any) -> bool:
 
 @answered
 @spelled
+@declared("x[...]")
 def sum(
     x: Any, axis: Axes = None, *, over: Any = _NONE, dtype: Any = None, keepdims: bool = False
 ) -> Any:
@@ -65,6 +67,7 @@ def sum(
 
 
 @spelled
+@declared("x[...]")
 def prod(
     x: Any, axis: Axes = None, *, over: Any = _NONE, dtype: Any = None, keepdims: bool = False
 ) -> Any:
@@ -75,6 +78,7 @@ def prod(
 
 
 @spelled
+@declared("x[...]")
 def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
     """The largest element; NaN if any is. Of equal ones the first has the whole gradient."""
     if _scalar(x, over):
@@ -83,6 +87,7 @@ def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 
 
 @spelled
+@declared("x[...]")
 def min(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
     """The smallest element; NaN if any is. Of equal ones the first has the whole gradient."""
     if _scalar(x, over):
@@ -91,18 +96,21 @@ def min(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 
 
 @spelled
+@declared("x[...]")
 def amax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The largest element; equal ones share the gradient evenly, where `max` has one winner."""
     return Tensor(R.even_extreme("max", value_of(x), axis, keepdims))
 
 
 @spelled
+@declared("x[...]")
 def amin(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The smallest element; equal ones share the gradient evenly, where `min` has one winner."""
     return Tensor(R.even_extreme("min", value_of(x), axis, keepdims))
 
 
 @spelled
+@declared("x[...]")
 def any(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
     """Whether any element is true."""
     if _scalar(x, over):
@@ -111,6 +119,7 @@ def any(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 
 
 @spelled
+@declared("x[...]")
 def all(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
     """Whether all elements are true."""
     if _scalar(x, over):
@@ -119,6 +128,7 @@ def all(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 
 
 @spelled
+@declared("x[...]")
 def argmax(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
     """The first place of the largest element."""
     if _scalar(x, over):
@@ -127,6 +137,7 @@ def argmax(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool
 
 
 @spelled
+@declared("x[...]")
 def argmin(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
     """The first place of the smallest element."""
     if _scalar(x, over):
@@ -136,6 +147,7 @@ def argmin(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool
 
 @answered
 @spelled
+@declared("x[...]")
 def mean(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
     """Mean of elements."""
     if _scalar(x, over):
@@ -144,30 +156,35 @@ def mean(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False
 
 
 @spelled
+@declared("x[...]")
 def var(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """``sum((x - mean)^2) / (n - correction)``"""
     return Tensor(R.variance(value_of(x), axis, keepdims, correction))
 
 
 @spelled
+@declared("x[...]")
 def std(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
     """The root of the variance; where that is 0, so is the gradient."""
     return Tensor(R.deviation(value_of(x), axis, keepdims, correction))
 
 
 @spelled
+@declared("x[...]")
 def logsumexp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """``log(sum(exp(x)))``, safe for large elements."""
     return Tensor(R.logsumexp(value_of(x), axis, keepdims))
 
 
 @spelled
+@declared("x[b...] -> [b...]")
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """``exp(x) / sum(exp(x))``"""
     return Tensor(R.softmax(value_of(x), axis))
 
 
 @spelled
+@declared("x[b...] -> [b...]")
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """``x - log(sum(exp(x)))``"""
     return Tensor(R.log_softmax(value_of(x), axis))
@@ -175,6 +192,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 @answered
 @spelled
+@declared("x[...]")
 def cumulative_sum(
     x: Any, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
@@ -184,6 +202,7 @@ def cumulative_sum(
 
 
 @spelled
+@declared("x[...]")
 def cumulative_prod(
     x: Any, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
@@ -193,12 +212,14 @@ def cumulative_prod(
 
 
 @spelled
+@declared("x[b...] -> [b...]")
 def cumulative_max(x: Any, axis: int | None = None) -> Tensor:
     """Running maximum along an axis. Of equal ones the first has the gradient."""
     return Tensor(R.cumulative("max", value_of(x), axis, None))
 
 
 @spelled
+@declared("x[b...] -> [b...]")
 def cumulative_min(x: Any, axis: int | None = None) -> Tensor:
     """Running minimum along an axis. Of equal ones the first has the gradient."""
     return Tensor(R.cumulative("min", value_of(x), axis, None))
@@ -208,18 +229,21 @@ def cumulative_min(x: Any, axis: int | None = None) -> Tensor:
 
 
 @answered
+@declared("x1[*b, n, k] or [k], x2[*b, k, m] or [k]")
 def matmul(x1: Any, x2: Any) -> Tensor:
     """The matrix product, batched and broadcast; one axis is a vector."""
     return Tensor(L.matmul(value_of(x1), value_of(x2)))
 
 
 @answered
+@declared("x1[...], x2[...]")
 def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Tensor:
     """The sum of products over matched axes."""
     return Tensor(L.tensordot(value_of(x1), value_of(x2), axes))
 
 
 @answered
+@declared("x1[...], x2[...]")
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     """The sum of products along one axis, of their type."""
     products = apply("multiply", x1, x2)
@@ -227,6 +251,7 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
 
 
 @answered
+@declared("x1[n], x2[m] -> [n, m]")
 def outer(x1: Any, x2: Any) -> Tensor:
     """``out[i, j] = x1[i] * x2[j]``"""
     return Tensor(L.contract([value_of(x1), value_of(x2)], ["i", "j"], "ij"))
@@ -255,6 +280,7 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
 
 
 @answered
+@declared("condition[*b], x1[*b], x2[*b] -> [*b]")
 def where(condition: Any, x1: Any, x2: Any) -> Any:
     """``x1 if condition else x2``; the other is never read."""
     given = (condition, x1, x2)
@@ -264,6 +290,7 @@ def where(condition: Any, x1: Any, x2: Any) -> Any:
     return Tensor(W.where(operand(condition), operand(x1), operand(x2)))
 
 
+@declared("x[*b], min[*b], max[*b] -> [*b]")
 def clip(x: Any, min: Any = None, max: Any = None) -> Any:
     """``minimum(maximum(x, min), max)``; None is no bound."""
     if isinstance(x, ScalarHandle):
@@ -272,6 +299,7 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:
     return Tensor(W.clip(operand(x), low, high))
 
 
+@declared("x[b...] -> [b...]")
 def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
     """Another element type. Float to integer truncates and saturates, NaN gives 0."""
     if isinstance(x, ScalarHandle):
@@ -280,6 +308,7 @@ def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
 
 
 @answered
+@declared("x[b...] -> [b...]")
 def stop_gradient(x: Tensor) -> Tensor:
     """The same values; no gradient passes."""
     return Tensor(W.copy(value_of(x), "stop_gradient", stop=True))
@@ -355,6 +384,7 @@ def broadcast_arrays(*arrays: Any) -> list[Tensor]:
 
 @answered
 @spelled
+@declared("x[b...] -> [b...]")
 def flip(x: Any, axis: Axes = None) -> Tensor:
     """Elements in reverse order."""
     return Tensor(V.flip(value_of(x), axis))
@@ -362,6 +392,7 @@ def flip(x: Any, axis: Axes = None) -> Tensor:
 
 @answered
 @spelled
+@declared("x[b...] -> [b...]")
 def roll(x: Any, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """Elements moved along axes, round the end; without axes along the flattened tensor.
 
@@ -454,12 +485,14 @@ def repeat(x: Any, repeats: int, *, axis: int | None = None) -> Tensor:
 
 
 @answered
+@declared("x[b...] -> [b...]")
 def tril(x: Any, *, k: int = 0) -> Tensor:
     """The lower triangle of the last two axes; 0 above diagonal `k`."""
     return Tensor(V.triangle(value_of(x), k, upper=False))
 
 
 @answered
+@declared("x[b...] -> [b...]")
 def triu(x: Any, *, k: int = 0) -> Tensor:
     """The upper triangle of the last two axes; 0 below diagonal `k`."""
     return Tensor(V.triangle(value_of(x), k, upper=True))
@@ -470,6 +503,7 @@ def triu(x: Any, *, k: int = 0) -> Tensor:
 
 @answered
 @spelled
+@declared("x[...], indices[...]")
 def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
     """``out[a, i, b] = x[a, indices[i], b]``; negative ones count from the end, others raise."""
     found = value_of(np.asarray(indices) if isinstance(indices, list) else indices)
@@ -478,6 +512,7 @@ def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
 
 @answered
 @spelled
+@declared("x[...], indices[...]")
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """``out[i, j] = x[i, indices[i, j]]``"""
     return Tensor(X.take_along(value_of(x), value_of(indices), axis))

@@ -513,6 +513,21 @@ def shaped(
     return declare
 
 
+def declared(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """`shaped` of a function whose own operations check just that: it is called as it is.
+
+    For what is called millions of times; the property test holds the declaration all the same.
+    """
+    whole = parse(text)
+
+    def declare(function: Callable[P, R]) -> Callable[P, R]:
+        function.__shapes__ = Shaped.of(function, whole)  # type: ignore[attr-defined]  # as above
+        function.__doc__ = documented(function.__doc__ or "", whole)
+        return function
+
+    return declare
+
+
 def documented(text: str, declared: Declaration) -> str:
     """A docstring with what is declared."""
     lines = [f"    {declared}", *(f"    {limit.text}" for limit in declared.limits)]

@@ -34,6 +34,14 @@ BOUNDS = dict.fromkeys(WANTED, 0.51) | {
     "sigmoid": 1.5, "sin": 1.5, "cos": 1.5, "tan": 1.0, "rsqrt": 1.5,
 } | EXACT  # fmt: skip
 """Units in the last place of float32."""
+BOUNDS64 = {
+    "exp": 1.2, "log": 0.9, "tanh": 2.4, "erf": 1.5, "sigmoid": 2.9, "sin": 1.0, "cos": 1.0,
+    "tan": 3.2, "sinh": 3.0, "cosh": 3.0, "sqrt": 0.51, "rsqrt": 1.51, "reciprocal": 0.51,
+    "expm1": 2.6, "log1p": 2.6, "log2": 1.8, "log10": 2.5, "softplus": 2.8, "log_sigmoid": 2.8,
+    "asin": 4.7, "acos": 4.0, "atan": 3.3, "asinh": 3.0, "acosh": 4.3, "atanh": 3.2,
+}  # fmt: skip
+"""Units in the last place of float64."""
+POWER_BOUND64 = 1.3
 EDGES = (
     0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42, -1e-42, 1.0, -1.0, 0.5, -0.5, 88.9, 89.5,
     -89.5, -103.5, -110.0, 3e38, -3e38, 1e9, 2.5e9, -1e20, 3.1415927, 1.5707964, 16777216.0,
@@ -52,6 +60,17 @@ def points(count: int) -> Floats:
     spans = [random.uniform(-s, s, part) for s in (100.0, 1.2, 10.0)]
     near = np.arange(1, part + 1) * (math.pi / 2)
     return np.concatenate([bits, *spans, near]).astype(np.float32)
+
+
+def points64(count: int) -> Floats:
+    """Any bits at all, numbers as they are used, near 1, and multiples of pi / 2."""
+    random = np.random.default_rng(0)
+    words = random.integers(0, 2**64, 4 * count, dtype=np.uint64).view(np.float64)
+    spans = [random.uniform(-s, s, count) for s in (710.4, 30.0, 10.0, 1.2, 0.6)]
+    sizes = np.exp(random.uniform(-40, 8, 2 * count)) * random.choice([-1, 1], 2 * count)
+    near = 1 + random.uniform(-1, 1, count) * np.exp(random.uniform(-36, -1, count))
+    turns = np.arange(1, count + 1) * (math.pi / 2)
+    return np.concatenate([words, *spans, sizes, near, turns, np.array(EDGES, np.float64)])
 
 
 def powers(count: int) -> tuple[Floats, Floats]:

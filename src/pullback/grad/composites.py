@@ -15,6 +15,7 @@ from pullback.grad import fold
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.expr import Expr
+from pullback.ir.node import Node, postorder
 
 Path = tuple[str, ...]
 
@@ -102,7 +103,7 @@ def slopes(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
     if found is not None:
         known, x = found
         return ((x, known.slope(x, node)),)
-    return _power(node) or _angle(node)
+    return _power(node) or _whole(node) or _angle(node)
 
 
 def _named(node: Expr) -> tuple[Composite, Expr] | None:
@@ -127,17 +128,42 @@ def arguments(node: Expr) -> tuple[Expr, ...] | None:
 
 
 def _power(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
-    """``x ** y -> y x ** (y - 1), x ** y log x``, the second 0 where x is 0."""
+    """``x ** y -> y x ** (y - 1), x ** y log x``: 0 where y is 0; where x is 0, y not negative."""
     y = _at(node, ("condition", "left", "left"))
     x = _at(node, ("condition", "right", "left"))
     if not isinstance(node, E.If) or x is None or y is None or not x.dtype.is_float:
         return None
     if x.dtype != node.dtype or y.dtype != node.dtype or F.power(x, y) is not node:
         return None
-    by_base = fold.mul(y, F.power(x, _plus(y, -1)))
     zero = fold.zero(x.dtype)
-    by_exponent = E.If(E.Equal(x, zero), zero, E.Mul(node, E.Log(x)))
+    by_base = E.If(E.Equal(y, zero), zero, fold.mul(y, F.power(x, _plus(y, -1))))
+    flat = E.And(E.Equal(x, zero), F.less_equal(zero, y))
+    by_exponent = E.If(flat, zero, E.Mul(node, E.Log(x)))
     return (x, by_base), (y, by_exponent)
+
+
+def _whole(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
+    """``y = 1 / x^n -> -n y / x``, n whole: of ``-y^2 n x^(n - 1)`` one factor may be infinite."""
+    if not isinstance(node, E.Div) or not E.is_const(node.left, 1):
+        return None
+    power, x = node.right, node.right
+    found = None
+    while isinstance(x, E.Mul):
+        x = x.right
+        n = _factors(power, x)
+        if n > 1 and F.integer_power(x, n) is power:
+            found = ((x, fold.mul(E.Div(node, x), F.like(-n, x))),)
+    return found
+
+
+def _factors(power: Expr, x: Expr) -> int:
+    """How many times `power` has the factor `x`; 0 where it is no product of them alone."""
+    known: dict[Node, int] = {x: 1}
+    for e in postorder([power], lambda e: e.children if isinstance(e, E.Mul) else ()):
+        if e is not x:
+            sides = [known[c] for c in e.children] if isinstance(e, E.Mul) else [0]
+            known[e] = 0 if 0 in sides else sum(sides)
+    return known[power]
 
 
 def _angle(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:

@@ -256,13 +256,29 @@ def tan(x: Expr) -> Expr:
 def sinh(x: Expr) -> Expr:
     """``(exp(x) - exp(-x)) / 2``"""
     both = E.subtract(expm1(x), expm1(E.negate(x)))
-    return Mul(both, like(0.5, x))
+    size = absolute(x)
+    far = _half_exp(size)
+    signed = If(Less(x, like(0, x)), E.negate(far), far)
+    return If(Less(size, _steep(x)), Mul(both, like(0.5, x)), signed)
 
 
 @wide
 def cosh(x: Expr) -> Expr:
     """``(exp(x) + exp(-x)) / 2``"""
-    return Mul(Add(E.Exp(x), E.Exp(E.negate(x))), like(0.5, x))
+    size = absolute(x)
+    near = Mul(Add(E.Exp(x), E.Exp(E.negate(x))), like(0.5, x))
+    return If(Less(size, _steep(x)), near, _half_exp(size))
+
+
+def _steep(x: Expr) -> Expr:
+    """From here on ``exp(-x)`` is nothing beside ``exp(x)``, which does not overflow yet."""
+    return like(700.0 if x.dtype.bits == 64 else 80.0, x)
+
+
+def _half_exp(x: Expr) -> Expr:
+    """``exp(x) / 2`` where that is a number and ``exp(x)`` may be none: a product of two roots."""
+    root = E.Exp(Mul(x, like(0.5, x)))
+    return Mul(Mul(root, like(0.5, x)), root)
 
 
 def _signed(x: Expr, size: Expr) -> Expr:

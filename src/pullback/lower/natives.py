@@ -53,6 +53,7 @@ def _form(function: Callable[[Expr], Expr], x: Expr) -> Expr:
 
 
 SIGNED = ("condition", "right")
+SIZED = ("condition", "left", "condition", "left")
 ACOS = ("left", "condition", "left", "otherwise", "value", "right", "left")
 FORMS: dict[type[Expr], tuple[Form, ...]] = {
     E.If: (
@@ -62,7 +63,9 @@ FORMS: dict[type[Expr], tuple[Form, ...]] = {
         Form("erf", F.erf, (E.Less, E.Mul, E.If), ("then", "left"), double=True),
         Form("log1p", F.log1p, (E.Equal, Expr, E.If), ("then",)),
         Form("expm1", F.expm1, (E.Less, E.If, E.Add), ("then", "then")),
-        Form("tan", F.tan, (E.Less, E.Div, E.Div), ("condition", "left", "condition", "left")),
+        Form("tan", F.tan, (E.Less, E.Div, E.Div), SIZED),
+        Form("sinh", F.sinh, (E.Less, E.Mul, E.If), SIZED),
+        Form("cosh", F.cosh, (E.Less, E.Mul, E.Mul), SIZED),
         Form("acosh", F.acosh, (E.Less, E.Add, E.If), SIGNED),
         Form("atanh", F.atanh, (E.Less, E.Mul, E.If), SIGNED),
         Form("asinh", F.asinh, (E.Less, E.If, E.If), SIGNED),
@@ -70,11 +73,7 @@ FORMS: dict[type[Expr], tuple[Form, ...]] = {
         Form("asin", F.asin, (E.Less, E.If, E.If), SIGNED),
     ),
     E.Add: (Form("softplus", F.softplus, (E.If, E.If), ("left", "then")),),
-    E.Mul: (
-        Form("sinh", F.sinh, (E.Add, E.Const), ("left", "left", "then", "then")),
-        Form("cosh", F.cosh, (E.Add, E.Const), ("left", "left", "value")),
-        Form("acos", F.acos, (E.If, E.Const), ACOS),
-    ),
+    E.Mul: (Form("acos", F.acos, (E.If, E.Const), ACOS),),
     E.Div: (
         Form("log2", F.log2, (E.Log, E.Const), ("left", "value")),
         Form("log10", F.log10, (E.Log, E.Const), ("left", "value")),
@@ -115,7 +114,7 @@ def _native(node: Node) -> Native | None:
     match node:
         case E.FloorDiv(x, E.Const(1.0)):
             return Native("floor", (x,))
-        case E.Exp(E.Mul(y, E.Log(x)) | E.Mul(E.Log(x), y)) if node.dtype == float32:
+        case E.Exp(E.Mul(y, E.Log(x)) | E.Mul(E.Log(x), y)) if node.dtype.bits > 16:
             return Native("power", (x, y))
         case E.Add(E.Mul(E.Mul(E.Sin(half), E.Sin(same)), E.Const(-2.0)), E.Const(1.0)):
             return Native("cos", (_doubled(half),)) if same is half else None

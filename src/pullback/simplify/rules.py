@@ -151,9 +151,12 @@ def _index(e: Expr) -> bool:
     E.Exp, E.Log, E.Sqrt, E.Sin, E.Cast,
 )  # fmt: skip
 def fold(e: Expr, _: Context) -> Expr | None:
-    """``f(2, 3) -> its value``, computed as the interpreter does; of 16-bit floats unrounded."""
+    """``f(2, 3) -> its value``, computed as the interpreter does; of 16-bit floats unrounded.
+
+    A logarithm stays one: rounded, it would spoil the power that it is part of.
+    """
     literals = [c for c in e.children if isinstance(c, Const)]
-    if len(literals) != len(e.children):
+    if len(literals) != len(e.children) or isinstance(e, E.Log):
         return None
     if is_half(e.dtype) and not isinstance(e, E.Cast):
         wide = [constant(Const(c.value, float32)) for c in literals]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from pullback.backends.llvm import arith, vmath, vwide
+from pullback.backends.llvm import arith, vmath, vpower, vwide
 from pullback.backends.llvm.analysis import NOTHING, Facts, Given
 from pullback.backends.llvm.memory import Memory
 from pullback.backends.llvm.registers import Registers
@@ -231,8 +231,9 @@ class Values:
                 return ELEMENTARY[name](self.b, args[0])
             case name if name in vwide.NAMES and e.dtype == float32:
                 return vwide.call(self.b, name, args[0])
-            case "power" if e.dtype == float32:
-                return vwide.power(self.b, args[0], args[1])
+            case "power" if e.dtype.is_float:
+                rule = vwide.power if e.dtype == float32 else vpower.power
+                return rule(self.b, args[0], args[1])
             case "maximum" | "minimum":
                 return arith.extremum(self.b, e.name[:3], args[0], args[1], e.dtype)
             case "abs":

@@ -50,21 +50,22 @@ ERFCX = (
 )  # fmt: skip
 
 
-def exp(b: Builder, x: Val) -> Val:
-    """``e ** x = 2**n * e**r, n = round(x / ln 2)``"""
+def exp(b: Builder, x: Val, rest: Val | None = None) -> Val:
+    """``e ** x = 2**n * e**r, n = round(x / ln 2)``; `rest`: what is lost of x."""
     f = Floats(b, x)
-    shifted, p = _less_one(f, f.at_least(f.at_most(x, 710.0), -746.0))
+    shifted, p = _less_one(f, f.at_least(f.at_most(x, 710.0), -746.0), rest)
     p = f.add(p, 1.0)
     if f.powers:
         return f.scalef(p, f.sub(shifted, ROUND))
     return f.scale(p, f.whole("sub", f.bits(shifted), ROUND_BITS))
 
 
-def _less_one(f: Floats, x: Val) -> tuple[Val, Val]:
+def _less_one(f: Floats, x: Val, rest: Val | None = None) -> tuple[Val, Val]:
     """``n + ROUND`` and ``e ** (x - n ln 2) - 1`` of the whole number n nearest to x / ln 2."""
     shifted = f.fma(x, LOG2E, ROUND)
     n = f.sub(shifted, ROUND)
     r = f.exact(n, -LN2_REST, f.exact(n, -LN2, x))
+    r = r if rest is None else f.add(r, rest)
     return shifted, f.fma(f.poly(r, EXP), f.mul(r, r), r)
 
 

@@ -8,6 +8,7 @@ units in the last place, correct at NaN, infinities, zeros and subnormal numbers
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 
 from pullback.backends.llvm.floats import Floats
@@ -215,6 +216,11 @@ def call(b: Builder, name: str, x: Val) -> Val:
 
 def power(b: Builder, x: Val, y: Val) -> Val:
     """``e ** (y ln x)`` of float32."""
+    literal = x.literal
     base, exponent = (b.convert("fpext", a, "double") for a in b.unify(x, y))
     f = Floats(b, base)
-    return b.convert("fptrunc", _exp(f, f.mul(exponent, _log(f, base))), "float")
+    if literal is not None and 2.0**-126 <= literal < 2.0**127:
+        log = f.real(math.log(struct.unpack("<f", struct.pack("<f", literal))[0]))
+    else:
+        log = _log(f, base)
+    return b.convert("fptrunc", _exp(f, f.mul(exponent, log)), "float")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.reference import combine
+from pullback.backends.reference.named import named
 from pullback.errors import IndexRangeError, InvalidIR, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, is_half
@@ -142,6 +143,9 @@ class Evaluator:
         kids = [c for c in node.children if isinstance(c, Expr)]
         if is_half(node.dtype) and not isinstance(node, E.Cast):
             return self._half(node, kids)
+        known = named(node) if node.dtype.is_float else None
+        if known is not None:
+            return known[0](*(self.known[a] for a in known[1]))
         return apply(node, [self._rounded(c) for c in kids])
 
     def _half(self, node: Expr, kids: list[Expr]) -> Array:

@@ -42,7 +42,7 @@ _NATIVE: dict[str, Callable[..., Any]] = {
     "erf": math.erf,
     "sigmoid": _sigmoid,
     "softplus": lambda x: np.logaddexp(x, 0.0),
-    "power": lambda x, y: np.exp(y * np.log(x)),
+    "power": lambda x, y: np.power(x, y) if 0 < x < np.inf else np.exp(y * np.log(x)),
     "asin": np.arcsin,
     "acos": np.arccos,
     "atan": np.arctan,

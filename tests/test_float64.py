@@ -1,0 +1,150 @@
+"""Elementary functions and powers of float64 in units in the last place, and slopes of powers.
+
+The references have 64 bits of mantissa (`numpy.longdouble` of x86-64), a sample of them mpmath's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from accuracy import BOUNDS64, POWER_BOUND64, WANTED, points64
+from pullback.config import Options
+from test_arithmetic import BACKENDS, run
+
+Array = np.ndarray[Any, Any]
+COUNT = 3000
+LONG = np.finfo(np.longdouble).nmant >= 63
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.skipif(not LONG, reason="no numbers of 64 bits of mantissa to compare with"),
+]
+
+
+def ulps(found: Array, exact: Array) -> Array:
+    """Errors in units in the last place; infinite where only one is no number."""
+    nearest = exact.astype(np.float64)
+    unit = np.abs(np.spacing(np.where(np.isfinite(nearest), nearest, 1.0)))
+    error = np.abs(found.astype(np.longdouble) - exact) / unit.astype(np.longdouble)
+    same = (found == nearest) | (np.isnan(found) & np.isnan(nearest))
+    plain = np.isfinite(nearest) & np.isfinite(found)
+    return np.where(plain, error, np.where(same, 0.0, np.inf)).astype(np.float64)
+
+
+def test_functions_within_their_bounds() -> None:
+    x = points64(COUNT)
+    program = pb.jit(lambda t: tuple(getattr(pb, n)(t) for n in BOUNDS64))
+    for name, y in zip(BOUNDS64, program(pb.tensor(x)), strict=True):
+        wide = x if name == "erf" else x.astype(np.longdouble)
+        worst = ulps(y.numpy(), WANTED[name](wide).astype(np.longdouble))
+        at = int(worst.argmax())
+        assert worst[at] <= BOUNDS64[name], f"{name}: {worst[at]} units at {x[at]!r}"
+
+
+def test_a_sample_against_more_digits() -> None:
+    mpmath = pytest.importorskip("mpmath")
+    mpmath.mp.prec = 120
+    x = np.random.default_rng(8).uniform(0.05, 0.95, 40)
+    for name in ("erf", "exp", "log", "tanh", "sinh", "asin", "acos", "atan", "atanh", "tan"):
+        found = getattr(pb, name)(pb.tensor(x)).numpy()
+        for a, y in zip(x, found, strict=True):
+            exact = getattr(mpmath, name)(mpmath.mpf(float(a)))
+            assert abs(mpmath.mpf(float(y)) - exact) <= BOUNDS64[name] * math.ulp(float(exact))
+
+
+def bases() -> tuple[Array, Array]:
+    """Bases of all sizes and next to 1, exponents whose powers are numbers, and whole ones."""
+    random = np.random.default_rng(9)
+    near = 1 + random.uniform(-1, 1, COUNT) * 2.0 ** -random.integers(1, 50, COUNT)
+    parts = [np.exp(random.uniform(-740, 700, COUNT)), random.uniform(0.5, 2, COUNT), near]
+    x = np.concatenate([*parts, np.full(COUNT, 10.0)])
+    y = random.uniform(-744, 709.5, x.size) / np.log(x)
+    y = np.where(random.random(x.size) < 0.5, y, random.uniform(-30, 30, x.size))
+    y[-600:] = np.arange(-300, 300)
+    return x, np.where(np.isfinite(y), y, 3.0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_powers_within_their_bound(backend: str) -> None:
+    x, y = bases()
+    exact = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+    found = run(lambda a, b: a**b, x, y, backend=backend)
+    assert ulps(found, exact).max() <= POWER_BOUND64
+    for base in (10.0, 0.1, 2.5):
+        found = run(lambda b, base=base: base**b, y[-COUNT:], backend=backend)
+        wanted = np.power(np.longdouble(base), y[-COUNT:].astype(np.longdouble))
+        assert ulps(found, wanted).max() <= POWER_BOUND64
+        narrow = (y[-COUNT:] / 10).astype(np.float32)
+        wanted = np.power(float(np.float32(base)), narrow.astype(np.float64))
+        found = run(lambda b, base=base: base**b, narrow, backend=backend)
+        unit = np.spacing(np.abs(wanted).astype(np.float32))
+        assert (np.abs(found - wanted) <= 0.6 * unit).all()
+    assert float((pb.tensor(np.array(10.0)) ** pb.tensor(np.array(1.0))).numpy()) == 10.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cosines_and_tangents_next_to_their_zeros(backend: str) -> None:
+    x = np.arange(1, 400) * (math.pi / 2)
+    for name in ("cos", "tan"):
+        found = run(getattr(pb, name), x, backend=backend)
+        exact = getattr(np, name)(x.astype(np.longdouble))
+        assert ulps(found, exact).max() <= BOUNDS64[name]
+
+
+VALUES = (
+    0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 2.5, -2.5, math.inf, -math.inf,
+    math.nan, 1e-320,
+)  # fmt: skip
+GRID = np.array(list(itertools.product(VALUES, VALUES))).T
+
+
+def slope_by_base(x: float, y: float) -> float:
+    """``y x ** (y - 1)``, 0 where y is."""
+    return 0.0 if y == 0 else float(y * np.power(x, y - 1))
+
+
+def slope_by_exponent(x: float, y: float) -> float:
+    """``x ** y log x``, 0 where x is and y is not negative."""
+    return 0.0 if x == 0 and y >= 0 else float(np.power(x, y) * np.log(x))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_slopes_of_powers_at_special_values(backend: str) -> None:
+    """As PyTorch has them, at all pairs; constant exponents and bases too."""
+    x, y = (np.ascontiguousarray(v) for v in GRID)
+    options = Options(backend=backend)
+    slopes = pb.jit(
+        pb.grad(lambda a, b: pb.sum(a**b), argnums=(0, 1)), options=options
+    )(pb.tensor(x), pb.tensor(y))  # fmt: skip
+    for found, exact in zip(slopes, (slope_by_base, slope_by_exponent), strict=True):
+        wanted = np.vectorize(exact)(x, y)
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
+    values = np.array(VALUES)
+    for number in (0.0, 1.0, 2.0, 3.0, -1.0, -2.0, -3.0, -6.0, 2.5, -2.5, math.inf):
+        by_base = pb.grad(lambda t, n=number: pb.sum(t**n))(pb.tensor(values)).numpy()
+        wanted = [slope_by_base(v, number) for v in VALUES]
+        np.testing.assert_allclose(by_base, wanted, rtol=1e-12, err_msg=f"t ** {number}")
+        by_exponent = pb.grad(lambda t, n=number: pb.sum(n**t))(pb.tensor(values)).numpy()
+        wanted = [slope_by_exponent(number, v) for v in VALUES]
+        np.testing.assert_allclose(by_exponent, wanted, rtol=1e-12, err_msg=f"{number} ** t")
+
+
+def test_slopes_of_powers_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    x, y = (torch.tensor(v, requires_grad=True) for v in GRID)
+    (x**y).sum().backward()
+    for grad, exact in ((x.grad, slope_by_base), (y.grad, slope_by_exponent)):
+        wanted = np.vectorize(exact)(*GRID)
+        np.testing.assert_allclose(grad.numpy(), wanted, rtol=1e-12)
+
+
+def test_powers_differentiate_twice() -> None:
+    x = pb.tensor(np.array([0.3, 1.7, 2.4]))
+    for n in (-2, -5, 2.5):
+        pb.check_grads(lambda t, n=n: pb.sum(t**n), [x])
+    pb.check_grads(lambda t, u: pb.sum(t**u), [x, pb.tensor(np.array([0.5, -1.2, 3.0]))])

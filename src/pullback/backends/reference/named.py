@@ -35,7 +35,7 @@ def named(node: Expr) -> tuple[Callable[..., Array], tuple[Expr, ...]] | None:
         place = getattr(place, step, None)
     if not isinstance(place, Expr) or function(place) is not node:
         return None
-    return lambda x: _rounded(ufunc(x.astype(np.float64)), x), (place,)
+    return lambda x: _rounded(ufunc, x), (place,)
 
 
 def _power(x: Array, y: Array) -> Array:
@@ -44,9 +44,10 @@ def _power(x: Array, y: Array) -> Array:
     with np.errstate(all="ignore"):
         plain = (wide > 0) & (wide < np.inf) & (np.abs(by) < np.inf)
         found = np.where(plain, np.power(wide, by), np.exp(by * np.log(wide)))
-    return _rounded(found, x)
+        return np.asarray(found, dtype=x.dtype)
 
 
-def _rounded(found: Array, like: Array) -> Array:
+def _rounded(ufunc: np.ufunc, x: Array) -> Array:
+    """`ufunc` of x in float64, rounded to the type of x."""
     with np.errstate(all="ignore"):
-        return np.asarray(found, dtype=like.dtype)
+        return np.asarray(ufunc(x.astype(np.float64)), dtype=x.dtype)

@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 
 import pullback as pb
 from pullback.errors import PullbackError
+from pullback.tensor.apart import _program
 
 RNG = np.random.default_rng(7)
 FAR = 1e8  # of a path that does not exist
@@ -388,6 +389,50 @@ def test_many_at_once() -> None:
     np.testing.assert_allclose(
         np.einsum("abcd,cd->ab", jacobian, x[0]), wanted[0], rtol=1e-12
     )  # linear
+
+
+def test_outside_of_jit_it_is_a_program_of_its_own() -> None:
+    d, v = RNG.random(size=(2, 9, 8)), RNG.normal(size=(2, 9, 8))
+
+    def loss(d: Any) -> Any:
+        return pb.sum(soft_dtw(d, 0.3)[:, -1, -1] ** 2)
+
+    x, along = pb.tensor(d), pb.tensor(v)
+    jitted = pb.jit(pb.grad(loss))
+    np.testing.assert_allclose(pb.grad(loss)(x).numpy(), jitted(d), rtol=1e-12)
+    curved = pb.jit(lambda x, v: pb.hvp(loss, x, v))(x, along).numpy()
+    np.testing.assert_allclose(pb.hvp(loss, x, along).numpy(), curved, rtol=1e-10, atol=1e-12)
+    moved = pb.jvp(loss, (x,), (along,))[1]
+    np.testing.assert_allclose(moved.item(), (jitted(d) * v).sum(), rtol=1e-12)
+    y = loss(x)
+    np.testing.assert_allclose(pb.grad(y, x).numpy(), jitted(d), rtol=1e-12)
+    doubled = pb.grad(lambda x: pb.sum(pb.grad(loss)(x) * along))(x)
+    np.testing.assert_allclose(doubled.numpy(), curved, rtol=1e-10, atol=1e-12)
+
+    made = _program.cache_info().misses
+    other = RNG.random(size=d.shape)
+    np.testing.assert_allclose(pb.grad(loss)(pb.tensor(other)).numpy(), jitted(other), rtol=1e-12)
+    assert _program.cache_info().misses == made, "equal recurrences share a program"
+    found = soft_dtw(x, 0.7).numpy()
+    np.testing.assert_allclose(found, soft_dtw_by_cells(d, 0.7), rtol=1e-12)
+    assert _program.cache_info().misses == made + 1, "another number is another recurrence"
+
+
+def test_one_tensor_in_two_places_has_one_gradient() -> None:
+    x = pb.tensor(RNG.normal(size=(5, 3)))
+
+    def both(x: Any, y: Any) -> Any:
+        return pb.recurrence(
+            x.shape,
+            lambda f, i, j: pb.where(i > 0, f[i - 1, j] * y[i, j], 1.0) + pb.sin(x[i, j]),
+        )
+
+    apart = pb.grad(lambda a, b: pb.sum(both(a, b) ** 2), argnums=(0, 1))(x, x)
+    whole = pb.grad(lambda x: pb.sum(both(x, x) ** 2))(x)
+    np.testing.assert_allclose(whole.numpy(), apart[0].numpy() + apart[1].numpy(), rtol=1e-12)
+    head = pb.grad(lambda x: pb.sum(pb.vjp(lambda a: both(a, a), x)[1](x)[0]))(x)
+    wanted = pb.jit(pb.grad(lambda x: pb.sum(pb.vjp(lambda a: both(a, a), x)[1](x)[0])))(x)
+    np.testing.assert_allclose(head.numpy(), wanted.numpy(), rtol=1e-12)
 
 
 def test_inside_loops_and_branches() -> None:

@@ -34,7 +34,16 @@ from pullback.runtime.exchange import box
 from pullback.simplify.graph import rewire, with_roots
 from pullback.tensor.layouts import SIZES, VIEWS, Layout, resized
 from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import Handle, array_of, bind, contents, realize, suspended, twin
+from pullback.tensor.trace import (
+    Handle,
+    array_of,
+    bind,
+    contents,
+    realize,
+    suspended,
+    twin,
+    writing,
+)
 from pullback.tensor.tree import flatten, parameter_names
 
 STEP = 1e-5  # of central differences, whose error is then near 1e-10 of values near 1
@@ -153,7 +162,7 @@ class Problem:
     @classmethod
     def of(cls, target: Any, inputs: Sequence[Any]) -> Problem:
         """Raises: GradientError without a float input or output."""
-        with suspended():
+        with suspended(), writing():
             if callable(target):
                 names = parameter_names(target, len(inputs))
                 pairs = zip(inputs, names, strict=True)

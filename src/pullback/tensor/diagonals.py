@@ -14,20 +14,23 @@ own. Without a trace the same steps are written one after the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from pullback.errors import Origin
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Take, lower, upper
+from pullback.ir.expr import Axis, Expr, Extent, If, Take, lower
 from pullback.ir.graph import Definition, Value, Variable, read, replace_reads, substitute
-from pullback.ir.node import Node, rebuild
+from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.affine import affine
 from pullback.simplify.bounds import in_bounds
 from pullback.simplify.rules import simplify
 from pullback.tensor import elementwise as W
+from pullback.tensor.apart import Apart
+from pullback.tensor.combine import Part
 from pullback.tensor.compute import close
-from pullback.tensor.handles import ScalarHandle, new_axis
+from pullback.tensor.handles import FIRST_FREE, ScalarHandle, new_axis
 from pullback.tensor.loops import LoopForm
 from pullback.tensor.scope import Scope, is_dear
 from pullback.tensor.steps import Made, Steps
@@ -35,6 +38,8 @@ from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import Trace, current, wrap
 from pullback.tensor.views import conjunction
 from pullback.tensor.wavefront import Order, time_of
+
+STAND_INS = 4096  # variables that stand for what recurrences read, kept for those that come
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Piece:
     """A part of a body that is computed by itself: `here`, over `axes`, stands for it.
 
     What no step changes, for all times at once: `body` is over the axes of cells. Or a read of a
@@ -77,8 +82,8 @@ class Planes:
     time: Variable = field(default_factory=lambda: Variable("time", (), D.int64))
     windows: list[Variable] = field(default_factory=list)
     fresh: list[Variable] = field(default_factory=list)
-    operands: list[Part] = field(default_factory=list)
-    reads: list[Part] = field(default_factory=list)
+    operands: list[Piece] = field(default_factory=list)
+    reads: list[Piece] = field(default_factory=list)
     bodies: list[Expr] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -147,7 +152,7 @@ class Planes:
                 here = Variable("read", tuple(a.extent for a in self.plane), node.dtype)
                 guards = scope.guards(node)
                 if all(g.axes <= own for g in guards):
-                    self.reads.append(Part(here, tuple(self.plane), _guarded(node, guards)))
+                    self.reads.append(Piece(here, tuple(self.plane), _guarded(node, guards)))
                     memo[node] = read(here, *self.plane)
         found = rebuild(root, lambda node: None, memo)
         assert isinstance(found, Expr)
@@ -187,14 +192,14 @@ class Planes:
         bound = [a for a in scope.axes if a.number in used and a not in self.given.axes]
         axes = (*own, *bound)
         here = Variable("row", tuple(a.extent for a in axes), node.dtype)
-        self.operands.append(Part(here, axes, _guarded(node, guards)))
+        self.operands.append(Piece(here, axes, _guarded(node, guards)))
         return read(here, *axes)
 
     def rows(self, count: int) -> list[Value]:
         """Every operand for all times, over ``(time, *axes)``."""
         return [self._rows(one, count) for one in self.operands]
 
-    def _rows(self, one: Part, count: int) -> Value:
+    def _rows(self, one: Piece, count: int) -> Value:
         time = new_axis(count, "time")
         body = _where(self.inside(time.expr), self.at(one.body, time.expr))
         own = [time, *map(ScalarHandle, one.axes)]
@@ -234,13 +239,13 @@ class Planes:
         newest = E.Less(age, E.index(1))
         return W.make("window", window.shape, If(newest, read(fresh, *axes), older))
 
-    def cells(self, planes: Value, number: int) -> Tensor:
+    def cells(self, planes: Value, number: int) -> Value:
         """A tensor of its planes."""
         given = self.given
         axes = W.axes_of(given.shape)
         time = simplify(time_of(given.order.weights, axes, given.shape))
         places = [a for n, a in enumerate(axes) if n != given.order.lead]
-        return Tensor(W.make(given.itself[number].name, given.shape, read(planes, time, *places)))
+        return W.make(given.itself[number].name, given.shape, read(planes, time, *places))
 
 
 def _where(inside: Expr | None, body: Expr) -> Expr:
@@ -261,15 +266,63 @@ def _safe(node: Expr, guards: Sequence[Expr]) -> bool:
 
 
 def computed(given: Recurrence, checkpoint: str) -> list[Tensor]:
-    """The tensors of a recurrence."""
-    if any(upper(e) == 0 for e in given.shape):
-        return [Tensor(W.full(given.shape, 0, v.dtype)) for v in given.itself]
+    """The tensors of a recurrence: part of the program that is traced, or a program of its own."""
+    if current() is not None:
+        return [Tensor(v) for v in _made(given, checkpoint)]
+    plain, sources = _canonical(given)
+    key = (plain.axes, plain.itself, plain.bodies, plain.order, checkpoint)
+
+    def of(values: list[Value]) -> list[Value]:
+        known: dict[Value, Value] = dict(zip(_stand_ins(sources), values, strict=True))
+
+        def change(take: Take) -> Expr | None:
+            return take.of(known[take.source]) if take.source in known else None
+
+        bodies = tuple(replace_reads(b, change) for b in plain.bodies)
+        return _made(replace(plain, bodies=bodies), checkpoint)
+
+    return [Tensor(v) for v in Apart(given.name, key, of)(sources)]
+
+
+def _canonical(given: Recurrence) -> tuple[Recurrence, list[Value]]:
+    """The same over axes, tensors and sources that are told by their number, and the sources."""
+    nodes = [n for body in given.bodies for n in walk(body)]
+    bound = {v for n in nodes if isinstance(n, Part) for row in n.joining.rows for v in row}
+    takes = dict.fromkeys(n.source for n in nodes if isinstance(n, Take) and n.source not in bound)
+    sources = [s for s in takes if s not in given.itself]
+    axes = dict.fromkeys([*given.axes, *(n for n in nodes if isinstance(n, Axis))])
+    fresh = {a.number: Axis(FIRST_FREE + n, a.extent) for n, a in enumerate(axes)}
+    own = tuple(_stand_in("itself", n, v.shape, v.dtype) for n, v in enumerate(given.itself))
+    known: dict[Value, Value] = dict(zip(given.itself, own, strict=True))
+    known |= zip(sources, _stand_ins(sources), strict=True)
+
+    def change(take: Take) -> Expr | None:
+        return take.of(known[take.source]) if take.source in known else None
+
+    bodies = tuple(substitute(replace_reads(b, change), fresh) for b in given.bodies)
+    named = tuple(fresh[a.number] for a in given.axes)
+    return replace(given, axes=named, itself=own, bodies=bodies), sources
+
+
+def _stand_ins(sources: Sequence[Value]) -> list[Variable]:
+    return [_stand_in("source", n, s.shape, s.dtype) for n, s in enumerate(sources)]
+
+
+@lru_cache(maxsize=STAND_INS)
+def _stand_in(name: str, number: int, shape: tuple[Extent, ...], kind: D.DType) -> Variable:
+    """The variable for a tensor with this number."""
+    return Variable(f"{name}{number}", shape, kind)
+
+
+def _made(given: Recurrence, checkpoint: str) -> list[Value]:
+    """The tensors, in a trace as a loop and without one as definitions, a step after the other."""
     planes = Planes(given)
     count = given.order.count(given.shape)
     trace = current()
-    made = (
-        _one_by_one(planes, count) if trace is None else _looped(trace, planes, count, checkpoint)
-    )
+    if trace is None:
+        made = _one_by_one(planes, count)
+    else:
+        made = _looped(trace, planes, count, checkpoint)
     return [planes.cells(v, n) for n, v in enumerate(made)]
 
 

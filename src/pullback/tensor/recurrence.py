@@ -97,8 +97,7 @@ def recurrence(
 
     Several tensors of one shape define each other: ``function(e, f, i, j)`` gives both. `dtype` is
     that of what the function gives, unless said. Inside `pb.jit` this is one loop in the program;
-    `checkpoint` says what its backward keeps, as for `pb.loop`. Outside of it the steps are
-    definitions of their own, which is for short ones.
+    outside it is a program of its own. `checkpoint` says what the backward keeps, as for `pb.loop`.
 
     Raises: RecurrenceError where cells need each other (E193), where no axis has constant distances
     (E194), where the function is not one of cells (E195); IndexRangeError (E152) for a read of

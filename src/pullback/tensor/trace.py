@@ -68,6 +68,7 @@ class Memory:
 _memory = Memory()
 _current: ContextVar[Trace | None] = ContextVar("pullback_trace", default=None)
 _inline: ContextVar[bool] = ContextVar("pullback_inline", default=False)
+_written: ContextVar[bool] = ContextVar("pullback_written", default=False)
 
 
 class Handle:
@@ -291,6 +292,30 @@ def transformed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
     finally:
         _inline.reset(token)
+
+
+def compiled(function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)`` by its own program, even while a derivative is being written."""
+    token = _inline.set(False)
+    try:
+        return function(*args)
+    finally:
+        _inline.reset(token)
+
+
+def written_out() -> bool:
+    """Whether everything is to be a definition, nothing a program of its own (see `writing`)."""
+    return _written.get()
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """In this context everything is written out as definitions, to be looked at one by one."""
+    token = _written.set(True)
+    try:
+        yield
+    finally:
+        _written.reset(token)
 
 
 def suspended() -> Any:

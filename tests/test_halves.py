@@ -15,6 +15,7 @@ import pytest
 
 import pullback as pb
 from pullback.ir import expr as E
+from pullback.ir.graph import Map, Reduce
 from pullback.ir.node import walk
 
 Array = np.ndarray[Any, Any]
@@ -287,3 +288,39 @@ def test_random_numbers_stay_below_one(dtype: str) -> None:
     assert values.min() >= 0.0
     assert values.max() < 1.0
     assert abs(values.mean() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_guards_leave_sums_of_halves(dtype: str) -> None:
+    """A padded convolution and its adjoints are plain products, as those of float32 are."""
+    x, w = (array(a, dtype) for a in (np.ones((2, 8, 20, 20)), np.ones((16, 8, 3, 3))))
+
+    def loss(x: Any, w: Any) -> Any:
+        y = pb.nn.functional.conv2d(x, w, padding=1)
+        return pb.sum(pb.astype(y, "float32") ** 2)
+
+    function = pb.jit(pb.grad(loss, argnums=(0, 1)))
+    function(x, w)
+    stages = [s for k in function.program.kernels for s in k.stages]
+    sums = [s.body for s in stages if isinstance(s.form, Reduce) and isinstance(s.body, E.Mul)]
+    assert len(sums) >= 3
+    assert not [n for n in walk(sums) if isinstance(n, E.If)]
+
+
+def test_wider_copies_are_not_stored() -> None:
+    """Only sums and what is computed reach memory in float32."""
+    rng, F = np.random.default_rng(0), pb.nn.functional
+    shapes = ((64, 128), (256, 128), (256,), (128, 256), (128,))
+    given = [array(rng.standard_normal(s), "bfloat16") for s in shapes]
+
+    def loss(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
+        y = x + F.linear(F.gelu(F.linear(F.layer_norm(x, 128), w, b)), v, c)
+        return pb.mean(F.softmax(y, -1) * y)
+
+    function = pb.jit(pb.grad(loss, argnums=tuple(range(5))))
+    function(*given)
+    for kernel in function.program.kernels:
+        for stage in kernel.stages:
+            wide = isinstance(stage.form, Map) and isinstance(stage.body, E.Cast)
+            wide = wide and stage.body.dtype == pb.float32
+            assert not (wide and stage.store is not None), stage

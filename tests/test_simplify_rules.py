@@ -93,6 +93,9 @@ FIRES: dict[str, list[Expr]] = {
              mod(E.Add(E.Mul(I, index(-7)), index(-1)), 5)],
     "below_divisor": [E.FloorDiv(K, E.Add(I, index(2))), E.Mod(K, E.Add(I, index(2)))],
     "cast_same": [E.Cast(F, float32)],
+    "cast_choice": [
+        E.Cast(E.If(C, F, f(0)), float64), E.Cast(E.If(C, f(0.1), F), bfloat16),
+    ],
     "cast_twice": [E.Cast(E.Cast(M, int64), int32), E.Cast(E.Cast(F, float64), int32),
                    E.Cast(E.Cast(B, float32), int32)],
     "if_constant": [E.If(const(True, bool_), F, f(1)), E.If(C, F, F),

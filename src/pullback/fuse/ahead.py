@@ -18,7 +18,7 @@ from pullback.ir.graph import SUM, Definition, Graph, Reduce, Value, Variable, d
 from pullback.ir.node import Node, rebuild
 from pullback.ir.program import Block, Branch, Compute, Item, Loop, expand, written
 from pullback.simplify.graph import Sources, with_roots
-from pullback.simplify.product import factors
+from pullback.simplify.product import factors, uncast
 
 # So many rows hide what packing costs: 0.3 ns an element, 0.02 ns a multiply-add.
 MOST_ROWS = 128
@@ -76,11 +76,10 @@ class _Turned:
         swapped: dict[Node, Node] = {}
         for factor in every:
             others = frozenset[int]().union(*(f.axes for f in every if f is not factor))
-            place = self.column(factor, definition, others)
-            if isinstance(factor, Take) and place is not None:
-                swapped[factor] = Take(
-                    self.copy(factor.source, place), _last(factor.indices, place)
-                )
+            take = uncast(factor)
+            place = self.column(take, definition, others)
+            if isinstance(take, Take) and place is not None:
+                swapped[take] = Take(self.copy(take.source, place), _last(take.indices, place))
         found = rebuild(body, swapped.get, {})
         assert isinstance(found, Expr)
         return found

@@ -28,7 +28,7 @@ from pullback.simplify import guards as G
 from pullback.simplify.affine import Affine, affine, to_expr
 from pullback.simplify.bounds import bounds
 from pullback.simplify.graph import Sources, with_roots
-from pullback.simplify.product import factors
+from pullback.simplify.product import factors, uncast
 from pullback.simplify.triangle import gap
 
 # Phases of two need no shift: what depends on one of two places is affine.
@@ -70,7 +70,7 @@ def padded(order: Iterable[Definition]) -> set[Definition]:
     for definition in order:
         if not isinstance(definition.form, Reduce) or points(definition) < SMALLEST:
             continue
-        for factor in factors(definition.body):
+        for factor in map(uncast, factors(definition.body)):
             source = factor.source if isinstance(factor, Take) else None
             if not isinstance(source, Definition) or source.keep is not Keep.AUTO:
                 continue
@@ -265,18 +265,19 @@ def _joined(definition: Definition, split: Definition, phases: list[_Phase]) -> 
 
 @dataclass(slots=True)
 class _Operand:
-    """A factor that is one read, with the range of each index and the part that counts."""
+    """A factor that is one read, cast or not: the range of each index, the part that counts."""
 
+    factor: Expr
     take: Take
     forms: list[Affine]
     reached: list[tuple[int, int]]
     valid: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, take: Take) -> _Operand:
+    def of(cls, factor: Expr, take: Take) -> _Operand:
         forms = [affine(i) for i in take.indices]
         reached = [bounds(to_expr(f)) for f in forms]
-        return cls(take, forms, reached, [(0, upper(e) - 1) for e in take.source.shape])
+        return cls(factor, take, forms, reached, [(0, upper(e) - 1) for e in take.source.shape])
 
     def limit(self, guard: Affine) -> bool:
         """Take up ``guard >= 0`` as a bound of one index. False where it is none."""
@@ -344,8 +345,9 @@ def _extended(
     """
     guards: list[Expr] = []
     terms = _bared(definition.body, guards)
-    operands = [_Operand.of(f) for f in terms if isinstance(f, Take)]
-    others = [f for f in terms if not isinstance(f, Take)]
+    reads = [(f, uncast(f)) for f in terms]
+    operands = [_Operand.of(f, take) for f, take in reads if isinstance(take, Take)]
+    others = [f for f, take in reads if not isinstance(take, Take)]
     if len(operands) < 2 or any(G.reads_data(f) for f in others):
         return None
     if any(G.reads_data(i) for o in operands for i in o.take.indices):
@@ -365,7 +367,7 @@ def _extended(
         take = operand.take if operand.plain else operand.extended(simplify, known)
         if not operand.plain and not _pays(definition, operand.take, take):
             return None
-        parts.append(take)
+        parts.append(take if operand.factor is operand.take else E.Cast(take, definition.dtype))
     if kept:
         wanted = frozenset(range(phases))
         one = max(range(len(parts)), key=lambda n: len(parts[n].axes & wanted))

@@ -15,6 +15,7 @@ from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, upper
 from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Scan, Value
 from pullback.ir.node import walk
+from pullback.simplify.product import uncast
 
 FREE: tuple[type[Expr], ...] = (Const, Axis, Size, Take)
 FLOPS: dict[type[Expr], int] = {
@@ -116,7 +117,10 @@ def _weight(node: Expr) -> int:
 
 
 def is_view(body: Expr) -> bool:
-    """Whether a body only moves elements. ``i < n ? x[i] : y[i - n]`` does; ``x[i] + 1`` not."""
+    """Whether a body only moves elements, or widens them: ``i < n ? x[i] : y[i - n]``.
+
+    ``x[i] + 1`` does not; neither does a cast that rounds.
+    """
     stack = [body]
     seen: set[Expr] = set()
     while stack:
@@ -128,6 +132,8 @@ def is_view(body: Expr) -> bool:
             if any(isinstance(n, Take) for n in walk(node.condition)):
                 return False
             stack += (node.then, node.otherwise)
+        elif uncast(node) is not node:
+            stack.append(uncast(node))
         elif not isinstance(node, FREE):
             return False
     return True

@@ -25,6 +25,7 @@ from pullback.tensor import maths as M
 from pullback.tensor.control import scan
 from pullback.tensor.elementwise import show
 from pullback.tensor.ops import concat, flip, stack
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, check_device, value_of
 from pullback.tensor.trace import current
@@ -33,16 +34,19 @@ State = tuple[Tensor, ...]
 Gates = Callable[[Tensor, Tensor, State], State]
 
 
+@in_float32
 def rnn_tanh(gx: Tensor, gh: Tensor, state: State) -> State:
     """``h = tanh(gx + gh)``"""
     return (written(gx.shape, lambda *i: M.tanh(gx[i] + gh[i]), "rnn"),)
 
 
+@in_float32
 def rnn_relu(gx: Tensor, gh: Tensor, state: State) -> State:
     """``h = max(0, gx + gh)``"""
     return (written(gx.shape, lambda *i: M.relu(gx[i] + gh[i]), "rnn"),)
 
 
+@in_float32
 def lstm(gx: Tensor, gh: Tensor, state: State) -> State:
     """``c = sigmoid(f) c + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c)``; gates i, f, g, o."""
     before = state[1]
@@ -66,6 +70,7 @@ def lstm(gx: Tensor, gh: Tensor, state: State) -> State:
     return written(before.shape, hidden, "lstm"), c
 
 
+@in_float32
 def gru(gx: Tensor, gh: Tensor, state: State) -> State:
     """``n = tanh(gx_n + sigmoid(r) gh_n), h = (1 - z) n + z h, z = sigmoid(z)``; gates r, z, n."""
     h = state[0]

@@ -95,6 +95,13 @@ class Product:
         )
 
 
+def uncast(factor: Expr) -> Expr:
+    """What a factor is, but for a float type that holds it: ``float32(x[i]) -> x[i]``"""
+    if not isinstance(factor, E.Cast) or not (factor.to.is_float and factor.value.dtype.is_float):
+        return factor
+    return factor.value if factor.to.bits > factor.value.dtype.bits else factor
+
+
 def factors(body: Expr) -> list[Expr]:
     """The operands of a product, flattened. ``(a * b) * c -> [a, b, c]``"""
     found: list[Expr] = []

@@ -450,6 +450,18 @@ def cast_twice(e: Expr, _: Context) -> Expr | None:
     return E.Cast(inner, e.to)
 
 
+@RULES.on(E.Cast)
+def cast_choice(e: Expr, _: Context) -> Expr | None:
+    """``cast(c ? x : 0) -> c ? cast(x) : cast(0)`` of floats: a guard stands outside of casts"""
+    assert isinstance(e, E.Cast)
+    inner = e.value
+    if not (isinstance(inner, E.If) and e.to.is_float and inner.dtype.is_float):
+        return None
+    if not isinstance(inner.then, Const) and not isinstance(inner.otherwise, Const):
+        return None
+    return E.If(inner.condition, E.Cast(inner.then, e.to), E.Cast(inner.otherwise, e.to))
+
+
 def holds(wide: DType, narrow: DType) -> bool:
     """Whether every value of `narrow` is a value of `wide`."""
     if wide == narrow or narrow.is_bool:

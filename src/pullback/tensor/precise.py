@@ -46,7 +46,8 @@ def widened(x: Any) -> Any:
 def narrowed(found: Any, kind: DType) -> Any:
     """What was computed in float32 for 16-bit floats `kind` as that; of several, each."""
     if isinstance(found, tuple | list):
-        return type(found)(narrowed(x, kind) for x in found)
+        items = [narrowed(x, kind) for x in found]
+        return found._make(items) if hasattr(found, "_make") else type(found)(items)
     own = is_half(kind) and isinstance(found, KINDS) and found.dtype == float32
     return _cast(found, kind) if own else found
 

@@ -13,6 +13,7 @@ from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor.dialect import spelled
+from pullback.tensor.precise import in_float32
 from pullback.tensor.scalars import value_tensor
 from pullback.tensor.shaped import shaped
 from pullback.tensor.shapes import diagonal
@@ -93,6 +94,7 @@ def aminmax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> tuple[Tenso
 
 
 @shaped("x[v, n] or [n] or [], fweights: int[n], aweights[n] -> [v, v] or []")
+@in_float32
 def cov(
     x: Any,
     *,
@@ -141,6 +143,7 @@ def _shaped(found: Tensor, x: Tensor) -> Tensor:
 
 
 @shaped("x[v, n] or [n] or [] -> [v, v] or []")
+@in_float32
 def corrcoef(x: Any, *, rowvar: bool = True) -> Tensor:
     """``cov[i, j] / sqrt(cov[i, i] cov[j, j])``, within -1..1.
 

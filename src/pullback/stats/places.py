@@ -18,6 +18,7 @@ from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
+from pullback.tensor.precise import in_float32
 from pullback.tensor.scalars import value_tensor
 from pullback.tensor.shaped import shaped
 from pullback.tensor.shapes import narrow
@@ -137,6 +138,7 @@ def _areas(y: Any, x: Any, dx: Any, axis: int) -> tuple[Tensor, int]:
 
 
 @spelled
+@in_float32
 def trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """``sum[i] (y[i + 1] + y[i]) (x[i + 1] - x[i]) / 2``; without `x` steps are `dx`.
 
@@ -149,6 +151,7 @@ def trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Tensor
 
 
 @spelled
+@in_float32
 def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """The areas of `trapezoid` up to each place but the first.
 

@@ -24,6 +24,7 @@ from pullback.tensor.answers import answered
 from pullback.tensor.creation import sizes_of
 from pullback.tensor.dialect import spelled
 from pullback.tensor.handles import ScalarHandle
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import declared
 from pullback.tensor.tensor import (
     Axes,
@@ -244,6 +245,7 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Tensor:
 
 @answered
 @declared("x1[...], x2[...]")
+@in_float32
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     """The sum of products along one axis, of their type."""
     products = apply("multiply", x1, x2)

@@ -19,6 +19,7 @@ from pullback.tensor import ops as O
 from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import show
+from pullback.tensor.precise import in_float32
 from pullback.tensor.scalars import value_tensor
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Axes, Tensor, value_of
@@ -36,6 +37,7 @@ def _plus(x: Any, product: Tensor, beta: float, alpha: float) -> Tensor:
 
 
 @shaped("x[m?, n?] or [n?] or [], x1[m, k], x2[k, n] -> [m, n]")
+@in_float32
 def addmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta x + alpha x1 x2`` of matrices; `x` is not looked at where beta is 0.
 
@@ -45,6 +47,7 @@ def addmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Ten
 
 
 @shaped("x[m?] or [], x1[m, k], x2[k] -> [m]")
+@in_float32
 def addmv(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta x + alpha x1 x2`` of a matrix and a vector.
 
@@ -54,6 +57,7 @@ def addmv(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Ten
 
 
 @shaped("x[m?, n?] or [n?] or [], x1[m], x2[n] -> [m, n]")
+@in_float32
 def addr(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``out[i, j] = beta x[i, j] + alpha x1[i] x2[j]``
 
@@ -63,6 +67,7 @@ def addr(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tens
 
 
 @shaped("x[b?, m?, n?] or [m?, n?] or [n?] or [], x1[b, m, k], x2[b, k, n] -> [b, m, n]")
+@in_float32
 def baddbmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``out[b] = beta x[b] + alpha x1[b] x2[b]``
 
@@ -72,6 +77,7 @@ def baddbmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> T
 
 
 @shaped("x[m?, n?] or [n?] or [], x1[b, m, k], x2[b, k, n] -> [m, n]")
+@in_float32
 def addbmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta x + alpha sum[b] x1[b] x2[b]``
 
@@ -120,6 +126,7 @@ def _times(m: Any, n: Any) -> Any:
 
 @shaped("x1[*b], x2[*b] -> [*b]")
 @spelled
+@in_float32
 def cross(x1: Any, x2: Any, *, axis: int = -1) -> Tensor:
     """``out = (a1 b2 - a2 b1, a2 b0 - a0 b2, a0 b1 - a1 b0)`` along an axis of three, broadcast.
 
@@ -227,6 +234,7 @@ def dist(x1: Any, x2: Any, *, p: float = 2.0) -> Tensor:
 
 
 @spelled
+@in_float32
 def renorm(x: Any, p: float, axis: int, maxnorm: float) -> Tensor:
     """Each place of an axis scaled down to a p-norm of at most `maxnorm`.
 

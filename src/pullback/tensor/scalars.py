@@ -22,6 +22,7 @@ from pullback.tensor import ops as O
 from pullback.tensor.answers import answering
 from pullback.tensor.control import while_loop
 from pullback.tensor.handles import ScalarHandle
+from pullback.tensor.precise import in_float32
 from pullback.tensor.rules import Rule
 from pullback.tensor.tensor import Tensor, operand, value_of
 
@@ -279,6 +280,7 @@ def frac(x: Any) -> Any:
     return applied(Rule("frac", lambda x: E.subtract(x, F.trunc(x)), "number"), x)
 
 
+@in_float32
 def addcmul(x: Any, x1: Any, x2: Any, *, value: float = 1) -> Any:
     """``x + value x1 x2``, broadcast.
 
@@ -288,6 +290,7 @@ def addcmul(x: Any, x1: Any, x2: Any, *, value: float = 1) -> Any:
     return M.add(x, product if value == 1 else M.multiply(product, value))
 
 
+@in_float32
 def addcdiv(x: Any, x1: Any, x2: Any, *, value: float = 1) -> Any:
     """``x + value x1 / x2``, broadcast.
 

@@ -23,6 +23,7 @@ from pullback.tensor import updates as U
 from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import Scalar, Shape, axes_of, cast, make, show
+from pullback.tensor.precise import in_float32
 from pullback.tensor.scalars import value_tensor
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, operand, value_of
@@ -181,6 +182,7 @@ def scatter(
 
 
 @spelled
+@in_float32
 def scatter_reduce(
     x: Any, indices: Any, values: Any, reduce: str, *, axis: int = 0, include_self: bool = True
 ) -> Tensor:

@@ -159,7 +159,7 @@ def test_assignment_gives_the_name_another_value() -> None:
         ((slice(None, None, -2),), drawn(3)),
         ((own > 1.5,), 0.25),
         ((np.array([0, -1, 0]), 1), np.array([1.0, 2.0, 3.0])),
-        ((Ellipsis,), drawn(4, 3)),
+        ((Ellipsis,), drawn(4, 3) + 1.0),
     ]:
         t[tensors(key)] = pb.asarray(value) if isinstance(value, np.ndarray) else value
         own[key] = value

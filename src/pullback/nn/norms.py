@@ -49,6 +49,7 @@ class LayerNorm(_LastAxes):
     """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes."""
 
     @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
+    @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -69,6 +70,7 @@ class RMSNorm(_LastAxes):
     """``x / sqrt(mean(x^2) + eps) * w`` over the last axes."""
 
     @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
+    @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -87,6 +89,7 @@ class RMSNorm(_LastAxes):
 class GroupNorm(_Norm):
     """``(x - mean) / sqrt(var + eps) * w + b`` over each group of channels."""
 
+    @shaped("", where="int(num_groups) >= 1, num_channels % num_groups == 0, eps >= 0")
     @shaped("", where="int(num_groups) >= 1, num_channels % num_groups == 0, eps >= 0")
     def __init__(
         self,

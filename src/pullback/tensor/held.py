@@ -42,6 +42,20 @@ class Kind:
 kind_of = functools.cache(Kind)
 
 
+class Looks:
+    """How often the contents of a variable were asked for: what a function does then depends on
+    more than the kinds of its arguments.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+looks = Looks()
+
+
 @functools.cache
 def _kind_like(shape: tuple[int, ...], numpy: np.dtype[Any]) -> Kind:
     return kind_of(shape, D.dtype(numpy))
@@ -71,6 +85,7 @@ class Held(Variable):
     @property
     def array(self) -> Array:
         """The contents; only who holds the variable alone may write to them."""
+        looks.count += 1
         kind, raw = self.kind, self.raw
         if not self.owned:
             return cast(Array, raw)

@@ -23,6 +23,7 @@ from pullback.tensor import views as V
 from pullback.tensor.answers import answered
 from pullback.tensor.creation import sizes_of
 from pullback.tensor.dialect import spelled
+from pullback.tensor.eager import eagerly
 from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import declared
@@ -55,6 +56,7 @@ def _scalar(x: Any, over: Any) -> bool:
     return False
 
 
+@eagerly
 @answered
 @spelled
 @declared("x[...]")
@@ -67,6 +69,7 @@ def sum(
     return Tensor(R.total(value_of(x), axis, keepdims, optional_dtype(dtype)))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def prod(
@@ -78,6 +81,7 @@ def prod(
     return Tensor(R.product(value_of(x), axis, keepdims, optional_dtype(dtype)))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -87,6 +91,7 @@ def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
     return Tensor(R.extreme("max", value_of(x), axis, keepdims))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def min(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -96,6 +101,7 @@ def min(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
     return Tensor(R.extreme("min", value_of(x), axis, keepdims))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def amax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
@@ -103,6 +109,7 @@ def amax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     return Tensor(R.even_extreme("max", value_of(x), axis, keepdims))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def amin(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
@@ -110,6 +117,7 @@ def amin(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     return Tensor(R.even_extreme("min", value_of(x), axis, keepdims))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def any(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -119,6 +127,7 @@ def any(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
     return Tensor(R.truth("any", value_of(x), axis, keepdims))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def all(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -128,6 +137,7 @@ def all(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
     return Tensor(R.truth("all", value_of(x), axis, keepdims))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def argmax(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -137,6 +147,7 @@ def argmax(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool
     return Tensor(R.arg_extreme("argmax", value_of(x), axis, keepdims))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def argmin(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -146,6 +157,7 @@ def argmin(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool
     return Tensor(R.arg_extreme("argmin", value_of(x), axis, keepdims))
 
 
+@eagerly
 @answered
 @spelled
 @declared("x[...]")
@@ -156,6 +168,7 @@ def mean(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False
     return Tensor(R.mean(value_of(x), axis, keepdims))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def var(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
@@ -163,6 +176,7 @@ def var(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = 
     return Tensor(R.variance(value_of(x), axis, keepdims, correction))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def std(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
@@ -170,6 +184,7 @@ def std(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = 
     return Tensor(R.deviation(value_of(x), axis, keepdims, correction))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def logsumexp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
@@ -177,6 +192,7 @@ def logsumexp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     return Tensor(R.logsumexp(value_of(x), axis, keepdims))
 
 
+@eagerly
 @spelled
 @declared("x[b...] -> [b...]")
 def softmax(x: Any, axis: int = -1) -> Tensor:
@@ -184,6 +200,7 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
     return Tensor(R.softmax(value_of(x), axis))
 
 
+@eagerly
 @spelled
 @declared("x[b...] -> [b...]")
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
@@ -191,6 +208,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
     return Tensor(R.log_softmax(value_of(x), axis))
 
 
+@eagerly
 @answered
 @spelled
 @declared("x[...]")
@@ -202,6 +220,7 @@ def cumulative_sum(
     return Tensor(R.cumulative("sum", value_of(x), axis, kind, include_initial))
 
 
+@eagerly
 @spelled
 @declared("x[...]")
 def cumulative_prod(
@@ -212,6 +231,7 @@ def cumulative_prod(
     return Tensor(R.cumulative("prod", value_of(x), axis, kind, include_initial))
 
 
+@eagerly
 @spelled
 @declared("x[b...] -> [b...]")
 def cumulative_max(x: Any, axis: int | None = None) -> Tensor:
@@ -219,6 +239,7 @@ def cumulative_max(x: Any, axis: int | None = None) -> Tensor:
     return Tensor(R.cumulative("max", value_of(x), axis, None))
 
 
+@eagerly
 @spelled
 @declared("x[b...] -> [b...]")
 def cumulative_min(x: Any, axis: int | None = None) -> Tensor:
@@ -229,6 +250,7 @@ def cumulative_min(x: Any, axis: int | None = None) -> Tensor:
 # --- products ------------------------------------------------------------------------------------
 
 
+@eagerly
 @answered
 @declared("x1[*b, n, k] or [k], x2[*b, k, m] or [k]")
 def matmul(x1: Any, x2: Any) -> Tensor:
@@ -236,6 +258,7 @@ def matmul(x1: Any, x2: Any) -> Tensor:
     return Tensor(L.matmul(value_of(x1), value_of(x2)))
 
 
+@eagerly
 @answered
 @declared("x1[...], x2[...]")
 def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Tensor:
@@ -243,6 +266,7 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Tensor:
     return Tensor(L.tensordot(value_of(x1), value_of(x2), axes))
 
 
+@eagerly
 @answered
 @declared("x1[...], x2[...]")
 @in_float32
@@ -252,6 +276,7 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     return sum(products, axis, dtype=products.dtype)
 
 
+@eagerly
 @answered
 @declared("x1[n], x2[m] -> [n, m]")
 def outer(x1: Any, x2: Any) -> Tensor:
@@ -281,6 +306,7 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
 # --- choosing ------------------------------------------------------------------------------------
 
 
+@eagerly
 @answered
 @declared("condition[*b], x1[*b], x2[*b] -> [*b]")
 def where(condition: Any, x1: Any, x2: Any) -> Any:
@@ -292,6 +318,7 @@ def where(condition: Any, x1: Any, x2: Any) -> Any:
     return Tensor(W.where(operand(condition), operand(x1), operand(x2)))
 
 
+@eagerly
 @declared("x[*b], min[*b], max[*b] -> [*b]")
 def clip(x: Any, min: Any = None, max: Any = None) -> Any:
     """``minimum(maximum(x, min), max)``; None is no bound."""
@@ -301,6 +328,7 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:
     return Tensor(W.clip(operand(x), low, high))
 
 
+@eagerly
 @declared("x[b...] -> [b...]")
 def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
     """Another element type. Float to integer truncates and saturates, NaN gives 0."""
@@ -324,24 +352,28 @@ def keep(x: Tensor, when: str) -> Tensor:
 # --- shapes --------------------------------------------------------------------------------------
 
 
+@eagerly
 @answered
 def reshape(x: Any, shape: Any, *, copy: bool | None = None) -> Tensor:
     """The same elements in row-major order; one extent may be -1."""
     return Tensor(V.reshape(value_of(x), shape_of(shape, -1)))
 
 
+@eagerly
 @answered
 def permute_dims(x: Any, axes: Sequence[int]) -> Tensor:
     """Axis n of the result is axis ``axes[n]``."""
     return Tensor(V.permute(value_of(x), axes))
 
 
+@eagerly
 @answered
 def matrix_transpose(x: Tensor) -> Tensor:
     """The last two axes swapped."""
     return x.mT
 
 
+@eagerly
 @answered
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Axes moved, the others in order."""
@@ -357,6 +389,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     return Tensor(V.permute(value, order))
 
 
+@eagerly
 @answered
 @spelled
 def expand_dims(x: Any, axis: Axes = 0) -> Tensor:
@@ -364,6 +397,7 @@ def expand_dims(x: Any, axis: Axes = 0) -> Tensor:
     return Tensor(V.expand_dims(value_of(x), 0 if axis is None else axis))
 
 
+@eagerly
 @answered
 @spelled
 def squeeze(x: Any, axis: Axes = None) -> Tensor:
@@ -371,6 +405,7 @@ def squeeze(x: Any, axis: Axes = None) -> Tensor:
     return Tensor(V.squeeze(value_of(x), axis))
 
 
+@eagerly
 @answered
 def broadcast_to(x: Any, shape: Any) -> Tensor:
     """`x` stretched to `shape`."""
@@ -384,6 +419,7 @@ def broadcast_arrays(*arrays: Any) -> list[Tensor]:
     return [Tensor(W.broadcast_to(v, shape)) for v in values]
 
 
+@eagerly
 @answered
 @spelled
 @declared("x[b...] -> [b...]")
@@ -392,6 +428,7 @@ def flip(x: Any, axis: Axes = None) -> Tensor:
     return Tensor(V.flip(value_of(x), axis))
 
 
+@eagerly
 @answered
 @spelled
 @declared("x[b...] -> [b...]")
@@ -459,6 +496,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
     return tuple(Tensor(X.index(value, [*parts, k])) for k in range(extent))
 
 
+@eagerly
 def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
     """`value` around: (before, after) for each axis, one pair, or one number for all."""
     found = value_of(x)
@@ -470,12 +508,14 @@ def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
     return Tensor(V.pad(found, [(int(a), int(b)) for a, b in pad_width], value))
 
 
+@eagerly
 @answered
 def tile(x: Any, repetitions: Sequence[int]) -> Tensor:
     """The whole repeated."""
     return Tensor(V.tile(value_of(x), repetitions))
 
 
+@eagerly
 @answered
 @spelled
 def repeat(x: Any, repeats: int, *, axis: int | None = None) -> Tensor:
@@ -486,6 +526,7 @@ def repeat(x: Any, repeats: int, *, axis: int | None = None) -> Tensor:
     return Tensor(V.repeat(value, repeats, axis))
 
 
+@eagerly
 @answered
 @declared("x[b...] -> [b...]")
 def tril(x: Any, *, k: int = 0) -> Tensor:
@@ -493,6 +534,7 @@ def tril(x: Any, *, k: int = 0) -> Tensor:
     return Tensor(V.triangle(value_of(x), k, upper=False))
 
 
+@eagerly
 @answered
 @declared("x[b...] -> [b...]")
 def triu(x: Any, *, k: int = 0) -> Tensor:

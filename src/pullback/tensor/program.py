@@ -40,6 +40,7 @@ from pullback.tensor.trace import (
     cells,
     held,
     inline,
+    known,
     realize,
     result_of,
     settled,
@@ -266,7 +267,7 @@ def _ready(arguments: tuple[Any, ...]) -> list[Held] | None:
     found = []
     for argument in arguments:
         if isinstance(argument, Handle):
-            value = result_of(argument._value)
+            value = known(argument._node) or result_of(argument._value)
         elif type(argument) is np.ndarray:
             value = shared(argument, "argument")
         else:

@@ -25,6 +25,7 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim
 from pullback.tensor.answers import Answering
 from pullback.tensor.declaration import KINDS, Declaration, Extent, Free, Group, Items, Shape, parse
+from pullback.tensor.eager import eagerly
 from pullback.tensor.elementwise import show
 from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.tensor import Tensor, value_of
@@ -508,7 +509,7 @@ def shaped(
 
         call.__shapes__ = own  # type: ignore[attr-defined]  # for the reference and the tests
         call.__doc__ = documented(function.__doc__ or "", declared)
-        return call
+        return eagerly(call)
 
     return declare
 

@@ -15,7 +15,7 @@ from pullback.errors import DTypeError, GradientError, OptionError, ShapeError, 
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Extent
-from pullback.ir.graph import Definition, Value, Variable
+from pullback.ir.graph import Definition, Value
 from pullback.tensor import dialect, display, handles, leaves
 from pullback.tensor import elementwise as W
 from pullback.tensor import keys as K
@@ -24,7 +24,9 @@ from pullback.tensor import reduction as R
 from pullback.tensor import views as V
 from pullback.tensor.answers import Answering, answering
 from pullback.tensor.at import At
+from pullback.tensor.deferred import Deferred
 from pullback.tensor.dialect import spelled
+from pullback.tensor.eager import eagerly, indexed
 from pullback.tensor.elementwise import Scalar
 from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.operands import operand as operand
@@ -37,6 +39,8 @@ from pullback.tensor.trace import (
     Handle,
     array_of,
     current,
+    evaluate,
+    known,
     realize,
     refuse_truth,
 )
@@ -65,10 +69,10 @@ class Tensor(Handle, Arithmetic["Tensor"]):
             self.requires_grad = True
 
     @classmethod
-    def holding(cls, variable: Variable) -> Tensor:
-        """A tensor of contents that exist, made where nothing is traced."""
+    def holding(cls, node: Value | Deferred) -> Tensor:
+        """A tensor of what exists or waits, made where nothing is traced."""
         found = cls.__new__(cls)
-        found._value = variable
+        found._node = node
         found._grad = None
         found._requires_grad = False
         return found
@@ -82,6 +86,11 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         if self._requires_grad:
             leaves.register(found, self)
         return found
+
+    @property
+    def waits(self) -> bool:
+        """Whether calls with it as an operand may wait: it stands for one value, for good."""
+        return not self._requires_grad
 
     def remembers(self) -> bool:
         """Whether the definition outlives its result, for a derivative asked for later."""
@@ -118,6 +127,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
             return cast(Tensor, NotImplemented)
         return tensor_apply(name, *operands)
 
+    @eagerly
     def __matmul__(self, other: Any) -> Tensor:
         if isinstance(other, Answering):
             return cast(Tensor, NotImplemented)
@@ -127,6 +137,9 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return Tensor(L.matmul(value_of(other), self.value))
 
     def __getitem__(self, key: Any) -> Any:
+        found = indexed(self, key)
+        if found is not None:
+            return found
         parts = key if isinstance(key, tuple) else (key,)
         if any(isinstance(p, ScalarHandle) for p in parts):
             return handles.read_at(self.value, parts)
@@ -157,6 +170,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return At(self, Tensor)
 
     @property
+    @eagerly
     def T(self) -> Tensor:
         """A matrix with its axes swapped. Raises: ShapeError for another rank."""
         if len(self.shape) != 2:
@@ -166,6 +180,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return Tensor(V.permute(self.value, (1, 0)))
 
     @property
+    @eagerly
     def mT(self) -> Tensor:
         """The last two axes swapped."""
         rank = len(self.shape)
@@ -175,78 +190,94 @@ class Tensor(Handle, Arithmetic["Tensor"]):
 
     # --- the same as functions of `pb`
 
+    @eagerly
     @spelled
     def sum(self, axis: Axes = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
         """Sum of elements."""
         return Tensor(R.total(self.value, axis, keepdims, optional_dtype(dtype)))
 
+    @eagerly
     @spelled
     def prod(self, axis: Axes = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
         """Product of elements."""
         return Tensor(R.product(self.value, axis, keepdims, optional_dtype(dtype)))
 
+    @eagerly
     @spelled
     def mean(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Mean of elements."""
         return Tensor(R.mean(self.value, axis, keepdims))
 
+    @eagerly
     @spelled
     def max(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """The largest element; NaN if any is."""
         return Tensor(R.extreme("max", self.value, axis, keepdims))
 
+    @eagerly
     @spelled
     def min(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """The smallest element; NaN if any is."""
         return Tensor(R.extreme("min", self.value, axis, keepdims))
 
+    @eagerly
     @spelled
     def any(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Whether any element is true."""
         return Tensor(R.truth("any", self.value, axis, keepdims))
 
+    @eagerly
     @spelled
     def all(self, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
         """Whether all elements are true."""
         return Tensor(R.truth("all", self.value, axis, keepdims))
 
+    @eagerly
     @spelled
     def var(self, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
         """Variance of elements."""
         return Tensor(R.variance(self.value, axis, keepdims, correction))
 
+    @eagerly
     @spelled
     def std(self, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
         """Standard deviation of elements."""
         return Tensor(R.deviation(self.value, axis, keepdims, correction))
 
+    @eagerly
     @spelled
     def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
         """The first place of the largest element."""
         return Tensor(R.arg_extreme("argmax", self.value, axis, keepdims))
 
+    @eagerly
     @spelled
     def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
         """The first place of the smallest element."""
         return Tensor(R.arg_extreme("argmin", self.value, axis, keepdims))
 
+    @eagerly
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape."""
         return Tensor(V.reshape(self.value, shape_of(shape, -1)))
 
+    @eagerly
     def flatten(self) -> Tensor:
         """The same elements along one axis."""
         return Tensor(V.reshape(self.value, (-1,)))
 
+    @eagerly
     def permute_dims(self, *axes: Any) -> Tensor:
         """Axis n of the result is axis ``axes[n]``."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
         return Tensor(V.permute(self.value, order))
 
+    @eagerly
     def squeeze(self, axis: Axes = None) -> Tensor:
         """Axes of extent one removed."""
         return Tensor(V.squeeze(self.value, axis))
 
+    @eagerly
     def astype(self, dtype: Any, *, copy: bool = True) -> Tensor:
         """Another element type."""
         kind = D.dtype(dtype)
@@ -296,6 +327,12 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return np.array(self._array())
 
     def _array(self) -> Array:
+        node = self._node
+        if type(node) is Deferred and current() is None:
+            if node.result is None:
+                evaluate([node])
+            if node.result is not None:
+                return node.result.array
         realize([self])
         return array_of(self)
 
@@ -394,6 +431,8 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return first
 
     def __iter__(self) -> Iterator[Tensor]:
+        if self.waits and current() is None and known(self._node) is None:
+            realize([self])  # each element would compute it otherwise
         return (self[n] for n in range(len(self)))
 
     def __contains__(self, item: Any) -> bool:
@@ -415,6 +454,7 @@ class State(Tensor, Cell):
     """A tensor that may be given another value; a read binds the version of that moment."""
 
     __slots__ = ()
+    waits = False
 
     def __init__(self, value: Handle | Value, requires_grad: bool = False) -> None:
         super().__init__(value.value if isinstance(value, Handle) else value, requires_grad)
@@ -486,6 +526,7 @@ def apply(name: str, *operands: Any) -> Any:
     return tensor_apply(name, *operands)
 
 
+@eagerly
 def tensor_apply(name: str, *operands: Any) -> Tensor:
     """An element-wise operation on tensors."""
     args = [operand(o) for o in operands]

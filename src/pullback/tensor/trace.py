@@ -34,6 +34,7 @@ from pullback.runtime.executable import Executable
 from pullback.runtime.system import process
 from pullback.simplify.graph import rewire
 from pullback.tensor.calls import Call
+from pullback.tensor.deferred import Deferred, Plan, Work, remember_plan, value_of, written
 from pullback.tensor.held import Held, copied, fresh, kind_of, shared
 from pullback.tensor.recording import Recording, above, redirect
 from pullback.tensor.turns import NONE, turns
@@ -74,14 +75,32 @@ _written: ContextVar[bool] = ContextVar("pullback_written", default=False)
 class Handle:
     """What the user holds: a value that may not have been computed yet. Base of `Tensor`."""
 
-    __slots__ = ("__weakref__", "_value")
-    _value: Value
+    __slots__ = ("__weakref__", "_node")
+    _node: Value | Deferred
 
     def __init__(self, value: Value) -> None:
         trace = _current.get()
-        self._value = value if trace is None else trace.adopt(value)
+        self._node = value if trace is None else trace.adopt(value)
         if isinstance(value, Definition):
             _memory.pending[id(self)] = self
+
+    @property
+    def _value(self) -> Value:
+        """The definition or variable; that of a call which waits is made now."""
+        node = self._node
+        if type(node) is not Deferred:
+            return node
+        self._node = value = written_down(node)
+        return value
+
+    @_value.setter
+    def _value(self, value: Value) -> None:
+        self._node = value
+
+    @property
+    def waits(self) -> bool:
+        """Whether calls with it as an operand may wait: it stands for one value, for good."""
+        return False
 
     @property
     def value(self) -> Value:
@@ -110,11 +129,11 @@ class Handle:
 
     @property
     def shape(self) -> tuple[Extent, ...]:
-        return self._value.shape
+        return self._node.shape
 
     @property
     def dtype(self) -> DType:
-        return self._value.dtype
+        return self._node.dtype
 
 
 class Cell(Handle):
@@ -385,7 +404,7 @@ def contents(variable: Variable) -> Array | None:
 
 def array_of(handle: Handle) -> Array:
     """The array behind a realised handle; do not write to it."""
-    found = result_of(handle.value)
+    found = known(handle._node) or result_of(handle.value)
     if found is None:
         raise InvalidIR(f"{handle.value} has not been computed")
     return _content(found).array
@@ -401,12 +420,20 @@ def held(handles: Sequence[Handle]) -> list[Held]:
 
     Raises: UnsupportedError for what has no value here.
     """
-    found = [h._value for h in handles]
-    for value in found:
-        if not isinstance(value, Held):
-            realize(handles)
-            return [_content(result_of(h.outside())) for h in handles]
+    found = [h._node for h in handles]
+    for node in found:
+        if not isinstance(node, Held):
+            if any(known(n) is None for n in found):
+                realize(handles)
+            return [known(h._node) or _content(result_of(h.outside())) for h in handles]
     return cast(list[Held], found)
+
+
+def known(node: Value | Deferred) -> Held | None:
+    """What a handle's node holds, where the node alone tells it."""
+    if isinstance(node, Held):
+        return node
+    return node.result if type(node) is Deferred else None
 
 
 def cells(handles: Iterable[Handle]) -> frozenset[int]:
@@ -454,9 +481,13 @@ def realize(handles: Iterable[Handle]) -> None:
             code="E310",
         )
     pending = _memory.pending
-    handles = [h for h in handles if isinstance(h._value, Definition) or id(h) in pending]
-    if not handles:
+    handles = [h for h in handles if not isinstance(h._node, Variable) or id(h) in pending]
+    nodes = [h._node for h in handles]
+    calls = [n for n in nodes if type(n) is Deferred]
+    if len(calls) == len(nodes):
+        evaluate([n for n in calls if n.result is None])
         return
+    handles = [h for h in handles if isinstance(h._value, Definition) or id(h) in pending]
     values = [h.outside() for h in handles]
     wanted = [v for v in values if isinstance(v, Definition) and result_of(v) is None]
     if wanted:
@@ -466,18 +497,76 @@ def realize(handles: Iterable[Handle]) -> None:
         pending.pop(id(handle), None)
 
 
+def evaluate(calls: list[Deferred]) -> None:
+    """Compute calls that wait, and what tensors hold on the way to them."""
+    if not calls:
+        return
+    work = Work(calls)
+    if work.run():
+        return
+    with _memory.lock:
+        kept = [written_down(node) for node in work.order if node in work.kept]
+        definitions = [d for d in kept if isinstance(d, Definition)]
+        if work.settled:
+            program, graph, _ = _prepared(definitions)
+            places = {id(leaf): n for n, leaf in enumerate(work.leaves)}
+            if all(id(v) in places for v in graph.inputs):
+                inputs = [places[id(v)] for v in graph.inputs]
+                plan = Plan(_runs(program), inputs, [work.order.index(n) for n in work.kept])
+                remember_plan(work.key, plan)
+    results = _compute(definitions)
+    for node, definition in zip(work.kept, definitions, strict=True):
+        node.result = _content(results[definition])
+
+
+def _runs(program: Executable) -> Callable[[list[Held]], None]:
+    """How a program runs on what its state holds."""
+    go, state = program.runner.go, program.program.state
+
+    def run(held: list[Held]) -> None:
+        if go is None:
+            program.run(dict(zip(state, [v.array for v in held], strict=True)))
+        else:
+            go([v.at for v in held])
+
+    return run
+
+
+def written_down(node: Deferred) -> Value:
+    """The definition of a call; its result where no derivative will need more."""
+    if node.result is not None and not node.kind.dtype.is_float:
+        return node.result
+    with _memory.lock, suspended():
+        for one in written(node):
+            definition = value_of(one)
+            assert isinstance(definition, Definition)
+            if one.result is not None:
+                _memory.results[definition] = one.result
+                _memory.made_by[one.result] = weakref.ref(definition)
+            owner = one.owner()
+            if owner is not None and owner._node is one:
+                owner._node = definition
+                _memory.pending[id(owner)] = owner
+    return value_of(node)
+
+
+def _prepared(kept: Sequence[Definition]) -> tuple[Executable, Graph, list[Held]]:
+    """The program of definitions, over what is known; its results have memory."""
+    values = redirect(list(kept), _memory.results)
+    made = [fresh(d.name, kind_of(tuple(map(upper, d.shape)), d.dtype), d.origin) for d in kept]
+    graph = Graph(tuple(zip(made, values, strict=True)))
+    return _program(graph), graph, made
+
+
 def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
     """Results of `wanted`, and of whatever on the way to them somebody still holds."""
     with _memory.lock:
         order = above(wanted, _memory.results)
         handles = [handle for ref in _memory.pending.valuerefs() if (handle := ref()) is not None]
-        held = {h._value for h in handles}
+        held = {h._node for h in handles}
         asked = set(wanted)
         kept = [d for d in order if d in asked or (d in held and d.keep is not Keep.NEVER)]
-        values = redirect(list(kept), _memory.results)
-        made = [fresh(d.name, kind_of(tuple(map(upper, d.shape)), d.dtype), d.origin) for d in kept]
-        graph = Graph(tuple(zip(made, values, strict=True)))
-        program = _program(graph)
+        program, graph, made = _prepared(kept)
     arrays = [v.array for v in (*map(_content, graph.inputs), *made)]
     program.run(dict(zip(program.program.state, arrays, strict=True)))
     with _memory.lock:

@@ -1,0 +1,221 @@
+"""Functions whose calls wait outside of programs, see `deferred`.
+
+    @eagerly
+    def sum(x, axis=None): ...         the first sum of float32[100] makes a definition,
+                                       the second one is a number with an operand
+
+What makes a definition of more than its operands (states, random numbers), or looks at values, is
+called every time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import wraps
+from types import EllipsisType, NoneType
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from pullback.errors import Origin
+from pullback.ir.dtype import DType
+from pullback.ir.graph import Definition, Value, Variable, topological
+from pullback.runtime.system import address
+from pullback.tensor.deferred import Call, Deferred, Node, remember_call, tables
+from pullback.tensor.held import Array, Held, kind_of, looks
+from pullback.tensor.indexing import index
+from pullback.tensor.trace import Handle, current, known, result_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OPERAND = object()
+STATIC = (int, str, bool, NoneType, EllipsisType, DType, type)
+
+
+def scan(head: Any, given: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Node, ...]] | None:
+    """The key of a call and its operands; None where it does not wait.
+
+    That is inside of programs, with operands that are not known, and with arguments of other kinds.
+    """
+    if current() is not None:
+        return None
+    key = [head]
+    nodes: list[Node] = []
+    for one in given:
+        if isinstance(one, Handle):
+            node = one._node if one.waits else None
+            if not isinstance(node, Deferred | Held):
+                node = _known(one, node)
+                if node is None:
+                    return None
+            key.append(node.kind)
+            nodes.append(node)
+            continue
+        kind = type(one)
+        if kind is float:
+            key.append(one if one else str(one))  # 0.0 and -0.0 are equal, and are not the same
+        elif kind is tuple:
+            if not all(type(e) is int for e in one):
+                return None
+            key.append(one)
+        elif kind in STATIC:
+            key.append(kind)
+            key.append(one)
+        else:
+            return None
+    return (tuple(key), tuple(nodes)) if nodes else None
+
+
+def _known(handle: Handle, node: Any) -> Deferred | None:
+    """A definition with its result as an operand."""
+    if not isinstance(node, Definition):
+        return None
+    result = result_of(node)
+    if not isinstance(result, Held):
+        return None
+    call = Call(node.name, result.kind, _never, type(handle))
+    found = Deferred(call, (), node.origin or Origin.of_caller())
+    found.owner = weakref.ref(handle)
+    found.definition, found.result = node, result
+    return found
+
+
+def _never(values: Sequence[Value]) -> Value:
+    raise AssertionError("it has its definition")
+
+
+def waiting(like: Any, call: Call, nodes: tuple[Node, ...]) -> Any:
+    """A tensor of a call that waits."""
+    node = Deferred(call, nodes, Origin.of_caller())
+    found = like.holding(node)
+    node.owner = weakref.ref(found)
+    return found
+
+
+def eagerly(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of tensors whose calls wait. It gives one tensor."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        head = (function, *kwargs) if kwargs else function
+        try:
+            scanned = scan(head, (*args, *kwargs.values()) if kwargs else args)
+            known = None if scanned is None else tables.calls.get(scanned[0])
+        except TypeError:  # a tuple of what has no hash
+            return function(*args, **kwargs)
+        if scanned is None:
+            return function(*args, **kwargs)
+        if known is not None:
+            found: R = waiting(known.like, known, scanned[1])
+            return found
+        before = looks.count
+        result = function(*args, **kwargs)
+        if looks.count == before:
+            _learn(scanned, function, args, kwargs, result)
+        return result
+
+    return call
+
+
+def indexed(x: Handle, key: Any) -> Any:
+    """``x[key]`` by integers, slices, None and Ellipsis that waits; None where it does not.
+
+    A part of what is known that lies in one piece is there at once: no program, no copy.
+    """
+    if current() is not None or not x.waits:
+        return None
+    held_node = x._node
+    node = held_node if isinstance(held_node, Deferred | Held) else _known(x, held_node)
+    if node is None:
+        return None
+    parts = key if type(key) is tuple else (key,)
+    head = _static(parts)
+    if head is None:
+        return None
+    leaf = known(node)
+    if leaf is None:
+        return _indexed_later(x, node, parts, head)
+    try:
+        view = leaf.array[parts if Ellipsis in parts else (*parts, ...)]
+    except IndexError:
+        return None  # which is refused in other words
+    call = Call("index", kind_of(view.shape, leaf.dtype), _index(parts), type(x), _host(parts))
+    found = waiting(type(x), call, (node,))
+    if view.flags.c_contiguous:
+        origin = found._node.origin
+        found._node.result = Held("index", call.kind, view, address(view), False, origin)
+    return found
+
+
+def _indexed_later(x: Handle, node: Node, parts: tuple[Any, ...], head: tuple[Any, ...]) -> Any:
+    """An index into what is not computed yet."""
+    key = ("index", node.kind, head)
+    call = tables.calls.get(key)
+    if call is None:
+        try:
+            shape = np.broadcast_to(np.int8(0), node.kind.shape)[parts].shape
+        except IndexError:
+            return None
+        call = Call("index", kind_of(shape, node.dtype), _index(parts), type(x))
+        remember_call(key, call)
+    return waiting(type(x), call, (node,))
+
+
+def _static(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The parts of an index as a key; None where one is data, or a mistake."""
+    found: list[Any] = []
+    for part in parts:
+        if type(part) is slice:
+            ends = part.start, part.stop, part.step
+            if not all(e is None or type(e) is int for e in ends) or part.step == 0:
+                return None
+            found.append(ends)
+        elif type(part) is int or part is None or part is Ellipsis:
+            found.append(part)
+        else:
+            return None
+    return tuple(found)
+
+
+def _index(parts: tuple[Any, ...]) -> Callable[[Sequence[Value]], Value]:
+    return lambda values: index(values[0], parts)
+
+
+def _host(parts: tuple[Any, ...]) -> Callable[[Array], Array]:
+    return lambda array: array[parts]
+
+
+def _learn(
+    scanned: tuple[tuple[Any, ...], tuple[Node, ...]],
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    result: Any,
+) -> None:
+    """Remember a call that made a definition of its operands, and of nothing else."""
+    if not isinstance(result, Handle) or not result.waits:
+        return
+    made = result._node
+    if not isinstance(made, Definition) or not all(isinstance(e, int) for e in made.shape):
+        return
+    given = [*args, *kwargs.values()]
+    own = {a._value for a in given if isinstance(a, Handle)}
+    sources = {s for d in topological([made], own) for s in d.sources}
+    if made in own or any(isinstance(s, Variable) and s not in own for s in sources):
+        return
+    names, count = tuple(kwargs), len(args)
+    like: Any = type(result)
+
+    def build(values: Sequence[Value]) -> Value:
+        rest = iter(values)
+        filled = [like.holding(next(rest)) if a is _OPERAND else a for a in shown]
+        again = function(*filled[:count], **dict(zip(names, filled[count:], strict=True)))
+        value: Value = again._value
+        return value
+
+    shown = [_OPERAND if isinstance(a, Handle) else a for a in given]
+    shape = tuple(e for e in made.shape if isinstance(e, int))
+    call = Call(made.name, kind_of(shape, made.dtype), build, like)
+    remember_call(scanned[0], call)

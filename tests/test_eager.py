@@ -1,0 +1,209 @@
+"""Calls that wait outside of programs: the same values, laziness and derivatives as definitions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.ir.graph import Definition
+from pullback.tensor.deferred import Deferred
+from pullback.tensor.eager import eagerly
+from pullback.tensor.trace import compiled_programs
+
+Array = np.ndarray[Any, Any]
+
+
+def drawn(*shape: int) -> Array:
+    return np.random.default_rng(3).normal(size=shape)
+
+
+def twice(function: Callable[[], Any]) -> Any:
+    """A call made when its function is known; it waits."""
+    function()
+    found = function()
+    assert type(found._node) is Deferred, "a second call of the same kinds waits"
+    return found
+
+
+def entered(function: Callable[[], Any]) -> int:
+    """How many Python functions a call enters."""
+    count = 0
+
+    def profile(frame: Any, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda x, y: x + y,
+    "same": lambda x, y: x * x,
+    "scalar": lambda x, y: x * 2.5 - 1,
+    "exp": lambda x, y: pb.exp(x),
+    "sum": lambda x, y: x.sum(axis=0, keepdims=True),
+    "mean": lambda x, y: pb.mean(x, axis=-1),
+    "matmul": lambda x, y: x @ y.mT,
+    "softmax": lambda x, y: pb.nn.functional.softmax(x, dim=1),
+    "layer_norm": lambda x, y: pb.nn.functional.layer_norm(x, (5,), y[0], y[1]),
+    "reshape": lambda x, y: x.reshape(5, 4).T + x,
+    "where": lambda x, y: pb.where(x > y, x, 0.0),
+    "chosen": lambda x, y: x[1:, ::-1] + y[0],
+    "less": lambda x, y: x < y,
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_call_that_waits_gives_what_its_definition_gives(name: str) -> None:
+    operation = OPERATIONS[name]
+    x, y = pb.asarray(drawn(4, 5)), pb.asarray(drawn(4, 5) + 0.1)
+    first = operation(x, y).numpy()
+    again = twice(lambda: operation(x, y))
+    count = compiled_programs()
+    for _ in range(3):
+        np.testing.assert_array_equal(again.numpy(), first)
+        again = operation(x, y)
+    assert compiled_programs() <= count + 1
+    inside = pb.jit(lambda x, y: operation(x, y))(x, y)
+    np.testing.assert_array_equal(inside.numpy(), first)
+    assert again.shape == first.shape and again.dtype.numpy == first.dtype
+    if again.dtype.is_float:
+        wanted = pb.grad(lambda x: pb.sum(pb.sin(operation(x, y))))(x.numpy())
+        np.testing.assert_allclose(pb.grad(pb.sum(pb.sin(again)), x).numpy(), wanted, rtol=1e-12)
+        again.numpy()
+        np.testing.assert_allclose(pb.grad(pb.sum(pb.sin(again)), x).numpy(), wanted, rtol=1e-12)
+
+
+def test_keys_tell_numbers_and_operands_apart() -> None:
+    x, y = pb.tensor([1.0, -2.0]), pb.tensor([3.0, 4.0])
+    ints = pb.tensor([1, 2])
+    for _ in range(3):
+        assert (x + x).tolist() == [2.0, -4.0] and (x + y).tolist() == [4.0, 2.0]
+        assert (ints * 2).dtype == pb.int64 and (ints * 2.0).dtype == pb.float32
+        assert (ints + True).tolist() == [2, 3]
+        assert [str(v) for v in (x * 0.0).tolist()] == ["0.0", "-0.0"]
+        assert [str(v) for v in (x * -0.0).tolist()] == ["-0.0", "0.0"]
+        assert np.isnan((x * float("nan")).numpy()).all()
+        z = x - y
+        assert ((z * z) - (x - y) * z).tolist() == [0.0, 0.0]
+        assert (2.0 - x).tolist() == [1.0, 4.0] and (x - 2.0).tolist() == [-1.0, -4.0]
+
+
+def test_what_a_tensor_holds_is_computed_with_what_follows() -> None:
+    x = pb.tensor([1.0, 2.0])
+    for _ in range(4):
+        held = x * 3.0
+        last = pb.exp(held) + held
+        assert type(last._node) is Deferred or last.shape == (2,)
+        count = compiled_programs()
+        last.numpy()
+    assert held._node.result is not None and compiled_programs() == count
+    np.testing.assert_array_equal(held.numpy(), [3.0, 6.0])
+    wide = [x * 2.0 for _ in range(3)]
+    np.testing.assert_array_equal(pb.stack([*wide, x]).numpy()[:, 0], [2.0, 2.0, 2.0, 1.0])
+
+
+def test_leaves_states_and_assignment() -> None:
+    x, w = pb.tensor([1.0, 2.0]), pb.tensor([3.0, 4.0], requires_grad=True)
+    state = pb.State(pb.tensor([1.0, 1.0]))
+    for _ in range(3):
+        w.grad = None
+        loss = pb.sum((x * 2.0) * w + pb.square(w))
+        loss.backward()
+        assert w.grad is not None and w.grad.tolist() == [8.0, 12.0]
+        before = (x + state) * 1.0
+        state.assign(state + 1.0)
+        y = x * 1.0
+        later = y + 0.0
+        y[0] = 9.0
+        assert later.tolist() == [1.0, 2.0] and y.tolist() == [9.0, 2.0]
+    assert before.tolist() == [4.0, 5.0]
+
+
+def test_a_static_index_costs_no_program() -> None:
+    x = pb.asarray(drawn(60, 3))
+    _ = (x[0].numpy(), (x[1] * 2.0).numpy(), (x[1] * 2.0).numpy())
+    count = compiled_programs()
+    rows = [row.numpy() for row in x]
+    twos = [(x[n] * 2.0).numpy() for n in range(60)]
+    parts = [x[n : n + 2].numpy() for n in range(30)] + [x[n, 1:].numpy() for n in range(9)]
+    assert compiled_programs() == count
+    np.testing.assert_array_equal(np.stack(rows), x.numpy())
+    np.testing.assert_array_equal(np.stack(twos), 2 * x.numpy())
+    np.testing.assert_array_equal(parts[7], x.numpy()[7:9])
+    np.testing.assert_array_equal(parts[-1], x.numpy()[8, 1:])
+    np.testing.assert_array_equal(x[::-1, ::2].numpy(), x.numpy()[::-1, ::2])
+    count = compiled_programs()
+    list(map(np.asarray, x + 1.0))
+    assert compiled_programs() <= count + 1
+    slope = pb.grad(pb.sum(x[2] * x[4, 1]), x).numpy()
+    assert slope[4, 1] == x.numpy()[2].sum() and (slope[2] == x.numpy()[4, 1]).all()
+
+
+def test_a_view_is_never_written_to() -> None:
+    state = pb.State(pb.zeros((4, 3)))
+    rows = [state[1], pb.asarray(state)[2]]
+    pb.jit(lambda: state.assign(state + 1.0))()
+    assert [r.tolist() for r in rows] == [[0.0] * 3] * 2 or rows[1].tolist() == [0.0] * 3
+    x = pb.zeros((4, 3)) + 1.0
+    row = (x.numpy(), x[1])[1]
+    x[1] = 5.0
+    assert row.tolist() == [1.0] * 3 and x[1].tolist() == [5.0] * 3
+
+
+def test_what_looks_or_draws_is_called_every_time() -> None:
+    @eagerly
+    def as_many(x: Any) -> Any:
+        return x * float(len(np.unique(x.numpy())))
+
+    assert as_many(pb.tensor([1.0, 1.0])).tolist() == [1.0, 1.0]
+    assert as_many(pb.tensor([1.0, 2.0])).tolist() == [2.0, 4.0]
+    x = pb.tensor(np.ones(64))
+    drawings = {tuple(pb.nn.functional.dropout(x, 0.5).tolist()) for _ in range(4)}
+    assert len(drawings) == 4
+
+
+def test_an_error_names_the_line_of_the_call() -> None:
+    x, y = pb.tensor([1.0] * 3), pb.tensor([1.0] * 4)
+    twice(lambda: x + x)
+    for _ in range(2):
+        with pytest.raises(pb.errors.ShapeError, match="x \\+ y"):
+            x + y
+    with pytest.raises(pb.errors.IndexRangeError, match="x\\[3\\]"):
+        x[3]
+    known = twice(lambda: x * 2.0)
+    value = known.value
+    assert isinstance(value, Definition) and value.origin is not None
+    assert "x * 2.0" in value.origin.source
+
+
+def test_a_warm_operation_enters_few_functions() -> None:
+    x, y = pb.tensor(np.ones(100)), pb.tensor(np.ones(100))
+    for function, most in [
+        (lambda: (x + y).numpy(), 40),
+        (lambda: x[3].numpy(), 30),
+        (lambda: pb.nn.functional.softmax(x, dim=0).numpy(), 40),
+    ]:
+        for _ in range(3):
+            function()
+        assert entered(function) <= most
+
+    def chain() -> None:
+        z = x
+        for _ in range(250):
+            z = (z + y) * 0.5
+        z.numpy()
+
+    chain()
+    chain()
+    assert entered(chain) <= 500 * 25

@@ -56,7 +56,7 @@ class Entry:
             if len(turns.line) > 1:
                 turns.looked(turn)
             for cell in self.written:
-                value = cell._value
+                value = cell._node
                 if isinstance(value, Held) and getrefcount(value) <= _VARIABLE and value.alone:
                     state.append(value)
                 else:

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from pullback.errors import Origin
+from pullback.errors import InvalidIR, Origin
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Definition, Value, Variable, topological
 from pullback.runtime.system import address
@@ -83,7 +83,7 @@ def _known(handle: Handle, node: Any) -> Deferred | None:
 
 
 def _never(values: Sequence[Value]) -> Value:
-    raise AssertionError("it has its definition")
+    raise InvalidIR("a definition is made twice")
 
 
 def waiting(like: Any, call: Call, nodes: tuple[Node, ...]) -> Any:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from pullback.config import Options
 from pullback.errors import (
     CapturedArrayError,
     DTypeError,
@@ -27,21 +26,16 @@ from pullback.errors import (
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Extent, upper
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
-from pullback.ir.program import Compute, Program
-from pullback.ir.signature import graph_signature
-from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import process
-from pullback.simplify.graph import rewire
 from pullback.tensor.calls import Call
+from pullback.tensor.compiled import Compiled, runs
 from pullback.tensor.deferred import Deferred, Plan, Work, remember_plan, value_of, written
 from pullback.tensor.held import Held, copied, fresh, kind_of, shared
 from pullback.tensor.recording import Recording, above, redirect
 from pullback.tensor.turns import NONE, turns
 
 Array = np.ndarray[Any, Any]
-
-KEPT_PROGRAMS = 1024  # eager programs; the one not used for longest goes first
 
 
 class Memory:
@@ -53,8 +47,7 @@ class Memory:
             weakref.WeakKeyDictionary()
         )
         self.pending: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
-        self.programs: dict[Any, Executable] = {}
-        self.compiled = 0
+        self.programs = Compiled()
         self.lock = threading.RLock()  # of graphs that are being made into programs
         process.tell(self)
 
@@ -466,7 +459,7 @@ def know(definition: Definition, array: Array) -> None:
 
 def compiled_programs() -> int:
     """How many eager programs this process has compiled."""
-    return _memory.compiled
+    return _memory.programs.count
 
 
 def realize(handles: Iterable[Handle]) -> None:
@@ -512,24 +505,11 @@ def evaluate(calls: list[Deferred]) -> None:
             places = {id(leaf): n for n, leaf in enumerate(work.leaves)}
             if all(id(v) in places for v in graph.inputs):
                 inputs = [places[id(v)] for v in graph.inputs]
-                plan = Plan(_runs(program), inputs, [work.order.index(n) for n in work.kept])
+                plan = Plan(runs(program), inputs, [work.order.index(n) for n in work.kept])
                 remember_plan(work.key, plan)
     results = _compute(definitions)
     for node, definition in zip(work.kept, definitions, strict=True):
         node.result = _content(results[definition])
-
-
-def _runs(program: Executable) -> Callable[[list[Held]], None]:
-    """How a program runs on what its state holds."""
-    go, state = program.runner.go, program.program.state
-
-    def run(held: list[Held]) -> None:
-        if go is None:
-            program.run(dict(zip(state, [v.array for v in held], strict=True)))
-        else:
-            go([v.at for v in held])
-
-    return run
 
 
 def written_down(node: Deferred) -> Value:
@@ -555,7 +535,7 @@ def _prepared(kept: Sequence[Definition]) -> tuple[Executable, Graph, list[Held]
     values = redirect(list(kept), _memory.results)
     made = [fresh(d.name, kind_of(tuple(map(upper, d.shape)), d.dtype), d.origin) for d in kept]
     graph = Graph(tuple(zip(made, values, strict=True)))
-    return _program(graph), graph, made
+    return _memory.programs.of(graph), graph, made
 
 
 def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
@@ -573,31 +553,6 @@ def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
         _memory.results.update(zip(kept, made, strict=True))
         _memory.made_by.update(zip(made, map(weakref.ref, kept), strict=True))
         return {d: _memory.results[d] for d in wanted}
-
-
-def _program(graph: Graph) -> Executable:
-    """The program of a graph, compiled unless an equal one was. It refers to nothing of the user's.
-
-    Only one thread at a time is in here.
-    """
-    key = graph_signature(graph)
-    program = _memory.programs.pop(key, None)
-    if program is None:
-        inputs: dict[Value, Value] = {v: _twin(v) for v in graph.inputs}
-        values = rewire([d for _, d in graph.assigns], inputs)
-        outputs = [_twin(v) for v, _ in graph.assigns]
-        body = Compute(Graph(tuple(zip(outputs, values, strict=True))))
-        state = [v for v in (*inputs.values(), *outputs) if isinstance(v, Variable)]
-        program = compile_program(Program((body,), tuple(state)), Options.from_environment())
-        _memory.compiled += 1
-        if len(_memory.programs) >= KEPT_PROGRAMS:
-            del _memory.programs[next(iter(_memory.programs))]
-    _memory.programs[key] = program
-    return program
-
-
-def _twin(variable: Variable) -> Variable:
-    return Variable(variable.name, variable.shape, variable.dtype, variable.origin)
 
 
 def _content(variable: Variable | None) -> Held:

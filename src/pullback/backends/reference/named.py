@@ -33,7 +33,9 @@ def named(node: Expr) -> tuple[Callable[..., Array], tuple[Expr, ...]] | None:
     place: object = node
     for step in path:
         place = getattr(place, step, None)
-    if not isinstance(place, Expr) or function(place) is not node:
+    if not isinstance(place, Expr) or place.dtype != node.dtype:
+        return None
+    if function(place) is not node:
         return None
     return lambda x: _rounded(ufunc, x), (place,)
 

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 BACKENDS = ("llvm", "reference")
 HALVES = (np.float16, ml_dtypes.bfloat16)
 FLOATS = (np.float32, np.float64, *HALVES)
-INTEGERS = (np.int8, np.uint8, np.int32, np.uint32, np.int64)
+INTEGERS = (*(np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64),)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 

@@ -6,12 +6,12 @@ program wants their addresses, of what kind its results are, how they are put to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
 
-from pullback.errors import ShapeError
+from pullback.errors import Origin, ShapeError
 from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.runtime.executable import Executable
@@ -26,7 +26,8 @@ class Entry:
     """A program whose state is arguments, captured handles, cells it writes, and results.
 
     `kinds`: of the results; None where an extent is symbolic. `flags`: the modules it used, with
-    the mode each was in. `looks`, `changes`: the states it reads, and writes, by `id`.
+    the mode each was in. `looks`, `changes`: the states it reads, and writes, by `id`. `filled`:
+    symbolic extents that must not be 0, with what is refused then, and where.
     """
 
     executable: Executable
@@ -38,13 +39,19 @@ class Entry:
     flags: tuple[tuple[Any, bool], ...]
     looks: frozenset[int]
     changes: frozenset[int]
+    filled: Mapping[Dim, tuple[str, Origin | None]]
 
     def fits(self) -> bool:
         """Whether the modules are in the mode in which they were traced."""
         return not self.flags or all(bool(m.training) == flag for m, flag in self.flags)
 
     def call(self, given: list[Held]) -> Any:
-        """Run on the arguments and on what captured handles hold now."""
+        """Run on the arguments and on what captured handles hold now.
+
+        Raises: ShapeError for the largest of an axis that is empty in this call.
+        """
+        if self.filled:
+            self.check(given)
         if not self.written:
             state = [*given, *held(self.read)] if self.read else given.copy()
             if turns.line and self.looks:  # looked at after they are held, see `turns`
@@ -64,6 +71,18 @@ class Entry:
             return self.run(state)
         finally:
             turns.end(turn)
+
+    def check(self, given: Sequence[Held]) -> None:
+        """Raises: ShapeError where an extent that must not be is 0."""
+        for variable, known in zip(self.executable.program.state, given, strict=False):
+            for extent, size in zip(variable.shape, known.kind.shape, strict=True):
+                if size == 0 and isinstance(extent, Dim) and extent in self.filled:
+                    name, origin = self.filled[extent]
+                    raise ShapeError(
+                        f"{name} over no elements: `{extent}` is 0 in this call",
+                        origin=origin,
+                        code="E118",
+                    )
 
     def run(self, state: list[Held]) -> Any:
         """Run on the state but for the results, which are made here."""

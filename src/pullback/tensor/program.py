@@ -211,6 +211,7 @@ class Jit:
             tuple(trace.observed.values()),
             cells(handle for handle, _ in read),
             cells(cell for cell, _ in written),
+            trace.filled,
         )
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.errors import DTypeError
+from pullback.errors import DTypeError, Origin
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Axis, Div, Equal, Expr, Extent, If, Or
+from pullback.ir.expr import Axis, Dim, Div, Equal, Expr, Extent, If, Or
 from pullback.ir.graph import (
     ALL,
     ANY,
@@ -31,6 +31,7 @@ from pullback.tensor import elementwise as W
 from pullback.tensor import views as V
 from pullback.tensor.elementwise import Shape, axes_of, cast, make
 from pullback.tensor.precise import in_float32
+from pullback.tensor.trace import current
 
 Axes = int | Sequence[int] | None
 
@@ -122,8 +123,14 @@ def even_extreme(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
 
 
 def _not_empty(name: str, x: Value, axis: Axes) -> None:
-    if any(x.shape[n] == 0 for n in V.normal_axes(axis, len(x.shape))):
-        raise V.fail(f"{name} over no elements: the shape is {W.show(x.shape)}", code="E118")
+    """Raises: ShapeError over nothing; of a symbolic axis, when it turns out so in a call."""
+    trace = current()
+    for n in V.normal_axes(axis, len(x.shape)):
+        extent = x.shape[n]
+        if extent == 0:
+            raise V.fail(f"{name} over no elements: the shape is {W.show(x.shape)}", code="E118")
+        if trace is not None and isinstance(extent, Dim) and extent.lo == 0:
+            trace.filled.setdefault(extent, (name, Origin.of_caller()))
 
 
 def truth(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:

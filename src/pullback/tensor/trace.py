@@ -24,7 +24,7 @@ from pullback.errors import (
     UnsupportedError,
 )
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Axis, Extent, upper
+from pullback.ir.expr import Axis, Dim, Extent, upper
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import process
@@ -196,6 +196,8 @@ class Trace:
         self.assigned: dict[int, Cell] = {}
         self.calls: dict[Definition, Call] = {}
         self.observed: dict[int, tuple[Any, bool]] = {}
+        # Symbolic extents that must not turn out to be 0: of what, and at which expression.
+        self.filled: dict[Dim, tuple[str, Origin | None]] = {}
 
     def adopt(self, value: Value) -> Value:
         """The value a new handle is to hold; a cell's variable is read now, not later."""

@@ -292,6 +292,12 @@ class UnrelatedError(GradientError, KeyError):
     __str__ = Exception.__str__  # KeyError's shows a name in quotes
 
 
+class SingularError(PullbackError, ValueError):
+    """A matrix that has no such factors: singular, not positive definite, or not converging."""
+
+    code = "E352"
+
+
 class CacheError(PullbackError, RuntimeError):
     """The on-disk cache cannot be used."""
 

@@ -158,6 +158,7 @@ class Batch:
             deps=deps,
             pull=None if rule.pull is None else pull,
             push=None if rule.push is None else push,
+            again=None,
         )
         for output in outputs:
             output.rule = whole

@@ -98,7 +98,8 @@ class Rule:
     """A derivative that is given: ``adjoints of deps = pull(adjoints of outputs)``.
 
     `deps` need not be immediate: what lies between is not looked at. `push` takes tangents
-    forward. Each is called once, with a value for all: zeros where there is no influence.
+    forward. Each is called once, with a value for all: zeros where there is no influence. `again`
+    gives the rule to copies of the outputs, told what each value has become.
     """
 
     kind: str
@@ -106,6 +107,7 @@ class Rule:
     deps: tuple[Value, ...]
     pull: Callable[[Sequence[Value]], Sequence[Value | None]] | None = None
     push: Callable[[Sequence[Value]], Sequence[Value]] | None = None
+    again: Callable[[Callable[[Value], Value]], Rule | None] | None = None
 
     @property
     def sources(self) -> tuple[Value, ...]:

@@ -149,6 +149,9 @@ class Replay:
         outputs = [self.memo.get(o) for o in rule.outputs]
         if not all(isinstance(o, Definition) for o in outputs):
             return
+        if rule.again is not None:
+            rule.again(lambda v: self.memo.get(v, v))
+            return
         pull = None if rule.pull is None else partial(self._through, rule.pull)
         push = None if rule.push is None else partial(self._through, rule.push)
         deps = tuple(self.memo.get(d, d) for d in rule.deps)

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import pullback as pb
-from pullback import fft, nn, optim
+from pullback import fft, linalg, nn, optim
 from pullback.cli.main import commands
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference.md").read_text()
@@ -19,6 +19,7 @@ NAME = re.compile(r"`([^`]+)`")
 MODULES = {
     "pullback (`pb`)": pb,
     "pullback.fft": fft,
+    "pullback.linalg": linalg,
     "pullback.nn": nn,
     "pullback.nn.functional": nn.functional,
     "pullback.optim": optim,

@@ -400,11 +400,11 @@ if sys.excepthook is sys.__excepthook__:
 
 
 def __getattr__(name: str) -> Any:
-    """`pb.nn`, `optim`, `fft` and `torch`, imported lazily: they are built of what is here.
+    """`pb.nn`, `optim`, `fft`, `linalg`, `torch`, imported lazily: they are built of what is here.
 
     Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed.
     """
-    if name in ("nn", "optim", "fft"):
+    if name in ("nn", "optim", "fft", "linalg"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "torch":
         try:

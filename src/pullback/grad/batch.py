@@ -124,6 +124,10 @@ class Batch:
     def _carry(self, rule: Rule, made: Sequence[tuple[Definition, Definition]]) -> None:
         """The rule of batched results: the rule itself, batched in turn."""
         lifted = dict(made)
+        if rule.again is not None:
+            wide = {o: self._output(o, lifted) for o in rule.outputs}
+            rule.again(lambda v: wide[v] if v in wide else self([v])[0])
+            return
         outputs = tuple(self._output(o, lifted) for o in rule.outputs)
         self.visit(rule.deps)
         deps = tuple(self.known.get(d, d) for d in rule.deps)
@@ -158,7 +162,6 @@ class Batch:
             deps=deps,
             pull=None if rule.pull is None else pull,
             push=None if rule.push is None else push,
-            again=None,
         )
         for output in outputs:
             output.rule = whole

@@ -99,7 +99,8 @@ class Rule:
 
     `deps` need not be immediate: what lies between is not looked at. `push` takes tangents
     forward. Each is called once, with a value for all: zeros where there is no influence. `again`
-    gives the rule to copies of the outputs, told what each value has become.
+    gives the rule to copies of the outputs, told what each value has become; all of them may have
+    the same axes more in front.
     """
 
     kind: str

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,16 @@ import numpy as np
 from pullback.errors import DTypeError, GradientError, Origin, SingularError, UnsupportedError
 from pullback.grad.reverse import zeros
 from pullback.ir.dtype import DType, float32
-from pullback.ir.graph import Definition, Rule, Value, variables
+from pullback.ir.expr import Size
+from pullback.ir.graph import Definition, Rule, Value, topological, variables
+from pullback.ir.node import walk
 from pullback.tensor import elementwise as W
 from pullback.tensor.compute import compute
 from pullback.tensor.held import Held
 from pullback.tensor.program import jit
 from pullback.tensor.replay import is_zero
 from pullback.tensor.tensor import Tensor, value_of
-from pullback.tensor.trace import array_of, bind, current, inline, realize
+from pullback.tensor.trace import array_of, bind, compiled, current, realize, written_out
 
 METHODS = ("auto", "host", "generated")
 WRITTEN = 8  # rows of a matrix whose loops are written out where there is no program
@@ -43,30 +46,36 @@ class Operation:
     """
 
     name: str
-    host: Callable[..., Any]
+    host: Callable[..., Any] | None
     generated: Callable[..., tuple[Tensor, ...]]
     pull: Callable[[Tensors, Tensors, Tensors], Found] | None = None
     push: Callable[[Tensors, Tensors, Tensors], Tensors] | None = None
 
     def __call__(self, *inputs: Tensor, method: str = "auto") -> tuple[Tensor, ...]:
         """Raises: UnsupportedError for a method that is none, or that is not there."""
-        how = self._method(inputs, method)
-        if how == "host":
+        known = current() is None and not written_out() and all(map(has_value, inputs))
+        if self._by_host(inputs, method, known):
             found = self._hosted(inputs)
-        elif current() is None and not inline():
-            found = _as_tuple(jit(self.generated)(*inputs))
+        elif known:
+            found = compiled(self.program, *inputs)
         else:
             found = self.generated(*inputs)
         results = [W.copy(t.value, self.name) for t in found]
         self._attach([t.value for t in inputs], results)
         return tuple(Tensor(r) for r in results)
 
-    def _method(self, inputs: Tensors, method: str) -> str:
+    @cached_property
+    def program(self) -> Callable[..., tuple[Tensor, ...]]:
+        """The generated form of values, compiled."""
+        program: Callable[..., tuple[Tensor, ...]] = jit(self.generated)
+        return program
+
+    def _by_host(self, inputs: Tensors, method: str, known: bool) -> bool:
+        """Whether LAPACK computes it. Raises: UnsupportedError, see `__call__`."""
         if method not in METHODS:
             raise UnsupportedError(
                 f"method={method!r}", help=f"one of {', '.join(METHODS)}", code="E312"
             )
-        known = current() is None and all(map(has_value, inputs))
         if method == "host" and not known:
             raise UnsupportedError(
                 f"{self.name} by LAPACK where there are no values",
@@ -74,17 +83,18 @@ class Operation:
                 help='inside pb.jit and pb.vmap it is method="generated"',
                 code="E353",
             )
-        large = max((int(x.shape[-1]) for x in inputs), default=0) > WRITTEN
-        if method == "auto" and not known and current() is None and large:
+        large = max((size(x.shape[-1]) for x in inputs if x.shape), default=0) > WRITTEN
+        if not known and current() is None and large and not written_out():
             raise UnsupportedError(
                 f"{self.name} of a matrix without a value, outside of a program",
                 origin=Origin.of_caller(),
                 help="pb.jit around pb.vmap, pb.jacobian, .. makes it a program",
                 code="E354",
             )
-        return ("host" if known else "generated") if method == "auto" else method
+        return known and method != "generated" and self.host is not None
 
-    def _hosted(self, inputs: Tensors) -> list[Tensor]:
+    def _hosted(self, inputs: Tensors) -> tuple[Tensor, ...]:
+        assert self.host is not None
         own = [Tensor(x.value) for x in inputs]
         realize(own)
         try:
@@ -93,7 +103,7 @@ class Operation:
         except np.linalg.LinAlgError as error:
             raise SingularError(f"{self.name}: {error}", origin=Origin.of_caller()) from error
         arrays = found if isinstance(found, tuple) else (found,)
-        return [Tensor(bind(np.asarray(a), self.name)) for a in arrays]
+        return tuple(Tensor(bind(np.asarray(a), self.name)) for a in arrays)
 
     def _attach(self, inputs: Sequence[Value], outputs: Sequence[Definition]) -> None:
         floats = tuple(v for v in inputs if v.dtype.is_float)
@@ -134,13 +144,13 @@ def _no_derivative(name: str, origin: Origin | None) -> GradientError:
     return GradientError(f"{name} has no derivative here", origin=origin, code="E355")
 
 
-def _as_tuple(found: Any) -> tuple[Tensor, ...]:
-    return found if isinstance(found, tuple) else (found,)
-
-
 def has_value(x: Tensor) -> bool:
-    """Whether `x` is a number that can be looked at, and stands for no argument to come."""
-    return all(isinstance(v, Held) for v in variables([x.value]))
+    """Whether `x` can be looked at: it stands on no argument, extent or place that is to come."""
+    value = x.value
+    if not all(isinstance(v, Held) for v in variables([value])):
+        return False
+    open_ended = (n for d in topological([value]) for n in walk(d.roots) if isinstance(n, Size))
+    return next(open_ended, None) is None
 
 
 def nothing(x: Tensor) -> bool:

@@ -60,6 +60,12 @@ class Lift(Batch):
         self.visit(values)
         return [self.known.get(v) or self.repeated(self.plain(v)) for v in values]
 
+    def repeated(self, value: Value) -> Value:
+        found = super().repeated(value)
+        if self.trace is not None and isinstance(found, Definition):
+            self.trace.recording.stamp(found)
+        return found
+
     def one(self, value: Value) -> Value:
         """`value` with the prefix."""
         return self([value])[0]

@@ -1,0 +1,52 @@
+"""Linear algebra, batched over leading axes, with derivatives of every order.
+
+On values factorisations are LAPACK's, through NumPy; inside programs they are loops of
+definitions: ``method="generated"`` asks for those everywhere, ``method="host"`` refuses them.
+"""
+
+from __future__ import annotations
+
+from pullback.linalg.factors import (
+    LU,
+    SLogDet,
+    cholesky,
+    det,
+    inv,
+    lu,
+    slogdet,
+    solve,
+    solve_triangular,
+)
+from pullback.linalg.norms import cond, matrix_norm, norm, vector_norm
+from pullback.linalg.products import (
+    cross,
+    diagonal,
+    matrix_exp,
+    matrix_power,
+    multi_dot,
+    outer,
+    trace,
+)
+from pullback.linalg.spectral import (
+    QR,
+    SVD,
+    Eigen,
+    Lstsq,
+    eigh,
+    eigvalsh,
+    lstsq,
+    matrix_rank,
+    pinv,
+    qr,
+    svd,
+    svdvals,
+)
+from pullback.tensor.ops import matmul, matrix_transpose, tensordot, vecdot
+
+__all__ = [
+    "LU", "QR", "SVD", "Eigen", "Lstsq", "SLogDet", "cholesky", "cond", "cross", "det", "diagonal",
+    "eigh", "eigvalsh", "inv", "lstsq", "lu", "matmul", "matrix_exp", "matrix_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
+    "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vecdot",
+    "vector_norm",
+]  # fmt: skip

@@ -1,0 +1,448 @@
+"""Factors of square matrices and what is solved with them, with derivatives.
+
+    A = L L^T:  dL = L F(L^-1 dA L^-T), F the lower triangle with half of the diagonal
+    A X = B:    dX = A^-1 (dB - dA X)
+    det A:      d det = <cof A, dA>, cof A = det(A) A^-T
+Source: Murray, Differentiation of the Cholesky decomposition, 2016; Giles, An extended collection
+of matrix derivative results, 2008.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pullback.errors import ShapeError
+from pullback.linalg import triangles as T
+from pullback.linalg.operation import (
+    Found,
+    Operation,
+    Tensors,
+    back,
+    has_value,
+    matrix,
+    size,
+    written,
+)
+from pullback.tensor import maths as M
+from pullback.tensor import ops as O
+from pullback.tensor.creation import eye
+from pullback.tensor.elementwise import broadcast_shapes, show
+from pullback.tensor.shaped import shaped
+from pullback.tensor.tensor import Tensor
+from pullback.tensor.trace import current
+
+
+class SLogDet(NamedTuple):
+    """The sign of a determinant, and the logarithm of its magnitude."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class LU(NamedTuple):
+    """``P @ L @ U`` is the matrix: a permutation, a lower triangle of ones, an upper triangle."""
+
+    P: Tensor
+    L: Tensor
+    U: Tensor
+
+
+# --- cholesky ------------------------------------------------------------------------------------
+
+
+def half_lower(x: Tensor) -> Tensor:
+    """The lower triangle with half of the diagonal."""
+    return (O.tril(x) + O.tril(x, k=-1)) * 0.5
+
+
+def _cholesky_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    """``L^-T F(L^T dL) L^-1``"""
+    (factor,) = outputs
+    inner = half_lower(O.matmul(factor.mT, heads[0]))
+    left = _upper(factor.mT, inner)
+    return [_upper(factor.mT, left.mT).mT]
+
+
+def _cholesky_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    (factor,) = outputs
+    left = LOWER(factor, tangents[0])[0]
+    return [O.matmul(factor, half_lower(LOWER(factor, left.mT)[0].mT))]
+
+
+CHOLESKY = Operation("cholesky", np.linalg.cholesky, T.cholesky, _cholesky_pull, _cholesky_push)
+
+
+@shaped("a[*b, n, n] -> [*b, n, n]")
+def cholesky(a: Tensor, *, upper: bool = False, method: str = "auto") -> Tensor:
+    """The lower triangle L with ``L L^T = a``, or with `upper` its transpose.
+
+    `a` is taken as ``(a + a^T) / 2``. Raises: SingularError E352 where it is not positive definite;
+    in a program that gives NaN.
+    """
+    own = matrix(a)
+    (found,) = CHOLESKY(symmetric(own), method=method)
+    return back(found.mT if upper else found, a.dtype)
+
+
+def symmetric(a: Tensor) -> Tensor:
+    """``(a + a^T) / 2``"""
+    return (a + a.mT) * 0.5
+
+
+# --- triangular systems --------------------------------------------------------------------------
+
+
+def _lower_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    a, _ = inputs
+    right = _upper(a.mT, heads[0])
+    return [-O.tril(O.matmul(right, outputs[0].mT)), right]
+
+
+def _lower_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    a, _ = inputs
+    return LOWER(a, tangents[1] - O.matmul(O.tril(tangents[0]), outputs[0]))
+
+
+class _Lower(Operation):
+    """``tril(a)^-1 b``; of a known `a` and a `b` to come, outside of a program, by the inverse."""
+
+    def __call__(self, *inputs: Tensor, method: str = "auto") -> tuple[Tensor, ...]:
+        a, b = inputs
+        if current() is None and has_value(a) and not has_value(b):
+            unit = O.broadcast_to(eye(size(a.shape[-1]), dtype=a.dtype), a.shape)
+            return (O.matmul(super().__call__(a, unit, method=method)[0], b),)
+        return super().__call__(a, b, method=method)
+
+
+LOWER = _Lower("solve_triangular", None, T.solve_lower, _lower_pull, _lower_push)
+
+
+def _upper(a: Tensor, b: Tensor, method: str = "auto") -> Tensor:
+    """``triu(a)^-1 b``: backwards it is a lower triangle."""
+    found = LOWER(O.flip(a, axis=(-2, -1)), O.flip(b, axis=-2), method=method)[0]
+    return O.flip(found, axis=-2)
+
+
+@shaped("a[*b, n, n], b[*b, _, _]")
+def solve_triangular(
+    a: Tensor,
+    b: Tensor,
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+    method: str = "auto",
+) -> Tensor:
+    """``a X = b``, or with ``left=False`` ``X a = b``; only one triangle of `a` is read.
+
+    A diagonal with a 0 gives infinities and NaN, as in PyTorch.
+    """
+    own, given = _same_type(matrix(a), matrix(b))
+    if not left:
+        own, given, upper = own.mT, given.mT, not upper
+    if unitriangular:
+        side = O.triu(own, k=1) if upper else O.tril(own, k=-1)
+        own = side + eye(size(own.shape[-1]), dtype=own.dtype)
+    if own.shape[-1] != given.shape[-2]:
+        raise ShapeError(
+            f"solve_triangular of {show(a.shape)} with {show(b.shape)}, left={left}", code="E175"
+        )
+    own, given = together(own, given)
+    found = _upper(own, given, method) if upper else LOWER(own, given, method=method)[0]
+    return back(found if left else found.mT, O.result_type(a, b))
+
+
+def together(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices with batches of one shape."""
+    lead = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
+    return O.broadcast_to(a, (*lead, *a.shape[-2:])), O.broadcast_to(b, (*lead, *b.shape[-2:]))
+
+
+def _same_type(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    kind = O.result_type(a, b)
+    return a.astype(kind), b.astype(kind)
+
+
+# --- LU ------------------------------------------------------------------------------------------
+
+
+FACTORS = Operation("lu", None, T.lu)
+Four = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _solved(a: Tensor, factors: Tensor, order: Tensor, b: Tensor) -> tuple[Tensor]:
+    """``U^-1 L^-1 b[order]``"""
+    rows = O.take_along_axis(b, O.broadcast_to(O.expand_dims(order, -1), b.shape), axis=-2)
+    return (_upper(factors, LOWER(_unit(factors), rows)[0]),)
+
+
+def _solved_across(a: Tensor, factors: Tensor, order: Tensor, b: Tensor) -> tuple[Tensor]:
+    """Of ``a^T x = b``: ``x[order] = L^-T U^-T b``"""
+    rows = _upper(_unit(factors).mT, LOWER(factors.mT, b)[0])
+    places = O.broadcast_to(O.expand_dims(order, -1), b.shape)
+    return (O.scatter_add(rows * 0.0, places, rows, axis=-2),)
+
+
+def _unit(factors: Tensor) -> Tensor:
+    """L, whose diagonal is not stored."""
+    return O.tril(factors, k=-1) + eye(size(factors.shape[-1]), dtype=factors.dtype)
+
+
+def _with_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    a, factors, order, _ = inputs
+    (right,) = ACROSS(a, factors, order, heads[0])
+    return [-O.matmul(right, outputs[0].mT), None, None, right]
+
+
+def _with_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    a, factors, order, _ = inputs
+    return WITH(a, factors, order, tangents[3] - O.matmul(tangents[0], outputs[0]))
+
+
+def _across_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    a, factors, order, _ = inputs
+    (right,) = WITH(a, factors, order, heads[0])
+    return [-O.matmul(outputs[0], right.mT), None, None, right]
+
+
+def _across_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    a, factors, order, _ = inputs
+    return ACROSS(a, factors, order, tangents[3] - O.matmul(tangents[0].mT, outputs[0]))
+
+
+WITH = Operation("solve", None, _solved, _with_pull, _with_push)
+ACROSS = Operation("solve", None, _solved_across, _across_pull, _across_push)
+
+
+def _solve_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    right = solved(inputs[0].mT, heads[0])
+    return [-O.matmul(right, outputs[0].mT), right]
+
+
+def _solve_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    return [solved(inputs[0], tangents[1] - O.matmul(tangents[0], outputs[0]))]
+
+
+def _generated_solve(a: Tensor, b: Tensor) -> tuple[Tensor]:
+    factors, order, _ = FACTORS(O.stop_gradient(a))
+    return WITH(a, factors, order, b)  # type: ignore[return-value]
+
+
+SOLVE = Operation("solve", np.linalg.solve, _generated_solve, _solve_pull, _solve_push)
+
+
+def solved(a: Tensor, b: Tensor, method: str = "auto") -> Tensor:
+    """``a^-1 b`` of matrices whose batches have one shape.
+
+    In a program the factors of `a` are shared with what derivatives solve.
+    """
+    known = current() is None and has_value(a)
+    if known and not has_value(b):
+        return O.matmul(INV(a, method=method)[0], b)
+    if known or method == "host" or current() is None:
+        return SOLVE(a, b, method=method)[0]
+    return _generated_solve(a, b)[0]
+
+
+@shaped("a[*b, n, n], b[n] or [*b, n, m]")
+def solve(a: Tensor, b: Tensor, *, method: str = "auto") -> Tensor:
+    """``X`` with ``a X = b``, `b` one vector or a stack of matrices (as in the array API).
+
+    Raises: SingularError E352 for a singular matrix; in a program that gives infinities or NaN.
+    """
+    own, given = _same_type(matrix(a), matrix(b))
+    vector = len(given.shape) == 1
+    given = O.expand_dims(given, -1) if vector else given
+    found = solved(*together(own, given), method)
+    found = O.squeeze(found, -1) if vector else found
+    return back(found, O.result_type(a, b))
+
+
+# --- inverse and determinant ---------------------------------------------------------------------
+
+
+def _inv_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    (found,) = outputs
+    return [-O.matmul(found.mT, O.matmul(heads[0], found.mT))]
+
+
+def _inv_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    (found,) = outputs
+    return [-O.matmul(found, O.matmul(tangents[0], found))]
+
+
+def _generated_inv(a: Tensor) -> tuple[Tensor]:
+    unit = O.broadcast_to(eye(size(a.shape[-1]), dtype=a.dtype), a.shape)
+    factors, order, _ = FACTORS(a)
+    return _solved(a, factors, order, unit)
+
+
+INV = Operation("inv", np.linalg.inv, _generated_inv, _inv_pull, _inv_push)
+
+
+@shaped("a[*b, n, n] -> [*b, n, n]")
+def inv(a: Tensor, *, method: str = "auto") -> Tensor:
+    """The inverse. Raises: SingularError E352; in a program infinities or NaN."""
+    return back(INV(matrix(a), method=method)[0], a.dtype)
+
+
+def _diagonal(a: Tensor) -> Tensor:
+    """``out[.., i] = a[.., i, i]``"""
+    return written("diagonal", a.shape[:-1], lambda *at: a[(*at, at[-1])])
+
+
+def _generated_det(a: Tensor) -> tuple[Tensor]:
+    factors, _, sign = FACTORS(a)
+    return (sign * O.prod(_diagonal(factors), axis=-1),)
+
+
+def _generated_slogdet(a: Tensor) -> tuple[Tensor, Tensor]:
+    factors, _, sign = FACTORS(a)
+    own = _diagonal(factors)
+    return sign * O.prod(M.sign(own), axis=-1), O.sum(M.log(M.abs(own)), axis=-1)
+
+
+def _generated_cofactors(a: Tensor) -> tuple[Tensor]:
+    """``det(A) A^-T``, pivots of 0 replaced by one that is lost in rounding."""
+    factors, order, sign = FACTORS(a)
+    own = _diagonal(factors)
+    least = O.max(M.abs(own), axis=-1, keepdims=True) * float(np.finfo(a.dtype.numpy).eps)
+    own = O.where(own == 0.0, O.where(least == 0.0, 1.0, least), own)
+    n = size(a.shape[-1])
+
+    def pivots(*at: Any) -> Any:
+        return O.where(at[-1] == at[-2], own[tuple(at[:-1])], factors[tuple(at)])
+
+    unit = O.broadcast_to(eye(n, dtype=a.dtype), a.shape)
+    turned = _solved_across(a, written("pivots", a.shape, pivots), order, unit)[0]
+    whole = sign * O.prod(own, axis=-1)
+    return (O.expand_dims(whole, (-2, -1)) * turned,)
+
+
+def _host_cofactors(a: Any) -> Any:
+    """By singular values: ``det(U) det(V) U cof(S) V^T``, exact where one of them is 0."""
+    left, values, right = np.linalg.svd(a)
+    n = values.shape[-1]
+    rest = np.where(np.eye(n, dtype=bool), 1.0, values[..., None, :]).prod(-1)
+    sign = np.linalg.det(left) * np.linalg.det(right)
+    return (sign[..., None, None] * (left * rest[..., None, :]) @ right).astype(a.dtype)
+
+
+def _cofactors_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    """``<G, C> A^-T - C G^T A^-T``"""
+    (head,), (own,) = heads, outputs
+    across = INV(inputs[0])[0].mT
+    share = O.sum(head * own, axis=(-2, -1), keepdims=True)
+    return [share * across - O.matmul(own, O.matmul(head.mT, across))]
+
+
+def _cofactors_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    (along,), (own,) = tangents, outputs
+    across = INV(inputs[0])[0].mT
+    share = O.sum(across * along, axis=(-2, -1), keepdims=True)
+    return [share * own - O.matmul(across, O.matmul(along.mT, own))]
+
+
+def _det_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    return [O.expand_dims(heads[0], (-2, -1)) * COFACTORS(inputs[0])[0]]
+
+
+def _det_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    return [O.sum(COFACTORS(inputs[0])[0] * tangents[0], axis=(-2, -1))]
+
+
+def _slogdet_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    return [O.expand_dims(heads[1], (-2, -1)) * INV(inputs[0])[0].mT]
+
+
+def _slogdet_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    share = O.sum(INV(inputs[0])[0].mT * tangents[0], axis=(-2, -1))
+    return [share * 0.0, share]
+
+
+COFACTORS = Operation(
+    "cofactors", _host_cofactors, _generated_cofactors, _cofactors_pull, _cofactors_push
+)
+DET = Operation("det", np.linalg.det, _generated_det, _det_pull, _det_push)
+SLOGDET = Operation(
+    "slogdet",
+    lambda a: tuple(np.linalg.slogdet(a)),
+    _generated_slogdet,
+    _slogdet_pull,
+    _slogdet_push,
+)
+
+
+def _written_det(a: Tensor) -> Tensor:
+    """The determinant of up to three rows, as the sum that it is."""
+    n = size(a.shape[-1])
+
+    def body(*b: Any) -> Any:
+        m = [[a[(*b, i, j)] for j in range(n)] for i in range(n)]
+        if n == 1:
+            return m[0][0]
+        if n == 2:
+            return m[0][0] * m[1][1] - m[0][1] * m[1][0]
+        turns = [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+        parts = [m[0][i] * (m[1][j] * m[2][k] - m[1][k] * m[2][j]) for i, j, k in turns]
+        return parts[0] + parts[1] + parts[2]
+
+    return written("det", a.shape[:-2], body)
+
+
+@shaped("a[*b, n, n] -> [*b]")
+def det(a: Tensor, *, method: str = "auto") -> Tensor:
+    """The determinant.
+
+    Up to three rows are written out, with derivatives of every order at singular matrices too; of
+    larger singular ones there is the first, the second raises or is not finite.
+    """
+    own = matrix(a)
+    if 1 <= size(own.shape[-1]) <= 3 and method == "auto":
+        return back(_written_det(own), a.dtype)
+    return back(DET(own, method=method)[0], a.dtype)
+
+
+@shaped("a[*b, n, n] -> [*b], [*b]")
+def slogdet(a: Tensor, *, method: str = "auto") -> SLogDet:
+    """The sign of the determinant, and the logarithm of its magnitude; singular: 0 and -inf."""
+    found = SLOGDET(matrix(a), method=method)
+    return SLogDet(*(back(f, a.dtype) for f in found))
+
+
+@shaped("a[*b, n, n] -> [*b, n, n], [*b, n, n], [*b, n, n]")
+def lu(a: Tensor) -> LU:
+    """``P L U = a`` with the largest pivots. P has no gradient; it is a program everywhere."""
+    own = matrix(a)
+    factors, order, _ = FACTORS(O.stop_gradient(own))
+    permuted = O.take_along_axis(own, O.broadcast_to(O.expand_dims(order, -1), own.shape), axis=-2)
+    lower, upper = PLU(permuted, factors)
+    n = size(own.shape[-1])
+
+    def place(*at: Any) -> Any:
+        return O.where(order[(*at[:-2], at[-1])] == at[-2], 1.0, 0.0)
+
+    whole = written("permutation", own.shape, place).astype(own.dtype) if n else own
+    return LU(*(back(x, a.dtype) for x in (whole, lower, upper)))
+
+
+def _parts(a: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    return _unit(factors), O.triu(factors)
+
+
+def _parts_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    """``L^-T (tril(L^T dL, -1) + triu(dU U^T)) U^-T``"""
+    lower, upper = outputs
+    inner = O.tril(O.matmul(lower.mT, heads[0]), k=-1) + O.triu(O.matmul(heads[1], upper.mT))
+    return [_upper(lower.mT, _upper(upper, inner.mT).mT), None]
+
+
+def _parts_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    lower, upper = outputs
+    inner = LOWER(upper.mT, LOWER(lower, tangents[0])[0].mT)[0].mT
+    return [O.matmul(lower, O.tril(inner, k=-1)), O.matmul(O.triu(inner), upper)]
+
+
+PLU = Operation("lu", None, _parts, _parts_pull, _parts_push)

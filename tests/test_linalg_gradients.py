@@ -1,0 +1,160 @@
+"""Derivatives of linear algebra, first and second, on values and in programs, loops, batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from linalg_support import definite, derivatives, drawn, well
+
+L = pb.linalg
+
+
+def free(w: Any, v: Any) -> Any:
+    """Eigenvectors but for their signs."""
+    return w, v * v
+
+
+CASES: dict[str, tuple[Any, list[Any]]] = {
+    "cholesky": (L.cholesky, [definite(2, 4, 4)]),
+    "solve_triangular": (
+        lambda a, b: L.solve_triangular(a, b, upper=True, left=False, unitriangular=True),
+        [well(4, 4), drawn(2, 3, 4)],
+    ),
+    "solve": (L.solve, [well(2, 4, 4), drawn(4, 3)]),
+    "inv": (L.inv, [well(2, 4, 4)]),
+    "det": (L.det, [well(2, 4, 4)]),
+    "slogdet": (lambda a: L.slogdet(a)[1], [well(2, 4, 4)]),
+    "lu": (lambda a: L.lu(a)[1:], [well(4, 4)]),
+    "qr": (lambda a: tuple(L.qr(a)), [drawn(2, 5, 3)]),
+    "qr, more columns": (lambda a: tuple(L.qr(a)), [drawn(3, 5)]),
+    "eigh": (lambda a: free(*L.eigh(a)), [definite(2, 4, 4)]),
+    "svd": (lambda a: (lambda u, s, v: (u * u, s, v * v))(*L.svd(a, full_matrices=False)),
+            [drawn(5, 3)]),
+    "svd, more columns": (
+        lambda a: (lambda u, s, v: (u * u, s, v * v))(*L.svd(a, full_matrices=False)),
+        [drawn(3, 4)],
+    ),
+    "svd in full": (lambda a: L.svd(a).S, [drawn(3, 4)]),
+    "pinv": (L.pinv, [drawn(2, 5, 3)]),
+    "pinv of rank 2": (lambda a, b: L.pinv(a @ b, rtol=1e-8), [drawn(5, 2), drawn(2, 4)]),
+    "lstsq": (lambda a, b: L.lstsq(a, b)[:2], [drawn(3, 5), drawn(3)]),
+    "matrix_exp": (L.matrix_exp, [drawn(2, 3, 3)]),
+    "matrix_power": (lambda a: L.matrix_power(a, -3), [well(3, 3)]),
+    "norm": (lambda a: (L.vector_norm(a, 3, 0), L.norm(a, "nuc"), L.norm(a, 1)), [well(3, 4)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("compiled", [True, False], ids=["program", "values"])
+def test_derivatives(name: str, compiled: bool) -> None:
+    function, given = CASES[name]
+    second = compiled or name in ("cholesky", "eigh")
+    derivatives(function, given, compiled=compiled, second=second)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+def test_determinants_of_singular_matrices(rank: int) -> None:
+    a = drawn(4, rank) @ drawn(rank, 4)
+    wanted = np.array([[(-1) ** (i + j) * np.linalg.det(np.delete(np.delete(a, i, 0), j, 1))
+                        for j in range(4)] for i in range(4)])  # fmt: skip
+    for slope in (pb.grad(L.det), pb.jit(pb.grad(L.det))):
+        found = slope(pb.tensor(a)).numpy()
+        np.testing.assert_allclose(found, wanted, atol=1e-10)
+    small = np.outer([1.0, 2.0, 3.0], [1.0, -1.0, 2.0])
+    derivatives(L.det, [small], compiled=True)
+
+
+def test_equal_eigenvalues() -> None:
+    same = pb.eye(3, dtype="float64")
+    assert np.allclose(pb.grad(lambda a: pb.sum(L.eigvalsh(a)))(same).numpy(), np.eye(3))
+    found = pb.grad(lambda a: pb.sum(L.eigh(a).eigenvectors))(same).numpy()
+    assert not np.isfinite(found).all()
+
+
+BODIES: dict[str, Any] = {
+    "solve": lambda a, x: pb.tanh(L.solve(a, x)),
+    "cholesky": lambda a, x: pb.tanh(L.cholesky(a + pb.sum(x * x) * 0.1) @ x),
+    "eigh": lambda a, x: pb.tanh(L.eigvalsh(a + pb.sum(x * x) * 0.1) * x.T).T,
+    "matrix_exp": lambda a, x: pb.tanh(L.matrix_exp(a * 0.1) @ x),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_in_loops(name: str) -> None:
+    body = BODIES[name]
+
+    def repeated(a: Any, x: Any) -> Any:
+        return pb.loop(2, lambda i, x: body(a, x), x)
+
+    derivatives(repeated, [definite(3, 3), drawn(3, 2)], compiled=True, second=name == "solve")
+
+
+def test_over_samples() -> None:
+    samples = pb.tensor(definite(3, 4, 4))
+
+    def function(a: Any) -> Any:
+        inner = pb.sum(pb.sin(L.cholesky(a))) * L.slogdet(a)[1]
+        return inner * L.det(a) + pb.sum(L.eigvalsh(a) ** 3) + pb.sum(L.pinv(a[:, :2]))
+
+    slope = pb.grad(function)
+    wanted = np.stack([slope(s).numpy() for s in samples])
+    np.testing.assert_allclose(pb.jit(pb.vmap(slope))(samples).numpy(), wanted, rtol=1e-9)
+    whole = pb.jit(pb.grad(lambda s: pb.sum(pb.vmap(function)(s))))
+    np.testing.assert_allclose(whole(samples).numpy(), wanted, rtol=1e-9)
+
+
+def test_loops_over_samples() -> None:
+    samples, x = pb.tensor(definite(3, 3, 3)), pb.tensor(drawn(3, 2))
+
+    def function(a: Any) -> Any:
+        return pb.sum(pb.loop(2, lambda i, x: BODIES["solve"](a, x), x))
+
+    wanted = np.stack([pb.grad(function)(s).numpy() for s in samples])
+    whole = pb.jit(pb.grad(lambda s: pb.sum(pb.vmap(function)(s))))
+    np.testing.assert_allclose(whole(samples).numpy(), wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_jacobians() -> None:
+    a, b = pb.tensor(well(4, 4)), pb.tensor(drawn(4, 2))
+    for function in (lambda x: L.solve(x, b), L.inv, L.cholesky, lambda x: L.svdvals(x)):
+        own = a if function is not L.cholesky else pb.tensor(definite(4, 4))
+        eager = pb.jacobian(function)(own).numpy()
+        program = pb.jit(lambda x, f=function: pb.jacobian(f)(x))(own).numpy()
+        np.testing.assert_allclose(eager, program, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["solve", "cholesky", "slogdet"])
+def test_large_matrices_go_in_blocks(name: str) -> None:
+    a, b = pb.tensor(definite(90, 90)), pb.tensor(drawn(90, 2))
+    function = {
+        "solve": lambda x: pb.sum(L.solve(x, b)),
+        "cholesky": lambda x: pb.sum(pb.sin(L.cholesky(x))),
+        "slogdet": lambda x: L.slogdet(x)[1],
+    }[name]
+    eager, program = pb.grad(function)(a).numpy(), pb.jit(pb.grad(function))(a).numpy()
+    np.testing.assert_allclose(eager, program, rtol=1e-8, atol=1e-10)
+
+
+def test_pytorchs_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    a = definite(5, 5)
+    pairs = [
+        (lambda x: pb.sum(pb.sin(L.cholesky(x))), lambda x: torch.linalg.cholesky(x).sin().sum()),
+        (lambda x: pb.sum(pb.sin(L.matrix_exp(x / 9.0))),
+         lambda x: torch.linalg.matrix_exp(x / 9).sin().sum()),
+        (lambda x: L.norm(L.pinv(x[:, :3])),
+         lambda x: torch.linalg.norm(torch.linalg.pinv(x[:, :3]))),
+        (lambda x: pb.sum(L.svdvals(x[:3])), lambda x: torch.linalg.svdvals(x[:3]).sum()),
+    ]  # fmt: skip
+    for ours, theirs in pairs:
+        given = torch.tensor(a, requires_grad=True)
+        theirs(given).backward()
+        found = pb.grad(ours)(pb.tensor(a)).numpy()
+        wanted = given.grad.numpy()
+        symmetric = np.allclose(found, found.T)
+        wanted = (wanted + wanted.T) / 2 if symmetric else wanted
+        np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10)

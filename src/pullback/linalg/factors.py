@@ -29,6 +29,7 @@ from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor.creation import eye
 from pullback.tensor.elementwise import broadcast_shapes, show
+from pullback.tensor.scattering import scatter_add
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import current
@@ -182,7 +183,7 @@ def _solved_across(a: Tensor, factors: Tensor, order: Tensor, b: Tensor) -> tupl
     """Of ``a^T x = b``: ``x[order] = L^-T U^-T b``"""
     rows = _upper(_unit(factors).mT, LOWER(factors.mT, b)[0])
     places = O.broadcast_to(O.expand_dims(order, -1), b.shape)
-    return (O.scatter_add(rows * 0.0, places, rows, axis=-2),)
+    return (scatter_add(rows * 0.0, places, rows, axis=-2),)
 
 
 def _unit(factors: Tensor) -> Tensor:

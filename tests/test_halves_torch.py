@@ -135,6 +135,23 @@ CASES: dict[str, Case] = {
     "attention, causal": (*both("scaled_dot_product_attention", is_causal=True), HEADS),
     "interpolate": (*both("interpolate", size=(13, 700), mode="bilinear"), (IMAGE,)),
     "glu": (*both("glu"), (PLAIN,)),
+    "cov": (lambda x: pb.cov(x), lambda x: torch.cov(x), (WIDE / 30,)),
+    "addmm": (
+        lambda x, a, b: pb.addmm(x, a, b, beta=0.5),
+        lambda x, a, b: torch.addmm(x, a, b, beta=0.5),
+        (FAR[:, :3], FAR, FAR.T),
+    ),
+    "trapezoid": (lambda x: pb.trapezoid(x), lambda x: torch.trapezoid(x), (LONG / 10,)),
+    "cross": (
+        lambda a, b: pb.cross(a, b, axis=0), lambda a, b: torch.cross(a, b, dim=0), (FAR, FAR + 0.3)
+    ),
+    "scatter_reduce": (
+        lambda x, v: pb.scatter_reduce(
+            x, pb.tensor(np.zeros(FAR.shape, np.int64)), v, axis=1, reduce="mean"
+        ),
+        lambda x, v: x.scatter_reduce(1, torch.zeros(FAR.shape, dtype=torch.int64), v, "mean"),
+        (FAR, FAR + 3),
+    ),
 }  # fmt: skip
 
 

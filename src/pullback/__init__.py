@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from pullback import array_api as array_api
+from pullback import special as special
 from pullback.bridge import dispatch as _dispatch
 from pullback.composite.text import define
 from pullback.config import Options
@@ -379,8 +380,8 @@ __all__ = [
     "renorm", "repeat", "reshape", "result_type", "roll", "rot90", "round", "rsqrt",
     "scan", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select",
     "select_scatter", "set_num_threads", "sigmoid", "sign", "signbit", "silu", "sin", "sinh",
-    "slice_scatter", "softmax", "softplus", "sort", "split", "sqrt", "square", "squeeze",
-    "stack", "std", "std_mean", "stop_gradient", "subtract", "sum", "swapaxes",
+    "slice_scatter", "softmax", "softplus", "sort", "special", "split", "sqrt", "square",
+    "squeeze", "stack", "std", "std_mean", "stop_gradient", "subtract", "sum", "swapaxes",
     "take", "take_along_axis", "tan", "tanh", "tensor", "tensor_split", "tensordot", "tile",
     "topk", "trace", "trapezoid", "tril", "tril_indices", "triu", "triu_indices", "trunc",
     "uint8", "uint16", "uint32", "uint64", "unflatten", "unfold", "unstack",

@@ -1,0 +1,167 @@
+"""Products with logarithms, odds, the cardinal sine, Bessel functions of imaginary argument."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.expr import Div, Equal, Expr, If, Less, Mul
+from pullback.special import tables as T
+from pullback.special.parts import Special, horner, ratio, sinpi, where_zero
+from pullback.tensor import maths as M
+from pullback.tensor import ops as O
+
+SINE = [(-1.0) ** k * math.pi ** (2 * k) / math.factorial(2 * k + 1) for k in range(12)]
+BESSEL = [  # of (x / 2)^2, by order: 16^24 / 24!^2 is 2e-19
+    [1 / (math.factorial(k) * math.factorial(k + n)) for k in range(25)] for n in (0, 1)
+]
+
+
+def _xlogy(x: Expr, y: Expr) -> Expr:
+    none = E.And(Equal(x, F.like(0, x)), E.logical_not(F.is_nan(y)))
+    return If(none, F.like(0, x), Mul(x, E.Log(If(none, F.like(1, y), y))))
+
+
+def _xlog1py(x: Expr, y: Expr) -> Expr:
+    none = E.And(Equal(x, F.like(0, x)), E.logical_not(F.is_nan(y)))
+    return If(none, F.like(0, x), Mul(x, F.log1p(If(none, F.like(0, y), y))))
+
+
+def _entr(x: Expr) -> Expr:
+    zero = F.like(0, x)
+    positive = Less(zero, x)
+    found = E.negate(Mul(x, E.Log(If(positive, x, F.like(1, x)))))
+    outside = If(Equal(x, zero), zero, F.like(-math.inf, x))
+    return If(F.is_nan(x), x, If(positive, found, outside))
+
+
+def _logit(p: Expr) -> Expr:
+    """Near a half ``2 atanh(2 p - 1)``, whose argument is exact; else ``log(p / (1 - p))``."""
+    far = E.Log(Div(p, E.subtract(F.like(1, p), p)))
+    twice = E.subtract(Mul(p, F.like(2, p)), F.like(1, p))
+    middle = Less(F.absolute(twice), F.like(0.5, p))
+    near = Mul(F.atanh(If(middle, twice, F.like(0, p))), F.like(2, p))
+    return If(middle, near, far)
+
+
+def _sinc(x: Expr) -> Expr:
+    """Near 0 a polynomial in x^2, so that derivatives keep their digits."""
+    near = horner(F.square(x), SINE[::-1])
+    close = Less(F.absolute(x), F.like(0.5, x))
+    apart = If(close, F.like(1, x), x)
+    far = Div(sinpi(apart), Mul(apart, F.like(math.pi, x)))
+    found = If(close, near, far)
+    return If(F.is_inf(x), F.like(0, x), found)
+
+
+def _bessel(order: int, a: Expr) -> tuple[Expr, Expr, Expr]:
+    """Whether ``a >= 0`` is near 0, the series there, and ``exp(-a) I(a)`` far out."""
+    near = Less(a, F.like(8, a))
+    half = Mul(a, F.like(0.5, a))
+    series = horner(F.square(If(near, half, F.like(0, a))), BESSEL[order][::-1])
+    series = Mul(series, half) if order else series
+    u = F.reciprocal(E.maximum(a, F.like(8, a)))
+    table = (T.I1_FAR if order else T.I0_FAR)[0]
+    return near, series, Mul(ratio(u, table), E.Sqrt(u))
+
+
+def _i(order: int, x: Expr) -> Expr:
+    a = F.absolute(x)
+    near, series, scaled = _bessel(order, a)
+    large = Less(F.like(700, a), a)
+    root = E.Exp(Mul(a, F.like(0.5, a)))
+    grown = If(large, Mul(Mul(scaled, root), root), Mul(scaled, E.Exp(a)))
+    found = If(F.is_inf(x), a, If(near, series, grown))
+    return If(Less(x, F.like(0, x)), E.negate(found), found) if order else found
+
+
+def _ie(order: int, x: Expr) -> Expr:
+    a = F.absolute(x)
+    near, series, scaled = _bessel(order, a)
+    found = If(near, Mul(series, E.Exp(E.negate(a))), scaled)
+    return If(Less(x, F.like(0, x)), E.negate(found), found) if order else found
+
+
+_i0 = Special("i0", lambda x: _i(0, x), (lambda x: i1(x),))
+_i1 = Special(
+    "i1", lambda x: _i(1, x), (lambda x: i0(x) - where_zero(x, 0.5, lambda y: i1(y) / y),)
+)
+_i0e = Special("i0e", lambda x: _ie(0, x), (lambda x: i1e(x) - M.sign(x) * i0e(x),))
+_i1e = Special(
+    "i1e",
+    lambda x: _ie(1, x),
+    (lambda x: i0e(x) - where_zero(x, 0.5, lambda y: i1e(y) / y) - M.sign(x) * i1e(x),),
+)
+_logit_of = Special("logit", _logit, (lambda p: 1.0 / (p * (1.0 - p)),))
+_of = {
+    f.name: f
+    for f in (
+        Special("xlogy", _xlogy),
+        Special("xlog1py", _xlog1py),
+        Special("entr", _entr),
+        Special("sinc", _sinc),
+    )
+}
+
+
+def xlogy(x: Any, y: Any) -> Any:
+    """``x log y``, 0 where x is 0 and y a number.
+
+    Example: ``pb.special.xlogy(0.0, pb.tensor(0.0))`` is 0.0.
+    """
+    return _of["xlogy"](x, y)
+
+
+def xlog1py(x: Any, y: Any) -> Any:
+    """``x log(1 + y)``, 0 where x is 0 and y a number."""
+    return _of["xlog1py"](x, y)
+
+
+def entr(x: Any) -> Any:
+    """``-x log x``, 0 at 0, -inf below."""
+    return _of["entr"](x)
+
+
+def sinc(x: Any) -> Any:
+    """``sin(pi x) / (pi x)``, 1 at 0.
+
+    Example: ``pb.special.sinc(pb.tensor([0.0, 1.0, 0.5]))`` is ``[1.0, 0.0, 0.6366]``.
+    """
+    return _of["sinc"](x)
+
+
+def logit(x: Any, eps: float | None = None) -> Any:
+    """``log(x / (1 - x))``, of x clipped to ``eps..1 - eps`` if that is given."""
+    return _logit_of(x if eps is None else O.clip(x, eps, 1.0 - eps))
+
+
+def expit(x: Any) -> Any:
+    """``1 / (1 + exp(-x))``, the inverse of logit; `pb.sigmoid`."""
+    return M.sigmoid(x)
+
+
+def log_expit(x: Any) -> Any:
+    """``log(1 / (1 + exp(-x)))``; `pb.log_sigmoid`."""
+    return M.log_sigmoid(x)
+
+
+def i0(x: Any) -> Any:
+    """The modified Bessel function of order 0, ``sum[k] (x / 2)^2k / k!^2``."""
+    return _i0(x)
+
+
+def i1(x: Any) -> Any:
+    """The modified Bessel function of order 1, the derivative of `i0`."""
+    return _i1(x)
+
+
+def i0e(x: Any) -> Any:
+    """``exp(-|x|) i0(x)``"""
+    return _i0e(x)
+
+
+def i1e(x: Any) -> Any:
+    """``exp(-|x|) i1(x)``"""
+    return _i1e(x)

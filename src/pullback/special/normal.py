@@ -1,0 +1,149 @@
+"""The error function's family and the normal distribution.
+
+``ndtr(x) = erfc(-x / sqrt 2) / 2``, ``erfcx(x) = exp(x^2) erfc(x)``
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.expr import Add, Div, Expr, If, Less, Mul
+from pullback.special import tables as T
+from pullback.special.parts import Special, bell, pieces, ratio
+from pullback.tensor import maths as M
+
+HALF = math.sqrt(0.5)
+
+
+def _erf_near(x: Expr) -> Expr:
+    return Mul(x, ratio(F.square(x), T.ERF_NEAR[0]))
+
+
+def _positive_erfcx(a: Expr) -> Expr:
+    """Of ``a >= 0``: rationals, from 5 on ``r(1 / a^2) / (a sqrt(pi))``."""
+    u = F.reciprocal(E.maximum(a, F.like(5, a)))
+    series = ratio(F.square(u), T.ERFCX_FAR[0])
+    far = Mul(Mul(series, u), F.like(1 / math.sqrt(math.pi), a))
+    return pieces(a, T.ERFCX, T.ERFCX_ENDS, far)
+
+
+def _erfcx(x: Expr) -> Expr:
+    a = F.absolute(x)
+    found = _positive_erfcx(a)
+    grown = Div(F.like(2, x), bell(E.minimum(a, F.like(27, a))))
+    below = If(Less(F.like(26.7, a), a), F.like(math.inf, x), E.subtract(grown, found))
+    return If(Less(x, F.like(0, x)), below, found)
+
+
+def _erfc(x: Expr) -> Expr:
+    a = F.absolute(x)
+    far: Expr = Mul(bell(a), _positive_erfcx(a))
+    far = If(Less(x, F.like(0, x)), E.subtract(F.like(2, x), far), far)
+    near = E.subtract(F.like(1, x), _erf_near(x))
+    return If(Less(a, F.like(0.5, x)), near, far)
+
+
+def _ndtr(x: Expr) -> Expr:
+    a = F.absolute(x)
+    tail = Mul(Mul(bell(a, 0.5), _positive_erfcx(Mul(a, F.like(HALF, a)))), F.like(0.5, x))
+    far = If(Less(x, F.like(0, x)), tail, E.subtract(F.like(1, x), tail))
+    middle = Mul(_erf_near(Mul(x, F.like(HALF, x))), F.like(0.5, x))
+    return If(Less(a, F.like(0.7, x)), Add(middle, F.like(0.5, x)), far)
+
+
+def _log_ndtr(x: Expr) -> Expr:
+    a = F.absolute(x)
+    part = E.Log(Mul(_positive_erfcx(Mul(a, F.like(HALF, a))), F.like(0.5, x)))
+    low = E.subtract(part, Mul(F.square(x), F.like(0.5, x)))
+    high = F.log1p(E.negate(_ndtr(E.negate(x))))
+    found = If(Less(x, F.like(-1, x)), low, high)
+    return If(E.Equal(x, F.like(-math.inf, x)), F.like(-math.inf, x), found)
+
+
+def _quantile(p: Expr) -> Expr:
+    """``-ndtri(p)`` of ``0 < p <= 0.125``: rationals in ``sqrt(-log p)``."""
+    r = E.Sqrt(E.negate(E.Log(p)))
+    return pieces(r, T.NDTRI_TAIL, T.NDTRI_TAIL_ENDS)
+
+
+def _ends(x: Expr, at: Expr, low: float, high: float) -> Expr:
+    """`x` inside of low..high, infinite at both, NaN outside."""
+    below, above = F.like(low, at), F.like(high, at)
+    found = If(E.Equal(at, below), F.like(-math.inf, at), x)
+    found = If(E.Equal(at, above), F.like(math.inf, at), found)
+    inside = E.And(F.less_equal(below, at), F.less_equal(at, above))
+    return If(inside, found, F.like(math.nan, at))
+
+
+def _erfinv(x: Expr) -> Expr:
+    a = F.absolute(x)
+    near = Mul(x, ratio(F.square(x), T.ERFINV_NEAR[0]))
+    p = Mul(E.subtract(F.like(1, x), a), F.like(0.5, x))
+    open_ = E.And(Less(F.like(0, p), p), Less(p, F.like(0.2, p)))
+    far = Mul(_quantile(If(open_, p, F.like(0.1, p))), F.like(HALF, x))
+    signed = If(Less(x, F.like(0, x)), E.negate(far), far)
+    return _ends(If(Less(a, F.like(0.75, x)), near, signed), x, -1.0, 1.0)
+
+
+def _ndtri(p: Expr) -> Expr:
+    half = F.like(0.5, p)
+    q = E.subtract(p, half)
+    twice = Mul(q, F.like(2, p))
+    near = Mul(Mul(twice, ratio(F.square(twice), T.ERFINV_NEAR[0])), F.like(math.sqrt(2), p))
+    low = Less(p, half)
+    tail = If(low, p, E.subtract(F.like(1, p), p))
+    open_ = E.And(Less(F.like(0, p), tail), Less(tail, F.like(0.2, p)))
+    far = _quantile(If(open_, tail, F.like(0.1, p)))
+    signed = If(low, E.negate(far), far)
+    return _ends(If(Less(F.absolute(q), F.like(0.375, p)), near, signed), p, 0.0, 1.0)
+
+
+def _bell_of(x: Any, scale: float) -> Any:
+    return M.exp(M.square(x) * -scale)
+
+
+TWO = 2 / math.sqrt(math.pi)
+_erfc_of = Special("erfc", _erfc, (lambda x: _bell_of(x, 1.0) * -TWO,))
+_erfcx_of = Special("erfcx", _erfcx, (lambda x: erfcx(x) * x * 2.0 - TWO,))
+_erfinv_of = Special("erfinv", _erfinv, (lambda x: _bell_of(erfinv(x), -1.0) / TWO,))
+_ndtr_of = Special("ndtr", _ndtr, (lambda x: _bell_of(x, 0.5) / math.sqrt(2 * math.pi),))
+_log_ndtr_of = Special(
+    "log_ndtr", _log_ndtr, (lambda x: math.sqrt(2 / math.pi) / erfcx(x * -HALF),)
+)
+_ndtri_of = Special("ndtri", _ndtri, (lambda p: _bell_of(ndtri(p), -0.5) * math.sqrt(2 * math.pi),))
+
+
+def erfc(x: Any) -> Any:
+    """``1 - erf(x)``, with all its digits far out.
+
+    Example: ``pb.special.erfc(pb.tensor(10.0, "float64"))`` is ``2.09e-45``.
+    """
+    return _erfc_of(x)
+
+
+def erfcx(x: Any) -> Any:
+    """``exp(x^2) erfc(x)``; infinite below -26.6."""
+    return _erfcx_of(x)
+
+
+def erfinv(x: Any) -> Any:
+    """The inverse of erf: ``erf(erfinv(x)) = x``; infinite at -1 and 1, NaN beyond."""
+    return _erfinv_of(x)
+
+
+def ndtr(x: Any) -> Any:
+    """The normal distribution function, ``erfc(-x / sqrt 2) / 2``."""
+    return _ndtr_of(x)
+
+
+def log_ndtr(x: Any) -> Any:
+    """``log ndtr(x)``, with all its digits far out."""
+    return _log_ndtr_of(x)
+
+
+def ndtri(p: Any) -> Any:
+    """The inverse of ndtr, the normal quantile; infinite at 0 and 1, NaN beyond."""
+    return _ndtri_of(p)

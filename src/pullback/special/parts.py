@@ -1,0 +1,163 @@
+"""What special functions are built of, and how one becomes a function of tensors.
+
+Everything is computed in float64 and rounded once: float32 and 16-bit floats lose nothing inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pullback.ir import expr as E
+from pullback.ir import functions as F
+from pullback.ir.dtype import float32, float64
+from pullback.ir.expr import Add, Cast, Div, Expr, If, Less, Mul
+from pullback.ir.graph import Rule, Value
+from pullback.special.tables import Ratio
+from pullback.tensor import elementwise as W
+from pullback.tensor import handles, rules
+from pullback.tensor import maths as M
+from pullback.tensor import ops as O
+from pullback.tensor.answers import answering
+from pullback.tensor.handles import ScalarHandle
+from pullback.tensor.tensor import Tensor, operand
+
+WIDEST = 40.0  # exp(-x^2) is 0 beyond
+
+
+def horner(t: Expr, coefficients: Sequence[float]) -> Expr:
+    """A polynomial, highest power first."""
+    found: Expr = F.like(coefficients[0], t)
+    for c in coefficients[1:]:
+        found = Add(Mul(found, t), F.like(c, t))
+    return found
+
+
+def ratio(x: Expr, table: Ratio) -> Expr:
+    """``p(t) / q(t)``, ``t = x - center``"""
+    center, top, bottom = table
+    t = Add(x, F.like(-center, x))
+    return Div(horner(t, top), horner(t, bottom))
+
+
+def pieces(
+    x: Expr, tables: Sequence[Ratio], ends: Sequence[float], beyond: Expr | None = None
+) -> Expr:
+    """The rational of the piece that `x` lies in; from the last end on `beyond`."""
+    found = ratio(x, tables[-1]) if beyond is None else beyond
+    inner = zip(tables, ends, strict=True)
+    listed = list(inner)[:-1] if beyond is None else list(inner)
+    for table, end in reversed(listed):
+        found = If(Less(x, F.like(end, x)), ratio(x, table), found)
+    return found
+
+
+def bell(x: Expr, scale: float = 1.0) -> Expr:
+    """``exp(-scale x^2)``, x taken apart so that the square is exact: ``h^2 + (x - h) (x + h)``."""
+    x = E.minimum(F.absolute(x), F.like(WIDEST, x))
+    high = Cast(Cast(x, float32), float64)
+    rest = Mul(E.subtract(x, high), Add(x, high))
+    first, second = (Mul(part, F.like(-scale, x)) for part in (F.square(high), rest))
+    return Mul(E.Exp(first), E.Exp(second))
+
+
+def turned(x: Expr) -> Expr:
+    """`x` less the nearest even number: in -1..1, exactly."""
+    return E.subtract(x, Mul(F.rounded(Mul(x, F.like(0.5, x))), F.like(2, x)))
+
+
+def sinpi(x: Expr) -> Expr:
+    """``sin(pi x)``, exactly 0 at whole numbers."""
+    r = turned(x)
+    size = F.absolute(r)
+    inside = If(Less(F.like(0.5, x), size), E.subtract(F.like(1, x), size), size)
+    sine = E.Sin(Mul(inside, F.like(math.pi, x)))
+    return If(Less(r, F.like(0, x)), E.negate(sine), sine)
+
+
+def cospi(x: Expr) -> Expr:
+    """``cos(pi x)``, exactly 0 at odd halves."""
+    near = E.subtract(F.like(0.5, x), F.absolute(turned(x)))
+    return E.Sin(Mul(near, F.like(math.pi, x)))
+
+
+def is_whole(x: Expr) -> Expr:
+    """Whether `x` is a whole number."""
+    return E.Equal(F.floor(x), x)
+
+
+Slope = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A function of floats: `body` in float64, and `slopes`, its derivative by each argument.
+
+    A slope is given the arguments as tensors; without slopes the derivative is that of the body.
+    """
+
+    name: str
+    body: Callable[..., Expr]
+    slopes: tuple[Slope, ...] = ()
+
+    def rounded(self, *args: Expr) -> Expr:
+        """The body in float64, as the type of the arguments."""
+        found = self.body(*(W.cast(a, float64) for a in args))
+        return W.cast(found, args[0].dtype)
+
+    def __call__(self, *given: Any) -> Any:
+        found = answering(given)
+        if found is not None:
+            return found.answer(self.name, given, {})
+        rule = rules.Rule(self.name, self.rounded, "float")
+        if any(isinstance(x, ScalarHandle) for x in given):
+            lifted = [handles.lift(x) for x in given]
+            kind = rule.dtype(lifted)
+            typed = (
+                W.literal(a, kind) if isinstance(a, W.Scalar) else W.cast(a, kind) for a in lifted
+            )
+            return handles.located(self.rounded(*typed))
+        operands = [operand(x) for x in given]
+        kind = rule.dtype(operands)
+        if not self.slopes:
+            return Tensor(W.elementwise(self.name, self.rounded, operands, kind))
+        shape = W.broadcast_shapes([W.operand_shape(o) for o in operands])
+        spread = [self._spread(o, kind, shape) for o in operands]
+        result = W.copy(W.elementwise(self.name, self.rounded, spread, kind), self.name)
+        result.rule = self._rule(result, spread)
+        return Tensor(result)
+
+    def _spread(self, given: W.Operand, kind: Any, shape: W.Shape) -> Value:
+        """An argument as it meets the others: of their type and shape."""
+        if isinstance(given, W.Scalar):
+            return W.full(shape, given, kind)
+        if given.shape == shape and given.dtype == kind:
+            return given
+        return W.make("argument", shape, W.lifted(given, kind, shape, W.axes_of(shape)))
+
+    def _rule(self, result: Value, args: Sequence[Value]) -> Rule:
+        tensors = [Tensor(a) for a in args]
+
+        def slopes() -> list[Tensor]:
+            return [slope(*tensors) for slope in self.slopes]
+
+        def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
+            return [M.multiply(Tensor(heads[0]), s).value for s in slopes()]
+
+        def push(tangents: Sequence[Value]) -> Sequence[Value]:
+            pairs = zip(slopes(), tangents, strict=True)
+            parts = [M.multiply(s, Tensor(t)) for s, t in pairs]
+            total = parts[0]
+            for part in parts[1:]:
+                total = M.add(total, part)
+            return (total.value,)
+
+        return Rule(self.name, (result,), tuple(args), pull, push)
+
+
+def where_zero(x: Any, at_zero: float, other: Callable[[Any], Any]) -> Any:
+    """``at_zero if x == 0 else other(x)``, the other never asked at 0."""
+    still = M.equal(x, 0.0)
+    return O.where(still, at_zero, other(O.where(still, 1.0, x)))

@@ -1,0 +1,233 @@
+"""Special functions: values against mpmath to 4 units, derivatives, special points as SciPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+import scipy.special as theirs
+
+import pullback as pb
+from pullback.errors import PullbackError
+
+S = pb.special
+Array = np.ndarray[Any, Any]
+UNITS = 4.0
+COUNT = 60
+
+
+def sizes(low: float, high: float) -> Array:
+    rng = np.random.default_rng(0)
+    return np.exp(rng.uniform(math.log(low), math.log(high), COUNT))
+
+
+def spread(low: float, high: float) -> Array:
+    return np.random.default_rng(1).uniform(low, high, COUNT)
+
+
+def erfcx(x: Any) -> Any:
+    return mp.exp(x * x) * mp.erfc(x)
+
+
+def quantile(p: Any) -> Any:
+    """The normal quantile, by Newton's method."""
+    if p > 0.5:
+        return -quantile(1 - p)
+    z = -mp.sqrt(-2 * mp.log(p)) if p < 0.01 else mp.mpf(float(theirs.ndtri(float(p))))
+    for _ in range(60):
+        tail = mp.ncdf(z)
+        step = mp.log(tail / p) * tail / mp.npdf(z)
+        z -= step
+        if abs(step) < mp.mpf(10) ** -30 * (1 + abs(z)):
+            break
+    return z
+
+
+Case = tuple[Callable[..., Any], Callable[..., Any], list[Array]]
+CASES: dict[str, Case] = {
+    "gammaln": (S.gammaln, mp.loggamma, [sizes(1e-300, 1e300), spread(0, 12)]),
+    "digamma": (S.digamma, mp.digamma, [sizes(1e-300, 1e300), spread(0, 12)]),
+    "polygamma 1": (lambda x: S.polygamma(1, x), lambda x: mp.polygamma(1, x), [sizes(1e-2, 1e4)]),
+    "polygamma 2": (lambda x: S.polygamma(2, x), lambda x: mp.polygamma(2, x), [sizes(1e-2, 1e4)]),
+    "polygamma 9": (lambda x: S.polygamma(9, x), lambda x: mp.polygamma(9, x), [sizes(1e-2, 1e4)]),
+    "zeta": (S.zeta, mp.zeta, [spread(1.01, 60)]),
+    "zeta of q": (
+        lambda q: S.zeta(3.5, q), lambda q: mp.zeta(mp.mpf(3.5), q), [sizes(1e-2, 1e5)]
+    ),
+    "erfc": (S.erfc, mp.erfc, [spread(-6, 26)]),
+    "erfcx": (S.erfcx, erfcx, [spread(-26, 10), sizes(1e-5, 1e3)]),
+    "erfinv": (
+        S.erfinv, lambda x: quantile((x + 1) / 2) / mp.sqrt(2), [spread(-1, 1), sizes(1e-9, 0.9)]
+    ),
+    "ndtr": (S.ndtr, mp.ncdf, [spread(-37, 8)]),
+    "log_ndtr": (S.log_ndtr, lambda x: mp.log(mp.ncdf(x)), [spread(-40, 8)]),
+    "ndtri": (S.ndtri, quantile, [sizes(1e-300, 1), spread(0.01, 0.99)]),
+    "i0": (S.i0, lambda x: mp.besseli(0, x), [spread(-700, 700), sizes(1e-3, 20)]),
+    "i1": (S.i1, lambda x: mp.besseli(1, x), [spread(-700, 700), sizes(1e-3, 20)]),
+    "i0e": (S.i0e, lambda x: mp.exp(-x) * mp.besseli(0, x), [sizes(1e-3, 1e4)]),
+    "i1e": (S.i1e, lambda x: mp.exp(-x) * mp.besseli(1, x), [sizes(1e-3, 1e4)]),
+    "entr": (S.entr, lambda x: -x * mp.log(x), [sizes(1e-300, 1e3)]),
+    "logit": (S.logit, lambda p: mp.log(p / (1 - p)), [spread(0, 1), sizes(1e-300, 1)]),
+    "expit": (S.expit, lambda x: 1 / (1 + mp.exp(-x)), [spread(-700, 40)]),
+    "sinc": (S.sinc, lambda x: mp.sinpi(x) / (mp.pi * x), [spread(-5, 5)]),
+    "exp2": (S.exp2, lambda x: mp.mpf(2) ** x, [spread(-1000, 1000)]),
+}  # fmt: skip
+NO_SCIPY = ("polygamma 1", "polygamma 2", "polygamma 9", "zeta of q", "sinc")
+
+
+def units(found: Array, exact: list[Any]) -> float:
+    """The largest error in units of the last place."""
+    errors = [
+        abs(mp.mpf(float(own)) - right) / mp.mpf(float(np.spacing(abs(float(right)))))
+        for own, right in zip(found, exact, strict=True)
+    ]
+    return float(max(errors))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str) -> None:
+    own, right, ranges = CASES[name]
+    x = np.concatenate(ranges)
+    with mp.workdps(40):
+        exact = [mp.re(right(mp.mpf(float(v)))) for v in x]
+        assert units(own(pb.tensor(x)).numpy(), exact) <= UNITS
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_slopes(name: str) -> None:
+    """The derivative that is given, against mpmath's of the function itself."""
+    own, right, ranges = CASES[name]
+    x = ranges[-1][:12]
+    x = x[(np.abs(x) > 1e-4) & (np.abs(x) < 30.0)][:5]
+    x = x if x.size else np.array([0.3, 0.6])
+    given = pb.tensor(x)
+    slope = pb.grad(pb.sum(own(given)), given).numpy()
+    with mp.workdps(50):
+        wanted = [float(mp.re(mp.diff(right, mp.mpf(float(v)), h=mp.mpf(10) ** -12))) for v in x]
+    np.testing.assert_allclose(slope, wanted, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["gammaln", "polygamma 2", "erfcx", "ndtri", "i1e", "sinc"])
+def test_second_derivatives_and_other_modes(name: str) -> None:
+    own, right, _ = CASES[name]
+    x = np.array([0.3, 0.75])
+    given = pb.tensor(x)
+
+    def slope(t: pb.Tensor) -> Any:
+        return pb.grad(lambda u: pb.sum(own(u)))(t)
+
+    second = pb.jit(lambda t: pb.jvp(slope, (t,), (pb.ones_like(t),))[1])(given).numpy()
+    with mp.workdps(50):
+        wanted = [float(mp.diff(right, mp.mpf(v), 2, h=mp.mpf(10) ** -12)) for v in x]
+    np.testing.assert_allclose(second, wanted, rtol=1e-9)
+    rows = pb.vmap(slope)(pb.tensor(x[:, None])).numpy()
+    np.testing.assert_allclose(rows[:, 0], slope(given).numpy(), rtol=1e-13)
+
+
+POINTS = np.array(
+    [0.0, -0.0, 1.0, 2.0, -1.0, -2.0, 0.5, -0.5, -1.5, math.inf, -math.inf, math.nan, 1e-310]
+)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in NO_SCIPY and n != "zeta"])
+def test_special_points(name: str) -> None:
+    with np.errstate(all="ignore"):
+        wanted = getattr(theirs, name)(POINTS)
+    found = getattr(S, name)(pb.tensor(POINTS)).numpy()
+    own = {
+        "gammaln": {-math.inf: math.inf, 1e-310: 713.8013788281542},
+        "i0": {math.inf: math.inf, -math.inf: math.inf},
+        "i1": {math.inf: math.inf, -math.inf: -math.inf},
+    }
+    for point, right in own.get(name, {}).items():  # where SciPy has -inf, inf and NaN
+        wanted[point == POINTS] = right
+    np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-300)
+
+
+def test_negative_arguments() -> None:
+    x = np.array([-0.3, -1.2, -5.7, -20.25, -1e-20])
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(S.gammaln(pb.tensor(x)).numpy(), theirs.gammaln(x), rtol=1e-13)
+        np.testing.assert_allclose(S.digamma(pb.tensor(x)).numpy(), theirs.digamma(x), rtol=1e-12)
+    for n in (1, 2, 3):
+        found = S.polygamma(n, pb.tensor(x[:4])).numpy()
+        wanted = [float(mp.polygamma(n, v)) for v in x[:4]]
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_two_arguments() -> None:
+    a, b = np.meshgrid([0.0, 0.5, 2.0, math.nan], [0.0, 0.25, 3.0, math.inf, math.nan])
+    x, y = pb.tensor(a), pb.tensor(b)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(S.xlogy(x, y).numpy(), theirs.xlogy(a, b), rtol=1e-14)
+        np.testing.assert_allclose(S.xlog1py(x, y).numpy(), theirs.xlog1py(a, b), rtol=1e-14)
+        q = np.array([[-1.0, 0.0, 0.5, 3.0, math.inf, math.nan]])
+        s = np.array([[1.0], [2.0], [7.5]])
+        found = S.zeta(pb.tensor(s), pb.tensor(q)).numpy()
+        np.testing.assert_allclose(found, theirs.zeta(s, q), rtol=1e-13)
+    p, r = np.array([0.5, 3.0, 20.0]), np.array([[2.0], [7.5]])
+    for name in ("beta", "betaln"):
+        found = getattr(S, name)(pb.tensor(p), pb.tensor(r)).numpy()
+        np.testing.assert_allclose(found, getattr(theirs, name)(p, r), rtol=2e-13)
+    found = S.multigammaln(pb.tensor(p + 2), 4).numpy()
+    np.testing.assert_allclose(found, theirs.multigammaln(p + 2, 4), rtol=1e-14)
+    clipped = S.logit(pb.tensor([0.0, 0.5, 1.0]), eps=0.1).numpy()
+    np.testing.assert_allclose(clipped, theirs.logit([0.1, 0.5, 0.9]), rtol=1e-6)
+
+
+def test_derivatives_by_two_arguments() -> None:
+    p, q = np.array([1.5, 2.5]), np.array([0.3, 4.0])
+    for f in (S.xlogy, S.xlog1py, S.betaln):
+        assert (report := pb.check_grads(f, [p, q], layouts=("contiguous",))), report
+    s = pb.tensor([2.5, 4.0], dtype="float64")
+    slopes = pb.grad(pb.sum(S.zeta(s, pb.tensor(q))), s).numpy()
+    wanted = [float(mp.diff(lambda u, b=b: mp.zeta(u, b), a)) for a, b in ((2.5, 0.3), (4.0, 4.0))]
+    np.testing.assert_allclose(slopes, wanted, rtol=1e-10)
+
+
+def test_zero_times_a_logarithm_has_a_gradient() -> None:
+    x, y = pb.tensor([0.0, 2.0]), pb.tensor([0.0, 3.0])
+    by_y = pb.grad(pb.sum(S.xlogy(x, y)), y).numpy()
+    np.testing.assert_allclose(by_y, [0.0, 2.0 / 3.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_other_floats_are_rounded_once(kind: str) -> None:
+    x = pb.tensor(np.linspace(0.3, 6.0, 400), dtype=kind)
+    for name in ("gammaln", "erfc", "i0", "log_ndtr"):
+        found = getattr(S, name)(x)
+        wide = getattr(S, name)(pb.astype(x, "float64"))
+        np.testing.assert_array_equal(
+            found.numpy().astype(np.float64), wide.numpy().astype(found.numpy().dtype)
+        )
+    assert S.gammaln(pb.tensor([3])).dtype == pb.float32
+
+
+def test_inside_a_definition() -> None:
+    x = pb.tensor(np.array([0.4, 2.0]))
+    found = pb.compute((2,), lambda i: S.gammaln(x[i]) + S.erfc(x[i]))
+    wanted = theirs.gammaln(x.numpy()) + theirs.erfc(x.numpy())
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-14, atol=1e-15)
+    slope = pb.grad(pb.sum(found), x).numpy()
+    bell = 2 / math.sqrt(math.pi) * np.exp(-(x.numpy() ** 2))
+    np.testing.assert_allclose(slope, theirs.digamma(x.numpy()) - bell, rtol=1e-10)
+
+
+def test_refused_by_code() -> None:
+    x = pb.ones(3)
+    for code, call in (
+        ("E123", lambda: S.polygamma(-1, x)),
+        ("E123", lambda: S.polygamma(101, x)),
+        ("E360", lambda: S.polygamma(1.5, x)),
+        ("E123", lambda: S.multigammaln(x, 0)),
+        ("E110", lambda: S.xlogy(x, pb.ones(2))),
+    ):
+        with pytest.raises(PullbackError) as caught:
+            call()
+        assert caught.value.code == code
+    with pytest.raises(AttributeError):
+        _ = S.gammalm

@@ -1,6 +1,6 @@
 """What runs in NumPy, outside of programs: visible by name, and without a derivative.
 
-``nonzero(x)``, ``linalg.inv(x)``: the values of `x` go to NumPy, what comes back is a new tensor.
+``nonzero(x)``, ``unique_values(x)``: the values of `x` go to NumPy, a new tensor comes back.
 """
 
 from __future__ import annotations

@@ -13,12 +13,14 @@ from pullback.tensor import ops as O
 from pullback.tensor.control import while_loop
 from pullback.tensor.creation import eye, full
 from pullback.tensor.elementwise import show
+from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, value_of
 from pullback.tensor.views import normal_axis
 
 
 @shaped("x1[*b], x2[*b] -> [*b]")
+@in_float32
 def cross(x1: Tensor, x2: Tensor, *, axis: int = -1) -> Tensor:
     """``out[i] = x1[i + 1] x2[i + 2] - x1[i + 2] x2[i + 1]``, i modulo 3; the rest broadcasts.
 

@@ -115,9 +115,11 @@ class Walk:
         return here and touches[0].writes and touches[-1].place == place
 
     def begins(self, variable: Variable, place: int) -> bool:
-        """Whether launch `place` is the first to use a variable, and writes it."""
+        """Whether a variable lives from launch `place` on, which writes it; not from the start of
+        a branch on, as one that is read after the branch does."""
         first = self.touches[variable][0]
-        return first == Touch(place, self.paths[place], True, True)
+        written = first == Touch(place, self.paths[place], True, True)
+        return written and self.life(variable)[0] == place
 
 
 def _common(paths: list[Path]) -> Path:

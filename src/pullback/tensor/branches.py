@@ -104,7 +104,7 @@ class BranchForm(Form):
         rows = tuple(self.values)  # what a loop in a side has kept meanwhile comes after these
 
         def side(number: int) -> list[Value | None]:
-            replay.places[self.frames[number]] = None
+            replay.enter(self.frames[number], None)
             own = [values[number] for values in rows]
             return [None if v is None else replay.value(v) for v in own]
 

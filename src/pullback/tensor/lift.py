@@ -80,6 +80,8 @@ class Lift(Batch):
             self.known[value] = found
         elif self.replay is not None:
             self.replay.memo[value] = found
+        else:
+            self._done.add(value)  # what was recorded before holds it
 
     def visit(self, values: Iterable[Value]) -> None:
         calls = {} if self.trace is None else self.trace.calls
@@ -95,8 +97,10 @@ class Lift(Batch):
         assert self.trace is not None
         replay = self.replay
         if replay is None:
-            replay = Replay(self.trace, frame, place, store=False)
-        replay.places[frame] = place
+            replay = Replay(self.trace, frame, place, store=False, many=True)
+        replay.enter(frame, place)
+        for value in [v for v in self.known if self.trace.recording.contains(frame, v)]:
+            del self.known[value]  # as it was in the block that was recorded before this one
         inner = Lift(self.prefix, {}, self.pins, replay, only)
         inner.known = self.known
         return inner

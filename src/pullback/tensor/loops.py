@@ -123,7 +123,7 @@ class LoopForm(Form):
         if self.steps.trips is not None:
             more = E.Less(E.Add(read(self.counter), E.index(1)), read(self.steps.trips))
             again = self._made(Definition("more", (), more))
-        for value in (*made.ends, *made.items):
+        for value in (*made.ends, *made.items, again):
             if isinstance(value, Definition):
                 recording.stamp(value)
         recording.segment.assigns.update(zip(carries, made.ends, strict=True))
@@ -187,7 +187,7 @@ class LoopForm(Form):
 
     def again(self, replay: Replay) -> None:
         def body(form: LoopForm) -> Made:
-            replay.places[self.frame] = read(form.number)
+            replay.enter(self.frame, read(form.number))
             replay.memo[self.number] = form.number
             replay.memo.update(zip(self.begins, form.begins, strict=True))
             ends, items = replay.values(self.ends), replay.values(self.items)
@@ -210,13 +210,16 @@ class LoopForm(Form):
         replay.memo.update(zip(self.results, form.results, strict=True))
 
     def asked(self, replay: Replay) -> bool:
-        """Whether a run again asks the condition again: a loop around it has no room to keep how
-        many steps there were. What a feeder ends cannot be asked.
+        """Whether a run again asks the condition again: a block around it cannot keep how many
+        steps there were.
         """
-        trips = self.trips()
-        if trips is None or self.steps.trips is not None or self.frame.feeds:
-            return False
-        return self.steps.tested or not replay.keeps(trips)
+        trips = self.trips() if self.testable else None
+        return trips is not None and (self.steps.tested or not replay.keeps(trips))
+
+    @property
+    def testable(self) -> bool:
+        """Whether it ends by a condition that can be asked again; a feeder cannot."""
+        return self.first is not None and self.steps.trips is None and not self.frame.feeds
 
     def _unbounded(self, what: str) -> UnsupportedError:
         return UnsupportedError(
@@ -441,9 +444,9 @@ class _Many:
         self.limit: Value | None = None
         self.tested = False
         self.moved = self._moved()
-        asked = lift.replay is not None and loop.asked(lift.replay)
-        self.tested = loop.first is not None and (asked or self._moves(loop.first, loop.test))
-        trips = None if self.tested else loop.trips()
+        self.tested = loop.first is not None and self._moves(loop.first, loop.test)
+        self.asked = loop.testable and not self.tested
+        trips = None if self.tested or self.asked else loop.trips()
         if trips is not None:
             self.limit = lift.known.get(trips)
         if self.tested or self.limit is not None:
@@ -453,11 +456,13 @@ class _Many:
                 loop.trace.recording.stamp(found)
         self.wholes = [self._rows_first(whole) for whole, _ in loop.rows]
         init = self._some(lift, loop.init, self.wide)
-        first = None
+        first: Value | None = None
         if self.tested and loop.first is not None:
             going = self._counted(lift.one(loop.first))
             init += [going, Definition("trips", lift.prefix, E.index(0))]
             first = over_samples("more", going, ANY)
+        elif self.asked and loop.first is not None:
+            (first,) = self._some(lift, [loop.first], [False])
         self.trips = None if trips is None else self._steps(trips)
         steps = replace(loop.steps, trips=self.trips)
         self.form = LoopForm(loop.trace, steps, init, self.body, first)
@@ -474,8 +479,8 @@ class _Many:
             lift.tell(old, self._rows_behind(new) if wide else new, wide=wide)
         if loop.tripped is not None and self.tested:
             lift.tell(loop.tripped, found[count + 1], wide=True)
-        elif loop.tripped is not None and self.trips is not None:
-            lift.tell(loop.tripped, self.trips, wide=False)
+        elif loop.tripped is not None and (trips := self.trips or self.form.trips()) is not None:
+            lift.tell(loop.tripped, trips, wide=False)
 
     def body(self, form: LoopForm) -> Made:
         loop, lift = self.loop, self.lift
@@ -494,6 +499,8 @@ class _Many:
         if active is not None:
             ends = [chosen(active, e, b) for e, b in zip(ends, form.begins, strict=False)]
             items = [chosen(active, i) for i in items]
+        if self.asked and loop.test is not None:
+            return Made(ends, items, rows, *self._some(inner, [loop.test], [False]))
         if not self.tested or loop.test is None or active is None:
             return Made(ends, items, rows)
         going = chosen(active, inner.one(loop.test))

@@ -102,15 +102,27 @@ class Form(Call, ABC):
 
 
 class Replay:
-    """Values of one block, made again in the current one. `places`: at which step, by block."""
+    """Values of one block, made again in the current one. `places`: at which step, by block.
 
-    def __init__(self, trace: Trace, root: Frame, place: Expr | None, *, store: bool) -> None:
+    `many`: for many samples. The block itself runs for one, or not at all, and keeps nothing.
+    """
+
+    def __init__(
+        self, trace: Trace, root: Frame, place: Expr | None, *, store: bool, many: bool = False
+    ) -> None:
         self.trace = trace
         self.root = root
         self.store = store
+        self.many = many
         self.places: dict[Frame, Expr | None] = {root: place}
         self.memo: dict[Value, Value] = {}
         self.states: dict[tuple[Variable, Segment], Value] = {}
+
+    def enter(self, frame: Frame, place: Expr | None) -> None:
+        """The values of a block inside are made now; copies in another block count no more."""
+        self.places[frame] = place
+        for value in [v for v in self.memo if self.trace.recording.contains(frame, v)]:
+            del self.memo[value]
 
     def values(self, roots: list[Value]) -> list[Value]:
         """`roots` as they are here."""
@@ -205,7 +217,9 @@ class Replay:
         return self.states[key]
 
     def keeps(self, value: Definition) -> bool:
-        """Whether each block around `value` has room to keep it."""
+        """Whether each block around `value` runs, and has room to keep it."""
+        if self.many:
+            return False
         frame = self.trace.recording.home[value].frame
         while frame.inside(self.root) and isinstance(owner := frame.owner, Form):
             if not owner.keeps:

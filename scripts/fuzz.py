@@ -1,11 +1,16 @@
 """Random index maps and random programs, checked by brute force and by every mode of derivative.
 
-`python scripts/fuzz.py [--maps N] [--programs N] [--start SEED] [--jobs N] [--interpreted]`
+`python scripts/fuzz.py [--KIND N].. [--start SEED] [--jobs N] [--interpreted]`
 
-Each number is one map or one program, the same in every run. Fails with the number and the
-definitions of what was wrong. A map is compared with its adjoint by enumeration. A program is run
-forward, differentiated in both modes and twice (dot products, differences), compiled and compared
-with the interpreter. `--jobs` processes share the work.
+Each number is one program of its kind, the same in every run. Fails with the number and the
+definitions of what was wrong. `--jobs` processes share the work. The kinds:
+
+    maps      index maps: the adjoint by enumeration
+    programs  definitions: forward, in both modes and twice (dot products, differences), compiled and
+              compared with the interpreter
+    control   control forms in control forms, with derivatives, of samples: dual numbers, unrolled
+
+Another kind is a function of its numbers in `KINDS`; `each` makes one of a check of one number.
 """
 
 from __future__ import annotations
@@ -21,12 +26,45 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from random_control import check_control
 from random_programs import Checked, check_map, check_native, check_program
 
 TOGETHER = 10  # programs compiled as one
+SHOWN = 20  # numbers between two signs of life
+
+Check = Callable[[Sequence[int]], list[str]]
 
 
-def maps(seeds: Sequence[int]) -> list[str]:
+def each(
+    name: str, check: Callable[[int, str], bool], backend: str, seeds: Sequence[int]
+) -> list[str]:
+    """What went wrong in programs that `check` looks at one by one, on a backend.
+
+    `check` is false where there was nothing to compare; a fault of any kind is told, and the run
+    goes on.
+    """
+    began, wrong, compared = time.perf_counter(), [], 0
+    for number, seed in enumerate(seeds):
+        try:
+            compared += check(seed, backend)
+        except Exception as problem:
+            wrong.append(f"{name} {seed}: {type(problem).__name__}: {problem}")
+        if number % SHOWN == 0:
+            print(f"{name} {seed}, {len(wrong)} wrong", end="\r", flush=True)
+    spent = time.perf_counter() - began
+    print(
+        f"{len(seeds)} of {name}, {compared} compared, {len(wrong)} wrong, {spent:.0f} s",
+        flush=True,
+    )
+    return wrong
+
+
+def control(backend: str, seeds: Sequence[int]) -> list[str]:
+    """What went wrong in nested control forms."""
+    return each("control", check_control, backend, seeds)
+
+
+def maps(_: str, seeds: Sequence[int]) -> list[str]:
     """What went wrong, with a line that says how the adjoints were had."""
     began, wrong, scatters, worst = time.perf_counter(), [], 0, 0.0
     for seed in seeds:
@@ -45,9 +83,9 @@ def maps(seeds: Sequence[int]) -> list[str]:
     return wrong
 
 
-def programs(compiled: bool, seeds: Sequence[int]) -> list[str]:
-    """What went wrong; `compiled`: on native code too."""
-    began, wrong = time.perf_counter(), []
+def programs(backend: str, seeds: Sequence[int]) -> list[str]:
+    """What went wrong; on native code too, unless the backend is the interpreter."""
+    began, wrong, compiled = time.perf_counter(), [], backend == "llvm"
     waiting: list[Checked] = []
     for seed in seeds:
         try:
@@ -73,9 +111,14 @@ def native(checked: list[Checked]) -> list[str]:
         return [w for c in checked for w in native([c])]
 
 
-def shared(
-    check: Callable[[Sequence[int]], list[str]], seeds: Sequence[int], jobs: int
-) -> list[str]:
+KINDS: dict[str, Callable[[str, Sequence[int]], list[str]]] = {
+    "maps": maps,
+    "programs": programs,
+    "control": control,
+}
+
+
+def shared(check: Check, seeds: Sequence[int], jobs: int) -> list[str]:
     """`check` of all seeds, every process a part of them."""
     parts = [p for n in range(jobs) if (p := seeds[n::jobs])]
     if len(parts) < 2:
@@ -86,15 +129,16 @@ def shared(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--maps", type=int, default=0)
-    parser.add_argument("--programs", type=int, default=0)
+    for kind in KINDS:
+        parser.add_argument(f"--{kind}", type=int, default=0, metavar="N")
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--interpreted", action="store_true", help="compile no program")
     given = parser.parse_args()
-    wrong = shared(maps, range(given.start, given.start + given.maps), given.jobs)
-    check = partial(programs, not given.interpreted)
-    wrong += shared(check, range(given.start, given.start + given.programs), given.jobs)
+    backend, wrong = "reference" if given.interpreted else "llvm", []
+    for kind, check in KINDS.items():
+        seeds = range(given.start, given.start + getattr(given, kind))
+        wrong += shared(partial(check, backend), seeds, given.jobs)
     for text in wrong:
         print(text, file=sys.stderr)
     return 1 if wrong else 0

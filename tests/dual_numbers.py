@@ -133,7 +133,8 @@ def directional(
     f: Callable[..., Number], xs: Sequence[Number], along: Sequence[Number], at: int
 ) -> Number:
     """The derivative of ``f(*xs)`` along a direction. `at`: a level of its own."""
-    found = f(*(Dual(at, x, np.broadcast_to(v, plain(x).shape)) for x, v in zip(xs, along)))
+    pairs = zip(xs, along, strict=True)
+    found = f(*(Dual(at, x, np.broadcast_to(v, plain(x).shape)) for x, v in pairs))
     value, tangent = split(found, at)
     return np.zeros(plain(value).shape) if tangent is None else tangent
 

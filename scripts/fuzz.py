@@ -6,8 +6,8 @@ Each number is one program of its kind, the same in every run. Fails with the nu
 definitions of what was wrong. `--jobs` processes share the work. The kinds:
 
     maps      index maps: the adjoint by enumeration
-    programs  definitions: forward, in both modes and twice (dot products, differences), compiled and
-              compared with the interpreter
+    programs  definitions: forward, in both modes and twice (dot products, differences), compiled
+              and compared with the interpreter
     control   control forms in control forms, with derivatives, of samples: dual numbers, unrolled
 
 Another kind is a function of its numbers in `KINDS`; `each` makes one of a check of one number.

@@ -27,6 +27,7 @@ ROWS = 3  # of a scan over rows
 SAMPLES = 3
 MODES = ("tape", "recompute", "sqrt")
 TYPES = ("float64",) * 14 + ("float32", "float32", "float16", "bfloat16")
+ORDERS = ("value", "grad", "grad", "jvp", "second", "grad of jvp", "jvp of grad")
 # Of a type: how far a result may be off, relative to the largest; how far from equal the sides of a
 # comparison have to be for it to come out alike.
 BOUNDS = {
@@ -91,14 +92,28 @@ def shown(e: Any) -> str:
 # --- making one ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What forms have in common: results, what they start as, kinds, and the names in scope."""
+
+    results: tuple[str, ...]
+    inits: tuple[Expr, ...]
+    carried: str
+    names: list[str]
+    depth: int
+
+
 class Maker:
     """Names end with what they are: ``_v`` a vector, ``_s`` a scalar, ``_r`` rows of vectors."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(f"control {seed}")
+        self.order = self.random.choice(ORDERS)
+        # Loops without a bound that may stand in one another: the text of a backward is six times
+        # the body for each, and for each order.
+        self.open = 1 if self.order in ("second", "grad of jvp", "jvp of grad") else 2
         self.count = 0
         self.left = self.random.choice([2, 3, 3, 4, 5])  # control forms to be made
-        self.deepest = 0
 
     def fresh(self, kind: str) -> str:
         self.count += 1
@@ -147,7 +162,6 @@ class Maker:
 
     def block(self, params: Sequence[str], names: Sequence[str], kinds: str, depth: int) -> Block:
         """A block with results of these kinds."""
-        self.deepest = max(self.deepest, depth)
         known = [*names, *params]
         lines: list[Let | Form] = []
         for _ in range(self.random.choice([1, 1, 2]) if depth < 4 else 0):
@@ -170,65 +184,69 @@ class Maker:
         return ("add", ("half", ("tanh", inner)), ("half", ("sin", self.value(kind, names))))
 
     def form(self, names: Sequence[str], depth: int) -> Form:
-        kinds = ["loop", "scan", "cond", "while", "while", "checkpoint", "vmap", "grad", "sweep"]
+        kinds = ["loop", "scan", "cond", "until", "until", "checkpoint", "vmap", "grad", "sweep"]
         kind = self.random.choice(kinds)
         carried = self.random.choice(["v", "v", "vs", "vv"])
         if kind in ("vmap", "grad"):
             carried = "v"
         results = tuple(self.fresh(k) for k in carried)
         inits = tuple(self.value(k, names) for k in carried)
-        params = [self.fresh(k) for k in carried]
-        make: Callable[..., Form] = getattr(self, f"_{kind}")
-        return make(results, inits, params, carried, list(names), depth + 1)
+        parts = Parts(results, inits, carried, list(names), depth + 1)
+        make: Callable[[Parts], Form] = getattr(self, f"_{kind}")
+        return make(parts)
 
-    def _loop(self, results, inits, params, carried, names, depth):  # type: ignore[no-untyped-def]
-        count = self.random.choice([0, 1, 2, 3, 3, 5])
-        step = self.fresh("s")
-        block = self.block([step, *params], names, carried, depth)
-        return Form("loop", results, inits, (block,), {"count": count, **self.mode()})
+    def _inner(self, parts: Parts, more: str = "", *params: str) -> Block:
+        """A block of the carries, with results like them and `more`; `params` come after them."""
+        own = [self.fresh(k) for k in parts.carried]
+        return self.block([*own, *params], parts.names, parts.carried + more, parts.depth)
 
-    def _scan(self, results, inits, params, carried, names, depth):  # type: ignore[no-untyped-def]
-        rows = self.pick(names, "r")
-        row = [self.fresh("v")] if rows else []
-        made = self.fresh("r")
-        block = self.block([*params, *row], names, carried + "v", depth)
-        settings = {"rows": rows, **self.mode()}
-        return Form("scan", (*results, made), inits, (block,), settings)
+    def _loop(self, parts: Parts) -> Form:
+        settings = {"count": self.random.choice([0, 1, 2, 3, 3, 5]), **self.mode()}
+        block = self._inner(parts, "", self.fresh("s"))
+        return Form("loop", parts.results, parts.inits, (block,), settings)
 
-    def _sweep(self, results, inits, params, carried, names, depth):  # type: ignore[no-untyped-def]
+    def _sweep(self, parts: Parts) -> Form:
         """A loop whose carry has an integer too."""
-        block = self.block(params, names, carried, depth)
         settings = {"count": self.random.choice([1, 2, 4]), **self.mode()}
-        return Form("sweep", results, inits, (block,), settings)
+        return Form("sweep", parts.results, parts.inits, (self._inner(parts),), settings)
 
-    def _cond(self, results, inits, params, carried, names, depth):  # type: ignore[no-untyped-def]
-        test = (self.scalar(names), self.random.choice([-0.6, -0.2, 0.0, 0.2, 0.6]))
-        sides = tuple(self.block(params, names, carried, depth) for _ in range(2))
-        return Form("cond", results, inits, sides, {"test": test[0], "limit": test[1]})
+    def _scan(self, parts: Parts) -> Form:
+        rows = self.pick(parts.names, "r")
+        block = self._inner(parts, "v", *([self.fresh("v")] if rows else []))
+        settings = {"rows": rows, **self.mode()}
+        return Form("scan", (*parts.results, self.fresh("r")), parts.inits, (block,), settings)
 
-    def _while(self, results, inits, params, carried, names, depth):  # type: ignore[no-untyped-def]
+    def _cond(self, parts: Parts) -> Form:
+        limit = self.random.choice([-0.6, -0.2, 0.0, 0.2, 0.6])
+        settings = {"test": self.scalar(parts.names), "limit": limit}
+        sides = self._inner(parts), self._inner(parts)
+        return Form("cond", parts.results, parts.inits, sides, settings)
+
+    def _until(self, parts: Parts) -> Form:
         """``while fuel < limit``, where what is burnt depends on the carry."""
-        block = self.block(params, names, carried + "s", depth)
         most = self.random.choice([None, None, None, 2, 6, 20])
+        most = 20 if most is None and not self.open else most
         settings = {
             "limit": self.random.choice([-1.0, 0.4, 0.9, 1.6, 2.4]),
             "most": most,
-            "start": self.scalar(names),
+            "start": self.scalar(parts.names),
             **self.mode(),
         }
-        return Form("while", results, inits, (block,), settings)
+        self.open -= most is None
+        block = self._inner(parts, "s")
+        self.open += most is None
+        return Form("until", parts.results, parts.inits, (block,), settings)
 
-    def _checkpoint(self, results, inits, params, carried, names, depth):  # type: ignore[no-untyped-def]
-        return Form("checkpoint", results, inits, (self.block(params, names, carried, depth),))
+    def _checkpoint(self, parts: Parts) -> Form:
+        return Form("checkpoint", parts.results, parts.inits, (self._inner(parts),))
 
-    def _vmap(self, results, inits, params, carried, names, depth):  # type: ignore[no-untyped-def]
-        block = self.block(params, names, "v", depth)
-        return Form("vmap", results, inits, (block,))
+    def _vmap(self, parts: Parts) -> Form:
+        return Form("vmap", parts.results, parts.inits, (self._inner(parts),))
 
-    def _grad(self, results, inits, params, carried, names, depth):  # type: ignore[no-untyped-def]
+    def _grad(self, parts: Parts) -> Form:
         self.left = min(self.left, 1)
-        block = self.block(params, names, "v", depth)
-        return Form("grad", results, inits, (block,))
+        self.open = min(self.open, 1)
+        return Form("grad", parts.results, parts.inits, (self._inner(parts),))
 
     def mode(self) -> dict[str, str]:
         return {"checkpoint": self.random.choice(MODES)}
@@ -267,7 +285,7 @@ class Run:
     def loop_form(self, form: Form, inits: list[Any], env: Env) -> list[Any]:
         def body(i: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             step = self.scaled(self.number(i), 0.1)
-            return tuple(self.block(form.blocks[0], [step, *carry], env))
+            return tuple(self.block(form.blocks[0], [*carry, step], env))
 
         return list(self.loop(form.settings["count"], body, tuple(inits), form.settings))
 
@@ -297,7 +315,7 @@ class Run:
         sides = [lambda *c, b=b: tuple(self.block(b, c, env)) for b in form.blocks]
         return list(self.cond(test, *sides, *inits))
 
-    def while_form(self, form: Form, inits: list[Any], env: Env) -> list[Any]:
+    def until_form(self, form: Form, inits: list[Any], env: Env) -> list[Any]:
         def test(carry: tuple[Any, ...]) -> Any:
             return self.less(carry[0], form.settings["limit"])
 
@@ -513,8 +531,6 @@ class Traced(Run):
 
 # --- the check -----------------------------------------------------------------------------------
 
-ORDERS = ("value", "grad", "grad", "jvp", "second", "grad of jvp", "jvp of grad")
-
 
 @dataclass(frozen=True)
 class Program:
@@ -527,7 +543,6 @@ class Program:
     samples: bool
     symbolic: bool
     size: int
-    depth: int
 
     def describe(self) -> str:
         asked = f"{self.order}{' of samples' if self.samples else ''} in {self.kind}"
@@ -541,8 +556,8 @@ def program(seed: int) -> Program:
     source = maker.random
     block = maker.block(["x_v", "w_v", "rows_r"], [], "v", 0)
     size = source.choice([1, 2, 3])
-    choices = source.choice(TYPES), source.choice(ORDERS), source.random() < 0.4
-    return Program(seed, block, *choices, source.random() < 0.3, size, maker.deepest)
+    kind, samples, symbolic = source.choice(TYPES), source.random() < 0.4, source.random() < 0.3
+    return Program(seed, block, kind, maker.order, samples, symbolic, size)
 
 
 def asked(order: str, f: Any, given: Sequence[Any], along: Sequence[Any]) -> list[Any]:

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.config import Options
 
 Array = np.ndarray[Any, Any]
+REFERENCE = Options(backend="reference")
 Function = Callable[..., Any]
 X = np.array([0.5, 1.5])
 XS = np.array([[0.5, 1.5], [2.0, 2.0], [0.1, 0.2]])
@@ -115,11 +117,11 @@ def close(found: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("f", NESTED)
 def test_nested_forms_equal_their_steps(f: Function) -> None:
-    x, xs = pb.tensor(X), pb.tensor(XS)
-    for derived in (pb.grad(f), tangent(f), second(f)):
-        close(pb.jit(derived)(x).numpy(), derived(x).numpy())
-        wanted = np.stack([derived(pb.tensor(row)).numpy() for row in XS])
-        close(pb.jit(pb.vmap(derived))(xs).numpy(), wanted)
+    x = pb.tensor(X)
+    for order in (pb.grad, tangent, second)[: 2 if f is while_three_deep else 3]:
+        close(pb.jit(order(f))(x).numpy(), order(f)(x).numpy())
+    wanted = np.stack([pb.grad(f)(pb.tensor(row)).numpy() for row in XS])
+    close(pb.jit(pb.vmap(pb.grad(f)))(pb.tensor(XS)).numpy(), wanted)
 
 
 ZERO = {
@@ -144,3 +146,87 @@ def test_a_zero_gradient_of_symbolic_shape(name: str) -> None:
         assert zero.tolist() == [0.0] * size
         assert plus.tolist() == t.tolist()
         assert moved.item() == 0.0
+
+
+# --- of many samples -----------------------------------------------------------------------------
+
+
+def scan_of_samples_of_while(x: Any) -> Any:
+    """Samples in a step of a scan, each with its own number of steps; then samples of all that."""
+
+    def body(c: Any, _: Any) -> Any:
+        def one(row: Any) -> Any:
+            def burn(s: Any) -> Any:
+                return s[0] + 0.4 + 0.1 * pb.sum(row), s[1] * 1.1
+
+            return pb.while_loop(lambda s: s[0] < 1.6, burn, (pb.tanh(pb.sum(c)), x))[1]
+
+        rows = pb.stack([x * 0.1, x * -0.2])
+        return c * 0.9, pb.sum(pb.vmap(one)(rows))
+
+    last, sums = pb.scan(body, x, None, 2)
+    return pb.sum(last) + pb.sum(sums)
+
+
+def a_loop_of_equal_steps_under_a_condition_of_samples(x: Any) -> Any:
+    """The inner loop runs as often for each sample, but not every sample comes there."""
+
+    def inner(c: Any) -> Any:
+        burn = lambda s: (s[0] + 0.7, pb.sin(s[1]) + x)
+        return pb.while_loop(lambda s: s[0] < 2.0, burn, (pb.tensor(0.0), c))[1]
+
+    def body(i: Any, c: Any) -> Any:
+        return pb.cond(pb.sum(c) > 1.0, inner, lambda c: c * 1.5, c)
+
+    return pb.sum(pb.loop(3, body, x))
+
+
+@pytest.mark.parametrize(
+    "f", [scan_of_samples_of_while, a_loop_of_equal_steps_under_a_condition_of_samples]
+)
+def test_samples_of_nested_forms(f: Function) -> None:
+    xs = pb.tensor(XS)
+    for derived in (f, pb.grad(f), tangent(f)):
+        each = [pb.jit(derived)(pb.tensor(row)).numpy() for row in XS]
+        close(pb.jit(pb.vmap(derived))(xs).numpy(), np.stack(each))
+    steps = [pb.jit(f)(pb.tensor(X)).numpy(), pb.jit(f, options=REFERENCE)(pb.tensor(X)).numpy()]
+    close(*steps)
+
+
+def test_results_of_one_loop_are_asked_for_one_by_one() -> None:
+    """Its backward is written down for all samples once, though a part is the same for all."""
+    rows = np.arange(18.0).reshape(3, 3, 2) * 0.1
+
+    def f(x: Any, r: Any) -> Any:
+        last, _ = pb.scan(lambda c, d: (x, c), x, r, checkpoint="sqrt")
+        return pb.sum(pb.sin(pb.sum(last)))
+
+    by = pb.jit(pb.vmap(lambda x, r: pb.grad(f, argnums=(0, 1))(x, r)))
+    found = by(pb.tensor(XS), pb.tensor(rows))
+    close(found[0].numpy(), np.cos(XS.sum(1))[:, None] * np.ones((3, 2)))
+    close(found[1].numpy(), np.zeros_like(rows))
+
+
+def test_what_a_branch_leaves_is_not_written_over_what_it_reads() -> None:
+    """It lives from the start of the branch on, the operand only within."""
+
+    def f(x: Any, w: Any) -> Any:
+        def then(d: Any, e: Any) -> Any:
+            burn = lambda s: (s[0] + 0.3, w)
+            return x, pb.while_loop(
+                lambda s: s[0] < 0.9, burn, (pb.sum(e), pb.sin(e * w)), max_steps=2
+            )[1]
+
+        def otherwise(d: Any, e: Any) -> Any:
+            e12 = e * 0.5 + pb.tanh(pb.mean(w))
+            one = pb.sin(pb.sin(e12) * pb.tanh(pb.sum(d)) + x * pb.tanh(e))
+            return one, pb.tanh(pb.sin(pb.sigmoid(e12))) * 0.5 + pb.sin(w) * 0.5
+
+        b, c = pb.cond(pb.sum(w) < -0.6, then, otherwise, x, x + pb.sin(w) * pb.tanh(pb.mean(w)))
+        return pb.sum(pb.tanh(b) * 0.5 + pb.sin(c) * 0.5)
+
+    by = pb.grad(f, argnums=(0, 1))
+    for w in (X, -X):
+        given = pb.tensor(X * 0.3), pb.tensor(w)
+        for found, wanted in zip(pb.jit(by)(*given), by(*given), strict=True):
+            close(found.numpy(), wanted.numpy())

@@ -46,6 +46,10 @@ def _number(name: str, default: int) -> int:
         raise OptionError(f"{name}={text}: a whole number is needed", code="E520") from error
 
 
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}  # bytes
 
 
@@ -92,11 +96,20 @@ class Options:
     target: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises: OptionError."""
-        if self.threads is not None and self.threads < 1:
+        """`memory` may be text with a unit, `dump` and `cache` text. Raises: OptionError."""
+        if self.threads is not None and (not _whole(self.threads) or self.threads < 1):
             raise OptionError(
-                f"{self.threads} threads", help="the caller is one of them", code="E523"
+                f"{self.threads!r} threads", help="the caller is one of them", code="E523"
             )
+        if not _whole(self.debug):
+            raise OptionError(f"debug={self.debug!r}", help="a number from 0 to 4", code="E225")
+        if self.memory is not None:
+            object.__setattr__(self, "memory", parse_bytes(self.memory))
+        for name in ("dump", "cache"):
+            given = getattr(self, name)
+            if not isinstance(given, str | os.PathLike | None):
+                raise OptionError(f"{name}={given!r}", help="the path of a folder", code="E225")
+            object.__setattr__(self, name, None if given is None else Path(given))
 
     @classmethod
     def from_environment(cls) -> Options:

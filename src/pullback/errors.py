@@ -21,6 +21,7 @@ from typing import ClassVar
 LIBRARY = str(Path(__file__).parent)
 PAGES = Path(__file__).with_suffix(".md")  # a section for each code
 _INSIDE = (LIBRARY, contextlib.__file__)
+_OPTIONS = "pullback.config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,10 @@ class Origin:
     def of_caller(cls) -> Origin:
         """The innermost frame that is not inside the library."""
         frame: FrameType = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        while frame.f_back is not None and (
+            frame.f_code.co_filename.startswith(_INSIDE)
+            or frame.f_globals.get("__name__") == _OPTIONS  # what a dataclass is made by
+        ):
             frame = frame.f_back
         return cls(frame.f_code, frame.f_lasti)
 

@@ -10,6 +10,7 @@ from pullback.grad.reverse import Reverse
 from pullback.ir import expr as E
 from pullback.ir.graph import Definition, Value, Variable
 from pullback.tensor import elementwise as W
+from pullback.tensor import views as V
 from pullback.tensor.arrays import Derivative
 from pullback.tensor.tensor import Tensor, from_array, value_of
 from pullback.tensor.trace import Handle, transformed, twin
@@ -128,8 +129,9 @@ def _function(
             help="pb.grad(f, argnums=1)(x, w); with a head it is pb.vjp(f, x, w)",
             code="E219",
         )
-    single = isinstance(argnums, int)
-    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+    single = not isinstance(argnums, Sequence)
+    listed = argnums if isinstance(argnums, Sequence) else [argnums]
+    numbers = [V.whole(n, "argnums") for n in listed]
 
     def derivative(*args: Any, **kwargs: Any) -> Any:
         places = [_place(n, len(args)) for n in numbers]

@@ -27,6 +27,7 @@ from pullback.ir.graph import Definition, Value, read
 from pullback.tensor import elementwise as W
 from pullback.tensor import views as V
 from pullback.tensor.branches import BranchForm
+from pullback.tensor.given import condition, functions, most_of, pair_of, steps_of
 from pullback.tensor.loops import LoopForm
 from pullback.tensor.steps import FOREVER, Made, Steps
 from pullback.tensor.tensor import Tensor, from_array
@@ -44,7 +45,8 @@ def loop(
 
     A feeder's StopIteration ends it. Returns the last carry.
     """
-    steps = range(steps) if isinstance(steps, int) else steps
+    functions(body=body)
+    steps = steps_of(steps)
     wanted = _positional(body)
     trace = _tracing(checkpoint)
     if trace is None:
@@ -204,7 +206,10 @@ def _loop_in_python(steps: range, body: Callable[..., Any], wanted: int, carry: 
 def _positional(body: Callable[..., Any]) -> int:
     """How many positional arguments without default `body` takes."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(body).parameters.values()
+    try:
+        parameters = inspect.signature(body).parameters.values()
+    except ValueError:  # of a function in C that does not tell
+        return 2
     return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
 
 
@@ -248,10 +253,11 @@ def cond(
     *operands: Any,
 ) -> Any:
     """``then(*operands) if predicate else otherwise(*operands)``; only one of them runs."""
+    functions(then=then, otherwise=otherwise)
     trace = current()
     if isinstance(predicate, bool | np.bool_):
         return (then if predicate else otherwise)(*operands)
-    _boolean(predicate)
+    predicate = condition(predicate)
     if trace is None:
         realize([predicate])
         return (then if bool(array_of(predicate)) else otherwise)(*operands)
@@ -279,6 +285,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Outside `jit` nothing is kept that nobody holds, so there it is `function` itself.
     """
+    functions(function=function)
 
     @functools.wraps(function)
     def recomputed(*args: Any, **kwargs: Any) -> Any:
@@ -297,14 +304,6 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     return recomputed
 
 
-def _boolean(predicate: Handle) -> None:
-    if predicate.dtype != D.bool_ or predicate.shape != ():
-        raise DTypeError(
-            f"a condition is one bool, not {predicate.dtype} of shape {predicate.shape}",
-            code="E146",
-        )
-
-
 def while_loop(
     test: Callable[[Any], Any],
     body: Callable[[Any], Any],
@@ -319,7 +318,8 @@ def while_loop(
     runs them again as loops in loops, each of which keeps its carries (`loops.SIDE`, `LEVELS`).
     More steps than those hold raise IndexRangeError, in the backward alone.
     """
-    trace = _tracing(checkpoint)
+    functions(test=test, body=body)
+    max_steps, trace = most_of(max_steps), _tracing(checkpoint)
     if trace is None:
         return _while_in_python(test, body, init, max_steps)
     if checkpoint == "sqrt" and max_steps is not None and max_steps > 3:
@@ -340,13 +340,11 @@ def _while(
 ) -> tuple[LoopForm, Any]:
     """The loop, and its last carry. It goes on while what `also` gives after a step holds, too."""
     start = flatten(init, from_array)
-    first = test(init)
-    _boolean(first)
+    first = condition(test(init))
 
     def made(form: LoopForm) -> Made:
         result = body(start.rebuild(_tensors(form.begins)))
-        again = test(result)
-        _boolean(again)
+        again = condition(test(result))
         more = also()
         holds = again if more is None else again & Tensor(more)
         return Made(_ends(form, start, result), again=holds.value)
@@ -379,7 +377,7 @@ def _while_in_chunks(
     chunks = -(-max_steps // side)
 
     def goes_on(state: Any) -> Any:
-        return test(state[0]) & (state[1] < max_steps)
+        return condition(test(state[0])) & (state[1] < max_steps)
 
     def step(state: Any) -> Any:
         return body(state[0]), state[1] + 1
@@ -400,11 +398,11 @@ def _while_in_chunks(
 
 
 def _holds(found: Any) -> bool:
-    if not isinstance(found, Handle):
+    if isinstance(found, bool | np.bool_):
         return bool(found)
-    _boolean(found)
-    realize([found])
-    return bool(array_of(found))
+    holds = condition(found)
+    realize([holds])
+    return bool(array_of(holds))
 
 
 def scan(
@@ -416,6 +414,7 @@ def scan(
     checkpoint: str = "tape",
 ) -> tuple[Any, Any]:
     """``for x in xs: carry, y = body(carry, x)``. Returns the last carry and the stacked `y`."""
+    functions(body=body)
     wholes = flatten(xs, from_array)
     count = _length(wholes, length)
     trace = _tracing(checkpoint)
@@ -424,10 +423,10 @@ def scan(
     start = flatten(init, from_array)
 
     def at(_: Any, carry: Any, x: Any) -> tuple[Any, Any]:
-        return body(carry, x)
+        return pair_of(body(carry, x))
 
     def step(_: LoopForm, carry: Any, x: Any) -> tuple[Any, Any, None]:
-        return *body(carry, x), None
+        return *pair_of(body(carry, x)), None
 
     if checkpoint == "sqrt" and count > 3:
         return _in_chunks(trace, "pb.scan", at, start, wholes, count)
@@ -441,7 +440,7 @@ def _length(steps: Tree, length: int | None) -> int:
     """How many steps a scan has. Raises: ShapeError where that is not one literal number."""
     counts = {h.shape[0] for h in steps.handles if h.shape}
     if length is not None:
-        counts.add(length)
+        counts.add(V.whole(length, "length", 0))
     if len(counts) != 1 or not isinstance(count := counts.pop(), int):
         raise ShapeError("pb.scan needs one literal length", code="E120")
     return count
@@ -455,7 +454,7 @@ def _scan_in_python(
     for place in range(count):
         number = Tensor(bind(np.asarray(place, np.int64), "step"))
         here = steps.rebuild([_row(h, number) for h in steps.handles])
-        carry, y = body(carry, here)
+        carry, y = pair_of(body(carry, here))
         found = flatten(y)
         if not rows:
             rows = [_zeros((count, *h.shape), h.dtype) for h in found.handles]
@@ -466,7 +465,7 @@ def _scan_in_python(
 def _rows_of_none(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, steps: Tree) -> Tree:
     """What the rows of no step look like: `body` is asked once, with zeros."""
     here = steps.rebuild([_zeros(h.shape[1:], h.dtype) for h in steps.handles])
-    tree = flatten(body(carry, here)[1])
+    tree = flatten(pair_of(body(carry, here))[1])
     return flatten(tree.rebuild([_zeros((0, *h.shape), h.dtype) for h in tree.handles]))
 
 

@@ -33,7 +33,8 @@ from pullback.tensor.trace import Array, Handle, bind, refuse_array
 
 def dim(name: str, lo: int, hi: int) -> Dim:
     """A symbolic extent: one compiled program serves every value in `lo..hi`."""
-    if not 0 <= lo <= hi:
+    lo, hi = V.whole(lo, "lo"), V.whole(hi, "hi")
+    if not 0 <= lo <= hi or not isinstance(name, str):
         raise ShapeError(f"pb.dim({name!r}, {lo}, {hi})", code="E123")
     return Dim(name, lo, hi)
 

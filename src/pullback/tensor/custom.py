@@ -17,6 +17,7 @@ from pullback.ir import expr as E
 from pullback.ir.graph import Rule, Value, Variable, topological, variables
 from pullback.ir.node import walk
 from pullback.tensor import elementwise as W
+from pullback.tensor.given import functions
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import placeholder
 from pullback.tensor.tree import Tree, flatten
@@ -28,6 +29,7 @@ class _Custom:
     kind: str
 
     def __init__(self, function: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+        functions(function=function)
         functools.update_wrapper(self, function)
         self.function = function
         self.name = str(getattr(function, "__name__", "function"))

@@ -15,7 +15,7 @@ from pullback.tensor.arrays import Derivative, as_arrays, as_given, given_arrays
 from pullback.tensor.autograd import Arguments, derive, differentiable, grad, twins_of
 from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import Handle, transformed
-from pullback.tensor.tree import Tree, flatten
+from pullback.tensor.tree import Tree, flatten, has_tensors
 
 
 def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
@@ -24,6 +24,7 @@ def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
     Of a tensor: ``y, back = vjp(y, x, w); dx, dw = back(dy)``.
     Raises: GradientError for integers.
     """
+    _has_derivative(target)
     given = Arguments(primals, fresh=callable(target))
     out = transformed(target, *given.values) if callable(target) else target
     results = flatten(out)
@@ -38,12 +39,19 @@ def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
     return out if as_tensors else as_arrays(out), back
 
 
+def _has_derivative(target: Any) -> None:
+    """Raises: GradientError for what is neither a function nor made of tensors."""
+    if not callable(target) and not has_tensors(target):
+        raise GradientError(f"a {type(target).__name__} has no derivative")
+
+
 def jvp(target: Any, primals: Any, tangent: Any) -> Any:
     """``out, dout = jvp(f, primals, tangents)``; of tensors ``dy = jvp(y, x, dx)``.
 
     `primals` and `tangents` are one tensor or a sequence of (trees of) them.
     Raises: GradientError for integers, or where a tangent does not fit its primal.
     """
+    _has_derivative(target)
     single = isinstance(primals, Handle | np.ndarray)
     given = Arguments([primals] if single else list(primals), fresh=callable(target))
     along = matching([tangent] if single else list(tangent), given.tree, "a tangent")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pullback.config import Options, parse_bytes
-from pullback.errors import AbsentError, ShapeError, UnsupportedError
+from pullback.errors import AbsentError, OptionError, ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
 from pullback.ir.markup import panel
@@ -29,9 +29,10 @@ from pullback.runtime.system import process, uncollected
 from pullback.tensor.arrays import Derivative, returned
 from pullback.tensor.control import cond, loop, scan, while_loop
 from pullback.tensor.entry import Entry
+from pullback.tensor.given import functions
 from pullback.tensor.held import Held, Kind, kind_of, shared
 from pullback.tensor.host import Feeder, Receiver
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.tensor import Tensor, shape_of
 from pullback.tensor.trace import (
     Cell,
     Handle,
@@ -64,11 +65,14 @@ class Jit:
         options: Options | None = None,
         memory: int | None = None,
     ) -> None:
+        functions(function=function)
+        if shapes is not None and not isinstance(shapes, Sequence):
+            raise ShapeError(f"shapes={shapes!r}: a list, of one shape for each array", code="E134")
         self.__name__ = str(getattr(function, "__name__", "function"))
         functools.update_wrapper(self, function)
         self.function = function
         self.plain = not isinstance(function, Derivative)
-        self.shapes = shapes
+        self.shapes = None if shapes is None else [s if s is None else shape_of(s) for s in shapes]
         self.options = options
         self.memory = memory
         self.entries: dict[Any, list[Entry]] = {}
@@ -232,6 +236,8 @@ def jit(
         that is too small.
     """
     budget = None if memory is None else parse_bytes(memory)
+    if options is not None and not isinstance(options, Options):
+        raise OptionError(f"options={options!r}: a pb.Options is wanted", code="E225")
     if function is None:
         return functools.partial(jit, shapes=shapes, options=options, memory=budget)
     return Jit(function, shapes, options, budget)

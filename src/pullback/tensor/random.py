@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from pullback.errors import DTypeError, ShapeError
+from pullback.errors import ArgumentError, DTypeError, ShapeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, int64, uint32
@@ -50,21 +51,22 @@ _generator = State(bind(_seeded(0, 1), "generator", copy=True))
 
 def manual_seed(seed: int) -> None:
     """Start the sequence of draws anew from `seed`."""
-    _generator.assign(bind(_seeded(seed, 1), "generator", copy=True))
+    _generator.assign(bind(_seeded(V.whole(seed, "seed"), 1), "generator", copy=True))
 
 
 def key(seed: int) -> Tensor:
     """An explicit key: equal keys give equal values."""
-    return Tensor(bind(_seeded(seed), "key", copy=True))
+    return Tensor(bind(_seeded(V.whole(seed, "seed")), "key", copy=True))
 
 
 def split(key: Tensor, num: int = 2) -> list[Tensor]:
     """Independent keys derived from one."""
-    return [fold_in(key, n) for n in range(num)]
+    return [fold_in(key, n) for n in range(V.whole(num, "num", 0))]
 
 
 def fold_in(key: Tensor, number: int) -> Tensor:
     """A key derived from a key and a number."""
+    number = V.whole(number, "number")
     return Tensor(_folded(_check_key(key), (word(number), word(number // WORD + 1))))
 
 
@@ -86,6 +88,8 @@ def drawn_by(sample: Handle | None) -> Iterator[None]:
 
 
 def _check_key(given: Handle) -> Value:
+    if not isinstance(given, Handle):
+        raise DTypeError(f"a key is a tensor, not a {type(given).__name__}", code="E157")
     value = given.value
     if value.shape != (2,) or value.dtype != uint32:
         raise DTypeError(
@@ -157,6 +161,16 @@ def _unit(a: Expr, b: Expr, kind: DType) -> Expr:
     return Mul(whole, E.const(2.0**-digits, D.float32))
 
 
+def _number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """A number within limits. Raises: ArgumentError."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        raise ArgumentError(f"{name}={value!r} is no finite number")
+    number = float(value)
+    if not least <= number <= most:
+        raise ArgumentError(f"{name}={value!r} lies outside of {least}..{most}")
+    return number
+
+
 def _float(spec: Any) -> DType:
     kind = D.dtype(spec)
     if not kind.is_float:
@@ -176,6 +190,8 @@ def uniform(
 ) -> Tensor:
     """Evenly spread over ``low <= x < high``."""
     check_device(device)
+    low = _number("low", low)
+    high = _number("high", high, least=low)
     kind = _float(dtype)
 
     def body(a: Expr, b: Expr) -> Expr:
@@ -198,6 +214,8 @@ def normal(
 ) -> Tensor:
     """Normally distributed: ``sqrt(-2 log u) sin(2 pi v)`` (Box and Muller)."""
     check_device(device)
+    mean = _number("mean", mean)
+    std = _number("std", std, least=0.0)
     kind = _float(dtype)
     work = D.float64 if kind == D.float64 else D.float32
 
@@ -227,6 +245,8 @@ def bernoulli(
     check_device(device)
     if isinstance(p, tuple | list):
         p, shape = (0.5 if shape is None else shape), p
+    if not isinstance(p, Handle | np.ndarray):
+        p = _number("p", p, least=0.0, most=1.0)
     chance = operand(p)
     extents = shape_of(W.operand_shape(chance) if shape is None else shape)
     axes = axes_of(extents)
@@ -255,6 +275,7 @@ def integers(
     """Whole numbers, ``low <= x < high``; one bound is the upper one."""
     check_device(device)
     low, high = (0, low) if high is None else (low, high)
+    low, high = V.whole(low, "low"), V.whole(high, "high")
     kind = D.dtype(dtype)
     if not kind.is_integer or high <= low:
         raise DTypeError(f"integers from {low} to {high} of {kind}", code="E141")
@@ -281,7 +302,7 @@ def permutation(x: Any, *, key: Tensor | None = None, device: Any = None) -> Ten
             raise ShapeError("permutation of a tensor without axes", code="E111")
         order = _order(source.shape[0], key)
         return Tensor(X.take(source, order, 0))
-    return Tensor(_order(int(x), key))
+    return Tensor(_order(V.whole(x, "a permutation of"), key))
 
 
 def _order(size: Extent, given: Handle | None) -> Definition:
@@ -309,5 +330,8 @@ def get_state() -> Array:
 
 
 def set_state(state: Any) -> None:
-    """Go on where `get_state` was called. Raises: ShapeError."""
-    _generator.assign(bind(np.asarray(state, np.uint32), "generator", copy=True))
+    """Go on where `get_state` was called. Raises: DTypeError, ShapeError for no such state."""
+    words = np.asarray(state)
+    if words.dtype.kind not in "iu":
+        raise DTypeError(f"a state of random numbers of {words.dtype}", code="E142")
+    _generator.assign(bind(words.astype(np.uint32), "generator", copy=True))

@@ -11,6 +11,7 @@ from pullback.ir.expr import Axis, Extent
 from pullback.ir.graph import Value, variables
 from pullback.tensor import elementwise as W
 from pullback.tensor import views as V
+from pullback.tensor.given import functions
 from pullback.tensor.lift import Lift
 from pullback.tensor.random import drawn_by
 from pullback.tensor.recording import changes
@@ -44,6 +45,8 @@ def vmap(
             f"randomness={randomness!r}", help=f"one of {', '.join(RANDOMNESS)}", code="E312"
         )
 
+    functions(function=function)
+
     @functools.wraps(function)
     def batched(*args: Any) -> Any:
         trees = [flatten(a, from_array) for a in args]
@@ -65,8 +68,8 @@ def vmap(
 
 def _spread(axes: Axes, count: int, name: str, what: str) -> list[int | None]:
     """One axis per argument. Raises: ShapeError where there are more or fewer."""
-    if axes is None or isinstance(axes, int):
-        return [axes] * count
+    if axes is None or not isinstance(axes, Sequence):
+        return [None if axes is None else V.whole(axes, name)] * count
     if len(axes) != count:
         raise ShapeError(f"{name} has {len(axes)} entries for {count} {what}", code="E134")
     return list(axes)

@@ -546,6 +546,26 @@ def test_one_axis_is_a_loop_over_it_and_two_are_wavefronts() -> None:
     assert steps(skewed, x) < (3 * 5 + 9) * 4
 
 
+def test_any_order_of_nested_loops_is_met() -> None:
+    """Reads so far ahead that no small weights have them before."""
+    shape = (3, 4, 20)
+    x = RNG.normal(size=shape)
+
+    def body(f: Any, i: Any, j: Any, k: Any) -> Any:
+        far = pb.where((i > 0) & (j < 2) & (k < 9), f[i - 1, j + 2, k + 11], 0.0)
+        near = pb.where((j > 0) & (k < 9), f[i, j - 1, k + 11], 0.0)
+        return x_[i, j, k] + 0.5 * far + 0.3 * near + 0.2 * pb.where(k > 0, f[i, j, k - 1], 0.0)
+
+    x_ = pb.tensor(x)
+    wanted = np.zeros(shape)
+    for i, j, k in np.ndindex(*shape):
+        far = wanted[i - 1, j + 2, k + 11] if i and j < 2 and k < 9 else 0.0
+        near = wanted[i, j - 1, k + 11] if j and k < 9 else 0.0
+        before = wanted[i, j, k - 1] if k else 0.0
+        wanted[i, j, k] = x[i, j, k] + 0.5 * far + 0.3 * near + 0.2 * before
+    np.testing.assert_allclose(pb.recurrence(shape, body).numpy(), wanted, rtol=1e-12)
+
+
 def test_a_read_may_be_of_one_time_or_of_others() -> None:
     """``f[i - k]`` with k from 0: of itself it is refused; of a tensor before it in turn, too."""
     k = pb.axis(2, "k")

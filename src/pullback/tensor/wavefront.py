@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from itertools import product
+from itertools import permutations, product
 
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, Take, upper
 from pullback.simplify.affine import affine
 from pullback.simplify.bounds import bounds
 
-LARGEST = 8  # weights that are tried, at most: more than any published recurrence needs
-MANY = 1 << 16  # combinations of weights
+LARGEST = 8  # of weights that are tried in every combination; larger ones only axis after axis
+MANY = 1 << 12  # combinations
 
 Interval = tuple[int, int]
 
@@ -103,8 +103,7 @@ def order(links: Sequence[Link], shape: Sequence[Extent], tensors: int) -> Order
 def _candidates(links: Sequence[Link], rank: int) -> Iterator[tuple[int, ...]]:
     """Weights to try, small ones first: 0 for an axis that no read moves along, or any amount."""
     choices: list[list[int]] = []
-    known = [d for link in links for d in link.distances if d is not None]
-    reach = min(LARGEST, 1 + max((max(map(abs, d)) for d in known), default=0))
+    reach = min(LARGEST, 1 + max((_reach(links, n) for n in range(rank)), default=0))
     for axis in range(rank):
         along = [link.distances[axis] for link in links]
         free = all(d == (0, 0) for d in along) or any(d is None for d in along)
@@ -113,6 +112,31 @@ def _candidates(links: Sequence[Link], rank: int) -> Iterator[tuple[int, ...]]:
         longest = max(choices, key=len)
         del longest[-2:]
     yield from product(*choices)
+    yield from _one_after_another(links, [n for n, c in enumerate(choices) if len(c) > 1], rank)
+
+
+def _one_after_another(
+    links: Sequence[Link], moving: Sequence[int], rank: int
+) -> Iterator[tuple[int, ...]]:
+    """Weights of nested loops: a step of an axis outweighs every read along those inside of it.
+
+    Where any order exists, one of these is one; axes that nobody needs for it have weight 0.
+    """
+    for count in range(1, len(moving) + 1):
+        for axes in permutations(moving, count):
+            for signs in product((1, -1), repeat=count):
+                weights = [0] * rank
+                inner = 0
+                for axis, sign in zip(reversed(axes), signs, strict=True):
+                    weights[axis] = sign * (1 + inner)
+                    inner += abs(weights[axis]) * _reach(links, axis)
+                yield tuple(weights)
+
+
+def _reach(links: Sequence[Link], axis: int) -> int:
+    """How far any read goes along an axis."""
+    known = [d for link in links if (d := link.distances[axis]) is not None]
+    return max((max(map(abs, d)) for d in known), default=0)
 
 
 def _combinations(choices: Sequence[Sequence[int]]) -> int:

@@ -391,6 +391,27 @@ def test_many_at_once() -> None:
     )  # linear
 
 
+def test_a_head_that_is_the_same_everywhere_costs_no_launch() -> None:
+    """It was written down as a whole in every step."""
+
+    def scanned(x: Any) -> Any:
+        def body(c: Any, v: Any) -> Any:
+            c = pb.sin(c + v)
+            return c, c
+
+        return pb.scan(body, pb.zeros((), dtype="float64"), x)[1]
+
+    def recurrent(x: Any) -> Any:
+        return pb.recurrence(x.shape, lambda f, i: pb.sin(x[i] + pb.where(i > 0, f[i - 1], 0.0)))
+
+    x = np.ones(200)
+    for function in (scanned, recurrent):
+        summed = pb.jit(pb.grad(lambda x, f=function: pb.sum(f(x))))
+        weighted = pb.jit(pb.grad(lambda x, w, f=function: pb.sum(f(x) * w)))
+        np.testing.assert_allclose(summed(x), weighted(x, x), rtol=1e-14)
+        assert summed.program.launches <= weighted.program.launches
+
+
 def test_outside_of_jit_it_is_a_program_of_its_own() -> None:
     d, v = RNG.random(size=(2, 9, 8)), RNG.normal(size=(2, 9, 8))
 

@@ -17,7 +17,18 @@ from pullback.grad.total import identity
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr
-from pullback.ir.graph import ANY, MAX, SUM, Accumulate, Definition, Value, Variable, read
+from pullback.ir.graph import (
+    ANY,
+    MAX,
+    SUM,
+    Accumulate,
+    Definition,
+    Map,
+    Value,
+    Variable,
+    read,
+    substitute,
+)
 from pullback.ir.program import Block, Loop
 from pullback.tensor import views as V
 from pullback.tensor.calls import Call, below, ordered
@@ -299,7 +310,11 @@ class LoopForm(Form):
     def at(self, kept: Value, place: Expr | None) -> Definition:
         axes = [Axis(n, e) for n, e in enumerate(kept.shape[1:])]
         row = read(self.number) if place is None else place
-        return self._made(Definition("row", kept.shape[1:], read(kept, row, *axes)))
+        body: Expr = read(kept, row, *axes)
+        if isinstance(kept, Definition) and isinstance(kept.form, Map) and not kept.reads:
+            # It would be written down in the loop as a whole, in every step: the row is enough.
+            body = substitute(kept.body, dict(enumerate([row, *axes])))
+        return self._made(Definition("row", kept.shape[1:], body))
 
     def lift(self, lift: Lift) -> None:
         _Many(self, lift).tell()

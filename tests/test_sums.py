@@ -118,3 +118,16 @@ def test_slopes_of_long_sums() -> None:
     w = np.ones(2, np.float32)
     slope = pb.grad(lambda v: pb.sum(pb.tensor(x) * v))(pb.tensor(w)).numpy()
     np.testing.assert_allclose(slope, x.astype(np.float64).sum(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5, 16, 33])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_products_of_few_rows_and_columns(rows: int, columns: int) -> None:
+    """Of equal terms, no worse than NumPy's by more than a few units."""
+    x, y = np.full((rows, LENGTH), 0.1, np.float32), np.full((LENGTH, columns), 0.3, np.float32)
+    exact_one = np.longdouble(x[0, 0]) * np.longdouble(y[0, 0]) * LENGTH
+    found = pb.matmul(pb.tensor(x), pb.tensor(y)).numpy().astype(np.longdouble)
+    theirs = np.abs(np.matmul(x, y) / exact_one - 1).max()
+    assert np.abs(found / exact_one - 1).max() <= max(theirs, 24 * float(np.finfo(np.float32).eps))
+    x[0, 5] = np.inf
+    assert np.isinf(pb.matmul(pb.tensor(x), pb.tensor(y)).numpy()[0]).all()

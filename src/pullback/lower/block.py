@@ -29,6 +29,7 @@ from pullback.ir.nest import (
     StoreCombine,
     Var,
 )
+from pullback.lower.blocked import blocked_tile
 from pullback.lower.bounds import Spans, guarded, narrowed, outer
 from pullback.lower.context import Context, Loop, cast, nest, vector
 from pullback.lower.depth import Depth
@@ -43,6 +44,8 @@ from pullback.lower.operands import (
 )
 from pullback.lower.words import unrolled
 from pullback.schedule.linear import Linear, divide, linear
+
+SHARES = 4  # of the vector registers: sums, their parts, what those lose, operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,8 @@ class Block:
         spans = self._spans(rows, first, base, index(width))
         stores = self._joined(sums, (i, j), self._at(first, i, base, j), each)
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
-        body = [*begin, *self._terms(spans, step), *stores]
+        terms = self._exactly(sums, (i, j), rows * width, self._terms(spans, step), each)
+        body = [*begin, *terms, *stores]
         found = guarded(self.prob.needed, spans, body)
         return found + self._last(self.tail(rows, first, base, index(width)))
 
@@ -130,10 +134,27 @@ class Block:
 
         stores = self._joined(sums, (i, j), self._at(first, i, base, j), each)
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
-        body = [*begin, *self._terms(spans, step), *stores]
+        lanes = self.context.target.lanes(kind.itemsize)
+        terms = self._exactly(sums, (i,), rows * lanes, self._terms(spans, step), each)
+        body = [*begin, *terms, *stores]
         lane = For(j, index(0), width, tuple(body), LoopKind.VECTOR, 1, 1)
         found = guarded(self.prob.needed, spans, [lane])
         return found + self._last(self.tail(rows, first, base, width))
+
+    def _exactly(
+        self,
+        sums: Register,
+        at: tuple[Expr, ...],
+        elements: int,
+        terms: list[Stmt],
+        each: Callable[..., Stmt],
+    ) -> list[Stmt]:
+        """`terms`, long ones in blocks where registers are left for what blocks lose."""
+        target = self.context.target
+        few = elements <= target.vectors // SHARES * target.lanes(self.prob.kind.itemsize)
+        if not few or self.depth is not None or self.prob.word is not None:
+            return terms
+        return blocked_tile(self.context, sums, at, terms, each)
 
     def _word(self, sums: Register, at: tuple[Expr, ...], a: Expr, b: Expr) -> Stmt:
         """The products of one word, added to a sum: one instruction where the target has it."""

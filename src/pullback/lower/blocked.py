@@ -9,11 +9,11 @@ and dot product, 2005: cascaded summation.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pullback.ir import expr as E
-from pullback.ir.expr import index
+from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
 from pullback.ir.nest import (
     Combine,
@@ -34,17 +34,23 @@ from pullback.schedule.linear import Linear, linear
 TERMS = 16
 # Where each lane is a sum of its own, adding a block costs a quarter of that many terms.
 TERMS_ALONE = 64
-# Shorter sums stay whole.
+# Shorter sums stay whole; of products, whose tiles wait for memory, those within a panel.
 SHORT = 64
+LONG = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The sums of one nest: the register of each block by that of the whole."""
+    """The sums of one nest: the register of each block by that of the whole.
+
+    `place`: the element of a register, where it is an array; `each` runs over its elements.
+    """
 
     context: Context
     parts: dict[Register, Register]
     lost: dict[Register, Register]
+    place: tuple[Expr, ...] = ()
+    each: Callable[..., Stmt] | None = None
 
     def loops(self, body: Sequence[Stmt]) -> list[Stmt]:
         """`body` with each loop that adds to the sums in blocks."""
@@ -97,14 +103,27 @@ class Blocked:
         for whole, part in self.parts.items():
             new = self.context.register("t", whole.dtype)
             step = self.context.register("d", whole.dtype)
-            s, p, t, d = (Peek(r, ()) for r in (whole, part, new, step))
+            s, p = (Peek(r, self.place) for r in (whole, part))
+            t, d = (Peek(r, ()) for r in (new, step))
             lost = E.Add(E.subtract(s, E.subtract(t, d)), E.subtract(p, d))
-            found += [
+            found += self._all(
                 Declare(new, E.Add(s, p)),
                 Declare(step, E.subtract(t, s)),
-                Combine(self.lost[whole], (), SUM, lost),
-                Set(whole, (), t),
-            ]
+                Combine(self.lost[whole], self.place, SUM, lost),
+                Set(whole, self.place, t),
+            )
+        return found
+
+    def _all(self, *body: Stmt) -> list[Stmt]:
+        return list(body) if self.each is None else [self.each(*body)]
+
+    def ends(self) -> list[Stmt]:
+        """``s += e``, where s is no infinity: there e is NaN."""
+        found: list[Stmt] = []
+        for whole, lost in self.lost.items():
+            s, e = Peek(whole, self.place), Peek(lost, self.place)
+            total = E.If(E.Equal(e, e), E.Add(s, e), s)
+            found += self._all(Set(whole, self.place, total))
         return found
 
     def _renamed(self, stmt: For) -> For:
@@ -129,6 +148,8 @@ class Blocked:
                 return max(map(self._chain, stmt.body))
             case For():
                 inner = max(map(self._chain, stmt.body))
+                if stmt.var in self.place:
+                    return inner
                 trips = stmt.var.hi - stmt.var.lo + 1
                 return inner * -(-trips // self._abreast(stmt))
         return 0
@@ -153,14 +174,23 @@ def blocked(context: Context, before: Sequence[Stmt], inner: list[Stmt]) -> list
     if max(map(found._chain, inner)) <= SHORT:
         return plain
     starts = [Declare(r, E.const(0, r.dtype)) for r in lost.values()]
-    ends = [_ended(r, lost[r]) for r in sums]
-    return [*before, *starts, *found.loops(inner), *ends]
+    return [*before, *starts, *found.loops(inner), *found.ends()]
 
 
-def _ended(whole: Register, lost: Register) -> Stmt:
-    """``s += e``, where s is no infinity: there e is NaN."""
-    s, e = Peek(whole, ()), Peek(lost, ())
-    return Set(whole, (), E.If(E.Equal(e, e), E.Add(s, e), s))
+def blocked_tile(
+    context: Context,
+    tile: Register,
+    place: tuple[Expr, ...],
+    terms: list[Stmt],
+    each: Callable[..., Stmt],
+) -> list[Stmt]:
+    """Loops `terms` that add to a small array of registers, element by element."""
+    part = context.register("part", tile.dtype, tile.shape)
+    lost = context.register("lost", tile.dtype, tile.shape)
+    found = Blocked(context, {tile: part}, {tile: lost}, place, each)
+    if not tile.dtype.is_float or max(map(found._chain, terms), default=0) <= LONG:
+        return terms
+    return [Declare(lost, E.const(0, lost.dtype)), *found.loops(terms), *found.ends()]
 
 
 def _is_sum(register: Register, body: Sequence[Stmt]) -> bool:

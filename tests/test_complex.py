@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback import array_api as xp
 from pullback.errors import DTypeError
 
 Array = np.ndarray[Any, Any]
@@ -149,7 +150,7 @@ def test_hyperbolic_functions_do_not_overflow() -> None:
     np.testing.assert_allclose(pb.tanh(z).numpy(), [1, -1], atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["maximum", "less", "floor", "gelu", "max", "softmax", "prod"])
+@pytest.mark.parametrize("name", ["maximum", "less", "floor", "gelu", "max", "softmax"])
 def test_functions_of_real_numbers_are_refused(name: str) -> None:
     z = pb.Complex.of(Z)
     with pytest.raises(DTypeError, match="not defined for"):
@@ -169,3 +170,133 @@ def test_gradients_are_torch_s(name: str) -> None:
     for own, theirs in zip(mine(pb.Complex.of(Z), pb.Complex.of(W)), given, strict=True):
         slope = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
         np.testing.assert_allclose(own.numpy(), slope.resolve_conj().numpy(), rtol=1e-9, atol=1e-12)
+
+
+# --- complex arrays of the array API -------------------------------------------------------------
+
+GRID = (0.0, -0.0, 1.0, -1.0, 0.5, -0.25, 3.7, -2.5, 1e-8, 40.0, -1e5, 1e30, -1e-30)
+ENDS = (np.inf, -np.inf, 0.0, -0.0, 1.5, -2.0)
+NUMPY = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh"}
+NUMPY |= {"atan": "arctan", "atanh": "arctanh"}
+MATHS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "expm1", "log")
+MATHS += ("log10", "log2", "sin", "sinh", "sqrt", "tan", "tanh")
+
+
+def close(found: float, wanted: float, scale: float, signs: bool) -> bool:
+    """Equal to 1e-13, with `signs` those of zero too; NaN says nothing."""
+    if np.isnan(wanted):
+        return True
+    if wanted == 0 and signs:
+        tiny = 0 < abs(found) < 1e-15 * scale
+        return tiny or (found == 0 and np.signbit(found) == np.signbit(wanted))
+    return found == wanted or abs(found - wanted) <= 1e-13 * max(abs(wanted), 1e-3 * scale)
+
+
+@pytest.mark.parametrize("name", MATHS)
+def test_branch_cuts_are_those_of_c(name: str) -> None:
+    ends = [complex(a, b) for a in ENDS for b in ENDS if np.isfinite(a) != np.isfinite(b)]
+    points = np.array([*(complex(a, b) for a in GRID for b in GRID), *ends])
+    found = getattr(xp, name)(pb.Complex.of(points)).numpy()
+    with np.errstate(all="ignore"):
+        wanted = getattr(np, NUMPY.get(name, name))(points)
+    for z, own, theirs in zip(points, found, wanted, strict=True):
+        scale = abs(theirs) if np.isfinite(abs(theirs)) else 1.0
+        signs = np.isfinite(z) or name not in ("cos", "cosh")  # where C leaves them open
+        signs = signs and name != "expm1"  # the standard wants 0 of -0
+        assert close(own.real, theirs.real, scale, signs), (z, own, theirs)
+        assert close(own.imag, theirs.imag, scale, signs), (z, own, theirs)
+
+
+@pytest.mark.parametrize("name", [*MATHS, "log1p", "sign", "square", "reciprocal", "sigmoid"])
+def test_gradients_on_the_axes(name: str) -> None:
+    """Where a part is 0 the other still has its slope: ``conj(f'(z))`` of a holomorphic f."""
+    points = np.array([0.5 + 0j, 0.3 - 0j, 0.7j, -0.2j, 0.4 - 0.6j])
+    z = pb.Complex.of(points)
+    gradient = pb.grad(lambda z: pb.sum(getattr(xp if name != "sigmoid" else pb, name)(z).real))
+    space = getattr(xp if name != "sigmoid" else pb, name)
+    step = 1e-6
+    parts = []
+    for unit in (1, 1j):
+        up, down = (space(pb.Complex.of(points + s * unit)).numpy().real for s in (step, -step))
+        parts.append((up - down) / (2 * step))
+    found = gradient(z).numpy()
+    if name in ("log", "log2", "log10", "sqrt", "acosh", "asin", "acos", "atanh", "asinh", "atan"):
+        found, parts = found[[0, 1, 4]], [p[[0, 1, 4]] for p in parts]
+    if name in ("acosh",):  # 0.5 and 0.3 lie on its cut
+        found, parts = found[2:], [p[2:] for p in parts]
+    np.testing.assert_allclose(found, parts[0] + 1j * parts[1], rtol=1e-6, atol=1e-7)
+
+
+def test_arrays_of_the_array_api() -> None:
+    z, x = xp.asarray(Z), xp.asarray(Z.real.copy())
+    found = {
+        "list": (xp.asarray([1, 2j]), np.array([1, 2j], np.complex64)),
+        "lists": (xp.asarray([[1j], [2.0]], dtype=xp.complex128), np.array([[1j], [2.0]])),
+        "zeros": (xp.zeros((2, 3), dtype=xp.complex64), np.zeros((2, 3), np.complex64)),
+        "ones": (xp.ones_like(z), np.ones_like(Z)),
+        "eye": (xp.eye(3, dtype=xp.complex128), np.eye(3, dtype=complex)),
+        "full": (xp.full(2, 1 - 2j), np.full(2, 1 - 2j, np.complex64)),
+        "full_like": (xp.full_like(z, 2j), np.full_like(Z, 2j)),
+        "linspace": (xp.linspace(0, 1j, 4, dtype=xp.complex128), np.linspace(0, 1j, 4)),
+        "astype": (xp.astype(x, xp.complex64), Z.real.astype(np.complex64)),
+        "number": (x + 1j, Z.real + 1j),
+        "number before": (2j * x - 1j, 2j * Z.real - 1j),
+        "number in a function": (xp.multiply(x, 1j), Z.real * 1j),
+        "prod": (xp.prod(z, axis=1), Z.prod(1)),
+        "prod of all": (xp.prod(z), Z.prod()),
+        "prod of none": (xp.prod(z[:, :0], axis=1, keepdims=True), np.ones((2, 1), complex)),
+        "running": (xp.cumulative_prod(z, axis=1), Z.cumprod(1)),
+        "sum": (
+            xp.sum(xp.astype(z, xp.complex64), dtype=xp.complex128),
+            Z.astype("c8").sum(dtype=complex),
+        ),
+        "isnan": (xp.isnan(z * np.nan), np.isnan(Z * np.nan)),
+        "isinf": (xp.isinf(z / 0.0), np.ones(Z.shape, bool)),
+        "any": (xp.any(z, axis=0), Z.any(0)),
+        "real": (xp.real(z), Z.real),
+        "imag": (xp.imag(z), Z.imag),
+        "nonzero": (xp.nonzero(z - Z[0, 0])[1], np.nonzero(Z - Z[0, 0])[1]),
+        "unique": (xp.unique_values(z), np.unique(Z)),
+        "expand": (xp.expand_dims(z, axis=0), Z[None]),
+        "unstack": (xp.unstack(z)[1], Z[1]),
+        "grid": (xp.meshgrid(z[0], z[1])[1], np.meshgrid(Z[0], Z[1])[1]),
+        "diff": (xp.diff(z), np.diff(Z)),
+        "fft": (xp.fft.fft(z), np.fft.fft(Z)),
+        "norm": (xp.linalg.vector_norm(z), np.linalg.norm(Z)),
+        "dlpack": (xp.from_dlpack(Z.copy()), Z),
+        "large": (abs(xp.asarray(Z * 1e200)) / 1e200, abs(Z)),
+        "wide": (1.0 / xp.asarray(Z * 1e200) * 1e200, 1.0 / Z),
+    }
+    for name, (own, wanted) in found.items():
+        assert own.dtype.numpy == wanted.dtype, name
+        np.testing.assert_allclose(own.numpy(), wanted, rtol=1e-6, err_msg=name)
+    np.testing.assert_array_equal(np.from_dlpack(z), Z)
+    assert complex(z[0, 0]) == Z[0, 0] and xp.isdtype(z.dtype, "complex floating")
+    assert xp.result_type(x, xp.complex64) == xp.complex128 and z.__array_namespace__() is xp
+    assert xp.can_cast(xp.float32, xp.complex64) and not xp.can_cast(xp.complex64, xp.float64)
+
+
+def test_assignment_to_complex_elements() -> None:
+    z = xp.asarray(Z)
+    z[0, 1] = 5j
+    z[1] = xp.asarray([1.0, 2.0, 3.0], dtype=xp.float64)
+    wanted = Z.copy()
+    wanted[0, 1], wanted[1] = 5j, [1.0, 2.0, 3.0]
+    np.testing.assert_array_equal(z.numpy(), wanted)
+
+
+WRONG: dict[str, Callable[[Any], Any]] = {
+    "a real type": lambda z: xp.astype(z, xp.float64),
+    "an integer beside": lambda z: xp.add(z, xp.asarray([1, 2, 3])),
+    "an order": lambda z: z < z,
+    "a float": lambda z: float(z[0, 0]),
+    "a real array of it": lambda z: xp.asarray([1j], dtype=xp.float32),
+    "a real sort": lambda z: xp.sort(z),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_has_no_complex_meaning_is_refused(name: str) -> None:
+    with pytest.raises(DTypeError, match=r"E1\d\d") as refused:
+        WRONG[name](xp.asarray(Z))
+    assert "test_complex.py" in str(refused.value)

@@ -75,7 +75,7 @@ from pullback.tensor.combine import (
     linear_recurrence,
     reduce,
 )
-from pullback.tensor.complex import Complex
+from pullback.tensor.complex_functions import Complex, complex64, complex128
 from pullback.tensor.compute import axis, compute
 from pullback.tensor.control import checkpoint, cond, loop, scan, while_loop
 from pullback.tensor.creation import (
@@ -348,7 +348,8 @@ __all__ = [
     "bitwise_or", "bitwise_right_shift", "bitwise_xor", "block_diag", "bool", "bool_",
     "broadcast_arrays", "broadcast_shapes", "broadcast_to", "bucketize",
     "cartesian_prod", "cdist", "ceil", "check_grads", "checkpoint", "chunk", "clip",
-    "column_stack", "combinations", "compute", "concat", "cond", "copysign", "corrcoef", "cos",
+    "column_stack", "combinations", "complex64", "complex128",
+    "compute", "concat", "cond", "copysign", "corrcoef", "cos",
     "cosh", "count_nonzero", "cov", "cross", "cumulative_argmax", "cumulative_argmin",
     "cumulative_logsumexp", "cumulative_max", "cumulative_min", "cumulative_prod",
     "cumulative_sum", "cumulative_trapezoid", "custom_jvp", "custom_vjp",

@@ -4,7 +4,7 @@
 two operands must be of one kind, where `pb` promotes. What is missing: docs/array_api.md.
 """
 
-from pullback.array_api import linalg
+from pullback.array_api import fft, linalg
 from pullback.array_api.dtypes import (
     astype,
     can_cast,
@@ -55,6 +55,7 @@ from pullback.stats.moments import count_nonzero
 from pullback.stats.places import diff
 from pullback.tensor import maths as _maths
 from pullback.tensor import scalars as _scalars
+from pullback.tensor.complex import complex64, complex128
 from pullback.tensor.creation import (
     arange,
     asarray,
@@ -208,6 +209,8 @@ __all__ = [
     "can_cast",
     "ceil",
     "clip",
+    "complex64",
+    "complex128",
     "concat",
     "conj",
     "copysign",
@@ -226,6 +229,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flip",
     "float32",

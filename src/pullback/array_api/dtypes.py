@@ -13,14 +13,16 @@ import numpy as np
 from pullback.errors import DTypeError, Origin
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
-from pullback.tensor import elementwise as W
 from pullback.tensor import ops as O
+from pullback.tensor.complex import Complex, ComplexType, complex64, complex128, complex_type
 from pullback.tensor.trace import Handle
 
 STANDARD = (
     D.bool_, D.int8, D.int16, D.int32, D.int64, D.uint8, D.uint16, D.uint32, D.uint64,
-    D.float32, D.float64,
+    D.float32, D.float64, complex64, complex128,
 )  # fmt: skip
+AnyType = DType | ComplexType
+ARRAYS = (Handle, Complex, np.ndarray, np.generic)
 KINDS = {
     "bool": "b",
     "signed integer": "i",
@@ -30,7 +32,7 @@ KINDS = {
     "complex floating": "c",
     "numeric": "iufc",
 }
-_PYTHON = {bool: "b", int: "if", float: "f"}  # which groups a Python number goes with
+_PYTHON = {bool: "b", int: "if", float: "f", complex: "f"}  # what a Python number goes with
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,16 @@ class IInfo:
     dtype: DType
 
 
-def _type_of(given: Any) -> DType:
-    kind: DType = given.dtype if isinstance(given, Handle) else D.dtype(given)
-    return kind
+def type_of(given: Any) -> AnyType:
+    """A type by any of its names, or the type of an array."""
+    spec: Any = given.dtype if isinstance(given, ARRAYS) else given
+    return complex_type(spec) or D.dtype(spec)
 
 
 def finfo(type: Any, /) -> FInfo:
     """Facts about a float type, or the type of a tensor. Raises: DTypeError of another."""
-    kind = _type_of(type)
+    kind = type_of(type)
+    kind = kind.part if isinstance(kind, ComplexType) else kind
     if not kind.is_float:
         raise DTypeError(f"finfo of {kind}", origin=Origin.of_caller())
     own: Any = ml_dtypes.finfo(kind.numpy)  # type: ignore[no-untyped-call]  # it has no types
@@ -72,8 +76,8 @@ def finfo(type: Any, /) -> FInfo:
 
 def iinfo(type: Any, /) -> IInfo:
     """Facts about an integer type, or the type of a tensor. Raises: DTypeError of another."""
-    kind = _type_of(type)
-    if not kind.is_integer:
+    kind = type_of(type)
+    if isinstance(kind, ComplexType) or not kind.is_integer:
         raise DTypeError(f"iinfo of {kind}", origin=Origin.of_caller())
     low, high = kind.range()
     return IInfo(kind.bits, high, low, kind)
@@ -91,14 +95,16 @@ def isdtype(dtype: Any, kind: Any) -> bool:
                 help=f"one of {', '.join(KINDS)}",
                 code="E140",
             )
-        return D.dtype(dtype).kind in KINDS[kind]
-    return D.dtype(dtype) == D.dtype(kind)
+        return type_of(dtype).kind in KINDS[kind]
+    return type_of(dtype) == type_of(kind)
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
     """Whether promotion leads from one type to the other."""
-    own, other = _type_of(from_), D.dtype(to)
-    return _group(own) == _group(other) and D.promote(own, other) == other
+    own, other = type_of(from_), type_of(to)
+    if _group(own) != _group(other) or ({own, other} & {D.uint64} and "i" in own.kind + other.kind):
+        return False
+    return O.result_type(own, other) == other
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
@@ -112,14 +118,15 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
     return O.astype(x.to_device(device), dtype, copy=copy)
 
 
-def _group(kind: DType) -> str:
-    return "i" if kind.is_integer else kind.kind
+def _group(kind: AnyType) -> str:
+    """Types that the standard promotes with one another: integers; floats, complex or not."""
+    return {"u": "i", "c": "f"}.get(kind.kind, kind.kind)
 
 
 def check_kinds(name: str, operands: Any) -> None:
     """Raises: DTypeError where booleans, integers and floats meet: the standard says nothing."""
-    strong = [o for o in operands if isinstance(o, Handle | DType | np.ndarray | np.generic)]
-    kinds = [o if isinstance(o, DType) else D.dtype(o.dtype) for o in strong]
+    strong = [o for o in operands if isinstance(o, (*ARRAYS, DType, ComplexType))]
+    kinds = [o if isinstance(o, DType | ComplexType) else type_of(o.dtype) for o in strong]
     groups = {_group(k): None for k in kinds}
     weak = [_PYTHON[type(o)] for o in operands if type(o) in _PYTHON]
     if len(groups) <= 1 and all(g in w for g in groups for w in weak):
@@ -138,7 +145,7 @@ def strict(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(x1: Any, x2: Any, /) -> Any:
         check_kinds(function.__name__, (x1, x2))
-        if all(isinstance(x, W.Scalar) for x in (x1, x2)):
+        if all(isinstance(x, bool | int | float | complex) for x in (x1, x2)):
             raise DTypeError(
                 f"{function.__name__} of two Python numbers",
                 origin=Origin.of_caller(),

@@ -11,6 +11,7 @@ from pullback.stats.places import searchsorted as _searchsorted
 from pullback.tensor import creation as C
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
+from pullback.tensor.answers import answered
 from pullback.tensor.tensor import Tensor, check_device
 
 
@@ -29,18 +30,21 @@ def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     return C.zeros(shape, dtype=dtype, device=device)
 
 
+@answered
 def real(x: Any, /) -> Any:
-    """`x`: every type here is real."""
+    """`x` itself, as it is real."""
     return M.positive(x)
 
 
+@answered
 def conj(x: Any, /) -> Any:
-    """`x`: every type here is real."""
+    """`x` itself, as it is real."""
     return M.positive(x)
 
 
+@answered
 def imag(x: Any, /) -> Any:
-    """Zeros: every type here is real."""
+    """Zeros, as `x` is real."""
     return C.zeros_like(x)
 
 

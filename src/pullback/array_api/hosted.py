@@ -14,11 +14,12 @@ from pullback.errors import GradientError, Origin, UnsupportedError
 from pullback.ir.graph import Definition, Rule, Value
 from pullback.tensor import elementwise as W
 from pullback.tensor import ops as O
+from pullback.tensor.complex import Complex
 from pullback.tensor.tensor import Tensor, value_of
 from pullback.tensor.trace import array_of, bind, current, realize
 
 
-def hosted(name: str, function: Callable[..., Any], *given: Any) -> tuple[Tensor, ...]:
+def hosted(name: str, function: Callable[..., Any], *given: Any) -> tuple[Any, ...]:
     """What NumPy's `function` makes of the values of `given`, as tensors.
 
     Raises: UnsupportedError inside a compiled function; GradientError for a derivative through it.
@@ -29,15 +30,34 @@ def hosted(name: str, function: Callable[..., Any], *given: Any) -> tuple[Tensor
             origin=Origin.of_caller(),
             help="call it outside, and pass its result",
         )
-    inputs = [Tensor(value_of(x)) for x in given]
+    pairs = [_parts(x) for x in given]
+    inputs = [part for pair in pairs for part in pair]
     realize(inputs)
-    found = function(*(array_of(x) for x in inputs))
+    found = function(*(_array(pair) for pair in pairs))
     arrays = [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]
-    results = [W.copy(bind(a, name), name) for a in arrays]
+    rows = [[W.copy(bind(part, name), name) for part in _halves(a)] for a in arrays]
+    results = [part for row in rows for part in row]
     refused = _refused(name, results, [x.value for x in inputs])
     for result in results:
         result.rule = refused if result.dtype.is_float else None
-    return tuple(Tensor(r) for r in results)
+    made = [[Tensor(part) for part in row] for row in rows]
+    return tuple(Complex(*row) if len(row) == 2 else row[0] for row in made)
+
+
+def _parts(x: Any) -> list[Tensor]:
+    """What there is to compute: a tensor, or both parts of complex numbers."""
+    return [x.real, x.imag] if isinstance(x, Complex) else [Tensor(value_of(x))]
+
+
+def _array(parts: Sequence[Tensor]) -> Any:
+    if len(parts) == 1:
+        return array_of(parts[0])
+    return Complex(*parts).numpy()
+
+
+def _halves(array: Any) -> list[Any]:
+    """An array, or its real and its imaginary part."""
+    return [array.real.copy(), array.imag.copy()] if np.iscomplexobj(array) else [array]
 
 
 def _refused(name: str, results: Sequence[Definition], inputs: Sequence[Value]) -> Rule | None:

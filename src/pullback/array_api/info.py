@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.array_api.dtypes import STANDARD, isdtype
+from pullback.array_api.dtypes import STANDARD, AnyType, isdtype
 from pullback.ir import dtype as D
-from pullback.ir.dtype import DType
+from pullback.tensor.complex import complex64
 from pullback.tensor.tensor import check_device
 
 
@@ -25,12 +25,13 @@ class Info:
         """Where tensors may live."""
         return ["cpu"]
 
-    def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
-        """What Python numbers become that meet no tensor. There are no complex types."""
+    def default_dtypes(self, *, device: Any = None) -> dict[str, AnyType]:
+        """What Python numbers become that meet no tensor."""
         check_device(device)
-        return {"real floating": D.float32, "integral": D.int64, "indexing": D.int64}
+        kinds: dict[str, AnyType] = {"real floating": D.float32, "complex floating": complex64}
+        return {**kinds, "integral": D.int64, "indexing": D.int64}
 
-    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
+    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, AnyType]:
         """The standard's types that are here, of one or several kinds."""
         check_device(device)
         return {t.name: t for t in STANDARD if kind is None or isdtype(t, kind)}

@@ -12,6 +12,7 @@ from pullback.tensor import creation as C
 from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
+from pullback.tensor.answers import answered
 from pullback.tensor.dialect import spelled
 from pullback.tensor.precise import in_float32
 from pullback.tensor.scalars import value_tensor
@@ -54,6 +55,7 @@ def nanmean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     return found
 
 
+@answered
 @spelled
 def count_nonzero(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """How many elements are not 0; int64.

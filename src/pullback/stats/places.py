@@ -17,6 +17,7 @@ from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor import views as V
+from pullback.tensor.answers import answered
 from pullback.tensor.dialect import spelled
 from pullback.tensor.precise import in_float32
 from pullback.tensor.scalars import value_tensor
@@ -88,6 +89,7 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Tensor:
     return searchsorted(bins, x, side="left" if right else "right")
 
 
+@answered
 @spelled
 def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Tensor:
     """``out[i] = x[i + 1] - x[i]``, `n` times, of `x` between `prepend` and `append`.

@@ -17,12 +17,18 @@ class Answering:
         raise NotImplementedError
 
 
+BUILTIN: dict[type, Answering] = {}
+"""Who answers for types of Python's own: `tensor.complex` for complex numbers."""
+
+
 def answering(args: Iterable[Any]) -> Answering | None:
     """The first of `args` that answers itself, inside of lists too."""
     for arg in args:
         found = answering(arg) if type(arg) in (list, tuple) else arg
         if isinstance(found, Answering):
             return found
+        if type(found) in BUILTIN:
+            return BUILTIN[type(found)]
     return None
 
 
@@ -32,6 +38,8 @@ def answered(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         found = answering(args)
+        if found is None and kwargs:
+            found = answering(kwargs.values())
         if found is None:
             return function(*args, **kwargs)
         answer: R = found.answer(function.__name__, args, kwargs)

@@ -19,6 +19,7 @@ from pullback.ir.graph import read
 from pullback.tensor import elementwise as W
 from pullback.tensor import indexing as X
 from pullback.tensor import views as V
+from pullback.tensor.answers import BUILTIN, Answering, answered, answering
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import Scalar
 from pullback.tensor.tensor import (
@@ -46,7 +47,7 @@ def _python_only(data: Any) -> bool:
         item = stack.pop()
         if isinstance(item, list | tuple):
             stack.extend(item)
-        elif type(item) not in (bool, int, float):
+        elif type(item) not in (bool, int, float, complex):
             return False
     return True
 
@@ -55,7 +56,14 @@ def _plain(item: Any) -> Any:
     """Nested lists with tensors made arrays."""
     if isinstance(item, list | tuple):
         return [_plain(i) for i in item]
-    return item.numpy() if isinstance(item, Tensor) else item
+    return np.asarray(item) if isinstance(item, Tensor | Answering) else item
+
+
+def _speaker(data: Any, dtype: Any) -> Answering | None:
+    """Who makes a tensor of what is complex: a number, an array, or the type that is wanted."""
+    if isinstance(data, np.ndarray | np.generic) and data.dtype.kind == "c":
+        return BUILTIN[complex]
+    return answering((dtype,) if isinstance(data, list | tuple) else (data, dtype))
 
 
 def _exported(data: Any) -> Array:
@@ -73,10 +81,10 @@ def _array_of(data: Any, kind: DType | None) -> Array:
 
     Raises: DTypeError for a type we do not have; it is never changed silently.
     """
+    python = not hasattr(data, "__array__") and _python_only(data)
     if hasattr(data, "__array__"):
         found = _exported(data)
     else:
-        python = _python_only(data)
         try:
             found = np.asarray(_plain(data))
         except ValueError as problem:
@@ -85,6 +93,8 @@ def _array_of(data: Any, kind: DType | None) -> Array:
             found = np.asarray(data, np.float64 if kind == D.float64 else np.float32)
         elif found.size == 0 and python:
             found = found.astype(np.float32)
+    if found.dtype.kind == "c":
+        return found.astype(np.complex64) if python else found
     if kind is not None:
         return found.astype(kind.numpy)
     if not found.dtype.isnative:
@@ -105,6 +115,10 @@ def tensor(
 ) -> Tensor:
     """A tensor that holds a copy of `data` (numbers, nested lists, an array, a tensor)."""
     check_device(device)
+    speaker = _speaker(data, dtype)
+    if speaker is not None:
+        made: Tensor = speaker.answer("tensor", (data, dtype), {"copy": True})
+        return made
     kind = optional_dtype(dtype)
     if isinstance(data, Handle):
         value = data.value
@@ -113,6 +127,8 @@ def tensor(
     if isinstance(data, np.ndarray):
         refuse_array()
     array = _array_of(data, kind)
+    if array.dtype.kind == "c":
+        return tensor(array, dtype)
     return Tensor(bind(array, "tensor", copy=True, origin=Origin.of_caller()), requires_grad)
 
 
@@ -124,6 +140,10 @@ def asarray(
     Raises: ValueError where `copy` is False and a copy is needed.
     """
     check_device(device)
+    speaker = _speaker(data, dtype)
+    if speaker is not None:
+        made: Tensor = speaker.answer("asarray", (data, dtype), {"copy": copy})
+        return made
     kind = optional_dtype(dtype)
     if isinstance(data, Tensor):
         if copy or (kind is not None and kind != data.dtype):
@@ -137,6 +157,8 @@ def asarray(
         return tensor(data, dtype)
     refuse_array()
     array = data if isinstance(data, np.ndarray) else _import(data)
+    if array.dtype.kind == "c":
+        return asarray(array, dtype, copy=copy)
     fits = (kind is None or array.dtype == kind.numpy) and array.flags.c_contiguous
     if copy is False and not fits:
         raise OptionError("another type or strides: sharing needs a copy", code="E324")
@@ -156,11 +178,12 @@ def _import(data: Any) -> Array:
 def from_dlpack(data: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor that shares the memory of another library's array."""
     check_device(device)
-    if isinstance(data, Tensor):
-        return tensor(data) if copy else data
+    if isinstance(data, Tensor | Answering):
+        return tensor(data) if copy else asarray(data)
     return asarray(_import(data), copy=copy)
 
 
+@answered
 @spelled
 def full(shape: Any, fill_value: Scalar, *, dtype: Any = None, device: Any = None) -> Tensor:
     """``out[i] = fill_value``"""
@@ -173,36 +196,43 @@ def full(shape: Any, fill_value: Scalar, *, dtype: Any = None, device: Any = Non
     return Tensor(W.full(shape_of(shape), fill_value, kind))
 
 
+@answered
 def zeros(*shape: Any, dtype: Any = "float32", device: Any = None) -> Tensor:
     """``out[i] = 0``"""
     return full(shape_of(shape), 0, dtype=dtype or "float32", device=device)
 
 
+@answered
 def ones(*shape: Any, dtype: Any = "float32", device: Any = None) -> Tensor:
     """``out[i] = 1``"""
     return full(shape_of(shape), 1, dtype=dtype or "float32", device=device)
 
 
+@answered
 def empty(*shape: Any, dtype: Any = "float32", device: Any = None) -> Tensor:
     """A tensor whose elements mean nothing: zeros."""
     return zeros(*shape, dtype=dtype, device=device)
 
 
+@answered
 def full_like(x: Tensor, fill_value: Scalar, *, dtype: Any = None, device: Any = None) -> Tensor:
     """`full` with the shape and type of `x`."""
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device)
 
 
+@answered
 def zeros_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
     """`zeros` with the shape and type of `x`."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
+@answered
 def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
     """`ones` with the shape and type of `x`."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
+@answered
 def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
     """`empty` with the shape and type of `x`."""
     return full_like(x, 0, dtype=dtype, device=device)
@@ -234,6 +264,7 @@ def arange(
     return Tensor(X.arange(start, step, max(0, number), found))
 
 
+@answered
 def linspace(
     start: float,
     stop: float,
@@ -250,6 +281,7 @@ def linspace(
     return Tensor(X.linspace(float(start), float(stop), num, kind, endpoint))
 
 
+@answered
 def eye(
     n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: Any = None, device: Any = None
 ) -> Tensor:
@@ -266,6 +298,7 @@ def one_hot(x: Tensor, num_classes: int, *, axis: int = -1, dtype: Any = None) -
     return Tensor(X.one_hot(value_of(x), classes, optional_dtype(dtype) or D.float32, axis))
 
 
+@answered
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Coordinates on a grid, one tensor per axis; a single number is an axis of one."""
     values = [value_of(a) for a in arrays]

@@ -70,6 +70,7 @@ def sum(
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def prod(
@@ -82,6 +83,7 @@ def prod(
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -92,6 +94,7 @@ def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def min(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -118,6 +121,7 @@ def amin(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def any(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -128,6 +132,7 @@ def any(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def all(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -138,6 +143,7 @@ def all(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def argmax(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -148,6 +154,7 @@ def argmax(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def argmin(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
@@ -169,6 +176,7 @@ def mean(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def var(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
@@ -177,6 +185,7 @@ def var(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = 
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def std(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
@@ -221,6 +230,7 @@ def cumulative_sum(
 
 
 @eagerly
+@answered
 @spelled
 @declared("x[...]")
 def cumulative_prod(
@@ -319,6 +329,7 @@ def where(condition: Any, x1: Any, x2: Any) -> Any:
 
 
 @eagerly
+@answered
 @declared("x[*b], min[*b], max[*b] -> [*b]")
 def clip(x: Any, min: Any = None, max: Any = None) -> Any:
     """``minimum(maximum(x, min), max)``; None is no bound."""
@@ -329,6 +340,7 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:
 
 
 @eagerly
+@answered
 @declared("x[b...] -> [b...]")
 def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
     """Another element type. Float to integer truncates and saturates, NaN gives 0."""
@@ -412,6 +424,7 @@ def broadcast_to(x: Any, shape: Any) -> Tensor:
     return Tensor(W.broadcast_to(value_of(x), shape_of(shape)))
 
 
+@answered
 def broadcast_arrays(*arrays: Any) -> list[Tensor]:
     """All stretched to their common shape."""
     values = [value_of(a) for a in arrays]
@@ -471,6 +484,7 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Tensor:
     return Tensor(V.stack([value_of(a) for a in arrays], axis))
 
 
+@answered
 @spelled
 def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     """Equal pieces, or pieces cut at given places."""
@@ -484,6 +498,7 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     return [Tensor(X.index(value, [*parts, slice(a, b)])) for a, b in cuts]
 
 
+@answered
 @spelled
 def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
     """The pieces along an axis."""
@@ -497,6 +512,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 @eagerly
+@answered
 def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
     """`value` around: (before, after) for each axis, one pair, or one number for all."""
     found = value_of(x)
@@ -562,6 +578,7 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     return Tensor(X.take_along(value_of(x), value_of(indices), axis))
 
 
+@answered
 def result_type(*operands: Any) -> D.DType:
     """The type that operands promote to."""
     kinds = [o if isinstance(o, D.DType) else operand(o) for o in operands]

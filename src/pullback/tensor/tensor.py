@@ -124,7 +124,10 @@ class Tensor(Handle, Arithmetic["Tensor"]):
 
     def _apply(self, name: str, *operands: Any) -> Tensor:
         if not all(isinstance(o, OPERANDS) for o in operands):
-            return cast(Tensor, NotImplemented)
+            found = answering(operands)
+            return cast(
+                Tensor, NotImplemented if found is None else found.answer(name, operands, {})
+            )
         return tensor_apply(name, *operands)
 
     @eagerly

@@ -1,0 +1,117 @@
+"""The extension `fft`: `pullback.fft` under the standard's signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pullback import fft as F
+from pullback.ir import dtype as D
+from pullback.tensor.complex import Complex
+from pullback.tensor.tensor import Tensor, check_device
+
+__all__ = [
+    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
+    "irfftn", "rfft", "rfftfreq", "rfftn",
+]  # fmt: skip
+Axes = int | Sequence[int] | None
+
+
+def fft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Complex:
+    """The transform of complex numbers."""
+    return F.fft(x, n, axis, norm)
+
+
+def ifft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Complex:
+    """The inverse of `fft`."""
+    return F.ifft(x, n, axis, norm)
+
+
+def rfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Complex:
+    """`fft` of real numbers: the first ``n // 2 + 1`` elements."""
+    return F.rfft(x, n, axis, norm)
+
+
+def irfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `rfft`."""
+    return F.irfft(x, n, axis, norm)
+
+
+def hfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """`fft`, real, of what is its own conjugate backwards, from the first half."""
+    return F.hfft(x, n, axis, norm)
+
+
+def ihfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Complex:
+    """The inverse of `hfft`."""
+    return F.ihfft(x, n, axis, norm)
+
+
+def fftn(
+    x: Any,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Complex:
+    """`fft` along several axes."""
+    return F.fftn(x, s, axes, norm)
+
+
+def ifftn(
+    x: Any,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Complex:
+    """The inverse of `fftn`."""
+    return F.ifftn(x, s, axes, norm)
+
+
+def rfftn(
+    x: Any,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Complex:
+    """`rfft` along the last of several axes, `fft` along the others."""
+    return F.rfftn(x, s, axes, norm)
+
+
+def irfftn(
+    x: Any,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:
+    """The inverse of `rfftn`."""
+    return F.irfftn(x, s, axes, norm)
+
+
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Tensor:
+    """The frequencies of `fft`."""
+    check_device(device)
+    return F.fftfreq(n, d, dtype=D.float32 if dtype is None else dtype)
+
+
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Tensor:
+    """The frequencies of `rfft`."""
+    check_device(device)
+    return F.rfftfreq(n, d, dtype=D.float32 if dtype is None else dtype)
+
+
+def fftshift(x: Any, /, *, axes: Axes = None) -> Any:
+    """Frequency 0 in the middle."""
+    return F.fftshift(x, axes)
+
+
+def ifftshift(x: Any, /, *, axes: Axes = None) -> Any:
+    """The inverse of `fftshift`."""
+    return F.ifftshift(x, axes)

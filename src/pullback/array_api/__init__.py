@@ -68,6 +68,7 @@ from pullback.tensor.creation import (
     ones_like,
     zeros_like,
 )
+from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.maths import (
     abs,
     acos,
@@ -334,3 +335,5 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+__dir__ = _shown(__all__)

@@ -29,6 +29,7 @@ from pullback.linalg import (
     vecdot,
     vector_norm,
 )
+from pullback.tensor.dialect import shown as _shown
 
 __all__ = [
     "QR", "SVD", "Eigen", "SLogDet", "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh",
@@ -36,3 +37,4 @@ __all__ = [
     "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "tensordot", "trace", "vecdot",
     "vector_norm",
 ]  # fmt: skip
+__dir__ = _shown(__all__)

@@ -23,6 +23,7 @@ from pullback.bridge.signature import Signature, signature_of
 from pullback.config import Options
 from pullback.errors import OptionError
 from pullback.ir.expr import Dim
+from pullback.tensor.dialect import shown as _shown
 
 __all__ = ["Operator", "Report", "module", "op", "report"]
 
@@ -97,3 +98,6 @@ def _split(name: str) -> tuple[str, str]:
             code="E525",
         )
     return found[1] or SPACE, found[2]
+
+
+__dir__ = _shown(__all__)

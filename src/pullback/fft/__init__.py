@@ -24,8 +24,11 @@ from pullback.fft.transforms import (
     rfft2,
     rfftn,
 )
+from pullback.tensor.dialect import shown as _shown
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
     "ihfft", "irfft", "irfft2", "irfftn", "istft", "rfft", "rfft2", "rfftfreq", "rfftn", "stft",
 ]  # fmt: skip
+
+__dir__ = _shown(__all__)

@@ -198,6 +198,7 @@ from pullback.nn.weights import (
     renamed,
     save,
 )
+from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.dialect import unknown as _unknown
 
 __all__ = [
@@ -361,6 +362,9 @@ MISSING = (
     "AdaptiveLogSoftmaxWithLoss",
     "SyncBatchNorm",
 )
+
+
+__dir__ = _shown(__all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -140,6 +140,7 @@ from pullback.nn.unpooling import (
     max_unpool2d,
     max_unpool3d,
 )
+from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.dialect import unknown as _unknown
 
 __all__ = [
@@ -290,6 +291,9 @@ def _home(module: Module | None, last: str, name: str) -> dict[str, Any]:
             if last in home:
                 return home
     raise StateError(f"the module has no parameter `{name}`", code="E338")
+
+
+__dir__ = _shown(__all__)
 
 
 def __getattr__(name: str) -> Any:

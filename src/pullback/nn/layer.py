@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import Parameter as Argument
 from inspect import Signature, signature
 from typing import Any, ClassVar
 
@@ -43,8 +42,7 @@ class Layer(Module):
         cls.function = staticmethod(function)
         cls.settings = Signature(named)
         cls.told = len(named) < len(arguments)
-        own = Argument("self", Argument.POSITIONAL_ONLY)
-        cls.__signature__ = Signature([own, *named])  # type: ignore[attr-defined]  # for `help`
+        cls.__signature__ = Signature(named)  # type: ignore[attr-defined]  # for `help`
         cls.__doc__ = cls.__doc__ or function.__doc__
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -123,7 +123,7 @@ def scaled(
 @shaped(
     "input[b..., *normalized_shape], weight[*normalized_shape], bias[*normalized_shape] -> "
     "[b..., *normalized_shape]",
-    where="int(normalized_shape) >= 0, eps >= 0",
+    where="int(normalized_shape) >= 0, eps < inf",
 )
 @in_float32
 def layer_norm(
@@ -142,7 +142,7 @@ def layer_norm(
 
 @shaped(
     "input[b..., *normalized_shape], weight[*normalized_shape] -> [b..., *normalized_shape]",
-    where="int(normalized_shape) >= 0, eps >= 0",
+    where="int(normalized_shape) >= 0, eps < inf",
 )
 @in_float32
 def rms_norm(
@@ -164,7 +164,7 @@ def rms_norm(
 
 @shaped(
     "input[n, c, s...], weight[c], bias[c] -> [n, c, s...]",
-    where="int(num_groups) >= 1, c % num_groups == 0, eps >= 0",
+    where="int(num_groups) >= 1, c % num_groups == 0, eps < inf",
 )
 @in_float32
 def group_norm(
@@ -193,7 +193,7 @@ def group_norm(
 
 @shaped(
     "input[n, c, s...], running_mean[c], running_var[c], weight[c], bias[c] -> [n, c, s...]",
-    where="eps >= 0",
+    where="eps < inf",
 )
 def batch_norm(
     input: Tensor,
@@ -216,7 +216,7 @@ def batch_norm(
 
 @shaped(
     "input[n, c, s...], running_mean[c], running_var[c], weight[c], bias[c] -> [n, c, s...]",
-    where="eps >= 0",
+    where="eps < inf",
 )
 def instance_norm(
     input: Tensor,

@@ -48,8 +48,7 @@ class _LastAxes(_Norm):
 class LayerNorm(_LastAxes):
     """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes."""
 
-    @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
-    @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
+    @shaped("", where="int(normalized_shape) >= 0, eps < inf")
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -69,8 +68,7 @@ class LayerNorm(_LastAxes):
 class RMSNorm(_LastAxes):
     """``x / sqrt(mean(x^2) + eps) * w`` over the last axes."""
 
-    @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
-    @shaped("", where="int(normalized_shape) >= 0, eps >= 0")
+    @shaped("", where="int(normalized_shape) >= 0, eps < inf")
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -89,8 +87,7 @@ class RMSNorm(_LastAxes):
 class GroupNorm(_Norm):
     """``(x - mean) / sqrt(var + eps) * w + b`` over each group of channels."""
 
-    @shaped("", where="int(num_groups) >= 1, num_channels % num_groups == 0, eps >= 0")
-    @shaped("", where="int(num_groups) >= 1, num_channels % num_groups == 0, eps >= 0")
+    @shaped("", where="int(num_groups) >= 1, num_channels % num_groups == 0, eps < inf")
     def __init__(
         self,
         num_groups: int,
@@ -122,7 +119,7 @@ class _ByChannel(_Norm):
 
     ranks: ClassVar[tuple[int, ...]]
 
-    @shaped("", where="int(num_features) >= 0, eps >= 0")
+    @shaped("", where="int(num_features) >= 0, eps < inf")
     def __init__(
         self,
         num_features: int,

@@ -10,6 +10,7 @@ from pullback.optim.matrices import Adafactor, Muon
 from pullback.optim.rules import SGD, Adam, AdamW
 from pullback.optim.schedules import Schedule
 from pullback.optim.signs import ASGD, Lion, Rprop
+from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.dialect import unknown as _unknown
 
 __all__ = [
@@ -34,6 +35,9 @@ __all__ = [
     "clip_grad_value_",
     "schedules",
 ]
+
+
+__dir__ = _shown(__all__)
 
 
 def __getattr__(name: str) -> Any:

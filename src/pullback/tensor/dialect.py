@@ -85,6 +85,12 @@ def suggestion(name: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
+def shown(names: Iterable[str]) -> Callable[[], list[str]]:
+    """A module's `__dir__`: its public names alone."""
+    listed = sorted(names)
+    return lambda: list(listed)
+
+
 def unknown(owner: str, name: str, known: Iterable[str]) -> AttributeError:
     """The error for an attribute that does not exist."""
     # names of protocols are asked for in vain by NumPy, for every array: no time is spent on them

@@ -25,7 +25,7 @@ from pullback.ir.graph import Definition, Keep, Value, read
 from pullback.tensor import elementwise as W
 from pullback.tensor import indexing as X
 from pullback.tensor import views as V
-from pullback.tensor.dialect import spelled
+from pullback.tensor.dialect import shown, spelled
 from pullback.tensor.elementwise import Shape, axes_of, make
 from pullback.tensor.tensor import State, Tensor, check_device, operand, shape_of, value_of
 from pullback.tensor.threefry import swap_or_not, threefry, word
@@ -35,6 +35,7 @@ __all__ = [
     "bernoulli", "fold_in", "get_state", "integers", "key", "manual_seed", "normal", "permutation",
     "set_state", "split", "uniform",
 ]  # fmt: skip
+__dir__ = shown(__all__)
 
 Words = tuple[Expr, Expr]
 ROUNDS = 24  # of the shuffle; a place moves in every second one

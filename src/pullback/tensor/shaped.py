@@ -75,6 +75,8 @@ class Bound:
         match tree:
             case ast.Constant():
                 return tree.value
+            case ast.Name(id="inf"):
+                return math.inf
             case ast.Name():
                 place = self.letters.get(tree.id)
                 return self.arguments.get(tree.id) if place is None else place.size
@@ -444,7 +446,8 @@ class Shaped:
         """What is bound. Raises: ShapeError, DTypeError for arguments unlike their declaration."""
         told = {n: v for n, v in arguments.items() if not isinstance(v, Handle | np.ndarray)}
         bound = Bound(told)
-        check_limits(self.owner, self.declared, bound, self.texts)
+        owner = self._name(bound)
+        check_limits(owner, self.declared, bound, self.texts)
         later: list[tuple[Shape, Sizes]] = []
         for shape in self.declared.arguments:
             sizes = self._sizes(shape, arguments[shape.name])
@@ -454,8 +457,13 @@ class Shaped:
             bound = self._matched(shape, sizes, bound)
         for shape, sizes in later:  # arithmetic of letters that came later
             bound = self._matched(shape, sizes, bound)
-        check_limits(self.owner, self.declared, bound, self.texts)
+        check_limits(owner, self.declared, bound, self.texts)
         return bound
+
+    def _name(self, bound: Bound) -> str:
+        """The function, or the class of the layer whose method it is."""
+        layer = bound.arguments.get("self")
+        return self.owner if layer is None else type(layer).__name__
 
     def _sizes(self, shape: Shape, value: Any) -> Sizes | None:
         """The sizes of an argument; None where it is left out or answers for itself."""
@@ -477,8 +485,8 @@ class Shaped:
         try:
             return match(shape, sizes, bound)
         except _Misfit as problem:
-            text = f"{self.owner}: {problem}"
-        raise ShapeError(text, help=self.declared.call(self.owner), code="E175")
+            text = f"{self._name(bound)}: {problem}"
+        raise ShapeError(text, help=self.declared.call(self._name(bound)), code="E175")
 
 
 def _key(value: Any) -> Any:

@@ -131,7 +131,12 @@ def _same(name: str) -> Callable[..., Any]:
 
 
 def _scatter_add(x: Array, at: Array, values: Array) -> Array:
+    """Rows at places of one axis, or element by element where both have the rank of `x`."""
     out = x.copy()
+    if at.ndim == x.ndim == values.ndim and np.all(np.array(at.shape) <= values.shape):
+        parts = np.indices(at.shape)
+        np.add.at(out, (at, *parts[1:]), values[tuple(slice(n) for n in at.shape)])
+        return out
     np.add.at(out, at, np.broadcast_to(values, (*at.shape, *x.shape[1:])))
     return out
 

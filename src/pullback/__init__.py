@@ -98,7 +98,6 @@ from pullback.tensor.creation import (
     zeros_like,
 )
 from pullback.tensor.custom import custom_jvp, custom_vjp
-from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.dialect import unknown as _unknown
 from pullback.tensor.differentiate import differentiate
 from pullback.tensor.host import Feeder, Receiver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pullback import array_api as array_api
 from pullback import special as special
@@ -98,6 +98,7 @@ from pullback.tensor.creation import (
     zeros_like,
 )
 from pullback.tensor.custom import custom_jvp, custom_vjp
+from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.dialect import unknown as _unknown
 from pullback.tensor.differentiate import differentiate
 from pullback.tensor.host import Feeder, Receiver
@@ -328,6 +329,13 @@ from pullback.tensor.tensor import State, Tensor
 from pullback.tensor.trace import Cell
 from pullback.tensor.vmap import vmap
 
+if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
+    from pullback import fft as fft
+    from pullback import linalg as linalg
+    from pullback import nn as nn
+    from pullback import optim as optim
+    from pullback.bridge import torch as torch
+
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 
@@ -401,12 +409,16 @@ if sys.excepthook is sys.__excepthook__:
     sys.excepthook = _report
 
 
+_LAZY = ("fft", "linalg", "nn", "optim")  # built of what is here
+__dir__ = _shown([*__all__, *_LAZY, "torch"])
+
+
 def __getattr__(name: str) -> Any:
     """`pb.nn`, `optim`, `fft`, `linalg`, `torch`, imported lazily: they are built of what is here.
 
     Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed.
     """
-    if name in ("nn", "optim", "fft", "linalg"):
+    if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "torch":
         try:

@@ -34,12 +34,6 @@ class _Conv(Module):
         "in_channels % groups == 0, out_channels % groups == 0, int(kernel_size) >= 1, "
         "int(stride) >= 1, int(padding) >= 0, int(dilation) >= 1",
     )
-    @shaped(
-        "",
-        where="int(in_channels) >= 1, int(out_channels) >= 1, int(groups) >= 1, "
-        "in_channels % groups == 0, out_channels % groups == 0, int(kernel_size) >= 1, "
-        "int(stride) >= 1, int(padding) >= 0, int(dilation) >= 1",
-    )
     def __init__(
         self,
         in_channels: int,

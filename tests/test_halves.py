@@ -98,8 +98,11 @@ def inputs(seed: int, dtype: str, whole: bool = False) -> list[Array]:
     return [array(np.round(d * 2) if whole else d, dtype) for d in draws]
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, "float32", "float64"])
-@pytest.mark.parametrize("seed", range(12))
+SEEDS = [(n, d) for d in HALVES for n in range(8)]
+SEEDS += [(n, d) for d in ("float32", "float64") for n in range(3)]
+
+
+@pytest.mark.parametrize(("seed", "dtype"), SEEDS)
 def test_bits_do_not_depend_on_who_looks(seed: int, dtype: str) -> None:
     """Eager, with every intermediate computed, kept by jit, and as one program."""
     run = program(seed, 5, MAPS + FOLDS)

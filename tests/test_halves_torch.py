@@ -141,6 +141,11 @@ CASES: dict[str, Case] = {
         lambda x, a, b: torch.addmm(x, a, b, beta=0.5),
         (FAR[:, :3], FAR, FAR.T),
     ),
+    "multi_dot": (
+        lambda a, b: pb.linalg.multi_dot([a, b, a]),
+        lambda a, b: torch.linalg.multi_dot([a, b, a]),
+        (PLAIN, PLAIN.T),
+    ),
     "trapezoid": (lambda x: pb.trapezoid(x), lambda x: torch.trapezoid(x), (LONG / 10,)),
     "cross": (
         lambda a, b: pb.cross(a, b, axis=0), lambda a, b: torch.cross(a, b, dim=0), (FAR, FAR + 0.3)

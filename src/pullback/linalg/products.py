@@ -59,6 +59,7 @@ def outer(x1: Tensor, x2: Tensor) -> Tensor:
     return O.outer(x1, x2)
 
 
+@in_float32
 def multi_dot(tensors: Sequence[Any]) -> Tensor:
     """The product of several matrices in the order that takes fewest multiplications.
 
@@ -105,6 +106,7 @@ def _product(given: Sequence[Tensor], cuts: dict[tuple[int, int], int], i: int, 
 
 
 @shaped("x[*b, k, k] -> [*b, k, k]", where="int(n) == n")
+@in_float32
 def matrix_power(x: Tensor, n: int) -> Tensor:
     """``x @ x @ ..``, by squaring; of negative `n` the inverse to that power."""
     if not isinstance(n, int):

@@ -5,7 +5,7 @@ mean(x: float16)  ->  float16(sum(float32(x)) / n)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -28,7 +28,7 @@ def in_float32(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: Any, **settings: Any) -> Any:
-        given = [x.dtype for x in (*args, *settings.values()) if isinstance(x, KINDS)]
+        given = _kinds((*args, *settings.values()))
         if not any(map(is_half, given)):
             return inner(*args, **settings)
         common = reduce(promote, (kind for kind in given if kind.is_float))
@@ -39,17 +39,36 @@ def in_float32(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def widened(x: Any) -> Any:
-    """A tensor or value of 16-bit floats as float32; anything else as it is."""
+    """Tensors or values of 16-bit floats, also within sequences, as float32; the rest stays."""
+    if isinstance(x, tuple | list):
+        return _alike(x, [widened(item) for item in x])
     return _cast(x, float32) if isinstance(x, KINDS) and is_half(x.dtype) else x
 
 
 def narrowed(found: Any, kind: DType) -> Any:
     """What was computed in float32 for 16-bit floats `kind` as that; of several, each."""
     if isinstance(found, tuple | list):
-        items = [narrowed(x, kind) for x in found]
-        return found._make(items) if hasattr(found, "_make") else type(found)(items)
+        return _alike(found, [narrowed(item, kind) for item in found])
     own = is_half(kind) and isinstance(found, KINDS) and found.dtype == float32
     return _cast(found, kind) if own else found
+
+
+def _kinds(items: Iterable[Any]) -> list[DType]:
+    """The types of tensors and values, also within sequences."""
+    found: list[DType] = []
+    for x in items:
+        if isinstance(x, KINDS):
+            found.append(x.dtype)
+        elif isinstance(x, tuple | list):
+            found += _kinds(x)
+    return found
+
+
+def _alike(old: Any, items: list[Any]) -> Any:
+    """A sequence of the type of `old`; what is the same stays the same."""
+    if all(a is b for a, b in zip(old, items, strict=True)):
+        return old
+    return old._make(items) if hasattr(old, "_make") else type(old)(items)
 
 
 def _cast(x: Any, kind: DType) -> Any:

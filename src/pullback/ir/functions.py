@@ -56,6 +56,14 @@ _TANH_NUMERATOR = (
 _TANH_DENOMINATOR = (
     1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3,
 )  # fmt: skip
+_ASIN_NUMERATOR = (
+    3.47933107596021167570e-05, 7.91534994289814532176e-04, -4.00555345006794114027e-02,
+    2.01212532134862925881e-01, -3.25565818622400915405e-01, 1.66666666666666657415e-01,
+)  # fmt: skip
+_ASIN_DENOMINATOR = (
+    7.70381505559019352791e-02, -6.88283971605453293030e-01, 2.02094576023350569471,
+    -2.40339491173441421878, 1.0,
+)  # fmt: skip
 _ATAN_TERMS = 11  # of the series of atan(t) / t, |t| <= tan(pi / 16)
 FAR = 1e30  # atan rounds to pi / 2 from 1e17 on
 LARGE = 1e8  # x^2 + 1 rounds to x^2
@@ -317,16 +325,20 @@ def atan(x: Expr) -> Expr:
     return _signed(x, _turned(absolute(x)))
 
 
-def _complement(x: Expr) -> Expr:
-    """``(1 - x) (1 + x)``, which is 1 - x^2 without its rounding."""
-    return Mul(E.subtract(like(1, x), x), Add(like(1, x), x))
-
-
 @wide
 def asin(x: Expr) -> Expr:
-    """Arcsine, radians; NaN outside -1..1: ``atan(x / sqrt(1 - x^2))``."""
+    """Arcsine, radians; NaN outside -1..1: beyond a half ``pi / 2 - 2 asin(sqrt((1 - x) / 2))``."""
     size = absolute(x)
-    return _signed(x, _turned(Div(size, E.Sqrt(_complement(size)))))
+    root = E.Sqrt(Mul(E.subtract(like(1, x), size), like(0.5, x)))
+    far = E.subtract(like(math.pi / 2, x), Mul(_near_asin(root), like(2, x)))
+    return _signed(x, If(Less(size, like(0.5, x)), _near_asin(size), far))
+
+
+def _near_asin(x: Expr) -> Expr:
+    """The arcsine of a size up to a half: ``x + x^3 p(x^2) / q(x^2)`` (FreeBSD's msun)."""
+    s = square(x)
+    ratio = Div(_polynomial(s, _ASIN_NUMERATOR), _polynomial(s, _ASIN_DENOMINATOR))
+    return Add(x, Mul(x, Mul(s, ratio)))
 
 
 @wide

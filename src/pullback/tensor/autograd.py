@@ -13,7 +13,7 @@ from pullback.tensor import elementwise as W
 from pullback.tensor import views as V
 from pullback.tensor.arrays import Derivative
 from pullback.tensor.tensor import Tensor, from_array, value_of
-from pullback.tensor.trace import Handle, transformed, twin
+from pullback.tensor.trace import Handle, together, transformed, twin
 from pullback.tensor.tree import flatten, has_tensors
 
 
@@ -55,7 +55,9 @@ def _gradients(target: Handle, wrt: Sequence[Handle], head: Tensor | None = None
     output = target.value
     _check(output, head)
     start = None if head is None else from_array(head).value
-    return [Tensor(g) for g in derive([output], [w.value for w in wrt], [start])]
+    found = derive([output], [w.value for w in wrt], [start])
+    together(found)
+    return [Tensor(g) for g in found]
 
 
 def derive(
@@ -145,7 +147,9 @@ def _function(
                 f"the function returned a {type(result).__name__}, not a tensor", code="E213"
             )
         _check(result.value, None)
-        found = own.rebuild([Tensor(g) for g in derive([result.value], own.leaves, [None])])
+        slopes = derive([result.value], own.leaves, [None])
+        together([result.value, *slopes] if with_value else slopes)
+        found = own.rebuild([Tensor(g) for g in slopes])
         answer = found[0] if single else tuple(found)
         return (result, answer) if with_value else answer
 

@@ -43,6 +43,7 @@ from pullback.tensor.trace import (
     known,
     realize,
     refuse_truth,
+    together,
 )
 
 Axes = int | Sequence[int] | None
@@ -316,8 +317,11 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         """
         value = self.value
         head = None if gradient is None else gradient.value
-        for leaf, adjoint in leaves.adjoints(value, head):
+        found = leaves.adjoints(value, head)
+        for leaf, adjoint in found:
             _accumulate(leaf, Tensor(adjoint))
+        grads = [leaf.grad.value for leaf, _ in found if leaf.grad is not None]
+        together([value, *grads])
 
     def detach(self) -> Tensor:
         """The same values; no gradient passes."""

@@ -46,6 +46,9 @@ class Memory:
         self.made_by: MutableMapping[Variable, weakref.ref[Definition]] = (
             weakref.WeakKeyDictionary()
         )
+        self.groups: MutableMapping[Definition, list[weakref.ref[Definition]]] = (
+            weakref.WeakKeyDictionary()
+        )
         self.pending: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         self.programs = Compiled()
         self.lock = threading.RLock()  # of graphs that are being made into programs
@@ -459,6 +462,22 @@ def know(definition: Definition, array: Array) -> None:
         _memory.made_by[variable] = weakref.ref(definition)
 
 
+def together(values: Iterable[Value]) -> None:
+    """Say that these were asked for at once: who looks at one has all of them computed."""
+    found = [v for v in values if isinstance(v, Definition)]
+    if _current.get() is None and len(found) > 1:
+        group = [weakref.ref(d) for d in found]
+        _memory.groups.update((d, group) for d in found)
+
+
+def _beside(order: Iterable[Definition], asked: Iterable[Definition]) -> list[Definition]:
+    """What was asked for at once with one of `order`, is wanted still, and is not in `asked`."""
+    groups = {id(g): g for d in order if (g := _memory.groups.get(d)) is not None}
+    alive = [d for group in groups.values() for ref in group if (d := ref()) is not None]
+    known = set(asked)
+    return [d for d in dict.fromkeys(alive) if d not in known and result_of(d) is None]
+
+
 def compiled_programs() -> int:
     """How many eager programs this process has compiled."""
     return _memory.programs.count
@@ -544,6 +563,9 @@ def _compute(wanted: list[Definition]) -> dict[Definition, Variable]:
     """Results of `wanted`, and of whatever on the way to them somebody still holds."""
     with _memory.lock:
         order = above(wanted, _memory.results)
+        while _memory.groups and (more := _beside(order, wanted)):
+            wanted = [*wanted, *more]
+            order = above(wanted, _memory.results)
         handles = [handle for ref in _memory.pending.valuerefs() if (handle := ref()) is not None]
         held = {h._node for h in handles}
         asked = set(wanted)

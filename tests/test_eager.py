@@ -219,3 +219,34 @@ def test_a_warm_operation_enters_few_functions() -> None:
     chain()
     chain()
     assert entered(chain) <= 500 * 25
+
+
+def test_what_one_call_asks_for_is_one_program() -> None:
+    values = [pb.tensor(drawn(3, n)) for n in (2, 3, 4)]
+
+    def loss(*given: Any) -> Any:
+        return pb.sum(pb.tanh(given[0] @ given[0].T @ given[1]) @ given[2])
+
+    count = compiled_programs()
+    slopes = pb.grad(loss, argnums=(0, 1, 2))(*values)
+    wanted = [s.numpy() for s in slopes]
+    assert compiled_programs() == count + 1
+    value, again = pb.value_and_grad(loss, argnums=(0, 1, 2))(*values)
+    assert np.isfinite(float(value))
+    count = compiled_programs()
+    for one, other in zip(again, wanted, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other)
+    assert compiled_programs() == count
+    leaves = [pb.tensor(v.numpy(), requires_grad=True) for v in values]
+    loss(*leaves).backward()
+    count = compiled_programs()
+    for leaf, other in zip(leaves, wanted, strict=True):
+        assert leaf.grad is not None
+        np.testing.assert_array_equal(leaf.grad.numpy(), other)
+    assert compiled_programs() <= count + 1
+    half = pb.grad(loss, argnums=(0, 1))(*values)
+    moved = values[0] - half[0]
+    count = compiled_programs()
+    del half
+    assert moved.shape == (3, 2) and np.isfinite(moved.numpy()).all()
+    assert compiled_programs() == count + 1

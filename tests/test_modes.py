@@ -484,7 +484,7 @@ def test_a_number_in_a_carry_is_told() -> None:
     with pytest.raises(ShapeError, match="start from a tensor"):
         pb.jit(lambda: pb.loop(3, lambda i, c: c * 2.0, 1.0))()
     with pytest.raises(CapturedArrayError):
-        pb.jit(lambda: pb.scan(lambda c, u: (c + u, c), pb.zeros(()), np.ones(3)))()
+        pb.jit(lambda: pb.scan(lambda c, u: (c + u, c), pb.zeros(()), np.ones(3000)))()
 
 
 def test_layers_and_optimisers_are_attributes_too() -> None:

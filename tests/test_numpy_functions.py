@@ -182,6 +182,35 @@ def test_what_is_not_there_is_refused_by_name() -> None:
 
 
 def test_an_array_is_never_frozen_into_a_program() -> None:
-    for function in (lambda x: A + x, lambda x: np.add(A, x), lambda x: np.where(x > 0, x, A)):
-        with pytest.raises(CapturedArrayError):
-            pb.jit(function)(A)
+    a = A.copy()
+    for function in (lambda x: a + x, lambda x: np.add(a, x), lambda x: np.where(x > 0, x, a)):
+        compiled = pb.jit(function)
+        for step in range(3):
+            a[...] = A + step
+            np.testing.assert_allclose(compiled(A), np.asarray(function(pb.asarray(A))))
+        assert compiled.traces == 3
+    large = np.ones(2000)
+    with pytest.raises(CapturedArrayError):
+        pb.jit(lambda x: x * large)(large)
+
+
+def test_small_arrays_are_constants_wherever_a_program_meets_them() -> None:
+    c = np.array([1.0, 2.0, 3.0])
+    x = pb.tensor(np.ones(3))
+    uses: dict[str, Any] = {
+        "literal": lambda x: x * c + np.array([1, 0, 0]),
+        "cond": lambda x: pb.cond(x.sum() > 0, lambda: x * c, lambda: x * np.zeros(3)),
+        "loop": lambda x: pb.loop(3, lambda i, s: s + c, x),
+        "vmap": lambda x: pb.vmap(lambda r: r * c[0])(x),
+        "tensor": lambda x: pb.asarray(c, dtype="float64") * pb.tensor(c) * x,
+        "slope": lambda x: pb.grad(lambda x: pb.sum(pb.square(x) * c))(x),
+    }
+    wanted = {
+        "literal": c + [1, 0, 0], "cond": c, "loop": 1 + 3 * c, "vmap": [1.0] * 3,
+        "tensor": c * c, "slope": 2 * c,
+    }  # fmt: skip
+    for name, use in uses.items():
+        compiled = pb.jit(use)
+        for _ in range(2):
+            np.testing.assert_allclose(compiled(x).numpy(), wanted[name], err_msg=name)
+        assert compiled.traces == 1, name

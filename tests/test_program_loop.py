@@ -32,8 +32,8 @@ from pullback.errors import (
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim
 from pullback.ir.graph import define, read
+from pullback.tensor import constants, trace
 from pullback.tensor import program as pb
-from pullback.tensor import trace
 from pullback.tensor.autograd import grad
 from pullback.tensor.tensor import Tensor
 
@@ -277,7 +277,7 @@ def test_numpy_arrays_are_arguments_but_not_captured():
 
     @pb.jit
     def g():
-        trace.refuse_array()
+        constants.refuse_array()
 
     assert value(f(array)).tolist() == [2.0, 2.0]
     with pytest.raises(CapturedArrayError, match=r"pb\.tensor"):

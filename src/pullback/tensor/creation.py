@@ -20,6 +20,7 @@ from pullback.tensor import elementwise as W
 from pullback.tensor import indexing as X
 from pullback.tensor import views as V
 from pullback.tensor.answers import BUILTIN, Answering, answered, answering
+from pullback.tensor.constants import taken
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import Scalar
 from pullback.tensor.tensor import (
@@ -29,7 +30,7 @@ from pullback.tensor.tensor import (
     shape_of,
     value_of,
 )
-from pullback.tensor.trace import Array, Handle, bind, refuse_array
+from pullback.tensor.trace import Array, Handle, bind, current
 
 
 def dim(name: str, lo: int, hi: int) -> Dim:
@@ -124,8 +125,8 @@ def tensor(
         value = data.value
         copied = W.copy(value, "tensor") if kind is None else W.astype(value, kind)
         return Tensor(copied, requires_grad)
-    if isinstance(data, np.ndarray):
-        refuse_array()
+    if isinstance(data, np.ndarray) and current() is not None:
+        return tensor(Tensor(taken(data)), kind, requires_grad=requires_grad)
     array = _array_of(data, kind)
     if array.dtype.kind == "c":
         return tensor(array, dtype)
@@ -155,7 +156,8 @@ def asarray(
             what = f"{type(data).__name__} cannot be shared: it needs a copy"
             raise OptionError(what, code="E324")
         return tensor(data, dtype)
-    refuse_array()
+    if current() is not None:
+        return tensor(data if isinstance(data, np.ndarray) else _import(data), dtype)
     array = data if isinstance(data, np.ndarray) else _import(data)
     if array.dtype.kind == "c":
         return asarray(array, dtype, copy=copy)

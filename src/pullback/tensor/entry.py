@@ -15,6 +15,7 @@ from pullback.errors import Origin, ShapeError
 from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.runtime.executable import Executable
+from pullback.tensor.constants import seen
 from pullback.tensor.held import Held, Kind, copied, fresh, kind_of
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import Cell, Handle, held, result_of, settled
@@ -26,8 +27,9 @@ class Entry:
     """A program whose state is arguments, captured handles, cells it writes, and results.
 
     `kinds`: of the results; None where an extent is symbolic. `flags`: the modules it used, with
-    the mode each was in. `looks`, `changes`: the states it reads, and writes, by `id`. `filled`:
-    symbolic extents that must not be 0, with what is refused then, and where.
+    the mode each was in, and small arrays, with their contents. `looks`, `changes`: the states it
+    reads, and writes, by `id`. `filled`: symbolic extents that must not be 0, with what is refused
+    then, and where.
     """
 
     executable: Executable
@@ -36,14 +38,14 @@ class Entry:
     outputs: tuple[Variable, ...]
     kinds: tuple[Kind, ...] | None
     build: Callable[[Sequence[Any]], Any]
-    flags: tuple[tuple[Any, bool], ...]
+    flags: tuple[tuple[Any, Any], ...]
     looks: frozenset[int]
     changes: frozenset[int]
     filled: Mapping[Dim, tuple[str, Origin | None]]
 
     def fits(self) -> bool:
-        """Whether the modules are in the mode in which they were traced."""
-        return not self.flags or all(bool(m.training) == flag for m, flag in self.flags)
+        """Whether the modules are in the mode, and arrays have the contents, of the trace."""
+        return not self.flags or all(seen(one) == flag for one, flag in self.flags)
 
     def call(self, given: list[Held]) -> Any:
         """Run on the arguments and on what captured handles hold now.

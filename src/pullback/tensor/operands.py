@@ -6,19 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import DTypeError, Origin
+from pullback.errors import DTypeError
 from pullback.ir import dtype as D
 from pullback.ir.graph import Value
 from pullback.tensor import elementwise as W
 from pullback.tensor.answers import Answering
+from pullback.tensor.constants import taken
 from pullback.tensor.elementwise import Operand, Scalar
-from pullback.tensor.trace import Handle, bind, refuse_array
+from pullback.tensor.trace import Handle
 
 
 def operand(x: Any) -> Operand:
     """What an operation works on: a value or a Python scalar.
 
-    Raises: DTypeError for anything else, CapturedArrayError for an array inside `jit`.
+    Raises: DTypeError for anything else, CapturedArrayError for a large array in `jit`.
     """
     if isinstance(x, Handle):
         return x.value
@@ -26,9 +27,8 @@ def operand(x: Any) -> Operand:
         kind = D.dtype(x.dtype)
         return W.full((), x.item(), kind)
     if isinstance(x, np.ndarray):
-        refuse_array()
         D.dtype(x.dtype)
-        return bind(x, "array", copy=True, origin=Origin.of_caller())
+        return taken(x)
     if isinstance(x, Scalar):
         return x
     given = type(x).__name__

@@ -27,6 +27,7 @@ from pullback.pipeline import begin, compile_program
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import process, uncollected
 from pullback.tensor.arrays import Derivative, returned
+from pullback.tensor.constants import seen
 from pullback.tensor.control import cond, loop, scan, while_loop
 from pullback.tensor.entry import Entry
 from pullback.tensor.given import functions
@@ -162,8 +163,8 @@ class Jit:
         if self.last is None:
             return
         if known:
-            changed = [type(m).__name__ for m, flag in known[-1].flags if m.training != flag]
-            log.info("%s: traced again, training mode of %s", self.__name__, ", ".join(changed))
+            changed = [type(m).__name__ for m, flag in known[-1].flags if seen(m) != flag]
+            log.info("%s: traced again, mode or contents of %s", self.__name__, ", ".join(changed))
             return
         old = next(k for k, entries in self.entries.items() if self.last in entries)
         for place, (before, after) in enumerate(zip(old[1], key[1], strict=False)):

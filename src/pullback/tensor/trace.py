@@ -16,7 +16,6 @@ from typing import Any, cast
 import numpy as np
 
 from pullback.errors import (
-    CapturedArrayError,
     DTypeError,
     InvalidIR,
     Origin,
@@ -198,7 +197,8 @@ class Trace:
         self.dirty: dict[int, Cell] = {}
         self.assigned: dict[int, Cell] = {}
         self.calls: dict[Definition, Call] = {}
-        self.observed: dict[int, tuple[Any, bool]] = {}
+        self.observed: dict[int, tuple[Any, Any]] = {}
+        self.constants: dict[int, Handle] = {}
         # Symbolic extents that must not turn out to be 0: of what, and at which expression.
         self.filled: dict[Dim, tuple[str, Origin | None]] = {}
 
@@ -368,21 +368,6 @@ def observe(module: Any) -> None:
     trace = _current.get()
     if trace is not None:
         trace.observed.setdefault(id(module), (module, bool(module.training)))
-
-
-def refuse_array(origin: Origin | None = None) -> None:
-    """Called where an operation is given a NumPy array.
-
-    Raises: CapturedArrayError inside a jitted function.
-    """
-    if _current.get() is None:
-        return
-    raise CapturedArrayError(
-        "a NumPy array is used inside a jitted function, where it would be frozen into it",
-        origin=origin,
-        help="make it a tensor before the call (pb.tensor(array)), pass it as an argument, "
-        "or feed it with pb.Feeder",
-    )
 
 
 def refuse_truth() -> None:

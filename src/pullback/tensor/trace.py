@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -403,13 +403,13 @@ def held(handles: Sequence[Handle]) -> list[Held]:
 
     Raises: UnsupportedError for what has no value here.
     """
-    found = [h._node for h in handles]
+    found: list[Any] = [h._node for h in handles]
     for node in found:
         if not isinstance(node, Held):
             if any(known(n) is None for n in found):
                 realize(handles)
             return [known(h._node) or _content(result_of(h.outside())) for h in handles]
-    return cast(list[Held], found)
+    return found
 
 
 def known(node: Value | Deferred) -> Held | None:

@@ -13,7 +13,7 @@ from linalg_support import definite, drawn, well
 from pullback.errors import PullbackError, SingularError, UnsupportedError
 
 L = pb.linalg
-SIZES = (1, 2, 5, 33, 70)
+SIZES = (1, 5, 70)
 
 
 def turned(a: Any) -> Any:
@@ -100,7 +100,7 @@ def test_orthogonal_factors(shape: tuple[int, ...], kind: str) -> None:
         assert np.array_equal(found, np.linalg.matrix_rank(a))
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 16, 33])
+@pytest.mark.parametrize("n", [1, 2, 5, 16])
 @pytest.mark.parametrize("kind", ["drawn", "one", "degenerate", "graded"])
 def test_eigenvalues(n: int, kind: str) -> None:
     a = drawn(2, n, n)

@@ -174,63 +174,32 @@ Two = tuple[Tensor, Tensor]
 
 
 def eigh(a: Tensor) -> Two:
-    """Eigenvalues, the smallest first, and eigenvectors as columns, of a symmetric matrix."""
+    """Eigenvalues, the smallest first, and eigenvectors as columns, of a symmetric matrix.
+
+    Rows of ``M = a + c`` are turned until they are orthogonal: then they are eigenvectors, each as
+    long as its eigenvalue of M. c makes M far from singular, so their directions are exact.
+    """
     n = size(a.shape[-1])
     if n == 0:
         return O.sum(a, axis=-1), a
-    start = _even(a)
-    vectors = _unit(size(start.shape[-1]), start)
-    found, vectors = _eigh_sweeps(start, vectors) if n > 1 else (start, vectors)
-    values = _diagonal(found, size(start.shape[-1]))
-    order = argsort(values, axis=-1)
-    turned = _rows_at(order, vectors)[..., :n, :n]
-    return O.take_along_axis(values, order, axis=-1)[..., :n], turned.mT
-
-
-def _even(a: Tensor) -> Tensor:
-    """`a` with an even number of rows: one alone gets an eigenvalue above all others."""
-    n = size(a.shape[-1])
-    if n % 2 == 0 or n == 1:
-        return a
-    whole = _length(a)
+    odd = n % 2 if n > 1 else 0
+    bound = O.max(O.sum(M.abs(a), axis=-1), axis=-1)
+    shift = O.where(bound == 0.0, 1.0, bound * 1.5)
 
     def begin(*at: Any) -> Any:
         *b, i, j = at
-        past = O.where(i == j, 2.0 * whole[tuple(b)] + 1.0, 0.0)
-        return O.where((i < n) & (j < n), a[at], past)
+        return a[at] + O.where(i == j, shift[tuple(b)], 0.0)
 
-    return written("begin", (*a.shape[:-2], n + 1, n + 1), begin)
-
-
-def _length(a: Tensor) -> Tensor:
-    found: Tensor = M.sqrt(O.sum(M.square(a), axis=(-2, -1)))
-    return found
-
-
-def _eigh_sweeps(start: Tensor, vectors: Tensor) -> Two:
-    n = size(start.shape[-1])
-    half = n // 2
-    lead = start.shape[:-2]
-    limit = _length(start) * float(np.finfo(start.dtype.numpy).eps)
-
-    def turn(_: Tensor, state: Two) -> Two:
-        a, v = state
-        own = _diagonal(a, n)
-        couple = written("couple", (*lead, half), lambda *at: a[(*at, at[-1] + half)])
-        sine, half_tangent = _turns(own[..., :half], own[..., half:], couple)
-        rows = _moved(a, sine, half_tangent)
-        return _moved(rows.mT, sine, half_tangent), _moved(v, sine, half_tangent)
-
-    def sweep(state: Two) -> tuple[Two, Tensor]:
-        state = loop(n - 1, turn, state)
-        return state, far(state[0])
-
-    def far(a: Tensor) -> Tensor:
-        off = written("off", a.shape, lambda *at: O.where(at[-1] == at[-2], 0.0, a[at]))
-        return _length(off) > limit
-
-    found: Two = _sweeps(sweep, (start, vectors), far(start))
-    return found
+    shifted = written("shifted", a.shape, begin)
+    start = O.pad(shifted, [(0, 0)] * (len(a.shape) - 2) + [(0, odd), (0, 0)])
+    found = _turned_rows(start, ())[0] if n > 1 else start
+    length = M.sqrt(O.sum(M.square(found), axis=-1, keepdims=True))
+    rows = found / O.where(length == 0.0, 1.0, length)
+    values = O.sum(rows * O.matmul(rows, a), axis=-1)
+    if odd:  # the row that was added is 0, and goes last
+        values = O.where(O.squeeze(length, -1) == 0.0, float("inf"), values)
+    order = argsort(values, axis=-1)
+    return O.take_along_axis(values, order, axis=-1)[..., :n], _rows_at(order, rows)[..., :n, :].mT
 
 
 # --- singular values -----------------------------------------------------------------------------
@@ -271,7 +240,7 @@ def _orthogonal_rows(a: Tensor) -> Two:
     width = [(0, 0)] * (len(a.shape) - 2)
     start = O.pad(a, [*width, (0, odd), (0, 0)])
     vectors = _unit(n + odd, a)
-    found, vectors = _svd_sweeps(start, vectors) if n > 1 else (start, vectors)
+    found, vectors = _turned_rows(start, (vectors,)) if n > 1 else (start, vectors)
     lengths = M.sqrt(O.sum(M.square(found), axis=-1))
     if odd:  # the row that was added is the last
         lengths = O.where(vectors[..., :, n] == 0.0, lengths, -1.0)
@@ -279,27 +248,28 @@ def _orthogonal_rows(a: Tensor) -> Two:
     return _rows_at(order, found)[..., :n, :], _rows_at(order, vectors)[..., :n, :n]
 
 
-def _svd_sweeps(start: Tensor, vectors: Tensor) -> Two:
+def _turned_rows(start: Tensor, others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """`start` with its rows turned until they are orthogonal, and `others` turned with them."""
     n = size(start.shape[-2])
     half = n // 2
     eps = float(np.finfo(start.dtype.numpy).eps)
     least = O.expand_dims(O.sum(M.square(start), axis=(-2, -1)), -1) * eps
 
-    def turn(_: Tensor, state: Three) -> Three:
-        w, v, going = state
+    def turn(_: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        w, *rest, going = state
         top, bottom = w[..., :half, :], w[..., half:, :]
         one, two = O.sum(M.square(top), axis=-1), O.sum(M.square(bottom), axis=-1)
         couple = O.sum(top * bottom, axis=-1)
         large = M.abs(couple) > 4.0 * eps * M.maximum(M.sqrt(one * two), least)
         sine, half_tangent = _turns(one, two, O.where(large, couple, 0.0))
         going = M.logical_or(going, O.any(large, axis=-1))
-        return _moved(w, sine, half_tangent), _moved(v, sine, half_tangent), going
+        return (*(_moved(x, sine, half_tangent) for x in (w, *rest)), going)
 
-    def sweep(state: Two) -> tuple[Two, Tensor]:
+    def sweep(state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         done = full(start.shape[:-2], False, dtype="bool")
-        w, v, going = loop(n - 1, turn, (*state, done))
-        return (w, v), going
+        *found, going = loop(n - 1, turn, (*state, done))
+        return tuple(found), going
 
     going = full(start.shape[:-2], True, dtype="bool")
-    found: Two = _sweeps(sweep, (start, vectors), going)
+    found: tuple[Tensor, ...] = _sweeps(sweep, (start, *others), going)
     return found

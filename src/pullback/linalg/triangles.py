@@ -113,13 +113,20 @@ def _cholesky_pair(a: Tensor) -> tuple[Tensor, Tensor]:
     def step(k: Tensor, m: Tensor) -> Tensor:
         now = here(k)
 
+        factor = written(
+            "factor", (*lead, count), lambda *at: m[(*at, now)] / m[(*at[:-1], now, now)]
+        )
+
+        def scaled(*at: Any) -> Any:
+            *b, j = at
+            return m[(*b, now, j)] / M.sqrt(m[(*b, now, now)])
+
+        own = written("scaled", (*lead, 2 * count), scaled)
+
         def eliminated(*at: Any) -> Any:
             *b, i, j = at
-            pivot = m[(*b, now, now)]
-            factor = m[(*b, i, now)] / pivot
-            later = m[(*b, i, j)] - factor * m[(*b, now, j)]
-            own = m[(*b, i, j)] / M.sqrt(pivot)
-            return O.where(i == now, own, O.where(i > now, later, m[(*b, i, j)]))
+            later = m[at] - factor[(*b, i)] * m[(*b, now, j)]
+            return O.where(i == now, own[(*b, j)], O.where(i > now, later, m[at]))
 
         return written("eliminated", m.shape, eliminated)
 
@@ -151,10 +158,15 @@ def _solve_rows(a: Tensor, b: Tensor) -> Tensor:
         row = written("row", (*lead, n), lambda *at: a[(*at[:-1], now, at[-1])])
         known = O.matmul(O.expand_dims(row, -2), x)
 
+        def solved(*at: Any) -> Any:
+            *batch, j = at
+            return (b[(*batch, now, j)] - known[(*batch, 0, j)]) / a[(*batch, now, now)]
+
+        own = written("own", (*lead, m), solved)
+
         def joined(*at: Any) -> Any:
             *batch, i, j = at
-            own = (b[(*batch, i, j)] - known[(*batch, 0, j)]) / a[(*batch, i, i)]
-            return O.where(i == now, own, x[(*batch, i, j)])
+            return O.where(i == now, own[(*batch, j)], x[at])
 
         return written("solved", (*lead, n, m), joined)
 
@@ -233,20 +245,32 @@ def _pivoted(k: Tensor, state: Factors, first: Tensor | None = None) -> Factors:
     )
     best = O.argmax(sizes, axis=-1)
 
-    def source(b: Any, i: Any) -> Any:
-        top = best[tuple(b)]
-        return O.where(i == row, top, O.where(i == top, row, i))
+    top = written(
+        "top", (*lead, a.shape[-1]), lambda *at: a[(*at[:-1], best[tuple(at[:-1])], at[-1])]
+    )
+
+    def swapped(read: Any, first: Any, b: Any, i: Any) -> Any:
+        """What stands at row i once the best is up; `first` is that."""
+        return O.where(i == row, first, O.where(i == best[tuple(b)], read(row), read(i)))
+
+    def multiple(*at: Any) -> Any:
+        *b, i = at
+        pivot = top[(*b, now)]
+        own = swapped(lambda r: a[(*b, r, now)], pivot, b, i)
+        return O.where(pivot == 0.0, 0.0, own / O.where(pivot == 0.0, 1.0, pivot))
+
+    factor = written("factor", (*lead, n), multiple)
 
     def reduced(*at: Any) -> Any:
         *b, i, j = at
-        pivot, own = a[(*b, best[tuple(b)], now)], a[(*b, source(b, i), j)]
-        factor = O.where(pivot == 0.0, 0.0, a[(*b, source(b, i), now)] / pivot)
-        left = own - factor * a[(*b, best[tuple(b)], j)]
-        below = O.where(j == now, factor, O.where(j > now, left, own))
+        own = swapped(lambda r: a[(*b, r, j)], top[(*b, j)], b, i)
+        left = own - factor[(*b, i)] * top[(*b, j)]
+        below = O.where(j == now, factor[(*b, i)], O.where(j > now, left, own))
         return O.where(i > row, below, own)
 
     def moved(*at: Any) -> Any:
-        return order[(*at[:-1], source(at[:-1], at[-1]))]
+        *b, i = at
+        return swapped(lambda r: order[(*b, r)], order[(*b, best[tuple(b)])], b, i)
 
     flips = written(
         "sign",

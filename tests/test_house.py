@@ -24,7 +24,18 @@ LEVELS = [
     {"runtime"},
     {"pipeline"},
     {"tensor"},
-    {"nn", "optim", "stats", "special", "fft", "linalg", "composite", "bridge", "array_api"},
+    {
+        "nn",
+        "optim",
+        "stats",
+        "special",
+        "random",
+        "fft",
+        "linalg",
+        "composite",
+        "bridge",
+        "array_api",
+    },
     {"cli", "viewer"},
 ]
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -20,6 +20,7 @@ MODULES = {
     "pullback (`pb`)": pb,
     "pullback.fft": fft,
     "pullback.linalg": linalg,
+    "pullback.random": pb.random,
     "pullback.special": pb.special,
     "pullback.nn": nn,
     "pullback.nn.functional": nn.functional,

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pullback import array_api as array_api
+from pullback import random as random
 from pullback import special as special
 from pullback.bridge import dispatch as _dispatch
 from pullback.composite.text import define
@@ -66,7 +67,6 @@ from pullback.stats.places import (
     searchsorted,
     trapezoid,
 )
-from pullback.tensor import random
 from pullback.tensor.autograd import grad, value_and_grad
 from pullback.tensor.check import check_grads
 from pullback.tensor.combine import (

@@ -26,7 +26,7 @@ def _positive_erfcx(a: Expr) -> Expr:
     """Of ``a >= 0``: rationals, from 5 on ``r(1 / a^2) / (a sqrt(pi))``."""
     u = F.reciprocal(E.maximum(a, F.like(5, a)))
     series = ratio(F.square(u), T.ERFCX_FAR[0])
-    far = Mul(Mul(series, u), F.like(1 / math.sqrt(math.pi), a))
+    far = Mul(Mul(series, F.like(1 / math.sqrt(math.pi), a)), u)
     return pieces(a, T.ERFCX, T.ERFCX_ENDS, far)
 
 

@@ -60,7 +60,10 @@ def bell(x: Expr, scale: float = 1.0) -> Expr:
     high = Cast(Cast(x, float32), float64)
     rest = Mul(E.subtract(x, high), Add(x, high))
     first, second = (Mul(part, F.like(-scale, x)) for part in (F.square(high), rest))
-    return Mul(E.Exp(first), E.Exp(second))
+    growth = Mul(second, horner(second, (1 / 6, 0.5)))
+    near = E.Exp(first)
+    small = Mul(second, Add(F.like(1, x), growth))  # exp(second) - 1, as |second| < 2e-4
+    return Add(near, Mul(near, small))
 
 
 def turned(x: Expr) -> Expr:

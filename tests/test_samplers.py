@@ -1,0 +1,170 @@
+"""Distributions: distances of Kolmogorov and Smirnov, frequencies; gradients; order of draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats as st
+
+import pullback as pb
+from pullback.errors import PullbackError
+
+N = 20_000
+R = pb.random
+SMALLEST = 1e-3  # probability of a worse draw, with these seeds
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    R.manual_seed(0)
+
+
+SMOOTH: dict[str, tuple[Callable[..., Any], Any]] = {
+    "exponential": (lambda: R.exponential(2.0, (N,)), st.expon(scale=0.5)),
+    "laplace": (lambda: R.laplace(1.0, 2.0, (N,)), st.laplace(1.0, 2.0)),
+    "cauchy": (lambda: R.cauchy(1.0, 2.0, (N,), dtype="float64"), st.cauchy(1.0, 2.0)),
+    "gumbel": (lambda: R.gumbel(1.0, 2.0, (N,)), st.gumbel_r(1.0, 2.0)),
+    "logistic": (lambda: R.logistic(1.0, 2.0, (N,)), st.logistic(1.0, 2.0)),
+    "log_normal": (lambda: R.log_normal(0.5, 0.7, (N,)), st.lognorm(0.7, scale=math.exp(0.5))),
+    "weibull": (lambda: R.weibull(2.0, 1.7, (N,)), st.weibull_min(1.7, scale=2.0)),
+    "truncated_normal": (
+        lambda: R.truncated_normal(1.0, 2.0, 0.0, 2.5, (N,)), st.truncnorm(-0.5, 0.75, 1.0, 2.0)
+    ),
+    "truncated_normal far out": (
+        lambda: R.truncated_normal(0.0, 1.0, 8.0, 9.0, (N,), dtype="float64"), st.truncnorm(8, 9)
+    ),
+    "gamma": (lambda: R.gamma(2.5, 2.0, (N,)), st.gamma(2.5, scale=0.5)),
+    "gamma below 1": (lambda: R.gamma(0.3, 1.0, (N,), dtype="float64"), st.gamma(0.3)),
+    "chisquare": (lambda: R.chisquare(3.0, (N,)), st.chi2(3.0)),
+    "student_t": (lambda: R.student_t(4.0, (N,)), st.t(4.0)),
+    "beta": (lambda: R.beta(0.5, 2.0, (N,), dtype="float64"), st.beta(0.5, 2.0)),
+    "dirichlet": (lambda: R.dirichlet(pb.tensor([1.0, 2.0, 3.0]), (N,))[:, 1], st.beta(2.0, 4.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_distributions(name: str) -> None:
+    draw, wanted = SMOOTH[name]
+    found = draw().numpy().astype(np.float64)
+    assert found.shape == (N,) and np.isfinite(found).all()
+    assert st.kstest(found, wanted.cdf).pvalue > SMALLEST
+
+
+COUNTS: dict[str, tuple[Callable[..., Any], Any]] = {
+    "geometric": (lambda: R.geometric(0.3, (N,)), st.geom(0.3)),
+    "poisson": (lambda: R.poisson(3.5, (N,)), st.poisson(3.5)),
+    "poisson of many": (lambda: R.poisson(60.0, (N,)), st.poisson(60.0)),
+    "binomial": (lambda: R.binomial(12, 0.3, (N,)), st.binom(12, 0.3)),
+    "binomial of many": (lambda: R.binomial(200, 0.8, (N,)), st.binom(200, 0.8)),
+    "categorical": (
+        lambda: R.categorical(pb.log(pb.tensor([0.2, 0.5, 0.3])), (N,)),
+        st.rv_discrete(values=([0, 1, 2], [0.2, 0.5, 0.3])),
+    ),
+    "multinomial": (
+        lambda: R.multinomial(pb.tensor([2.0, 0.0, 5.0, 3.0]), N, True),
+        st.rv_discrete(values=([0, 2, 3], [0.2, 0.5, 0.3])),
+    ),
+    "choice": (
+        lambda: R.choice(pb.tensor([4, 7, 9]), (N,), p=pb.tensor([0.2, 0.5, 0.3])),
+        st.rv_discrete(values=([4, 7, 9], [0.2, 0.5, 0.3])),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n in COUNTS if n != "binomial of many"])
+def test_frequencies(name: str) -> None:
+    _frequencies(*COUNTS[name])
+
+
+@pytest.mark.slow
+def test_frequencies_of_many() -> None:
+    _frequencies(*COUNTS["binomial of many"])
+
+
+def _frequencies(draw: Callable[..., Any], wanted: Any) -> None:
+    found = draw().numpy()
+    assert found.dtype == np.int64 and found.shape == (N,)
+    values = np.arange(found.min(), found.max() + 1)
+    expected = wanted.pmf(values) * N
+    seen = np.bincount(found - found.min(), minlength=values.size)
+    assert seen[expected == 0].sum() == 0
+    often = expected > 10
+    chi = ((seen - expected) ** 2 / np.where(often, expected, 1))[often].sum()
+    assert st.chi2.sf(chi, often.sum() - 1) > SMALLEST
+
+
+def test_without_replacement_each_place_once() -> None:
+    weights = pb.tensor(np.tile([1.0, 2.0, 7.0], (4000, 1)))
+    found = R.multinomial(weights, 2).numpy()
+    assert (found[:, 0] != found[:, 1]).all()
+    first = np.bincount(found[:, 0], minlength=3) / 4000
+    np.testing.assert_allclose(first, [0.1, 0.2, 0.7], atol=0.03)
+    some = R.choice(10, (10,), replace=False).numpy()
+    np.testing.assert_array_equal(np.sort(some), np.arange(10))
+
+
+@pytest.mark.slow
+def test_rows_of_parameters() -> None:
+    rates = np.array([[0.0], [2.0], [40.0]])
+    found = R.poisson(pb.tensor(rates), (3, 4000)).numpy()
+    np.testing.assert_allclose(found.mean(1), rates[:, 0], rtol=0.03)
+    found = R.binomial(pb.tensor([0, 5, 300]), pb.tensor([[0.0], [1.0]])).numpy()
+    np.testing.assert_array_equal(found, [[0, 0, 0], [0, 5, 300]])
+
+
+def test_a_key_decides_alone_and_draws_follow() -> None:
+    key = R.key(7)
+    for draw in (R.gamma, R.exponential):
+        one, two = (draw(2.0, shape=(5,), key=key).numpy() for _ in range(2))
+        np.testing.assert_array_equal(one, two)
+        a, b = (draw(2.0, shape=(5,)).numpy() for _ in range(2))
+        assert (a != b).any()
+
+
+def test_inside_programs_the_same_numbers() -> None:
+    key = R.key(3)
+
+    def drawn(key: pb.Tensor) -> Any:
+        return R.gamma(0.7, shape=(6,), key=key), R.beta(0.5, 2.0, (6,), key=key)
+
+    for own, compiled in zip(drawn(key), pb.jit(drawn)(key), strict=True):
+        np.testing.assert_array_equal(own.numpy(), compiled.numpy())
+
+
+def test_gradients_reach_parameters() -> None:
+    key = R.key(1)
+    x = pb.tensor([0.7, 1.9], dtype="float64")
+    for draw in (
+        lambda p: R.exponential(p, dtype="float64", key=key),
+        lambda p: R.laplace(p, p, dtype="float64", key=key),
+        lambda p: R.weibull(2.0, p, dtype="float64", key=key),
+        lambda p: R.truncated_normal(p, 1.0, 0.0, 2.0, dtype="float64", key=key),
+        lambda p: R.gamma(2.0, p, dtype="float64", key=key),
+    ):
+        slope = pb.grad(lambda p, f=draw: pb.sum(f(p)))(x).numpy()
+        step = 1e-6
+        up, down = (draw(x + s).numpy() for s in (step, -step))
+        np.testing.assert_allclose(slope, (up - down) / (2 * step), rtol=1e-5)
+
+
+def test_refused_by_code() -> None:
+    for code, call in (
+        ("E123", lambda: R.exponential(-1.0)),
+        ("E123", lambda: R.gamma(0.0)),
+        ("E123", lambda: R.geometric(1.5)),
+        ("E123", lambda: R.poisson(-2.0)),
+        ("E123", lambda: R.binomial(2.5, 0.5)),
+        ("E123", lambda: R.truncated_normal(0.0, 1.0, 2.0, 1.0)),
+        ("E123", lambda: R.multinomial(pb.ones(3), 4)),
+        ("E123", lambda: R.choice(3, (4,), replace=False)),
+        ("E110", lambda: R.laplace(pb.ones(3), 1.0, (2,))),
+        ("E119", lambda: R.gumbel(shape=(-1,))),
+        ("E111", lambda: R.dirichlet(2.0)),
+    ):
+        with pytest.raises(PullbackError) as caught:
+            call()
+        assert caught.value.code == code

@@ -3,24 +3,16 @@
 The same key, or the same seed and number of draws, gives the same values on every machine.
 """
 
-from pullback.random.samplers import (
-    beta,
-    binomial,
-    categorical,
+from pullback.random.choices import categorical, choice, multinomial
+from pullback.random.counts import binomial, geometric, poisson
+from pullback.random.gammas import beta, chisquare, dirichlet, gamma, student_t
+from pullback.random.smooth import (
     cauchy,
-    chisquare,
-    choice,
-    dirichlet,
     exponential,
-    gamma,
-    geometric,
     gumbel,
     laplace,
     log_normal,
     logistic,
-    multinomial,
-    poisson,
-    student_t,
     truncated_normal,
     weibull,
 )

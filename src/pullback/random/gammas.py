@@ -1,0 +1,151 @@
+"""Gamma numbers, by rejection, and what is made of them; a gradient reaches the rate alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.errors import ShapeError
+from pullback.ir import dtype as D
+from pullback.ir.dtype import float64
+from pullback.random.draws import (
+    LIFT,
+    Draws,
+    finished,
+    first_turn,
+    parameters,
+    positive,
+)
+from pullback.tensor import elementwise as W
+from pullback.tensor import maths as M
+from pullback.tensor import ops as O
+from pullback.tensor.control import while_loop
+from pullback.tensor.scalars import value_tensor
+from pullback.tensor.tensor import Tensor, operand, shape_of
+
+
+def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
+    """The logarithm of a gamma number, by rejection; below 1 of one more, times ``u^(1 / a)``.
+
+    Source: Marsaglia, Tsang 2000, A simple method for generating gamma variables.
+    """
+    shape = O.stop_gradient(shape)
+    small = shape < 1.0
+    d = O.where(small, shape + 1.0, shape) - 1 / 3
+    c = 1.0 / M.sqrt(d * 9.0)
+
+    def trial(carry: Any) -> Any:
+        logs, done, turn = carry
+        z = draws.normal(turn * 2 + first)
+        u = draws.uniform(turn * 4 + first * 2 + 2)
+        v = 1.0 + c * z
+        good = v > 0.0
+        log_v = M.log(O.where(good, v, 1.0)) * 3.0
+        limit = z * z * 0.5 + d - d * M.exp(log_v) + d * log_v
+        good = M.logical_and(good, M.log(u) < limit)
+        new = M.logical_and(good, M.logical_not(done))
+        found = O.where(new, M.log(d) + log_v, logs)
+        return found, M.logical_or(done, good), turn + 1
+
+    start = (M.log(d), O.astype(d < 0.0, D.bool_), first_turn())
+    logs = while_loop(lambda carry: O.any(M.logical_not(carry[1])), trial, start)[0]
+    lift = M.log(draws.uniform(LIFT + first)) / shape
+    found: Tensor = O.stop_gradient(O.where(small, logs + lift, logs))
+    return found
+
+
+def gamma(
+    concentration: Any,
+    rate: Any = 1.0,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """Gamma-distributed: density ``x^(a - 1) exp(-rate x)``; a gradient reaches the rate alone.
+
+    Raises: ShapeError for parameters that are not positive or do not broadcast.
+    """
+    positive("gamma", concentration=concentration, rate=rate)
+    draws, kind, (a, scale) = parameters(shape, key, dtype, device, concentration, rate)
+    return finished(M.exp(_log_gamma(draws, a)) / scale, kind)
+
+
+def chisquare(
+    df: Any,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """The sum of `df` squared normal numbers: ``2 gamma(df / 2)``.
+
+    Raises: ShapeError for a df that is not positive or does not broadcast.
+    """
+    positive("chisquare", df=df)
+    draws, kind, (count,) = parameters(shape, key, dtype, device, df)
+    return finished(M.exp(_log_gamma(draws, count * 0.5)) * 2.0, kind)
+
+
+def student_t(
+    df: Any,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``z / sqrt(chisquare(df) / df)``, z normal.
+
+    Raises: ShapeError for a df that is not positive or does not broadcast.
+    """
+    positive("student_t", df=df)
+    draws, kind, (count,) = parameters(shape, key, dtype, device, df)
+    half = O.stop_gradient(count * 0.5)
+    size = M.exp((M.log(half) - _log_gamma(draws, half)) * 0.5)
+    return finished(draws.normal(LIFT + 7) * size, kind)
+
+
+def beta(
+    a: Any,
+    b: Any,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``g(a) / (g(a) + g(b))`` of gamma numbers: density ``x^(a - 1) (1 - x)^(b - 1)``.
+
+    Raises: ShapeError for parameters that are not positive or do not broadcast.
+    """
+    positive("beta", a=a, b=b)
+    given = [operand(x) for x in (a, b)]
+    common = W.broadcast_shapes([W.operand_shape(o) for o in given])
+    extents = common if shape is None else shape_of(shape)
+    whole = [O.broadcast_to(O.astype(value_tensor(x), float64), extents) for x in (a, b)]
+    draws, kind, (pair,) = parameters(None, key, dtype, device, O.stack(whole))
+    logs = _log_gamma(draws, pair)
+    return finished(M.sigmoid(logs[0] - logs[1]), kind)
+
+
+def dirichlet(
+    concentration: Any,
+    shape: Any = (),
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """Gamma numbers divided by their sum along the last axis.
+
+    Shapes: concentration[.., k] -> [*shape, .., k]
+    Raises: ShapeError for a concentration without axes.
+    """
+    weights = value_tensor(concentration)
+    if weights.ndim == 0:
+        raise ShapeError("dirichlet of a number: a vector is wanted", code="E111")
+    extents = (*shape_of(shape), *weights.shape)
+    draws, kind, (a,) = parameters(extents, key, dtype, device, weights)
+    return finished(O.softmax(_log_gamma(draws, a), axis=-1), kind)

@@ -1,0 +1,180 @@
+"""Distributions that are smooth functions of uniform or normal numbers; gradients pass."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pullback.errors import ShapeError
+from pullback.random.draws import (
+    finished,
+    parameters,
+    positive,
+    unit_exponential,
+)
+from pullback.special.normal import ndtr, ndtri
+from pullback.tensor import elementwise as W
+from pullback.tensor import maths as M
+from pullback.tensor import ops as O
+from pullback.tensor.tensor import Tensor
+
+
+def exponential(
+    rate: Any = 1.0,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``-log(u) / rate``, of mean ``1 / rate``; a gradient reaches the rate.
+
+    Raises: ShapeError for a rate that is not positive or does not broadcast.
+    Example: ``pb.random.exponential(2.0, (3,))``
+    """
+    positive("exponential", rate=rate)
+    draws, kind, (scale,) = parameters(shape, key, dtype, device, rate)
+    return finished(-M.log(draws.uniform()) / scale, kind)
+
+
+def laplace(
+    loc: Any = 0.0,
+    scale: Any = 1.0,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``loc - scale sign(v) log(1 - 2 |v|)``, v even in -0.5..0.5; gradients reach both.
+
+    Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
+    """
+    positive("laplace", scale=scale)
+    draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
+    size = -M.log(draws.uniform())
+    sign = O.where(draws.uniform(1) > 0.5, 1.0, -1.0)
+    return finished(middle + wide * size * sign, kind)
+
+
+def cauchy(
+    loc: Any = 0.0,
+    scale: Any = 1.0,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``loc + scale tan(pi (u - 1 / 2))``; gradients reach both.
+
+    Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
+    """
+    positive("cauchy", scale=scale)
+    draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
+    turn = O.stop_gradient(M.tan((draws.uniform() - 0.5) * math.pi))
+    return finished(middle + wide * turn, kind)
+
+
+def gumbel(
+    loc: Any = 0.0,
+    scale: Any = 1.0,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``loc - scale log(-log u)``; gradients reach both.
+
+    Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
+    """
+    positive("gumbel", scale=scale)
+    draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
+    return finished(middle - wide * M.log(unit_exponential(draws)), kind)
+
+
+def logistic(
+    loc: Any = 0.0,
+    scale: Any = 1.0,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``loc + scale log(u / (1 - u))``; gradients reach both.
+
+    Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
+    """
+    positive("logistic", scale=scale)
+    draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
+    odds = M.log(unit_exponential(draws) / unit_exponential(draws, 1))
+    return finished(middle + wide * odds, kind)
+
+
+def log_normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``exp(mean + std z)``, z normal; gradients reach both.
+
+    Raises: ShapeError for a deviation that is not positive, or shapes that do not broadcast.
+    """
+    positive("log_normal", std=std)
+    draws, kind, (middle, wide) = parameters(shape, key, dtype, device, mean, std)
+    return finished(M.exp(middle + wide * draws.normal()), kind)
+
+
+def weibull(
+    scale: Any = 1.0,
+    concentration: Any = 1.0,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """``scale (-log u)^(1 / concentration)``; gradients reach both.
+
+    Raises: ShapeError for parameters that are not positive or do not broadcast.
+    """
+    positive("weibull", scale=scale, concentration=concentration)
+    draws, kind, (wide, power) = parameters(shape, key, dtype, device, scale, concentration)
+    return finished(wide * M.exp(M.log(unit_exponential(draws)) / power), kind)
+
+
+def truncated_normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    low: Any = -2.0,
+    high: Any = 2.0,
+    shape: Any = None,
+    *,
+    dtype: Any = "float32",
+    key: Tensor | None = None,
+    device: Any = None,
+) -> Tensor:
+    """A normal number within ``low .. high``, by inversion; gradients reach all four.
+
+    ``mean + std ndtri(a + u (b - a))``, a and b the normal distribution at both ends.
+
+    Raises: ShapeError for a deviation that is not positive, ends in the wrong order, or shapes.
+    """
+    positive("truncated_normal", std=std)
+    if isinstance(low, W.Scalar) and isinstance(high, W.Scalar) and not low < high:
+        raise ShapeError(f"truncated_normal from {low} to {high}", code="E123")
+    given = (mean, std, low, high)
+    draws, kind, (middle, wide, below, above) = parameters(shape, key, dtype, device, *given)
+    left, right = ((edge - middle) / wide for edge in (below, above))
+    turned = left > 0.0  # the upper tail is drawn as a lower one, where it has its digits
+    a, b = ndtr(O.where(turned, -right, left)), ndtr(O.where(turned, -left, right))
+    u = draws.uniform()
+    unit = ndtri(a + u * (b - a))
+    value = middle + wide * O.where(turned, -unit, unit)
+    return finished(O.clip(value, below, above), kind)

@@ -167,6 +167,7 @@ from pullback.nn.recurrent import (
     LSTMCell,
     RNNCell,
 )
+from pullback.nn.rotary import RotaryEmbedding
 from pullback.nn.sampling import (
     Upsample,
     UpsamplingBilinear2d,
@@ -319,6 +320,7 @@ __all__ = [
     "ReplicationPad1d",
     "ReplicationPad2d",
     "ReplicationPad3d",
+    "RotaryEmbedding",
     "Sequential",
     "SiLU",
     "Sigmoid",

@@ -121,6 +121,7 @@ from pullback.nn.pooling import (
     max_pool2d,
     max_pool3d,
 )
+from pullback.nn.rotary import rotary_embedding
 from pullback.nn.sampling import (
     affine_grid,
     grid_sample,
@@ -231,6 +232,7 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "rotary_embedding",
     "rrelu",
     "scaled_dot_product_attention",
     "selu",

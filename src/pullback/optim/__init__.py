@@ -6,6 +6,7 @@ from pullback.nn.utils import clip_grad_norm_, clip_grad_value_
 from pullback.optim import schedules
 from pullback.optim.adaptive import Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop
 from pullback.optim.base import Group, Optimizer
+from pullback.optim.lbfgs import Minimum, lbfgs
 from pullback.optim.matrices import Adafactor, Muon
 from pullback.optim.rules import SGD, Adam, AdamW
 from pullback.optim.schedules import Schedule
@@ -24,6 +25,7 @@ __all__ = [
     "Adamax",
     "Group",
     "Lion",
+    "Minimum",
     "Muon",
     "NAdam",
     "Optimizer",
@@ -33,6 +35,7 @@ __all__ = [
     "Schedule",
     "clip_grad_norm_",
     "clip_grad_value_",
+    "lbfgs",
     "schedules",
 ]
 

@@ -70,7 +70,7 @@ def exp(x: Any, y: Any) -> Pair:
 def _grown(size: Any, turn: Any, x: Any, y: Any) -> Any:
     """``size turn``; infinite where x is, and y no number to turn by."""
     endless = M.logical_and(M.isinf(x), M.logical_not(M.isfinite(y)))
-    return where(endless, math.inf, size * turn)
+    return where(M.logical_and(endless, M.isinf(size)), math.inf, size * turn)
 
 
 def _level(size: Any, turn: Any, y: Any) -> Any:
@@ -81,7 +81,7 @@ def _level(size: Any, turn: Any, y: Any) -> Any:
 def expm1(x: Any, y: Any) -> Pair:
     """``e^z - 1``, near 0 with the real part ``expm1(x) cos y - 2 sin(y / 2)^2``."""
     half = M.sin(y * 0.5)
-    near = M.expm1(x) * M.cos(y) - 2.0 * half * half + 0.0
+    near = M.expm1(x) * M.cos(y) - 2.0 * half * half
     real, imag = exp(x, y)
     return where(M.abs(x) < 1.0, near, real - 1.0), imag
 

@@ -299,3 +299,32 @@ def test_what_has_no_complex_meaning_is_refused(name: str) -> None:
     with pytest.raises(DTypeError, match=r"E1\d\d") as refused:
         WRONG[name](xp.asarray(Z))
     assert "test_complex.py" in str(refused.value)
+
+
+def test_linear_algebra_of_complex_matrices() -> None:
+    a = np.random.default_rng(0).normal(size=(3, 3)) + 1j * np.eye(3)
+    h = a @ a.conj().T
+    z, y, own, theirs = xp.asarray(a), xp.asarray(h), xp.linalg, np.linalg
+    found = {
+        "cholesky": (own.cholesky(y, upper=True), theirs.cholesky(h, upper=True)),
+        "det": (own.det(z), theirs.det(a)),
+        "eigh": (own.eigh(y).eigenvalues, theirs.eigh(h)[0]),
+        "inv": (own.inv(z), theirs.inv(a)),
+        "qr": (own.qr(z).R, theirs.qr(a)[1]),
+        "slogdet": (own.slogdet(z).sign, theirs.slogdet(a)[0]),
+        "solve": (own.solve(z, y), theirs.solve(a, h)),
+        "svd": (own.svd(z).S, theirs.svd(a)[1]),
+        "pinv": (own.pinv(z), theirs.pinv(a)),
+        "nuclear": (own.matrix_norm(z, ord="nuc"), theirs.matrix_norm(a, ord="nuc")),
+        "columns": (own.matrix_norm(z, ord=1), theirs.matrix_norm(a, ord=1)),
+        "length": (own.vector_norm(z, ord=3), theirs.vector_norm(a, ord=3)),
+        "power": (own.matrix_power(z, -2), theirs.matrix_power(a, -2)),
+        "trace": (own.trace(z), theirs.trace(a)),
+        "diagonal": (own.diagonal(z, offset=1), theirs.diagonal(a, offset=1)),
+        "cross": (own.cross(z, y), theirs.cross(a, h)),
+    }
+    for name, (mine, wanted) in found.items():
+        assert mine.dtype.numpy == wanted.dtype, name
+        np.testing.assert_allclose(mine.numpy(), wanted, rtol=1e-9, atol=1e-12, err_msg=name)
+    with pytest.raises(ValueError, match="Singular"):
+        own.inv(xp.zeros((2, 2), dtype=xp.complex64))

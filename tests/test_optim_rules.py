@@ -250,3 +250,71 @@ def test_state_goes_on_where_it_stopped(name: str) -> None:
     assert q.dtype == p.dtype == pb.float32
     np.testing.assert_array_equal(p.numpy(), q.numpy())
     assert np.any(p.numpy() != begin)
+
+
+def valley(x: Any, wave: Callable[[Any], Any]) -> Any:
+    """Rosenbrock's function with waves: neither convex nor with one scale."""
+    a, b = x[1:], x[:-1]
+    steep = (100.0 * (a - b * b) * (a - b * b) + (1.0 - b) * (1.0 - b)).sum()
+    return steep + 0.1 * wave(3.0 * x).sum()
+
+
+SEARCHES: list[dict[str, Any]] = [
+    {"lr": 0.01, "max_iter": 100},
+    {"line_search_fn": "strong_wolfe", "max_iter": 100},
+    {"line_search_fn": "strong_wolfe", "max_iter": 12, "history_size": 3},
+    {"line_search_fn": "strong_wolfe", "max_iter": 100, "max_eval": 25},
+    {"lr": 0.005, "max_iter": 60, "history_size": 4, "max_eval": 1000},
+]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("settings", SEARCHES, ids=str)
+def test_lbfgs_equals_torch(double: Any, settings: dict[str, Any]) -> None:
+    begin = np.sin(np.arange(6.0)) * 1.5
+    p = double.tensor(begin, requires_grad=True)
+    theirs = double.optim.LBFGS([p], **settings)
+
+    def closure() -> Any:
+        theirs.zero_grad()
+        value = valley(p, double.sin)
+        value.backward()
+        return value
+
+    theirs.step(closure)
+    search = pb.jit(lambda x: optim.lbfgs(lambda v: valley(v, pb.sin), x, **settings))
+    found = search(pb.tensor(begin))
+    np.testing.assert_allclose(found.x.numpy(), p.detach().numpy(), rtol=1e-10, atol=1e-10)
+    assert found.iterations.item() == theirs.state[p]["n_iter"]
+    np.testing.assert_allclose(found.value.item(), valley(found.x, pb.sin).item(), rtol=1e-12)
+
+
+def test_lbfgs_of_a_tree_outside_of_programs() -> None:
+    def loss(at: dict[str, Any]) -> Any:
+        return ((at["w"] - 2.0) ** 2).sum() + ((at["b"] + at["w"].sum()) ** 2).sum()
+
+    begin = {"w": pb.zeros((2, 2), dtype="float64"), "b": pb.ones(3, dtype="float64")}
+    found = optim.lbfgs(loss, begin, line_search_fn="strong_wolfe")
+    np.testing.assert_allclose(found.x["w"].numpy(), 2.0, rtol=1e-6)
+    np.testing.assert_allclose(found.x["b"].numpy(), -8.0, rtol=1e-6)
+    still = optim.lbfgs(loss, found.x, tolerance_grad=1.0)
+    assert still.iterations.item() == 0 and still.evaluations.item() == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"lr": 0.0},
+        {"lr": float("nan")},
+        {"max_iter": 0},
+        {"history_size": 0},
+        {"tolerance_grad": -1.0},
+        {"max_eval": 0},
+        {"line_search_fn": "other"},
+    ],
+    ids=str,
+)
+def test_a_search_out_of_range_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ShapeError, match="E123") as refused:
+        optim.lbfgs(lambda x: (x * x).sum(), pb.ones(2), **bad)
+    assert "test_optim_rules.py" in str(refused.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from pullback.errors import DTypeError, ShapeError
@@ -12,10 +13,12 @@ from pullback.optim.limits import check_limits
 from pullback.tensor import creation as C
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
-from pullback.tensor.control import while_loop
 from pullback.tensor.autograd import value_and_grad
+from pullback.tensor.control import while_loop
 from pullback.tensor.ops import where
+from pullback.tensor.program import jit
 from pullback.tensor.tensor import Tensor, from_array
+from pullback.tensor.trace import current
 from pullback.tensor.tree import Tree, flatten
 
 LIMITS = """
@@ -53,7 +56,7 @@ def lbfgs(
     step ``lr min(1, 1 / sum |g|)``, or what `line_search_fn="strong_wolfe"` finds. It ends after
     `max_iter` steps, `max_eval` evaluations (5/4 of `max_iter` unless said), where the largest
     gradient is at most `tolerance_grad`, or a change at most `tolerance_change`. No derivative
-    passes through it.
+    passes through it. Outside of `jit` the search is a program of its own, made for each call.
 
     Raises: ShapeError for a setting out of its range.
     Source: Nocedal, Wright: Numerical Optimization, 2006, algorithms 7.4, 3.5 and 3.6.
@@ -71,18 +74,23 @@ def lbfgs(
     check_limits(" ".join(LIMITS.split()), settings)
     if line_search_fn not in (None, "strong_wolfe"):
         raise ShapeError('line_search_fn is None or "strong_wolfe"', code="E123")
-    flat = _Flat(flatten(x, from_array))
-    search = _Search(
-        lambda v: value_and_grad(lambda u: function(flat.tree(u)))(v),
-        lr,
-        most,
-        tolerance_grad,
-        tolerance_change,
-        history_size,
-        line_search_fn is not None,
-    )
-    end = while_loop(lambda s: s.going, search.step, search.begin(flat.vector), max_steps=max_iter)
-    return Minimum(flat.tree(end.x), end.f, end.count, end.evaluations)
+    wolfe = line_search_fn is not None
+
+    def minimum(x: Any) -> Minimum:
+        flat = _Flat(flatten(x, from_array))
+        evaluate = partial(_at, function, flat)
+        search = _Search(evaluate, lr, most, tolerance_grad, tolerance_change, history_size, wolfe)
+        start = search.begin(flat.vector)
+        end = while_loop(lambda s: s.going, search.step, start, max_steps=max_iter)
+        return Minimum(flat.tree(end.x), end.f, end.count, end.evaluations)
+
+    found: Minimum = (minimum if current() is not None else jit(minimum))(x)
+    return found
+
+
+def _at(function: Callable[[Any], Any], flat: _Flat, vector: Tensor) -> Any:
+    """The value and the gradient at a vector."""
+    return value_and_grad(lambda v: function(flat.tree(v)))(vector)
 
 
 class _Flat:

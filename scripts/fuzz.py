@@ -9,6 +9,7 @@ definitions of what was wrong. `--jobs` processes share the work. The kinds:
     programs  definitions: forward, in both modes and twice (dot products, differences), compiled
               and compared with the interpreter
     control   control forms in control forms, with derivatives, of samples: dual numbers, unrolled
+    recurrences  tensors that read themselves: loops over cells, differences
 
 Another kind is a function of its numbers in `KINDS`; `each` makes one of a check of one number.
 """
@@ -28,6 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from random_control import check_control
 from random_programs import Checked, check_map, check_native, check_program
+from random_recurrences import check_recurrence
 
 TOGETHER = 10  # programs compiled as one
 SHOWN = 20  # numbers between two signs of life
@@ -62,6 +64,11 @@ def each(
 def control(backend: str, seeds: Sequence[int]) -> list[str]:
     """What went wrong in nested control forms."""
     return each("control", check_control, backend, seeds)
+
+
+def recurrences(backend: str, seeds: Sequence[int]) -> list[str]:
+    """What went wrong in tensors that read themselves."""
+    return each("recurrences", check_recurrence, backend, seeds)
 
 
 def maps(_: str, seeds: Sequence[int]) -> list[str]:
@@ -115,6 +122,7 @@ KINDS: dict[str, Callable[[str, Sequence[int]], list[str]]] = {
     "maps": maps,
     "programs": programs,
     "control": control,
+    "recurrences": recurrences,
 }
 
 

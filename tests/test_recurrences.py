@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 import pullback as pb
 from pullback.errors import PullbackError
 from pullback.tensor.apart import _program
+from random_recurrences import check_recurrence
 
 RNG = np.random.default_rng(7)
 FAR = 1e8  # of a path that does not exist
@@ -651,3 +652,9 @@ def test_what_has_no_order_is_refused(name: str) -> None:
         attempt()
     assert problem.value.code == code, str(problem.value)
     assert "test_recurrences.py" in str(problem.value)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_ones(seed: int) -> None:
+    """A share of `scripts/fuzz.py --recurrences`."""
+    assert check_recurrence(seed)

@@ -181,9 +181,30 @@ def a_loop_of_equal_steps_under_a_condition_of_samples(x: Any) -> Any:
     return pb.sum(pb.loop(3, body, x))
 
 
-@pytest.mark.parametrize(
-    "f", [scan_of_samples_of_while, a_loop_of_equal_steps_under_a_condition_of_samples]
-)
+def while_cond_scan(x: Any) -> Any:
+    """Which samples count is known in the branch, and read in the scan."""
+    rows = pb.stack([x, -0.5 * x, x * x])
+
+    def deeper(t: Any) -> Any:
+        def step(c: Any, row: Any) -> Any:
+            kept = pb.cond(pb.sum(row) > 0.2, lambda c: c * 1.1, lambda c: c + 0.1, c)
+            return pb.sin(kept) + row, c
+
+        last, made = pb.scan(step, t, rows)
+        return t + 0.3 * last * last + 0.1 * pb.sum(made, axis=0) ** 2
+
+    def body(t: Any) -> Any:
+        return pb.cond(pb.sum(t * t) > 2.0, deeper, lambda t: t * 1.5, t) + 0.2
+
+    return pb.sum(pb.while_loop(lambda t: pb.sum(t * t) < 9.0, body, x, max_steps=9) ** 2)
+
+
+SAMPLED = [
+    scan_of_samples_of_while, a_loop_of_equal_steps_under_a_condition_of_samples, while_cond_scan,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", SAMPLED)
 def test_samples_of_nested_forms(f: Function) -> None:
     xs = pb.tensor(XS)
     for derived in (f, pb.grad(f), tangent(f)):

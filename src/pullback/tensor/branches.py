@@ -141,6 +141,7 @@ class BranchForm(Form):
         test = lift.one(self.predicate)
         false = Definition("untaken", test.shape, E.logical_not(identity(test)))
         masks = [m if lift.only is None else chosen(lift.only, m) for m in (test, false)]
+        self.enter_values(masks)  # here, and not where a side first reads them
         made: list[Definition] = []
         for then, otherwise in zip(*(side(n, m) for n, m in enumerate(masks)), strict=True):
             pair = (then, otherwise) if then is not None else (otherwise, None)

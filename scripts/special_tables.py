@@ -160,6 +160,11 @@ def tail(r: Real) -> Real:
     return z
 
 
+def tail_rest(r: Real) -> Real:
+    """``-ndtri(p) - sqrt(2) r``"""
+    return tail(r) - mp.sqrt(2) * mp.mpf(r)
+
+
 def bessel_far(order: int) -> Callable[[Real], Real]:
     """``sqrt(x) exp(-x) I(x)`` at ``x = 1 / u``"""
 
@@ -185,13 +190,27 @@ TABLES: dict[str, list[tuple[Callable[[Real], Real], float, float]]] = {
     "ERFCX": [(erfcx, 0.0, 1.0), (erfcx, 1.0, 2.5), (erfcx, 2.5, 5.0)],
     "ERFCX_FAR": [(erfcx_far, 0.0, 0.04)],
     "ERFINV_NEAR": [(inverse_near, 0.0, 0.5625)],
-    "NDTRI_TAIL": [(tail, 1.4, 3.0), (tail, 3.0, 8.0), (tail, 8.0, 27.5)],
+    "NDTRI_TAIL": [(tail, 1.4, 3.0)],
+    "NDTRI_FAR": [(tail_rest, 3.0, 8.0), (tail_rest, 8.0, 27.5)],
     "I0_FAR": [(bessel_far(0), 0.0, 0.125)],
     "I1_FAR": [(bessel_far(1), 0.0, 0.125)],
 }
 
 
+def row(name: str) -> list[str]:
+    """The lines of one table."""
+    print(name)
+    rows = []
+    for f, low, high in TABLES[name]:
+        center, p, q = best(f, low, high)
+        both = ["".join(f"{float(c)!r}," for c in reversed(part)) for part in (p, q)]
+        rows.append(f"({float(center)!r}, ({both[0]}), ({both[1]})),")
+    ends = ", ".join(repr(high) for _, _, high in TABLES[name])
+    return [f"{name}: tuple[Ratio, ...] = ({' '.join(rows)})", f"{name}_ENDS = ({ends},)", ""]
+
+
 def written() -> str:
+    """The whole module; `ruff format` breaks its lines."""
     lines = [
         '"""Rational functions, made by `scripts/special_tables.py`; the first is the center.',
         "",
@@ -205,15 +224,8 @@ def written() -> str:
     ]
     high = mp.mpf(float(ROOT_OF_DIGAMMA))
     lines += [f"DIGAMMA_ROOT = ({float(high)!r}, {float(ROOT_OF_DIGAMMA - high)!r})", ""]
-    for name, pieces in TABLES.items():
-        print(name)
-        rows = []
-        for f, low, top in pieces:
-            center, p, q = best(f, low, top)
-            both = ["".join(f"{float(c)!r}," for c in reversed(part)) for part in (p, q)]
-            rows.append(f"({float(center)!r}, ({both[0]}), ({both[1]})),")
-        ends = ", ".join(repr(top) for _, _, top in pieces)
-        lines += [f"{name}: tuple[Ratio, ...] = ({' '.join(rows)})", f"{name}_ENDS = ({ends},)", ""]
+    for name in TABLES:
+        lines += row(name)
     return "\n".join(lines)
 
 

@@ -100,6 +100,18 @@ def _power(base: Expr, exponent: Expr | int) -> Expr:
     return F.reciprocal(F.integer_power(base, exponent))
 
 
+def _shifted_power(q: Expr, k: int, s: Expr | int) -> Expr:
+    """``(q + k)^-s``; what the sum loses, times a large s, is given back to first order."""
+    if not k:
+        return _power(q, s)
+    a = Add(q, F.like(k, q))
+    found = _power(a, s)
+    if not isinstance(s, int) or s <= MULTIPLIED:
+        return found
+    lost = E.subtract(q, Add(a, F.like(-k, q)))
+    return E.subtract(found, Mul(found, Div(Mul(lost, F.like(s, q)), a)))
+
+
 def _hurwitz(s: Expr | int, q: Expr) -> Expr:
     """``sum[k >= 0] (q + k)^-s`` for s > 1, q > 0, by Euler and Maclaurin's formula."""
 
@@ -108,7 +120,7 @@ def _hurwitz(s: Expr | int, q: Expr) -> Expr:
 
     near = Less(q, F.like(2 * SHIFT, q))
     a = If(near, Add(q, F.like(SHIFT, q)), q)
-    power = _power(a, s)
+    power = If(near, _shifted_power(q, SHIFT, s), _power(q, s))
     u = F.reciprocal(F.square(a))
     series: Expr = F.like(0, q)
     for j in reversed(range(1, TERMS + 1)):
@@ -121,7 +133,7 @@ def _hurwitz(s: Expr | int, q: Expr) -> Expr:
     far = Mul(power, whole)
     total: Expr = far
     for k in reversed(range(SHIFT)):
-        total = Add(total, _power(Add(q, F.like(k, q)) if k else q, s))
+        total = Add(total, _shifted_power(q, k, s))
     return If(F.is_inf(q), F.like(0, q), If(near, total, far))
 
 

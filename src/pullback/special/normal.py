@@ -46,9 +46,18 @@ def _erfc(x: Expr) -> Expr:
     return If(Less(a, F.like(0.5, x)), near, far)
 
 
+def _mills(a: Expr) -> Expr:
+    """``erfcx(a / sqrt 2) / 2``, far out of ``2 / a^2``, which keeps a digit more."""
+    near = Mul(_positive_erfcx(Mul(a, F.like(HALF, a))), F.like(0.5, a))
+    u = F.reciprocal(E.maximum(a, F.like(7.5, a)))
+    series = ratio(Mul(F.square(u), F.like(2, a)), T.ERFCX_FAR[0])
+    far = Mul(Mul(series, F.like(1 / math.sqrt(2 * math.pi), a)), u)
+    return If(Less(a, F.like(7.5, a)), near, far)
+
+
 def _ndtr(x: Expr) -> Expr:
     a = F.absolute(x)
-    tail = Mul(Mul(bell(a, 0.5), _positive_erfcx(Mul(a, F.like(HALF, a)))), F.like(0.5, x))
+    tail = Mul(bell(a, 0.5), _mills(a))
     far = If(Less(x, F.like(0, x)), tail, E.subtract(F.like(1, x), tail))
     middle = Mul(_erf_near(Mul(x, F.like(HALF, x))), F.like(0.5, x))
     return If(Less(a, F.like(0.7, x)), Add(middle, F.like(0.5, x)), far)
@@ -56,7 +65,7 @@ def _ndtr(x: Expr) -> Expr:
 
 def _log_ndtr(x: Expr) -> Expr:
     a = F.absolute(x)
-    part = E.Log(Mul(_positive_erfcx(Mul(a, F.like(HALF, a))), F.like(0.5, x)))
+    part = E.Log(_mills(a))
     low = E.subtract(part, Mul(F.square(x), F.like(0.5, x)))
     high = F.log1p(E.negate(_ndtr(E.negate(x))))
     found = If(Less(x, F.like(-1, x)), low, high)
@@ -64,9 +73,10 @@ def _log_ndtr(x: Expr) -> Expr:
 
 
 def _quantile(p: Expr) -> Expr:
-    """``-ndtri(p)`` of ``0 < p <= 0.125``: rationals in ``sqrt(-log p)``."""
+    """``-ndtri(p)`` of small p: rationals in ``r = sqrt(-log p)``, far out and ``sqrt(2) r``."""
     r = E.Sqrt(E.negate(E.Log(p)))
-    return pieces(r, T.NDTRI_TAIL, T.NDTRI_TAIL_ENDS)
+    far = Add(Mul(r, F.like(math.sqrt(2), r)), pieces(r, T.NDTRI_FAR, T.NDTRI_FAR_ENDS))
+    return pieces(r, T.NDTRI_TAIL, T.NDTRI_TAIL_ENDS, far)
 
 
 def _ends(x: Expr, at: Expr, low: float, high: float) -> Expr:

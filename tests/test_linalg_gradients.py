@@ -56,6 +56,18 @@ def test_derivatives(name: str, compiled: bool) -> None:
     derivatives(function, given, compiled=compiled, second=second)
 
 
+def test_loops_written_out_are_checked() -> None:
+    """Without any derivative by hand: those of the loops themselves are right too."""
+    cases = {
+        "solve": (L.solve, [well(3, 3), drawn(3, 2)]),
+        "cholesky": (L.cholesky, [definite(3, 3)]),
+        "lu": (lambda a: L.lu(a)[1:], [well(3, 3)]),
+        "eigvalsh": (L.eigvalsh, [definite(3, 3)]),
+    }
+    for name, (function, given) in cases.items():
+        assert pb.check_grads(function, given, layouts=("contiguous",)), name
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 def test_determinants_of_singular_matrices(rank: int) -> None:
     a = drawn(4, rank) @ drawn(rank, 4)

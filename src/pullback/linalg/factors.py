@@ -32,7 +32,7 @@ from pullback.tensor.elementwise import broadcast_shapes, show
 from pullback.tensor.scattering import scatter_add
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import current
+from pullback.tensor.trace import current, written_out
 
 
 class SLogDet(NamedTuple):
@@ -239,6 +239,9 @@ def solved(a: Tensor, b: Tensor, method: str = "auto") -> Tensor:
 
     In a program the factors of `a` are shared with what derivatives solve.
     """
+    if written_out():
+        factors, order, _ = FACTORS(a)
+        return _solved(a, factors, order, b)[0]
     known = current() is None and has_value(a)
     if known and not has_value(b):
         return O.matmul(INV(a, method=method)[0], b)
@@ -417,7 +420,7 @@ def slogdet(a: Tensor, *, method: str = "auto") -> SLogDet:
 def lu(a: Tensor) -> LU:
     """``P L U = a`` with the largest pivots. P has no gradient; it is a program everywhere."""
     own = matrix(a)
-    factors, order, _ = FACTORS(O.stop_gradient(own))
+    factors, order, _ = FACTORS(own if written_out() else O.stop_gradient(own))
     permuted = O.take_along_axis(own, O.broadcast_to(O.expand_dims(order, -1), own.shape), axis=-2)
     lower, upper = PLU(permuted, factors)
     n = size(own.shape[-1])

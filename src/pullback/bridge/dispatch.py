@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from pullback import fft as FT
+from pullback import linalg as LA
 from pullback.errors import Origin, UnsupportedError
 from pullback.stats.places import diff
 from pullback.tensor import creation as C
@@ -207,6 +209,13 @@ def _stacked(axis: int) -> Function:
     return call
 
 
+def _transformed(function: Function) -> Function:
+    def call(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+        return function(a, n, axis, norm or "backward")
+
+    return call
+
+
 def _known(target: Function, parameters: str, ignored: str = "", several: bool = False) -> Known:
     return Known(target, tuple(parameters.split()), tuple(ignored.split()), several)
 
@@ -287,4 +296,16 @@ FUNCTIONS: dict[str, Known] = {
     "shape": _known(lambda a: a.shape, "a"),
     "ndim": _known(lambda a: a.ndim, "a"),
     "size": _known(lambda a: a.size, "a"),
+    **{f"linalg.{n}": _known(_under("a", getattr(LA, n)), "a")
+       for n in ("cholesky", "det", "eigh", "eigvalsh", "inv", "pinv", "slogdet")},
+    "linalg.solve": _known(_under("a b", LA.solve), "a b"),
+    "linalg.qr": _known(_under("a", LA.qr), "a mode"),
+    "linalg.svd": _known(_under("a", LA.svd), "a full_matrices"),
+    "linalg.svdvals": _known(_under("x", LA.svdvals), "x"),
+    "linalg.norm": _known(_under("x", LA.norm), "x ord axis keepdims"),
+    "linalg.cond": _known(_under("x", LA.cond), "x p"),
+    "linalg.matrix_power": _known(_under("a n", LA.matrix_power), "a n"),
+    "linalg.multi_dot": _known(_under("arrays", LA.multi_dot), "arrays out", "out"),
+    **{f"fft.{n}": _known(_transformed(getattr(FT, n)), "a n axis norm out", "out")
+       for n in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")},
 }  # fmt: skip

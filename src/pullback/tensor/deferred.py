@@ -197,7 +197,7 @@ class Work:
         """Compute all that is kept, if that was done before. False: it has to be compiled."""
         host = self.order[0].call.host if len(self.order) == 1 else None
         if host is not None and self.settled:
-            node, array = self.order[0], np.ascontiguousarray(host(self.leaves[0].array))
+            node, array = self.order[0], np.ascontiguousarray(host(self.leaves[0].laid))
             node.result = shared(array.reshape(node.shape), node.call.name, node.origin)
             return True
         plan = tables.plans.get(self.key)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from types import EllipsisType, NoneType
 from typing import Any, ParamSpec, TypeVar
 
@@ -87,36 +87,57 @@ def _never(values: Sequence[Value]) -> Value:
 
 
 def waiting(like: Any, call: Call, nodes: tuple[Node, ...]) -> Any:
-    """A tensor of a call that waits."""
+    """A tensor of a call that waits; of a view in one piece it has the result already."""
     node = Deferred(call, nodes, Origin.of_caller())
     found = like.holding(node)
     node.owner = weakref.ref(found)
+    if call.host is not None and (leaf := known(nodes[0])) is not None:
+        view = call.host(leaf.laid)
+        if view.flags.c_contiguous:
+            node.result = Held(call.name, call.kind, view, address(view), False, node.origin)
     return found
 
 
 def eagerly(function: Callable[P, R]) -> Callable[P, R]:
     """A function of tensors whose calls wait. It gives one tensor."""
+    return _eagerly(function, None)
 
+
+def viewing(host: Callable[..., Array]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """The same, where NumPy's `host` gives a view of the one operand: what lies in one piece is
+    there at once, and another view is only copied.
+    """
+    return lambda function: _eagerly(function, host)
+
+
+def _eagerly(function: Callable[P, R], host: Callable[..., Array] | None) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         head = (function, *kwargs) if kwargs else function
         try:
             scanned = scan(head, (*args, *kwargs.values()) if kwargs else args)
-            known = None if scanned is None else tables.calls.get(scanned[0])
+            known_call = None if scanned is None else tables.calls.get(scanned[0])
         except TypeError:  # a tuple of what has no hash
             return function(*args, **kwargs)
         if scanned is None:
             return function(*args, **kwargs)
-        if known is not None:
-            found: R = waiting(known.like, known, scanned[1])
+        if known_call is not None:
+            found: R = waiting(known_call.like, known_call, scanned[1])
             return found
         before = looks.count
         result = function(*args, **kwargs)
         if looks.count == before:
-            _learn(scanned, function, args, kwargs, result)
+            own = None if host is None else partial(_hosted, host, args[1:], kwargs)
+            _learn(scanned, function, args, kwargs, result, own)
         return result
 
     return call
+
+
+def _hosted(
+    host: Callable[..., Array], args: Sequence[Any], kwargs: dict[str, Any], array: Array
+) -> Array:
+    return host(array, *args, **kwargs)
 
 
 def indexed(x: Handle, key: Any) -> Any:
@@ -137,16 +158,13 @@ def indexed(x: Handle, key: Any) -> Any:
     leaf = known(node)
     if leaf is None:
         return _indexed_later(x, node, parts, head)
+    whole = parts if Ellipsis in parts else (*parts, ...)
     try:
-        view = leaf.array[parts if Ellipsis in parts else (*parts, ...)]
+        shape = leaf.laid[whole].shape
     except IndexError:
         return None  # which is refused in other words
-    call = Call("index", kind_of(view.shape, leaf.dtype), _index(parts), type(x), _host(parts))
-    found = waiting(type(x), call, (node,))
-    if view.flags.c_contiguous:
-        origin = found._node.origin
-        found._node.result = Held("index", call.kind, view, address(view), False, origin)
-    return found
+    call = Call("index", kind_of(shape, leaf.dtype), _index(parts), type(x), _host(whole))
+    return waiting(type(x), call, (node,))
 
 
 def _indexed_later(x: Handle, node: Node, parts: tuple[Any, ...], head: tuple[Any, ...]) -> Any:
@@ -193,6 +211,7 @@ def _learn(
     args: Sequence[Any],
     kwargs: dict[str, Any],
     result: Any,
+    host: Callable[[Array], Array] | None,
 ) -> None:
     """Remember a call that made a definition of its operands, and of nothing else."""
     if not isinstance(result, Handle) or not result.waits:
@@ -217,5 +236,5 @@ def _learn(
 
     shown = [_OPERAND if isinstance(a, Handle) else a for a in given]
     shape = tuple(e for e in made.shape if isinstance(e, int))
-    call = Call(made.name, kind_of(shape, made.dtype), build, like)
+    call = Call(made.name, kind_of(shape, made.dtype), build, like, host)
     remember_call(scanned[0], call)

@@ -86,6 +86,11 @@ class Held(Variable):
     def array(self) -> Array:
         """The contents; only who holds the variable alone may write to them."""
         looks.count += 1
+        return self.laid
+
+    @property
+    def laid(self) -> Array:
+        """The contents for who looks at nothing but how they lie."""
         kind, raw = self.kind, self.raw
         if not self.owned:
             return cast(Array, raw)

@@ -23,7 +23,7 @@ from pullback.tensor import views as V
 from pullback.tensor.answers import answered
 from pullback.tensor.creation import sizes_of
 from pullback.tensor.dialect import spelled
-from pullback.tensor.eager import eagerly
+from pullback.tensor.eager import eagerly, viewing
 from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.precise import in_float32
 from pullback.tensor.shaped import declared
@@ -364,28 +364,28 @@ def keep(x: Tensor, when: str) -> Tensor:
 # --- shapes --------------------------------------------------------------------------------------
 
 
-@eagerly
+@viewing(np.reshape)
 @answered
 def reshape(x: Any, shape: Any, *, copy: bool | None = None) -> Tensor:
     """The same elements in row-major order; one extent may be -1."""
     return Tensor(V.reshape(value_of(x), shape_of(shape, -1)))
 
 
-@eagerly
+@viewing(np.transpose)
 @answered
 def permute_dims(x: Any, axes: Sequence[int]) -> Tensor:
     """Axis n of the result is axis ``axes[n]``."""
     return Tensor(V.permute(value_of(x), axes))
 
 
-@eagerly
+@viewing(np.matrix_transpose)
 @answered
 def matrix_transpose(x: Tensor) -> Tensor:
     """The last two axes swapped."""
     return x.mT
 
 
-@eagerly
+@viewing(np.moveaxis)
 @answered
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Axes moved, the others in order."""
@@ -409,7 +409,7 @@ def expand_dims(x: Any, axis: Axes = 0) -> Tensor:
     return Tensor(V.expand_dims(value_of(x), 0 if axis is None else axis))
 
 
-@eagerly
+@viewing(np.squeeze)
 @answered
 @spelled
 def squeeze(x: Any, axis: Axes = None) -> Tensor:
@@ -417,7 +417,7 @@ def squeeze(x: Any, axis: Axes = None) -> Tensor:
     return Tensor(V.squeeze(value_of(x), axis))
 
 
-@eagerly
+@viewing(np.broadcast_to)
 @answered
 def broadcast_to(x: Any, shape: Any) -> Tensor:
     """`x` stretched to `shape`."""
@@ -432,7 +432,7 @@ def broadcast_arrays(*arrays: Any) -> list[Tensor]:
     return [Tensor(W.broadcast_to(v, shape)) for v in values]
 
 
-@eagerly
+@viewing(np.flip)
 @answered
 @spelled
 @declared("x[b...] -> [b...]")

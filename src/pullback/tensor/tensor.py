@@ -26,7 +26,7 @@ from pullback.tensor.answers import Answering, answering
 from pullback.tensor.at import At
 from pullback.tensor.deferred import Deferred
 from pullback.tensor.dialect import spelled
-from pullback.tensor.eager import eagerly, indexed
+from pullback.tensor.eager import eagerly, indexed, viewing
 from pullback.tensor.elementwise import Scalar
 from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.operands import operand as operand
@@ -174,7 +174,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return At(self, Tensor)
 
     @property
-    @eagerly
+    @viewing(np.transpose)
     def T(self) -> Tensor:
         """A matrix with its axes swapped. Raises: ShapeError for another rank."""
         if len(self.shape) != 2:
@@ -184,7 +184,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return Tensor(V.permute(self.value, (1, 0)))
 
     @property
-    @eagerly
+    @viewing(np.matrix_transpose)
     def mT(self) -> Tensor:
         """The last two axes swapped."""
         rank = len(self.shape)
@@ -260,23 +260,23 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         """The first place of the smallest element."""
         return Tensor(R.arg_extreme("argmin", self.value, axis, keepdims))
 
-    @eagerly
+    @viewing(np.ndarray.reshape)
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape."""
         return Tensor(V.reshape(self.value, shape_of(shape, -1)))
 
-    @eagerly
+    @viewing(np.ravel)
     def flatten(self) -> Tensor:
         """The same elements along one axis."""
         return Tensor(V.reshape(self.value, (-1,)))
 
-    @eagerly
+    @viewing(np.ndarray.transpose)
     def permute_dims(self, *axes: Any) -> Tensor:
         """Axis n of the result is axis ``axes[n]``."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
         return Tensor(V.permute(self.value, order))
 
-    @eagerly
+    @viewing(np.squeeze)
     def squeeze(self, axis: Axes = None) -> Tensor:
         """Axes of extent one removed."""
         return Tensor(V.squeeze(self.value, axis))
@@ -331,6 +331,11 @@ class Tensor(Handle, Arithmetic["Tensor"]):
 
     def numpy(self) -> Array:
         """A copy as a NumPy array; it never changes later."""
+        node = self._node
+        if type(node) is Deferred and node.call.host is not None and current() is None:
+            leaf = known(node.args[0])
+            if node.result is None and leaf is not None:  # a view: this copy is the only one
+                return np.array(node.call.host(leaf.array), order="C")
         return np.array(self._array())
 
     def _array(self) -> Array:

@@ -154,6 +154,37 @@ def test_a_static_index_costs_no_program() -> None:
     assert slope[4, 1] == x.numpy()[2].sum() and (slope[2] == x.numpy()[4, 1]).all()
 
 
+def test_views_are_there_at_once_and_read_by_one_copy() -> None:
+    a = drawn(2, 3, 4)
+    x = pb.tensor(a)
+    views: list[tuple[Callable[[Any], Any], Array]] = [
+        (lambda t: t.reshape(4, 6), a.reshape(4, 6)),
+        (lambda t: pb.permute_dims(t, (1, 0, 2)), a.transpose(1, 0, 2)),
+        (lambda t: pb.flip(t, axis=1), a[:, ::-1]),
+        (lambda t: t[:, ::-1, 1:], a[:, ::-1, 1:]),
+        (lambda t: t.mT, a.swapaxes(1, 2)),
+        (lambda t: pb.moveaxis(t, 0, -1), np.moveaxis(a, 0, -1)),
+        (lambda t: pb.squeeze(t[None]), a),
+        (lambda t: pb.broadcast_to(t, (2, 2, 3, 4)), np.broadcast_to(a, (2, 2, 3, 4))),
+        (lambda t: t.flatten(), a.ravel()),
+    ]
+    for view, wanted in views:
+        for _ in range(2):
+            np.testing.assert_array_equal((view(x) * 2.0).numpy(), wanted * 2.0)
+        count = compiled_programs()
+        found = view(x)
+        read = found.numpy()
+        np.testing.assert_array_equal(read, wanted)
+        assert read.flags.c_contiguous and compiled_programs() == count
+        if not wanted.flags.c_contiguous:
+            assert found._node.result is None, "reading makes the one copy that is asked for"
+        read[...] = 0.0
+        np.testing.assert_array_equal(view(x).numpy(), wanted)
+        slope = pb.grad(pb.sum(view(x)), x).numpy()
+        assert slope.sum() == wanted.size
+    np.testing.assert_array_equal(x.numpy(), a)
+
+
 def test_a_view_is_never_written_to() -> None:
     state = pb.State(pb.zeros((4, 3)))
     rows = [state[1], pb.asarray(state)[2]]

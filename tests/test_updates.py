@@ -146,6 +146,11 @@ def test_masks_choose_in_programs_and_select_outside() -> None:
         pb.jit(lambda a, m, v: a.at[m].set(v))(t, pb.asarray(mask), pb.ones(3))
     with pytest.raises(IndexRangeError, match="E191"):
         t[pb.asarray(mask.T)]
+    one = pb.asarray(np.asarray(2.0))
+    one[pb.tensor(False)] = pb.asarray(np.zeros(0))
+    assert one.tolist() == 2.0
+    one[pb.tensor(True)] = pb.asarray(np.ones(1))
+    assert one.tolist() == 1.0
     assert t[True].shape == (1, 4, 3) and t[pb.tensor(False)].shape == (0, 4, 3)
 
 

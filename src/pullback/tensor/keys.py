@@ -89,6 +89,9 @@ def _changed(x: Handle, parts: Sequence[Any], given: Operand, reduce: str) -> De
         found = _under(x.value, value_of(_whole(parts[0])), given, reduce)
         if found is not None:
             return found
+    if len(parts) == 1 and _no_axes(parts[0]):
+        taken = slice(0, int(_truth(parts[0])))
+        return V.squeeze(updates.update(V.expand_dims(x.value, 0), [taken], given, reduce), 0)
     return updates.update(x.value, plain(parts, x.shape), given, reduce)
 
 

@@ -349,6 +349,8 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return array_of(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if dtype is None and copy is None:
+            return self.numpy()
         array = self._array()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
@@ -459,7 +461,8 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return display.html(repr(self), self.shape, self.dtype)
 
     def __getattr__(self, name: str) -> Any:
-        raise dialect.unknown("Tensor", name, (n for n in dir(Tensor) if n[0] != "_"))
+        known = () if name[:2] == "__" else (n for n in dir(Tensor) if n[0] != "_")
+        raise dialect.unknown("Tensor", name, known)
 
 
 class State(Tensor, Cell):

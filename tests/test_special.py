@@ -179,6 +179,25 @@ def test_two_arguments() -> None:
     np.testing.assert_allclose(clipped, theirs.logit([0.1, 0.5, 0.9]), rtol=1e-6)
 
 
+def test_incomplete_gamma() -> None:
+    rng = np.random.default_rng(2)
+    a = np.exp(rng.uniform(math.log(1e-2), math.log(200.0), 60))
+    x = a * np.exp(rng.normal(size=60) * np.minimum(1.0, 2 / np.sqrt(a)))
+    edges = np.array([0.0, 0, 1, 1, math.inf, 2, -1, math.nan, 3, 0.0])
+    points = np.array([0.0, 1, 0, math.inf, 2, -1, 1, 1, math.nan, math.inf])
+    a, x = np.concatenate([a, edges]), np.concatenate([x, points])
+    for name in ("gammainc", "gammaincc"):
+        found = pb.jit(getattr(S, name))(pb.tensor(a), pb.tensor(x)).numpy()
+        np.testing.assert_allclose(found, getattr(theirs, name)(a, x), rtol=1e-12, atol=1e-15)
+    b, y = (pb.tensor(v, dtype="float64") for v in ([0.5, 3.0, 20.0], [0.8, 1.5, 26.0]))
+    by_a, by_x = (g.numpy() for g in pb.grad(pb.sum(S.gammaincc(b, y)), [b, y]))
+    for n, (u, v) in enumerate(((0.5, 0.8), (3.0, 1.5), (20.0, 26.0))):
+        own = mp.diff(lambda t, v=v: mp.gammainc(t, v, mp.inf, regularized=True), u)
+        np.testing.assert_allclose(by_a[n], float(own), rtol=1e-11)
+        density = v ** (u - 1) * math.exp(-v) / math.gamma(u)
+        np.testing.assert_allclose(by_x[n], -density, rtol=1e-13)
+
+
 def test_derivatives_by_two_arguments() -> None:
     p, q = np.array([1.5, 2.5]), np.array([0.3, 4.0])
     for f in (S.xlogy, S.xlog1py, S.betaln):

@@ -19,7 +19,7 @@ from pullback.special.gamma import gammaln
 from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
-from pullback.tensor.control import while_loop
+from pullback.tensor.scalars import repeated
 from pullback.tensor.tensor import Tensor
 
 FEW = 10.0  # mean below which counts are found one by one
@@ -36,7 +36,7 @@ def _counted(u: Tensor, start: Tensor, ratio: Callable[[Tensor], Tensor]) -> Ten
         return O.where(more, k + 1.0, k), p, O.where(open_, O.where(more, total + p, 2.0), total)
 
     zero = start * 0.0
-    found: Tensor = while_loop(lambda carry: O.any(carry[2] < u), step, (zero, start, start))[0]
+    found: Tensor = repeated(lambda carry: O.any(carry[2] < u), step, (zero, start, start))[0]
     return found
 
 
@@ -61,7 +61,7 @@ def _rejected(
         return O.where(new, k, found), M.logical_or(done, good), turn + 1
 
     start = (mean * 0.0, O.astype(spread <= 0.0, D.bool_), first_turn())
-    found: Tensor = while_loop(lambda c: O.any(M.logical_not(c[1])), trial, start)[0]
+    found: Tensor = repeated(lambda c: O.any(M.logical_not(c[1])), trial, start)[0]
     return found
 
 

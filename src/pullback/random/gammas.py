@@ -18,8 +18,7 @@ from pullback.random.draws import (
 from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
-from pullback.tensor.control import while_loop
-from pullback.tensor.scalars import value_tensor
+from pullback.tensor.scalars import repeated, value_tensor
 from pullback.tensor.tensor import Tensor, operand, shape_of
 
 
@@ -47,7 +46,7 @@ def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
         return found, M.logical_or(done, good), turn + 1
 
     start = (M.log(d), O.astype(d < 0.0, D.bool_), first_turn())
-    logs = while_loop(lambda carry: O.any(M.logical_not(carry[1])), trial, start)[0]
+    logs = repeated(lambda carry: O.any(M.logical_not(carry[1])), trial, start)[0]
     lift = M.log(draws.uniform(LIFT + first)) / shape
     found: Tensor = O.stop_gradient(O.where(small, logs + lift, logs))
     return found

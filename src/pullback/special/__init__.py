@@ -28,6 +28,7 @@ from pullback.special.gamma import (
 )
 from pullback.special.gamma import digamma as psi
 from pullback.special.gamma import gammaln as lgamma
+from pullback.special.incomplete import gammainc, gammaincc
 from pullback.special.normal import erfc, erfcx, erfinv, log_ndtr, ndtr, ndtri
 from pullback.tensor.dialect import unknown as _unknown
 from pullback.tensor.maths import erf, expm1, log1p
@@ -36,9 +37,9 @@ from pullback.tensor.scalars import exp2
 
 __all__ = [
     "beta", "betaln", "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit",
-    "expm1", "gammaln", "i0", "i0e", "i1", "i1e", "lgamma", "log1p", "log_expit", "log_ndtr",
-    "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri", "polygamma", "psi",
-    "sinc", "softmax", "xlog1py", "xlogy", "zeta",
+    "expm1", "gammainc", "gammaincc", "gammaln", "i0", "i0e", "i1", "i1e", "lgamma", "log1p",
+    "log_expit", "log_ndtr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri",
+    "polygamma", "psi", "sinc", "softmax", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip
 
 

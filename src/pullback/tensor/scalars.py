@@ -25,6 +25,7 @@ from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.precise import in_float32
 from pullback.tensor.rules import Rule
 from pullback.tensor.tensor import Tensor, operand, value_of
+from pullback.tensor.trace import current, realize
 
 LN2 = math.log(2.0)
 EXPONENTS = {64: (1074, 10, 500, 600), 32: (149, 7, 60, 70)}
@@ -449,6 +450,25 @@ def nextafter(x1: Any, x2: Any) -> Any:
     return O.stop_gradient(found)
 
 
+# --- loops over all elements at once --------------------------------------------------------------
+
+
+def repeated(test: Any, step: Any, start: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """``while test(carry): carry = step(carry)``; outside of programs each carry is computed.
+
+    Else what the test does not look at would grow into a longer expression with every step.
+    """
+
+    def whole(carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = step(carry)
+        if current() is None:
+            realize(list(found))
+        return found
+
+    last: tuple[Tensor, ...] = while_loop(test, whole, start)
+    return last
+
+
 # --- whole numbers -------------------------------------------------------------------------------
 
 
@@ -472,9 +492,8 @@ def gcd(x1: Any, x2: Any) -> Tensor:
         rest = O.where(b == 0, 0, M.remainder(a, O.where(b == 0, 1, b)))
         return O.where(b == 0, a, b), rest
 
-    found, _ = while_loop(lambda carry: O.any(carry[1] != 0), step, (M.abs(a), M.abs(b)))
-    divisor: Tensor = found
-    return divisor
+    found, _ = repeated(lambda carry: O.any(carry[1] != 0), step, (M.abs(a), M.abs(b)))
+    return found
 
 
 def lcm(x1: Any, x2: Any) -> Tensor:

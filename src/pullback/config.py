@@ -83,6 +83,10 @@ class Options:
     it is given and gives back); None: as it comes. The reference backend has no arena.
     `profile`: launches are timed, see `Executable.profile`. `check`: each launch runs on memory of
     its own between fences, and what it writes is looked through for NaN; slow.
+
+    Example:
+        >>> pb.Options(threads=2).threads
+        2
     """
 
     backend: str = "llvm"

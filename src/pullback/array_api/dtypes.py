@@ -64,7 +64,12 @@ def type_of(given: Any) -> AnyType:
 
 
 def finfo(type: Any, /) -> FInfo:
-    """Facts about a float type, or the type of a tensor. Raises: DTypeError of another."""
+    """Facts about a float type, or the type of a tensor. Raises: DTypeError of another.
+
+    Example:
+        >>> xp.finfo(xp.float32).bits
+        32
+    """
     kind = type_of(type)
     kind = kind.part if isinstance(kind, ComplexType) else kind
     if not kind.is_float:
@@ -75,7 +80,12 @@ def finfo(type: Any, /) -> FInfo:
 
 
 def iinfo(type: Any, /) -> IInfo:
-    """Facts about an integer type, or the type of a tensor. Raises: DTypeError of another."""
+    """Facts about an integer type, or the type of a tensor. Raises: DTypeError of another.
+
+    Example:
+        >>> xp.iinfo(xp.int8).max
+        127
+    """
     kind = type_of(type)
     if isinstance(kind, ComplexType) or not kind.is_integer:
         raise DTypeError(f"iinfo of {kind}", origin=Origin.of_caller())
@@ -84,7 +94,12 @@ def iinfo(type: Any, /) -> IInfo:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a type is of a kind, or one of several kinds and types."""
+    """Whether a type is of a kind, or one of several kinds and types.
+
+    Example:
+        >>> xp.isdtype(xp.float32, "real floating")
+        True
+    """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, str):
@@ -100,7 +115,12 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Whether promotion leads from one type to the other."""
+    """Whether promotion leads from one type to the other.
+
+    Example:
+        >>> xp.can_cast(xp.int32, xp.int64)
+        True
+    """
     own, other = type_of(from_), type_of(to)
     if _group(own) != _group(other) or ({own, other} & {D.uint64} and "i" in own.kind + other.kind):
         return False
@@ -108,13 +128,23 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
-    """The type that operands promote to. Raises: DTypeError for mixed kinds."""
+    """The type that operands promote to. Raises: DTypeError for mixed kinds.
+
+    Example:
+        >>> xp.result_type(xp.int8, xp.int32)
+        int32
+    """
     check_kinds("result_type", arrays_and_dtypes)
     return O.result_type(*arrays_and_dtypes)
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
-    """Another element type. Float to integer truncates and saturates, NaN gives 0."""
+    """Another element type. Float to integer truncates and saturates, NaN gives 0.
+
+    Example:
+        >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32)
+        Tensor([ 1, -1], dtype=int32)
+    """
     return O.astype(x.to_device(device), dtype, copy=copy)
 
 

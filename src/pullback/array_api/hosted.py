@@ -100,7 +100,12 @@ class UniqueInverse(NamedTuple):
 
 
 def unique_all(x: Tensor, /) -> UniqueAll:
-    """Distinct elements in order, with places, inverse and counts; each NaN is distinct."""
+    """Distinct elements in order, with places, inverse and counts; each NaN is distinct.
+
+    Example:
+        >>> xp.unique_all(xp.asarray([2, 1, 2])).values
+        Tensor([1, 2], dtype=int64)
+    """
 
     def found(a: Any) -> Any:
         values, places, inverse, counts = np.unique(a, True, True, True, equal_nan=False)
@@ -110,31 +115,56 @@ def unique_all(x: Tensor, /) -> UniqueAll:
 
 
 def unique_counts(x: Tensor, /) -> UniqueCounts:
-    """Distinct elements in order, and how often each is there."""
+    """Distinct elements in order, and how often each is there.
+
+    Example:
+        >>> xp.unique_counts(xp.asarray([2, 1, 2])).counts
+        Tensor([1, 2], dtype=int64)
+    """
     found = unique_all(x)
     return UniqueCounts(found.values, found.counts)
 
 
 def unique_inverse(x: Tensor, /) -> UniqueInverse:
-    """Distinct elements in order, and which of them each element is."""
+    """Distinct elements in order, and which of them each element is.
+
+    Example:
+        >>> xp.unique_inverse(xp.asarray([2, 1, 2])).inverse_indices
+        Tensor([1, 0, 1], dtype=int64)
+    """
     found = unique_all(x)
     return UniqueInverse(found.values, found.inverse_indices)
 
 
 def unique_values(x: Tensor, /) -> Tensor:
-    """Distinct elements in order."""
+    """Distinct elements in order.
+
+    Example:
+        >>> xp.unique_values(xp.asarray([2, 1, 2]))
+        Tensor([1, 2], dtype=int64)
+    """
     return unique_all(x).values
 
 
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
-    """The places of elements that are not 0, one tensor an axis. Raises: UnsupportedError, 0-d."""
+    """The places of elements that are not 0, one tensor an axis. Raises: UnsupportedError, 0-d.
+
+    Example:
+        >>> xp.nonzero(xp.asarray([0, 3, 4]))
+        (Tensor([1, 2], dtype=int64),)
+    """
     if not x.shape:
         raise UnsupportedError("nonzero of a tensor without axes", origin=Origin.of_caller())
     return hosted("nonzero", np.nonzero, x)
 
 
 def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
-    """Each element repeated; as often as a tensor says through NumPy, with a gradient."""
+    """Each element repeated; as often as a tensor says through NumPy, with a gradient.
+
+    Example:
+        >>> xp.repeat(xp.asarray([1, 2]), 2)
+        Tensor([1, 1, 2, 2], dtype=int64)
+    """
     if isinstance(repeats, int):
         return O.repeat(x, repeats, axis=axis)
     flat = O.reshape(x, (-1,)) if axis is None else x

@@ -38,5 +38,10 @@ class Info:
 
 
 def array_namespace_info() -> Info:
-    """What the namespace says about itself."""
+    """What the namespace says about itself.
+
+    Example:
+        >>> xp.__array_namespace_info__().default_device()
+        'cpu'
+    """
     return Info()

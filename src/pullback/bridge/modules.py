@@ -48,7 +48,14 @@ _UNTOLD = ("self", "device", "dtype", "inplace", "size_average", "reduce")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Which layers run as compiled programs, by name, and why the others do not."""
+    """Which layers run as compiled programs, by name, and why the others do not.
+
+    Example:
+        >>> import torch
+        >>> model = pb.torch.module(torch.nn.LayerNorm(4))
+        >>> isinstance(pb.torch.report(model), pb.torch.Report)
+        True
+    """
 
     replaced: Mapping[str, str]
     left: Mapping[str, str]
@@ -66,6 +73,12 @@ def module(model: Any) -> Any:
     The parameters are those of `model`, not copies: an optimizer of either trains both, and
     `state_dict` has the same keys. Modes are honoured: what must stay PyTorch's in training
     (running statistics) runs there as it did. `pb.torch.report` tells what was left, and why.
+
+    Example:
+        >>> import torch
+        >>> model = pb.torch.module(torch.nn.LayerNorm(4))
+        >>> model(torch.ones(2, 4)).shape
+        torch.Size([2, 4])
     """
     twins: dict[int, Any] = {}
     for own in reversed(list(model.modules())):
@@ -79,7 +92,14 @@ def module(model: Any) -> Any:
 
 
 def report(model: Any) -> Report:
-    """What `pb.torch.module` made of the layers of a module, in the mode that each is in."""
+    """What `pb.torch.module` made of the layers of a module, in the mode that each is in.
+
+    Example:
+        >>> import torch
+        >>> model = pb.torch.module(torch.nn.LayerNorm(4))
+        >>> len(pb.torch.report(model).replaced)
+        1
+    """
     replaced, left = {}, {}
     for name, own in model.named_modules():
         if isinstance(own, _Compiled):

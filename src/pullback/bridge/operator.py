@@ -36,6 +36,12 @@ class Operator:
 
     `dispatched`: whether PyTorch knows it by name; else it is an `autograd.Function`, as on
     versions before 2.5, which `torch.compile` and `torch.func` do not see into.
+
+    Example:
+        >>> import torch
+        >>> half = pb.torch.op(lambda x: x / 2, name="examples::half")
+        >>> isinstance(half, pb.torch.Operator)
+        True
     """
 
     def __init__(

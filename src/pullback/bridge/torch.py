@@ -56,6 +56,12 @@ def op(
     Raises: OptionError for a name that is taken, or is none; UnsupportedError for parameters that
         an operator cannot have, and, at the call, for tensors of another device and for functions
         that assign states.
+
+    Example:
+        >>> import torch
+        >>> double = pb.torch.op(lambda x: 2 * x, name="examples::double")
+        >>> double(torch.ones(2))
+        tensor([2., 2.])
     """
     if function is None:
         return functools.partial(

@@ -64,6 +64,11 @@ def define(text: str, /, *, sizes: Mapping[str, Extent] | None = None, **names: 
     Python numbers.
 
     Raises: SyntaxFormError, UnboundNameError, ShapeError, with a caret under the text.
+
+    Example:
+        >>> x = pb.ones((2, 3))
+        >>> pb.define("y[i] = sum[k] x[i, k]", x=x)
+        Tensor([3., 3.], dtype=float32)
     """
     return defined(text, Origin.of_caller(), sizes or {}, names)
 

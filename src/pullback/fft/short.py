@@ -35,6 +35,10 @@ def stft(
     `center` continues `x` by half a window on both sides first. Shapes: x [.., m] of real or
     complex numbers -> [.., n_fft // 2 + 1, frames], or all `n_fft` frequencies.
     Raises: ShapeError where the window is longer than the signal.
+
+    Example:
+        >>> pb.fft.stft(pb.ones(16), 8).shape
+        (5, 9)
     """
     own = operand(x)
     taper, hop = _settings(own, n_fft, hop_length, win_length, window)
@@ -68,6 +72,10 @@ def istft(
     ``y[s] = sum[t] w[s - t hop] v[t, s - t hop] / sum[t] w[s - t hop]^2``, v the inverse
     transforms. Where no window reaches, the quotient is 0 / 0, NaN.
     Raises: ShapeError where `x` has not the frequencies of `n_fft`.
+
+    Example:
+        >>> pb.fft.istft(pb.fft.stft(pb.ones(16), 8), 8).shape
+        (16,)
     """
     half = x.shape[-2] != n_fft if onesided is None else onesided
     if len(x.shape) < 2 or x.shape[-2] != (n_fft // 2 + 1 if half else n_fft):

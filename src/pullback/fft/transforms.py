@@ -28,12 +28,21 @@ def fft(x: Any, n: int | None = None, axis: int = -1, norm: str = "backward") ->
     """``X[k] = sum[j] x[j] e^(-2 pi i j k / n)``; `x` is cut or continued by zeros to length `n`.
 
     Shapes: x [.., m, ..] -> [.., n, ..]. Raises: ShapeError E350 for a length below 1.
+
+    Example:
+        >>> pb.fft.fft(pb.ones(4)).real
+        Tensor([4., 0., 0., 0.], dtype=float32)
     """
     return _turned(x, n, axis, norm, forward=True)
 
 
 def ifft(x: Any, n: int | None = None, axis: int = -1, norm: str = "backward") -> Complex:
-    """``x[j] = 1/n sum[k] X[k] e^(2 pi i j k / n)``, the inverse of `fft`."""
+    """``x[j] = 1/n sum[k] X[k] e^(2 pi i j k / n)``, the inverse of `fft`.
+
+    Example:
+        >>> pb.fft.ifft(pb.fft.fft(pb.ones(4))).real
+        Tensor([1., 1., 1., 1.], dtype=float32)
+    """
     return _turned(x, n, axis, norm, forward=False)
 
 
@@ -41,6 +50,10 @@ def rfft(x: Any, n: int | None = None, axis: int = -1, norm: str = "backward") -
     """`fft` of a real `x`, its first ``n // 2 + 1`` elements; the others are their conjugates.
 
     Raises: DTypeError for a complex `x`.
+
+    Example:
+        >>> pb.fft.rfft(pb.ones(4)).shape
+        (3,)
     """
     found = _turned(_real(x, "rfft"), n, axis, norm, forward=True)
     place = normal_axis(axis, len(found.shape))
@@ -51,6 +64,10 @@ def irfft(x: Any, n: int | None = None, axis: int = -1, norm: str = "backward") 
     """The real `y` of `n` elements, ``2 (m - 1)`` of m unless said, with ``rfft(y) == x``.
 
     The imaginary parts of element 0, and for an even `n` of element n / 2, are not looked at.
+
+    Example:
+        >>> pb.fft.irfft(pb.fft.rfft(pb.ones(4)))
+        Tensor([1., 1., 1., 1.], dtype=float32)
     """
     own = operand(x)
     place = normal_axis(axis, len(own.shape))
@@ -60,13 +77,23 @@ def irfft(x: Any, n: int | None = None, axis: int = -1, norm: str = "backward") 
 
 
 def hfft(x: Any, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """`fft`, real, of an `x` whose second half is the conjugate of its first, which is given."""
+    """`fft`, real, of an `x` whose second half is the conjugate of its first, which is given.
+
+    Example:
+        >>> pb.fft.hfft(pb.fft.rfft(pb.ones(4)))
+        Tensor([4., 4., 4., 4.], dtype=float32)
+    """
     own = operand(x)
     return irfft(own.conj() if isinstance(own, Complex) else own, n, axis, _swapped(norm))
 
 
 def ihfft(x: Any, n: int | None = None, axis: int = -1, norm: str = "backward") -> Complex:
-    """The inverse of `hfft`: of a real `x` the first ``n // 2 + 1`` elements."""
+    """The inverse of `hfft`: of a real `x` the first ``n // 2 + 1`` elements.
+
+    Example:
+        >>> pb.fft.ihfft(pb.ones(4)).shape
+        (3,)
+    """
     return rfft(_real(x, "ihfft"), n, axis, _swapped(norm)).conj()
 
 
@@ -75,17 +102,32 @@ Lengths = Sequence[int | None] | None
 
 
 def fftn(x: Any, s: Lengths = None, axes: Axes = None, norm: str = "backward") -> Complex:
-    """`fft` along each of `axes`, all unless said, of lengths `s`."""
+    """`fft` along each of `axes`, all unless said, of lengths `s`.
+
+    Example:
+        >>> pb.fft.fftn(pb.ones((2, 4))).shape
+        (2, 4)
+    """
     return _each(x, s, axes, norm, forward=True)
 
 
 def ifftn(x: Any, s: Lengths = None, axes: Axes = None, norm: str = "backward") -> Complex:
-    """The inverse of `fftn`."""
+    """The inverse of `fftn`.
+
+    Example:
+        >>> pb.fft.ifftn(pb.fft.fftn(pb.ones((2, 4)))).shape
+        (2, 4)
+    """
     return _each(x, s, axes, norm, forward=False)
 
 
 def rfftn(x: Any, s: Lengths = None, axes: Axes = None, norm: str = "backward") -> Complex:
-    """`rfft` along the last of `axes`, `fft` along the others."""
+    """`rfft` along the last of `axes`, `fft` along the others.
+
+    Example:
+        >>> pb.fft.rfftn(pb.ones((2, 4))).shape
+        (2, 3)
+    """
     lengths, places = _places(_real(x, "rfftn"), s, axes)
     if not places:
         raise _no_axes("rfftn")
@@ -94,7 +136,12 @@ def rfftn(x: Any, s: Lengths = None, axes: Axes = None, norm: str = "backward") 
 
 
 def irfftn(x: Any, s: Lengths = None, axes: Axes = None, norm: str = "backward") -> Tensor:
-    """The inverse of `rfftn`; the last length is ``2 (m - 1)`` unless said."""
+    """The inverse of `rfftn`; the last length is ``2 (m - 1)`` unless said.
+
+    Example:
+        >>> pb.fft.irfftn(pb.fft.rfftn(pb.ones((2, 4)))).shape
+        (2, 4)
+    """
     lengths, places = _places(operand(x), s, axes)
     if not places:
         raise _no_axes("irfftn")
@@ -103,22 +150,42 @@ def irfftn(x: Any, s: Lengths = None, axes: Axes = None, norm: str = "backward")
 
 
 def fft2(x: Any, s: Lengths = None, axes: Axes = (-2, -1), norm: str = "backward") -> Complex:
-    """`fftn` along the last two axes."""
+    """`fftn` along the last two axes.
+
+    Example:
+        >>> pb.fft.fft2(pb.ones((2, 4))).shape
+        (2, 4)
+    """
     return fftn(x, s, axes, norm)
 
 
 def ifft2(x: Any, s: Lengths = None, axes: Axes = (-2, -1), norm: str = "backward") -> Complex:
-    """`ifftn` along the last two axes."""
+    """`ifftn` along the last two axes.
+
+    Example:
+        >>> pb.fft.ifft2(pb.fft.fft2(pb.ones((2, 4)))).shape
+        (2, 4)
+    """
     return ifftn(x, s, axes, norm)
 
 
 def rfft2(x: Any, s: Lengths = None, axes: Axes = (-2, -1), norm: str = "backward") -> Complex:
-    """`rfftn` along the last two axes."""
+    """`rfftn` along the last two axes.
+
+    Example:
+        >>> pb.fft.rfft2(pb.ones((2, 4))).shape
+        (2, 3)
+    """
     return rfftn(x, s, axes, norm)
 
 
 def irfft2(x: Any, s: Lengths = None, axes: Axes = (-2, -1), norm: str = "backward") -> Tensor:
-    """`irfftn` along the last two axes."""
+    """`irfftn` along the last two axes.
+
+    Example:
+        >>> pb.fft.irfft2(pb.fft.rfft2(pb.ones((2, 4)))).shape
+        (2, 4)
+    """
     return irfftn(x, s, axes, norm)
 
 

@@ -13,7 +13,12 @@ from pullback.errors import DTypeError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type: one object each. `kind` is b(ool), i(nt), u(nsigned) or f(loat)."""
+    """One element type: one object each. `kind` is b(ool), i(nt), u(nsigned) or f(loat).
+
+    Example:
+        >>> pb.float32.kind, pb.float32.bits
+        ('f', 32)
+    """
 
     name: str
     kind: str
@@ -84,6 +89,10 @@ def dtype(spec: Any) -> DType:
     """The type named by a `DType`, a string, a NumPy type or Python's bool, int, float.
 
     Raises: DTypeError for anything else.
+
+    Example:
+        >>> pb.dtype("float32")
+        float32
     """
     if isinstance(spec, DType):
         return spec

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A symbolic extent: one compiled program serves every value in `lo..hi`, both included."""
+    """A symbolic extent: one compiled program serves every value in `lo..hi`, both included.
+
+    Example:
+        >>> n = pb.dim("n", 1, 64)
+        >>> n.lo, n.hi
+        (1, 64)
+    """
 
     name: str
     lo: int

@@ -41,6 +41,7 @@ from pullback.linalg.spectral import (
     svd,
     svdvals,
 )
+from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.ops import matmul, matrix_transpose, tensordot, vecdot
 
 __all__ = [
@@ -50,3 +51,5 @@ __all__ = [
     "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace", "vecdot",
     "vector_norm",
 ]  # fmt: skip
+
+__dir__ = _shown(__all__)

@@ -36,14 +36,24 @@ from pullback.tensor.trace import current, written_out
 
 
 class SLogDet(NamedTuple):
-    """The sign of a determinant, and the logarithm of its magnitude."""
+    """The sign of a determinant, and the logarithm of its magnitude.
+
+    Example:
+        >>> pb.linalg.slogdet(pb.eye(2)).sign
+        Tensor(1., dtype=float32)
+    """
 
     sign: Tensor
     logabsdet: Tensor
 
 
 class LU(NamedTuple):
-    """``P @ L @ U`` is the matrix: a permutation, a lower triangle of ones, an upper triangle."""
+    """``P @ L @ U`` is the matrix: a permutation, a lower triangle of ones, an upper triangle.
+
+    Example:
+        >>> pb.linalg.lu(pb.eye(2)).L.shape
+        (2, 2)
+    """
 
     P: Tensor
     L: Tensor
@@ -81,6 +91,10 @@ def cholesky(a: Tensor, *, upper: bool = False, method: str = "auto") -> Tensor:
 
     `a` is taken as ``(a + a^T) / 2``. Raises: SingularError E352 where it is not positive definite;
     in a program that gives NaN.
+
+    Example:
+        >>> pb.linalg.cholesky(pb.tensor([[4.0, 2.0], [2.0, 5.0]])).tolist()
+        [[2.0, 0.0], [1.0, 2.0]]
     """
     own = matrix(a)
     (found,) = CHOLESKY(symmetric(own), method=method)
@@ -139,6 +153,11 @@ def solve_triangular(
     """``a X = b``, or with ``left=False`` ``X a = b``; only one triangle of `a` is read.
 
     A diagonal with a 0 gives infinities and NaN, as in PyTorch.
+
+    Example:
+        >>> pb.linalg.solve_triangular(pb.tensor([[2.0, 0.0], [2.0, 1.0]]), pb.ones((2, 1)),
+        ... upper=False).tolist()
+        [[0.5], [0.0]]
     """
     own, given = _same_type(matrix(a), matrix(b))
     if not left:
@@ -255,6 +274,10 @@ def solve(a: Tensor, b: Tensor, *, method: str = "auto") -> Tensor:
     """``X`` with ``a X = b``, `b` one vector or a stack of matrices (as in the array API).
 
     Raises: SingularError E352 for a singular matrix; in a program that gives infinities or NaN.
+
+    Example:
+        >>> pb.linalg.solve(pb.tensor([[2.0, 0.0], [0.0, 4.0]]), pb.tensor([2.0, 2.0]))
+        Tensor([1. , 0.5], dtype=float32)
     """
     own, given = _same_type(matrix(a), matrix(b))
     vector = len(given.shape) == 1
@@ -288,7 +311,12 @@ INV = Operation("inv", np.linalg.inv, _generated_inv, _inv_pull, _inv_push)
 
 @shaped("a[*b, n, n] -> [*b, n, n]")
 def inv(a: Tensor, *, method: str = "auto") -> Tensor:
-    """The inverse. Raises: SingularError E352; in a program infinities or NaN."""
+    """The inverse. Raises: SingularError E352; in a program infinities or NaN.
+
+    Example:
+        >>> pb.linalg.inv(pb.tensor([[2.0, 0.0], [0.0, 4.0]])).tolist()
+        [[0.5, 0.0], [0.0, 0.25]]
+    """
     return back(INV(matrix(a), method=method)[0], a.dtype)
 
 
@@ -402,6 +430,10 @@ def det(a: Tensor, *, method: str = "auto") -> Tensor:
 
     Up to three rows are written out, with derivatives of every order at singular matrices too; of
     larger singular ones there is the first, the second raises or is not finite.
+
+    Example:
+        >>> pb.linalg.det(pb.tensor([[4.0, 2.0], [2.0, 5.0]]))
+        Tensor(16., dtype=float32)
     """
     own = matrix(a)
     if 1 <= size(own.shape[-1]) <= 3 and method == "auto":
@@ -411,14 +443,24 @@ def det(a: Tensor, *, method: str = "auto") -> Tensor:
 
 @shaped("a[*b, n, n] -> [*b], [*b]")
 def slogdet(a: Tensor, *, method: str = "auto") -> SLogDet:
-    """The sign of the determinant, and the logarithm of its magnitude; singular: 0 and -inf."""
+    """The sign of the determinant, and the logarithm of its magnitude; singular: 0 and -inf.
+
+    Example:
+        >>> pb.linalg.slogdet(pb.tensor([[1.0, 0.0], [0.0, -1.0]]))
+        SLogDet(sign=Tensor(-1., dtype=float32), logabsdet=Tensor(0., dtype=float32))
+    """
     found = SLOGDET(matrix(a), method=method)
     return SLogDet(*(back(f, a.dtype) for f in found))
 
 
 @shaped("a[*b, n, n] -> [*b, n, n], [*b, n, n], [*b, n, n]")
 def lu(a: Tensor) -> LU:
-    """``P L U = a`` with the largest pivots. P has no gradient; it is a program everywhere."""
+    """``P L U = a`` with the largest pivots. P has no gradient; it is a program everywhere.
+
+    Example:
+        >>> pb.linalg.lu(pb.tensor([[2.0, 1.0], [4.0, 5.0]])).U.tolist()
+        [[4.0, 5.0], [0.0, -1.5]]
+    """
     own = matrix(a)
     factors, order, _ = FACTORS(own if written_out() else O.stop_gradient(own))
     permuted = O.take_along_axis(own, O.broadcast_to(O.expand_dims(order, -1), own.shape), axis=-2)

@@ -24,6 +24,10 @@ def vector_norm(x: Tensor, ord: float = 2, axis: Axes = None, keepdims: bool = F
     """``sum(|x|^ord)^(1 / ord)``; inf: the largest, -inf: the smallest, 0: how many are not 0.
 
     Its gradient where everything is 0 is 0. Equal largest ones share it.
+
+    Example:
+        >>> pb.linalg.vector_norm(pb.tensor([3.0, 4.0]))
+        Tensor(5., dtype=float32)
     """
     if not isinstance(ord, int | float) or isinstance(ord, bool) or math.isnan(ord):
         raise UnsupportedError(f"ord={ord!r}", help="a number; inf and -inf too", code="E312")
@@ -61,6 +65,10 @@ def matrix_norm(
     """ "fro"; 1 and -1 of columns, inf and -inf of rows; 2, -2 and "nuc" of singular values.
 
     ``fro = sqrt(sum x^2)``, ``1 = max[j] sum[i] |x[i, j]|``, ``nuc = sum[i] s[i]``
+
+    Example:
+        >>> pb.linalg.matrix_norm(pb.tensor([[3.0, 0.0], [0.0, 4.0]]))
+        Tensor(5., dtype=float32)
     """
     if ord not in ORDERS:
         raise UnsupportedError(f"ord={ord!r}", help=f"one of {ORDERS}", code="E312")
@@ -88,6 +96,10 @@ def norm(x: Tensor, ord: Any = None, axis: Axes = None, keepdims: bool = False) 
     """`vector_norm` along one axis, `matrix_norm` along two; without `ord` the root of all squares.
 
     Without `axis` an `ord` is of the vector or matrix that `x` is, as NumPy and PyTorch have it.
+
+    Example:
+        >>> pb.linalg.norm(pb.tensor([3.0, 4.0]))
+        Tensor(5., dtype=float32)
     """
     if axis is None and ord is None:
         return vector_norm(x, 2, None, keepdims)
@@ -106,7 +118,12 @@ def norm(x: Tensor, ord: Any = None, axis: Axes = None, keepdims: bool = False) 
 
 @shaped("x[*b, m, n] -> [*b]")
 def cond(x: Tensor, p: Any = None) -> Tensor:
-    """``|x| |x^-1|`` in the norm `p`; without one the largest singular value by the smallest."""
+    """``|x| |x^-1|`` in the norm `p`; without one the largest singular value by the smallest.
+
+    Example:
+        >>> pb.linalg.cond(pb.tensor([[2.0, 0.0], [0.0, 1.0]]))
+        Tensor(2., dtype=float32)
+    """
     if p not in (None, *ORDERS):
         raise UnsupportedError(f"p={p!r}", help=f"one of {ORDERS}", code="E312")
     if p in (None, 2, -2):

@@ -25,6 +25,10 @@ def cross(x1: Tensor, x2: Tensor, *, axis: int = -1) -> Tensor:
     """``out[i] = x1[i + 1] x2[i + 2] - x1[i + 2] x2[i + 1]``, i modulo 3; the rest broadcasts.
 
     Raises: ShapeError where either has not 3 elements along `axis`, counted in each.
+
+    Example:
+        >>> pb.linalg.cross(pb.tensor([1.0, 0.0, 0.0]), pb.tensor([0.0, 1.0, 0.0]))
+        Tensor([0., 0., 1.], dtype=float32)
     """
     if any(not x.shape or x.shape[normal_axis(axis, len(x.shape))] != 3 for x in (x1, x2)):
         raise ShapeError(
@@ -38,7 +42,12 @@ def cross(x1: Tensor, x2: Tensor, *, axis: int = -1) -> Tensor:
 
 @shaped("x: any[*b, m, n]")
 def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
-    """``out[.., i] = x[.., i, i + offset]``"""
+    """``out[.., i] = x[.., i, i + offset]``
+
+    Example:
+        >>> pb.linalg.diagonal(pb.tensor([[4.0, 2.0], [2.0, 5.0]]))
+        Tensor([4., 5.], dtype=float32)
+    """
     rows, columns = map(size, x.shape[-2:])
     count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
     down, right = max(-offset, 0), max(offset, 0)
@@ -48,14 +57,24 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
 
 @shaped("x[*b, m, n] -> [*b]")
 def trace(x: Tensor, *, offset: int = 0, dtype: Any = None) -> Tensor:
-    """The sum of a diagonal: ``sum[i] x[.., i, i + offset]``"""
+    """The sum of a diagonal: ``sum[i] x[.., i, i + offset]``
+
+    Example:
+        >>> pb.linalg.trace(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        Tensor(5., dtype=float32)
+    """
     found: Tensor = O.sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
     return found
 
 
 @shaped("x1[m], x2[n] -> [m, n]")
 def outer(x1: Tensor, x2: Tensor) -> Tensor:
-    """``out[i, j] = x1[i] x2[j]``"""
+    """``out[i, j] = x1[i] x2[j]``
+
+    Example:
+        >>> pb.linalg.outer(pb.ones(2), pb.ones(3)).shape
+        (2, 3)
+    """
     return O.outer(x1, x2)
 
 
@@ -64,6 +83,10 @@ def multi_dot(tensors: Sequence[Any]) -> Tensor:
     """The product of several matrices in the order that takes fewest multiplications.
 
     The first and the last may be vectors. Raises: ShapeError where neighbours do not fit.
+
+    Example:
+        >>> pb.linalg.multi_dot([pb.ones((2, 3)), pb.ones((3, 4)), pb.ones((4, 5))]).shape
+        (2, 5)
     """
     given = [t if isinstance(t, Tensor) else Tensor(value_of(t)) for t in tensors]
     ranks = [len(t.shape) for t in given]
@@ -108,7 +131,12 @@ def _product(given: Sequence[Tensor], cuts: dict[tuple[int, int], int], i: int, 
 @shaped("x[*b, k, k] -> [*b, k, k]", where="int(n) == n")
 @in_float32
 def matrix_power(x: Tensor, n: int) -> Tensor:
-    """``x @ x @ ..``, by squaring; of negative `n` the inverse to that power."""
+    """``x @ x @ ..``, by squaring; of negative `n` the inverse to that power.
+
+    Example:
+        >>> pb.linalg.matrix_power(pb.tensor([[1.0, 1.0], [0.0, 1.0]]), 3).tolist()
+        [[1.0, 3.0], [0.0, 1.0]]
+    """
     if not isinstance(n, int):
         raise ArgumentError(f"matrix_power to {n}: an integer is needed", code="E176")
     base = inv(x) if n < 0 else x
@@ -205,5 +233,9 @@ def matrix_exp(a: Tensor) -> Tensor:
 
     A program everywhere. Source: Bader, Blanes, Casas, Computing the matrix exponential with an
     optimized Taylor polynomial approximation, 2019 (degree and scaling); Al-Mohy, Higham 2011.
+
+    Example:
+        >>> pb.linalg.matrix_exp(pb.zeros((2, 2))).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
     return back(EXP(matrix(a))[0], a.dtype)

@@ -39,21 +39,36 @@ from pullback.tensor.tensor import Tensor
 
 
 class Eigen(NamedTuple):
-    """Eigenvalues, and eigenvectors as columns."""
+    """Eigenvalues, and eigenvectors as columns.
+
+    Example:
+        >>> pb.linalg.eigh(pb.eye(2)).eigenvalues
+        Tensor([1., 1.], dtype=float32)
+    """
 
     eigenvalues: Tensor
     eigenvectors: Tensor
 
 
 class QR(NamedTuple):
-    """Orthonormal columns, and an upper triangle."""
+    """Orthonormal columns, and an upper triangle.
+
+    Example:
+        >>> pb.linalg.qr(pb.eye(2)).R.shape
+        (2, 2)
+    """
 
     Q: Tensor
     R: Tensor
 
 
 class SVD(NamedTuple):
-    """Left singular vectors, singular values, and right singular vectors as rows."""
+    """Left singular vectors, singular values, and right singular vectors as rows.
+
+    Example:
+        >>> pb.linalg.svd(pb.eye(2)).S
+        Tensor([1., 1.], dtype=float32)
+    """
 
     U: Tensor
     S: Tensor
@@ -61,7 +76,12 @@ class SVD(NamedTuple):
 
 
 class Lstsq(NamedTuple):
-    """What comes nearest, the squared distances, the rank, and the singular values."""
+    """What comes nearest, the squared distances, the rank, and the singular values.
+
+    Example:
+        >>> pb.linalg.lstsq(pb.eye(2), pb.ones((2, 1))).solution.shape
+        (2, 1)
+    """
 
     solution: Tensor
     residuals: Tensor
@@ -109,6 +129,10 @@ def qr(a: Tensor, *, mode: str = "reduced", method: str = "auto") -> QR:
 
     With "r" Q is empty, as in PyTorch. Signs are LAPACK's. The first columns, as many as there are
     rows, must be independent for a derivative; of "complete" with m > n there is none.
+
+    Example:
+        >>> pb.linalg.qr(pb.ones((3, 2))).Q.shape
+        (3, 2)
     """
     if mode not in ("reduced", "complete", "r"):
         raise UnsupportedError(f"mode={mode!r}", help="reduced, complete or r", code="E312")
@@ -181,6 +205,10 @@ def eigh(a: Tensor, *, method: str = "auto") -> Eigen:
 
     Each eigenvector's sign is arbitrary; where eigenvalues are equal, so is their basis, and
     derivatives through eigenvectors are not finite.
+
+    Example:
+        >>> pb.linalg.eigh(pb.tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
+        Tensor([1., 3.], dtype=float32)
     """
     found = EIGH(symmetric(matrix(a)), method=method)
     return Eigen(*(back(f, a.dtype) for f in found))
@@ -188,7 +216,12 @@ def eigh(a: Tensor, *, method: str = "auto") -> Eigen:
 
 @shaped("a[*b, n, n] -> [*b, n]")
 def eigvalsh(a: Tensor, *, method: str = "auto") -> Tensor:
-    """Eigenvalues of ``(a + a^T) / 2``, the smallest first."""
+    """Eigenvalues of ``(a + a^T) / 2``, the smallest first.
+
+    Example:
+        >>> pb.linalg.eigvalsh(pb.tensor([[2.0, 1.0], [1.0, 2.0]]))
+        Tensor([1., 3.], dtype=float32)
+    """
     return back(EIGH(symmetric(matrix(a)), method=method)[0], a.dtype)
 
 
@@ -279,6 +312,10 @@ def svd(a: Tensor, *, full_matrices: bool = True, method: str = "auto") -> SVD:
 
     Signs of vectors are arbitrary; derivatives through vectors of equal values are not finite, and
     of those that only `full_matrices` adds there are none.
+
+    Example:
+        >>> pb.linalg.svd(pb.tensor([[3.0, 0.0], [0.0, 4.0]])).S
+        Tensor([4., 3.], dtype=float32)
     """
     own = matrix(a)
     full = full_matrices and own.shape[-1] != own.shape[-2]
@@ -288,7 +325,12 @@ def svd(a: Tensor, *, full_matrices: bool = True, method: str = "auto") -> SVD:
 
 @shaped("a[*b, m, n]")
 def svdvals(a: Tensor, *, method: str = "auto") -> Tensor:
-    """Singular values, the largest first."""
+    """Singular values, the largest first.
+
+    Example:
+        >>> pb.linalg.svdvals(pb.tensor([[3.0, 0.0], [0.0, 4.0]]))
+        Tensor([4., 3.], dtype=float32)
+    """
     return back(_SVD(matrix(a), method=method)[1], a.dtype)
 
 
@@ -350,6 +392,10 @@ def pinv(a: Tensor, *, rtol: Any = None, method: str = "auto") -> Tensor:
     """The pseudoinverse; singular values up to `rtol` times the largest count as 0.
 
     `rtol` is ``max(m, n) eps`` unless said. Its derivative takes the rank as constant.
+
+    Example:
+        >>> pb.linalg.pinv(pb.ones((2, 3))).shape
+        (3, 2)
     """
     own = matrix(a)
     return back(_pinv(own, rtol, method)[0], a.dtype)
@@ -367,6 +413,10 @@ def lstsq(a: Tensor, b: Tensor, *, rtol: Any = None, method: str = "auto") -> Ls
     """The shortest X that makes ``|a X - b|`` least: ``pinv(a) b``.
 
     `residuals` are the squared distances of the columns of b, for every rank.
+
+    Example:
+        >>> pb.linalg.lstsq(pb.tensor([[1.0], [1.0]]), pb.tensor([[1.0], [3.0]])).solution.tolist()
+        [[1.9999998807907104]]
     """
     own, given = matrix(a), matrix(b)
     kind = O.result_type(own, given)
@@ -385,7 +435,12 @@ def lstsq(a: Tensor, b: Tensor, *, rtol: Any = None, method: str = "auto") -> Ls
 
 @shaped("a[*b, m, n] -> [*b]")
 def matrix_rank(a: Tensor, *, rtol: Any = None, method: str = "auto") -> Tensor:
-    """How many singular values are above `rtol` (``max(m, n) eps``) times the largest."""
+    """How many singular values are above `rtol` (``max(m, n) eps``) times the largest.
+
+    Example:
+        >>> pb.linalg.matrix_rank(pb.ones((2, 2)))
+        Tensor(1, dtype=int64)
+    """
     own = matrix(a)
     values = _SVD(O.stop_gradient(own), method=method)[1]
     found: Tensor = O.sum((values > _cut(own, values, rtol)).astype("int64"), axis=-1)

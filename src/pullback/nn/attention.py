@@ -313,6 +313,11 @@ def scaled_dot_product_attention(
     """``softmax(q k^T / sqrt(E) + mask) v`` over (.., positions, E); what is before is batch.
 
     Raises: DTypeError for a mask that is neither bool nor float.
+
+    Example:
+        >>> q = pb.ones((1, 2, 5, 4))
+        >>> F.scaled_dot_product_attention(q, q, q, is_causal=True).shape
+        (1, 2, 5, 4)
     """
     kind = common(query, key, value)
     q, k, v = _one_batch(query, key, value, attn_mask)

@@ -10,7 +10,12 @@ from pullback.nn.module import Module
 
 
 class Sequential(Module):
-    """``y = last(.. first(x))``"""
+    """``y = last(.. first(x))``
+
+    Example:
+        >>> nn.Sequential(nn.Linear(2, 3), nn.ReLU())(pb.ones((5, 2))).shape
+        (5, 3)
+    """
 
     def __init__(self, *args: Module | Mapping[str, Module]) -> None:
         super().__init__()
@@ -40,7 +45,13 @@ class Sequential(Module):
 
 
 class ModuleList(Module):
-    """A list of modules, numbered in the state_dict."""
+    """A list of modules, numbered in the state_dict.
+
+    Example:
+        >>> layers = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
+        >>> len(layers)
+        3
+    """
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
@@ -83,7 +94,13 @@ class ModuleList(Module):
 
 
 class ModuleDict(Module):
-    """Modules by name."""
+    """Modules by name.
+
+    Example:
+        >>> heads = nn.ModuleDict({"a": nn.Linear(2, 2)})
+        >>> list(heads.keys())
+        ['a']
+    """
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         super().__init__()

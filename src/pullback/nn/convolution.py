@@ -39,6 +39,14 @@ def conv(
     """Convolution of ``(N, C, ..)`` by ``(O, C / groups, ..)``, without N too.
 
     `padding` is a number for each axis, "valid" (none) or "same" (stride 1).
+
+    Example:
+        >>> F.conv1d(pb.ones((1, 2, 8)), pb.ones((5, 2, 3)), padding=1).shape
+        (1, 5, 8)
+        >>> F.conv2d(pb.ones((1, 2, 8, 8)), pb.ones((5, 2, 3, 3)), padding=1).shape
+        (1, 5, 8, 8)
+        >>> F.conv3d(pb.ones((1, 2, 4, 4, 4)), pb.ones((5, 2, 3, 3, 3)), padding=1).shape
+        (1, 5, 4, 4, 4)
     """
     kind = common(input, weight, bias)
     lead, room = split("conv", input, space)
@@ -80,7 +88,16 @@ def conv_transpose(
     groups: int = 1,
     dilation: Ints = 1,
 ) -> Tensor:
-    """The adjoint of `conv` in its input: ``(N, C, ..)`` by ``(C, O / groups, ..)``."""
+    """The adjoint of `conv` in its input: ``(N, C, ..)`` by ``(C, O / groups, ..)``.
+
+    Example:
+        >>> F.conv_transpose1d(pb.ones((1, 2, 8)), pb.ones((2, 5, 3)), stride=2).shape
+        (1, 5, 17)
+        >>> F.conv_transpose2d(pb.ones((1, 2, 8, 8)), pb.ones((2, 5, 3, 3)), stride=2).shape
+        (1, 5, 17, 17)
+        >>> F.conv_transpose3d(pb.ones((1, 2, 4, 4, 4)), pb.ones((2, 5, 3, 3, 3)), stride=2).shape
+        (1, 5, 9, 9, 9)
+    """
     kind = common(input, weight, bias)
     lead, room = split("conv_transpose", input, space)
     size, outer, *kernel = literal("conv", weight.shape)

@@ -88,13 +88,31 @@ class _Conv(Module):
         return f"{shown}, stride={self.stride}, padding={self.padding!r}, groups={self.groups}"
 
 
-class Conv1d(_Conv, space=1): ...
+class Conv1d(_Conv, space=1):
+    """`conv1d` of a weight and a bias of its own.
+
+    Example:
+        >>> nn.Conv1d(2, 5, 3, padding=1)(pb.ones((1, 2, 8))).shape
+        (1, 5, 8)
+    """
 
 
-class Conv2d(_Conv, space=2): ...
+class Conv2d(_Conv, space=2):
+    """`conv2d` of a weight and a bias of its own.
+
+    Example:
+        >>> nn.Conv2d(2, 5, 3, padding=1)(pb.ones((1, 2, 8, 8))).shape
+        (1, 5, 8, 8)
+    """
 
 
-class Conv3d(_Conv, space=3): ...
+class Conv3d(_Conv, space=3):
+    """`conv3d` of a weight and a bias of its own.
+
+    Example:
+        >>> nn.Conv3d(2, 5, 3, padding=1)(pb.ones((1, 2, 4, 4, 4))).shape
+        (1, 5, 4, 4, 4)
+    """
 
 
 class _Turned(_Conv):
@@ -162,10 +180,28 @@ class _Turned(_Conv):
         return more
 
 
-class ConvTranspose1d(_Turned, space=1): ...
+class ConvTranspose1d(_Turned, space=1):
+    """`conv_transpose1d` of a weight and a bias of its own.
+
+    Example:
+        >>> nn.ConvTranspose1d(2, 5, 3, stride=2)(pb.ones((1, 2, 8))).shape
+        (1, 5, 17)
+    """
 
 
-class ConvTranspose2d(_Turned, space=2): ...
+class ConvTranspose2d(_Turned, space=2):
+    """`conv_transpose2d` of a weight and a bias of its own.
+
+    Example:
+        >>> nn.ConvTranspose2d(2, 5, 3, stride=2)(pb.ones((1, 2, 8, 8))).shape
+        (1, 5, 17, 17)
+    """
 
 
-class ConvTranspose3d(_Turned, space=3): ...
+class ConvTranspose3d(_Turned, space=3):
+    """`conv_transpose3d` of a weight and a bias of its own.
+
+    Example:
+        >>> nn.ConvTranspose3d(2, 5, 3, stride=2)(pb.ones((1, 2, 4, 4, 4))).shape
+        (1, 5, 9, 9, 9)
+    """

@@ -73,6 +73,10 @@ def cross_entropy(
     """``log(sum[c] exp(x[n, c])) - x[n, t[n]]``; floating targets are probabilities.
 
     Classes are dim 1, or dim 0 of a vector. Raises: ShapeError, DTypeError.
+
+    Example:
+        >>> F.cross_entropy(pb.zeros((2, 4)), pb.tensor([1, 3]))
+        Tensor(1.3862944, dtype=float32)
     """
     options = Options(weight, ignore_index, reduction, label_smoothing)
     return along(input, target, _class_axis(input), options)
@@ -126,7 +130,12 @@ def nll_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """``-x[n, t[n]]`` of log-probabilities x. Raises: ShapeError, DTypeError."""
+    """``-x[n, t[n]]`` of log-probabilities x. Raises: ShapeError, DTypeError.
+
+    Example:
+        >>> F.nll_loss(pb.full((2, 4), -1.5), pb.tensor([1, 3]))
+        Tensor(1.5, dtype=float32)
+    """
     known_reduction(reduction)
     rows = Rows(input.value, _class_axis(input), common(input))
     picks = _Picks(rows, target, Options(weight, ignore_index, reduction))

@@ -45,6 +45,11 @@ def ctc_loss(
     + (alpha[t-1, s-2] if l(s) is no blank and not l(s-2)))``, in logarithms. `log_probs` is
     (T, N, C) or (T, C), `targets` (N, S) or all of them in one row; "mean" divides each loss by
     the length of its target first. Source: Graves et al., 2006. Raises: ShapeError.
+
+    Example:
+        >>> F.ctc_loss(F.log_softmax(pb.zeros((5, 2, 3))), pb.tensor([[1, 2], [2, 1]]), (5, 5), (2,
+        ... 2)).shape
+        ()
     """
     kind = common(log_probs)
     alone = len(log_probs.shape) == 2
@@ -141,4 +146,9 @@ def _alphas(logs: Tensor, labels: Tensor, counts: Tensor, blank: int) -> Tensor:
     return found
 
 
-class CTCLoss(Layer, function=ctc_loss, inputs=4): ...
+class CTCLoss(Layer, function=ctc_loss, inputs=4):
+    """Example:
+    >>> nn.CTCLoss()(F.log_softmax(pb.zeros((5, 2, 3))), pb.tensor([[1, 2], [2, 1]]), (5, 5),
+    ... (2, 2)).shape
+    ()
+    """

@@ -33,7 +33,12 @@ def kept_mask(shape: Sequence[Extent], p: float) -> Tensor:
 
 @shaped("input[b...] -> [b...]", where="0 <= p <= 1")
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """``x / (1 - p)`` with probability ``1 - p``, else 0."""
+    """``x / (1 - p)`` with probability ``1 - p``, else 0.
+
+    Example:
+        >>> F.dropout(pb.ones(3), 0.5, training=False)
+        Tensor([1., 1., 1.], dtype=float32)
+    """
     return _dropped(input, p, training, len(input.shape))
 
 
@@ -41,7 +46,16 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 def channel_dropout(
     space: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """`dropout` of whole channels: all axes but `space` of them, ``(N, C, L)`` for two as well."""
+    """`dropout` of whole channels: all axes but `space` of them, ``(N, C, L)`` for two as well.
+
+    Example:
+        >>> F.dropout1d(pb.ones((1, 2, 8)), 0.5, training=False).shape
+        (1, 2, 8)
+        >>> F.dropout2d(pb.ones((1, 2, 8, 8)), 0.5, training=False).shape
+        (1, 2, 8, 8)
+        >>> F.dropout3d(pb.ones((1, 2, 4, 4, 4)), 0.5, training=False).shape
+        (1, 2, 4, 4, 4)
+    """
     lead = 2 if space == 2 else max(len(input.shape) - space, 1)
     return _dropped(input, p, training, lead)
 
@@ -55,6 +69,10 @@ def alpha_dropout(
 ) -> Tensor:
     """``a x + b`` with probability ``1 - p``, else ``a s + b``: what SELU gave keeps its mean 0
     and variance 1; s is SELU's limit.
+
+    Example:
+        >>> F.alpha_dropout(pb.ones(3), 0.5, training=False)
+        Tensor([1., 1., 1.], dtype=float32)
     """
     return _dropped(input, p, training, len(input.shape), SATURATED)
 
@@ -63,7 +81,12 @@ def alpha_dropout(
 def feature_alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
-    """`alpha_dropout` of whole channels."""
+    """`alpha_dropout` of whole channels.
+
+    Example:
+        >>> F.feature_alpha_dropout(pb.ones((1, 2, 3)), 0.5, training=False).shape
+        (1, 2, 3)
+    """
     return _dropped(input, p, training, 2, SATURATED)
 
 
@@ -91,19 +114,43 @@ def _dropped(input: Tensor, p: float, training: bool, lead: int, low: float = 0.
     return make("dropout", x.shape, body)
 
 
-class Dropout(Layer, function=dropout): ...
+class Dropout(Layer, function=dropout):
+    """Example:
+    >>> nn.Dropout(0.5).eval()(pb.ones(3))
+    Tensor([1., 1., 1.], dtype=float32)
+    """
 
 
-class Dropout1d(Layer, function=dropout1d): ...
+class Dropout1d(Layer, function=dropout1d):
+    """Example:
+    >>> nn.Dropout1d(0.5)(pb.ones((1, 2, 8))).shape
+    (1, 2, 8)
+    """
 
 
-class Dropout2d(Layer, function=dropout2d): ...
+class Dropout2d(Layer, function=dropout2d):
+    """Example:
+    >>> nn.Dropout2d(0.5)(pb.ones((1, 2, 8, 8))).shape
+    (1, 2, 8, 8)
+    """
 
 
-class Dropout3d(Layer, function=dropout3d): ...
+class Dropout3d(Layer, function=dropout3d):
+    """Example:
+    >>> nn.Dropout3d(0.5)(pb.ones((1, 2, 4, 4, 4))).shape
+    (1, 2, 4, 4, 4)
+    """
 
 
-class AlphaDropout(Layer, function=alpha_dropout): ...
+class AlphaDropout(Layer, function=alpha_dropout):
+    """Example:
+    >>> nn.AlphaDropout(0.5).eval()(pb.ones(3))
+    Tensor([1., 1., 1.], dtype=float32)
+    """
 
 
-class FeatureAlphaDropout(Layer, function=feature_alpha_dropout): ...
+class FeatureAlphaDropout(Layer, function=feature_alpha_dropout):
+    """Example:
+    >>> nn.FeatureAlphaDropout(0.5)(pb.ones((1, 2, 3))).shape
+    (1, 2, 3)
+    """

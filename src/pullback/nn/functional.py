@@ -263,6 +263,12 @@ def functional_call(
     """``module(*args)`` with other tensors in place of those named.
 
     Raises: StateError for a name that the module does not have.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> w = {"weight": pb.ones((1, 2)), "bias": pb.zeros(1)}
+        >>> nn.functional_call(layer, w, pb.ones(2))
+        Tensor([2.], dtype=float32)
     """
     given = args if isinstance(args, tuple) else (args,)
     with _replaced(module, parameters_and_buffers):

@@ -25,7 +25,12 @@ from pullback.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class GPTConfig:
-    """Sizes of a GPT. `context`: positions. `tied`: the head reads the token embedding."""
+    """Sizes of a GPT. `context`: positions. `tied`: the head reads the token embedding.
+
+    Example:
+        >>> nn.GPTConfig(vocabulary=11, layers=1, dim=8, heads=2).dim
+        8
+    """
 
     vocabulary: int
     context: int = 64
@@ -38,7 +43,12 @@ class GPTConfig:
 
 
 class CausalAttention(Module):
-    """Self-attention of every position to itself and those before it."""
+    """Self-attention of every position to itself and those before it.
+
+    Example:
+        >>> nn.CausalAttention(8, 2)(pb.ones((1, 3, 8))).shape
+        (1, 3, 8)
+    """
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -63,7 +73,12 @@ class CausalAttention(Module):
 
 
 class Block(Module):
-    """``x = x + attention(norm1(x)); x = x + w2 gelu(w1 norm2(x))``"""
+    """``x = x + attention(norm1(x)); x = x + w2 gelu(w1 norm2(x))``
+
+    Example:
+        >>> nn.Block(8, 2)(pb.ones((1, 3, 8))).shape
+        (1, 3, 8)
+    """
 
     def __init__(self, dim: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -82,7 +97,13 @@ class Block(Module):
 
 
 class GPT(Module):
-    """Logits (batch.., positions, vocabulary) of the next token at every position."""
+    """Logits (batch.., positions, vocabulary) of the next token at every position.
+
+    Example:
+        >>> model = nn.GPT(nn.GPTConfig(vocabulary=11, context=4, layers=1, dim=8, heads=2))
+        >>> model(pb.tensor([[1, 2, 3]])).shape
+        (1, 3, 11)
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()

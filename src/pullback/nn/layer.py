@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import Signature, signature
+from inspect import Signature, cleandoc, signature
 from typing import Any, ClassVar
 
 from pullback.nn.module import Module
@@ -20,6 +20,11 @@ class Layer(Module):
 
     The setting `last` comes after the others. Tensors among them are buffers. A function with a
     `training` argument is told the module's.
+
+    Example:
+        >>> class Twice(nn.Layer, function=lambda x, n=2: x * n): ...
+        >>> Twice(n=3)(pb.ones(2))
+        Tensor([3., 3.], dtype=float32)
     """
 
     function: ClassVar[Callable[..., Any]]
@@ -43,7 +48,7 @@ class Layer(Module):
         cls.settings = Signature(named)
         cls.told = len(named) < len(arguments)
         cls.__signature__ = Signature(named)  # type: ignore[attr-defined]  # for `help`
-        cls.__doc__ = cls.__doc__ or function.__doc__
+        cls.__doc__ = _described(cls.__doc__, function.__doc__ or "")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -65,6 +70,15 @@ class Layer(Module):
     def extra_repr(self) -> str:
         shown = {name: getattr(self, name) for name in self.settings.parameters}
         return ", ".join(f"{n}={v!r}" for n, v in shown.items() if _telling(v))
+
+
+def _described(own: str | None, text: str) -> str:
+    """A layer's docstring: its own, or its function's with its own example."""
+    if own is None or not own.startswith("Example:"):
+        return own or text
+    parts = [p for p in cleandoc(text).split("\n\n") if not p.startswith("Example:")]
+    example = "\n    ".join(cleandoc(own).splitlines())
+    return "\n\n".join([*parts, example])
 
 
 def _telling(value: Any) -> bool:

@@ -19,14 +19,24 @@ from pullback.tensor.tensor import Tensor, check_device
 
 
 class Identity(Module):
-    """``y = x``"""
+    """``y = x``
+
+    Example:
+        >>> nn.Identity()(pb.ones(2))
+        Tensor([1., 1.], dtype=float32)
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return input
 
 
 class Linear(Module):
-    """``y = x w^T + b``, w of shape (out, in)."""
+    """``y = x w^T + b``, w of shape (out, in).
+
+    Example:
+        >>> nn.Linear(2, 3)(pb.ones((5, 2))).shape
+        (5, 3)
+    """
 
     @shaped("", where="int(in_features) >= 0, int(out_features) >= 0")
     def __init__(
@@ -56,7 +66,12 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """``y[.., e] = w[tokens[..], e]``; row `padding_idx` starts at 0 and gets no gradient."""
+    """``y[.., e] = w[tokens[..], e]``; row `padding_idx` starts at 0 and gets no gradient.
+
+    Example:
+        >>> nn.Embedding(5, 3)(pb.tensor([0, 2])).shape
+        (2, 3)
+    """
 
     @shaped("", where="int(num_embeddings) >= 0, int(embedding_dim) >= 0")
     def __init__(
@@ -94,7 +109,12 @@ class Embedding(Module):
 
 
 class EmbeddingBag(Module):
-    """The sum, mean or max of the rows that each bag of tokens names."""
+    """The sum, mean or max of the rows that each bag of tokens names.
+
+    Example:
+        >>> nn.EmbeddingBag(5, 3)(pb.tensor([[0, 2], [1, 1]])).shape
+        (2, 3)
+    """
 
     def __init__(
         self,
@@ -143,7 +163,12 @@ class EmbeddingBag(Module):
 
 
 class Bilinear(Module):
-    """``y = a^T w b + bias``, w of shape (out, in1, in2)."""
+    """``y = a^T w b + bias``, w of shape (out, in1, in2).
+
+    Example:
+        >>> nn.Bilinear(2, 3, 4)(pb.ones((5, 2)), pb.ones((5, 3))).shape
+        (5, 4)
+    """
 
     @shaped("", where="int(in1_features) >= 1, int(in2_features) >= 1, int(out_features) >= 0")
     def __init__(
@@ -190,7 +215,15 @@ def unflatten(input: Tensor, dim: int, unflattened_size: Sequence[int]) -> Tenso
     return input.reshape(*input.shape[:axis], *sizes, *input.shape[axis + 1 :])
 
 
-class Flatten(Layer, function=flatten): ...
+class Flatten(Layer, function=flatten):
+    """Example:
+    >>> nn.Flatten()(pb.ones((5, 2, 3))).shape
+    (5, 6)
+    """
 
 
-class Unflatten(Layer, function=unflatten): ...
+class Unflatten(Layer, function=unflatten):
+    """Example:
+    >>> nn.Unflatten(1, (2, 3))(pb.ones((5, 6))).shape
+    (5, 2, 3)
+    """

@@ -33,7 +33,12 @@ from pullback.tensor.tensor import Tensor
 
 @shaped("input[*b, k], weight[n, k], bias[n] -> [*b, n]")
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``y[.., n] = sum[k] x[.., k] * w[n, k] + b[n]``"""
+    """``y[.., n] = sum[k] x[.., k] * w[n, k] + b[n]``
+
+    Example:
+        >>> F.linear(pb.ones((5, 2)), pb.ones((3, 2)), pb.ones(3)).shape
+        (5, 3)
+    """
     return linear_rows(input, weight, bias, 0, weight.shape[0])
 
 
@@ -76,6 +81,10 @@ def embedding(
     """``y[.., e] = w[tokens[..], e]``; no gradient reaches row `padding_idx`.
 
     Raises: UnsupportedError for `max_norm` and `sparse`. A token out of range raises at run time.
+
+    Example:
+        >>> F.embedding(pb.tensor([0, 2]), pb.ones((5, 3))).shape
+        (2, 3)
     """
     _refuse("embedding", max_norm=max_norm, sparse=sparse)
     if scale_grad_by_freq:
@@ -126,7 +135,12 @@ def without_row(weight: Tensor, row: int) -> Tensor:
 
 @shaped("input: int[b...] -> [b..., num_classes]", where="int(num_classes) >= 0")
 def one_hot(input: Tensor, num_classes: int) -> Tensor:
-    """``y[.., c] = 1 if tokens[..] == c else 0``, int64."""
+    """``y[.., c] = 1 if tokens[..] == c else 0``, int64.
+
+    Example:
+        >>> F.one_hot(pb.tensor([0, 2]), 3).tolist()
+        [[1, 0, 0], [0, 0, 1]]
+    """
     tokens = input.value
     return make(
         "one_hot",
@@ -138,7 +152,12 @@ def one_hot(input: Tensor, num_classes: int) -> Tensor:
 @shaped("input1[b..., i], input2[b..., j], weight[o, i, j], bias[o] -> [b..., o]")
 @in_float32
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``y[.., o] = sum[i, j] a[.., i] * w[o, i, j] * b[.., j] + bias[o]``"""
+    """``y[.., o] = sum[i, j] a[.., i] * w[o, i, j] * b[.., j] + bias[o]``
+
+    Example:
+        >>> F.bilinear(pb.ones((5, 2)), pb.ones((5, 3)), pb.ones((4, 2, 3))).shape
+        (5, 4)
+    """
     common(input1, input2, weight, bias)
     lead = input1.shape[:-1]
     i, j = axis(weight.shape[1]), axis(weight.shape[2])
@@ -179,6 +198,10 @@ def embedding_bag(
     Bags are the rows of `input`, or start at `offsets`. Tokens `padding_idx` do not count.
     `scale_grad_by_freq` divides the gradient of a row by how often it is named. Raises:
     UnsupportedError for `max_norm`, `sparse` and another mode; ShapeError.
+
+    Example:
+        >>> F.embedding_bag(pb.tensor([[0, 2], [1, 1]]), pb.ones((5, 3))).shape
+        (2, 3)
     """
     unknown = mode not in ("sum", "mean", "max") or (mode == "max" and scale_grad_by_freq)
     _refuse("embedding_bag", max_norm=max_norm, sparse=sparse, mode=unknown)

@@ -23,7 +23,12 @@ from pullback.tensor.tensor import Tensor
 def mse_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
-    """``(x - t)^2``"""
+    """``(x - t)^2``
+
+    Example:
+        >>> F.mse_loss(pb.tensor([0.25, 0.5]), pb.tensor([0.0, 1.0]))
+        Tensor(0.15625, dtype=float32)
+    """
     return _between("squared_error", input, target, reduction, lambda d: d * d, weight)
 
 
@@ -32,7 +37,12 @@ def mse_loss(
 def l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
-    """``|x - t|``"""
+    """``|x - t|``
+
+    Example:
+        >>> F.l1_loss(pb.tensor([0.25, 0.5]), pb.tensor([0.0, 1.0]))
+        Tensor(0.375, dtype=float32)
+    """
     return _between("absolute_error", input, target, reduction, distance, weight)
 
 
@@ -46,7 +56,12 @@ def distance(x: Any) -> Any:
 def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
-    """``d^2 / (2 beta) if |d| < beta else |d| - beta / 2``, ``d = x - t``"""
+    """``d^2 / (2 beta) if |d| < beta else |d| - beta / 2``, ``d = x - t``
+
+    Example:
+        >>> F.smooth_l1_loss(pb.tensor([0.25, 0.5]), pb.tensor([0.0, 1.0]))
+        Tensor(0.078125, dtype=float32)
+    """
     if beta == 0.0:
         return l1_loss(input, target, reduction)
 
@@ -66,7 +81,12 @@ def huber_loss(
     delta: float = 1.0,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """``d^2 / 2 if |d| <= delta else delta (|d| - delta / 2)``, ``d = x - t``"""
+    """``d^2 / 2 if |d| <= delta else delta (|d| - delta / 2)``, ``d = x - t``
+
+    Example:
+        >>> F.huber_loss(pb.tensor([0.25, 0.5]), pb.tensor([0.0, 1.0]))
+        Tensor(0.078125, dtype=float32)
+    """
 
     def body(d: Any) -> Any:
         far = (abs(d) - 0.5 * delta) * delta
@@ -103,7 +123,12 @@ def weighted(losses: Tensor, weight: Tensor | None) -> Tensor:
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """``-t log(x) - (1 - t) log(1 - x)``, logarithms no less than -100."""
+    """``-t log(x) - (1 - t) log(1 - x)``, logarithms no less than -100.
+
+    Example:
+        >>> F.binary_cross_entropy(pb.tensor([0.25, 0.5]), pb.tensor([0.0, 1.0]))
+        Tensor(0.49041462, dtype=float32)
+    """
 
     def body(x: Any, t: Any) -> Any:
         return -t * _log(x) - (1.0 - t) * _log(1.0 - x)
@@ -125,7 +150,12 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """``-t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x))``, stable for large |x|."""
+    """``-t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x))``, stable for large |x|.
+
+    Example:
+        >>> F.binary_cross_entropy_with_logits(pb.tensor([0.25, 0.5]), pb.tensor([0.0, 1.0]))
+        Tensor(0.6500082, dtype=float32)
+    """
 
     def body(x: Any, t: Any, *heavy: Any) -> Any:
         gate = M.softplus(-x)
@@ -140,7 +170,12 @@ def binary_cross_entropy_with_logits(
 @shaped("input[b...], target[b...] -> [b...] or []")
 @in_float32
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """``log(1 + exp(-t x))``"""
+    """``log(1 + exp(-t x))``
+
+    Example:
+        >>> F.soft_margin_loss(pb.tensor([0.25, 0.5]), pb.tensor([-1.0, 1.0]))
+        Tensor(0.6500082, dtype=float32)
+    """
     losses = pointwise("soft_margin", lambda x, t: M.softplus(-t * x), input, target)
     return reduced(losses, reduction)
 
@@ -150,7 +185,13 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
 def kl_div(
     input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
-    """``t (log(t) - x)`` of log-probabilities x; "batchmean" divides the sum by the rows."""
+    """``t (log(t) - x)`` of log-probabilities x; "batchmean" divides the sum by the rows.
+
+    Example:
+        >>> F.kl_div(pb.log(pb.tensor([[0.5, 0.5]])), pb.tensor([[0.25, 0.75]]),
+        ... reduction="batchmean")
+        Tensor(0.13081202, dtype=float32)
+    """
 
     def body(x: Any, t: Any) -> Any:
         if log_target:
@@ -173,7 +214,12 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     reduction: str = "mean",
 ) -> Tensor:
-    """``exp(x) - t x``, or ``x - t log(x + eps)``; `full` adds Stirling's ``log(t!)``."""
+    """``exp(x) - t x``, or ``x - t log(x + eps)``; `full` adds Stirling's ``log(t!)``.
+
+    Example:
+        >>> F.poisson_nll_loss(pb.tensor([0.25, 0.5]), pb.tensor([0.0, 1.0]))
+        Tensor(1.2163734, dtype=float32)
+    """
 
     def body(x: Any, t: Any) -> Any:
         loss = M.exp(x) - t * x if log_input else x - t * M.log(x + eps)
@@ -201,6 +247,10 @@ def gaussian_nll_loss(
     """``(log(v) + (x - t)^2 / v) / 2``, ``v = max(var, eps)`` with the derivative of `var`.
 
     `var` has the shape of the input, with its last axis 1 or left out.
+
+    Example:
+        >>> F.gaussian_nll_loss(pb.tensor([0.25, 0.5]), pb.tensor([0.0, 1.0]), pb.ones(2))
+        Tensor(0.078125, dtype=float32)
     """
     spread = var if isinstance(var, Tensor) else full_like(input, var)
     if len(spread.shape) == len(input.shape) - 1:

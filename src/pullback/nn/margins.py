@@ -42,7 +42,12 @@ def norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
 @shaped("input[b...] -> [b...]", where="eps >= 0")
 @in_float32
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """``x / max(|x|_p, eps)`` along `dim`."""
+    """``x / max(|x|_p, eps)`` along `dim`.
+
+    Example:
+        >>> F.normalize(pb.tensor([[3.0, 4.0]]))
+        Tensor([[0.6, 0.8]], dtype=float32)
+    """
     return input / _at_least(norm(input, p, dim, True), eps)
 
 
@@ -50,7 +55,12 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 @shaped("x1[*b], x2[*b]", where="eps >= 0")
 @in_float32
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """``sum(x1 x2) / (max(|x1|, eps) max(|x2|, eps))`` along `dim` of both, broadcast."""
+    """``sum(x1 x2) / (max(|x1|, eps) max(|x2|, eps))`` along `dim` of both, broadcast.
+
+    Example:
+        >>> F.cosine_similarity(pb.tensor([[3.0, 4.0]]), pb.tensor([[4.0, 3.0]]))
+        Tensor([0.96000004], dtype=float32)
+    """
     x1, x2 = broadcast_arrays(x1, x2)
     a, b = (x / _at_least(norm(x, 2, dim, True), eps) for x in (x1, x2))
     return (a * b).sum(dim)
@@ -66,7 +76,12 @@ def _at_least(x: Tensor, low: float) -> Tensor:
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """``|x1 - x2 + eps|_p`` along the last axis."""
+    """``|x1 - x2 + eps|_p`` along the last axis.
+
+    Example:
+        >>> F.pairwise_distance(pb.tensor([[3.0, 4.0]]), pb.zeros((1, 2)))
+        Tensor([5.0000014], dtype=float32)
+    """
     return norm(x1 - x2 + eps, p, -1, keepdim)
 
 
@@ -80,7 +95,12 @@ def _hinge(x: Any) -> Any:
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """``x`` where the target is 1, ``max(0, margin - x)`` where it is -1."""
+    """``x`` where the target is 1, ``max(0, margin - x)`` where it is -1.
+
+    Example:
+        >>> F.hinge_embedding_loss(pb.tensor([0.25, 0.5]), pb.tensor([-1.0, 1.0]))
+        Tensor(0.625, dtype=float32)
+    """
 
     def body(x: Any, t: Any) -> Any:
         return where(t != -1.0, x, 0.0) + where(t != 1.0, _hinge(margin - x), 0.0)
@@ -93,7 +113,13 @@ def hinge_embedding_loss(
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """``max(0, margin - t (x1 - x2))``"""
+    """``max(0, margin - t (x1 - x2))``
+
+    Example:
+        >>> F.margin_ranking_loss(pb.tensor([0.25, 0.5]), pb.tensor([0.0, 1.0]), pb.tensor([-1.0,
+        ... 1.0]), margin=0.5)
+        Tensor(0.875, dtype=float32)
+    """
 
     def body(a: Any, b: Any, t: Any) -> Any:
         return _hinge(margin - t * (a - b))
@@ -106,7 +132,13 @@ def margin_ranking_loss(
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1."""
+    """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1.
+
+    Example:
+        >>> F.cosine_embedding_loss(pb.tensor([[3.0, 4.0]]), pb.tensor([[4.0, 3.0]]),
+        ... pb.tensor([1.0]))
+        Tensor(0.04000002, dtype=float32)
+    """
     small = 1e-12
     pairs = ((input1, input2), (input1, input1), (input2, input2))
     products = [(a * b).sum(-1) for a, b in pairs]
@@ -134,7 +166,13 @@ def triplet_margin_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """``max(0, margin + |a - p| - |a - n|)``; `swap` takes the nearer of a and p to n."""
+    """``max(0, margin + |a - p| - |a - n|)``; `swap` takes the nearer of a and p to n.
+
+    Example:
+        >>> F.triplet_margin_loss(pb.zeros((1, 2)), pb.tensor([[3.0, 4.0]]), pb.tensor([[4.0,
+        ... 3.0]]))
+        Tensor(1., dtype=float32)
+    """
 
     def apart(a: Tensor, b: Tensor) -> Tensor:
         return pairwise_distance(a, b, p, eps)
@@ -161,7 +199,13 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """`triplet_margin_loss` with a distance of the user's."""
+    """`triplet_margin_loss` with a distance of the user's.
+
+    Example:
+        >>> F.triplet_margin_with_distance_loss(pb.zeros((1, 2)), pb.tensor([[3.0, 4.0]]),
+        ... pb.tensor([[4.0, 3.0]]), margin=2.0)
+        Tensor(2., dtype=float32)
+    """
     apart = distance_function or pairwise_distance
     near, far = apart(anchor, positive), apart(anchor, negative)
     if swap:
@@ -189,7 +233,12 @@ def multi_margin_loss(
     weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """``sum[c != t] max(0, margin - x[t] + x[c])^p w[t] / C`` of each row."""
+    """``sum[c != t] max(0, margin - x[t] + x[c])^p w[t] / C`` of each row.
+
+    Example:
+        >>> F.multi_margin_loss(pb.tensor([[0.0, 1.0]]), pb.tensor([1]))
+        Tensor(0., dtype=float32)
+    """
     x, t, classes = _rows(input, target, 0)
     c = axis(classes)
 
@@ -207,6 +256,10 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
     """``sum[j, c] max(0, 1 - x[t[j]] + x[c]) / C`` over the labels j and the c that are none.
 
     Labels of a row end at the first -1.
+
+    Example:
+        >>> F.multilabel_margin_loss(pb.tensor([[0.0, 1.0]]), pb.tensor([[1, -1]]))
+        Tensor(0., dtype=float32)
     """
     x, t, classes = _rows(input, target, 1)
     j, c = axis(classes), axis(classes)
@@ -230,7 +283,12 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """``-t log(sigmoid(x)) - (1 - t) log(sigmoid(-x))``, the mean over classes of each row."""
+    """``-t log(sigmoid(x)) - (1 - t) log(sigmoid(-x))``, the mean over classes of each row.
+
+    Example:
+        >>> F.multilabel_soft_margin_loss(pb.tensor([[0.0, 1.0]]), pb.tensor([[0.0, 1.0]]))
+        Tensor(0.50320446, dtype=float32)
+    """
 
     def body(x: Any, t: Any) -> Any:
         return t * M.softplus(-x) + (1.0 - t) * M.softplus(x)

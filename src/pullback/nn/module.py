@@ -21,6 +21,16 @@ class Keys(NamedTuple):
 class Module:
     """A layer, or a tree of layers. Subclasses set parameters and modules as attributes in
     `__init__`, after ``super().__init__()``, and define `forward`.
+
+    Example:
+        >>> class Scale(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.a = nn.Parameter(pb.ones(2))
+        ...     def forward(self, x):
+        ...         return self.a * x
+        >>> Scale()(pb.tensor([1.0, 2.0]))
+        Tensor([1., 2.], dtype=float32)
     """
 
     training: bool

@@ -27,6 +27,12 @@ class MultiheadAttention(Module):
 
     Called with (query, key, value); the same tensor three times is self-attention. The returned
     weights are lazy: not looked at, they are not computed.
+
+    Example:
+        >>> x = pb.ones((5, 1, 8))
+        >>> output, weights = nn.MultiheadAttention(8, 2)(x, x, x)
+        >>> output.shape, weights.shape
+        ((5, 1, 8), (1, 5, 5))
     """
 
     @shaped("", where="int(embed_dim) >= 1, int(num_heads) >= 1, 0 <= dropout <= 1")

@@ -133,7 +133,12 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes, variance in two passes."""
+    """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes, variance in two passes.
+
+    Example:
+        >>> F.layer_norm(pb.tensor([[1.0, 3.0]]), 2)
+        Tensor([[-0.999995,  0.999995]], dtype=float32)
+    """
     kind = common(input, weight, bias)
     rank = _last(input.value.shape, normalized_shape)
     found = moments(input.value, range(rank, len(input.shape)), kind)
@@ -151,7 +156,12 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """``x / sqrt(mean(x^2) + eps) * w`` over the last axes."""
+    """``x / sqrt(mean(x^2) + eps) * w`` over the last axes.
+
+    Example:
+        >>> F.rms_norm(pb.tensor([[1.0, 3.0]]), 2)
+        Tensor([[0.4472136, 1.3416407]], dtype=float32)
+    """
     kind = common(input, weight)
     x = input.value if input.dtype == kind else elementwise.astype(input.value, kind)
     rank = _last(x.shape, normalized_shape)
@@ -177,6 +187,10 @@ def group_norm(
     """Mean and variance over each of `num_groups` groups of channels, axis 1.
 
     Raises: ShapeError where the channels are symbolic.
+
+    Example:
+        >>> F.group_norm(pb.ones((1, 4, 3)), 2).shape
+        (1, 4, 3)
     """
     kind = common(input, weight, bias)
     channels = channels_of("group_norm", input)
@@ -207,6 +221,10 @@ def batch_norm(
 ) -> Tensor:
     """Mean and variance of each channel (axis 1) over all else; in training the running ones
     take a step, otherwise they are what is used. Raises: ShapeError, StateError.
+
+    Example:
+        >>> F.batch_norm(pb.ones((5, 2)), pb.zeros(2), pb.ones(2)).shape
+        (5, 2)
     """
     channels_of("batch_norm", input)
     over = (0, *range(2, len(input.shape)))
@@ -228,7 +246,12 @@ def instance_norm(
     momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Mean and variance of each channel of each sample over space. Raises: ShapeError."""
+    """Mean and variance of each channel of each sample over space. Raises: ShapeError.
+
+    Example:
+        >>> F.instance_norm(pb.ones((1, 4, 3))).shape
+        (1, 4, 3)
+    """
     channels_of("instance_norm", input)
     over = range(2, len(input.shape))
     running = (running_mean, running_var)
@@ -243,7 +266,12 @@ def instance_norm(
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    """``x / (k + alpha / size sum[d] x[c + d]^2)^beta``, d over `size` channels around c."""
+    """``x / (k + alpha / size sum[d] x[c + d]^2)^beta``, d over `size` channels around c.
+
+    Example:
+        >>> F.local_response_norm(pb.ones((1, 4, 3)), 2).shape
+        (1, 4, 3)
+    """
     channels = channels_of("local_response_norm", input)
     near = Window(channels, size, 1, size // 2, (size - 1) // 2)
     d = axis(size)

@@ -46,7 +46,12 @@ class _LastAxes(_Norm):
 
 
 class LayerNorm(_LastAxes):
-    """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes."""
+    """``(x - mean) / sqrt(var + eps) * w + b`` over the last axes.
+
+    Example:
+        >>> nn.LayerNorm(2)(pb.tensor([[1.0, 3.0]])).tolist()
+        [[-0.9999949932098389, 0.9999949932098389]]
+    """
 
     @shaped("", where="int(normalized_shape) >= 0, eps < inf")
     def __init__(
@@ -66,7 +71,12 @@ class LayerNorm(_LastAxes):
 
 
 class RMSNorm(_LastAxes):
-    """``x / sqrt(mean(x^2) + eps) * w`` over the last axes."""
+    """``x / sqrt(mean(x^2) + eps) * w`` over the last axes.
+
+    Example:
+        >>> nn.RMSNorm(2)(pb.tensor([[1.0, 3.0]])).tolist()
+        [[0.4472135901451111, 1.3416407108306885]]
+    """
 
     @shaped("", where="int(normalized_shape) >= 0, eps < inf")
     def __init__(
@@ -85,7 +95,12 @@ class RMSNorm(_LastAxes):
 
 
 class GroupNorm(_Norm):
-    """``(x - mean) / sqrt(var + eps) * w + b`` over each group of channels."""
+    """``(x - mean) / sqrt(var + eps) * w + b`` over each group of channels.
+
+    Example:
+        >>> nn.GroupNorm(2, 4)(pb.ones((1, 4, 3))).shape
+        (1, 4, 3)
+    """
 
     @shaped("", where="int(num_groups) >= 1, num_channels % num_groups == 0, eps < inf")
     def __init__(
@@ -187,19 +202,34 @@ class _BatchNorm(_ByChannel):
 
 
 class BatchNorm1d(_BatchNorm):
-    """Batch norm of ``(N, C)`` or ``(N, C, L)``."""
+    """Batch norm of ``(N, C)`` or ``(N, C, L)``.
+
+    Example:
+        >>> nn.BatchNorm1d(2)(pb.ones((1, 2, 8))).shape
+        (1, 2, 8)
+    """
 
     ranks = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """Batch norm of ``(N, C, H, W)``."""
+    """Batch norm of ``(N, C, H, W)``.
+
+    Example:
+        >>> nn.BatchNorm2d(2)(pb.ones((1, 2, 8, 8))).shape
+        (1, 2, 8, 8)
+    """
 
     ranks = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
-    """Batch norm of ``(N, C, D, H, W)``."""
+    """Batch norm of ``(N, C, D, H, W)``.
+
+    Example:
+        >>> nn.BatchNorm3d(2)(pb.ones((1, 2, 4, 4, 4))).shape
+        (1, 2, 4, 4, 4)
+    """
 
     ranks = (5,)
 
@@ -234,21 +264,40 @@ class _InstanceNorm(_ByChannel):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Instance norm of ``(N, C, L)`` or ``(C, L)``."""
+    """Instance norm of ``(N, C, L)`` or ``(C, L)``.
+
+    Example:
+        >>> nn.InstanceNorm1d(2)(pb.ones((1, 2, 8))).shape
+        (1, 2, 8)
+    """
 
     ranks = (2, 3)
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Instance norm of ``(N, C, H, W)`` or ``(C, H, W)``."""
+    """Instance norm of ``(N, C, H, W)`` or ``(C, H, W)``.
+
+    Example:
+        >>> nn.InstanceNorm2d(2)(pb.ones((1, 2, 8, 8))).shape
+        (1, 2, 8, 8)
+    """
 
     ranks = (3, 4)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Instance norm of ``(N, C, D, H, W)`` or ``(C, D, H, W)``."""
+    """Instance norm of ``(N, C, D, H, W)`` or ``(C, D, H, W)``.
+
+    Example:
+        >>> nn.InstanceNorm3d(2)(pb.ones((1, 2, 4, 4, 4))).shape
+        (1, 2, 4, 4, 4)
+    """
 
     ranks = (4, 5)
 
 
-class LocalResponseNorm(Layer, function=N.local_response_norm): ...
+class LocalResponseNorm(Layer, function=N.local_response_norm):
+    """Example:
+    >>> nn.LocalResponseNorm(2)(pb.ones((1, 4, 3))).shape
+    (1, 4, 3)
+    """

@@ -28,6 +28,10 @@ def pad(
     """`pad` holds (before, after) of the last axis, then of the one before it, and so on.
 
     Raises: UnsupportedError for another mode, ShapeError for a pad that does not fit.
+
+    Example:
+        >>> F.pad(pb.tensor([1.0, 2.0]), (1, 2))
+        Tensor([0., 1., 2., 0., 0.], dtype=float32)
     """
     if mode not in MODES:
         raise UnsupportedError(f"mode={mode!r}", help=f"one of {MODES}", code="E312")
@@ -133,46 +137,136 @@ class _Constant(_Pad, space=0):
         self.value = value
 
 
-class ZeroPad1d(_Pad, space=1): ...
+class ZeroPad1d(_Pad, space=1):
+    """Zeros around the last axis: ``y[.., i] = x[.., i - left]`` inside, 0 outside.
+
+    Example:
+        >>> nn.ZeroPad1d(1)(pb.tensor([[1.0, 2.0, 3.0]])).tolist()
+        [[0.0, 1.0, 2.0, 3.0, 0.0]]
+    """
 
 
-class ZeroPad2d(_Pad, space=2): ...
+class ZeroPad2d(_Pad, space=2):
+    """Zeros around the last two axes: ``y[.., i] = x[.., i - left]`` inside, 0 outside.
+
+    Example:
+        >>> nn.ZeroPad2d(1)(pb.ones((1, 2, 3, 3))).shape
+        (1, 2, 5, 5)
+    """
 
 
-class ZeroPad3d(_Pad, space=3): ...
+class ZeroPad3d(_Pad, space=3):
+    """Zeros around the last three axes: ``y[.., i] = x[.., i - left]`` inside, 0 outside.
+
+    Example:
+        >>> nn.ZeroPad3d(1)(pb.ones((1, 2, 3, 3, 3))).shape
+        (1, 2, 5, 5, 5)
+    """
 
 
-class ConstantPad1d(_Constant, space=1): ...
+class ConstantPad1d(_Constant, space=1):
+    """`value` around the last axis.
+
+    Example:
+        >>> nn.ConstantPad1d(1, 7.0)(pb.tensor([[1.0, 2.0, 3.0]])).tolist()
+        [[7.0, 1.0, 2.0, 3.0, 7.0]]
+    """
 
 
-class ConstantPad2d(_Constant, space=2): ...
+class ConstantPad2d(_Constant, space=2):
+    """`value` around the last two axes.
+
+    Example:
+        >>> nn.ConstantPad2d(1, 7.0)(pb.ones((1, 2, 3, 3))).shape
+        (1, 2, 5, 5)
+    """
 
 
-class ConstantPad3d(_Constant, space=3): ...
+class ConstantPad3d(_Constant, space=3):
+    """`value` around the last three axes.
+
+    Example:
+        >>> nn.ConstantPad3d(1, 7.0)(pb.ones((1, 2, 3, 3, 3))).shape
+        (1, 2, 5, 5, 5)
+    """
 
 
-class ReflectionPad1d(_Pad, space=1, mode="reflect"): ...
+class ReflectionPad1d(_Pad, space=1, mode="reflect"):
+    """The last axis continued by its mirror image, the edge not repeated.
+
+    Example:
+        >>> nn.ReflectionPad1d(1)(pb.tensor([[1.0, 2.0, 3.0]])).tolist()
+        [[2.0, 1.0, 2.0, 3.0, 2.0]]
+    """
 
 
-class ReflectionPad2d(_Pad, space=2, mode="reflect"): ...
+class ReflectionPad2d(_Pad, space=2, mode="reflect"):
+    """The last two axes continued by their mirror image, the edge not repeated.
+
+    Example:
+        >>> nn.ReflectionPad2d(1)(pb.ones((1, 2, 3, 3))).shape
+        (1, 2, 5, 5)
+    """
 
 
-class ReflectionPad3d(_Pad, space=3, mode="reflect"): ...
+class ReflectionPad3d(_Pad, space=3, mode="reflect"):
+    """The last three axes continued by their mirror image, the edge not repeated.
+
+    Example:
+        >>> nn.ReflectionPad3d(1)(pb.ones((1, 2, 3, 3, 3))).shape
+        (1, 2, 5, 5, 5)
+    """
 
 
-class ReplicationPad1d(_Pad, space=1, mode="replicate"): ...
+class ReplicationPad1d(_Pad, space=1, mode="replicate"):
+    """The last axis continued by the element at the edge.
+
+    Example:
+        >>> nn.ReplicationPad1d(1)(pb.tensor([[1.0, 2.0, 3.0]])).tolist()
+        [[1.0, 1.0, 2.0, 3.0, 3.0]]
+    """
 
 
-class ReplicationPad2d(_Pad, space=2, mode="replicate"): ...
+class ReplicationPad2d(_Pad, space=2, mode="replicate"):
+    """The last two axes continued by the element at the edge.
+
+    Example:
+        >>> nn.ReplicationPad2d(1)(pb.ones((1, 2, 3, 3))).shape
+        (1, 2, 5, 5)
+    """
 
 
-class ReplicationPad3d(_Pad, space=3, mode="replicate"): ...
+class ReplicationPad3d(_Pad, space=3, mode="replicate"):
+    """The last three axes continued by the element at the edge.
+
+    Example:
+        >>> nn.ReplicationPad3d(1)(pb.ones((1, 2, 3, 3, 3))).shape
+        (1, 2, 5, 5, 5)
+    """
 
 
-class CircularPad1d(_Pad, space=1, mode="circular"): ...
+class CircularPad1d(_Pad, space=1, mode="circular"):
+    """The last axis continued by its other end.
+
+    Example:
+        >>> nn.CircularPad1d(1)(pb.tensor([[1.0, 2.0, 3.0]])).tolist()
+        [[3.0, 1.0, 2.0, 3.0, 1.0]]
+    """
 
 
-class CircularPad2d(_Pad, space=2, mode="circular"): ...
+class CircularPad2d(_Pad, space=2, mode="circular"):
+    """The last two axes continued by their other end.
+
+    Example:
+        >>> nn.CircularPad2d(1)(pb.ones((1, 2, 3, 3))).shape
+        (1, 2, 5, 5)
+    """
 
 
-class CircularPad3d(_Pad, space=3, mode="circular"): ...
+class CircularPad3d(_Pad, space=3, mode="circular"):
+    """The last three axes continued by their other end.
+
+    Example:
+        >>> nn.CircularPad3d(1)(pb.ones((1, 2, 3, 3, 3))).shape
+        (1, 2, 5, 5, 5)
+    """

@@ -14,7 +14,13 @@ from pullback.tensor.trace import Cell, bind
 
 
 class Buffer(State):
-    """State of a module or optimiser. It may be assigned; no gradient is collected in it."""
+    """State of a module or optimiser. It may be assigned; no gradient is collected in it.
+
+    Example:
+        >>> mean = nn.Buffer(pb.zeros(2))
+        >>> mean.requires_grad
+        False
+    """
 
     __slots__ = ()
 
@@ -27,7 +33,13 @@ class Buffer(State):
 
 
 class Parameter(State):
-    """A trained tensor: `backward` adds to its `grad`."""
+    """A trained tensor: `backward` adds to its `grad`.
+
+    Example:
+        >>> w = nn.Parameter(pb.ones(2))
+        >>> w.requires_grad
+        True
+    """
 
     __slots__ = ()
 

@@ -45,6 +45,14 @@ def max_pool(
     """The largest element of each window; the first of equal ones has the gradient.
 
     With `return_indices` its place in space too, row-major. Raises: ShapeError.
+
+    Example:
+        >>> F.max_pool1d(pb.ones((1, 2, 8)), 2).shape
+        (1, 2, 4)
+        >>> F.max_pool2d(pb.ones((1, 2, 8, 8)), 2).shape
+        (1, 2, 4, 4)
+        >>> F.max_pool3d(pb.ones((1, 2, 4, 4, 4)), 2).shape
+        (1, 2, 2, 2, 2)
     """
     room = split("max_pool", input, space)[1]
     windows = _windows(room, kernel_size, stride, padding, dilation)
@@ -55,7 +63,16 @@ def max_pool(
 def adaptive_max_pool(
     space: int, input: Tensor, output_size: Any, return_indices: bool = False
 ) -> Any:
-    """The largest element of each of ``output_size`` parts that cover the axis."""
+    """The largest element of each of ``output_size`` parts that cover the axis.
+
+    Example:
+        >>> F.adaptive_max_pool1d(pb.ones((1, 2, 8)), 2).shape
+        (1, 2, 2)
+        >>> F.adaptive_max_pool2d(pb.ones((1, 2, 8, 8)), 2).shape
+        (1, 2, 2, 2)
+        >>> F.adaptive_max_pool3d(pb.ones((1, 2, 4, 4, 4)), 2).shape
+        (1, 2, 2, 2, 2)
+    """
     shares = _shares("adaptive_max_pool", space, input, output_size)
     return _largest(input, shares, [s.parts for s in shares], return_indices)
 
@@ -118,6 +135,14 @@ def avg_pool(
     """The mean of each window; `count_include_pad` counts the padding as zeros.
 
     What hangs over the padding in `ceil_mode` never counts. Raises: ShapeError.
+
+    Example:
+        >>> F.avg_pool1d(pb.ones((1, 2, 8)), 2).shape
+        (1, 2, 4)
+        >>> F.avg_pool2d(pb.ones((1, 2, 8, 8)), 2).shape
+        (1, 2, 4, 4)
+        >>> F.avg_pool3d(pb.ones((1, 2, 4, 4, 4)), 2).shape
+        (1, 2, 2, 2, 2)
     """
     kind = common(input)
     lead, room = split("avg_pool", input, space)
@@ -140,7 +165,16 @@ def avg_pool(
 )
 @in_float32
 def adaptive_avg_pool(space: int, input: Tensor, output_size: Any) -> Tensor:
-    """The mean of each of ``output_size`` parts that cover the axis; None keeps it as it is."""
+    """The mean of each of ``output_size`` parts that cover the axis; None keeps it as it is.
+
+    Example:
+        >>> F.adaptive_avg_pool1d(pb.ones((1, 2, 8)), 2).shape
+        (1, 2, 2)
+        >>> F.adaptive_avg_pool2d(pb.ones((1, 2, 8, 8)), 2).shape
+        (1, 2, 2, 2)
+        >>> F.adaptive_avg_pool3d(pb.ones((1, 2, 4, 4, 4)), 2).shape
+        (1, 2, 2, 2, 2)
+    """
     kind = common(input)
     shares = _shares("adaptive_avg_pool", space, input, output_size)
     taps = [axis(s.size) for s in shares]
@@ -168,7 +202,16 @@ def lp_pool(
     stride: Ints | None = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """``(sum x^p)^(1 / p)`` of each window."""
+    """``(sum x^p)^(1 / p)`` of each window.
+
+    Example:
+        >>> F.lp_pool1d(pb.ones((1, 2, 8)), 2.0, 2).shape
+        (1, 2, 4)
+        >>> F.lp_pool2d(pb.ones((1, 2, 8, 8)), 2.0, 2).shape
+        (1, 2, 4, 4)
+        >>> F.lp_pool3d(pb.ones((1, 2, 4, 4, 4)), 2.0, 2).shape
+        (1, 2, 2, 2, 2)
+    """
     size = math.prod(each(kernel_size, space, "kernel_size"))
     powers = pointwise("power", lambda x: x**norm_type, input)
     means = avg_pool(space, powers, kernel_size, stride, 0, ceil_mode)
@@ -271,46 +314,106 @@ adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (
 # --- modules -------------------------------------------------------------------------------------
 
 
-class MaxPool1d(Layer, function=max_pool1d, last="ceil_mode"): ...
+class MaxPool1d(Layer, function=max_pool1d, last="ceil_mode"):
+    """Example:
+    >>> nn.MaxPool1d(2)(pb.ones((1, 2, 8))).shape
+    (1, 2, 4)
+    """
 
 
-class MaxPool2d(Layer, function=max_pool2d, last="ceil_mode"): ...
+class MaxPool2d(Layer, function=max_pool2d, last="ceil_mode"):
+    """Example:
+    >>> nn.MaxPool2d(2)(pb.ones((1, 2, 8, 8))).shape
+    (1, 2, 4, 4)
+    """
 
 
-class MaxPool3d(Layer, function=max_pool3d, last="ceil_mode"): ...
+class MaxPool3d(Layer, function=max_pool3d, last="ceil_mode"):
+    """Example:
+    >>> nn.MaxPool3d(2)(pb.ones((1, 2, 4, 4, 4))).shape
+    (1, 2, 2, 2, 2)
+    """
 
 
-class AvgPool1d(Layer, function=avg_pool1d): ...
+class AvgPool1d(Layer, function=avg_pool1d):
+    """Example:
+    >>> nn.AvgPool1d(2)(pb.ones((1, 2, 8))).shape
+    (1, 2, 4)
+    """
 
 
-class AvgPool2d(Layer, function=avg_pool2d): ...
+class AvgPool2d(Layer, function=avg_pool2d):
+    """Example:
+    >>> nn.AvgPool2d(2)(pb.ones((1, 2, 8, 8))).shape
+    (1, 2, 4, 4)
+    """
 
 
-class AvgPool3d(Layer, function=avg_pool3d): ...
+class AvgPool3d(Layer, function=avg_pool3d):
+    """Example:
+    >>> nn.AvgPool3d(2)(pb.ones((1, 2, 4, 4, 4))).shape
+    (1, 2, 2, 2, 2)
+    """
 
 
-class LPPool1d(Layer, function=lp_pool1d): ...
+class LPPool1d(Layer, function=lp_pool1d):
+    """Example:
+    >>> nn.LPPool1d(2.0, 2)(pb.ones((1, 2, 8))).shape
+    (1, 2, 4)
+    """
 
 
-class LPPool2d(Layer, function=lp_pool2d): ...
+class LPPool2d(Layer, function=lp_pool2d):
+    """Example:
+    >>> nn.LPPool2d(2.0, 2)(pb.ones((1, 2, 8, 8))).shape
+    (1, 2, 4, 4)
+    """
 
 
-class LPPool3d(Layer, function=lp_pool3d): ...
+class LPPool3d(Layer, function=lp_pool3d):
+    """Example:
+    >>> nn.LPPool3d(2.0, 2)(pb.ones((1, 2, 4, 4, 4))).shape
+    (1, 2, 2, 2, 2)
+    """
 
 
-class AdaptiveMaxPool1d(Layer, function=adaptive_max_pool1d): ...
+class AdaptiveMaxPool1d(Layer, function=adaptive_max_pool1d):
+    """Example:
+    >>> nn.AdaptiveMaxPool1d(2)(pb.ones((1, 2, 8))).shape
+    (1, 2, 2)
+    """
 
 
-class AdaptiveMaxPool2d(Layer, function=adaptive_max_pool2d): ...
+class AdaptiveMaxPool2d(Layer, function=adaptive_max_pool2d):
+    """Example:
+    >>> nn.AdaptiveMaxPool2d(2)(pb.ones((1, 2, 8, 8))).shape
+    (1, 2, 2, 2)
+    """
 
 
-class AdaptiveMaxPool3d(Layer, function=adaptive_max_pool3d): ...
+class AdaptiveMaxPool3d(Layer, function=adaptive_max_pool3d):
+    """Example:
+    >>> nn.AdaptiveMaxPool3d(2)(pb.ones((1, 2, 4, 4, 4))).shape
+    (1, 2, 2, 2, 2)
+    """
 
 
-class AdaptiveAvgPool1d(Layer, function=adaptive_avg_pool1d): ...
+class AdaptiveAvgPool1d(Layer, function=adaptive_avg_pool1d):
+    """Example:
+    >>> nn.AdaptiveAvgPool1d(2)(pb.ones((1, 2, 8))).shape
+    (1, 2, 2)
+    """
 
 
-class AdaptiveAvgPool2d(Layer, function=adaptive_avg_pool2d): ...
+class AdaptiveAvgPool2d(Layer, function=adaptive_avg_pool2d):
+    """Example:
+    >>> nn.AdaptiveAvgPool2d(2)(pb.ones((1, 2, 8, 8))).shape
+    (1, 2, 2, 2)
+    """
 
 
-class AdaptiveAvgPool3d(Layer, function=adaptive_avg_pool3d): ...
+class AdaptiveAvgPool3d(Layer, function=adaptive_avg_pool3d):
+    """Example:
+    >>> nn.AdaptiveAvgPool3d(2)(pb.ones((1, 2, 4, 4, 4))).shape
+    (1, 2, 2, 2, 2)
+    """

@@ -326,7 +326,13 @@ class _Gated(_Recurrent):
 
 
 class RNN(_Simple, _Layers):
-    """``h = tanh(w_ih x + b_ih + w_hh h + b_hh)`` over a sequence, or relu."""
+    """``h = tanh(w_ih x + b_ih + w_hh h + b_hh)`` over a sequence, or relu.
+
+    Example:
+        >>> output, hidden = nn.RNN(2, 3)(pb.ones((5, 1, 2)))
+        >>> output.shape, hidden.shape
+        ((5, 1, 3), (1, 1, 3))
+    """
 
     def __init__(
         self,
@@ -334,24 +340,57 @@ class RNN(_Simple, _Layers):
         hidden_size: int,
         num_layers: int = 1,
         nonlinearity: str = "tanh",
-        *args: Any,
-        **kwargs: Any,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: object = None,
+        dtype: Any = None,
     ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, *args, **kwargs)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            device,
+            dtype,
+        )
         self.nonlinearity = nonlinearity
         self._gates()
 
 
 class LSTM(_Long, _Layers):
-    """Long short-term memory over a sequence: gives ``y, (h, c)``."""
+    """Long short-term memory over a sequence: gives ``y, (h, c)``.
+
+    Example:
+        >>> output, (hidden, cell) = nn.LSTM(2, 3)(pb.ones((5, 1, 2)))
+        >>> output.shape, cell.shape
+        ((5, 1, 3), (1, 1, 3))
+    """
 
 
 class GRU(_Gated, _Layers):
-    """Gated recurrent units over a sequence: gives ``y, h``."""
+    """Gated recurrent units over a sequence: gives ``y, h``.
+
+    Example:
+        >>> output, hidden = nn.GRU(2, 3)(pb.ones((5, 1, 2)))
+        >>> output.shape, hidden.shape
+        ((5, 1, 3), (1, 1, 3))
+    """
 
 
 class RNNCell(_Simple, _Cell):
-    """One step of an RNN."""
+    """One step of an RNN.
+
+    Example:
+        >>> nn.RNNCell(2, 3)(pb.ones((1, 2))).shape
+        (1, 3)
+    """
 
     def __init__(
         self,
@@ -368,8 +407,19 @@ class RNNCell(_Simple, _Cell):
 
 
 class LSTMCell(_Long, _Cell):
-    """One step of an LSTM: gives ``h, c``."""
+    """One step of an LSTM: gives ``h, c``.
+
+    Example:
+        >>> hidden, cell = nn.LSTMCell(2, 3)(pb.ones((1, 2)))
+        >>> hidden.shape, cell.shape
+        ((1, 3), (1, 3))
+    """
 
 
 class GRUCell(_Gated, _Cell):
-    """One step of a GRU."""
+    """One step of a GRU.
+
+    Example:
+        >>> nn.GRUCell(2, 3)(pb.ones((1, 2))).shape
+        (1, 3)
+    """

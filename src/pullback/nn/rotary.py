@@ -42,6 +42,10 @@ def rotary_embedding(
 
     Raises: ShapeError for an odd number of features.
     Example: ``q, k = (F.rotary_embedding(x, offset=seen) for x in (q, k))``
+
+    Example:
+        >>> F.rotary_embedding(pb.ones((1, 2, 3, 4))).shape
+        (1, 2, 3, 4)
     """
     *lead, rows, width = input.shape
     turned = dim or width
@@ -100,6 +104,10 @@ class RotaryEmbedding(Module):
     """Pairs of features turned by angles that grow with the position: `rotary_embedding`.
 
     Example: ``rope = nn.RotaryEmbedding(64); q, k = rope(q), rope(k)``
+
+    Example:
+        >>> nn.RotaryEmbedding(4)(pb.ones((1, 2, 3, 4))).shape
+        (1, 2, 3, 4)
     """
 
     @shaped("", where="int(dim) >= 2, dim % 2 == 0, base > 0")

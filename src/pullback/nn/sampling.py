@@ -54,6 +54,10 @@ def interpolate(
 
     Modes: nearest, nearest-exact, linear, bilinear, trilinear, bicubic, area. With `antialias`,
     of bilinear and bicubic, an element of a smaller image sees all that it stands for.
+
+    Example:
+        >>> F.interpolate(pb.ones((1, 2, 4, 4)), scale_factor=2).shape
+        (1, 2, 8, 8)
     """
     common(input)
     _known(mode, len(input.shape), antialias)
@@ -220,6 +224,10 @@ def grid_sample(
     """``(N, C, ..)`` at the places ``grid[n, .., (x, y, z)]``, -1 and 1 being the ends.
 
     Raises: UnsupportedError for another mode, ShapeError.
+
+    Example:
+        >>> F.grid_sample(pb.ones((1, 2, 4, 4)), pb.zeros((1, 3, 3, 2)), align_corners=False).shape
+        (1, 2, 3, 3)
     """
     common(input, grid)
     if mode not in ("bilinear", "nearest", "bicubic"):
@@ -304,7 +312,12 @@ class _Ends:
 @shaped("theta[n, 2, 3] or [n, 3, 4]", where="int(size) >= 0")
 @in_float32
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """``grid[n, .., k] = sum[j] theta[n, k, j] p[j]``, p the places -1..1 of `size` and a 1."""
+    """``grid[n, .., k] = sum[j] theta[n, k, j] p[j]``, p the places -1..1 of `size` and a 1.
+
+    Example:
+        >>> F.affine_grid(pb.ones((1, 2, 3)), (1, 1, 4, 5), align_corners=False).shape
+        (1, 4, 5, 2)
+    """
     common(theta)
     room = tuple(size[2:])
     space = len(room)
@@ -330,10 +343,22 @@ def _spread(y: Any, extent: int, corners: bool, kind: DType) -> Any:
     return (number * 2.0 + 1.0) / float(extent) - 1.0
 
 
-class Upsample(Layer, function=interpolate): ...
+class Upsample(Layer, function=interpolate):
+    """Example:
+    >>> nn.Upsample(scale_factor=2)(pb.ones((1, 2, 4, 4))).shape
+    (1, 2, 8, 8)
+    """
 
 
-class UpsamplingNearest2d(Layer, function=upsample_nearest): ...
+class UpsamplingNearest2d(Layer, function=upsample_nearest):
+    """Example:
+    >>> nn.UpsamplingNearest2d(scale_factor=2)(pb.ones((1, 2, 4, 4))).shape
+    (1, 2, 8, 8)
+    """
 
 
-class UpsamplingBilinear2d(Layer, function=upsample_bilinear): ...
+class UpsamplingBilinear2d(Layer, function=upsample_bilinear):
+    """Example:
+    >>> nn.UpsamplingBilinear2d(scale_factor=2)(pb.ones((1, 2, 4, 4))).shape
+    (1, 2, 8, 8)
+    """

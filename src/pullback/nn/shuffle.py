@@ -20,7 +20,12 @@ from pullback.tensor.tensor import Tensor
     where="int(upscale_factor) >= 1, c % (upscale_factor * upscale_factor) == 0",
 )
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """``y[c, h, w] = x[c r^2 + (h % r) r + w % r, h // r, w // r]``. Raises: ShapeError."""
+    """``y[c, h, w] = x[c r^2 + (h % r) r + w % r, h // r, w // r]``. Raises: ShapeError.
+
+    Example:
+        >>> F.pixel_shuffle(pb.ones((1, 4, 2, 2)), 2).shape
+        (1, 1, 4, 4)
+    """
     r = upscale_factor
     *lead, channels, high, wide = _image("pixel_shuffle", input)
     if channels % (r * r):
@@ -38,7 +43,12 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     where="int(downscale_factor) >= 1, h % downscale_factor == 0, w % downscale_factor == 0",
 )
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
-    """``y[c, h, w] = x[c // r^2, h r + c // r % r, w r + c % r]``. Raises: ShapeError."""
+    """``y[c, h, w] = x[c // r^2, h r + c // r % r, w r + c % r]``. Raises: ShapeError.
+
+    Example:
+        >>> F.pixel_unshuffle(pb.ones((1, 1, 4, 4)), 2).shape
+        (1, 4, 2, 2)
+    """
     r = downscale_factor
     *lead, channels, high, wide = _image("pixel_unshuffle", input)
     if high % r or wide % r:
@@ -53,7 +63,12 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 @shaped("input[n, c, s...] -> [n, c, s...]", where="int(groups) >= 1, c % groups == 0")
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """``y[n, c] = x[n, c % g C / g + c // g]``. Raises: ShapeError."""
+    """``y[n, c] = x[n, c % g C / g + c // g]``. Raises: ShapeError.
+
+    Example:
+        >>> F.channel_shuffle(pb.ones((1, 4, 2, 2)), 2).shape
+        (1, 4, 2, 2)
+    """
     channels = literal("channel_shuffle", input.shape[1:2])[0]
     if channels % groups:
         raise V.fail(f"channel_shuffle of {channels} channels in {groups} groups", code="E125")
@@ -79,7 +94,12 @@ def _image(name: str, input: Tensor) -> tuple[Any, ...]:
 def unfold(
     input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
 ) -> Tensor:
-    """The windows of an image as columns: ``(N, C K K, L)``. Raises: ShapeError."""
+    """The windows of an image as columns: ``(N, C K K, L)``. Raises: ShapeError.
+
+    Example:
+        >>> F.unfold(pb.ones((1, 2, 4, 4)), 2).shape
+        (1, 8, 9)
+    """
     lead, room = split("unfold", input, 2)
     sizes, ends = each(kernel_size, 2, "kernel_size"), each(padding, 2, "padding")
     steps, spread = each(stride, 2, "stride"), each(dilation, 2, "dilation")
@@ -110,7 +130,12 @@ def fold(
     padding: Ints = 0,
     stride: Ints = 1,
 ) -> Tensor:
-    """The adjoint of `unfold`: columns added up to an image. Raises: ShapeError."""
+    """The adjoint of `unfold`: columns added up to an image. Raises: ShapeError.
+
+    Example:
+        >>> F.fold(pb.ones((1, 8, 9)), 4, 2).shape
+        (1, 2, 4, 4)
+    """
     sizes, ends = each(kernel_size, 2, "kernel_size"), each(padding, 2, "padding")
     steps, spread = each(stride, 2, "stride"), each(dilation, 2, "dilation")
     room = each(output_size, 2, "output_size")
@@ -137,16 +162,36 @@ def fold(
     return written((*lead, columns // area, *room), body, name="fold")
 
 
-class PixelShuffle(Layer, function=pixel_shuffle): ...
+class PixelShuffle(Layer, function=pixel_shuffle):
+    """Example:
+    >>> nn.PixelShuffle(2)(pb.ones((1, 4, 2, 2))).shape
+    (1, 1, 4, 4)
+    """
 
 
-class PixelUnshuffle(Layer, function=pixel_unshuffle): ...
+class PixelUnshuffle(Layer, function=pixel_unshuffle):
+    """Example:
+    >>> nn.PixelUnshuffle(2)(pb.ones((1, 1, 4, 4))).shape
+    (1, 4, 2, 2)
+    """
 
 
-class ChannelShuffle(Layer, function=channel_shuffle): ...
+class ChannelShuffle(Layer, function=channel_shuffle):
+    """Example:
+    >>> nn.ChannelShuffle(2)(pb.ones((1, 4, 2, 2))).shape
+    (1, 4, 2, 2)
+    """
 
 
-class Unfold(Layer, function=unfold): ...
+class Unfold(Layer, function=unfold):
+    """Example:
+    >>> nn.Unfold(2)(pb.ones((1, 2, 4, 4))).shape
+    (1, 8, 9)
+    """
 
 
-class Fold(Layer, function=fold): ...
+class Fold(Layer, function=fold):
+    """Example:
+    >>> nn.Fold(4, 2)(pb.ones((1, 8, 9))).shape
+    (1, 2, 4, 4)
+    """

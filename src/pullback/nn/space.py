@@ -26,11 +26,14 @@ Ints = int | Sequence[int]
 
 def of_space(function: Callable[Concatenate[int, P], T], space: int) -> Callable[P, T]:
     """`function` told how many axes are space. ``conv2d = of_space(conv, 2)``"""
-    made = partial(function, space)
-    shape = signature(made)
+
+    def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        return function(space, *args, **kwargs)
+
+    shape = signature(partial(function, space))
     update_wrapper(made, function)
     vars(made).pop("__wrapped__")
-    made.__name__ = f"{function.__name__}{space}d"  # type: ignore[attr-defined]  # for messages
+    made.__name__ = made.__qualname__ = f"{function.__name__}{space}d"  # for messages and `help`
     made.__signature__ = shape  # type: ignore[attr-defined]  # for `help` and `Layer`
     return made
 

@@ -93,6 +93,10 @@ class TransformerEncoderLayer(_Block):
     """Attention and a feed-forward net, each added to its input and normalised.
 
     post-norm: ``x = norm(x + f(x))``; `norm_first`: ``x = x + f(norm(x))``.
+
+    Example:
+        >>> nn.TransformerEncoderLayer(8, 2, 16)(pb.ones((5, 1, 8))).shape
+        (5, 1, 8)
     """
 
     def forward(
@@ -112,7 +116,12 @@ class TransformerEncoderLayer(_Block):
 
 
 class TransformerDecoderLayer(_Block):
-    """Attention to itself and to `memory`, and a feed-forward net, each added to its input."""
+    """Attention to itself and to `memory`, and a feed-forward net, each added to its input.
+
+    Example:
+        >>> nn.TransformerDecoderLayer(8, 2, 16)(pb.ones((5, 1, 8)), pb.ones((4, 1, 8))).shape
+        (5, 1, 8)
+    """
 
     across = True
 
@@ -141,7 +150,12 @@ class TransformerDecoderLayer(_Block):
 
 
 class TransformerEncoder(Module):
-    """`num_layers` fresh layers like `encoder_layer`, and a norm at the end."""
+    """`num_layers` fresh layers like `encoder_layer`, and a norm at the end.
+
+    Example:
+        >>> nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)(pb.ones((5, 1, 8))).shape
+        (5, 1, 8)
+    """
 
     def __init__(
         self,
@@ -171,7 +185,13 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """`num_layers` fresh layers like `decoder_layer`, and a norm at the end."""
+    """`num_layers` fresh layers like `decoder_layer`, and a norm at the end.
+
+    Example:
+        >>> layer = nn.TransformerDecoderLayer(8, 2, 16)
+        >>> nn.TransformerDecoder(layer, 2)(pb.ones((5, 1, 8)), pb.ones((4, 1, 8))).shape
+        (5, 1, 8)
+    """
 
     def __init__(
         self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Module | None = None
@@ -201,7 +221,12 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder of sources, and a decoder of targets that attends to what it made of them."""
+    """An encoder of sources, and a decoder of targets that attends to what it made of them.
+
+    Example:
+        >>> nn.Transformer(8, 2, 1, 1, 16)(pb.ones((4, 1, 8)), pb.ones((5, 1, 8))).shape
+        (5, 1, 8)
+    """
 
     def __init__(
         self,

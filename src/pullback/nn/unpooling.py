@@ -41,6 +41,17 @@ def max_unpool(
     """Every element at the place that `max_pool` found it at, and 0 elsewhere.
 
     ``y[c, indices[c, i]] = x[c, i]``. Raises: ShapeError.
+
+    Example:
+        >>> y, where = F.max_pool1d(pb.ones((1, 2, 8)), 2, return_indices=True)
+        >>> F.max_unpool1d(y, where, 2).shape
+        (1, 2, 8)
+        >>> y, where = F.max_pool2d(pb.ones((1, 2, 8, 8)), 2, return_indices=True)
+        >>> F.max_unpool2d(y, where, 2).shape
+        (1, 2, 8, 8)
+        >>> y, where = F.max_pool3d(pb.ones((1, 2, 4, 4, 4)), 2, return_indices=True)
+        >>> F.max_unpool3d(y, where, 2).shape
+        (1, 2, 4, 4, 4)
     """
     common(input)
     lead, room = split("max_unpool", input, space)
@@ -88,6 +99,12 @@ def fractional_max_pool(
 
     With ``a = (n - k) / (m - 1)`` window i starts at ``floor((i + u) a) - floor(u a)``, the last
     one at ``n - k``. Source: Graham, Fractional Max-Pooling, 2014. Raises: ShapeError.
+
+    Example:
+        >>> F.fractional_max_pool2d(pb.ones((1, 2, 8, 8)), 2, output_size=3).shape
+        (1, 2, 3, 3)
+        >>> F.fractional_max_pool3d(pb.ones((1, 2, 4, 4, 4)), 2, output_size=3).shape
+        (1, 2, 3, 3, 3)
     """
     kind = common(input)
     lead, room = split("fractional_max_pool", input, space)
@@ -184,24 +201,50 @@ class _MaxUnpool(Module):
 
 
 class MaxUnpool1d(_MaxUnpool):
-    """`max_unpool1d`"""
+    """`max_unpool1d`
+
+    Example:
+        >>> y, where = nn.MaxPool1d(2, return_indices=True)(pb.ones((1, 2, 8)))
+        >>> nn.MaxUnpool1d(2)(y, where).shape
+        (1, 2, 8)
+    """
 
     space = 1
 
 
 class MaxUnpool2d(_MaxUnpool):
-    """`max_unpool2d`"""
+    """`max_unpool2d`
+
+    Example:
+        >>> y, where = nn.MaxPool2d(2, return_indices=True)(pb.ones((1, 2, 8, 8)))
+        >>> nn.MaxUnpool2d(2)(y, where).shape
+        (1, 2, 8, 8)
+    """
 
     space = 2
 
 
 class MaxUnpool3d(_MaxUnpool):
-    """`max_unpool3d`"""
+    """`max_unpool3d`
+
+    Example:
+        >>> y, where = nn.MaxPool3d(2, return_indices=True)(pb.ones((1, 2, 4, 4, 4)))
+        >>> nn.MaxUnpool3d(2)(y, where).shape
+        (1, 2, 4, 4, 4)
+    """
 
     space = 3
 
 
-class FractionalMaxPool2d(Layer, function=fractional_max_pool2d): ...
+class FractionalMaxPool2d(Layer, function=fractional_max_pool2d):
+    """Example:
+    >>> nn.FractionalMaxPool2d(2, output_size=3)(pb.ones((1, 2, 8, 8))).shape
+    (1, 2, 3, 3)
+    """
 
 
-class FractionalMaxPool3d(Layer, function=fractional_max_pool3d): ...
+class FractionalMaxPool3d(Layer, function=fractional_max_pool3d):
+    """Example:
+    >>> nn.FractionalMaxPool3d(2, output_size=3)(pb.ones((1, 2, 4, 4, 4))).shape
+    (1, 2, 3, 3, 3)
+    """

@@ -11,8 +11,12 @@ from pullback.ir.expr import Add, Div, Expr, If, Less, Mul
 from pullback.ir.graph import MAX, SUM, Value
 from pullback.nn.build import at, cast, make
 from pullback.nn.parameter import Parameter
+from pullback.tensor.dialect import shown
 from pullback.tensor.precise import narrowed
 from pullback.tensor.tensor import Tensor
+
+__all__ = ["clip_grad_norm_", "clip_grad_value_"]
+__dir__ = shown(__all__)
 
 TINY = 1e-6  # torch's: keeps a zero norm from dividing
 
@@ -23,6 +27,14 @@ def clip_grad_norm_(
     """``g = g * min(1, max_norm / (norm + 1e-6))``, norm over all gradients; returns the norm.
 
     `norm_type` is 2, 1 or infinity; another finite one works through powers.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([3.0, 4.0]))
+        >>> (pb.sum(w * w) / 2).backward()
+        >>> pb.optim.clip_grad_norm_([w], 1.0)
+        Tensor(5., dtype=float32)
+        >>> w.grad.tolist()
+        [0.5999999046325684, 0.7999998331069946]
     """
     owners = _with_grad(parameters)
     grads = [p.grad.value for p in owners if p.grad is not None]
@@ -77,7 +89,15 @@ def _terms(term: F.Scalar, grad: Value, kind: DType) -> Callable[..., Expr]:
 
 
 def clip_grad_value_(parameters: Iterable[Parameter] | Parameter, clip_value: float) -> None:
-    """``g = min(max(g, -clip), clip)``"""
+    """``g = min(max(g, -clip), clip)``
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([3.0, 4.0]))
+        >>> (pb.sum(w * w) / 2).backward()
+        >>> pb.optim.clip_grad_value_([w], 3.5)
+        >>> w.grad.tolist()
+        [3.0, 3.5]
+    """
     for parameter in _with_grad(parameters):
         if parameter.grad is None:
             continue

@@ -40,6 +40,11 @@ def save(
     """Write a module's state_dict, or named tensors, to a safetensors file, atomically.
 
     Whoever reads `path` sees the old file or the new one, never a part.
+
+    Example:
+        >>> nn.save(nn.Linear(2, 3), "weights.safetensors")
+        >>> sorted(nn.load("weights.safetensors"))
+        ['bias', 'weight']
     """
     named = tensors.state_dict() if isinstance(tensors, Module) else tensors
     arrays = {name: np.asarray(host_array(value), order="C") for name, value in named.items()}
@@ -48,7 +53,13 @@ def save(
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name. Raises: StateError where it is none."""
+    """The tensors of a safetensors file by name. Raises: StateError where it is none.
+
+    Example:
+        >>> nn.save({"a": pb.ones(2)}, "weights.safetensors")
+        >>> nn.load("weights.safetensors")["a"]
+        Tensor([1., 1.], dtype=float32)
+    """
     arrays = load_arrays(path)
     return {name: Tensor(bind(array, name)) for name, array in arrays.items()}
 
@@ -65,6 +76,10 @@ def renamed(
     name takes keep theirs; `unused` ones are left out.
 
     Raises: StateError for a name that finds no tensor, or not all that it joins.
+
+    Example:
+        >>> list(nn.renamed({"w": pb.ones(2)}, {"weight": "w"}))
+        ['weight']
     """
     left = {n: t for n, t in tensors.items() if not any(_stars(u, n) is not None for u in unused)}
     taken: set[str] = set()

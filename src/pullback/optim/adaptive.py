@@ -26,6 +26,14 @@ class Adagrad(Ruled):
 
     Raises: ShapeError for a setting out of its range.
     Source: Duchi, Hazan, Singer: Adaptive Subgradient Methods, 2011.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.Adagrad([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.8999999761581421, -1.899999976158142]
     """
 
     slots = ("sum",)
@@ -73,6 +81,14 @@ class Adadelta(Ruled):
 
     Raises: ShapeError for a setting out of its range.
     Source: Zeiler: ADADELTA, 2012.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.Adadelta([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.9996837973594666, -1.9996837377548218]
     """
 
     slots = ("square_avg", "acc_delta")
@@ -110,6 +126,14 @@ class RMSprop(Ruled):
 
     Raises: ShapeError for a setting out of its range.
     Source: Tieleman, Hinton: lecture 6.5, 2012; centered: Graves, 2013.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.RMSprop([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [5.960464477539063e-08, -1.0]
     """
 
     limits = "alpha >= 0, eps >= 0, weight_decay >= 0, momentum >= 0"
@@ -163,6 +187,14 @@ class Adamax(Ruled):
 
     Raises: ShapeError for a setting out of its range.
     Source: Kingma, Ba: Adam, 2015, section 7.1.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.Adamax([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.8999999761581421, -1.899999976158142]
     """
 
     slots = ("exp_avg", "exp_inf")
@@ -223,6 +255,14 @@ class NAdam(_Moments):
 
     Raises: ShapeError for a setting out of its range.
     Source: Dozat: Incorporating Nesterov Momentum into Adam, 2016.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.NAdam([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.8943548202514648, -1.8943548202514648]
     """
 
     slots = ("exp_avg", "exp_avg_sq", "mu_product")
@@ -284,6 +324,14 @@ class RAdam(_Moments):
 
     Raises: ShapeError for a setting out of its range.
     Source: Liu et al.: On the Variance of the Adaptive Learning Rate and Beyond, 2020.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.RAdam([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.800000011920929, -1.600000023841858]
     """
 
     def __init__(

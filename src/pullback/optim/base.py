@@ -25,7 +25,13 @@ Params = Iterable[Parameter] | Iterable[Mapping[str, Any]]
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Parameters that share settings. `lr` is state: changing it needs no new trace."""
+    """Parameters that share settings. `lr` is state: changing it needs no new trace.
+
+    Example:
+        >>> optimizer = pb.optim.SGD([nn.Parameter(pb.ones(2))], lr=0.1)
+        >>> float(optimizer.param_groups[0].lr.item())
+        0.1
+    """
 
     params: list[Parameter]
     lr: Buffer
@@ -64,6 +70,13 @@ class Optimizer:
 
     `schedule` multiplies the learning rate by a factor of the step number. `steps` counts steps.
     `limits` are the ranges of the settings, of each group's own too.
+
+    Example:
+        >>> optimizer = pb.optim.SGD([nn.Parameter(pb.ones(2))], lr=0.1)
+        >>> isinstance(optimizer, pb.optim.Optimizer)
+        True
+        >>> float(optimizer.lr)
+        0.1
     """
 
     slots: tuple[str, ...] = ()

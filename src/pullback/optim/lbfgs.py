@@ -30,7 +30,13 @@ CURVED = 1e-10  # the least y.s of a pair that is kept; PyTorch's
 
 
 class Minimum(NamedTuple):
-    """Where the search ended, the value there, and how many steps and evaluations it took."""
+    """Where the search ended, the value there, and how many steps and evaluations it took.
+
+    Example:
+        >>> result = pb.optim.lbfgs(lambda x: pb.sum((x - 1) ** 2), pb.zeros(2))
+        >>> isinstance(result, pb.optim.Minimum)
+        True
+    """
 
     x: Any
     value: Tensor
@@ -61,6 +67,10 @@ def lbfgs(
     Raises: ShapeError for a setting out of its range.
     Source: Nocedal, Wright: Numerical Optimization, 2006, algorithms 7.4, 3.5 and 3.6.
     Example: ``pb.optim.lbfgs(lambda x: pb.sum((x - 3.0) ** 2), pb.zeros(2)).x`` is ``[3, 3]``.
+
+    Example:
+        >>> pb.optim.lbfgs(lambda x: pb.sum((x - 1) ** 2), pb.zeros(2)).x
+        Tensor([1., 1.], dtype=float32)
     """
     most = max_iter * 5 // 4 if max_eval is None else max_eval
     settings = {

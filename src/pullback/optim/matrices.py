@@ -35,6 +35,14 @@ class Adafactor(Ruled):
 
     Raises: ShapeError for a setting out of its range.
     Source: Shazeer, Stern: Adafactor, 2018.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.Adafactor([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.8418861031532288, -1.8418861627578735]
     """
 
     limits = "beta2_decay <= 0, eps >= 0, d >= 1, weight_decay >= 0"
@@ -119,6 +127,14 @@ class Muon(Ruled):
 
     Raises: ShapeError for a setting out of its range or a parameter that is no matrix.
     Source: Jordan et al.: Muon, 2024; Liu et al.: Muon is Scalable for LLM Training, 2025.
+
+    Example:
+        >>> w = nn.Parameter(pb.ones((2, 3)))
+        >>> optimizer = pb.optim.Muon([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.shape
+        (2, 3)
     """
 
     slots = ("momentum_buffer",)

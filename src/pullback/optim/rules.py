@@ -24,6 +24,14 @@ class SGD(Optimizer):
     """``b = mu b + (1 - dampening) d;  p = p - lr b`` with ``d = g + weight_decay p``.
 
     Nesterov: ``p = p - lr (d + mu b)``. The first `b` is `d`.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.SGD([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.800000011920929, -1.600000023841858]
     """
 
     limits = "momentum >= 0, weight_decay >= 0"
@@ -107,6 +115,14 @@ class Adam(Optimizer):
     ``p = p - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)``, with ``g = g + weight_decay p``.
 
     `amsgrad`: with the largest `v` so far in place of `v`.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.Adam([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.8999999761581421, -1.899999976158142]
     """
 
     slots = ("exp_avg", "exp_avg_sq")
@@ -183,7 +199,16 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled decay: ``p = p (1 - lr weight_decay)`` first, and `g` as it is."""
+    """Adam with decoupled decay: ``p = p (1 - lr weight_decay)`` first, and `g` as it is.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.AdamW([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.8989999890327454, -1.8980000019073486]
+    """
 
     decoupled = True
 

@@ -14,6 +14,10 @@ from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import float64
 from pullback.ir.expr import Add, Expr, If, Less, Mul
+from pullback.tensor.dialect import shown
+
+__all__ = ["Piece", "Schedule", "constant", "cosine", "linear", "piecewise", "warmup"]
+__dir__ = shown(__all__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,10 @@ class Piece:
 
     With ``f = step / steps``: linear is ``start + (end - start) f``, cosine is
     ``end + (start - end) (1 + cos(pi f)) / 2``.
+
+    Example:
+        >>> isinstance(pb.optim.schedules.linear(1.0, 0.0, 10).pieces[0], pb.optim.schedules.Piece)
+        True
     """
 
     steps: int
@@ -49,7 +57,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Pieces one after the other; the last one's `end` stays."""
+    """Pieces one after the other; the last one's `end` stays.
+
+    Example:
+        >>> schedule = pb.optim.schedules.constant(0.5)
+        >>> isinstance(schedule, pb.optim.Schedule)
+        True
+    """
 
     pieces: tuple[Piece, ...]
 
@@ -78,22 +92,54 @@ class Schedule:
 
 
 def constant(value: float = 1.0) -> Schedule:
-    """``value``"""
+    """``value``
+
+    Example:
+        >>> w = nn.Parameter(pb.ones(2))
+        >>> schedule = pb.optim.schedules.constant(0.5)
+        >>> optimizer = pb.optim.SGD([w], lr=0.1, schedule=schedule)
+        >>> len(schedule.pieces)
+        1
+    """
     return Schedule((Piece(1, value, value),))
 
 
 def linear(start: float, end: float, steps: int) -> Schedule:
-    """From `start` to `end` in a straight line."""
+    """From `start` to `end` in a straight line.
+
+    Example:
+        >>> w = nn.Parameter(pb.ones(2))
+        >>> schedule = pb.optim.schedules.linear(1.0, 0.0, 10)
+        >>> optimizer = pb.optim.SGD([w], lr=0.1, schedule=schedule)
+        >>> len(schedule.pieces)
+        1
+    """
     return _one(Piece(steps, start, end))
 
 
 def cosine(start: float, end: float, steps: int) -> Schedule:
-    """From `start` to `end` along half a cosine."""
+    """From `start` to `end` along half a cosine.
+
+    Example:
+        >>> w = nn.Parameter(pb.ones(2))
+        >>> schedule = pb.optim.schedules.cosine(1.0, 0.0, 10)
+        >>> optimizer = pb.optim.SGD([w], lr=0.1, schedule=schedule)
+        >>> len(schedule.pieces)
+        1
+    """
     return _one(Piece(steps, start, end, "cosine"))
 
 
 def warmup(steps: int) -> Schedule:
-    """``(step + 1) / steps``, which is 1 at the last of them."""
+    """``(step + 1) / steps``, which is 1 at the last of them.
+
+    Example:
+        >>> w = nn.Parameter(pb.ones(2))
+        >>> schedule = pb.optim.schedules.warmup(4)
+        >>> optimizer = pb.optim.SGD([w], lr=0.1, schedule=schedule)
+        >>> len(schedule.pieces)
+        1
+    """
     _positive(steps)
     return _one(Piece(steps, 1.0 / steps, 1.0 + 1.0 / steps))
 
@@ -102,6 +148,13 @@ def piecewise(values: Sequence[tuple[int, float]]) -> Schedule:
     """``value`` from each ``(step, value)`` on; the first step is 0.
 
     Raises: ShapeError where the steps do not start at 0 and rise.
+
+    Example:
+        >>> w = nn.Parameter(pb.ones(2))
+        >>> schedule = pb.optim.schedules.piecewise([(0, 1.0), (10, 0.5)])
+        >>> optimizer = pb.optim.SGD([w], lr=0.1, schedule=schedule)
+        >>> len(schedule.pieces)
+        2
     """
     begins = [step for step, _ in values]
     if not begins or begins[0] != 0 or begins != sorted(set(begins)):

@@ -22,6 +22,14 @@ class Lion(Ruled):
 
     Raises: ShapeError for a setting out of its range.
     Source: Chen et al.: Symbolic Discovery of Optimization Algorithms, 2023, algorithm 2.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.Lion([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.8999999761581421, -1.899999976158142]
     """
 
     slots = ("exp_avg",)
@@ -59,6 +67,14 @@ class Rprop(Ruled):
 
     Raises: ShapeError for a setting out of its range.
     Source: Riedmiller, Braun: RPROP, 1993.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.Rprop([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.8999999761581421, -1.899999976158142]
     """
 
     slots = ("prev", "step_size")
@@ -100,6 +116,14 @@ class ASGD(Ruled):
 
     Raises: ShapeError for a setting out of its range.
     Source: Polyak, Juditsky: Acceleration of stochastic approximation by averaging, 1992.
+
+    Example:
+        >>> w = nn.Parameter(pb.tensor([1.0, -2.0]))
+        >>> optimizer = pb.optim.ASGD([w], lr=0.1)
+        >>> pb.sum(w * w).backward()
+        >>> optimizer.step()
+        >>> w.tolist()
+        [0.7999899983406067, -1.5999799966812134]
     """
 
     slots = ("ax",)

@@ -191,6 +191,9 @@ def set_num_threads(threads: int) -> None:
     it; those with a memory budget use no more threads than they were compiled for.
 
     Raises: OptionError for less than one.
+
+    Example:
+        >>> pb.set_num_threads(pb.get_num_threads())
     """
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         what = f"set_num_threads({threads!r}): a whole number from 1 on is needed"
@@ -199,5 +202,10 @@ def set_num_threads(threads: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads programs run on: `set_num_threads`, PULLBACK_THREADS, or all processors."""
+    """How many threads programs run on: `set_num_threads`, PULLBACK_THREADS, or all processors.
+
+    Example:
+        >>> pb.get_num_threads() >= 1
+        True
+    """
     return pools.known()

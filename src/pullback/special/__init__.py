@@ -30,6 +30,7 @@ from pullback.special.gamma import digamma as psi
 from pullback.special.gamma import gammaln as lgamma
 from pullback.special.incomplete import gammainc, gammaincc
 from pullback.special.normal import erfc, erfcx, erfinv, log_ndtr, ndtr, ndtri
+from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.dialect import unknown as _unknown
 from pullback.tensor.maths import erf, expm1, log1p
 from pullback.tensor.ops import log_softmax, logsumexp, softmax
@@ -47,5 +48,4 @@ def __getattr__(name: str) -> object:
     raise _unknown("pullback.special", name, __all__)
 
 
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = _shown(__all__)

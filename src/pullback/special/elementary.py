@@ -110,17 +110,31 @@ def xlogy(x: Any, y: Any) -> Any:
     """``x log y``, 0 where x is 0 and y a number.
 
     Example: ``pb.special.xlogy(0.0, pb.tensor(0.0))`` is 0.0.
+
+    Example:
+        >>> pb.special.xlogy(pb.tensor([0.0, 1.0]), 2.0)
+        Tensor([0.       , 0.6931472], dtype=float32)
     """
     return _of["xlogy"](x, y)
 
 
 def xlog1py(x: Any, y: Any) -> Any:
-    """``x log(1 + y)``, 0 where x is 0 and y a number."""
+    """``x log(1 + y)``, 0 where x is 0 and y a number.
+
+    Example:
+        >>> pb.special.xlog1py(pb.tensor([0.0, 1.0]), 1.0)
+        Tensor([0.       , 0.6931472], dtype=float32)
+    """
     return _of["xlog1py"](x, y)
 
 
 def entr(x: Any) -> Any:
-    """``-x log x``, 0 at 0, -inf below."""
+    """``-x log x``, 0 at 0, -inf below.
+
+    Example:
+        >>> pb.special.entr(pb.tensor([0.0, 0.5, 1.0]))
+        Tensor([ 0.       ,  0.3465736, -0.       ], dtype=float32)
+    """
     return _of["entr"](x)
 
 
@@ -128,40 +142,79 @@ def sinc(x: Any) -> Any:
     """``sin(pi x) / (pi x)``, 1 at 0.
 
     Example: ``pb.special.sinc(pb.tensor([0.0, 1.0, 0.5]))`` is ``[1.0, 0.0, 0.6366]``.
+
+    Example:
+        >>> pb.special.sinc(pb.tensor([0.0, 0.5]))
+        Tensor([1.        , 0.63661975], dtype=float32)
     """
     return _of["sinc"](x)
 
 
 def logit(x: Any, eps: float | None = None) -> Any:
-    """``log(x / (1 - x))``, of x clipped to ``eps..1 - eps`` if that is given."""
+    """``log(x / (1 - x))``, of x clipped to ``eps..1 - eps`` if that is given.
+
+    Example:
+        >>> pb.special.logit(pb.tensor([0.5, 0.75]))
+        Tensor([0.       , 1.0986123], dtype=float32)
+    """
     return _logit_of(x if eps is None else O.clip(x, eps, 1.0 - eps))
 
 
 def expit(x: Any) -> Any:
-    """``1 / (1 + exp(-x))``, the inverse of logit; `pb.sigmoid`."""
+    """``1 / (1 + exp(-x))``, the inverse of logit; `pb.sigmoid`.
+
+    Example:
+        >>> pb.special.expit(pb.tensor([0.0, 1.0]))
+        Tensor([0.5      , 0.7310586], dtype=float32)
+    """
     return M.sigmoid(x)
 
 
 def log_expit(x: Any) -> Any:
-    """``log(1 / (1 + exp(-x)))``; `pb.log_sigmoid`."""
+    """``log(1 / (1 + exp(-x)))``; `pb.log_sigmoid`.
+
+    Example:
+        >>> pb.special.log_expit(pb.tensor([0.0, 1.0]))
+        Tensor([-0.6931472, -0.3132617], dtype=float32)
+    """
     return M.log_sigmoid(x)
 
 
 def i0(x: Any) -> Any:
-    """The modified Bessel function of order 0, ``sum[k] (x / 2)^2k / k!^2``."""
+    """The modified Bessel function of order 0, ``sum[k] (x / 2)^2k / k!^2``.
+
+    Example:
+        >>> pb.special.i0(pb.tensor([0.0, 1.0]))
+        Tensor([1.       , 1.2660658], dtype=float32)
+    """
     return _i0(x)
 
 
 def i1(x: Any) -> Any:
-    """The modified Bessel function of order 1, the derivative of `i0`."""
+    """The modified Bessel function of order 1, the derivative of `i0`.
+
+    Example:
+        >>> pb.special.i1(pb.tensor([0.0, 1.0]))
+        Tensor([0.       , 0.5651591], dtype=float32)
+    """
     return _i1(x)
 
 
 def i0e(x: Any) -> Any:
-    """``exp(-|x|) i0(x)``"""
+    """``exp(-|x|) i0(x)``
+
+    Example:
+        >>> pb.special.i0e(pb.tensor([0.0, 1.0]))
+        Tensor([1.       , 0.4657596], dtype=float32)
+    """
     return _i0e(x)
 
 
 def i1e(x: Any) -> Any:
-    """``exp(-|x|) i1(x)``"""
+    """``exp(-|x|) i1(x)``
+
+    Example:
+        >>> pb.special.i1e(pb.tensor([0.0, 1.0]))
+        Tensor([0.        , 0.20791042], dtype=float32)
+    """
     return _i1e(x)

@@ -193,6 +193,10 @@ def gammaln(x: Any) -> Any:
     """``log |gamma(x)|``; infinite at 0 and the negative whole numbers. Also called `lgamma`.
 
     Example: ``pb.special.gammaln(pb.tensor(5.0))`` is ``log 24``.
+
+    Example:
+        >>> pb.special.gammaln(pb.tensor([1.0, 4.0]))
+        Tensor([-0.       ,  1.7917595], dtype=float32)
     """
     return _gammaln(x)
 
@@ -201,6 +205,10 @@ def digamma(x: Any) -> Any:
     """``d gammaln(x) / dx``; NaN at the negative whole numbers. Also called `psi`.
 
     Example: ``pb.special.digamma(pb.tensor(1.0))`` is ``-0.5772`` (Euler's constant).
+
+    Example:
+        >>> pb.special.digamma(pb.tensor([1.0, 2.0]))
+        Tensor([-0.5772157 ,  0.42278433], dtype=float32)
     """
     return _derivative(0)(x)
 
@@ -210,6 +218,10 @@ def polygamma(n: int, x: Any) -> Any:
 
     Raises: ShapeError for n that is no whole number in 0..100.
     Example: ``pb.special.polygamma(1, pb.tensor(1.0))`` is ``pi^2 / 6``.
+
+    Example:
+        >>> pb.special.polygamma(1, pb.tensor([1.0, 2.0]))
+        Tensor([1.644934  , 0.64493406], dtype=float32)
     """
     order = V.whole(n, "polygamma: n", 0)
     if order > HIGHEST:
@@ -221,6 +233,10 @@ def multigammaln(x: Any, d: int) -> Any:
     """``d (d - 1) / 4 log pi + sum[i < d] gammaln(x - i / 2)``
 
     Raises: ShapeError for d < 1.
+
+    Example:
+        >>> pb.special.multigammaln(pb.tensor([3.0, 4.0]), 2)
+        Tensor([1.550195 , 3.5650978], dtype=float32)
     """
     d = V.whole(d, "multigammaln: d", 1)
     total = gammaln(x)
@@ -230,12 +246,22 @@ def multigammaln(x: Any, d: int) -> Any:
 
 
 def betaln(a: Any, b: Any) -> Any:
-    """``log |beta(a, b)| = gammaln(a) + gammaln(b) - gammaln(a + b)``"""
+    """``log |beta(a, b)| = gammaln(a) + gammaln(b) - gammaln(a + b)``
+
+    Example:
+        >>> pb.special.betaln(pb.tensor([1.0, 2.0]), 3.0)
+        Tensor([-1.0986123, -2.4849067], dtype=float32)
+    """
     return gammaln(a) + gammaln(b) - gammaln(M.add(a, b))
 
 
 def beta(a: Any, b: Any) -> Any:
-    """``gamma(a) gamma(b) / gamma(a + b)`` of positive arguments."""
+    """``gamma(a) gamma(b) / gamma(a + b)`` of positive arguments.
+
+    Example:
+        >>> pb.special.beta(pb.tensor([1.0, 2.0]), 3.0)
+        Tensor([0.33333334, 0.08333334], dtype=float32)
+    """
     return M.exp(betaln(a, b))
 
 
@@ -243,5 +269,9 @@ def zeta(x: Any, q: Any = 1.0) -> Any:
     """``sum[k >= 0] (q + k)^-x``, Hurwitz's zeta function of q > 0; NaN for x < 1, infinite at 1.
 
     Example: ``pb.special.zeta(pb.tensor(2.0))`` is ``pi^2 / 6``.
+
+    Example:
+        >>> pb.special.zeta(pb.tensor([2.0, 4.0]))
+        Tensor([1.644934 , 1.0823232], dtype=float32)
     """
     return _zeta_of(x, q)

@@ -130,30 +130,59 @@ def erfc(x: Any) -> Any:
     """``1 - erf(x)``, with all its digits far out.
 
     Example: ``pb.special.erfc(pb.tensor(10.0, "float64"))`` is ``2.09e-45``.
+
+    Example:
+        >>> pb.special.erfc(pb.tensor([0.0, 1.0]))
+        Tensor([1.       , 0.1572992], dtype=float32)
     """
     return _erfc_of(x)
 
 
 def erfcx(x: Any) -> Any:
-    """``exp(x^2) erfc(x)``; infinite below -26.6."""
+    """``exp(x^2) erfc(x)``; infinite below -26.6.
+
+    Example:
+        >>> pb.special.erfcx(pb.tensor([0.0, 1.0]))
+        Tensor([1.        , 0.42758358], dtype=float32)
+    """
     return _erfcx_of(x)
 
 
 def erfinv(x: Any) -> Any:
-    """The inverse of erf: ``erf(erfinv(x)) = x``; infinite at -1 and 1, NaN beyond."""
+    """The inverse of erf: ``erf(erfinv(x)) = x``; infinite at -1 and 1, NaN beyond.
+
+    Example:
+        >>> pb.special.erfinv(pb.tensor([0.0, 0.5]))
+        Tensor([0.        , 0.47693628], dtype=float32)
+    """
     return _erfinv_of(x)
 
 
 def ndtr(x: Any) -> Any:
-    """The normal distribution function, ``erfc(-x / sqrt 2) / 2``."""
+    """The normal distribution function, ``erfc(-x / sqrt 2) / 2``.
+
+    Example:
+        >>> pb.special.ndtr(pb.tensor([0.0, 1.0]))
+        Tensor([0.5      , 0.8413448], dtype=float32)
+    """
     return _ndtr_of(x)
 
 
 def log_ndtr(x: Any) -> Any:
-    """``log ndtr(x)``, with all its digits far out."""
+    """``log ndtr(x)``, with all its digits far out.
+
+    Example:
+        >>> pb.special.log_ndtr(pb.tensor([0.0, 1.0]))
+        Tensor([-0.6931472 , -0.17275378], dtype=float32)
+    """
     return _log_ndtr_of(x)
 
 
 def ndtri(p: Any) -> Any:
-    """The inverse of ndtr, the normal quantile; infinite at 0 and 1, NaN beyond."""
+    """The inverse of ndtr, the normal quantile; infinite at 0 and 1, NaN beyond.
+
+    Example:
+        >>> pb.special.ndtri(pb.tensor([0.5, 0.75]))
+        Tensor([0.        , 0.67448974], dtype=float32)
+    """
     return _ndtri_of(p)

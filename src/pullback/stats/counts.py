@@ -35,6 +35,10 @@ def bincount(x: Any, length: int | None = None, *, weights: Any = None) -> Tenso
 
     Raises: ShapeError for a negative length; IndexRangeError, when it runs, for a number outside.
     Example: ``pb.bincount(pb.tensor([0, 2, 2]), 4)`` is ``[1, 0, 2, 0]``.
+
+    Example:
+        >>> pb.bincount(pb.tensor([0, 2, 2]), 4)
+        Tensor([1, 0, 2, 0], dtype=int64)
     """
     value = value_of(x)
     if length is None:
@@ -78,6 +82,10 @@ def histogram(
 
     Raises: ShapeError for no bins, or a range in the wrong order.
     Example: ``pb.histogram(x, 4, range=(0.0, 1.0))``
+
+    Example:
+        >>> pb.histogram(pb.tensor([1.0, 2.0, 2.0]), 2, range=(0.0, 4.0))
+        (Tensor([1, 2], dtype=int64), Tensor([0., 2., 4.], dtype=float32))
     """
     flat = O.reshape(value_tensor(x), (-1,))
     kind = W.as_float(flat.dtype) if flat.dtype.is_float else D.float64
@@ -126,6 +134,10 @@ def histc(x: Any, bins: int = 100, *, min: float = 0.0, max: float = 0.0) -> Ten
 
     Raises: ShapeError for no bins or bounds in the wrong order.
     Example: ``pb.histc(pb.tensor([1.0, 2.0, 1.0]), 4, min=0, max=3)`` is ``[0.0, 2.0, 1.0, 0.0]``.
+
+    Example:
+        >>> pb.histc(pb.tensor([1.0, 2.0, 2.0]), 2, min=0.0, max=4.0)
+        Tensor([1., 2.], dtype=float32)
     """
     value = value_tensor(x)
     limits = None if min == max else (min, max)

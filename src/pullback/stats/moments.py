@@ -35,6 +35,10 @@ def nansum(x: Any, axis: Axes = None, *, dtype: Any = None, keepdims: bool = Fal
     """Sum of the elements that are numbers; 0 where none is.
 
     Example: ``pb.nansum(pb.tensor([1.0, nan]))`` is 1.0.
+
+    Example:
+        >>> pb.nansum(pb.tensor([float("nan"), 1.0, 3.0]))
+        Tensor(4., dtype=float32)
     """
     found: Tensor = O.sum(_numbers(x)[0], axis=axis, dtype=dtype, keepdims=keepdims)
     return found
@@ -45,6 +49,10 @@ def nanmean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Mean of the elements that are numbers; NaN where none is.
 
     Example: ``pb.nanmean(pb.tensor([1.0, nan]))`` is 1.0.
+
+    Example:
+        >>> pb.nanmean(pb.tensor([float("nan"), 1.0, 3.0]))
+        Tensor(2., dtype=float32)
     """
     value, real = _numbers(x)
     kind = W.as_float(value.dtype)
@@ -61,6 +69,10 @@ def count_nonzero(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tenso
     """How many elements are not 0; int64.
 
     Example: ``pb.count_nonzero(pb.tensor([0, 2, 3]))`` is 2.
+
+    Example:
+        >>> pb.count_nonzero(pb.tensor([0.0, 2.0, 3.0]))
+        Tensor(2, dtype=int64)
     """
     value = value_tensor(x)
     hit = M.not_equal(value, False if value.dtype.is_bool else 0)
@@ -72,7 +84,12 @@ def count_nonzero(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tenso
 def var_mean(
     x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """``sum((x - mean)^2) / (n - correction)``, and the mean."""
+    """``sum((x - mean)^2) / (n - correction)``, and the mean.
+
+    Example:
+        >>> pb.var_mean(pb.tensor([1.0, 3.0]))
+        (Tensor(1., dtype=float32), Tensor(2., dtype=float32))
+    """
     spread = O.var(x, axis, correction=correction, keepdims=keepdims)
     return spread, O.mean(x, axis, keepdims=keepdims)
 
@@ -81,7 +98,12 @@ def var_mean(
 def std_mean(
     x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The root of the variance, and the mean."""
+    """The root of the variance, and the mean.
+
+    Example:
+        >>> pb.std_mean(pb.tensor([1.0, 3.0]))
+        (Tensor(1., dtype=float32), Tensor(2., dtype=float32))
+    """
     spread: Tensor = O.std(x, axis, correction=correction, keepdims=keepdims)
     return spread, O.mean(x, axis, keepdims=keepdims)
 
@@ -91,6 +113,10 @@ def aminmax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> tuple[Tenso
     """The smallest and the largest element, NaN if any is; equal ones share the gradient.
 
     Raises: ShapeError for no elements.
+
+    Example:
+        >>> pb.aminmax(pb.tensor([3.0, 1.0, 2.0]))
+        (Tensor(1., dtype=float32), Tensor(3., dtype=float32))
     """
     return O.amin(x, axis, keepdims=keepdims), O.amax(x, axis, keepdims=keepdims)
 
@@ -113,6 +139,10 @@ def cov(
 
     Raises: ShapeError for more than two axes.
     Example: ``pb.cov(x)`` of one variable is ``pb.var(x, correction=1)``.
+
+    Example:
+        >>> pb.cov(pb.tensor([[1.0, 2.0, 3.0], [6.0, 4.0, 2.0]])).tolist()
+        [[1.0, -2.0], [-2.0, 4.0]]
     """
     value = value_tensor(x)
     rows = value if value.ndim == 2 else O.reshape(value, (1, -1))
@@ -150,6 +180,10 @@ def corrcoef(x: Any, *, rowvar: bool = True) -> Tensor:
     """``cov[i, j] / sqrt(cov[i, i] cov[j, j])``, within -1..1.
 
     Raises: ShapeError for more than two axes.
+
+    Example:
+        >>> pb.corrcoef(pb.tensor([[1.0, 2.0, 3.0], [6.0, 4.0, 2.0]])).shape
+        (2, 2)
     """
     found = cov(x, rowvar=rowvar)
     if found.ndim == 0:

@@ -165,6 +165,10 @@ def quantile(
     Shapes: x[.., n], q[*k] -> [*k, ..]
     Raises: ShapeError for a q outside of 0..1 or no elements, OptionError for another method.
     Example: ``pb.quantile(pb.arange(5.0), 0.5)`` is 2.0.
+
+    Example:
+        >>> pb.quantile(pb.tensor([1.0, 2.0, 3.0]), 0.25)
+        Tensor(1.5, dtype=float32)
     """
     return _quantile(x, q, axis, keepdims, method, skip=False)
 
@@ -177,6 +181,10 @@ def nanquantile(
 
     Shapes: x[.., n], q[*k] -> [*k, ..]
     Raises: ShapeError for a q outside of 0..1 or no elements, OptionError for another method.
+
+    Example:
+        >>> pb.nanquantile(pb.tensor([float("nan"), 1.0, 3.0]), 0.5)
+        Tensor(2., dtype=float32)
     """
     return _quantile(x, q, axis, keepdims, method, skip=True)
 
@@ -187,6 +195,10 @@ def median(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 
     Raises: ShapeError for no elements.
     Example: ``pb.median(pb.tensor([3.0, 1.0, 2.0, 9.0]))`` is 2.5.
+
+    Example:
+        >>> pb.median(pb.tensor([3.0, 1.0, 2.0]))
+        Tensor(2., dtype=float32)
     """
     return _quantile(x, 0.5, axis, keepdims, "linear", skip=False)
 
@@ -196,13 +208,22 @@ def nanmedian(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """`median` of the elements that are numbers; NaN where none is.
 
     Raises: ShapeError for no elements.
+
+    Example:
+        >>> pb.nanmedian(pb.tensor([float("nan"), 1.0, 3.0]))
+        Tensor(2., dtype=float32)
     """
     return _quantile(x, 0.5, axis, keepdims, "linear", skip=True)
 
 
 @spelled
 def msort(x: Any) -> Tensor:
-    """Sorted along the first axis, NaN last."""
+    """Sorted along the first axis, NaN last.
+
+    Example:
+        >>> pb.msort(pb.tensor([3.0, 1.0, 2.0]))
+        Tensor([1., 2., 3.], dtype=float32)
+    """
     return sort(x, axis=0)
 
 
@@ -213,6 +234,10 @@ def kthvalue(x: Any, k: int, axis: int = -1, *, keepdims: bool = False) -> tuple
     Shapes: x[.., n, ..] -> [.., ..], [.., ..]
     Raises: ShapeError for k outside of 1..n.
     Example: ``pb.kthvalue(pb.tensor([3.0, 1.0, 2.0]), 2)`` is ``(2.0, 2)``.
+
+    Example:
+        >>> pb.kthvalue(pb.tensor([3.0, 1.0, 2.0]), 2)
+        (Tensor(2., dtype=float32), Tensor(2, dtype=int64))
     """
     value = value_tensor(x)
     axis = V.normal_axis(axis, value.ndim)
@@ -236,6 +261,10 @@ def mode(x: Any, axis: int = -1, *, keepdims: bool = False) -> tuple[Tensor, Ten
     Shapes: x[.., n, ..] -> [.., ..], [.., ..]
     Raises: ShapeError for no elements.
     Example: ``pb.mode(pb.tensor([3, 1, 3, 2]))`` is ``(3, 2)``.
+
+    Example:
+        >>> pb.mode(pb.tensor([1.0, 2.0, 2.0]))
+        (Tensor(2., dtype=float32), Tensor(2, dtype=int64))
     """
     value = value_tensor(x)
     axis = V.normal_axis(axis, value.ndim)

@@ -35,6 +35,10 @@ def searchsorted(boundaries: Any, values: Any, *, side: str = "left", sorter: An
 
     Raises: OptionError for another side, ShapeError where rows do not fit.
     Example: ``pb.searchsorted(pb.tensor([1, 3, 5]), pb.tensor([3, 4]))`` is ``[1, 2]``.
+
+    Example:
+        >>> pb.searchsorted(pb.tensor([1.0, 2.0, 3.0]), pb.tensor([0.5, 2.0]))
+        Tensor([0, 1], dtype=int64)
     """
     if side not in ("left", "right"):
         raise OptionError(f'side {side!r} is neither "left" nor "right"', code="E124")
@@ -74,6 +78,10 @@ def bucketize(x: Any, boundaries: Any, *, right: bool = False) -> Tensor:
     With `right` the other way round: ``boundaries[out - 1] <= x < boundaries[out]``.
 
     Example: ``pb.bucketize(pb.tensor([3, 6]), pb.tensor([1, 3, 5]))`` is ``[1, 3]``.
+
+    Example:
+        >>> pb.bucketize(pb.tensor([0.5, 2.0]), pb.tensor([1.0, 2.0, 3.0]))
+        Tensor([0, 1], dtype=int64)
     """
     return searchsorted(boundaries, x, side="right" if right else "left")
 
@@ -85,6 +93,10 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Tensor:
     With `right` the other way round: ``bins[out - 1] < x <= bins[out]``.
 
     Example: ``pb.digitize(pb.tensor([3, 6]), pb.tensor([1, 3, 5]))`` is ``[2, 3]``.
+
+    Example:
+        >>> pb.digitize(pb.tensor([0.5, 2.0]), pb.tensor([1.0, 2.0, 3.0]))
+        Tensor([0, 2], dtype=int64)
     """
     return searchsorted(bins, x, side="left" if right else "right")
 
@@ -98,6 +110,10 @@ def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
 
     Raises: ShapeError for fewer than 0 times.
     Example: ``pb.diff(pb.tensor([1, 4, 9]))`` is ``[3, 5]``.
+
+    Example:
+        >>> pb.diff(pb.tensor([1.0, 4.0, 9.0]))
+        Tensor([3., 5.], dtype=float32)
     """
     found = value_tensor(x)
     n = V.whole(n, "diff: n", 0)
@@ -146,6 +162,10 @@ def trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Tensor
 
     Shapes: y[.., n, ..], x[n] or like y -> [.., ..]
     Example: ``pb.trapezoid(pb.tensor([1.0, 2.0, 3.0]))`` is 4.0.
+
+    Example:
+        >>> pb.trapezoid(pb.tensor([0.0, 1.0, 2.0]))
+        Tensor(2., dtype=float32)
     """
     parts, axis = _areas(y, x, dx, axis)
     area: Tensor = O.sum(parts, axis=axis)
@@ -158,6 +178,10 @@ def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1
     """The areas of `trapezoid` up to each place but the first.
 
     Shapes: y[.., n, ..], x[n] or like y -> [.., n - 1, ..]
+
+    Example:
+        >>> pb.cumulative_trapezoid(pb.tensor([0.0, 1.0, 2.0]))
+        Tensor([0.5, 2. ], dtype=float32)
     """
     parts, axis = _areas(y, x, dx, axis)
     area: Tensor = O.cumulative_sum(parts, axis=axis)
@@ -183,6 +207,10 @@ def cumulative_argmax(x: Any, axis: int | None = None) -> Tensor:
     """Where the running maximum stands: the last of equal ones, the latest NaN; int64.
 
     Example: ``pb.cumulative_argmax(pb.tensor([1, 3, 2, 3]))`` is ``[0, 1, 1, 3]``.
+
+    Example:
+        >>> pb.cumulative_argmax(pb.tensor([1.0, 3.0, 2.0]))
+        Tensor([0, 1, 1], dtype=int64)
     """
     return _running("max", x, axis)
 
@@ -192,5 +220,9 @@ def cumulative_argmin(x: Any, axis: int | None = None) -> Tensor:
     """Where the running minimum stands: the last of equal ones, the latest NaN; int64.
 
     Example: ``pb.cumulative_argmin(pb.tensor([3, 1, 2, 1]))`` is ``[0, 1, 1, 3]``.
+
+    Example:
+        >>> pb.cumulative_argmin(pb.tensor([3.0, 1.0, 2.0]))
+        Tensor([0, 1, 1], dtype=int64)
     """
     return _running("min", x, axis)

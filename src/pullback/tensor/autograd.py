@@ -26,6 +26,10 @@ def grad(
     gradients by NumPy arrays are NumPy arrays
 
     Raises: GradientError where the target is no scalar or an argument is no float.
+
+    Example:
+        >>> pb.grad(lambda x: pb.sum(x * x))(pb.tensor([1.0, 2.0]))
+        Tensor([2., 4.], dtype=float32)
     """
     if not isinstance(target, Handle) and callable(target):
         return _function(target, argnums, (wrt, head), with_value=False)
@@ -45,7 +49,12 @@ def grad(
 def value_and_grad(
     target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
 ) -> Any:
-    """The value too: ``(y, grad(y, x))``, or the function that gives both: of arrays, arrays."""
+    """The value too: ``(y, grad(y, x))``, or the function that gives both: of arrays, arrays.
+
+    Example:
+        >>> pb.value_and_grad(lambda x: pb.sum(x * x))(pb.tensor([1.0, 2.0]))
+        (Tensor(5., dtype=float32), Tensor([2., 4.], dtype=float32))
+    """
     if not isinstance(target, Handle) and callable(target):
         return _function(target, argnums, (wrt, head), with_value=True)
     return target, grad(target, wrt, head=head)

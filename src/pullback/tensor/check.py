@@ -118,6 +118,16 @@ def check_grads(
     `tolerance` is for differences; comparisons of exact derivatives are held to 1e-9.
 
     Raises: GradientError where there is nothing to differentiate.
+
+    Example:
+        >>> pb.check_grads(lambda x: pb.sum(x * x), [pb.tensor([1.0, 2.0], dtype="float64")],
+        ... layouts=("contiguous",))
+        Report(title='<lambda>', checks=[Check(name='differences', subject='x',
+        error=8.858835499028394e-12, limit=1e-06), Check(name='dot product', subject='x',
+        error=6.35598745326438e-17, limit=1e-09), Check(name='second order', subject='x',
+        error=1.676033377504599e-12, limit=9.999999999999999e-06), Check(name='native',
+        subject='first order', error=0.0, limit=1e-09), Check(name='native', subject='second order',
+        error=0.0, limit=1e-09)], skipped={})
     """
     listed = [inputs] if isinstance(inputs, Handle | np.ndarray) else list(inputs)
     title = getattr(target, "__name__", "function") if callable(target) else repr(target.value)

@@ -122,6 +122,12 @@ def reduce(combine: Combine, identity: Any, values: Any, *, over: Any) -> Any:
     no elements. A component that is a sum (product, ..) of its own is computed as one.
 
     Raises: ShapeError, DTypeError where the values, their identity and what comes of them differ.
+
+    Example:
+        >>> x = pb.tensor([1.0, 2.0, 3.0])
+        >>> k = pb.axis(3)
+        >>> pb.compute((), lambda: pb.reduce(lambda a, b: a * b, 1.0, x[k], over=k))
+        Tensor(6., dtype=float32)
     """
     origin = Origin.of_caller()
     single = not isinstance(values, tuple | list)
@@ -193,6 +199,10 @@ def associative_scan(combine: Combine, values: Any, *, axis: int = 0, reverse: b
     With a tuple of tensors of one shape `combine` takes two tuples and gives one.
 
     Raises: ShapeError, DTypeError where tensors and what comes of them differ.
+
+    Example:
+        >>> pb.associative_scan(lambda a, b: a * b, pb.tensor([1.0, 2.0, 3.0]))
+        Tensor([1., 2., 6.], dtype=float32)
     """
     single = not isinstance(values, tuple | list)
     given = [value_of(v) for v in ([values] if single else values)]
@@ -230,6 +240,10 @@ def linear_recurrence(
     """``h[t] = a[t] h[t - 1] + b[t]`` along an axis, from `initial` (0, and then a[0] is not used).
 
     `a` and `b` broadcast; `initial` is without the axis. With `reverse` from the other end.
+
+    Example:
+        >>> pb.linear_recurrence(pb.full((3,), 0.5), pb.ones(3))
+        Tensor([1.  , 1.5 , 1.75], dtype=float32)
     """
     values = [value_of(a), value_of(b)]
     result = W.as_float(W.common_dtype(values))
@@ -259,6 +273,10 @@ def cumulative_logsumexp(x: Any, axis: int | None = None) -> Tensor:
     """``out[t] = log(sum(exp(x[: t + 1])))``, safe for large elements; -inf is no term.
 
     A scan over pairs: the largest element m so far, and the sum of exp(x - m).
+
+    Example:
+        >>> pb.cumulative_logsumexp(pb.zeros(3))
+        Tensor([0.       , 0.6931472, 1.0986123], dtype=float32)
     """
     value = value_of(x)
     result = W.as_float(value.dtype)

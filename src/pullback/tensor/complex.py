@@ -91,7 +91,12 @@ def complex_type(spec: Any) -> ComplexType | None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Complex(Speaking, Arithmetic["Complex"]):
-    """``real + i imag``; both of one shape and element type. Trees of tensors may hold it."""
+    """``real + i imag``; both of one shape and element type. Trees of tensors may hold it.
+
+    Example:
+        >>> pb.Complex(pb.ones(2), pb.zeros(2)) * 1j
+        Complex(Tensor([0., 0.], dtype=float32), Tensor([1., 1.], dtype=float32))
+    """
 
     real: Tensor
     imag: Tensor

@@ -31,7 +31,14 @@ Guards = tuple[Expr, ...]
 
 
 def axis(extent: Extent, name: str = "") -> ScalarHandle:
-    """An axis ``0 <= k < extent`` for a reduction to run over."""
+    """An axis ``0 <= k < extent`` for a reduction to run over.
+
+    Example:
+        >>> x = pb.ones((2, 3))
+        >>> k = pb.axis(3)
+        >>> pb.compute((2,), lambda i: pb.sum(x[i, k], over=k))
+        Tensor([3., 3.], dtype=float32)
+    """
     return new_axis(shape_of(extent)[0], name)
 
 
@@ -39,6 +46,11 @@ def compute(shape: Any, function: Callable[..., Any], *, name: str = "compute") 
     """The tensor ``out[i, j] = function(i, j)``; a tuple of them where `function` gives a tuple.
 
     Raises: FreeAxisError, ShapeError, IndexRangeError at the user's expression.
+
+    Example:
+        >>> x = pb.tensor([1.0, 2.0])
+        >>> pb.compute((2, 2), lambda i, j: x[i] * x[j]).tolist()
+        [[1.0, 2.0], [2.0, 4.0]]
     """
     origin = Origin.of_caller()
     extents = shape_of(shape)

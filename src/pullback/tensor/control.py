@@ -44,6 +44,10 @@ def loop(
     """Run ``body()``, ``body(i)`` or, with a carry, ``carry = body(i, carry)`` for every step.
 
     A feeder's StopIteration ends it. Returns the last carry.
+
+    Example:
+        >>> pb.loop(3, lambda i, x: x * 2, pb.tensor(1.0))
+        Tensor(8., dtype=float32)
     """
     functions(body=body)
     steps = steps_of(steps)
@@ -252,7 +256,13 @@ def cond(
     otherwise: Callable[..., Any],
     *operands: Any,
 ) -> Any:
-    """``then(*operands) if predicate else otherwise(*operands)``; only one of them runs."""
+    """``then(*operands) if predicate else otherwise(*operands)``; only one of them runs.
+
+    Example:
+        >>> x = pb.tensor(3.0)
+        >>> pb.cond(x > 0, lambda x: x * 2, lambda x: -x, x)
+        Tensor(6., dtype=float32)
+    """
     functions(then=then, otherwise=otherwise)
     trace = current()
     if isinstance(predicate, bool | np.bool_):
@@ -284,6 +294,11 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, its intermediates computed again in the backward and not kept until then.
 
     Outside `jit` nothing is kept that nobody holds, so there it is `function` itself.
+
+    Example:
+        >>> f = pb.checkpoint(lambda x: pb.sum(pb.exp(x)))
+        >>> pb.grad(f)(pb.zeros(2))
+        Tensor([1., 1.], dtype=float32)
     """
     functions(function=function)
 
@@ -317,6 +332,10 @@ def while_loop(
     Inside `jit` without `max_steps` there is no room for all steps: the backward counts them and
     runs them again as loops in loops, each of which keeps its carries (`loops.SIDE`, `LEVELS`).
     More steps than those hold raise IndexRangeError, in the backward alone.
+
+    Example:
+        >>> pb.while_loop(lambda x: x < 100, lambda x: x * 2, pb.tensor(3.0))
+        Tensor(192., dtype=float32)
     """
     functions(test=test, body=body)
     max_steps, trace = most_of(max_steps), _tracing(checkpoint)
@@ -413,7 +432,12 @@ def scan(
     *,
     checkpoint: str = "tape",
 ) -> tuple[Any, Any]:
-    """``for x in xs: carry, y = body(carry, x)``. Returns the last carry and the stacked `y`."""
+    """``for x in xs: carry, y = body(carry, x)``. Returns the last carry and the stacked `y`.
+
+    Example:
+        >>> pb.scan(lambda s, x: (s + x, s + x), pb.tensor(0.0), pb.tensor([1.0, 2.0, 3.0]))
+        (Tensor(6., dtype=float32), Tensor([1., 3., 6.], dtype=float32))
+    """
     functions(body=body)
     wholes = flatten(xs, from_array)
     count = _length(wholes, length)

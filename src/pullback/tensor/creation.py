@@ -34,7 +34,14 @@ from pullback.tensor.trace import Array, Handle, bind, current
 
 
 def dim(name: str, lo: int, hi: int) -> Dim:
-    """A symbolic extent: one compiled program serves every value in `lo..hi`."""
+    """A symbolic extent: one compiled program serves every value in `lo..hi`.
+
+    Example:
+        >>> n = pb.dim("n", 1, 64)
+        >>> f = pb.jit(pb.sum, shapes=[(n,)])
+        >>> f(pb.ones(3)).item(), f(pb.ones(5)).item()
+        (3.0, 5.0)
+    """
     lo, hi = V.whole(lo, "lo"), V.whole(hi, "hi")
     if not 0 <= lo <= hi or not isinstance(name, str):
         raise ShapeError(f"pb.dim({name!r}, {lo}, {hi})", code="E123")
@@ -114,7 +121,12 @@ def _array_of(data: Any, kind: DType | None) -> Array:
 def tensor(
     data: Any, dtype: Any = None, *, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor that holds a copy of `data` (numbers, nested lists, an array, a tensor)."""
+    """A tensor that holds a copy of `data` (numbers, nested lists, an array, a tensor).
+
+    Example:
+        >>> pb.tensor([1.0, 2.0])
+        Tensor([1., 2.], dtype=float32)
+    """
     check_device(device)
     speaker = _speaker(data, dtype)
     if speaker is not None:
@@ -139,6 +151,10 @@ def asarray(
     """A tensor that shares the memory of an array where it can; do not write to that array.
 
     Raises: ValueError where `copy` is False and a copy is needed.
+
+    Example:
+        >>> pb.asarray(np.arange(3), dtype="float32")
+        Tensor([0., 1., 2.], dtype=float32)
     """
     check_device(device)
     speaker = _speaker(data, dtype)
@@ -178,7 +194,12 @@ def _import(data: Any) -> Array:
 
 
 def from_dlpack(data: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor that shares the memory of another library's array."""
+    """A tensor that shares the memory of another library's array.
+
+    Example:
+        >>> pb.from_dlpack(np.ones(2))
+        Tensor([1., 1.], dtype=float64)
+    """
     check_device(device)
     if isinstance(data, Tensor | Answering):
         return tensor(data) if copy else asarray(data)
@@ -188,7 +209,12 @@ def from_dlpack(data: Any, *, device: Any = None, copy: bool | None = None) -> T
 @answered
 @spelled
 def full(shape: Any, fill_value: Scalar, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """``out[i] = fill_value``"""
+    """``out[i] = fill_value``
+
+    Example:
+        >>> pb.full((2,), 7)
+        Tensor([7, 7], dtype=int64)
+    """
     check_device(device)
     if isinstance(fill_value, Handle):
         found = value_of(fill_value)
@@ -200,50 +226,90 @@ def full(shape: Any, fill_value: Scalar, *, dtype: Any = None, device: Any = Non
 
 @answered
 def zeros(*shape: Any, dtype: Any = "float32", device: Any = None) -> Tensor:
-    """``out[i] = 0``"""
+    """``out[i] = 0``
+
+    Example:
+        >>> pb.zeros((2, 3)).shape
+        (2, 3)
+    """
     return full(shape_of(shape), 0, dtype=dtype or "float32", device=device)
 
 
 @answered
 def ones(*shape: Any, dtype: Any = "float32", device: Any = None) -> Tensor:
-    """``out[i] = 1``"""
+    """``out[i] = 1``
+
+    Example:
+        >>> pb.ones((2, 3)).shape
+        (2, 3)
+    """
     return full(shape_of(shape), 1, dtype=dtype or "float32", device=device)
 
 
 @answered
 def empty(*shape: Any, dtype: Any = "float32", device: Any = None) -> Tensor:
-    """A tensor whose elements mean nothing: zeros."""
+    """A tensor whose elements mean nothing: zeros.
+
+    Example:
+        >>> pb.empty((2, 3)).shape
+        (2, 3)
+    """
     return zeros(*shape, dtype=dtype, device=device)
 
 
 @answered
 def full_like(x: Tensor, fill_value: Scalar, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """`full` with the shape and type of `x`."""
+    """`full` with the shape and type of `x`.
+
+    Example:
+        >>> pb.full_like(pb.ones(2), 7)
+        Tensor([7., 7.], dtype=float32)
+    """
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device)
 
 
 @answered
 def zeros_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """`zeros` with the shape and type of `x`."""
+    """`zeros` with the shape and type of `x`.
+
+    Example:
+        >>> pb.zeros_like(pb.ones(2))
+        Tensor([0., 0.], dtype=float32)
+    """
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 @answered
 def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """`ones` with the shape and type of `x`."""
+    """`ones` with the shape and type of `x`.
+
+    Example:
+        >>> pb.ones_like(pb.zeros(2))
+        Tensor([1., 1.], dtype=float32)
+    """
     return full_like(x, 1, dtype=dtype, device=device)
 
 
 @answered
 def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """`empty` with the shape and type of `x`."""
+    """`empty` with the shape and type of `x`.
+
+    Example:
+        >>> pb.empty_like(pb.ones((2, 3))).shape
+        (2, 3)
+    """
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def arange(
     start: Any, stop: Any = None, step: Scalar = 1, *, dtype: Any = None, device: Any = None
 ) -> Tensor:
-    """``start, start + step, ..`` below `stop`; one argument is the stop."""
+    """``start, start + step, ..`` below `stop`; one argument is the stop.
+
+    Example:
+        >>> pb.arange(1, 7, 2)
+        Tensor([1, 3, 5], dtype=int64)
+    """
     check_device(device)
     if stop is None:
         start, stop = 0, start
@@ -276,7 +342,12 @@ def linspace(
     device: Any = None,
     endpoint: bool = True,
 ) -> Tensor:
-    """`num` evenly spaced numbers."""
+    """`num` evenly spaced numbers.
+
+    Example:
+        >>> pb.linspace(0.0, 1.0, 5)
+        Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    """
     check_device(device)
     kind = optional_dtype(dtype) or D.float32
     num = V.whole(num, "linspace: num", 0)
@@ -287,7 +358,12 @@ def linspace(
 def eye(
     n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: Any = None, device: Any = None
 ) -> Tensor:
-    """Ones on diagonal `k`, zeros elsewhere."""
+    """Ones on diagonal `k`, zeros elsewhere.
+
+    Example:
+        >>> pb.eye(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
     check_device(device)
     rows, columns = shape_of((n_rows, n_rows if n_cols is None else n_cols))
     return Tensor(X.eye(rows, columns, V.whole(k, "eye: k"), optional_dtype(dtype) or D.float32))
@@ -295,14 +371,24 @@ def eye(
 
 @spelled
 def one_hot(x: Tensor, num_classes: int, *, axis: int = -1, dtype: Any = None) -> Tensor:
-    """``out[i, c] = 1 if x[i] == c else 0``"""
+    """``out[i, c] = 1 if x[i] == c else 0``
+
+    Example:
+        >>> pb.one_hot(pb.tensor([0, 2]), 3).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    """
     (classes,) = shape_of(num_classes)
     return Tensor(X.one_hot(value_of(x), classes, optional_dtype(dtype) or D.float32, axis))
 
 
 @answered
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
-    """Coordinates on a grid, one tensor per axis; a single number is an axis of one."""
+    """Coordinates on a grid, one tensor per axis; a single number is an axis of one.
+
+    Example:
+        >>> [x.shape for x in pb.meshgrid(pb.ones(2), pb.ones(3), indexing="ij")]
+        [(2, 3), (2, 3)]
+    """
     values = [value_of(a) for a in arrays]
     for value in values:
         if len(value.shape) > 1:

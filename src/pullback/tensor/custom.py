@@ -101,6 +101,12 @@ class custom_vjp(_Custom):
 
     ``fwd(*args) -> (out, residuals)``, ``bwd(*nondiff, residuals, dout) -> (dargs, ..)``; None is
     no influence. Forward mode is the transpose of `bwd`, which must be linear in `dout`.
+
+    Example:
+        >>> f = pb.custom_vjp(lambda x: x * x)
+        >>> f.defvjp(lambda x: (x * x, x), lambda x, dout: (2 * x * dout,))
+        >>> pb.grad(f)(pb.tensor(3.0))
+        Tensor(6., dtype=float32)
     """
 
     kind = "custom_vjp"
@@ -128,6 +134,12 @@ class custom_jvp(_Custom):
     """A function with its own forward mode, given by ``defjvp``; reverse mode is its transpose.
 
     ``jvp(*nondiff, primals, tangents) -> (out, tangent)``, linear in `tangents`.
+
+    Example:
+        >>> f = pb.custom_jvp(lambda x: x * x)
+        >>> rule = f.defjvp(lambda x, t: (x[0] * x[0], 2 * x[0] * t[0]))
+        >>> pb.grad(f)(pb.tensor(3.0))
+        Tensor(6., dtype=float32)
     """
 
     kind = "custom_jvp"

@@ -45,6 +45,11 @@ def differentiate(
     a rule given by hand (`pb.custom_vjp`) holds, and else the derivative is derived. The choice is
     logged to "pullback.grad".
     Raises: GradientError for integers and for heads that do not fit.
+
+    Example:
+        >>> x = pb.tensor(3.0)
+        >>> pb.differentiate(x * x, x)[0]
+        Tensor(6., dtype=float32)
     """
     outputs = _values(output)
     wanted = [] if inputs is None else _values(inputs)

@@ -27,6 +27,11 @@ def Feeder(
     """The next batch from the host: a tensor, or a tuple of them where `shape` is one of shapes.
 
     `callback()` is called once per step, in order, on another thread, at most `depth` ahead.
+
+    Example:
+        >>> batches = pb.Feeder(lambda: np.ones(2, "float32"), shape=(2,))
+        >>> batches.shape
+        (2,)
     """
     origin = Origin.of_caller()
     single = not (len(shape) > 0 and isinstance(shape[0], Sequence))
@@ -63,7 +68,15 @@ def Receiver(
     every: int = 1,
     depth: int = 4,
 ) -> None:
-    """Hand snapshots to `callback(*arrays)`, in order, on another thread, every `every`-th time."""
+    """Hand snapshots to `callback(*arrays)`, in order, on another thread, every `every`-th time.
+
+    Example:
+        >>> seen = []
+        >>> x = pb.ones(2) * 3
+        >>> pb.Receiver(seen.append, x)  # gets copies of `x`, on a thread
+        >>> x
+        Tensor([3., 3.], dtype=float32)
+    """
     origin = Origin.of_caller()
     handles = [tensors] if isinstance(tensors, Handle) else list(tensors)
     trace = current()

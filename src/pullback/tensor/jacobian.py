@@ -51,6 +51,10 @@ def jacobian(target: Any, inputs: Any = None, structure: str = "dense", argnums:
     indices that are data as they are at the call.
     Raises: GradientError; UnsupportedError where the pattern depends on data inside a function that
     is compiled or mapped.
+
+    Example:
+        >>> pb.jacobian(lambda x: x * x, pb.tensor([1.0, 2.0])).tolist()
+        [[2.0, 0.0], [0.0, 4.0]]
     """
     if structure not in ("dense", "sparse"):
         raise GradientError(f"structure={structure!r}",

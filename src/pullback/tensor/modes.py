@@ -23,6 +23,11 @@ def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
 
     Of a tensor: ``y, back = vjp(y, x, w); dx, dw = back(dy)``.
     Raises: GradientError for integers.
+
+    Example:
+        >>> y, back = pb.vjp(lambda x: x * x, pb.tensor([1.0, 2.0]))
+        >>> back(pb.ones(2))
+        (Tensor([2., 4.], dtype=float32),)
     """
     _has_derivative(target)
     given = Arguments(primals, fresh=callable(target))
@@ -50,6 +55,10 @@ def jvp(target: Any, primals: Any, tangent: Any) -> Any:
 
     `primals` and `tangents` are one tensor or a sequence of (trees of) them.
     Raises: GradientError for integers, or where a tangent does not fit its primal.
+
+    Example:
+        >>> pb.jvp(lambda x: x * x, (pb.tensor([1.0, 2.0]),), (pb.tensor([1.0, 0.0]),))
+        (Tensor([1., 4.], dtype=float32), Tensor([2., 0.], dtype=float32))
     """
     _has_derivative(target)
     single = isinstance(primals, Handle | np.ndarray)
@@ -66,6 +75,10 @@ def hvp(target: Any, primals: Any = None, tangent: Any = None) -> Any:
 
     Of several primals, a tuple: row by row the sum over all of them. Of a function alone the
     function of ``(x, dx, *args)``, which is what SciPy calls `hessp`.
+
+    Example:
+        >>> pb.hvp(lambda x: pb.sum(x**3), pb.tensor([1.0, 2.0]), pb.tensor([1.0, 0.0]))
+        Tensor([6., 0.], dtype=float32)
     """
     if primals is None and callable(target):
         return Derivative(target, functools.partial(_hessp, target), [0, 1])

@@ -63,7 +63,12 @@ def _scalar(x: Any, over: Any) -> bool:
 def sum(
     x: Any, axis: Axes = None, *, over: Any = _NONE, dtype: Any = None, keepdims: bool = False
 ) -> Any:
-    """Sum of elements; of a scalar expression over axes: ``sum[k](x)``"""
+    """Sum of elements; of a scalar expression over axes: ``sum[k](x)``
+
+    Example:
+        >>> pb.sum(pb.tensor([[1.0, 5.0], [4.0, 2.0]]), axis=1)
+        Tensor([6., 6.], dtype=float32)
+    """
     if _scalar(x, over):
         return handles.fold("sum", x, over)
     return Tensor(R.total(value_of(x), axis, keepdims, optional_dtype(dtype)))
@@ -76,7 +81,12 @@ def sum(
 def prod(
     x: Any, axis: Axes = None, *, over: Any = _NONE, dtype: Any = None, keepdims: bool = False
 ) -> Any:
-    """Product of elements."""
+    """Product of elements.
+
+    Example:
+        >>> pb.prod(pb.tensor([[1.0, 5.0], [4.0, 2.0]]), axis=1)
+        Tensor([5., 8.], dtype=float32)
+    """
     if _scalar(x, over):
         return handles.fold("prod", x, over)
     return Tensor(R.product(value_of(x), axis, keepdims, optional_dtype(dtype)))
@@ -87,7 +97,12 @@ def prod(
 @spelled
 @declared("x[...]")
 def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
-    """The largest element; NaN if any is. Of equal ones the first has the whole gradient."""
+    """The largest element; NaN if any is. Of equal ones the first has the whole gradient.
+
+    Example:
+        >>> pb.max(pb.tensor([[1.0, 5.0], [4.0, 2.0]]), axis=1)
+        Tensor([5., 4.], dtype=float32)
+    """
     if _scalar(x, over):
         return handles.fold("max", x, over)
     return Tensor(R.extreme("max", value_of(x), axis, keepdims))
@@ -98,7 +113,12 @@ def max(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 @spelled
 @declared("x[...]")
 def min(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
-    """The smallest element; NaN if any is. Of equal ones the first has the whole gradient."""
+    """The smallest element; NaN if any is. Of equal ones the first has the whole gradient.
+
+    Example:
+        >>> pb.min(pb.tensor([[1.0, 5.0], [4.0, 2.0]]), axis=1)
+        Tensor([1., 2.], dtype=float32)
+    """
     if _scalar(x, over):
         return handles.fold("min", x, over)
     return Tensor(R.extreme("min", value_of(x), axis, keepdims))
@@ -108,7 +128,12 @@ def min(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 @spelled
 @declared("x[...]")
 def amax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """The largest element; equal ones share the gradient evenly, where `max` has one winner."""
+    """The largest element; equal ones share the gradient evenly, where `max` has one winner.
+
+    Example:
+        >>> pb.amax(pb.tensor([[1.0, 5.0], [4.0, 2.0]]), axis=1)
+        Tensor([5., 4.], dtype=float32)
+    """
     return Tensor(R.even_extreme("max", value_of(x), axis, keepdims))
 
 
@@ -116,7 +141,12 @@ def amax(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 @spelled
 @declared("x[...]")
 def amin(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """The smallest element; equal ones share the gradient evenly, where `min` has one winner."""
+    """The smallest element; equal ones share the gradient evenly, where `min` has one winner.
+
+    Example:
+        >>> pb.amin(pb.tensor([[1.0, 5.0], [4.0, 2.0]]), axis=1)
+        Tensor([1., 2.], dtype=float32)
+    """
     return Tensor(R.even_extreme("min", value_of(x), axis, keepdims))
 
 
@@ -125,7 +155,12 @@ def amin(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 @spelled
 @declared("x[...]")
 def any(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
-    """Whether any element is true."""
+    """Whether any element is true.
+
+    Example:
+        >>> pb.any(pb.tensor([[True, False], [False, False]]), axis=1)
+        Tensor([ True, False], dtype=bool)
+    """
     if _scalar(x, over):
         return handles.fold("any", x, over)
     return Tensor(R.truth("any", value_of(x), axis, keepdims))
@@ -136,7 +171,12 @@ def any(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 @spelled
 @declared("x[...]")
 def all(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
-    """Whether all elements are true."""
+    """Whether all elements are true.
+
+    Example:
+        >>> pb.all(pb.tensor([[True, False], [True, True]]), axis=1)
+        Tensor([False,  True], dtype=bool)
+    """
     if _scalar(x, over):
         return handles.fold("all", x, over)
     return Tensor(R.truth("all", value_of(x), axis, keepdims))
@@ -147,7 +187,12 @@ def all(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False)
 @spelled
 @declared("x[...]")
 def argmax(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
-    """The first place of the largest element."""
+    """The first place of the largest element.
+
+    Example:
+        >>> pb.argmax(pb.tensor([[1.0, 5.0], [4.0, 2.0]]), axis=1)
+        Tensor([1, 0], dtype=int64)
+    """
     if _scalar(x, over):
         return handles.arg_fold("argmax", x, over)
     return Tensor(R.arg_extreme("argmax", value_of(x), axis, keepdims))
@@ -158,7 +203,12 @@ def argmax(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool
 @spelled
 @declared("x[...]")
 def argmin(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
-    """The first place of the smallest element."""
+    """The first place of the smallest element.
+
+    Example:
+        >>> pb.argmin(pb.tensor([[1.0, 5.0], [4.0, 2.0]]), axis=1)
+        Tensor([0, 1], dtype=int64)
+    """
     if _scalar(x, over):
         return handles.arg_fold("argmin", x, over)
     return Tensor(R.arg_extreme("argmin", value_of(x), axis, keepdims))
@@ -169,7 +219,12 @@ def argmin(x: Any, axis: int | None = None, *, over: Any = _NONE, keepdims: bool
 @spelled
 @declared("x[...]")
 def mean(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False) -> Any:
-    """Mean of elements."""
+    """Mean of elements.
+
+    Example:
+        >>> pb.mean(pb.tensor([[1.0, 5.0], [4.0, 2.0]]), axis=1)
+        Tensor([3., 3.], dtype=float32)
+    """
     if _scalar(x, over):
         return handles.mean(x, over)
     return Tensor(R.mean(value_of(x), axis, keepdims))
@@ -180,7 +235,12 @@ def mean(x: Any, axis: Axes = None, *, over: Any = _NONE, keepdims: bool = False
 @spelled
 @declared("x[...]")
 def var(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """``sum((x - mean)^2) / (n - correction)``"""
+    """``sum((x - mean)^2) / (n - correction)``
+
+    Example:
+        >>> pb.var(pb.tensor([1.0, 3.0]))
+        Tensor(1., dtype=float32)
+    """
     return Tensor(R.variance(value_of(x), axis, keepdims, correction))
 
 
@@ -189,7 +249,12 @@ def var(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = 
 @spelled
 @declared("x[...]")
 def std(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
-    """The root of the variance; where that is 0, so is the gradient."""
+    """The root of the variance; where that is 0, so is the gradient.
+
+    Example:
+        >>> pb.std(pb.tensor([1.0, 3.0]))
+        Tensor(1., dtype=float32)
+    """
     return Tensor(R.deviation(value_of(x), axis, keepdims, correction))
 
 
@@ -197,7 +262,12 @@ def std(x: Any, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = 
 @spelled
 @declared("x[...]")
 def logsumexp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """``log(sum(exp(x)))``, safe for large elements."""
+    """``log(sum(exp(x)))``, safe for large elements.
+
+    Example:
+        >>> pb.logsumexp(pb.zeros(2))
+        Tensor(0.6931472, dtype=float32)
+    """
     return Tensor(R.logsumexp(value_of(x), axis, keepdims))
 
 
@@ -205,7 +275,12 @@ def logsumexp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 @spelled
 @declared("x[b...] -> [b...]")
 def softmax(x: Any, axis: int = -1) -> Tensor:
-    """``exp(x) / sum(exp(x))``"""
+    """``exp(x) / sum(exp(x))``
+
+    Example:
+        >>> pb.softmax(pb.tensor([0.0, 1.0]))
+        Tensor([0.2689414, 0.7310586], dtype=float32)
+    """
     return Tensor(R.softmax(value_of(x), axis))
 
 
@@ -213,7 +288,12 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
 @spelled
 @declared("x[b...] -> [b...]")
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
-    """``x - log(sum(exp(x)))``"""
+    """``x - log(sum(exp(x)))``
+
+    Example:
+        >>> pb.log_softmax(pb.tensor([0.0, 0.0]))
+        Tensor([-0.6931472, -0.6931472], dtype=float32)
+    """
     return Tensor(R.log_softmax(value_of(x), axis))
 
 
@@ -224,7 +304,12 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 def cumulative_sum(
     x: Any, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
-    """Running sum along an axis; with `include_initial` from 0, one element longer."""
+    """Running sum along an axis; with `include_initial` from 0, one element longer.
+
+    Example:
+        >>> pb.cumulative_sum(pb.tensor([1.0, 3.0, 2.0]))
+        Tensor([1., 4., 6.], dtype=float32)
+    """
     kind = optional_dtype(dtype)
     return Tensor(R.cumulative("sum", value_of(x), axis, kind, include_initial))
 
@@ -236,7 +321,12 @@ def cumulative_sum(
 def cumulative_prod(
     x: Any, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
-    """Running product along an axis; with `include_initial` from 1, one element longer."""
+    """Running product along an axis; with `include_initial` from 1, one element longer.
+
+    Example:
+        >>> pb.cumulative_prod(pb.tensor([1.0, 3.0, 2.0]))
+        Tensor([1., 3., 6.], dtype=float32)
+    """
     kind = optional_dtype(dtype)
     return Tensor(R.cumulative("prod", value_of(x), axis, kind, include_initial))
 
@@ -245,7 +335,12 @@ def cumulative_prod(
 @spelled
 @declared("x[b...] -> [b...]")
 def cumulative_max(x: Any, axis: int | None = None) -> Tensor:
-    """Running maximum along an axis. Of equal ones the first has the gradient."""
+    """Running maximum along an axis. Of equal ones the first has the gradient.
+
+    Example:
+        >>> pb.cumulative_max(pb.tensor([1.0, 3.0, 2.0]))
+        Tensor([1., 3., 3.], dtype=float32)
+    """
     return Tensor(R.cumulative("max", value_of(x), axis, None))
 
 
@@ -253,7 +348,12 @@ def cumulative_max(x: Any, axis: int | None = None) -> Tensor:
 @spelled
 @declared("x[b...] -> [b...]")
 def cumulative_min(x: Any, axis: int | None = None) -> Tensor:
-    """Running minimum along an axis. Of equal ones the first has the gradient."""
+    """Running minimum along an axis. Of equal ones the first has the gradient.
+
+    Example:
+        >>> pb.cumulative_min(pb.tensor([3.0, 1.0, 2.0]))
+        Tensor([3., 1., 1.], dtype=float32)
+    """
     return Tensor(R.cumulative("min", value_of(x), axis, None))
 
 
@@ -264,7 +364,12 @@ def cumulative_min(x: Any, axis: int | None = None) -> Tensor:
 @answered
 @declared("x1[*b, n, k] or [k], x2[*b, k, m] or [k]")
 def matmul(x1: Any, x2: Any) -> Tensor:
-    """The matrix product, batched and broadcast; one axis is a vector."""
+    """The matrix product, batched and broadcast; one axis is a vector.
+
+    Example:
+        >>> pb.matmul(pb.ones((2, 3)), pb.ones((3, 4))).shape
+        (2, 4)
+    """
     return Tensor(L.matmul(value_of(x1), value_of(x2)))
 
 
@@ -272,7 +377,12 @@ def matmul(x1: Any, x2: Any) -> Tensor:
 @answered
 @declared("x1[...], x2[...]")
 def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Tensor:
-    """The sum of products over matched axes."""
+    """The sum of products over matched axes.
+
+    Example:
+        >>> pb.tensordot(pb.ones((2, 3)), pb.ones((3, 4)), 1).shape
+        (2, 4)
+    """
     return Tensor(L.tensordot(value_of(x1), value_of(x2), axes))
 
 
@@ -281,7 +391,12 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Tensor:
 @declared("x1[...], x2[...]")
 @in_float32
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
-    """The sum of products along one axis, of their type."""
+    """The sum of products along one axis, of their type.
+
+    Example:
+        >>> pb.vecdot(pb.tensor([1.0, 2.0]), pb.tensor([3.0, 4.0]))
+        Tensor(11., dtype=float32)
+    """
     products = apply("multiply", x1, x2)
     return sum(products, axis, dtype=products.dtype)
 
@@ -290,7 +405,12 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
 @answered
 @declared("x1[n], x2[m] -> [n, m]")
 def outer(x1: Any, x2: Any) -> Tensor:
-    """``out[i, j] = x1[i] * x2[j]``"""
+    """``out[i, j] = x1[i] * x2[j]``
+
+    Example:
+        >>> pb.outer(pb.ones(2), pb.ones(3)).shape
+        (2, 3)
+    """
     return Tensor(L.contract([value_of(x1), value_of(x2)], ["i", "j"], "ij"))
 
 
@@ -300,6 +420,10 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
 
     ``einsum("...ij,...jk->...ik", a, b)``, or in lists ``einsum(a, [0, 1], b, [1, 2], [0, 2])``.
     Raises: ShapeError, E116, for subscripts that do not fit.
+
+    Example:
+        >>> pb.einsum("ij,jk->ik", pb.ones((2, 3)), pb.ones((3, 4))).shape
+        (2, 4)
     """
     if isinstance(subscripts, str):
         terms, out = L.parsed(subscripts)
@@ -320,7 +444,12 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
 @answered
 @declared("condition[*b], x1[*b], x2[*b] -> [*b]")
 def where(condition: Any, x1: Any, x2: Any) -> Any:
-    """``x1 if condition else x2``; the other is never read."""
+    """``x1 if condition else x2``; the other is never read.
+
+    Example:
+        >>> pb.where(pb.tensor([True, False]), 1.0, 2.0)
+        Tensor([1., 2.], dtype=float32)
+    """
     given = (condition, x1, x2)
     for one in given:
         if isinstance(one, ScalarHandle):
@@ -332,7 +461,12 @@ def where(condition: Any, x1: Any, x2: Any) -> Any:
 @answered
 @declared("x[*b], min[*b], max[*b] -> [*b]")
 def clip(x: Any, min: Any = None, max: Any = None) -> Any:
-    """``minimum(maximum(x, min), max)``; None is no bound."""
+    """``minimum(maximum(x, min), max)``; None is no bound.
+
+    Example:
+        >>> pb.clip(pb.tensor([-2.0, 0.5, 9.0]), 0, 1)
+        Tensor([0. , 0.5, 1. ], dtype=float32)
+    """
     if isinstance(x, ScalarHandle):
         return handles.clip(x, min, max)
     low, high = (None if b is None else operand(b) for b in (min, max))
@@ -343,7 +477,12 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:
 @answered
 @declared("x[b...] -> [b...]")
 def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
-    """Another element type. Float to integer truncates and saturates, NaN gives 0."""
+    """Another element type. Float to integer truncates and saturates, NaN gives 0.
+
+    Example:
+        >>> pb.astype(pb.tensor([1.7, -1.7]), "int32")
+        Tensor([ 1, -1], dtype=int32)
+    """
     if isinstance(x, ScalarHandle):
         return handles.astype(x, D.dtype(dtype))
     return x.astype(dtype, copy=copy)
@@ -352,12 +491,22 @@ def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
 @answered
 @declared("x[b...] -> [b...]")
 def stop_gradient(x: Tensor) -> Tensor:
-    """The same values; no gradient passes."""
+    """The same values; no gradient passes.
+
+    Example:
+        >>> pb.grad(lambda x: x * pb.stop_gradient(x))(pb.tensor(3.0))
+        Tensor(3., dtype=float32)
+    """
     return Tensor(W.copy(value_of(x), "stop_gradient", stop=True))
 
 
 def keep(x: Tensor, when: str) -> Tensor:
-    """The same values, marked to reach memory "never", "always", or as is best ("auto")."""
+    """The same values, marked to reach memory "never", "always", or as is best ("auto").
+
+    Example:
+        >>> pb.keep(pb.ones(2) * 3, "always")
+        Tensor([3., 3.], dtype=float32)
+    """
     return Tensor(W.copy(value_of(x), "keep", keep=Keep(when)))
 
 
@@ -367,28 +516,48 @@ def keep(x: Tensor, when: str) -> Tensor:
 @viewing(np.reshape)
 @answered
 def reshape(x: Any, shape: Any, *, copy: bool | None = None) -> Tensor:
-    """The same elements in row-major order; one extent may be -1."""
+    """The same elements in row-major order; one extent may be -1.
+
+    Example:
+        >>> pb.reshape(pb.arange(6), (2, 3)).tolist()
+        [[0, 1, 2], [3, 4, 5]]
+    """
     return Tensor(V.reshape(value_of(x), shape_of(shape, -1)))
 
 
 @viewing(np.transpose)
 @answered
 def permute_dims(x: Any, axes: Sequence[int]) -> Tensor:
-    """Axis n of the result is axis ``axes[n]``."""
+    """Axis n of the result is axis ``axes[n]``.
+
+    Example:
+        >>> pb.permute_dims(pb.ones((2, 3, 4)), (2, 0, 1)).shape
+        (4, 2, 3)
+    """
     return Tensor(V.permute(value_of(x), axes))
 
 
 @viewing(np.matrix_transpose)
 @answered
 def matrix_transpose(x: Tensor) -> Tensor:
-    """The last two axes swapped."""
+    """The last two axes swapped.
+
+    Example:
+        >>> pb.matrix_transpose(pb.ones((5, 2, 3))).shape
+        (5, 3, 2)
+    """
     return x.mT
 
 
 @viewing(np.moveaxis)
 @answered
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """Axes moved, the others in order."""
+    """Axes moved, the others in order.
+
+    Example:
+        >>> pb.moveaxis(pb.ones((2, 3, 4)), 0, -1).shape
+        (3, 4, 2)
+    """
     value = value_of(x)
     rank = len(value.shape)
     lists = [tuple(p) if isinstance(p, Sequence) else (p,) for p in (source, destination)]
@@ -405,7 +574,12 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
 @answered
 @spelled
 def expand_dims(x: Any, axis: Axes = 0) -> Tensor:
-    """A new axis of extent one."""
+    """A new axis of extent one.
+
+    Example:
+        >>> pb.expand_dims(pb.ones(3), 0).shape
+        (1, 3)
+    """
     return Tensor(V.expand_dims(value_of(x), 0 if axis is None else axis))
 
 
@@ -413,20 +587,35 @@ def expand_dims(x: Any, axis: Axes = 0) -> Tensor:
 @answered
 @spelled
 def squeeze(x: Any, axis: Axes = None) -> Tensor:
-    """Axes of extent one removed."""
+    """Axes of extent one removed.
+
+    Example:
+        >>> pb.squeeze(pb.ones((1, 3, 1)), 0).shape
+        (3, 1)
+    """
     return Tensor(V.squeeze(value_of(x), axis))
 
 
 @viewing(np.broadcast_to)
 @answered
 def broadcast_to(x: Any, shape: Any) -> Tensor:
-    """`x` stretched to `shape`."""
+    """`x` stretched to `shape`.
+
+    Example:
+        >>> pb.broadcast_to(pb.tensor([1.0, 2.0]), (2, 2)).tolist()
+        [[1.0, 2.0], [1.0, 2.0]]
+    """
     return Tensor(W.broadcast_to(value_of(x), shape_of(shape)))
 
 
 @answered
 def broadcast_arrays(*arrays: Any) -> list[Tensor]:
-    """All stretched to their common shape."""
+    """All stretched to their common shape.
+
+    Example:
+        >>> [x.shape for x in pb.broadcast_arrays(pb.ones(3), pb.ones((2, 1)))]
+        [(2, 3), (2, 3)]
+    """
     values = [value_of(a) for a in arrays]
     shape = W.broadcast_shapes([v.shape for v in values])
     return [Tensor(W.broadcast_to(v, shape)) for v in values]
@@ -437,7 +626,12 @@ def broadcast_arrays(*arrays: Any) -> list[Tensor]:
 @spelled
 @declared("x[b...] -> [b...]")
 def flip(x: Any, axis: Axes = None) -> Tensor:
-    """Elements in reverse order."""
+    """Elements in reverse order.
+
+    Example:
+        >>> pb.flip(pb.tensor([1, 2, 3]))
+        Tensor([3, 2, 1], dtype=int64)
+    """
     return Tensor(V.flip(value_of(x), axis))
 
 
@@ -449,6 +643,10 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """Elements moved along axes, round the end; without axes along the flattened tensor.
 
     One shift serves several axes, several shifts of one axis add up.
+
+    Example:
+        >>> pb.roll(pb.tensor([1, 2, 3]), 1)
+        Tensor([3, 1, 2], dtype=int64)
     """
     value = value_of(x)
     shifts = [V.whole(s, "shift") for s in (shift if isinstance(shift, Sequence) else (shift,))]
@@ -466,7 +664,12 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
 @answered
 @spelled
 def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
-    """Pieces one after the other."""
+    """Pieces one after the other.
+
+    Example:
+        >>> pb.concat([pb.zeros(1), pb.ones(2)])
+        Tensor([0., 1., 1.], dtype=float32)
+    """
     values = [value_of(a) for a in arrays]
     if not values:
         raise V.fail("concat of nothing", code="E118")
@@ -478,7 +681,12 @@ def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
 @answered
 @spelled
 def stack(arrays: Sequence[Any], axis: int = 0) -> Tensor:
-    """Pieces side by side along a new axis."""
+    """Pieces side by side along a new axis.
+
+    Example:
+        >>> pb.stack([pb.zeros(2), pb.ones(2)]).tolist()
+        [[0.0, 0.0], [1.0, 1.0]]
+    """
     if not arrays:
         raise V.fail("stack of nothing", code="E118")
     return Tensor(V.stack([value_of(a) for a in arrays], axis))
@@ -487,7 +695,12 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Tensor:
 @answered
 @spelled
 def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """Equal pieces, or pieces cut at given places."""
+    """Equal pieces, or pieces cut at given places.
+
+    Example:
+        >>> [x.tolist() for x in pb.split(pb.arange(6), 3)]
+        [[0, 1], [2, 3], [4, 5]]
+    """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
     extent = value.shape[n]
@@ -501,7 +714,12 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
 @answered
 @spelled
 def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
-    """The pieces along an axis."""
+    """The pieces along an axis.
+
+    Example:
+        >>> pb.unstack(pb.tensor([1.0, 2.0]))
+        (Tensor(1., dtype=float32), Tensor(2., dtype=float32))
+    """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
     extent = value.shape[n]
@@ -514,7 +732,12 @@ def unstack(x: Any, axis: int = 0) -> tuple[Tensor, ...]:
 @eagerly
 @answered
 def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
-    """`value` around: (before, after) for each axis, one pair, or one number for all."""
+    """`value` around: (before, after) for each axis, one pair, or one number for all.
+
+    Example:
+        >>> pb.pad(pb.ones(2), [(1, 2)])
+        Tensor([0., 1., 1., 0., 0.], dtype=float32)
+    """
     found = value_of(x)
     rank = len(found.shape)
     if isinstance(pad_width, int):
@@ -527,7 +750,12 @@ def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
 @eagerly
 @answered
 def tile(x: Any, repetitions: Sequence[int]) -> Tensor:
-    """The whole repeated."""
+    """The whole repeated.
+
+    Example:
+        >>> pb.tile(pb.tensor([1, 2]), (2,))
+        Tensor([1, 2, 1, 2], dtype=int64)
+    """
     return Tensor(V.tile(value_of(x), repetitions))
 
 
@@ -535,7 +763,12 @@ def tile(x: Any, repetitions: Sequence[int]) -> Tensor:
 @answered
 @spelled
 def repeat(x: Any, repeats: int, *, axis: int | None = None) -> Tensor:
-    """Each element repeated."""
+    """Each element repeated.
+
+    Example:
+        >>> pb.repeat(pb.tensor([1, 2]), 2)
+        Tensor([1, 1, 2, 2], dtype=int64)
+    """
     value = value_of(x)
     if axis is None:
         return Tensor(V.repeat(V.reshape(value, (-1,)), repeats, 0))
@@ -546,7 +779,12 @@ def repeat(x: Any, repeats: int, *, axis: int | None = None) -> Tensor:
 @answered
 @declared("x[b...] -> [b...]")
 def tril(x: Any, *, k: int = 0) -> Tensor:
-    """The lower triangle of the last two axes; 0 above diagonal `k`."""
+    """The lower triangle of the last two axes; 0 above diagonal `k`.
+
+    Example:
+        >>> pb.tril(pb.ones((2, 2))).tolist()
+        [[1.0, 0.0], [1.0, 1.0]]
+    """
     return Tensor(V.triangle(value_of(x), k, upper=False))
 
 
@@ -554,7 +792,12 @@ def tril(x: Any, *, k: int = 0) -> Tensor:
 @answered
 @declared("x[b...] -> [b...]")
 def triu(x: Any, *, k: int = 0) -> Tensor:
-    """The upper triangle of the last two axes; 0 below diagonal `k`."""
+    """The upper triangle of the last two axes; 0 below diagonal `k`.
+
+    Example:
+        >>> pb.triu(pb.ones((2, 2))).tolist()
+        [[1.0, 1.0], [0.0, 1.0]]
+    """
     return Tensor(V.triangle(value_of(x), k, upper=True))
 
 
@@ -565,7 +808,12 @@ def triu(x: Any, *, k: int = 0) -> Tensor:
 @spelled
 @declared("x[...], indices[...]")
 def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
-    """``out[a, i, b] = x[a, indices[i], b]``; negative ones count from the end, others raise."""
+    """``out[a, i, b] = x[a, indices[i], b]``; negative ones count from the end, others raise.
+
+    Example:
+        >>> pb.take(pb.tensor([10, 20, 30]), pb.tensor([2, 0]))
+        Tensor([30, 10], dtype=int64)
+    """
     found = value_of(np.asarray(indices) if isinstance(indices, list) else indices)
     return Tensor(X.take(value_of(x), found, axis))
 
@@ -574,13 +822,23 @@ def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
 @spelled
 @declared("x[...], indices[...]")
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
-    """``out[i, j] = x[i, indices[i, j]]``"""
+    """``out[i, j] = x[i, indices[i, j]]``
+
+    Example:
+        >>> pb.take_along_axis(pb.tensor([[1, 2], [3, 4]]), pb.tensor([[1], [0]])).tolist()
+        [[2], [3]]
+    """
     return Tensor(X.take_along(value_of(x), value_of(indices), axis))
 
 
 @answered
 def result_type(*operands: Any) -> D.DType:
-    """The type that operands promote to."""
+    """The type that operands promote to.
+
+    Example:
+        >>> pb.result_type(pb.int32, pb.float32)
+        float32
+    """
     kinds = [o if isinstance(o, D.DType) else operand(o) for o in operands]
     typed = [W.full((), 0, k) if isinstance(k, D.DType) else k for k in kinds]
     return W.common_dtype(typed)

@@ -42,6 +42,10 @@ def addmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Ten
     """``beta x + alpha x1 x2`` of matrices; `x` is not looked at where beta is 0.
 
     Raises: ShapeError where they do not fit.
+
+    Example:
+        >>> pb.addmm(pb.zeros((2, 4)), pb.ones((2, 3)), pb.ones((3, 4))).shape
+        (2, 4)
     """
     return _plus(x, O.matmul(x1, x2), beta, alpha)
 
@@ -52,6 +56,10 @@ def addmv(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Ten
     """``beta x + alpha x1 x2`` of a matrix and a vector.
 
     Raises: ShapeError where they do not fit.
+
+    Example:
+        >>> pb.addmv(pb.zeros(2), pb.ones((2, 3)), pb.ones(3))
+        Tensor([3., 3.], dtype=float32)
     """
     return _plus(x, O.matmul(x1, x2), beta, alpha)
 
@@ -62,6 +70,10 @@ def addr(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Tens
     """``out[i, j] = beta x[i, j] + alpha x1[i] x2[j]``
 
     Raises: ShapeError where they do not fit.
+
+    Example:
+        >>> pb.addr(pb.zeros((2, 2)), pb.ones(2), pb.tensor([1.0, 2.0])).tolist()
+        [[1.0, 2.0], [1.0, 2.0]]
     """
     return _plus(x, O.outer(x1, x2), beta, alpha)
 
@@ -72,6 +84,10 @@ def baddbmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> T
     """``out[b] = beta x[b] + alpha x1[b] x2[b]``
 
     Raises: ShapeError where they do not fit.
+
+    Example:
+        >>> pb.baddbmm(pb.zeros((5, 2, 4)), pb.ones((5, 2, 3)), pb.ones((5, 3, 4))).shape
+        (5, 2, 4)
     """
     return _plus(x, O.matmul(x1, x2), beta, alpha)
 
@@ -82,6 +98,10 @@ def addbmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Te
     """``beta x + alpha sum[b] x1[b] x2[b]``
 
     Raises: ShapeError where they do not fit.
+
+    Example:
+        >>> pb.addbmm(pb.zeros((2, 4)), pb.ones((5, 2, 3)), pb.ones((5, 3, 4))).shape
+        (2, 4)
     """
     return _plus(x, O.einsum("bmk,bkn->mn", x1, x2), beta, alpha)
 
@@ -91,6 +111,10 @@ def inner(x1: Any, x2: Any) -> Tensor:
 
     Shapes: x1[.., k], x2[.., k] -> [.., ..]
     Raises: ShapeError where the last extents differ.
+
+    Example:
+        >>> pb.inner(pb.tensor([1.0, 2.0]), pb.tensor([3.0, 4.0]))
+        Tensor(11., dtype=float32)
     """
     if not value_of(x1).shape or not value_of(x2).shape:
         product: Tensor = M.multiply(value_tensor(x1), x2)
@@ -103,6 +127,10 @@ def kron(x1: Any, x2: Any) -> Tensor:
 
     Shapes: x1[m, n], x2[p, q] -> [m p, n q]
     Example: ``pb.kron(pb.eye(2), x)`` is x twice along the diagonal.
+
+    Example:
+        >>> pb.kron(pb.tensor([1.0, 2.0]), pb.ones(2))
+        Tensor([1., 1., 2., 2.], dtype=float32)
     """
     a, b = value_of(x1), value_of(x2)
     rank = max(len(a.shape), len(b.shape))
@@ -131,6 +159,10 @@ def cross(x1: Any, x2: Any, *, axis: int = -1) -> Tensor:
     """``out = (a1 b2 - a2 b1, a2 b0 - a0 b2, a0 b1 - a1 b0)`` along an axis of three, broadcast.
 
     Raises: ShapeError where the axis has another extent.
+
+    Example:
+        >>> pb.cross(pb.tensor([1.0, 0.0, 0.0]), pb.tensor([0.0, 1.0, 0.0]))
+        Tensor([0., 0., 1.], dtype=float32)
     """
     a, b = (Tensor(value_of(x)) for x in (x1, x2))
     for x in (a, b):
@@ -190,6 +222,10 @@ def cdist(x1: Any, x2: Any, *, p: float = 2.0) -> Tensor:
     Differences are taken before they are squared, so that near points lose no digits.
 
     Raises: ShapeError where they do not fit, or p is negative.
+
+    Example:
+        >>> pb.cdist(pb.zeros((1, 2)), pb.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+        [[5.0, 1.0]]
     """
     a, b = value_of(x1), value_of(x2)
     kind = W.as_float(W.common_dtype([a, b]))
@@ -208,6 +244,10 @@ def pdist(x: Any, *, p: float = 2.0) -> Tensor:
     """Distances of all pairs of rows, ``(0, 1), (0, 2), .., (1, 2), ..``
 
     Raises: ShapeError for other than two axes, or where p is negative.
+
+    Example:
+        >>> pb.pdist(pb.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 4.0]]))
+        Tensor([5., 4., 3.], dtype=float32)
     """
     value = value_of(x)
     count = value.shape[0]
@@ -226,6 +266,10 @@ def dist(x1: Any, x2: Any, *, p: float = 2.0) -> Tensor:
     """``(sum |x1 - x2|^p)^(1 / p)`` over all elements, broadcast.
 
     Raises: ShapeError where they do not broadcast, or p is negative.
+
+    Example:
+        >>> pb.dist(pb.zeros(2), pb.tensor([3.0, 4.0]))
+        Tensor(5., dtype=float32)
     """
     gap = M.subtract(x1, x2)
     flat = O.reshape(O.astype(gap, W.as_float(gap.dtype)), (-1,)).value
@@ -239,6 +283,10 @@ def renorm(x: Any, p: float, axis: int, maxnorm: float) -> Tensor:
     """Each place of an axis scaled down to a p-norm of at most `maxnorm`.
 
     Raises: ShapeError where p or `maxnorm` is negative.
+
+    Example:
+        >>> pb.renorm(pb.tensor([[3.0, 4.0], [0.0, 1.0]]), 2.0, 0, 1.0).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 1.0]]
     """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))

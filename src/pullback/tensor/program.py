@@ -235,6 +235,11 @@ def jit(
 
     Raises: OptionError for a `memory` that is no size; MemoryBudgetError, at the call, for one
         that is too small.
+
+    Example:
+        >>> f = pb.jit(lambda x: pb.sum(x * x))
+        >>> f(pb.tensor([1.0, 2.0]))
+        Tensor(5., dtype=float32)
     """
     budget = None if memory is None else parse_bytes(memory)
     if options is not None and not isinstance(options, Options):

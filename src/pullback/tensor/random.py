@@ -51,22 +51,42 @@ _generator = State(bind(_seeded(0, 1), "generator", copy=True))
 
 
 def manual_seed(seed: int) -> None:
-    """Start the sequence of draws anew from `seed`."""
+    """Start the sequence of draws anew from `seed`.
+
+    Example:
+        >>> pb.random.manual_seed(0)
+    """
     _generator.assign(bind(_seeded(V.whole(seed, "seed"), 1), "generator", copy=True))
 
 
 def key(seed: int) -> Tensor:
-    """An explicit key: equal keys give equal values."""
+    """An explicit key: equal keys give equal values.
+
+    Example:
+        >>> key = pb.random.key(0)
+        >>> bool(pb.random.normal((), key=key) == pb.random.normal((), key=key))
+        True
+    """
     return Tensor(bind(_seeded(V.whole(seed, "seed")), "key", copy=True))
 
 
 def split(key: Tensor, num: int = 2) -> list[Tensor]:
-    """Independent keys derived from one."""
+    """Independent keys derived from one.
+
+    Example:
+        >>> [k.shape for k in pb.random.split(pb.random.key(0))]
+        [(2,), (2,)]
+    """
     return [fold_in(key, n) for n in range(V.whole(num, "num", 0))]
 
 
 def fold_in(key: Tensor, number: int) -> Tensor:
-    """A key derived from a key and a number."""
+    """A key derived from a key and a number.
+
+    Example:
+        >>> pb.random.fold_in(pb.random.key(0), 1).shape
+        (2,)
+    """
     number = V.whole(number, "number")
     return Tensor(_folded(_check_key(key), (word(number), word(number // WORD + 1))))
 
@@ -189,7 +209,12 @@ def uniform(
     key: Tensor | None = None,
     device: Any = None,
 ) -> Tensor:
-    """Evenly spread over ``low <= x < high``."""
+    """Evenly spread over ``low <= x < high``.
+
+    Example:
+        >>> pb.random.uniform((2, 3)).shape
+        (2, 3)
+    """
     check_device(device)
     low = _number("low", low)
     high = _number("high", high, least=low)
@@ -213,7 +238,12 @@ def normal(
     key: Tensor | None = None,
     device: Any = None,
 ) -> Tensor:
-    """Normally distributed: ``sqrt(-2 log u) sin(2 pi v)`` (Box and Muller)."""
+    """Normally distributed: ``sqrt(-2 log u) sin(2 pi v)`` (Box and Muller).
+
+    Example:
+        >>> pb.random.normal((2, 3)).shape
+        (2, 3)
+    """
     check_device(device)
     mean = _number("mean", mean)
     std = _number("std", std, least=0.0)
@@ -242,7 +272,12 @@ def bernoulli(
     key: Tensor | None = None,
     device: Any = None,
 ) -> Tensor:
-    """True with probability `p` (a number, or a tensor that broadcasts to `shape`)."""
+    """True with probability `p` (a number, or a tensor that broadcasts to `shape`).
+
+    Example:
+        >>> pb.random.bernoulli(0.5, (3,)).shape
+        (3,)
+    """
     check_device(device)
     if isinstance(p, tuple | list):
         p, shape = (0.5 if shape is None else shape), p
@@ -273,7 +308,12 @@ def integers(
     key: Tensor | None = None,
     device: Any = None,
 ) -> Tensor:
-    """Whole numbers, ``low <= x < high``; one bound is the upper one."""
+    """Whole numbers, ``low <= x < high``; one bound is the upper one.
+
+    Example:
+        >>> pb.random.integers(0, 10, (3,)).dtype
+        int64
+    """
     check_device(device)
     low, high = (0, low) if high is None else (low, high)
     low, high = V.whole(low, "low"), V.whole(high, "high")
@@ -295,6 +335,10 @@ def permutation(x: Any, *, key: Tensor | None = None, device: Any = None) -> Ten
     """The numbers below `x` in random order, or the rows of a tensor `x`; linear in memory.
 
     Element n is computed on its own: each round swaps it with a partner, or does not.
+
+    Example:
+        >>> pb.sort(pb.random.permutation(4))
+        Tensor([0, 1, 2, 3], dtype=int64)
     """
     check_device(device)
     if isinstance(x, Handle):
@@ -325,13 +369,22 @@ def _rounds(source: Source, size: int) -> tuple[Definition, Definition]:
 
 
 def get_state() -> Array:
-    """The generator's seed and number of draws, to be saved."""
+    """The generator's seed and number of draws, to be saved.
+
+    Example:
+        >>> state = pb.random.get_state()
+        >>> pb.random.set_state(state)
+    """
     realize([_generator])
     return np.array(array_of(_generator))
 
 
 def set_state(state: Any) -> None:
-    """Go on where `get_state` was called. Raises: DTypeError, ShapeError for no such state."""
+    """Go on where `get_state` was called. Raises: DTypeError, ShapeError for no such state.
+
+    Example:
+        >>> pb.random.set_state(pb.random.get_state())
+    """
     words = np.asarray(state)
     if words.dtype.kind not in "iu":
         raise DTypeError(f"a state of random numbers of {words.dtype}", code="E142")

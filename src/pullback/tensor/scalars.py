@@ -102,6 +102,10 @@ def signbit(x: Any) -> Any:
     """Whether the sign is minus, of -0.0 too; of NaN it is not told.
 
     Example: ``pb.signbit(pb.tensor([-0.0, 0.0]))`` is ``[True, False]``.
+
+    Example:
+        >>> pb.signbit(pb.tensor([-0.0, 2.0]))
+        Tensor([ True, False], dtype=bool)
     """
     return applied(Rule("signbit", _signbit), x)
 
@@ -110,6 +114,10 @@ def fmax(x1: Any, x2: Any) -> Any:
     """``max(x1, x2)``; where one is NaN the other.
 
     Example: ``pb.fmax(pb.tensor([1.0, nan]), 0.0)`` is ``[1.0, 0.0]``.
+
+    Example:
+        >>> pb.fmax(pb.tensor([float("nan"), 2.0]), 1.0)
+        Tensor([1., 2.], dtype=float32)
     """
     return applied(Rule("fmax", _fmax, "number"), x1, x2)
 
@@ -118,6 +126,10 @@ def fmin(x1: Any, x2: Any) -> Any:
     """``min(x1, x2)``; where one is NaN the other.
 
     Example: ``pb.fmin(pb.tensor([1.0, nan]), 0.0)`` is ``[0.0, 0.0]``.
+
+    Example:
+        >>> pb.fmin(pb.tensor([float("nan"), 2.0]), 1.0)
+        Tensor([1., 1.], dtype=float32)
     """
     return applied(Rule("fmin", _fmin, "number"), x1, x2)
 
@@ -126,17 +138,31 @@ def heaviside(x1: Any, x2: Any) -> Any:
     """``0 if x1 < 0 else x2 if x1 == 0 else 1``; NaN stays.
 
     Example: ``pb.heaviside(pb.tensor([-1.0, 0.0, 2.0]), 0.5)`` is ``[0.0, 0.5, 1.0]``.
+
+    Example:
+        >>> pb.heaviside(pb.tensor([-1.0, 0.0, 2.0]), 0.5)
+        Tensor([0. , 0.5, 1. ], dtype=float32)
     """
     return applied(Rule("heaviside", _heaviside, "number"), x1, x2)
 
 
 def isposinf(x: Any) -> Any:
-    """Whether positive infinity."""
+    """Whether positive infinity.
+
+    Example:
+        >>> pb.isposinf(pb.tensor([1.0, float("inf")]))
+        Tensor([False,  True], dtype=bool)
+    """
     return applied(Rule("isposinf", _is_positive_infinity), x)
 
 
 def isneginf(x: Any) -> Any:
-    """Whether negative infinity."""
+    """Whether negative infinity.
+
+    Example:
+        >>> pb.isneginf(pb.tensor([1.0, float("-inf")]))
+        Tensor([False,  True], dtype=bool)
+    """
     return applied(Rule("isneginf", _is_negative_infinity), x)
 
 
@@ -146,6 +172,10 @@ def nan_to_num(
     """NaN and infinities replaced, by default with 0 and the largest floats of the type.
 
     Example: ``pb.nan_to_num(pb.tensor([nan, 1.0]))`` is ``[0.0, 1.0]``.
+
+    Example:
+        >>> pb.nan_to_num(pb.tensor([float("nan"), 1.0]), nan=7.0)
+        Tensor([7., 1.], dtype=float32)
     """
 
     def replaced(x: Expr) -> Expr:
@@ -167,6 +197,10 @@ def isclose(
     """``|x1 - x2| <= atol + rtol |x2|``; equal infinities are close, NaN is if `equal_nan`.
 
     Example: ``pb.isclose(pb.tensor([1.0, 2.0]), 1.000001)`` is ``[True, False]``.
+
+    Example:
+        >>> pb.isclose(pb.tensor([1.0, 2.0]), pb.tensor([1.0, 2.1]))
+        Tensor([ True, False], dtype=bool)
     """
 
     def near(a: Expr, b: Expr) -> Expr:
@@ -187,6 +221,10 @@ def allclose(
     """Whether all elements are close, as `isclose` says: one truth.
 
     Example: ``bool(pb.allclose(x, x))`` is True where nothing is NaN.
+
+    Example:
+        >>> pb.allclose(pb.ones(2), pb.ones(2) + 1e-7)
+        Tensor(True, dtype=bool)
     """
     near: Tensor = isclose(value_tensor(x1), x2, rtol=rtol, atol=atol, equal_nan=equal_nan)
     found: Tensor = O.all(near)
@@ -232,6 +270,10 @@ def lerp(x1: Any, x2: Any, weight: Any) -> Any:
     """``x1 + weight (x2 - x1)``; at 1 exactly `x2`.
 
     Example: ``pb.lerp(pb.tensor([0.0, 2.0]), 4.0, 0.25)`` is ``[1.0, 2.5]``.
+
+    Example:
+        >>> pb.lerp(pb.tensor([0.0, 10.0]), pb.tensor([1.0, 20.0]), 0.5)
+        Tensor([ 0.5, 15. ], dtype=float32)
     """
     return applied(Rule("lerp", _lerp, "float"), x1, x2, weight)
 
@@ -240,6 +282,10 @@ def hypot(x1: Any, x2: Any) -> Any:
     """``sqrt(x1^2 + x2^2)`` without overflow: ``m sqrt(1 + (n / m)^2)``, m the larger.
 
     Example: ``pb.hypot(pb.tensor([3.0]), 4.0)`` is ``[5.0]``.
+
+    Example:
+        >>> pb.hypot(pb.tensor([3.0]), pb.tensor([4.0]))
+        Tensor([5.], dtype=float32)
     """
     return applied(Rule("hypot", _hypot, "float"), x1, x2)
 
@@ -248,12 +294,21 @@ def logaddexp2(x1: Any, x2: Any) -> Any:
     """``log2(2^x1 + 2^x2)``, safe for large elements.
 
     Example: ``pb.logaddexp2(pb.tensor([3.0]), 3.0)`` is ``[4.0]``.
+
+    Example:
+        >>> pb.logaddexp2(pb.tensor([0.0, 1.0]), 0.0)
+        Tensor([1.       , 1.5849625], dtype=float32)
     """
     return applied(Rule("logaddexp2", _log_add_2, "float"), x1, x2)
 
 
 def float_power(x1: Any, x2: Any) -> Any:
-    """``x1 ** x2`` in float64, whatever the types are."""
+    """``x1 ** x2`` in float64, whatever the types are.
+
+    Example:
+        >>> pb.float_power(pb.tensor([2, 3]), 2)
+        Tensor([4., 9.], dtype=float64)
+    """
     base = O.astype(x1, D.float64) if not isinstance(x1, W.Scalar) else float(x1)
     power = O.astype(x2, D.float64) if not isinstance(x2, W.Scalar) else float(x2)
     if isinstance(base, float) and isinstance(power, float):
@@ -262,13 +317,23 @@ def float_power(x1: Any, x2: Any) -> Any:
 
 
 def deg2rad(x: Any) -> Any:
-    """``x pi / 180``"""
+    """``x pi / 180``
+
+    Example:
+        >>> pb.deg2rad(pb.tensor([0.0, 180.0]))
+        Tensor([0.       , 3.1415927], dtype=float32)
+    """
     scale = math.pi / 180
     return applied(Rule("deg2rad", F.wide(lambda x: Mul(x, F.like(scale, x))), "float"), x)
 
 
 def rad2deg(x: Any) -> Any:
-    """``x 180 / pi``"""
+    """``x 180 / pi``
+
+    Example:
+        >>> pb.rad2deg(pb.tensor([0.0, 1.0]))
+        Tensor([ 0.     , 57.29578], dtype=float32)
+    """
     scale = 180 / math.pi
     return applied(Rule("rad2deg", F.wide(lambda x: Mul(x, F.like(scale, x))), "float"), x)
 
@@ -277,6 +342,10 @@ def frac(x: Any) -> Any:
     """``x - trunc(x)``, with the sign of `x`; of integers 0.
 
     Example: ``pb.frac(pb.tensor([2.5, -2.5]))`` is ``[0.5, -0.5]``.
+
+    Example:
+        >>> pb.frac(pb.tensor([1.25, -1.25]))
+        Tensor([ 0.25, -0.25], dtype=float32)
     """
     return applied(Rule("frac", lambda x: E.subtract(x, F.trunc(x)), "number"), x)
 
@@ -286,6 +355,10 @@ def addcmul(x: Any, x1: Any, x2: Any, *, value: float = 1) -> Any:
     """``x + value x1 x2``, broadcast.
 
     Example: ``pb.addcmul(x, a, b, value=0.5)``
+
+    Example:
+        >>> pb.addcmul(pb.ones(2), pb.tensor([1.0, 2.0]), 4.0)
+        Tensor([5., 9.], dtype=float32)
     """
     product = M.multiply(x1, x2)
     return M.add(x, product if value == 1 else M.multiply(product, value))
@@ -296,6 +369,10 @@ def addcdiv(x: Any, x1: Any, x2: Any, *, value: float = 1) -> Any:
     """``x + value x1 / x2``, broadcast.
 
     Example: ``pb.addcdiv(x, a, b, value=0.5)``
+
+    Example:
+        >>> pb.addcdiv(pb.ones(2), pb.tensor([1.0, 2.0]), 4.0)
+        Tensor([1.25, 1.5 ], dtype=float32)
     """
     ratio = M.divide(x1, x2)
     return M.add(x, ratio if value == 1 else M.multiply(ratio, value))
@@ -375,6 +452,10 @@ def exp2(x: Any) -> Any:
     """``2 ** x``, exact at whole numbers.
 
     Example: ``pb.exp2(pb.tensor([3.0, -1.0]))`` is ``[8.0, 0.5]``.
+
+    Example:
+        >>> pb.exp2(pb.tensor([0.0, 3.0]))
+        Tensor([1., 8.], dtype=float32)
     """
     return applied(Rule("exp2", exp2_of, "float"), x)
 
@@ -384,6 +465,10 @@ def ldexp(x1: Any, x2: Any) -> Any:
 
     Raises: DTypeError where `x2` is no integer.
     Example: ``pb.ldexp(pb.tensor([0.5]), pb.tensor([3]))`` is ``[4.0]``.
+
+    Example:
+        >>> pb.ldexp(pb.tensor([1.0, 3.0]), pb.tensor([2, -1]))
+        Tensor([4. , 1.5], dtype=float32)
     """
     base, power = value_of(x1), value_of(x2)
     if not power.dtype.is_integer:
@@ -400,6 +485,10 @@ def frexp(x: Any) -> tuple[Any, Any]:
     """``x = m 2^e`` with ``0.5 <= |m| < 1``: m, and e as int32.
 
     Example: ``pb.frexp(pb.tensor([8.0]))`` is ``([0.5], [4])``.
+
+    Example:
+        >>> pb.frexp(pb.tensor([8.0, 0.5]))
+        (Tensor([0.5, 0.5], dtype=float32), Tensor([4, 0], dtype=int32))
     """
     m = applied(Rule("mantissa", lambda x: _wide_mantissa(x)[0], "float"), x)
     e = applied(Rule("exponent", lambda x: Cast(_wide_mantissa(x)[1], D.int32), "float"), x)
@@ -442,6 +531,10 @@ def nextafter(x1: Any, x2: Any) -> Any:
     """The next float after `x1` towards `x2`.
 
     Raises: DTypeError for integers.
+
+    Example:
+        >>> pb.nextafter(pb.tensor([1.0]), pb.tensor([2.0])) > 1.0
+        Tensor([ True], dtype=bool)
     """
     kind = W.common_dtype([operand(x1), operand(x2)])
     if not kind.is_float:
@@ -484,6 +577,10 @@ def gcd(x1: Any, x2: Any) -> Tensor:
 
     Raises: DTypeError where one is no integer.
     Example: ``pb.gcd(pb.tensor([12, 0]), 18)`` is ``[6, 18]``.
+
+    Example:
+        >>> pb.gcd(pb.tensor([12, 7]), 18)
+        Tensor([6, 1], dtype=int64)
     """
     a, b = _integers("gcd", x1, x2)
 
@@ -501,6 +598,10 @@ def lcm(x1: Any, x2: Any) -> Tensor:
 
     Raises: DTypeError where one is no integer.
     Example: ``pb.lcm(pb.tensor([4, 0]), 6)`` is ``[12, 0]``.
+
+    Example:
+        >>> pb.lcm(pb.tensor([4, 7]), 6)
+        Tensor([12, 42], dtype=int64)
     """
     a, b = _integers("lcm", x1, x2)
     divisor = gcd(a, b)
@@ -513,6 +614,10 @@ def isin(x1: Any, x2: Any, *, invert: bool = False) -> Tensor:
     """``any[k](x1[i] == x2[k])``: whether each element of `x1` is one of `x2`.
 
     Example: ``pb.isin(pb.tensor([1, 2, 3]), pb.tensor([2, 5]))`` is ``[False, True, False]``.
+
+    Example:
+        >>> pb.isin(pb.tensor([1, 2, 3]), pb.tensor([2, 5]))
+        Tensor([False,  True, False], dtype=bool)
     """
     others = O.reshape(value_tensor(x2), (-1,))
     hit: Tensor = O.any(M.equal(O.expand_dims(value_tensor(x1), -1), others), axis=-1)

@@ -148,6 +148,10 @@ def gather(x: Any, indices: Any, axis: int) -> Tensor:
     Shapes: x[..], indices[..] -> the shape of indices
     Raises: ShapeError where `indices` is larger; IndexRangeError, when it runs, for one outside.
     Example: ``pb.gather(x, pb.tensor([[0], [2]]), axis=1)``
+
+    Example:
+        >>> pb.gather(pb.tensor([[1, 2], [3, 4]]), pb.tensor([[1], [0]]), 1).tolist()
+        [[2], [3]]
     """
     value = value_of(x)
     places, _ = _along(value, value_of(indices), axis)
@@ -174,6 +178,10 @@ def scatter(
     Raises: ShapeError where they do not fit, DTypeError for values of a wider kind, OptionError
         for another reduction; IndexRangeError, when it runs, for an index outside.
     Example: ``pb.scatter(pb.zeros(3), pb.tensor([2]), 5.0)`` is ``[0.0, 0.0, 5.0]``.
+
+    Example:
+        >>> pb.scatter(pb.zeros(3), pb.tensor([0, 2]), pb.tensor([5.0, 6.0]))
+        Tensor([5., 0., 6.], dtype=float32)
     """
     value = value_of(x)
     places, _ = _along(value, value_of(indices), axis)
@@ -190,6 +198,10 @@ def scatter_reduce(
 
     Shapes: x[..], indices[..], values[..] -> the shape of x
     Raises: as `scatter`.
+
+    Example:
+        >>> pb.scatter_reduce(pb.ones(2), pb.tensor([1, 1]), pb.tensor([3.0, 4.0]), "max")
+        Tensor([1., 4.], dtype=float32)
     """
     found: Tensor = scatter(x, indices, values, axis=axis, reduce=reduce, include_self=include_self)
     return found
@@ -205,6 +217,10 @@ def scatter_add(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
 
     Shapes: x[..], indices[n] or [..], values[..] -> the shape of x
     Raises: ShapeError where they do not fit; IndexRangeError, when it runs, for one outside.
+
+    Example:
+        >>> pb.scatter_add(pb.zeros(3), pb.tensor([0, 0]), pb.ones(2))
+        Tensor([2., 0., 0.], dtype=float32)
     """
     base, places, given = value_of(x), value_of(indices), value_of(values)
     axis = V.normal_axis(axis, len(base.shape))
@@ -224,6 +240,10 @@ def index_add(x: Any, indices: Any, values: Any, *, axis: int = 0, alpha: float 
     """``out = x; for n: out[.., indices[n], ..] += alpha values[.., n, ..]``
 
     Raises: ShapeError where they do not fit; IndexRangeError, when it runs, for one outside.
+
+    Example:
+        >>> pb.index_add(pb.zeros(3), pb.tensor([0, 0]), pb.ones(2))
+        Tensor([2., 0., 0.], dtype=float32)
     """
     scaled = values if alpha == 1 else value_tensor(values) * alpha
     return _index(x, indices, scaled, axis, "add")
@@ -235,6 +255,10 @@ def index_copy(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
     """``out = x; for n: out[.., indices[n], ..] = values[.., n, ..]``; the last one stays.
 
     Raises: ShapeError where they do not fit; IndexRangeError, when it runs, for one outside.
+
+    Example:
+        >>> pb.index_copy(pb.zeros(3), pb.tensor([0, 2]), pb.ones(2))
+        Tensor([1., 0., 1.], dtype=float32)
     """
     return _index(x, indices, values, axis, "set")
 
@@ -245,6 +269,10 @@ def index_fill(x: Any, indices: Any, value: Any, *, axis: int = 0) -> Tensor:
     """``out = x; for n: out[.., indices[n], ..] = value``
 
     Raises: IndexRangeError, when it runs, for an index outside.
+
+    Example:
+        >>> pb.index_fill(pb.zeros(3), pb.tensor([0, 2]), 5.0)
+        Tensor([5., 0., 5.], dtype=float32)
     """
     return _index(x, indices, value, axis, "set")
 
@@ -257,6 +285,10 @@ def index_reduce(
     """``out = x; for n: out[.., indices[n], ..] = reduce(out[..], values[.., n, ..])``
 
     Raises: ShapeError where they do not fit, OptionError for another reduction.
+
+    Example:
+        >>> pb.index_reduce(pb.ones(2), pb.tensor([1, 1]), pb.tensor([3.0, 4.0]), "prod")
+        Tensor([ 1., 12.], dtype=float32)
     """
     return _index(x, indices, values, axis, reduce, include_self)
 
@@ -286,6 +318,10 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, *, accumulate: bool =
 
     Raises: as ``x.at[indices].set``.
     Example: ``pb.index_put(x, (rows, columns), 1.0, accumulate=True)``
+
+    Example:
+        >>> pb.index_put(pb.zeros(3), [pb.tensor([0, 2])], pb.ones(2))
+        Tensor([1., 0., 1.], dtype=float32)
     """
     key = tuple(slice(None) if i is None else i for i in indices)
     elements = value_tensor(x).at[key]
@@ -297,6 +333,10 @@ def put(x: Any, indices: Any, values: Any, *, accumulate: bool = False) -> Tenso
     """``ravel(x)`` with ``[indices] = values`` or ``+= values``, in the shape of `x`.
 
     Raises: ShapeError where the values do not fit.
+
+    Example:
+        >>> pb.put(pb.zeros((2, 2)), pb.tensor([0, 3]), pb.tensor([5.0, 6.0])).tolist()
+        [[5.0, 0.0], [0.0, 6.0]]
     """
     value = value_tensor(x)
     flat = O.reshape(value, (-1,))
@@ -313,6 +353,10 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Tensor:
 
     Raises: ShapeError where the value has axes; DTypeError where it is of a wider kind.
     Example: ``scores = pb.masked_fill(scores, later, -math.inf)``
+
+    Example:
+        >>> pb.masked_fill(pb.ones(2), pb.tensor([True, False]), 0.0)
+        Tensor([0., 1.], dtype=float32)
     """
     base = value_of(x)
     shape = W.broadcast_shapes([base.shape, value_of(mask).shape])
@@ -325,6 +369,10 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Tensor:
     """`x` where `mask` is false; elsewhere the elements of `source` in order.
 
     Raises: DTypeError for another type; IndexRangeError, when it runs, where `source` has too few.
+
+    Example:
+        >>> pb.masked_scatter(pb.zeros(3), pb.tensor([True, False, True]), pb.tensor([5.0, 6.0]))
+        Tensor([5., 0., 6.], dtype=float32)
     """
     base, given = value_of(x), value_of(source)
     if base.dtype != given.dtype:
@@ -352,6 +400,10 @@ def select_scatter(x: Any, values: Any, axis: int, index: int) -> Tensor:
 
     Shapes: x[.., n, ..], values[.., ..] -> the shape of x
     Raises: ShapeError, IndexRangeError where they do not fit.
+
+    Example:
+        >>> pb.select_scatter(pb.zeros((2, 2)), pb.ones(2), 0, 1).tolist()
+        [[0.0, 0.0], [1.0, 1.0]]
     """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
@@ -372,6 +424,10 @@ def slice_scatter(
 
     Shapes: x[.., n, ..], values[.., m, ..] -> the shape of x
     Raises: ShapeError where they do not fit.
+
+    Example:
+        >>> pb.slice_scatter(pb.zeros(4), pb.ones(2), 0, 1, 3)
+        Tensor([0., 1., 1., 0.], dtype=float32)
     """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
@@ -396,6 +452,10 @@ def diagonal_scatter(
 
     Shapes: x[.., m, n], values[.., k] -> the shape of x
     Raises: ShapeError where they do not fit.
+
+    Example:
+        >>> pb.diagonal_scatter(pb.zeros((2, 2)), pb.ones(2)).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
     value, given = value_of(x), value_of(values)
     rank = len(value.shape)

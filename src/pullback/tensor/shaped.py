@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from inspect import BoundArguments, Signature, signature
+from inspect import BoundArguments, Signature, cleandoc, signature
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -516,7 +516,7 @@ def shaped(
             return function(*bound.args, **bound.kwargs)
 
         call.__shapes__ = own  # type: ignore[attr-defined]  # for the reference and the tests
-        call.__doc__ = documented(function.__doc__ or "", declared)
+        call.__doc__ = documented(function.__doc__ or "", declared, _refusals(declared))
         return eagerly(call)
 
     return declare
@@ -537,10 +537,23 @@ def declared(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return declare
 
 
-def documented(text: str, declared: Declaration) -> str:
-    """A docstring with what is declared."""
-    lines = [f"    {declared}", *(f"    {limit.text}" for limit in declared.limits)]
-    return f"{text.rstrip()}\n\nShapes:\n" + "\n".join(lines) + "\n"
+def documented(text: str, declared: Declaration, refusals: str = "") -> str:
+    """A docstring with what is declared, and what others are refused with, before its example."""
+    told, mark, example = cleandoc(text).partition("\n\nExample:")
+    lines = [str(declared)] if declared.arguments else []
+    lines += [limit.text for limit in declared.limits]
+    lines += [refusals] if refusals else []
+    return f"{told}\n\nShapes:\n    " + "\n    ".join(lines) + mark + example
+
+
+def _refusals(declared: Declaration) -> str:
+    """What is raised for other arguments."""
+    errors = {
+        "ShapeError (E175)": bool(declared.arguments),
+        "ArgumentError (E176)": bool(declared.limits),
+        "DTypeError (E177)": any(s.kind != "any" for s in declared.arguments),
+    }
+    return f"else {', '.join(name for name, raised in errors.items() if raised)}"
 
 
 def declaration(function: Any) -> Declaration | None:

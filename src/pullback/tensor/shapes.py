@@ -55,6 +55,10 @@ def diagonal(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Te
     Shapes: x[.., m, n] -> [.., k], k what fits of the diagonal.
     Raises: ShapeError for one axis named twice, or a symbolic one.
     Example: ``pb.diagonal(pb.eye(3))`` is ``[1.0, 1.0, 1.0]``.
+
+    Example:
+        >>> pb.diagonal(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        Tensor([1., 4.], dtype=float32)
     """
     value = value_of(x)
     first, second = _two_axes(len(value.shape), axis1, axis2)
@@ -78,6 +82,10 @@ def diag_embed(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> 
     Shapes: x[.., n] -> [.., n + |offset|, n + |offset|]
     Raises: ShapeError for one axis named twice.
     Example: ``pb.diag_embed(pb.ones(3))`` is ``pb.eye(3)``.
+
+    Example:
+        >>> pb.diag_embed(pb.ones((5, 2))).shape
+        (5, 2, 2)
     """
     value = value_of(x)
     if not value.shape:
@@ -106,6 +114,10 @@ def diag(x: Any, *, k: int = 0) -> Tensor:
     Shapes: x[n] -> [n + |k|, n + |k|]; x[m, n] -> [i]
     Raises: ShapeError for another number of axes.
     Example: ``pb.diag(pb.diag(x))`` has what x has on its diagonal.
+
+    Example:
+        >>> pb.diag(pb.tensor([1.0, 2.0])).tolist()
+        [[1.0, 0.0], [0.0, 2.0]]
     """
     rank = len(value_of(x).shape)
     if rank not in (1, 2):
@@ -117,6 +129,10 @@ def diagflat(x: Any, *, k: int = 0) -> Tensor:
     """``diag(ravel(x))``: all elements on the diagonal of a matrix.
 
     Shapes: x[..] -> [n + |k|, n + |k|] of n elements.
+
+    Example:
+        >>> pb.diagflat(pb.tensor([1.0, 2.0])).tolist()
+        [[1.0, 0.0], [0.0, 2.0]]
     """
     return diag_embed(ravel(x), offset=k)
 
@@ -126,6 +142,10 @@ def trace(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1, dtype: A
 
     Shapes: x[.., m, n] -> [..]
     Example: ``pb.trace(pb.eye(3))`` is 3.0.
+
+    Example:
+        >>> pb.trace(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        Tensor(5., dtype=float32)
     """
     return O.sum(diagonal(x, offset=offset, axis1=axis1, axis2=axis2), axis=-1, dtype=dtype)
 
@@ -137,6 +157,10 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Tensor:
     """Two axes in each other's place.
 
     Raises: ShapeError for an axis that is not there.
+
+    Example:
+        >>> pb.swapaxes(pb.ones((2, 3, 4)), 0, 2).shape
+        (4, 3, 2)
     """
     value = value_of(x)
     rank = len(value.shape)
@@ -150,6 +174,10 @@ def ravel(x: Any) -> Tensor:
     """The elements in row-major order along one axis.
 
     Shapes: x[..] -> [n]
+
+    Example:
+        >>> pb.ravel(pb.ones((2, 3))).shape
+        (6,)
     """
     return Tensor(V.reshape(value_of(x), (-1,)))
 
@@ -160,6 +188,10 @@ def flatten(x: Any, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 
     Raises: ShapeError where the first comes after the last.
     Example: ``pb.flatten(pb.ones((2, 3, 4)), 1).shape`` is ``(2, 12)``.
+
+    Example:
+        >>> pb.flatten(pb.ones((2, 3, 4)), 1).shape
+        (2, 12)
     """
     value = value_of(x)
     if not value.shape:
@@ -185,6 +217,10 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Tensor:
 
     Raises: ShapeError where their product is not the extent.
     Example: ``pb.unflatten(pb.ones((2, 12)), 1, (3, -1)).shape`` is ``(2, 3, 4)``.
+
+    Example:
+        >>> pb.unflatten(pb.ones((2, 6)), 1, (2, 3)).shape
+        (2, 2, 3)
     """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
@@ -199,18 +235,33 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Tensor:
 
 
 def atleast_1d(x: Any) -> Tensor:
-    """`x` with one axis at least."""
+    """`x` with one axis at least.
+
+    Example:
+        >>> pb.atleast_1d(pb.tensor(2.0)).shape
+        (1,)
+    """
     return value_tensor(x) if value_of(x).shape else O.reshape(x, (1,))
 
 
 def atleast_2d(x: Any) -> Tensor:
-    """`x` with two axes at least: of a vector a row."""
+    """`x` with two axes at least: of a vector a row.
+
+    Example:
+        >>> pb.atleast_2d(pb.ones(3)).shape
+        (1, 3)
+    """
     found = atleast_1d(x)
     return found if found.ndim > 1 else O.expand_dims(found, 0)
 
 
 def atleast_3d(x: Any) -> Tensor:
-    """`x` with three axes at least: a vector between two, a matrix before one."""
+    """`x` with three axes at least: a vector between two, a matrix before one.
+
+    Example:
+        >>> pb.atleast_3d(pb.ones(3)).shape
+        (1, 3, 1)
+    """
     found = atleast_2d(x)
     return found if found.ndim > 2 else O.expand_dims(found, -1)
 
@@ -220,6 +271,10 @@ def broadcast_shapes(*shapes: Any) -> tuple[Extent, ...]:
 
     Raises: ShapeError where they do not fit.
     Example: ``pb.broadcast_shapes((3, 1), (4,))`` is ``(3, 4)``.
+
+    Example:
+        >>> pb.broadcast_shapes((3,), (2, 1))
+        (2, 3)
     """
     return W.broadcast_shapes([shape_of(s) for s in shapes])
 
@@ -229,6 +284,10 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
 
     Raises: ShapeError for other than two axes.
     Example: ``pb.rot90(pb.tensor([[1, 2], [3, 4]]))`` is ``[[2, 4], [1, 3]]``.
+
+    Example:
+        >>> pb.rot90(pb.tensor([[1, 2], [3, 4]])).tolist()
+        [[2, 4], [1, 3]]
     """
     value = value_of(x)
     if len(axes) != 2:
@@ -251,23 +310,42 @@ def vstack(arrays: Sequence[Any]) -> Tensor:
     """Rows below each other: `concat` along the first axis of what has two at least.
 
     Shapes: [n?, c].. -> [sum of n, c]
+
+    Example:
+        >>> pb.vstack([pb.ones(2), pb.zeros(2)]).tolist()
+        [[1.0, 1.0], [0.0, 0.0]]
     """
     return O.concat([atleast_2d(a) for a in arrays], axis=0)
 
 
 def hstack(arrays: Sequence[Any]) -> Tensor:
-    """Side by side: `concat` along the second axis, of vectors along the first."""
+    """Side by side: `concat` along the second axis, of vectors along the first.
+
+    Example:
+        >>> pb.hstack([pb.ones(2), pb.zeros(1)])
+        Tensor([1., 1., 0.], dtype=float32)
+    """
     pieces = [atleast_1d(a) for a in arrays]
     return O.concat(pieces, axis=0 if pieces and pieces[0].ndim == 1 else 1)
 
 
 def dstack(arrays: Sequence[Any]) -> Tensor:
-    """`concat` along the third axis of what has three at least."""
+    """`concat` along the third axis of what has three at least.
+
+    Example:
+        >>> pb.dstack([pb.ones(2), pb.zeros(2)]).shape
+        (1, 2, 2)
+    """
     return O.concat([atleast_3d(a) for a in arrays], axis=2)
 
 
 def column_stack(arrays: Sequence[Any]) -> Tensor:
-    """Vectors as columns, and matrices, side by side."""
+    """Vectors as columns, and matrices, side by side.
+
+    Example:
+        >>> pb.column_stack([pb.ones(2), pb.zeros(2)]).tolist()
+        [[1.0, 0.0], [1.0, 0.0]]
+    """
     pieces = [atleast_1d(a) for a in arrays]
     return O.concat([O.expand_dims(p, -1) if p.ndim == 1 else p for p in pieces], axis=1)
 
@@ -277,6 +355,10 @@ def block_diag(*arrays: Any) -> Tensor:
 
     Shapes: [m1, n1], [m2, n2], .. -> [sum of m, sum of n]
     Raises: ShapeError for more than two axes.
+
+    Example:
+        >>> pb.block_diag(pb.ones((1, 2)), pb.ones((2, 1))).tolist()
+        [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
     """
     pieces = [atleast_2d(a).value for a in arrays]
     for piece in pieces:
@@ -298,6 +380,10 @@ def cartesian_prod(*arrays: Any) -> Tensor:
 
     Shapes: [n1], [n2], .. -> [n1 n2 .., k]; of one vector itself.
     Raises: ShapeError for other than vectors.
+
+    Example:
+        >>> pb.cartesian_prod(pb.tensor([1, 2]), pb.tensor([5, 6])).tolist()
+        [[1, 5], [1, 6], [2, 5], [2, 6]]
     """
     for a in arrays:
         if len(value_of(a).shape) != 1:
@@ -313,6 +399,10 @@ def combinations(x: Any, r: int = 2, *, with_replacement: bool = False) -> Tenso
 
     Shapes: x[n] -> [c, r]
     Raises: ShapeError for other than a vector.
+
+    Example:
+        >>> pb.combinations(pb.tensor([1, 2, 3])).tolist()
+        [[1, 2], [1, 3], [2, 3]]
     """
     value = value_of(x)
     if len(value.shape) != 1:
@@ -338,6 +428,10 @@ def tensor_split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[T
 
     Raises: ShapeError for no section at all.
     Example: ``[len(p) for p in pb.tensor_split(pb.ones(5), 2)]`` is ``[3, 2]``.
+
+    Example:
+        >>> [x.tolist() for x in pb.tensor_split(pb.arange(5), 2)]
+        [[0, 1, 2], [3, 4]]
     """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
@@ -355,6 +449,10 @@ def chunk(x: Any, chunks: int, axis: int = 0) -> list[Tensor]:
 
     Raises: ShapeError for fewer than one.
     Example: ``[len(p) for p in pb.chunk(pb.ones(7), 3)]`` is ``[3, 3, 1]``.
+
+    Example:
+        >>> [x.tolist() for x in pb.chunk(pb.arange(5), 2)]
+        [[0, 1, 2], [3, 4]]
     """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
@@ -370,6 +468,10 @@ def narrow(x: Any, axis: int, start: int, length: int) -> Tensor:
     """``x[.., start : start + length, ..]`` along an axis.
 
     Raises: ShapeError where that leaves the axis.
+
+    Example:
+        >>> pb.narrow(pb.arange(6), 0, 1, 3)
+        Tensor([1, 2, 3], dtype=int64)
     """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
@@ -386,6 +488,10 @@ def select(x: Any, axis: int, index: int) -> Tensor:
     """``x[.., index, ..]``: one place of an axis, without it.
 
     Raises: IndexRangeError where it is outside.
+
+    Example:
+        >>> pb.select(pb.tensor([[1, 2], [3, 4]]), 0, 1)
+        Tensor([3, 4], dtype=int64)
     """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
@@ -400,6 +506,10 @@ def unfold(x: Any, axis: int, size: int, step: int) -> Tensor:
     Shapes: x[.., n, ..] -> [.., (n - size) // step + 1, .., size]
     Raises: ShapeError for a window that does not fit, or a step of 0.
     Example: ``pb.unfold(pb.arange(4), 0, 2, 1)`` is ``[[0, 1], [1, 2], [2, 3]]``.
+
+    Example:
+        >>> pb.unfold(pb.arange(4), 0, 2, 1).tolist()
+        [[0, 1], [1, 2], [2, 3]]
     """
     value = value_of(x)
     if not value.shape:
@@ -434,6 +544,10 @@ def tril_indices(rows: int, columns: int | None = None, *, k: int = 0) -> tuple[
     """Rows and columns of the places with ``j - i <= k``, row by row.
 
     Example: ``x[pb.tril_indices(3)]`` are the elements of the lower triangle.
+
+    Example:
+        >>> pb.tril_indices(2)
+        (Tensor([0, 1, 1], dtype=int64), Tensor([0, 0, 1], dtype=int64))
     """
     m, n, k = _triangle(rows, columns, k, "tril_indices")
     i, j = np.tril_indices(m, k, n)
@@ -444,6 +558,10 @@ def triu_indices(rows: int, columns: int | None = None, *, k: int = 0) -> tuple[
     """Rows and columns of the places with ``j - i >= k``, row by row.
 
     Example: ``x[pb.triu_indices(3)]`` are the elements of the upper triangle.
+
+    Example:
+        >>> pb.triu_indices(2)
+        (Tensor([0, 0, 1], dtype=int64), Tensor([0, 1, 1], dtype=int64))
     """
     m, n, k = _triangle(rows, columns, k, "triu_indices")
     i, j = np.triu_indices(m, k, n)
@@ -462,6 +580,10 @@ def logspace(
     """``base ** linspace(start, stop, num)``, computed in float64.
 
     Example: ``pb.logspace(0, 2, 3)`` is ``[1.0, 10.0, 100.0]``.
+
+    Example:
+        >>> pb.logspace(0.0, 2.0, 3)
+        Tensor([  1.,  10., 100.], dtype=float32)
     """
     kind = optional_dtype(dtype) or D.float32
     powers = C.linspace(start, stop, num, dtype=D.float64, endpoint=endpoint)
@@ -476,6 +598,10 @@ def geomspace(
 
     Raises: ShapeError where an end is 0 or their signs differ.
     Example: ``pb.geomspace(1, 8, 4)`` is ``[1.0, 2.0, 4.0, 8.0]``.
+
+    Example:
+        >>> pb.geomspace(1.0, 8.0, 4)
+        Tensor([1., 2., 4., 8.], dtype=float32)
     """
     start, stop = float(start), float(stop)
     if not start * stop > 0.0:
@@ -497,6 +623,10 @@ def vander(x: Any, n: int | None = None, *, increasing: bool = False) -> Tensor:
 
     Shapes: x[.., m] -> [.., m, n]
     Example: ``pb.vander(pb.tensor([1, 2, 3]))`` is ``[[1, 1, 1], [4, 2, 1], [9, 3, 1]]``.
+
+    Example:
+        >>> pb.vander(pb.tensor([2.0, 3.0]), 3).tolist()
+        [[4.0, 2.0, 1.0], [9.0, 3.0, 1.0]]
     """
     value = value_of(x)
     if not value.shape:

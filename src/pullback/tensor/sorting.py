@@ -183,20 +183,35 @@ def _selected(keys: Value, axis: int, size: int, k: int, largest: bool) -> Value
 
 @spelled
 def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """The places of the elements in sorted order; stable, NaN last."""
+    """The places of the elements in sorted order; stable, NaN last.
+
+    Example:
+        >>> pb.argsort(pb.tensor([3.0, 1.0, 2.0]))
+        Tensor([1, 2, 0], dtype=int64)
+    """
     return Tensor(order_of(value_of(x), axis, descending))
 
 
 @spelled
 def sort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """The elements in sorted order, NaN last."""
+    """The elements in sorted order, NaN last.
+
+    Example:
+        >>> pb.sort(pb.tensor([3.0, 1.0, 2.0]))
+        Tensor([1., 2., 3.], dtype=float32)
+    """
     value = value_of(x)
     return Tensor(X.take_along(value, order_of(value, axis, descending), axis))
 
 
 @spelled
 def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The `k` largest (smallest) elements in order, and their places."""
+    """The `k` largest (smallest) elements in order, and their places.
+
+    Example:
+        >>> pb.topk(pb.tensor([3.0, 1.0, 2.0]), 2)
+        (Tensor([3., 2.], dtype=float32), Tensor([0, 2], dtype=int64))
+    """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
     extent = value.shape[n]

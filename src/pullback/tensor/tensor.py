@@ -56,7 +56,13 @@ def check_device(device: object) -> None:
 
 
 class Tensor(Handle, Arithmetic["Tensor"]):
-    """An array that is computed when it is looked at. Immutable."""
+    """An array that is computed when it is looked at. Immutable.
+
+    Example:
+        >>> x = pb.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> (x @ x + 1).tolist()
+        [[8.0, 11.0], [16.0, 23.0]]
+    """
 
     __slots__ = ("_grad", "_requires_grad")
     _grad: Tensor | None
@@ -466,7 +472,14 @@ class Tensor(Handle, Arithmetic["Tensor"]):
 
 
 class State(Tensor, Cell):
-    """A tensor that may be given another value; a read binds the version of that moment."""
+    """A tensor that may be given another value; a read binds the version of that moment.
+
+    Example:
+        >>> x = pb.State(pb.zeros(2))
+        >>> x.assign(pb.ones(2))
+        >>> x.tolist()
+        [1.0, 1.0]
+    """
 
     __slots__ = ()
     waits = False

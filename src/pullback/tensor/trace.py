@@ -136,6 +136,11 @@ class Cell(Handle):
 
     A read binds the version of that moment. Inside `jit` the last value of a block is written
     back into the cell's variable.
+
+    Example:
+        >>> x = pb.State(pb.zeros(2))
+        >>> isinstance(x, pb.Cell)
+        True
     """
 
     __slots__ = ()

@@ -39,6 +39,10 @@ def vmap(
     sample has ended. Both need `pb.jit` around them.
     Raises: ShapeError for axes that do not fit; UnsupportedError for states that are assigned what
     depends on the sample.
+
+    Example:
+        >>> pb.vmap(lambda a, b: pb.sum(a * b))(pb.ones((2, 3)), pb.ones((2, 3)))
+        Tensor([3., 3.], dtype=float32)
     """
     if randomness not in RANDOMNESS:
         raise UnsupportedError(

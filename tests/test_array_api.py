@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -495,3 +497,23 @@ def test_no_differences_and_rows_of_boundaries() -> None:
     with pytest.raises(PullbackError) as caught:
         xp.searchsorted(xp.ones((2, 2)), xp.ones((2, 2)))
     assert caught.value.code == "E111"
+
+
+SUITE = """
+<testsuite>
+<testcase classname="array_api_tests.test_a" name="test_x[1 -&gt; -0]"/>
+<testcase classname="array_api_tests.test_a.TestY" name="test_z"><failure/></testcase>
+<testcase classname="array_api_tests.test_b" name="test_u"><skipped type="pytest.xfail"/></testcase>
+<testcase classname="array_api_tests.test_b" name="test_v"><skipped type="pytest.skip"/></testcase>
+</testsuite>
+"""
+
+
+def test_the_public_suite_is_counted_as_it_reports() -> None:
+    script = runpy.run_path(str(PAGES.parent / "scripts" / "array_api_tests.py"))
+    cases = list(ElementTree.fromstring(SUITE).iter("testcase"))
+    assert [script["outcome"](c) for c in cases] == ["passed", "failed", "listed", "skipped"]
+    assert script["name_of"](cases[0]) == "array_api_tests/test_a.py::test_x[1 -> -0]"
+    assert script["name_of"](cases[1]) == "array_api_tests/test_a.py::TestY::test_z"
+    listed = script["expected"]()
+    assert len(listed) == len(set(listed)) == 9 and all(" " in n or "[" not in n for n in listed)

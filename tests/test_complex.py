@@ -238,6 +238,7 @@ def test_arrays_of_the_array_api() -> None:
         "full_like": (xp.full_like(z, 2j), np.full_like(Z, 2j)),
         "linspace": (xp.linspace(0, 1j, 4, dtype=xp.complex128), np.linspace(0, 1j, 4)),
         "astype": (xp.astype(x, xp.complex64), Z.real.astype(np.complex64)),
+        "method": (x.astype(pb.complex128), Z.real.astype(complex)),
         "number": (x + 1j, Z.real + 1j),
         "number before": (2j * x - 1j, 2j * Z.real - 1j),
         "number in a function": (xp.multiply(x, 1j), Z.real * 1j),

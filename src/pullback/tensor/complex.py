@@ -176,9 +176,9 @@ class Complex(Speaking, Arithmetic["Complex"]):
         return self.real.__array_namespace__(api_version=api_version)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule of a copy."""
-        options.pop("copy", None)
-        return self.numpy().__dlpack__(**options)
+        """A DLPack capsule of a copy. Raises: OptionError where a copy is not wanted."""
+        self.real.__dlpack__(**options)
+        return self.numpy().__dlpack__(max_version=options.get("max_version"))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)

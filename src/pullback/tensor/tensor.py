@@ -290,6 +290,8 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     @eagerly
     def astype(self, dtype: Any, *, copy: bool = True) -> Tensor:
         """Another element type."""
+        if isinstance(dtype, Answering):
+            return cast(Tensor, dtype.answer("astype", (self, dtype), {}))
         kind = D.dtype(dtype)
         return self if kind == self.dtype and not copy else Tensor(W.astype(self.value, kind))
 

@@ -82,7 +82,7 @@ def flat(value: Any) -> list[Any]:
 def array(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         value = value.detach().resolve_conj().resolve_neg()
-        return value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)
     if isinstance(value, pb.Tensor) and str(value.dtype) == "bfloat16":
         return value.astype("float32").numpy()
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
@@ -182,8 +182,43 @@ def check(name: str, op: Any, sample: Any) -> str:
     if worst > BACKWARD:
         truth = exact(name, op, sample, wanted, heads)[1]
         worst = max(apart(g, w) for g, w in zip(made, truth, strict=True))
+        if worst > BACKWARD:
+            worst = slope(name, op, sample, wanted, heads, made)
+            DIFFERENT.add(name)
         assert worst <= BACKWARD, f"gradients off by {worst:.1e}"
     return ""
+
+
+STEP = 1e-5  # of differences in float64
+DIFFERENT: set[str] = set()  # where PyTorch's gradient is not the slope of its own values
+
+
+def slope(name: str, op: Any, sample: Any, wanted: Any, heads: Any, made: list[Any]) -> float:
+    """How far our gradient along a random direction is from differences of PyTorch's values."""
+    rng = np.random.default_rng(1)
+    along = [rng.uniform(-1, 1, tuple(w.shape)) for w in wanted]
+    sums = []
+    for step in (STEP, -STEP):
+        moved = {
+            id(w): torch.tensor(w.detach().double().numpy() + step * v)
+            for w, v in zip(wanted, along, strict=True)
+        }
+
+        def wide(t: torch.Tensor, moved: Any = moved) -> torch.Tensor:
+            made = moved.get(id(t), t.detach())
+            return made.double() if made.dtype.is_floating_point else made
+
+        again = SimpleNamespace(
+            input=mapped(sample.input, wide),
+            args=mapped(tuple(sample.args), wide),
+            kwargs=mapped(dict(sample.kwargs), wide),
+        )
+        out = [array(o) for o in theirs(name, op, again, [], None)[0]]
+        floats = [(o, h) for o, h in zip(out, heads, strict=False) if o.dtype.kind == "f"]
+        sums.append(sum(float(np.sum(o * h)) for o, h in floats))
+    want = (sums[0] - sums[1]) / (2 * STEP)
+    got = sum(float(np.sum(g * v)) for g, v in zip(made, along, strict=True))
+    return abs(got - want) / max(1.0, abs(want))
 
 
 def exact(name: str, op: Any, sample: Any, wanted: Any, heads: Any) -> Any:
@@ -248,6 +283,13 @@ def judged(number: int, count: int) -> Verdict:
     return Verdict(name, "right", "", seen)
 
 
+def told(verdict: Verdict) -> Verdict:
+    """A verdict, printed where it is neither right nor absent."""
+    if verdict.what not in ("right", "absent"):
+        print(f"{verdict.what:8} {verdict.name}: {verdict.why}", flush=True)
+    return verdict
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", default=())
@@ -259,13 +301,10 @@ def main() -> int:
     numbers = [n for n, o in enumerate(op_db) if not chosen.only or entry_name(o) in chosen.only]
     numbers = numbers[:: chosen.every]
     if chosen.jobs == 1:
-        verdicts = [judged(n, chosen.samples) for n in numbers]
+        verdicts = [told(judged(n, chosen.samples)) for n in numbers]
     else:
-        with ProcessPoolExecutor(chosen.jobs, max_tasks_per_child=60) as pool:
-            verdicts = list(pool.map(judged, numbers, [chosen.samples] * len(numbers)))
-    for v in verdicts:
-        if v.what not in ("right", "absent"):
-            print(f"{v.what:8} {v.name}: {v.why}")
+        with ProcessPoolExecutor(chosen.jobs) as pool:
+            verdicts = list(map(told, pool.map(judged, numbers, [chosen.samples] * len(numbers))))
     counts = Counter(v.what for v in verdicts)
     print("absent:", " ".join(v.name for v in verdicts if v.what == "absent"))
     print(f"{len(verdicts)} entries: " + ", ".join(f"{n} {what}" for what, n in counts.items()))

@@ -320,9 +320,16 @@ put("logcumsumexp", lambda x, dim: pb.cumulative_logsumexp(x, dim))
 put("trapz trapezoid", lambda y, x=None, *, dx=1.0, dim=-1: pb.trapezoid(y, x, dx=dx, axis=dim))
 put("cumulative_trapezoid", lambda y, x=None, *, dx=1.0, dim=-1: pb.cumulative_trapezoid(
     y, x, dx=dx, axis=dim))  # fmt: skip
-put("cov", lambda x, *, correction=1, fweights=None, aweights=None: pb.cov(
-    x, correction=correction, fweights=fweights, aweights=aweights))  # fmt: skip
-put("corrcoef", pb.corrcoef)
+put("cov", lambda x, *, correction=1, fweights=None, aweights=None: _one(pb.cov(
+    x, correction=correction, fweights=fweights, aweights=aweights)))  # fmt: skip
+put("corrcoef", lambda x: _one(pb.corrcoef(x)))
+
+
+def _one(x: Any) -> Any:
+    """PyTorch drops the axes of one variable, NumPy those of a vector alone."""
+    return x.reshape(()) if x.shape == (1, 1) else x
+
+
 put("histc", lambda x, bins=100, min=0, max=0: pb.histc(x, bins, min=min, max=max))
 put("bincount", lambda x, weights=None, minlength=0: pb.bincount(
     x, int(np.max(np.append(x.numpy(), minlength - 1))) + 1, weights=weights))  # fmt: skip
@@ -409,15 +416,16 @@ put("chunk unsafe_chunk", lambda x, chunks, dim=0: pb.chunk(x, chunks, dim))
 put("split unsafe_split", lambda x, size, dim=0: pb.split(x, _parts(x, size, dim), dim))
 put("split.list_args split_with_sizes split_with_sizes_copy", lambda x, split_sizes=None, dim=0:
     pb.split(x, _parts(x, split_sizes, dim), dim))  # fmt: skip
-put("tensor_split", lambda x, sections, dim=0: pb.tensor_split(x, sections, dim))
+put("tensor_split", lambda x, sections, dim=0: pb.tensor_split(
+    x, sections.tolist() if hasattr(sections, "tolist") else sections, dim))  # fmt: skip
 
 
 def _parts(x: Any, size: Any, dim: int) -> list[int]:
-    """Sizes of the parts."""
-    if not isinstance(size, int):
-        return list(size)
+    """Where the parts end, but for the last."""
     whole = x.shape[dim]
-    return [min(size, whole - n) for n in range(0, whole, size)] if whole else [0]
+    if isinstance(size, int):
+        return list(range(size, whole, size)) if size else []
+    return list(np.cumsum(size)[:-1].tolist())
 
 
 put("hsplit", lambda x, n: pb.tensor_split(x, n, 0 if len(x.shape) == 1 else 1))
@@ -431,7 +439,12 @@ put("slice", lambda x, dim=0, start=None, end=None, step=1: x[
 put("__getitem__", lambda x, index: x[index])
 put("tile", lambda x, dims: pb.tile(x, dims))
 put("repeat", lambda x, *sizes: pb.tile(x, shape_of(sizes)))
-put("repeat_interleave", lambda x, repeats, dim=None, **rest: pb.repeat(x, repeats, axis=dim))
+put(
+    "repeat_interleave",
+    lambda x, repeats, dim=None, **rest: (
+        pb.array_api.repeat if hasattr(repeats, "shape") else pb.repeat
+    )(x, repeats, axis=dim),
+)
 put("unfold unfold_copy", lambda x, dim, size, step: pb.unfold(x, dim, size, step))
 put("diag", lambda x, diagonal=0: pb.diag(x, k=diagonal))
 put("diagonal diagonal_copy linalg.diagonal", lambda x, offset=0, dim1=None, dim2=None: _diagonal(
@@ -475,7 +488,8 @@ put("meshgrid.list_of_tensors", lambda x, indexing="ij": pb.meshgrid(*x, indexin
 put("cartesian_prod", lambda *x: pb.cartesian_prod(*x))
 put("combinations", lambda x, r=2, with_replacement=False: pb.combinations(
     x, r, with_replacement=with_replacement))  # fmt: skip
-put("vander linalg.vander", lambda x, N=None: pb.vander(x, N, increasing=True))
+put("linalg.vander", lambda x, *, N=None: pb.vander(pb.atleast_1d(x), N, increasing=True))
+put("vander", lambda x, N=None, increasing=False: pb.vander(x, N, increasing=increasing))
 put("clone contiguous alias_copy", lambda x, **rest: x)
 put("constant_pad_nd nn.functional.pad.constant", lambda x, pad, value=0, **rest: F.pad(
     x, pad, value=value or 0))  # fmt: skip

@@ -77,6 +77,8 @@ put("slice_scatter", lambda x, src, dim=0, start=None, end=None, step=1: pb.slic
 put("nonzero", lambda x, as_tuple=False: pb.stack(pb.array_api.nonzero(x), 1)
     if x.shape else pb.zeros((int(bool(x)), 0), dtype="int64"))  # fmt: skip
 put("argwhere", RULES["nonzero"])
+put("nonzero", lambda x, as_tuple=False: tuple(pb.array_api.nonzero(x)) if as_tuple and x.shape
+    else RULES["argwhere"](x))  # fmt: skip
 put("fill", lambda x, value: pb.full(x.shape, value, dtype=x.dtype)
     if not hasattr(value, "shape") else pb.broadcast_to(value.astype(x.dtype), x.shape))  # fmt: skip
 put("zero_", lambda x: pb.zeros_like(x))
@@ -95,7 +97,12 @@ def _unique(x: Any, inverse: bool, counts: bool, dim: Any) -> Any:
 
 # --- creation ------------------------------------------------------------------------------------
 
-put("arange", lambda *a, dtype=None, **rest: pb.arange(*a, dtype=kind(dtype)))
+put(
+    "arange",
+    lambda *a, end=None, dtype=None, **rest: pb.arange(
+        *(a if end is None else (*a, end) if a and a[0] is not None else (end,)), dtype=kind(dtype)
+    ),
+)
 put("linspace", lambda a, b, n, dtype=None, **rest: pb.linspace(a, b, n, dtype=kind(dtype)))
 put("logspace", lambda a, b, n, base=10.0, dtype=None, **rest: pb.logspace(
     a, b, n, base=base, dtype=kind(dtype)))  # fmt: skip
@@ -168,6 +175,13 @@ put("log_softmax", lambda x, dim, dtype=None: pb.log_softmax(x, dim))
 put("softmax.with_dtype", lambda x, dim, dtype=None: pb.softmax(x.astype(kind(dtype)), dim))
 put("log_softmax.with_dtype", lambda x, dim, dtype=None: pb.log_softmax(x.astype(kind(dtype)), dim))
 put("nn.functional.softmin", lambda x, dim=None, **rest: F.softmin(x, dim))
+put("nn.functional.embedding", lambda weight, x, **kw: F.embedding(x, weight, **kw))
+put("nn.functional.embedding_bag", lambda weight, x, *a, **kw: F.embedding_bag(x, weight, *a, **kw))
+put("nn.functional.avg_pool2d", lambda x, *a, stride=None, **kw: F.avg_pool2d(
+    x, *(None if v == () else v for v in a), stride=stride or None, **kw)
+    if len(a) < 2 else F.avg_pool2d(x, *(None if v == () else v for v in a), **kw))  # fmt: skip
+put("nn.functional.triplet_margin_with_distance_loss", lambda a, p, n, *, distance_function=None,
+    **kw: F.triplet_margin_with_distance_loss(a, p, n, **kw))  # fmt: skip
 put("nn.functional.one_hot", lambda x, num_classes=-1: F.one_hot(
     x, int(x.numpy().max()) + 1 if num_classes == -1 else num_classes))  # fmt: skip
 put("nn.functional.silu.complex", lambda x, **rest: F.silu(x))
@@ -217,7 +231,18 @@ if L is not None:
     put("linalg.cholesky_ex", lambda x, *, upper=False, check_errors=False: L.cholesky(
         x, upper=upper))  # fmt: skip
     put("logdet", lambda x: pb.log(L.det(x)))
-    put("linalg.pinv.hermitian linalg.pinv.singular", lambda x, **rest: L.pinv(x))
+    put(
+        "linalg.pinv linalg.pinv.hermitian pinverse",
+        lambda x, *a, hermitian=False, **rest: L.pinv(
+            _whole(x, "L") if hermitian else x,
+            rtol=a[0] if a else rest.get("rcond", rest.get("rtol")),
+        ),
+    )
+    put("linalg.pinv.singular", lambda a, b: L.pinv(pb.matmul(a, b.mT)))
+    put("linalg.solve", lambda a, b, left=True: _solved(a, b, left))
+    RULES["linalg.solve_ex"] = lambda a, b, *, left=True, check_errors=False: RULES["linalg.solve"](
+        a, b, left
+    )
     put("linalg.solve_triangular", lambda a, b, *, upper, left=True, unitriangular=False:
         L.solve_triangular(a, b, upper=upper, left=left, unitriangular=unitriangular))  # fmt: skip
     put("linalg.vector_norm", lambda x, ord=2, dim=None, keepdim=False, dtype=None: L.vector_norm(
@@ -228,10 +253,12 @@ if L is not None:
         dtype=None: L.norm(x, ord, axes(dim), keepdims=keepdim))  # fmt: skip
     put("norm norm.fro norm.inf norm.nuc", lambda x, p="fro", dim=None, keepdim=False, dtype=None:
         _norm(x, p, dim, keepdim))  # fmt: skip
-    put("linalg.eigh", lambda x, UPLO="L": L.eigh(x))
+    put("linalg.eigh", lambda x, UPLO="L": L.eigh(_whole(x, UPLO)))
+    put("linalg.eigvalsh", lambda x, UPLO="L": L.eigvalsh(_whole(x, UPLO)))
     put("linalg.svd", lambda x, full_matrices=True, **kw: L.svd(x, full_matrices=full_matrices))
     put("svd", lambda x, some=True, compute_uv=True: _svd(x, some))
-    put("linalg.matrix_rank linalg.matrix_rank.hermitian", lambda x, **kw: L.matrix_rank(x))
+    put("linalg.matrix_rank linalg.matrix_rank.hermitian", lambda x, tol=None, hermitian=False,
+        atol=None, rtol=None: _rank(x, tol, atol, rtol))  # fmt: skip
     put("linalg.cond", lambda x, p=None: L.cond(x, p))
     put("linalg.lstsq linalg.lstsq.grad_oriented", lambda a, b, **kw: _solution(L.lstsq(a, b)))
     put("linalg.qr qr", lambda x, mode="reduced": L.qr(x, mode=mode))
@@ -246,12 +273,24 @@ def _svd(x: Any, some: bool) -> Any:
     return u, s, vh.mT
 
 
+def _first(parts: Any) -> Any:
+    return parts[0] if isinstance(parts, tuple) else parts
+
+
 def _signless(parts: Any) -> Any:
     return tuple(abs(p) for p in parts)
 
 
 # Factors are told up to the signs of their columns: what is compared, of both.
 PROCESS = dict.fromkeys(("linalg.eigh", "linalg.svd", "svd", "linalg.qr", "qr"), _signless)
+PROCESS |= dict.fromkeys(("linalg.lstsq", "linalg.lstsq.grad_oriented", "mode"), _first)
+
+
+def _whole(x: Any, part: str) -> Any:
+    """A symmetric matrix of one of its triangles."""
+    if part == "L":
+        return pb.tril(x) + pb.matrix_transpose(pb.tril(x, k=-1))
+    return pb.triu(x) + pb.matrix_transpose(pb.triu(x, k=1))
 
 
 def _norm(x: Any, p: Any, dim: Any, keepdim: bool) -> Any:
@@ -259,6 +298,30 @@ def _norm(x: Any, p: Any, dim: Any, keepdim: bool) -> Any:
     if p == "nuc":
         return L.matrix_norm(x, ord="nuc", axis=tuple(dim) if dim else (-2, -1), keepdims=keepdim)
     return L.vector_norm(x, ord=p, axis=axes(dim), keepdims=keepdim)
+
+
+def _solved(a: Any, b: Any, left: bool) -> Any:
+    """PyTorch takes a batch of vectors where the shapes of both but for the last axis agree."""
+    rows = len(a.shape) > 2 and b.shape == a.shape[:-1]
+    if len(b.shape) == 1:
+        return L.solve(a, b) if left else L.solve(pb.matrix_transpose(a), b)
+    b = pb.expand_dims(b, -1) if rows else b
+    if left:
+        x = L.solve(a, b)
+        return pb.squeeze(x, -1) if rows else x
+    return pb.matrix_transpose(L.solve(pb.matrix_transpose(a), pb.matrix_transpose(b)))
+
+
+def _rank(x: Any, tol: Any, atol: Any, rtol: Any) -> Any:
+    """How many singular values are above both limits; by default the array API's."""
+    if atol is None and rtol is None and tol is None:
+        return L.matrix_rank(x)
+    sizes = L.svdvals(x)
+    least = 0.0 if tol is not None or atol is None else atol
+    share = rtol if rtol is not None else 0.0 if atol is not None else max(x.shape[-2:]) * 2.0**-23
+    least = least if tol is None else tol
+    low = pb.maximum(sizes.max(-1, keepdims=True) * share, least) if sizes.shape[-1] else 0.0
+    return pb.sum((sizes > low).astype("int64"), -1)
 
 
 def _solution(found: Any) -> Any:
@@ -276,7 +339,14 @@ for name in ("fft2", "ifft2", "rfft2", "irfft2"):
     )
 for name in ("fftn", "ifftn", "rfftn", "irfftn"):
     RULES[f"fft.{name}"] = lambda x, s=None, dim=None, norm=None, f=getattr(T, name): f(
-        x, None if s is None else tuple(s), None if dim is None else axes(dim), norm or "backward"
+        x, _all(s), _all(dim), norm or "backward"
     )
+
+
+def _all(value: Any) -> Any:
+    """Several, where one number may stand for one."""
+    return value if value is None else (value,) if isinstance(value, int) else tuple(value)
+
+
 for name in ("fftshift", "ifftshift"):
     RULES[f"fft.{name}"] = lambda x, dim=None, f=getattr(T, name): f(x, axes(dim))

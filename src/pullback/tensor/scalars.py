@@ -23,7 +23,7 @@ from pullback.tensor.answers import answering
 from pullback.tensor.control import while_loop
 from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.precise import in_float32
-from pullback.tensor.rules import Rule
+from pullback.tensor.rules import RULES, Rule
 from pullback.tensor.tensor import Tensor, operand, value_of
 from pullback.tensor.trace import current, realize
 
@@ -415,15 +415,6 @@ def scaled(x: Expr, n: Expr) -> Expr:
 
 
 @F.wide
-def exp2_of(x: Expr) -> Expr:
-    """``2^x = 2^n exp(r log 2)``, n the nearest whole number and r the rest; exact at whole x."""
-    edge = F.like(2.0 * EXPONENTS[x.dtype.bits][0], x)
-    inside = E.minimum(E.maximum(x, E.negate(edge)), edge)
-    whole = F.rounded(inside)
-    rest = E.Exp(Mul(E.subtract(inside, whole), F.like(LN2, x)))
-    return If(F.is_nan(x), x, scaled(rest, Cast(whole, D.int64)))
-
-
 def _mantissa(x: Expr) -> tuple[Expr, Expr]:
     """``x = m 2^e, 0.5 <= |m| < 1``; of 0, infinities and NaN themselves and 0."""
     below, by = EXPONENTS[x.dtype.bits][2:]
@@ -457,7 +448,7 @@ def exp2(x: Any) -> Any:
         >>> pb.exp2(pb.tensor([0.0, 3.0]))
         Tensor([1., 8.], dtype=float32)
     """
-    return applied(Rule("exp2", exp2_of, "float"), x)
+    return applied(Rule("exp2", lambda x: RULES["pow"].body(F.like(2.0, x), x), "float"), x)
 
 
 def ldexp(x1: Any, x2: Any) -> Any:

@@ -414,7 +414,6 @@ def scaled(x: Expr, n: Expr) -> Expr:
     return Mul(Mul(Mul(start, step), step), last)
 
 
-@F.wide
 def _mantissa(x: Expr) -> tuple[Expr, Expr]:
     """``x = m 2^e, 0.5 <= |m| < 1``; of 0, infinities and NaN themselves and 0."""
     below, by = EXPONENTS[x.dtype.bits][2:]

@@ -10,6 +10,7 @@ definitions of what was wrong. `--jobs` processes share the work. The kinds:
               and compared with the interpreter
     control   control forms in control forms, with derivatives, of samples: dual numbers, unrolled
     recurrences  tensors that read themselves: loops over cells, differences
+    layers    layers and functions of `nn.functional`: compiled, interpreted, PyTorch's
 
 Another kind is a function of its numbers in `KINDS`; `each` makes one of a check of one number.
 """
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from random_control import check_control
+from random_layers import check_layers
 from random_programs import Checked, check_map, check_native, check_program
 from random_recurrences import check_recurrence
 
@@ -69,6 +71,11 @@ def control(backend: str, seeds: Sequence[int]) -> list[str]:
 def recurrences(backend: str, seeds: Sequence[int]) -> list[str]:
     """What went wrong in tensors that read themselves."""
     return each("recurrences", check_recurrence, backend, seeds)
+
+
+def layers(backend: str, seeds: Sequence[int]) -> list[str]:
+    """What went wrong in layers one after another."""
+    return each("layers", check_layers, backend, seeds)
 
 
 def maps(_: str, seeds: Sequence[int]) -> list[str]:
@@ -123,6 +130,7 @@ KINDS: dict[str, Callable[[str, Sequence[int]], list[str]]] = {
     "programs": programs,
     "control": control,
     "recurrences": recurrences,
+    "layers": layers,
 }
 
 

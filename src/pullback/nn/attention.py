@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pullback.errors import DTypeError
 from pullback.ir import dtype as D
@@ -116,11 +116,12 @@ class Mask:
     allowed: Value | None = None
     added: Value | None = None
     padding: Value | None = None
+    keyless: bool = False  # there may be no keys at all
 
     @property
     def may_empty(self) -> bool:
         """Whether a row may have no column left."""
-        return any(v is not None for v in (self.allowed, self.added, self.padding))
+        return self.keyless or any(v is not None for v in (self.allowed, self.added, self.padding))
 
     def condition(self, index: Index) -> Expr | None:
         """Whether column j counts for row i; None: always."""
@@ -158,6 +159,8 @@ def attend(
     query: Packed, key: Packed, value: Packed, mask: Mask, scale: float, dropout: float = 0.0
 ) -> Attended:
     """Attention of every head over packed projections. Output (batch.., queries, heads * size)."""
+    least = key.length if isinstance(key.length, int) else key.length.lo
+    mask = replace(mask, keyless=least == 0)
     v = _apart(value, "v")
     table = _Table(_apart(query, "q"), _apart(key, "k"), mask, scale)
     scores = table.scores()
@@ -322,7 +325,7 @@ def scaled_dot_product_attention(
     kind = common(query, key, value)
     q, k, v = _one_batch(query, key, value, attn_mask)
     size, width = E.upper(q.shape[-1]), E.upper(v.shape[-1])
-    used = 1.0 / math.sqrt(size) if scale is None else scale
+    used = 1.0 / math.sqrt(max(size, 1)) if scale is None else scale
     mask = with_mask(Mask(causal=is_causal), attn_mask)
     parts = (Packed(q, 0, 1, size, kind), Packed(k, 0, 1, size, kind))
     found = attend(*parts, Packed(v, 0, 1, width, kind), _headless(mask), used, dropout_p)

@@ -8,10 +8,11 @@ A group of channels is an axis of its own, so that each is one sum of products.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.errors import ShapeError, UnsupportedError
+from pullback.errors import ArgumentError, ShapeError, UnsupportedError
 from pullback.nn.build import common, wide, written
 from pullback.nn.space import Ints, Taps, Window, each, literal, of_space, padded, split
 from pullback.tensor.compute import axis
@@ -111,6 +112,11 @@ def conv_transpose(
         strict=True,
     )
     windows = [Taps(*s) for s in settings]
+    if any(w.more >= max(w.stride, w.dilation) for w in windows):
+        raise ArgumentError(
+            f"conv_transpose: output_padding={output_padding!r}",
+            help="it must be below the stride or the dilation",
+        )
     inner = size // groups
     c, steps = axis(inner), [axis(w.steps) for w in windows]
 
@@ -165,5 +171,6 @@ def _parts(index: Sequence[Any], space: int, groups: int) -> tuple[Any, Any, Any
 def _finished(y: Tensor, bias: Tensor | None, groups: int, space: int) -> Tensor:
     """Groups side by side in one axis of channels, and the bias."""
     if groups > 1:
-        y = y.reshape(*y.shape[: -space - 2], -1, *y.shape[-space:])
-    return y if bias is None else y + bias.reshape(-1, *(1,) * space)
+        side = literal("conv", y.shape[-space - 2 : -space])
+        y = y.reshape(*y.shape[: -space - 2], math.prod(side), *y.shape[-space:])
+    return y if bias is None else y + bias.reshape(*bias.shape, *(1,) * space)

@@ -39,7 +39,7 @@ def norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
 
 
 @spelled
-@shaped("input[b...] -> [b...]", where="eps >= 0")
+@shaped("input[b...] -> [b...]", where="eps >= 0, -inf <= p <= inf")
 @in_float32
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """``x / max(|x|_p, eps)`` along `dim`.

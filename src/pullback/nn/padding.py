@@ -47,7 +47,8 @@ def pad(
             cut = (min(before, 0), min(after, 0))
             input = _constant(input, {axis: cut}, 0.0) if any(cut) else input
             before, after = max(before, 0), max(after, 0)
-        input = _extended(input, axis, before, after, mode)
+        if before or after:
+            input = _extended(input, axis, before, after, mode)
     return input
 
 

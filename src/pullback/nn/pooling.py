@@ -59,7 +59,7 @@ def max_pool(
     return _largest(input, windows, [w.count(ceil_mode) for w in windows], return_indices)
 
 
-@shaped("input[n, c, _ * space] or [c, _ * space]", where="int(output_size) >= 1")
+@shaped("input[n, c, _ * space] or [c, _ * space]", where="int(output_size) >= 0")
 def adaptive_max_pool(
     space: int, input: Tensor, output_size: Any, return_indices: bool = False
 ) -> Any:
@@ -161,7 +161,7 @@ def avg_pool(
 
 @shaped(
     "input[n, c, _ * space] or [c, _ * space] -> [n, c, _ * space]",
-    where="int(output_size) >= 1",
+    where="int(output_size) >= 0",
 )
 @in_float32
 def adaptive_avg_pool(space: int, input: Tensor, output_size: Any) -> Tensor:
@@ -264,39 +264,44 @@ class Share:
     parts: int
 
     @property
+    def _each(self) -> int:
+        """What is divided by; of no part nothing is ever read."""
+        return max(self.parts, 1)
+
+    @property
     def size(self) -> int:
         """The longest part."""
-        ends = [(self._end(y), y * self.extent // self.parts) for y in range(self.parts)]
+        ends = [(self._end(y), y * self.extent // self._each) for y in range(self.parts)]
         return max((end - start for end, start in ends), default=0)
 
     def _end(self, y: Any) -> Any:
-        return ((y + 1) * self.extent + self.parts - 1) // self.parts
+        return ((y + 1) * self.extent + self._each - 1) // self._each
 
     def place(self, y: Any, k: Any) -> Any:
         """The element that tap `k` of part `y` meets."""
-        if self.extent % self.parts == 0:
-            return y * (self.extent // self.parts) + k
-        return y * self.extent // self.parts + k
+        if self.extent % self._each == 0:
+            return y * (self.extent // self._each) + k
+        return y * self.extent // self._each + k
 
     def inside(self, y: Any, k: Any) -> list[Any]:
         """The condition under which that is in the part."""
-        return [] if self.extent % self.parts == 0 else [self.place(y, k) < self._end(y)]
+        return [] if self.extent % self._each == 0 else [self.place(y, k) < self._end(y)]
 
     def count(self, y: Any) -> Any:
         """How many elements part `y` has."""
-        if self.extent % self.parts == 0:
+        if self.extent % self._each == 0:
             return self.size
         return self._end(y) - self.place(y, 0)
 
 
 def _shares(name: str, space: int, input: Tensor, output_size: Any) -> list[Share]:
-    """The parts of each axis. Raises: ShapeError for no parts."""
+    """The parts of each axis. Raises: ShapeError for parts of nothing."""
     room = split(name, input, space)[1]
     parts = [
         n if p is None else p for n, p in zip(room, each(output_size, space, name), strict=True)
     ]
-    if min(parts) < 1:
-        raise ShapeError(f"{name} into {output_size} parts", code="E123")
+    if min(room) < 1 and min(parts) > 0:
+        raise ShapeError(f"{name} of {room} elements into {parts} parts", code="E126")
     return [Share(n, p) for n, p in zip(room, parts, strict=True)]
 
 

@@ -162,6 +162,13 @@ class _Recurrent(Module):
         cells = self._parameters
         first, second = cells[f"weight_ih{name}"], cells[f"weight_hh{name}"]
         assert first is not None and second is not None
+        rows = self.count * self.hidden_size
+        if first.shape[0] != rows or second.shape[0] != rows:
+            raise ShapeError(
+                f"{type(self).__name__}: weights of {first.shape[0]} and {second.shape[0]} rows",
+                help=f"hidden_size={self.hidden_size} has {rows}",
+                code="E175",
+            )
         rest = (cells.get(n + name) for n in ("bias_ih", "bias_hh", "weight_hr"))
         return Weights(first, second, *rest)
 

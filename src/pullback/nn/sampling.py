@@ -69,7 +69,8 @@ def interpolate(
         new = each(size, len(room), "size")
     else:
         new = tuple(math.floor(n * f) for n, f in zip(room, factors, strict=True))
-    if min(new, default=1) < 1:
+    least = 0 if mode == "area" else 1
+    if min(new, default=1) < least or (min(room) < 1 and min(new) > 0):
         raise V.fail(f"interpolate {room} to {new}", code="E126")
     if mode == "area":
         return adaptive_avg_pool(len(room), input, new)
@@ -169,7 +170,9 @@ def _antialiased(input: Tensor, axis: int, grid: _Grid) -> Tensor:
     c is the centre of t in elements; e runs over what w reaches. All places are fractions.
     """
     old, new = grid.old, grid.new
-    ratio = Fraction(old - 1, max(new - 1, 1)) if grid.corners else grid.ratio
+    ratio = grid.ratio
+    if grid.corners:  # a lone result stands on the first corner
+        ratio = Fraction(old - 1, new - 1) if new > 1 else Fraction(0)
     a, b = ratio.numerator, ratio.denominator
     wide, kind = max(a, b), input.dtype
     reach = 2 * REACH[grid.mode] * wide

@@ -96,19 +96,24 @@ class Window:
         """How many elements a window spans."""
         return self.dilation * (self.size - 1) + 1
 
+    def _places(self, ceil: bool) -> int:
+        """How many places there are; below 1 where the window does not fit."""
+        room = self.extent + self.before + self.after - self.reach
+        steps = -(-room // self.stride) if ceil else room // self.stride
+        if ceil and steps * self.stride >= self.extent + self.before:
+            return steps
+        return steps + 1
+
     def count(self, ceil: bool = False) -> int:
         """How many places a window takes; with `ceil` a last one may hang over the end."""
-        room = self.extent + self.before + self.after - self.reach
-        places = -(-room // self.stride) if ceil else room // self.stride
-        if ceil and places * self.stride >= self.extent + self.before:
-            places -= 1
-        if room < 0 or self.stride < 1 or self.size < 1:
+        places = self._places(ceil) if self.stride > 0 else 0
+        if places < 1 or self.size < 1:
             raise ShapeError(
                 f"a window of {self.reach} over {self.extent} elements, padded by "
                 f"{self.before} and {self.after}, stride {self.stride}",
                 code="E126",
             )
-        return places + 1
+        return places
 
     def place(self, y: Any, k: Any) -> Any:
         """The element that tap `k` of window `y` meets; outside where the padding is."""
@@ -119,7 +124,9 @@ class Window:
         found = []
         if self.before > 0:
             found.append(self.place(y, k) >= 0)
-        places = max(self.count(), self.count(True))  # padding alone may fill the last ones
+        places = max(
+            self._places(False), self._places(True)
+        )  # padding alone may fill the last ones
         last = (places - 1) * self.stride + self.reach - 1 - self.before
         if last >= self.extent:
             found.append(self.place(y, k) < self.extent)
@@ -155,8 +162,8 @@ class Taps:
         """The extent of what the windows slid over."""
         reach = self.dilation * (self.size - 1) + 1
         found = (self.extent - 1) * self.stride - 2 * self.padding + reach + self.more
-        if found < 1:
-            raise ShapeError(f"a result of {found} elements", code="E126")
+        if found < 1 or self.size < 1:
+            raise ShapeError(f"{self.size} taps: a result of {found} elements", code="E126")
         return found
 
     @property

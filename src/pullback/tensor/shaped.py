@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from inspect import BoundArguments, Signature, cleandoc, signature
+from inspect import BoundArguments, Parameter, Signature, cleandoc, signature
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -378,6 +378,35 @@ def _check_type(owner: str, name: str, value: Any, text: bool, limit: str) -> No
             raise ArgumentError(f"{owner}: {name}={value!r} is no number", help=limit)
 
 
+NUMBERS = {"int", "float", "Ints", "Sequence[int]", "None", "str"}
+LISTED = {"Ints", "Sequence[int]"}
+
+
+def number_kinds(made: Signature) -> Mapping[str, frozenset[str]]:
+    """The words of each annotation that is one of numbers."""
+    several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    single = {n: str(p.annotation) for n, p in made.parameters.items() if p.kind not in several}
+    words = {n: frozenset(map(str.strip, text.split("|"))) for n, text in single.items()}
+    return {n: w for n, w in words.items() if w <= NUMBERS and w - {"None", "str"}}
+
+
+def check_numbers(
+    owner: str, kinds: Mapping[str, frozenset[str]], settings: Mapping[str, Any]
+) -> None:
+    """Raises: ArgumentError for what is no number where one is asked for, a list among them."""
+    for name in kinds.keys() & settings.keys():
+        value, words = settings[name], kinds[name]
+        listed = isinstance(value, list | tuple)
+        none = value is None and "None" not in words
+        text = isinstance(value, str) and "str" not in words
+        many = listed and not words & LISTED
+        if none or text or many or (listed and any(v is None or isinstance(v, str) for v in value)):
+            wanted = " or ".join(sorted(words))
+            raise ArgumentError(
+                f"{owner}: {name}={value!r} is no number", help=f"it takes {wanted}"
+            )
+
+
 # --- the decorator -------------------------------------------------------------------------------
 
 
@@ -390,6 +419,7 @@ class Shaped:
     declared: Declaration
     tensors: frozenset[str]  # arguments that are tensors by their annotation: others become so
     texts: Mapping[str, bool]
+    numbers: Mapping[str, frozenset[str]]
     passed: set[Hashable] = field(default_factory=set)  # keys of calls that were right
 
     @classmethod
@@ -407,7 +437,7 @@ class Shaped:
         named = {s.name for s in declared.arguments}
         owner = name or function.__qualname__.removesuffix(".forward").removesuffix(".__init__")
         texts = {n: "str" in a for n, a in annotations.items()}
-        return cls(owner, made, declared, frozenset(own & named), texts)
+        return cls(owner, made, declared, frozenset(own & named), texts, number_kinds(made))
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundArguments:
         """Arguments by name, defaults included, tensors made of arrays and numbers.
@@ -440,6 +470,7 @@ class Shaped:
 
     def limited(self, owner: str, settings: Mapping[str, Any]) -> None:
         """Raises: ArgumentError for settings, of a layer of this function, out of their limits."""
+        check_numbers(owner, self.numbers, settings)
         check_limits(owner, self.declared, Bound(settings), self.texts)
 
     def check(self, arguments: Mapping[str, Any]) -> Bound:
@@ -447,6 +478,7 @@ class Shaped:
         told = {n: v for n, v in arguments.items() if not isinstance(v, Handle | np.ndarray)}
         bound = Bound(told)
         owner = self._name(bound)
+        check_numbers(owner, self.numbers, told)
         check_limits(owner, self.declared, bound, self.texts)
         later: list[tuple[Shape, Sizes]] = []
         for shape in self.declared.arguments:

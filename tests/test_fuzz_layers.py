@@ -1,0 +1,128 @@
+"""A share of `scripts/fuzz.py --layers`: random layers; and what longer runs of it have shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.errors import PullbackError
+from random_layers import check_layers, program
+
+F, nn = pb.nn.functional, pb.nn
+PROGRAMS = 24
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_random_layers(part: int) -> None:
+    compared = [check_layers(seed) for seed in range(part, PROGRAMS, 3)]
+    assert sum(compared) > len(compared) // 2
+
+
+def test_the_generator_makes_all_there_is() -> None:
+    """Most functions, every form, order and type, symbolic extents, settings that are wrong."""
+    made = [program(seed) for seed in range(200)]
+    assert {p.form for p in made} == {
+        "plain", "loop", "scan", "cond", "vmap", "checkpoint", "eager",
+    }  # fmt: skip
+    assert len({p.kind for p in made}) == 4 and len({p.order for p in made}) == 3
+    assert {p.symbolic for p in made} == {True, False}
+    assert len({c.name for p in made for c in p.calls}) > 60
+    assert any(p.refused for p in made) and any(c.damaged for p in made for c in p.calls)
+
+
+def ones(*shape: int) -> Any:
+    return pb.ones(shape, dtype="float64")
+
+
+WRONG: list[Any] = [
+    lambda: F.conv1d(ones(1, 4, 5), ones(4, 4, 2), groups=(1, 2)),
+    lambda: F.conv2d(ones(1, 4, 5, 5), ones(4, 4, 2, 2), stride=None),
+    lambda: F.conv2d(ones(1, 4, 5, 5), ones(4, 4, 2, 2), padding=None),
+    lambda: F.unfold(ones(1, 4, 5, 5), (1, 1), stride=None),
+    lambda: F.normalize(ones(2, 3), p=()),
+    lambda: F.normalize(ones(2, 3), p="x"),
+    lambda: F.normalize(ones(2, 3), p=float("nan")),
+    lambda: F.local_response_norm(ones(2, 3, 4), 2, k=None),
+    lambda: F.local_response_norm(ones(2, 3, 4), 2, alpha="x"),
+    lambda: F.instance_norm(ones(2, 3, 4), eps=None),
+    lambda: F.dropout(ones(2, 3), p=None, training=False),
+    lambda: F.max_pool1d(ones(2, 3, 4), (2, None)),
+    lambda: F.conv_transpose1d(ones(1, 5, 5), ones(5, 1, 2), output_padding=2),
+    lambda: nn.LayerNorm(3, eps=None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_settings_that_are_no_numbers(number: int) -> None:
+    with pytest.raises(PullbackError, match="E176") as caught:
+        WRONG[number]()
+    assert "test_fuzz_layers.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_cells_whose_weights_disagree(kind: str) -> None:
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    cell = getattr(nn, f"{kind}Cell")(2, 3, bias=False)
+    for rows in (2 * gates, 3 * gates + 1):
+        weights = {"weight_ih": ones(rows, 2), "weight_hh": ones(3 * gates, 3)}
+        with pytest.raises(PullbackError, match="E175"):
+            nn.functional_call(cell, weights, (ones(1, 2),))
+
+
+def test_attention_to_nothing() -> None:
+    """No keys: zeros, as where all are masked. No features: every key counts alike."""
+    q = ones(2, 3, 4)
+    got = F.scaled_dot_product_attention(q, ones(2, 0, 4), ones(2, 0, 5))
+    np.testing.assert_array_equal(got.numpy(), np.zeros((2, 3, 5)))
+    slopes = pb.grad(got.sum(), [q])[0]
+    np.testing.assert_array_equal(slopes.numpy(), np.zeros((2, 3, 4)))
+    v = np.arange(8.0).reshape(1, 4, 2)
+    got = F.scaled_dot_product_attention(ones(1, 3, 0), ones(1, 4, 0), pb.tensor(v))
+    np.testing.assert_allclose(got.numpy(), np.broadcast_to(v.mean(1), (1, 3, 2)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize(("extent", "size", "stride"), [(1, 2, 2), (1, 3, 3), (1, 2, 3), (2, 3, 2)])
+def test_a_last_window_may_be_the_first(kind: str, extent: int, size: int, stride: int) -> None:
+    """In `ceil_mode` a window that hangs over the end counts what is there, though it is alone."""
+    x = np.arange(1.0, 1.0 + extent).reshape(1, 1, extent)
+    pool = getattr(F, f"{kind}_pool1d")
+    got = pool(pb.tensor(x), size, stride, ceil_mode=True).numpy()
+    want = x.max() if kind == "max" else x.mean()
+    np.testing.assert_array_equal(got, [[[want]]])
+    with pytest.raises(PullbackError, match="E126"):
+        pool(pb.tensor(x), size, stride)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear", "area"])
+def test_nothing_is_not_stretched(mode: str) -> None:
+    with pytest.raises(PullbackError, match="E126"):
+        F.interpolate(ones(1, 2, 0), 3, mode=mode)
+    with pytest.raises(PullbackError, match="E126"):
+        F.conv_transpose1d(ones(1, 2, 4), ones(2, 1, 0), dilation=2)
+
+
+def test_what_is_empty() -> None:
+    """No parts, no channels, no samples, nothing left of a circle."""
+    x = ones(2, 3, 4)
+    assert F.adaptive_avg_pool1d(x, 0).numpy().shape == (2, 3, 0)
+    assert F.adaptive_max_pool1d(x, 0).numpy().shape == (2, 3, 0)
+    assert pb.grad(F.adaptive_avg_pool1d(x, 0).sum(), [x])[0].numpy().sum() == 0.0
+    assert F.local_response_norm(ones(2, 0, 4), 3).numpy().shape == (2, 0, 4)
+    assert F.conv1d(ones(0, 2, 5), ones(4, 1, 2), ones(4), groups=2).numpy().shape == (0, 4, 4)
+    assert F.conv_transpose1d(ones(0, 2, 5), ones(2, 2, 2), groups=2).numpy().shape == (0, 4, 6)
+    assert F.pad(ones(1, 2, 1), (-1, 0), mode="circular").numpy().shape == (1, 2, 0)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_a_lone_corner_of_an_antialiased_image(mode: str) -> None:
+    """It stands on the first corner: the mean around it, which leaves what is constant alone."""
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(0).normal(size=(1, 2, 2, 5))
+    settings: dict[str, Any] = {"mode": mode, "align_corners": True, "antialias": True}
+    got = F.interpolate(pb.tensor(x), (1, 2), **settings).numpy()
+    want = torch.nn.functional.interpolate(torch.tensor(x), (1, 2), **settings).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-6)

@@ -105,6 +105,17 @@ def test_nothing_is_not_stretched(mode: str) -> None:
         F.conv_transpose1d(ones(1, 2, 4), ones(2, 1, 0), dilation=2)
 
 
+def test_a_program_of_no_launches() -> None:
+    """What is empty has a place in memory all the same."""
+
+    def run(x: Any) -> Any:
+        total, rows = pb.scan(lambda c, r: (c * 0.5, r + c), x[0], x)
+        return pb.grad(lambda x: pb.scan(lambda c, r: (c + r, c * r), x[0], x)[0].sum())(x), rows
+
+    slope, rows = pb.jit(run)(ones(2, 0, 3))
+    assert slope.shape == rows.shape == (2, 0, 3)
+
+
 def test_what_is_empty() -> None:
     """No parts, no channels, no samples, nothing left of a circle."""
     x = ones(2, 3, 4)

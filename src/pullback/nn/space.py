@@ -124,9 +124,8 @@ class Window:
         found = []
         if self.before > 0:
             found.append(self.place(y, k) >= 0)
-        places = max(
-            self._places(False), self._places(True)
-        )  # padding alone may fill the last ones
+        # Padding alone may fill the last ones.
+        places = max(self._places(False), self._places(True))
         last = (places - 1) * self.stride + self.reach - 1 - self.before
         if last >= self.extent:
             found.append(self.place(y, k) < self.extent)

@@ -156,7 +156,7 @@ def _joined(values: Sequence[Buffer]) -> dict[Buffer, list[Buffer]]:
 
 def lower_bound(buffers: Sequence[Buffer], launches: int) -> int:
     """The most bytes alive in one launch: no plan can need less."""
-    change = [0] * (launches + 1)
+    change = [0] * (max(launches, 1) + 1)  # what is empty lives without a launch too
     for b in buffers:
         change[b.first] += b.size
         change[b.last + 1] -= b.size

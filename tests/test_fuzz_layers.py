@@ -109,7 +109,7 @@ def test_a_program_of_no_launches() -> None:
     """What is empty has a place in memory all the same."""
 
     def run(x: Any) -> Any:
-        total, rows = pb.scan(lambda c, r: (c * 0.5, r + c), x[0], x)
+        _, rows = pb.scan(lambda c, r: (c * 0.5, r + c), x[0], x)
         return pb.grad(lambda x: pb.scan(lambda c, r: (c + r, c * r), x[0], x)[0].sum())(x), rows
 
     slope, rows = pb.jit(run)(ones(2, 0, 3))

@@ -169,7 +169,7 @@ def test_sixteen_bit_floats_are_computed_in_float32() -> None:
 def test_settings_become_attributes_and_tensors_buffers() -> None:
     layer = nn.LeakyReLU(0.2)
     assert layer.negative_slope == 0.2 and repr(layer) == "LeakyReLU(negative_slope=0.2)"
-    assert nn.ELU.__doc__ == F.elu.__doc__
+    assert "alpha (exp(x) - 1)" in (nn.ELU.__doc__ or "")
     loss = nn.CrossEntropyLoss(pb.tensor(np.ones(3)), reduction="sum")
     assert list(loss.state_dict()) == ["weight"] and loss.reduction == "sum"
     with pytest.raises(TypeError, match="slope"):

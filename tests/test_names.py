@@ -6,6 +6,8 @@ import doctest
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +37,7 @@ MODULES = [
     "pullback.optim",
     "pullback.optim.schedules",
     "pullback.special",
+    "pullback.random",
     "pullback.tensor.random",
     "pullback.bridge.torch",
 ]
@@ -138,6 +141,15 @@ def test_examples_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         example = parser.get_doctest(text, dict(NAMESPACE), f"{name}.{own}", None, None)
         runner.run(example, out=failures.append)
     assert not runner.failures, "".join(failures)
+
+
+def test_stubs_are_as_they_would_be_written() -> None:
+    pytest.importorskip("ruff", reason="it formats them")
+    script = Path(__file__).parent.parent / "scripts" / "stubs.py"
+    made = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, f"{made.stdout}{made.stderr}run scripts/stubs.py"
 
 
 def test_numbers_are_near_and_words_are_the_same() -> None:

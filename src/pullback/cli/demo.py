@@ -52,7 +52,7 @@ def demo(out: Output) -> None:
     out.show(source)
     adjoint = _adjoint(out)
     arrays = drawn(PLACES, WIDTH, DISTANCES)
-    compiled = Jit(step, options=replace(Options.from_environment(), threads=1))
+    compiled: Jit[..., Any] = Jit(step, options=replace(Options.from_environment(), threads=1))
     with out.working("compiling"):
         compiled(*arrays)
     kernels = _kernels(out, compiled.program.kernels)
@@ -120,7 +120,7 @@ def _checks(out: Output, report: Report) -> list[Facts]:
     return facts
 
 
-def _times(out: Output, compiled: Jit, arrays: Sequence[Any]) -> list[Facts]:
+def _times(out: Output, compiled: Jit[..., Any], arrays: Sequence[Any]) -> list[Facts]:
     """Milliseconds of result and gradients, and how far they are from float64's."""
     calls: dict[str, Step] = {
         "pullback": lambda: compiled(*arrays),

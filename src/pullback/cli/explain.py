@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -77,7 +78,7 @@ def _code(out: Output, code: str) -> None:
 
 
 def _show(
-    out: Output, name: str, function: Jit, stage: str, wrt: Sequence[str], timings: bool
+    out: Output, name: str, function: Jit[..., Any], stage: str, wrt: Sequence[str], timings: bool
 ) -> None:
     found = parts(function.program, stage, wrt)
     spent = function.program.timings if timings else {}

@@ -29,7 +29,7 @@ HEAD = "head"  # the name of what a derivative is multiplied by
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def of_script(path: Path, arguments: Sequence[str] = ()) -> dict[str, Jit]:
+def of_script(path: Path, arguments: Sequence[str] = ()) -> dict[str, Jit[..., Any]]:
     """Run a script: every jitted function that it called. Raises: Misuse where there is none."""
     if not path.is_file():
         raise Misuse(f"{path} does not exist")
@@ -48,7 +48,7 @@ def of_definition(
     wrt: Sequence[str],
     options: Options,
     runs: int = 1,
-) -> Jit:
+) -> Jit[..., Any]:
     """Compile a definition over zeros, and its gradient by `wrt`, and run it.
 
     Raises: Misuse for a name in `wrt` that is no floating input.

@@ -77,7 +77,7 @@ class Run:
         """Steps taken, those before a resume included."""
         return int(self.opt.steps.item())
 
-    def build(self, steps: int, validate: bool) -> Jit:
+    def build(self, steps: int, validate: bool) -> Jit[..., Any]:
         """Training steps and perhaps the validation, as one program."""
         shape = (self.settings.batch, self.settings.context)
         batches = self._batches()
@@ -127,7 +127,7 @@ class Run:
         self.first = self.done
         self._run(self.build(count, validate=False))
 
-    def _run(self, program: Jit) -> None:
+    def _run(self, program: Jit[..., Any]) -> None:
         try:
             program()
         finally:

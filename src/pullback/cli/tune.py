@@ -103,7 +103,7 @@ def _existing(path: str) -> str:
     return path
 
 
-def _functions(what: str, shapes: Sequence[str], sizes: Sequence[str]) -> list[Jit]:
+def _functions(what: str, shapes: Sequence[str], sizes: Sequence[str]) -> list[Jit[..., Any]]:
     """The functions to tune, called."""
     if what.endswith(".py"):
         return list(of_script(Path(what)).values())

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
 
 from pullback.errors import AbsentError, StateError, UnsupportedError
 from pullback.nn.parameter import Buffer, Parameter, label, put
 from pullback.tensor.tensor import State, Tensor, from_array
 from pullback.tensor.trace import observe
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Forward(Protocol[P, R_co]):
+    """What a module of this `forward` is called with, and gives."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """The layer's function."""
 
 
 class Keys(NamedTuple):
@@ -81,9 +91,11 @@ class Module:
                 return
         object.__delattr__(self, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        observe(self)
-        return self.forward(*map(from_array, args), **kwargs)
+    def __call__(self: Forward[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co:
+        own = cast(Module, self)
+        observe(own)
+        found: R_co = own.forward(*map(from_array, args), **kwargs)
+        return found
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's function. Raises: UnsupportedError where a subclass has none."""

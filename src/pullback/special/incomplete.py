@@ -156,10 +156,19 @@ def gammainc(a: Any, x: Any) -> Tensor:
     First derivatives by both; that by `a` is exact to about 1e-15 in absolute terms.
 
     Example: ``pb.special.gammainc(1.0, x)`` is ``1 - exp(-x)``.
+
+    Example:
+        >>> pb.special.gammainc(pb.tensor([1.0, 2.0]), 1.0)
+        Tensor([0.63212055, 0.26424113], dtype=float32)
     """
     return _incomplete("gammainc", a, x, upper=False)
 
 
 def gammaincc(a: Any, x: Any) -> Tensor:
-    """``1 - gammainc(a, x)``, with all its digits far out."""
+    """``1 - gammainc(a, x)``, with all its digits far out.
+
+    Example:
+        >>> pb.special.gammaincc(pb.tensor([1.0, 2.0]), 1.0)
+        Tensor([0.36787945, 0.7357589 ], dtype=float32)
+    """
     return _incomplete("gammaincc", a, x, upper=True)

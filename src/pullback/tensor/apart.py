@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from pullback.config import Options
 from pullback.grad.forward import tangents
@@ -81,7 +82,7 @@ class Apart:
 
 
 @lru_cache(maxsize=KEPT)
-def _program(apart: Apart, options: Options) -> Jit:
+def _program(apart: Apart, options: Options) -> Jit[..., Any]:
     """The program of a function; equal ones have one."""
 
     def traced(*given: Tensor) -> list[Tensor]:

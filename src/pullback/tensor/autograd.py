@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from pullback.errors import GradientError
 from pullback.grad.reverse import Reverse
@@ -16,7 +16,23 @@ from pullback.tensor.tensor import Tensor, from_array, value_of
 from pullback.tensor.trace import Handle, together, transformed, twin
 from pullback.tensor.tree import flatten, has_tensors
 
+A = TypeVar("A")
+R = TypeVar("R")
+P = ParamSpec("P")
 
+
+@overload
+def grad(target: Callable[Concatenate[A, P], Any]) -> Callable[Concatenate[A, P], A]: ...
+@overload
+def grad(
+    target: Callable[P, Any], *, argnums: int | Sequence[int] = 0, head: Tensor | None = None
+) -> Callable[P, Any]: ...
+@overload
+def grad(target: Tensor, wrt: Tensor, *, head: Tensor | None = None) -> Tensor: ...
+@overload
+def grad(
+    target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
+) -> Any: ...
 def grad(
     target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
 ) -> Any:
@@ -46,6 +62,22 @@ def grad(
     return tuple(found) if isinstance(wrt, tuple) else found
 
 
+@overload
+def value_and_grad(
+    target: Callable[Concatenate[A, P], R],
+) -> Callable[Concatenate[A, P], tuple[R, A]]: ...
+@overload
+def value_and_grad(
+    target: Callable[P, R], *, argnums: int | Sequence[int] = 0, head: Tensor | None = None
+) -> Callable[P, tuple[R, Any]]: ...
+@overload
+def value_and_grad(
+    target: Tensor, wrt: Tensor, *, head: Tensor | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def value_and_grad(
+    target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
+) -> Any: ...
 def value_and_grad(
     target: Any, wrt: Any = None, argnums: int | Sequence[int] = 0, *, head: Tensor | None = None
 ) -> Any:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 
@@ -54,14 +54,16 @@ from pullback.tensor.turns import turns
 __all__ = ["Feeder", "Jit", "Receiver", "cond", "jit", "loop", "scan", "while_loop"]
 
 log = logging.getLogger("pullback")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class Jit:
+class Jit(Generic[P, R]):
     """A function with its compiled programs. `traces`: how often it was traced so far."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, R],
         shapes: Sequence[Sequence[Extent] | None] | None = None,
         options: Options | None = None,
         memory: int | None = None,
@@ -99,7 +101,7 @@ class Jit:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if inline():
             return self.function(*args, **kwargs)
         ready = None if kwargs else _ready(args)
@@ -119,7 +121,7 @@ class Jit:
             ready = settled(flatten((args, kwargs), _argument).handles)
         self.last = entry
         found = entry.call(ready)
-        return found if self.plain else returned(self.function, args, found)
+        return cast(R, found if self.plain else returned(self.function, args, found))
 
     def forked(self) -> None:
         """A child has no thread that traces."""
@@ -220,6 +222,22 @@ class Jit:
         )
 
 
+@overload
+def jit(
+    function: Callable[P, R],
+    *,
+    shapes: Sequence[Sequence[Extent] | None] | None = None,
+    options: Options | None = None,
+    memory: int | str | None = None,
+) -> Jit[P, R]: ...
+@overload
+def jit(
+    function: None = None,
+    *,
+    shapes: Sequence[Sequence[Extent] | None] | None = None,
+    options: Options | None = None,
+    memory: int | str | None = None,
+) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
 def jit(
     function: Callable[..., Any] | None = None,
     *,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -468,9 +468,11 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     def _repr_html_(self) -> str:
         return display.html(repr(self), self.shape, self.dtype)
 
-    def __getattr__(self, name: str) -> Any:
-        known = () if name[:2] == "__" else (n for n in dir(Tensor) if n[0] != "_")
-        raise dialect.unknown("Tensor", name, known)
+    if not TYPE_CHECKING:  # to a type checker, what is not there is not there
+
+        def __getattr__(self, name: str) -> Any:
+            known = () if name[:2] == "__" else (n for n in dir(Tensor) if n[0] != "_")
+            raise dialect.unknown("Tensor", name, known)
 
 
 class State(Tensor, Cell):

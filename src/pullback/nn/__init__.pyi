@@ -1,0 +1,559 @@
+"""Written by scripts/stubs.py."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pullback.nn import functional as functional
+from pullback.nn import init as init
+from pullback.nn import utils as utils
+from pullback.nn.activation import PReLU as PReLU
+from pullback.nn.container import ModuleDict as ModuleDict
+from pullback.nn.container import ModuleList as ModuleList
+from pullback.nn.container import Sequential as Sequential
+from pullback.nn.convolutions import Conv1d as Conv1d
+from pullback.nn.convolutions import Conv2d as Conv2d
+from pullback.nn.convolutions import Conv3d as Conv3d
+from pullback.nn.convolutions import ConvTranspose1d as ConvTranspose1d
+from pullback.nn.convolutions import ConvTranspose2d as ConvTranspose2d
+from pullback.nn.convolutions import ConvTranspose3d as ConvTranspose3d
+from pullback.nn.functional import functional_call as functional_call
+from pullback.nn.gpt import GPT as GPT
+from pullback.nn.gpt import Block as Block
+from pullback.nn.gpt import CausalAttention as CausalAttention
+from pullback.nn.gpt import GPTConfig as GPTConfig
+from pullback.nn.layer import Layer as Layer
+from pullback.nn.layers import Bilinear as Bilinear
+from pullback.nn.layers import Embedding as Embedding
+from pullback.nn.layers import EmbeddingBag as EmbeddingBag
+from pullback.nn.layers import Identity as Identity
+from pullback.nn.layers import Linear as Linear
+from pullback.nn.module import Module as Module
+from pullback.nn.multihead import MultiheadAttention as MultiheadAttention
+from pullback.nn.norms import BatchNorm1d as BatchNorm1d
+from pullback.nn.norms import BatchNorm2d as BatchNorm2d
+from pullback.nn.norms import BatchNorm3d as BatchNorm3d
+from pullback.nn.norms import GroupNorm as GroupNorm
+from pullback.nn.norms import InstanceNorm1d as InstanceNorm1d
+from pullback.nn.norms import InstanceNorm2d as InstanceNorm2d
+from pullback.nn.norms import InstanceNorm3d as InstanceNorm3d
+from pullback.nn.norms import LayerNorm as LayerNorm
+from pullback.nn.norms import RMSNorm as RMSNorm
+from pullback.nn.padding import CircularPad1d as CircularPad1d
+from pullback.nn.padding import CircularPad2d as CircularPad2d
+from pullback.nn.padding import CircularPad3d as CircularPad3d
+from pullback.nn.padding import ConstantPad1d as ConstantPad1d
+from pullback.nn.padding import ConstantPad2d as ConstantPad2d
+from pullback.nn.padding import ConstantPad3d as ConstantPad3d
+from pullback.nn.padding import ReflectionPad1d as ReflectionPad1d
+from pullback.nn.padding import ReflectionPad2d as ReflectionPad2d
+from pullback.nn.padding import ReflectionPad3d as ReflectionPad3d
+from pullback.nn.padding import ReplicationPad1d as ReplicationPad1d
+from pullback.nn.padding import ReplicationPad2d as ReplicationPad2d
+from pullback.nn.padding import ReplicationPad3d as ReplicationPad3d
+from pullback.nn.padding import ZeroPad1d as ZeroPad1d
+from pullback.nn.padding import ZeroPad2d as ZeroPad2d
+from pullback.nn.padding import ZeroPad3d as ZeroPad3d
+from pullback.nn.parameter import Buffer as Buffer
+from pullback.nn.parameter import Parameter as Parameter
+from pullback.nn.recurrent import GRU as GRU
+from pullback.nn.recurrent import LSTM as LSTM
+from pullback.nn.recurrent import RNN as RNN
+from pullback.nn.recurrent import GRUCell as GRUCell
+from pullback.nn.recurrent import LSTMCell as LSTMCell
+from pullback.nn.recurrent import RNNCell as RNNCell
+from pullback.nn.rotary import RotaryEmbedding as RotaryEmbedding
+from pullback.nn.space import Ints
+from pullback.nn.transformer import Transformer as Transformer
+from pullback.nn.transformer import TransformerDecoder as TransformerDecoder
+from pullback.nn.transformer import TransformerDecoderLayer as TransformerDecoderLayer
+from pullback.nn.transformer import TransformerEncoder as TransformerEncoder
+from pullback.nn.transformer import TransformerEncoderLayer as TransformerEncoderLayer
+from pullback.nn.unpooling import MaxUnpool1d as MaxUnpool1d
+from pullback.nn.unpooling import MaxUnpool2d as MaxUnpool2d
+from pullback.nn.unpooling import MaxUnpool3d as MaxUnpool3d
+from pullback.nn.weights import load as load
+from pullback.nn.weights import renamed as renamed
+from pullback.nn.weights import save as save
+from pullback.tensor.tensor import Tensor
+
+__all__: list[str]
+
+class CELU(Layer):
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class ELU(Layer):
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class GELU(Layer):
+    def __init__(self, approximate: str = "none") -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class GLU(Layer):
+    def __init__(self, dim: int = -1) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class SELU(Layer):
+    def __init__(self, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class AdaptiveAvgPool1d(Layer):
+    def __init__(self, output_size: Any) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class AdaptiveAvgPool2d(Layer):
+    def __init__(self, output_size: Any) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class AdaptiveAvgPool3d(Layer):
+    def __init__(self, output_size: Any) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class AdaptiveMaxPool1d(Layer):
+    def __init__(self, output_size: Any, return_indices: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Any: ...
+
+class AdaptiveMaxPool2d(Layer):
+    def __init__(self, output_size: Any, return_indices: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Any: ...
+
+class AdaptiveMaxPool3d(Layer):
+    def __init__(self, output_size: Any, return_indices: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Any: ...
+
+class AlphaDropout(Layer):
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class AvgPool1d(Layer):
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Ints = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class AvgPool2d(Layer):
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Ints = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class AvgPool3d(Layer):
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Ints = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class BCELoss(Layer):
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class BCEWithLogitsLoss(Layer):
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        reduction: str = "mean",
+        pos_weight: Tensor | None = None,
+    ) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class CTCLoss(Layer):
+    def __init__(
+        self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
+    ) -> None: ...
+    def forward(
+        self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any
+    ) -> Tensor: ...
+
+class ChannelShuffle(Layer):
+    def __init__(self, groups: int) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class CosineEmbeddingLoss(Layer):
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None: ...
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor: ...
+
+class CosineSimilarity(Layer):
+    def __init__(self, dim: int = 1, eps: float = 1e-08) -> None: ...
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor: ...
+
+class CrossEntropyLoss(Layer):
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class Dropout(Layer):
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Dropout1d(Layer):
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Dropout2d(Layer):
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Dropout3d(Layer):
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class FeatureAlphaDropout(Layer):
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Flatten(Layer):
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Fold(Layer):
+    def __init__(
+        self,
+        output_size: Ints,
+        kernel_size: Ints,
+        dilation: Ints = 1,
+        padding: Ints = 0,
+        stride: Ints = 1,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class FractionalMaxPool2d(Layer):
+    def __init__(
+        self,
+        kernel_size: Ints,
+        output_size: Ints | None = None,
+        output_ratio: Any = None,
+        return_indices: bool = False,
+        _random_samples: Tensor | None = None,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Any: ...
+
+class FractionalMaxPool3d(Layer):
+    def __init__(
+        self,
+        kernel_size: Ints,
+        output_size: Ints | None = None,
+        output_ratio: Any = None,
+        return_indices: bool = False,
+        _random_samples: Tensor | None = None,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Any: ...
+
+class GaussianNLLLoss(Layer):
+    def __init__(self, full: bool = False, eps: float = 1e-06, reduction: str = "mean") -> None: ...
+    def forward(self, input: Tensor, target: Tensor, var: Tensor | float) -> Tensor: ...
+
+class Hardshrink(Layer):
+    def __init__(self, lambd: float = 0.5) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Hardsigmoid(Layer):
+    def __init__(self, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Hardswish(Layer):
+    def __init__(self, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Hardtanh(Layer):
+    def __init__(
+        self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class HingeEmbeddingLoss(Layer):
+    def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class HuberLoss(Layer):
+    def __init__(
+        self, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+    ) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class KLDivLoss(Layer):
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class L1Loss(Layer):
+    def __init__(self, reduction: str = "mean", weight: Tensor | None = None) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class LPPool1d(Layer):
+    def __init__(
+        self,
+        norm_type: float,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        ceil_mode: bool = False,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class LPPool2d(Layer):
+    def __init__(
+        self,
+        norm_type: float,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        ceil_mode: bool = False,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class LPPool3d(Layer):
+    def __init__(
+        self,
+        norm_type: float,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        ceil_mode: bool = False,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class LeakyReLU(Layer):
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class LocalResponseNorm(Layer):
+    def __init__(
+        self, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class LogSigmoid(Layer):
+    def __init__(self) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class LogSoftmax(Layer):
+    def __init__(self, dim: int = -1) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class MSELoss(Layer):
+    def __init__(self, reduction: str = "mean", weight: Tensor | None = None) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class MarginRankingLoss(Layer):
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None: ...
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor: ...
+
+class MaxPool1d(Layer):
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Ints = 0,
+        dilation: Ints = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Any: ...
+
+class MaxPool2d(Layer):
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Ints = 0,
+        dilation: Ints = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Any: ...
+
+class MaxPool3d(Layer):
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Ints = 0,
+        dilation: Ints = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Any: ...
+
+class Mish(Layer):
+    def __init__(self, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class MultiLabelMarginLoss(Layer):
+    def __init__(self, reduction: str = "mean") -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class MultiLabelSoftMarginLoss(Layer):
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class MultiMarginLoss(Layer):
+    def __init__(
+        self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean"
+    ) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class NLLLoss(Layer):
+    def __init__(
+        self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+    ) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class PairwiseDistance(Layer):
+    def __init__(self, p: float = 2.0, eps: float = 1e-06, keepdim: bool = False) -> None: ...
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor: ...
+
+class PixelShuffle(Layer):
+    def __init__(self, upscale_factor: int) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class PixelUnshuffle(Layer):
+    def __init__(self, downscale_factor: int) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class PoissonNLLLoss(Layer):
+    def __init__(
+        self,
+        log_input: bool = True,
+        full: bool = False,
+        eps: float = 1e-08,
+        reduction: str = "mean",
+    ) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class RReLU(Layer):
+    def __init__(
+        self, lower: float = 0.125, upper: float = 0.3333333333333333, inplace: bool = False
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class ReLU(Layer):
+    def __init__(self, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class ReLU6(Layer):
+    def __init__(self, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class SiLU(Layer):
+    def __init__(self, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Sigmoid(Layer):
+    def __init__(self) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class SmoothL1Loss(Layer):
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class SoftMarginLoss(Layer):
+    def __init__(self, reduction: str = "mean") -> None: ...
+    def forward(self, input: Tensor, target: Tensor) -> Tensor: ...
+
+class Softmax(Layer):
+    def __init__(self, dim: int = -1) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Softmax2d(Layer):
+    def __init__(self) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Softmin(Layer):
+    def __init__(self, dim: int = -1) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Softplus(Layer):
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Softshrink(Layer):
+    def __init__(self, lambd: float = 0.5) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Softsign(Layer):
+    def __init__(self) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Tanh(Layer):
+    def __init__(self) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Tanhshrink(Layer):
+    def __init__(self) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Threshold(Layer):
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class TripletMarginLoss(Layer):
+    def __init__(
+        self,
+        margin: float = 1.0,
+        p: float = 2.0,
+        eps: float = 1e-06,
+        swap: bool = False,
+        reduction: str = "mean",
+    ) -> None: ...
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor: ...
+
+class TripletMarginWithDistanceLoss(Layer):
+    def __init__(
+        self,
+        *,
+        distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+        margin: float = 1.0,
+        swap: bool = False,
+        reduction: str = "mean",
+    ) -> None: ...
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor: ...
+
+class Unflatten(Layer):
+    def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Unfold(Layer):
+    def __init__(
+        self, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class Upsample(Layer):
+    def __init__(
+        self,
+        size: Any = None,
+        scale_factor: Any = None,
+        mode: str = "nearest",
+        align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+        antialias: bool = False,
+    ) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class UpsamplingBilinear2d(Layer):
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...
+
+class UpsamplingNearest2d(Layer):
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None: ...
+    def forward(self, input: Tensor) -> Tensor: ...

@@ -36,6 +36,10 @@ def categorical(
 
     Raises: ShapeError for logits without axes.
     Example: ``pb.random.categorical(logits, (100,))``
+
+    Example:
+        >>> pb.random.categorical(pb.zeros((4, 3))).shape
+        (4,)
     """
     check_device(device)
     given = value_tensor(logits)
@@ -61,6 +65,10 @@ def multinomial(
 
     Shapes: weights[.., n] -> [.., num_samples]
     Raises: ShapeError for more samples than places without replacement, or no axes.
+
+    Example:
+        >>> pb.random.multinomial(pb.ones(5), 3).shape
+        (3,)
     """
     check_device(device)
     given = O.astype(O.stop_gradient(value_tensor(weights)), float64)
@@ -92,6 +100,10 @@ def choice(
 
     Shapes: x[n, ..], p[n] -> [*shape, ..]
     Raises: ShapeError for more than there are without replacement.
+
+    Example:
+        >>> pb.random.choice(10, (4,)).shape
+        (4,)
     """
     extents = shape_of(shape)
     if any(not isinstance(e, int) for e in extents):

@@ -76,6 +76,10 @@ def poisson(
     """How many events happen at a rate: ``p(k) = rate^k exp(-rate) / k!``
 
     Raises: ShapeError for a negative rate or shapes that do not broadcast.
+
+    Example:
+        >>> pb.random.poisson(3.0, (4,)).shape
+        (4,)
     """
     if isinstance(rate, W.Scalar) and not rate >= 0:
         raise ShapeError(f"poisson: rate is {rate}, negative", code="E123")
@@ -116,6 +120,10 @@ def binomial(
     """How many of n trials succeed: ``p(k) = C(n, k) p^k (1 - p)^(n - k)``
 
     Raises: ShapeError for p outside of 0..1, a negative n, or shapes that do not broadcast.
+
+    Example:
+        >>> pb.random.binomial(10, 0.5, (4,)).shape
+        (4,)
     """
     probability("binomial", p)
     if isinstance(n, W.Scalar) and (n < 0 or n != int(n)):
@@ -170,6 +178,10 @@ def geometric(
     """How many trials until the first success, from 1 on: ``1 + floor(log u / log(1 - p))``.
 
     Raises: ShapeError for p outside of 0..1, or shapes that do not broadcast.
+
+    Example:
+        >>> pb.random.geometric(0.5, (4,)).shape
+        (4,)
     """
     probability("geometric", p)
     draws, kind, (chance,) = parameters(shape, key, dtype, device, p)

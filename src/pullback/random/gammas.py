@@ -64,6 +64,10 @@ def gamma(
     """Gamma-distributed: density ``x^(a - 1) exp(-rate x)``; a gradient reaches the rate alone.
 
     Raises: ShapeError for parameters that are not positive or do not broadcast.
+
+    Example:
+        >>> pb.random.gamma(2.0, 1.0, (4,)).shape
+        (4,)
     """
     positive("gamma", concentration=concentration, rate=rate)
     draws, kind, (a, scale) = parameters(shape, key, dtype, device, concentration, rate)
@@ -81,6 +85,10 @@ def chisquare(
     """The sum of `df` squared normal numbers: ``2 gamma(df / 2)``.
 
     Raises: ShapeError for a df that is not positive or does not broadcast.
+
+    Example:
+        >>> pb.random.chisquare(3.0, (4,)).shape
+        (4,)
     """
     positive("chisquare", df=df)
     draws, kind, (count,) = parameters(shape, key, dtype, device, df)
@@ -98,6 +106,10 @@ def student_t(
     """``z / sqrt(chisquare(df) / df)``, z normal.
 
     Raises: ShapeError for a df that is not positive or does not broadcast.
+
+    Example:
+        >>> pb.random.student_t(3.0, (4,)).shape
+        (4,)
     """
     positive("student_t", df=df)
     draws, kind, (count,) = parameters(shape, key, dtype, device, df)
@@ -118,6 +130,10 @@ def beta(
     """``g(a) / (g(a) + g(b))`` of gamma numbers: density ``x^(a - 1) (1 - x)^(b - 1)``.
 
     Raises: ShapeError for parameters that are not positive or do not broadcast.
+
+    Example:
+        >>> pb.random.beta(2.0, 3.0, (4,)).shape
+        (4,)
     """
     positive("beta", a=a, b=b)
     given = [operand(x) for x in (a, b)]
@@ -141,6 +157,10 @@ def dirichlet(
 
     Shapes: concentration[.., k] -> [*shape, .., k]
     Raises: ShapeError for a concentration without axes.
+
+    Example:
+        >>> pb.random.dirichlet(pb.ones(3), (4,)).shape
+        (4, 3)
     """
     weights = value_tensor(concentration)
     if weights.ndim == 0:

@@ -31,6 +31,10 @@ def exponential(
 
     Raises: ShapeError for a rate that is not positive or does not broadcast.
     Example: ``pb.random.exponential(2.0, (3,))``
+
+    Example:
+        >>> pb.random.exponential(2.0, (4,)).shape
+        (4,)
     """
     positive("exponential", rate=rate)
     draws, kind, (scale,) = parameters(shape, key, dtype, device, rate)
@@ -49,6 +53,10 @@ def laplace(
     """``loc - scale sign(v) log(1 - 2 |v|)``, v even in -0.5..0.5; gradients reach both.
 
     Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
+
+    Example:
+        >>> pb.random.laplace(shape=(4,)).shape
+        (4,)
     """
     positive("laplace", scale=scale)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
@@ -69,6 +77,10 @@ def cauchy(
     """``loc + scale tan(pi (u - 1 / 2))``; gradients reach both.
 
     Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
+
+    Example:
+        >>> pb.random.cauchy(shape=(4,)).shape
+        (4,)
     """
     positive("cauchy", scale=scale)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
@@ -88,6 +100,10 @@ def gumbel(
     """``loc - scale log(-log u)``; gradients reach both.
 
     Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
+
+    Example:
+        >>> pb.random.gumbel(shape=(4,)).shape
+        (4,)
     """
     positive("gumbel", scale=scale)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
@@ -106,6 +122,10 @@ def logistic(
     """``loc + scale log(u / (1 - u))``; gradients reach both.
 
     Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
+
+    Example:
+        >>> pb.random.logistic(shape=(4,)).shape
+        (4,)
     """
     positive("logistic", scale=scale)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
@@ -125,6 +145,10 @@ def log_normal(
     """``exp(mean + std z)``, z normal; gradients reach both.
 
     Raises: ShapeError for a deviation that is not positive, or shapes that do not broadcast.
+
+    Example:
+        >>> pb.random.log_normal(shape=(4,)).shape
+        (4,)
     """
     positive("log_normal", std=std)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, mean, std)
@@ -143,6 +167,10 @@ def weibull(
     """``scale (-log u)^(1 / concentration)``; gradients reach both.
 
     Raises: ShapeError for parameters that are not positive or do not broadcast.
+
+    Example:
+        >>> pb.random.weibull(shape=(4,)).shape
+        (4,)
     """
     positive("weibull", scale=scale, concentration=concentration)
     draws, kind, (wide, power) = parameters(shape, key, dtype, device, scale, concentration)
@@ -165,6 +193,10 @@ def truncated_normal(
     ``mean + std ndtri(a + u (b - a))``, a and b the normal distribution at both ends.
 
     Raises: ShapeError for a deviation that is not positive, ends in the wrong order, or shapes.
+
+    Example:
+        >>> pb.random.truncated_normal(shape=(4,)).shape
+        (4,)
     """
     positive("truncated_normal", std=std)
     if isinstance(low, W.Scalar) and isinstance(high, W.Scalar) and not low < high:

@@ -73,6 +73,9 @@ def dressed(value: Any) -> Any:
     return value
 
 
+HEADS: list[Any] = []  # what `backward` was called of
+
+
 class Tensor:
     """tinygrad's tensor: what it is asked for is looked up in `METHODS`, then in `RULES`."""
 
@@ -110,7 +113,13 @@ class Tensor:
     detach = clone = contiguous_backward = contiguous
 
     def backward(self) -> Tensor:
+        """Gradients by every tensor that this one was computed from: their `grad` asks for it."""
+        HEADS.append(self.own)
         return self
+
+    @property
+    def grad(self) -> Tensor:
+        return Tensor(pb.grad(HEADS[-1], [self.own])[0])
 
     def gradient(self, *targets: Tensor, **kw: Any) -> list[Tensor]:
         return [Tensor(g) for g in pb.grad(self.own, [t.own for t in targets])]
@@ -157,11 +166,9 @@ class Tensor:
 
     def __getitem__(self, index: Any) -> Tensor:
         try:
-            return dressed(self.own[places(index)])
+            return dressed(selected(self.own, places(index)))
         except PullbackError as problem:
-            raise Coded(
-                f"too many indices, or out of bounds? {type(problem).__name__} {problem}"
-            ) from problem
+            raise Coded(worded(str(problem))) from problem
 
     def __hash__(self) -> int:
         return id(self)
@@ -294,6 +301,33 @@ def bounded(x: Any, min_: Any = None, max_: Any = None) -> Any:
     return pb.clip(x, min_, max_)
 
 
+WORDS = {"more than one ellipsis": "single ellipsis", "too many": "too many",
+         "indices for": "too many", "out of range": "out of bounds", "outside": "out of bounds"}  # fmt: skip
+
+
+def worded(problem: str) -> str:
+    """tinygrad's words for what is wrong with an index, before ours."""
+    return next((theirs for ours, theirs in WORDS.items() if ours in problem), "") + ": " + problem
+
+
+def selected(x: Any, index: Any) -> Any:
+    """An index of PyTorch's: numbers in it take their rows before tensors place theirs.
+
+    In NumPy's a number beside tensors is one of them, and its axis one of those that move ahead.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    if not x.shape and any(isinstance(p, slice) for p in parts):
+        raise Coded("a slice of a tensor without axes")
+    for p in parts:
+        if isinstance(p, slice) and any(isinstance(v, pb.Tensor) for v in (p.start, p.stop, p.step)):
+            raise Coded("a slice by tensors")
+    mixed = any(isinstance(p, pb.Tensor) for p in parts) and any(type(p) is int for p in parts)
+    if not mixed or Ellipsis in [p for p in parts if not isinstance(p, pb.Tensor)]:
+        return x[index]
+    rows = tuple(p if type(p) is int else slice(None) for p in parts if p is not None)
+    return x[rows][tuple(p for p in parts if type(p) is not int)]
+
+
 def places(index: Any) -> Any:
     """An index, lists in it as tensors of places."""
     if isinstance(index, tuple):
@@ -307,7 +341,8 @@ def places_in(index: Any) -> Any:
         if any(isinstance(p, pb.Tensor) for p in parts):
             return pb.stack([p if isinstance(p, pb.Tensor) else pb.tensor(p) for p in parts])
         array = np.array(index)
-        return pb.tensor(array if array.dtype.kind == "b" else array.astype("int64"))
+        stays = array.dtype.kind == "b" or (array.dtype.kind == "f" and array.size)
+        return pb.tensor(array if stays else array.astype("int64"))
     return bare(index)
 
 
@@ -364,10 +399,10 @@ def pool(name: str) -> Any:
 
 
 def pad(x: Any, padding: Any, mode: str = "constant", value: float = 0.0) -> Any:
-    if all(isinstance(p, int) for p in padding) and (
-        len(padding) != len(x.shape) or len(x.shape) % 2 == 0 or True
-    ):
+    if all(isinstance(p, int) for p in padding):
         return F.pad(x, tuple(padding), mode, value if mode == "constant" else None)
+    if len(padding) != len(x.shape):
+        raise Coded(f"{len(padding)} pairs for {len(x.shape)} axes")
     around = [end for p in reversed(list(padding)) for end in ((0, 0) if p is None else p)]
     return F.pad(x, around, mode, value if mode == "constant" else None)
 
@@ -397,13 +432,68 @@ def quotient(x: Any, y: Any, rounding_mode: Any) -> Any:
 def entropy(logits: Any, labels: Any, ignore_index: int = -1, label_smoothing: float = 0.0,
             reduction: str = "mean") -> Any:  # fmt: skip
     return F.cross_entropy(
-        logits, labels.astype("int64"), ignore_index=ignore_index, label_smoothing=label_smoothing,
+        pb.moveaxis(logits, -1, 1) if len(logits.shape) > 2 else logits, labels.astype("int64"), ignore_index=ignore_index, label_smoothing=label_smoothing,
         reduction=reduction,
     )  # fmt: skip
 
 
 def whole(x: Any, y: Any, reduction: str = "mean", pos_weight: Any = None) -> Any:
     return F.binary_cross_entropy_with_logits(x, y, reduction=reduction, pos_weight=pos_weight)
+
+
+def rolled(x: Any, shifts: Any, dims: Any = None) -> Any:
+    numbers = [v if isinstance(v, list | tuple) else (v,) for v in (shifts, dims) if v is not None]
+    if len(numbers[0]) != len(numbers[-1]) or (dims is None and len(numbers[0]) > 1):
+        raise Coded(f"shifts={shifts!r} along dims={dims!r}")
+    return pb.roll(x, shifts, dims)
+
+
+def repeated(x: Any, *times: Any) -> Any:
+    if len(flat(times)) < len(x.shape):
+        raise Coded(f"{len(flat(times))} repeats of {len(x.shape)} axes")
+    return pb.tile(x, flat(times))
+
+
+def reshaped(x: Any, *sizes: Any) -> Any:
+    """None keeps the extent of its axis."""
+    sizes = tuple(x.shape[n] if s is None else s for n, s in enumerate(flat(sizes)))
+    return pb.reshape(x, sizes)
+
+
+def squeezed(x: Any, dim: Any = None) -> Any:
+    rank = max(len(x.shape), 1)
+    if isinstance(dim, int) and not -rank <= dim < rank:
+        raise Coded(f"axis {dim} of {rank}")
+    return RULES["squeeze"](x, dim)
+
+
+def stacked(x: Any, *rest: Any, dim: int = 0) -> Any:
+    if isinstance(x, list | tuple) and rest:
+        raise Coded("a list of tensors, and more")
+    return pb.stack(list(x) if isinstance(x, list | tuple) else [x, *rest], dim)
+
+
+def same_kind(x: Any, src: Any) -> None:
+    """PyTorch's scatter takes no other type's values."""
+    if isinstance(src, pb.Tensor) and src.dtype != x.dtype:
+        raise Coded(f"{src.dtype} scattered into {x.dtype}")
+
+
+def scattered(x: Any, dim: int, index: Any, src: Any, reduce: Any = None) -> Any:
+    same_kind(x, src)
+    return RULES["scatter"](x, dim, index, src, reduce=reduce)
+
+
+def scatter_reduced(x: Any, dim: int, index: Any, src: Any, reduce: Any,
+                    include_self: bool = True) -> Any:  # fmt: skip
+    same_kind(x, src)
+    return pb.scatter_reduce(x, index, src, reduce, axis=dim, include_self=include_self)
+
+
+def hot(x: Any, n: int) -> Any:
+    if n < 0:
+        raise Coded(f"{n} classes")
+    return F.one_hot(x.astype("int64"), n).astype("int32")
 
 
 METHODS: dict[str, Any] = {
@@ -429,19 +519,18 @@ METHODS: dict[str, Any] = {
     "cast": lambda x, dtype: x.astype(dtype), "type": lambda x, dtype: x.astype(dtype),
     "dot": pb.matmul, "div": lambda x, y, rounding_mode=None: quotient(x, y, rounding_mode),
     "permute": lambda x, *order: pb.permute_dims(x, flat(order)),
-    "reshape": lambda x, *s: pb.reshape(x, flat(s)), "view": lambda x, *s: pb.reshape(x, flat(s)),
+    "reshape": reshaped, "view": reshaped,
     "expand": lambda x, *s: RULES["expand"](x, flat(s)),
     "flip": lambda x, *axes: pb.flip(x, flat(axes)) if flat(axes) else x,
     "transpose": lambda x, a=1, b=0: pb.swapaxes(x, a, b) if x.shape else x,
-    "squeeze": lambda x, dim=None: RULES["squeeze"](x, dim),
+    "squeeze": squeezed,
     "unsqueeze": lambda x, dim: pb.expand_dims(x, dim),
-    "repeat": lambda x, *s: pb.tile(x, flat(s)), "gather": lambda x, dim, index: pb.gather(x, index, dim),
+    "repeat": repeated, "gather": lambda x, dim, index: pb.gather(x, index, dim),
     "tril": lambda x, diagonal=0: pb.tril(x, k=diagonal),
     "triu": lambda x, diagonal=0: pb.triu(x, k=diagonal),
     "cat": lambda x, *rest, dim=0: pb.concat([x, *rest], dim) if not isinstance(x, list | tuple)
     else pb.concat(list(x), dim),
-    "stack": lambda x, *rest, dim=0: pb.stack([x, *rest], dim) if not isinstance(x, list | tuple)
-    else pb.stack(list(x), dim),
+    "stack": stacked,
     "relu": F.relu, "sigmoid": pb.sigmoid, "gelu": lambda x, approximate="tanh": F.gelu(x, approximate),
     "quick_gelu": lambda x: x * pb.sigmoid(x * 1.702), "swish": F.silu,
     "leaky_relu": lambda x, neg_slope=0.01: F.leaky_relu(x, neg_slope),
@@ -465,9 +554,7 @@ METHODS: dict[str, Any] = {
     "argsort": lambda x, dim=-1, descending=False: RULES["argsort"](x, dim, descending).astype("int32"),
     "topk": lambda x, k, dim=-1, largest=True, sorted_=True: tuple(v if n == 0 else v.astype("int32")
         for n, v in enumerate(RULES["topk"](x, k, dim, largest))),
-    "scatter": lambda x, dim, index, src, reduce=None: RULES["scatter"](x, dim, index, src, reduce=reduce),
-    "scatter_reduce": lambda x, dim, index, src, reduce, include_self=True: pb.scatter_reduce(
-        x, index, src, reduce, axis=dim, include_self=include_self),
+    "scatter": scattered, "scatter_reduce": scatter_reduced,
     "nll_loss": lambda x, y, weight=None, ignore_index=None, reduction="mean": F.nll_loss(
         x, y.astype("int64"), weight, -100 if ignore_index is None else ignore_index, reduction),
     "cross_entropy": lambda x, y, reduction="mean", label_smoothing=0.0: F.cross_entropy(
@@ -487,13 +574,10 @@ METHODS: dict[str, Any] = {
         x, offset, dim1, dim2), "rearrange": None, "dropout": F.dropout, "softsign": F.softsign,
     "mish": F.mish, "softplus": F.softplus, "elu": F.elu, "celu": F.celu, "selu": F.selu,
     "hardsigmoid": lambda x, *a: F.hardsigmoid(x), "hardswish": F.hardswish, "relu6": F.relu6,
-    "logsigmoid": F.logsigmoid, "silu": F.silu, "roll": lambda x, s, d=None, dims=None: pb.roll(
-        x, s, d if dims is None else dims), "erf": pb.erf,
+    "logsigmoid": F.logsigmoid, "silu": F.silu, "roll": rolled, "erf": pb.erf,
     "meshgrid": lambda *x, indexing="ij": pb.meshgrid(*x, indexing=indexing),
     "softmin": rows(lambda x, axis: F.softmin(x, axis)),
-    "one_hot": lambda x, n=-1, num_classes=None: RULES["nn.functional.one_hot"](
-        x.astype("int64"), n if num_classes is None else num_classes
-    ).astype("int32"),
+    "one_hot": hot,
     "isinf": lambda x, detect_positive=True, detect_negative=True: pb.logical_or(
         pb.logical_and(pb.isposinf(x), detect_positive),
         pb.logical_and(pb.isneginf(x), detect_negative),
@@ -534,7 +618,10 @@ def method(name: str, owner: Any) -> Any:
     return call
 
 
-class Coded(NotImplementedError, ValueError, IndexError, KeyError, TypeError, AssertionError):
+class Coded(
+    NotImplementedError, ValueError, IndexError, KeyError, TypeError, AssertionError,
+    OverflowError, AttributeError,
+):  # fmt: skip
     """A coded error of ours, whichever class tinygrad has for it."""
 
 
@@ -589,10 +676,17 @@ Tensor.eye = coded(lambda n, m=None, dtype=None, **kw: Tensor(pb.eye(n, m, dtype
 Tensor.linspace = coded(lambda a, b, n, dtype=None, **kw: Tensor(pb.linspace(a, b, n, dtype=dtype)))
 Tensor.einsum = coded(lambda text, *x, **kw: Tensor(pb.einsum(text, *(
     bare(v) for v in (x[0] if len(x) == 1 and isinstance(x[0], list | tuple) else x)))))  # fmt: skip
-Tensor.randn = staticmethod(lambda *s, **kw: Tensor(pb.random.normal(flat(s))))
-Tensor.rand = staticmethod(lambda *s, **kw: Tensor(pb.random.uniform(flat(s))))
-Tensor.randint = staticmethod(lambda *s, low=0, high=10, **kw: Tensor(pb.random.integers(
+Tensor.randn = coded(lambda *s, **kw: Tensor(pb.random.normal(flat(s))))
+Tensor.rand = coded(lambda *s, **kw: Tensor(pb.random.uniform(flat(s))))
+Tensor.randint = coded(lambda *s, low=0, high=10, **kw: Tensor(pb.random.integers(
     low, high, flat(s)).astype("int32")))  # fmt: skip
+for _name, _made in {
+    "normal": pb.random.normal, "uniform": pb.random.uniform,
+    "scaled_uniform": pb.random.uniform, "glorot_uniform": pb.random.uniform,
+    "kaiming_uniform": pb.random.uniform, "kaiming_normal": pb.random.normal,
+}.items():  # fmt: skip
+    setattr(Tensor, _name, coded(lambda *s, made=_made, **kw: Tensor(made(
+        flat(s) if all(isinstance(v, int) for v in s) else tuple(s[0])))))  # fmt: skip
 Tensor.tri = staticmethod(lambda n, m=None, diagonal=0, **kw: Tensor(pb.tril(
     pb.ones((n, n if m is None else m)), k=diagonal)))  # fmt: skip
 
@@ -616,8 +710,7 @@ def installed() -> None:
 
         def __exit__(self, *args: Any) -> None: ...
 
-        interface = ""
-        renderer = ""
+        interface = renderer = device = ""
 
     module("tinygrad", Tensor=Tensor, Device=Devices(), dtypes=DTypes)
     module("tinygrad.helpers", getenv=lambda name, default=0: default, DEBUG=0, IMAGE=0,

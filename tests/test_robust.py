@@ -127,6 +127,32 @@ def test_an_integer_beyond_all_floats_does_not_fit_a_tensor() -> None:
         X + 10**400
 
 
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [
+        ((129,), "int8"),
+        ((-129, 128), "int8"),
+        ((128, 0, -1), "int8"),
+        ((127, -130, -1), "int8"),
+        ((-1, 3), "uint8"),
+        ((2**33,), "int32"),
+        ((2**70,), None),
+        ((10**400,), None),
+    ],
+)
+def test_a_range_beyond_its_type_is_refused(ends: tuple[int, ...], kind: str | None) -> None:
+    with pytest.raises(DTypeError, match="does not fit"):
+        pb.arange(*ends, dtype=kind)
+
+
+def test_a_range_to_the_ends_of_its_type() -> None:
+    for ends in ((-128, 128), (127, -129, -1), (120, 127, 9), (-100, 126, 50)):
+        assert pb.arange(*ends, dtype="int8").tolist() == list(range(*ends))
+    assert pb.arange(5, -1, -1, dtype="uint8").tolist() == [5, 4, 3, 2, 1, 0]
+    assert pb.arange(500, 400, 3, dtype="int8").tolist() == []
+
+
+
 VAR = "var x: float32[3]\n"
 KERNEL = "kernel y over [i < 3]\n  var x: float32[3]\n  var out: float32[3]\n"
 STAGE = "  stage y: float32[3] at (i) -> store out\n    y[i] = "

@@ -309,6 +309,9 @@ def arange(
     Example:
         >>> pb.arange(1, 7, 2)
         Tensor([1, 3, 5], dtype=int64)
+
+    Raises:
+        DTypeError: E141, the first or the last number does not fit the type.
     """
     check_device(device)
     if stop is None:
@@ -322,11 +325,13 @@ def arange(
         return Tensor(X.arange(0, 1, stop, kind or D.int64))
     numbers = [n.item() if isinstance(n, Tensor | np.generic) else n for n in (start, stop, step)]
     start, stop, step = numbers
-    if step == 0 or not all(math.isfinite(n) for n in numbers):
+    if step == 0 or not all(isinstance(n, int) or math.isfinite(n) for n in numbers):
         raise ShapeError(f"arange from {start} to {stop} in steps of {step}", code="E123")
     found = kind or W.common_dtype([start, stop, step])
     if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
-        number = len(range(start, stop, step))
+        number = max(0, -((start - stop) // step))
+        for n in (0, number - 1) if number else ():
+            W.literal(start + n * step, found)
     else:
         number = math.ceil((stop - start) / step)
     return Tensor(X.arange(start, step, max(0, number), found))

@@ -319,7 +319,9 @@ def selected(x: Any, index: Any) -> Any:
     if not x.shape and any(isinstance(p, slice) for p in parts):
         raise Coded("a slice of a tensor without axes")
     for p in parts:
-        if isinstance(p, slice) and any(isinstance(v, pb.Tensor) for v in (p.start, p.stop, p.step)):
+        if isinstance(p, slice) and any(
+            isinstance(v, pb.Tensor) for v in (p.start, p.stop, p.step)
+        ):
             raise Coded("a slice by tensors")
     mixed = any(isinstance(p, pb.Tensor) for p in parts) and any(type(p) is int for p in parts)
     if not mixed or Ellipsis in [p for p in parts if not isinstance(p, pb.Tensor)]:

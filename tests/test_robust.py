@@ -146,7 +146,7 @@ def test_a_range_beyond_its_type_is_refused(ends: tuple[int, ...], kind: str | N
 
 
 def test_a_range_to_the_ends_of_its_type() -> None:
-    for ends in ((-128, 128), (127, -129, -1), (120, 127, 9), (-100, 126, 50)):
+    for ends in ((-128, 128), (127, -129, -1), (120, 127, 9), (0, 90, 200), (-100, 126, 50)):
         assert pb.arange(*ends, dtype="int8").tolist() == list(range(*ends))
     assert pb.arange(5, -1, -1, dtype="uint8").tolist() == [5, 4, 3, 2, 1, 0]
 

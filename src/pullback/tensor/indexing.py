@@ -238,6 +238,8 @@ def one_hot(x: Value, classes: Extent, kind: DType, axis: int) -> Definition:
 def arange(start: Scalar, step: Scalar, count: Extent, kind: DType) -> Definition:
     """``out[i] = start + i * step``"""
     within = float32 if is_half(kind) else kind
+    if kind.is_integer and not kind.range()[0] <= step <= kind.range()[1]:
+        within = int64  # a step down, of an unsigned type
     axis = cast(Axis(0, count), within)
     scaled = axis if step == 1 else E.Mul(axis, literal(step, within))
     body = scaled if start == 0 else E.Add(scaled, literal(start, within))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes the stubs of `pb`, `pb.nn` and `pb.special` for type checkers and editors.
+"""Writes the stubs of `pb`, `pb.nn`, `pb.special` and the array API for type checkers and editors.
 
 A stub says what the source cannot in one line: that `pb.exp` of a tensor is a tensor and of a
 scalar inside a definition a scalar, and what a layer that is made of a function is told.
@@ -20,12 +20,12 @@ from types import ModuleType
 from typing import Any
 
 import pullback as pb
-from pullback import nn, special
+from pullback import array_api, nn, special
 from pullback.nn.layer import Layer
 
 ROOT = Path(__file__).parent.parent
 HEAD = '"""Written by scripts/stubs.py."""\n'
-MODULES = (pb, nn, special)
+MODULES = (pb, array_api, nn, special)
 KNOWN = {  # where what annotations name is defined
     "Any": "typing",
     "Axes": "pullback.tensor.reduction",
@@ -108,7 +108,8 @@ def written(module: ModuleType) -> str:
     """The text of a stub, as ruff formats it."""
     imports, body = [], ["__all__: list[str]\n"]
     for name in (*module.__all__, *(("torch", "fft", "linalg", "nn", "optim") * (module is pb))):
-        if name.startswith("__"):
+        if name == "__array_api_version__":
+            body.append(f"{name}: str\n")
             continue
         value = getattr(module, name) if name != "torch" else None
         if isinstance(value, float) or name == "newaxis":

@@ -93,6 +93,17 @@ def test_every_docstring_tells_and_has_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
+def test_methods_of_public_classes_tell_what_they_do(name: str) -> None:
+    for own, value in members(name):
+        for method in dir(value) if inspect.isclass(value) else ():
+            found = inspect.getattr_static(value, method)
+            found = found.fget if isinstance(found, property) else found
+            if inspect.isfunction(found) and method[0] != "_":
+                told = inspect.getdoc(getattr(value, method)) or found.__doc__
+                assert told, f"{own}.{method}"
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_what_is_declared_is_told(name: str) -> None:
     for own, value in members(name):
         declared = getattr(value, "__shapes__", None)

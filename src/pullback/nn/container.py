@@ -112,12 +112,15 @@ class ModuleDict(Module):
             self.register_module(name, module)
 
     def keys(self) -> Iterable[str]:
+        """The names."""
         return self._modules.keys()
 
     def values(self) -> Iterable[Module]:
+        """The modules."""
         return self._modules.values()
 
     def items(self) -> Iterable[tuple[str, Module]]:
+        """Names and modules."""
         return self._modules.items()
 
     def __len__(self) -> int:

@@ -126,6 +126,7 @@ class Complex(Speaking, Arithmetic["Complex"]):
 
     @property
     def shape(self) -> tuple[Any, ...]:
+        """The extents of the axes."""
         return self.real.shape
 
     @property
@@ -256,9 +257,11 @@ class Complex(Speaking, Arithmetic["Complex"]):
         return self.real * self.real + self.imag * self.imag
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Complex:
+        """``s = sum[axis] z``"""
         return self._each(lambda part: part.sum(axis=axis, keepdims=keepdims))
 
     def reshape(self, *shape: Any) -> Complex:
+        """The same elements in row-major order, in another shape."""
         return self._each(lambda part: part.reshape(*shape))
 
     def astype(self, dtype: Any, *, copy: bool = True) -> Complex:

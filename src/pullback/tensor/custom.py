@@ -51,6 +51,7 @@ class _Custom:
         raise NotImplementedError
 
     def missing(self, method: str) -> GradientError:
+        """The error of a function whose rule was never given."""
         return GradientError(f"{self.name} has no derivative yet: call .{method}", code="E209")
 
 

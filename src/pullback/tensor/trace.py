@@ -124,10 +124,12 @@ class Handle:
 
     @property
     def shape(self) -> tuple[Extent, ...]:
+        """The extents of the axes; symbolic ones are `Dim`."""
         return self._node.shape
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         return self._node.dtype
 
 

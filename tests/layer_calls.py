@@ -411,6 +411,8 @@ def classes(c: Chance, shape: Shape) -> Call | None:
     if len(shape) < 2:
         return None
     n, count, *space = shape
+    if not count:  # no target is one of no classes
+        return None
     reduced: dict[str, Any] = {"reduction": c.reduction()}
     name = c.one("cross_entropy", "cross_entropy", "nll_loss", "multi_margin_loss")
     if name == "multi_margin_loss" and space:

@@ -116,10 +116,30 @@ def test_a_program_of_no_launches() -> None:
     assert slope.shape == rows.shape == (2, 0, 3)
 
 
+ROWS: dict[str, Any] = {
+    "argument": lambda x, at: pb.take(x, at, axis=1),
+    "definition": lambda x, at: pb.take(x * 2.0, at, axis=1),
+    "product": lambda x, at: pb.take(pb.matmul(x.T, ones(1, 3)), at, axis=0),
+    "loop": lambda x, at: pb.loop(2, lambda _, c: c + pb.take(x, at, axis=1), ones(1, 1)),
+    "loss": lambda x, at: F.cross_entropy(x, at),
+    "embedding": lambda x, at: F.embedding(at, x.T),
+}
+
+
+@pytest.mark.parametrize("backend", ["llvm", "reference"])
+@pytest.mark.parametrize("name", ROWS)
+def test_no_element_of_nothing_is_read(name: str, backend: str) -> None:
+    """An index, which is data, along an axis without elements is out of range, never a zero."""
+    run = pb.jit(ROWS[name], options=pb.Options(backend=backend, cache=None))
+    with pytest.raises(PullbackError, match="E106"):
+        run(ones(1, 0), pb.tensor(np.array([0])))
+
+
 def test_what_is_empty() -> None:
     """No parts, no channels, no samples, nothing left of a circle."""
     x = ones(2, 3, 4)
     assert F.adaptive_avg_pool1d(x, 0).numpy().shape == (2, 3, 0)
+    assert F.interpolate(x, 0, mode="area").numpy().shape == (2, 3, 0)
     assert F.adaptive_max_pool1d(x, 0).numpy().shape == (2, 3, 0)
     assert pb.grad(F.adaptive_avg_pool1d(x, 0).sum(), [x])[0].numpy().sum() == 0.0
     assert F.local_response_norm(ones(2, 0, 4), 3).numpy().shape == (2, 0, 4)

@@ -39,7 +39,7 @@ CUBIC = -0.75  # the slope of the cubic kernel at distance 1
 SMOOTH = -0.5  # the same where it is stretched: PyTorch follows Pillow there
 
 
-@shaped("input[n, c, ...]", where="int(size) >= 1, scale_factor > 0")
+@shaped("input[n, c, ...]", where="int(size) >= 0, scale_factor > 0")
 @in_float32
 def interpolate(
     input: Tensor,

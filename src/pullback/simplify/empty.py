@@ -24,14 +24,16 @@ def is_empty(shape: Sequence[Extent]) -> bool:
 
 
 def without_empty(graph: Graph) -> Graph:
-    """``sum over no k -> 0``; a write to an empty variable is left out; a read of one is 0."""
+    """``sum over no k -> 0``; a write to an empty variable is left out; a read of one is 0, but
+    for a data index, which has its check.
+    """
     boxes = [(*d.shape, *d.extents) for d in graph.definitions]
     if not any(map(is_empty, boxes)) and not any(is_empty(v.shape) for v in graph.inputs):
         return graph
     memo: dict[Value, Value] = {}
 
     def read(take: Take) -> Expr | None:
-        if is_empty(take.source.shape):
+        if is_empty(take.source.shape) and not take.is_data:  # data: the check has to fail
             return E.const(0, take.dtype)
         source = memo.get(take.source, take.source)
         return None if source is take.source else take.of(source)

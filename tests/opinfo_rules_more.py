@@ -88,10 +88,10 @@ put("unique", lambda x, sorted=True, return_inverse=False, return_counts=False, 
 
 
 def _unique(x: Any, inverse: bool, counts: bool, dim: Any) -> Any:
-    if dim is not None:
-        raise NotImplementedError("unique along an axis")
-    found = pb.array_api.unique_all(x)
-    parts = [found.values] + [found.inverse_indices] * inverse + [found.counts] * counts
+    if dim is not None and len(x.shape) > 1:
+        raise LookupError("unique along an axis: its samples are left out")
+    parts_of = pb.array_api.unique_all(x)
+    parts = [parts_of.values] + [parts_of.inverse_indices] * inverse + [parts_of.counts] * counts
     return parts if len(parts) > 1 else parts[0]
 
 
@@ -350,3 +350,111 @@ def _all(value: Any) -> Any:
 
 for name in ("fftshift", "ifftshift"):
     RULES[f"fft.{name}"] = lambda x, dim=None, f=getattr(T, name): f(x, axes(dim))
+
+# --- adaptors of what is called another way ------------------------------------------------------
+
+for theirs, ours in {"igamma": "gammainc", "igammac": "gammaincc"}.items():
+    RULES[theirs] = getattr(pb.special, ours)
+put("cauchy", lambda x, loc=0.0, scale=1.0: R.cauchy(loc, scale, x.shape))
+put("exponential", lambda x, rate=1.0: R.exponential(rate, x.shape))
+put("geometric", lambda x, p: R.geometric(p, x.shape))
+put("log_normal", lambda x, mean=1.0, std=2.0: R.log_normal(mean, std, x.shape))
+put("multinomial", lambda x, n, replacement=False: R.multinomial(x, n, replacement))
+put("normal.number_mean", lambda mean, std=1.0, size=None, **rest: R.normal(
+    tuple(size) if size is not None else np.shape(std)) * std + mean)  # fmt: skip
+put("linspace.tensor_overload", lambda a, b, n, dtype=None, **rest: pb.linspace(
+    _number(a), _number(b), n, dtype=kind(dtype)))  # fmt: skip
+put("logspace.tensor_overload", lambda a, b, n, base=10.0, dtype=None, **rest: pb.logspace(
+    _number(a), _number(b), n, base=base, dtype=kind(dtype)))  # fmt: skip
+put("sum_to_size", lambda x, *sizes: _summed(x, shape_of(sizes)))
+put("histogram", lambda x, bins, *, range=None, weight=None, density=False: _histogram(
+    x, bins, range, weight, density))  # fmt: skip
+put("native_layer_norm", lambda x, shape, weight, bias, eps: F.layer_norm(
+    x, tuple(shape), weight, bias, eps))  # fmt: skip
+put("native_group_norm", lambda x, weight, bias, n, c, size, groups, eps: F.group_norm(
+    x, groups, weight, bias, eps))  # fmt: skip
+put("native_batch_norm _native_batch_norm_legit", lambda x, weight, bias, *a: RULES[
+    "nn.functional.batch_norm"](x, *(a[:-3] or (None, None)), weight, bias, *a[-3:]))  # fmt: skip
+put("linalg.tensorinv", lambda x, ind=2: L.inv(x.reshape(
+    math.prod(x.shape[:ind]), -1)).reshape(*x.shape[ind:], *x.shape[:ind]))  # fmt: skip
+put("linalg.tensorsolve", lambda a, b, dims=None: _tensorsolved(a, b, dims))
+put("triangular_solve", lambda b, a, upper=True, transpose=False, unitriangular=False: (
+    L.solve_triangular(pb.matrix_transpose(a) if transpose else a, b, upper=upper != transpose,
+                       unitriangular=unitriangular)))  # fmt: skip
+PROCESS |= dict.fromkeys(
+    ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit",
+     "triangular_solve"), _first)  # fmt: skip
+
+
+def _number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _summed(x: Any, sizes: tuple[int, ...]) -> Any:
+    ahead = len(x.shape) - len(sizes)
+    thin = [n + ahead for n, s in enumerate(sizes) if s == 1]
+    return pb.sum(x, (*range(ahead), *thin), keepdims=True).reshape(sizes)
+
+
+def _histogram(x: Any, bins: Any, ends: Any, weight: Any, density: bool) -> Any:
+    counts, edges = pb.histogram(
+        x, bins, range=None if ends is None else tuple(ends), weights=weight, density=density
+    )
+    return counts.astype("float32"), edges
+
+
+def _tensorsolved(a: Any, b: Any, dims: Any) -> Any:
+    moved = a if dims is None else pb.moveaxis(a, tuple(dims), tuple(range(-len(dims), 0)))
+    rest = moved.shape[len(b.shape) :]
+    return L.solve(moved.reshape(b.size, -1), b.reshape(-1)).reshape(rest)
+
+
+def _over(x: Any, mask: Any) -> Any:
+    return pb.ones_like(x, dtype="bool") if mask is None else pb.broadcast_to(mask, x.shape)
+
+
+def _masked_moment(root: bool) -> Any:
+    def call(x: Any, dim: Any = None, unbiased: Any = None, *, correction: Any = None,
+             keepdim: bool = False, mask: Any = None, dtype: Any = None) -> Any:  # fmt: skip
+        by = float(unbiased) if unbiased is not None else 1.0 if correction is None else correction
+        over, axis = _over(x, mask), axes(dim)
+        count = pb.sum(over.astype("float32"), axis, keepdims=True)
+        middle = pb.sum(pb.where(over, x, 0.0), axis, keepdims=True) / count
+        squares = pb.sum(pb.where(over, (x - middle) ** 2, 0.0), axis, keepdims=keepdim)
+        made = squares / pb.maximum(
+            pb.sum(over.astype("float32"), axis, keepdims=keepdim) - by, 0.0
+        )
+        return pb.sqrt(made) if root else made
+
+    return call
+
+
+put("masked.mean", lambda x, dim=None, *, keepdim=False, mask=None, dtype=None: pb.sum(
+    pb.where(_over(x, mask), x, 0.0), axes(dim), keepdims=keepdim) / pb.sum(
+    _over(x, mask).astype("float32"), axes(dim), keepdims=keepdim))  # fmt: skip
+put("masked.var", _masked_moment(False))
+put("masked.std", _masked_moment(True))
+for theirs, ours, neutral in [
+    ("argmax", pb.argmax, -math.inf), ("argmin", pb.argmin, math.inf),
+]:  # fmt: skip
+    RULES[f"masked.{theirs}"] = lambda x, dim=None, *, keepdim=False, mask=None, dtype=None, f=ours, \
+        v=neutral: f(pb.where(_over(x, mask), x, v), dim, keepdims=keepdim)  # fmt: skip
+for theirs, ours, neutral in [
+    ("softmax", pb.softmax, -math.inf), ("log_softmax", pb.log_softmax, -math.inf),
+    ("softmin", F.softmin, math.inf), ("cumsum", pb.cumulative_sum, 0.0),
+    ("cumprod", pb.cumulative_prod, 1.0),
+]:  # fmt: skip
+    RULES[f"masked.{theirs}"] = lambda x, dim, *, mask=None, dtype=None, f=ours, v=neutral: f(
+        x if mask is None else pb.where(_over(x, mask), x, v), dim)  # fmt: skip
+put("masked.normalize", lambda x, ord, dim, *, eps=1e-12, mask=None, dtype=None: F.normalize(
+    pb.where(_over(x, mask), x, 0.0), ord, dim, eps))  # fmt: skip
+put("masked.logaddexp", lambda x, y, *, input_mask=None, other_mask=None, dtype=None: pb.logaddexp(
+    pb.where(_over(x, input_mask), x, -math.inf),
+    pb.where(_over(y, other_mask), y, -math.inf)))  # fmt: skip
+# PyTorch takes a number for a row, an index of fewer axes, and targets of a row less.
+for theirs in ("multi_margin_loss", "multilabel_margin_loss"):
+    RULES[f"nn.functional.{theirs}"] = lambda x, target, f=getattr(F, theirs), **kw: f(
+        x if x.shape else x.reshape(1), target.reshape(()) if not x.shape and
+        f is F.multi_margin_loss else target.reshape(1) if not x.shape else target, **kw)  # fmt: skip
+put("nn.functional.gaussian_nll_loss", lambda x, target, var, **kw: F.gaussian_nll_loss(
+    x, pb.broadcast_to(target, x.shape), var, **kw))  # fmt: skip

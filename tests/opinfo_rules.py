@@ -27,6 +27,15 @@ DRAWN = {
     "nn.functional.fractional_max_pool3d", "empty", "empty_like", "new_empty", "empty_permuted",
     "empty_strided", "new_empty_strided",
 }  # fmt: skip
+# Values are compared, gradients not: of the next float PyTorch's slope is 1, ours none, as of what
+# rounds.
+NO_SLOPE = {"nextafter"}
+
+
+class LeftOut(Exception):
+    """A sample that is not judged. No LookupError: coded errors of an index are of that class."""
+
+
 ABSENT = {
     "storage": "as_strided, resize_, views of storage: tensors have values, not memory",
     "sparse": "sparse layouts",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
-from opinfo_rules import RULES, axes, kind, put, shape_of
+from opinfo_rules import RULES, LeftOut, axes, kind, put, shape_of
 
 F = pb.nn.functional
 
@@ -89,7 +89,7 @@ put("unique", lambda x, sorted=True, return_inverse=False, return_counts=False, 
 
 def _unique(x: Any, inverse: bool, counts: bool, dim: Any) -> Any:
     if dim is not None and len(x.shape) > 1:
-        raise LookupError("unique along an axis: its samples are left out")
+        raise LeftOut("unique along an axis: its samples are left out")
     parts_of = pb.array_api.unique_all(x)
     parts = [parts_of.values] + [parts_of.inverse_indices] * inverse + [parts_of.counts] * counts
     return parts if len(parts) > 1 else parts[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from inspect import Parameter, signature
 from typing import Any
 
 import ml_dtypes
@@ -183,4 +184,7 @@ def strict(function: Callable[..., Any]) -> Callable[..., Any]:
             )
         return function(x1, x2)
 
+    made = signature(function)
+    own = [p.replace(kind=Parameter.POSITIONAL_ONLY) for p in made.parameters.values()]
+    call.__signature__ = made.replace(parameters=own)  # type: ignore[attr-defined]  # for `help`
     return call

@@ -20,7 +20,9 @@ z3 = pytest.importorskip("z3", reason="z3-solver is not installed (extra dev)")
 FLOATS = {"float16": (5, 11), "bfloat16": (8, 8), "float32": (8, 24), "float64": (11, 53)}
 # A law of IEEE arithmetic does not depend on the number of digits; proofs of products do.
 SHORT = FLOATS | {"float32": (4, 6), "float64": (5, 9)}
-SECONDS = 100.0  # of one proof; a float32 made an integer by way of float64 takes 10 on an idle core
+SECONDS = (
+    100.0  # of one proof; a float32 made an integer by way of float64 takes 10 on an idle core
+)
 
 
 class Terms:

@@ -458,3 +458,81 @@ for theirs in ("multi_margin_loss", "multilabel_margin_loss"):
         f is F.multi_margin_loss else target.reshape(1) if not x.shape else target, **kw)  # fmt: skip
 put("nn.functional.gaussian_nll_loss", lambda x, target, var, **kw: F.gaussian_nll_loss(
     x, pb.broadcast_to(target, x.shape), var, **kw))  # fmt: skip
+
+
+def _of_number(function: Any) -> Any:
+    """PyTorch takes axes 0 and -1 of a number as of a row of one, and gives a number."""
+
+    def call(x: Any, *args: Any, **kw: Any) -> Any:
+        if getattr(x, "shape", None) != ():
+            return function(x, *args, **kw)
+        made = function(x.reshape(1), *args, **kw)
+        parts = [p.reshape(()) for p in (made if isinstance(made, tuple) else (made,))]
+        return tuple(parts) if isinstance(made, tuple) else parts[0]
+
+    return call
+
+
+for theirs in [
+    "all",
+    "any",
+    "amax",
+    "amin",
+    "mean",
+    "nanmean",
+    "logsumexp",
+    "argmax",
+    "argmin",
+    "nansum",
+    "sum",
+    "prod",
+    "cumsum",
+    "cumprod",
+    "cummax",
+    "cummin",
+    "logcumsumexp",
+    "kthvalue",
+    "max.reduction_with_dim",
+    "min.reduction_with_dim",
+    "topk",
+    "mode",
+    "sort",
+    "argsort",
+    "median",
+    "nanmedian",
+    "std",
+    "var",
+    "std.unbiased",
+    "var.unbiased",
+    "std_mean",
+    "var_mean",
+    "aminmax",
+    "count_nonzero",
+    "softmax",
+    "log_softmax",
+    "softmax.with_dtype",
+    "log_softmax.with_dtype",
+    "masked.sum",
+    "masked.prod",
+    "masked.amax",
+    "masked.amin",
+    "masked.mean",
+    "masked.var",
+    "masked.std",
+    "masked.argmax",
+    "masked.argmin",
+    "masked.logsumexp",
+    "masked.softmax",
+    "masked.log_softmax",
+    "masked.softmin",
+    "masked.cumsum",
+    "masked.cumprod",
+    "masked.normalize",
+    "linalg.vector_norm",
+    "norm",
+    "norm.inf",
+    "nn.functional.softmin",
+    "nn.functional.softmin.with_dtype",
+]:
+    if theirs in RULES:
+        RULES[theirs] = _of_number(RULES[theirs])

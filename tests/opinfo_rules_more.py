@@ -335,7 +335,7 @@ for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
     )
 for name in ("fft2", "ifft2", "rfft2", "irfft2"):
     RULES[f"fft.{name}"] = lambda x, s=None, dim=(-2, -1), norm=None, f=getattr(T, name): f(
-        x, None if s is None else tuple(s), tuple(dim), norm or "backward"
+        x, _all(s), _all(dim), norm or "backward"
     )
 for name in ("fftn", "ifftn", "rfftn", "irfftn"):
     RULES[f"fft.{name}"] = lambda x, s=None, dim=None, norm=None, f=getattr(T, name): f(

@@ -47,6 +47,7 @@ WIDER = {
     "margin_ranking_loss": "broadcasts like NumPy",
     "triplet_margin_loss": "broadcasts like NumPy",
     "scaled_dot_product_attention": "the batch of the mask broadcasts",
+    "lp_pool1d": "the size may be a list of one",
     "instance_norm": "no axes of space are fine",
     "local_response_norm": "no axes of space are fine",
 }

@@ -116,6 +116,26 @@ def test_a_program_of_no_launches() -> None:
     assert slope.shape == rows.shape == (2, 0, 3)
 
 
+NUMBERS = [
+    "l1_loss", "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss",
+    "hinge_embedding_loss", "poisson_nll_loss", "margin_ranking_loss", "triplet_margin_loss",
+    "cosine_embedding_loss", "pairwise_distance", "cosine_similarity", "multi_margin_loss",
+    "multilabel_margin_loss",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_no_number_is_lost(name: str) -> None:
+    """A loss or a distance of NaN is NaN."""
+    x, one = pb.tensor(np.array([[np.nan, 2.0]])), ones(1, 2)
+    args = {
+        "margin_ranking_loss": (x, one, one), "triplet_margin_loss": (x, one, one),
+        "cosine_embedding_loss": (x, one, ones(1)), "multi_margin_loss": (x, pb.tensor([1])),
+        "multilabel_margin_loss": (x, pb.tensor([[1, -1]])),
+    }.get(name, (x, one))  # fmt: skip
+    assert np.isnan(getattr(F, name)(*args).numpy()).any()
+
+
 ROWS: dict[str, Any] = {
     "argument": lambda x, at: pb.take(x, at, axis=1),
     "definition": lambda x, at: pb.take(x * 2.0, at, axis=1),

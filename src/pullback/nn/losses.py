@@ -48,7 +48,7 @@ def l1_loss(
 
 def distance(x: Any) -> Any:
     """``|x|`` with derivative 0 at 0."""
-    return where(x < 0.0, -x, where(x > 0.0, x, 0.0))
+    return where(x < 0.0, -x, where(x == 0.0, 0.0, x))  # NaN stays
 
 
 @shaped("input[b...], target[b...] -> [b...] or []", where="beta >= 0")

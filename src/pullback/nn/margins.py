@@ -35,7 +35,7 @@ def norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
     if p == 1:
         return sums
     root = 1.0 / p
-    return pointwise("norm", lambda s: where(s > 0.0, s**root, 0.0), sums)
+    return pointwise("norm", lambda s: where(s == 0.0, 0.0, s**root), sums)
 
 
 @spelled
@@ -87,7 +87,7 @@ def pairwise_distance(
 
 def _hinge(x: Any) -> Any:
     """``max(x, 0)`` with derivative 1 at 0."""
-    return where(x >= 0.0, x, 0.0)
+    return where(x < 0.0, 0.0, x)
 
 
 @shaped("input[*b], target[*b] -> [*b] or []")

@@ -191,8 +191,9 @@ def test_data_keeps_its_type() -> None:
     ):
         assert pb.tensor(np.zeros(2, kind)).dtype == pb.dtype(kind)
     assert pb.tensor(np.zeros(2, ml_dtypes.bfloat16)).dtype == pb.bfloat16
+    assert pb.tensor(np.zeros(2, np.complex128)).dtype == pb.complex128
     with pytest.raises(DTypeError, match="no element type"):
-        pb.tensor(np.zeros(2, np.complex128))
+        pb.tensor(np.zeros(2, "datetime64[s]"))
     with pytest.raises(ShapeError, match="different lengths"):
         pb.tensor([[1], [1, 2]])
 

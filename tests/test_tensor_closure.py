@@ -59,7 +59,7 @@ def test_functions(name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_element_wise_functions(name: str) -> None:
-    one = pb.tensor([1, 2]) if RULES[name].kind == "bits" else X
+    one = pb.tensor([1, 2]) if RULES[name].kind in ("bits", "integer") else X
     single = name in (*F.UNARY, *F.UNARY_ANY, *F.TESTS) or name in (
         "negative", "positive", "bitwise_invert", "logical_not",
     )  # fmt: skip

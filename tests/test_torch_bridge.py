@@ -245,9 +245,7 @@ def test_another_device_is_refused_by_name() -> None:
 
 
 def test_types_that_are_not_here() -> None:
-    with pytest.raises(DTypeError, match=r"torch\.int16.*\n.*test_torch_bridge"):
-        doubled_rows(torch.ones(3, dtype=torch.int16))
-    with pytest.raises(DTypeError, match=r"torch\.complex64"):
+    with pytest.raises(DTypeError, match=r"torch\.complex64.*\n.*test_torch_bridge"):
         doubled_rows(torch.ones(3, dtype=torch.complex64))
 
 

@@ -27,9 +27,8 @@ def own(name: str) -> Shaped:
 
 def bound(name: str, call: Call) -> Any:
     """What the declaration makes of the arguments. Raises: PullbackError where they do not fit."""
-    function = getattr(F, name)
-    first = function.args if hasattr(function, "func") else ()
     shaped = own(name)
+    first = (int(name[-2]),) if "space" in shaped.signature.parameters else ()
     return shaped.check(shaped.bind((*first, *call.args), call.kwargs).arguments)
 
 

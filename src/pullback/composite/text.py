@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
@@ -49,8 +50,9 @@ OPERATORS = {
     "|": "bitwise_or", "^": "bitwise_xor", "prefix -": "negative", "prefix +": "positive",
     "prefix ~": "bitwise_invert",
 }  # fmt: skip
-GROWING = ("add", "subtract", "multiply", "pow")
-ROUNDED = 2.0**32  # more than float64 differs from an int64 by, less than one that wraps round
+GROWING: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "pow": operator.pow,
+}  # fmt: skip
 CONSTANTS = {"pi": math.pi, "inf": math.inf, "nan": math.nan}
 ALIASES = {"min": "minimum", "max": "maximum"}
 ARITY = {"where": 3, "clip": 3}
@@ -296,11 +298,9 @@ class _Builder:
         found = simplify(rule.body(*(literal(a, kind) for a in args)))
         if not isinstance(found, E.Const):
             return ScalarHandle(found)
-        if name in GROWING and kind == D.int64:
-            rough = simplify(rule.body(*(literal(a, D.float64) for a in args)))
-            if isinstance(rough, E.Const) and abs(rough.value - found.value) > ROUNDED:
-                what = f"{name} of {' and '.join(map(str, args))} does not fit {kind}"
-                raise DTypeError(what, help="write one of them as a float", code="E141")
+        if name in GROWING and kind == D.int64 and not _fits(name, args):
+            what = f"{name} of {' and '.join(map(str, args))} does not fit {kind}"
+            raise DTypeError(what, help="write one of them as a float", code="E141")
         return found.value
 
     def call(self, tree: Call) -> Any:
@@ -418,3 +418,12 @@ class _System:
             builder.axes = {n.name: a for n, a in zip(statement.axes, axes, strict=True)}
             found.append(builder.visit(statement.body))
         return found
+
+
+def _fits(name: str, args: Sequence[Any]) -> bool:
+    """Whether whole numbers give one that int64 holds."""
+    a, b = (int(v) for v in args)
+    lo, hi = D.int64.range()
+    if name == "pow" and abs(a) > 1 and b >= D.int64.bits:
+        return False
+    return bool(lo <= GROWING[name](a, b) <= hi)

@@ -46,7 +46,11 @@ def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
 
 def _has_derivative(target: Any) -> None:
     """Raises: GradientError for what is neither a function nor made of tensors."""
-    if not callable(target) and not has_tensors(target):
+    if (
+        not callable(target)
+        and not isinstance(target, Handle | list | tuple | dict)
+        and (not has_tensors(target))
+    ):
         raise GradientError(f"a {type(target).__name__} has no derivative")
 
 

@@ -13,6 +13,7 @@ from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Branch, Feed, Item, Launch, Loop, Receive
 from pullback.schedule.plan import Needs
+from pullback.simplify.empty import is_empty
 
 Span = tuple[int, int]
 Path = tuple[int, ...]
@@ -97,7 +98,7 @@ class Walk:
 
     def life(self, variable: Variable) -> Span:
         touches = self.touches[variable]
-        if not any(t.writes for t in touches):
+        if not any(t.writes for t in touches) and not is_empty(variable.shape):
             raise InvalidIR(f"plan: {variable} is read but never written")
         common = _common([t.path for t in touches])
         spans = [(t.place, t.place) for t in touches]

@@ -42,8 +42,12 @@ def asked(order: Iterable[Definition]) -> Places:
 def _follows(take: Take, place: int, own: Collection[int]) -> bool:
     """Whether an index may lie outside where axes `own` do; a remainder never does."""
     index, extent = take.indices[place], take.source.shape[place]
-    digit = isinstance(index, E.Mod) and isinstance(index.right, E.Const)
-    if digit and isinstance(extent, int) and 0 < index.right.value <= extent:  # type: ignore[attr-defined]  # Mod
+    if (
+        isinstance(index, E.Mod)
+        and isinstance(index.right, E.Const)
+        and isinstance(extent, int)
+        and 0 < index.right.value <= extent
+    ):
         return False
     return not index.axes.isdisjoint(own)
 

@@ -35,7 +35,7 @@ number is scaled up first, and by how much, so that products by powers of two ro
 
 def facts(kind: D.DType) -> tuple[int, float, float]:
     """Of a type of floats: bits of its mantissa, the least and the largest number."""
-    known: Any = ml_dtypes.finfo(kind.numpy)  # type: ignore[no-untyped-call]
+    known: Any = ml_dtypes.finfo(kind.numpy)  # type: ignore[no-untyped-call]  # it has no types
     return known.nmant + 1, float(known.smallest_subnormal), float(known.max)
 
 

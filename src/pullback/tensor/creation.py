@@ -23,6 +23,7 @@ from pullback.tensor.answers import BUILTIN, Answering, answered, answering
 from pullback.tensor.constants import taken
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import Scalar
+from pullback.tensor.fits import fitted, listed, numbers
 from pullback.tensor.tensor import (
     Tensor,
     check_device,
@@ -46,18 +47,6 @@ def dim(name: str, lo: int, hi: int) -> Dim:
     if not 0 <= lo <= hi or not isinstance(name, str):
         raise ShapeError(f"pb.dim({name!r}, {lo}, {hi})", code="E123")
     return Dim(name, lo, hi)
-
-
-def _python_only(data: Any) -> bool:
-    """Whether nested lists hold Python numbers and nothing typed."""
-    stack = [data]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list | tuple):
-            stack.extend(item)
-        elif type(item) not in (bool, int, float, complex):
-            return False
-    return True
 
 
 def _plain(item: Any) -> Any:
@@ -87,35 +76,38 @@ def _exported(data: Any) -> Array:
 def _array_of(data: Any, kind: DType | None) -> Array:
     """`data` as a NumPy array of one of our types. Python floats -> float32, ints -> int64.
 
-    Raises: DTypeError for a type we do not have; it is never changed silently.
+    Raises: DTypeError for a type we do not have, and for a number that has no place in `kind`.
     """
-    python = not hasattr(data, "__array__") and _python_only(data)
+    types: set[type] = {object} if hasattr(data, "__array__") else {type(n) for n in numbers(data)}
+    python = types <= {bool, int, float, complex}
     if hasattr(data, "__array__"):
         found = _exported(data)
     else:
         try:
-            found = np.asarray(_plain(data))
+            found = listed(data, types, kind) if python else np.asarray(_plain(data))
         except ValueError as problem:
             raise ShapeError("nested lists of different lengths", code="E136") from problem
-        if python and found.dtype == np.float64:
-            found = np.asarray(data, np.float64 if kind == D.float64 else np.float32)
-        elif found.size == 0 and python:
-            found = found.astype(np.float32)
     if found.dtype.kind == "c":
         return found.astype(np.complex64) if python else found
-    if kind is not None:
-        return found.astype(kind.numpy)
+    if kind is None and python and (found.dtype == np.float64 or not found.size):
+        kind = D.float32
     if not found.dtype.isnative:
         found = found.astype(found.dtype.newbyteorder("="))
+    if kind is None or found.dtype.kind not in "biuf":
+        _check_known(found.dtype)
+    return found if kind is None else fitted(found, kind)
+
+
+def _check_known(found: np.dtype[Any]) -> None:
+    """Raises: DTypeError for a type of NumPy's that we do not have."""
     try:
-        D.dtype(found.dtype)
+        D.dtype(found)
     except DTypeError as problem:
         raise DTypeError(
-            f"no element type {found.dtype}",
+            f"no element type {found}",
             help=f"convert first, or give dtype= one of {', '.join(D.BY_NAME)}",
             code="E140",
         ) from problem
-    return found
 
 
 def tensor(
@@ -356,6 +348,8 @@ def linspace(
     check_device(device)
     kind = optional_dtype(dtype) or D.float32
     num = V.whole(num, "linspace: num", 0)
+    for end in (start, stop) if num else ():
+        W.literal(float(end), kind)
     return Tensor(X.linspace(float(start), float(stop), num, kind, endpoint))
 
 

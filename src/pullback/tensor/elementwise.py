@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 
@@ -144,14 +145,27 @@ def lifted(operand: Operand, kind: DType, shape: Shape, axes: Sequence[Expr]) ->
 
 
 def literal(scalar: Scalar, kind: DType) -> E.Const:
-    """A Python scalar as `kind`. Raises: DTypeError where an integer does not fit."""
-    if isinstance(scalar, int) and not kind.is_bool:
-        lo, hi = kind.range() if kind.is_integer else (-LARGEST, LARGEST)
-        if not lo <= scalar <= hi:
-            bits = scalar.bit_length()
-            shown = str(scalar) if bits <= SHOWN else f"an integer of {bits} bits"
-            raise DTypeError(f"{shown} does not fit {kind}", code="E141")
+    """A Python number as `kind`. Raises: DTypeError where it does not fit."""
+    if not kind.is_bool and not holds(kind, scalar):
+        raise unfit(scalar, kind)
     return E.const(scalar, kind)
+
+
+def holds(kind: DType, number: Scalar) -> bool:
+    """Whether `kind` has a number for this one: an integer type for each in its range, a fraction
+    cut off; a float type for each float, and each integer that is less than the largest float64.
+    """
+    lo, hi = kind.range() if kind.is_integer else (-LARGEST, LARGEST)
+    if isinstance(number, int):
+        return lo <= number <= hi
+    return kind.is_float or (math.isfinite(number) and lo <= int(number) <= hi)
+
+
+def unfit(number: Scalar, kind: DType) -> DTypeError:
+    """The error of a number that its type has no place for."""
+    bits = number.bit_length() if isinstance(number, int) else 0
+    shown = str(number) if bits <= SHOWN else f"an integer of {bits} bits"
+    return DTypeError(f"{shown} does not fit {kind}", code="E141")
 
 
 def elementwise(

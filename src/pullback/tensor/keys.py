@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pullback.errors import DTypeError, IndexRangeError
+from pullback.ir.dtype import DType
 from pullback.ir.expr import Extent
 from pullback.ir.graph import Definition, Value
 from pullback.tensor import elementwise as W
@@ -19,6 +20,7 @@ from pullback.tensor import indexing as X
 from pullback.tensor import updates
 from pullback.tensor import views as V
 from pullback.tensor.elementwise import Operand, Scalar
+from pullback.tensor.fits import fitted, listed, numbers
 from pullback.tensor.operands import operand, value_of
 from pullback.tensor.trace import (
     Array,
@@ -57,7 +59,7 @@ def assigned(x: Handle, key: Key, new: Any) -> Value:
 
     Raises: as `changed`.
     """
-    parts, given = _listed(key), _given(new)
+    parts, given = _listed(key), _given(new, x.dtype)
     found = _changed(x, parts, given, "set")
     old = _contents(x.value)
     fresh = given if isinstance(given, Scalar) else _contents(given)
@@ -81,7 +83,7 @@ def changed(x: Handle, key: Key, new: Any, reduce: str) -> Definition:
     Raises: as `updates.update`; UnsupportedError for a mask in a program, with an element for each
     place that it leaves.
     """
-    return _changed(x, _listed(key), _given(new), reduce)
+    return _changed(x, _listed(key), _given(new, x.dtype), reduce)
 
 
 def _changed(x: Handle, parts: Sequence[Any], given: Operand, reduce: str) -> Definition:
@@ -135,8 +137,14 @@ def _listed(key: Key) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
-def _given(new: Any) -> Operand:
-    return operand(np.asarray(new) if isinstance(new, list | tuple) else new)
+def _given(new: Any, kind: DType) -> Operand:
+    """New elements for a tensor of `kind`. Raises: DTypeError for numbers that do not fit it."""
+    if isinstance(new, list | tuple):
+        types = {type(n) for n in numbers(new)}
+        new = listed(new, types, kind) if types <= {bool, int} else np.asarray(new)
+    if isinstance(new, np.ndarray | np.generic) and new.dtype.kind in "iu" and kind.is_integer:
+        new = fitted(np.asarray(new), kind)
+    return operand(new)
 
 
 def is_mask(part: Any) -> bool:

@@ -11,7 +11,8 @@ import pytest
 import pullback as pb
 from pullback.errors import ArgumentError, DTypeError, ShapeError, SyntaxFormError
 from pullback.tensor.declaration import parse
-from pullback.tensor.shaped import result_sizes, shaped
+from pullback.tensor.matching import result_sizes
+from pullback.tensor.shaped import shaped
 from shape_pages import document
 
 
@@ -32,8 +33,11 @@ def bound_sizes(text: str, *arrays: Any, **settings: Any) -> Any:
     return result_sizes(own.declared.results[0], own.check(own.bind(arrays, settings).arguments))
 
 
-def of(*shape: int) -> pb.Tensor:
-    return pb.zeros(shape)
+def of(*shape: Any) -> Any:
+    """A tensor, or of shapes several."""
+    return (
+        [pb.zeros(s) for s in shape] if shape and isinstance(shape[0], tuple) else pb.zeros(shape)
+    )
 
 
 FITS = [
@@ -48,6 +52,15 @@ FITS = [
     ("a[n, c] or [c], b[c] -> [c]", [(4,), (4,)], {}, (4,)),
     ("a[n, c] or [c], b[c] -> [c]", [(2, 4), (4,)], {}, (4,)),
     ("a[], b[0] -> []", [(), (0,)], {}, ()),
+    ("a[c..., _ @ p], b[c...] -> [c...]", [(2, 3, 4), (2, 4)], {"p": 1}, (2, 4)),
+    ("a[c..., n @ p], b[n] -> [c..., n @ p]", [(2, 3, 4), (3,)], {"p": -2}, (2, 3, 4)),
+    ("a[c..., n @ p], b[n] -> [c..., n @ p]", [(2, 3, 4), (4,)], {"p": -1}, (2, 3, 4)),
+    ("a[c...], b[c...<] -> [c...]", [(2, 3), (2, 1)], {}, (2, 3)),
+    ("a[c..., _ @ p], b[c...<, _ @ p] -> [c...]", [(2, 3), (9, 3)], {"p": 0}, (3,)),
+    ("a[*shape?], b[*shape?] -> [*shape]", [(3,), ()], {"shape": (2, 3)}, (2, 3)),
+    ("a[*shape?], b[*shape?] -> [*shape]", [(3,), (2, 1)], {"shape": None}, (2, 3)),
+    ("*a[c..., _ @ p] -> [c...]", [[(2, 3), (5, 3), (0, 3)]], {"p": 0}, (3,)),
+    ("*a[*c] -> [*c]", [[(2, 1), (3,)]], {}, (2, 3)),
 ]
 
 
@@ -68,6 +81,22 @@ MISFITS = [
     ("a[n, c] or [c]", [(2, 3, 4)], "`a` of (2, 3, 4) has 3 axes"),
     ("a[n, c] or [c], b[c]", [(2, 3), (2,)], "axis 0 of `b` has 2 elements, c is 3"),
     ("a[]", [(1,)], "`a` of (1,) has 1 axes, [] has 0"),
+    (
+        "a[c..., _ @ p], b[c...]",
+        [(2, 3, 4), (2, 4)],
+        "axis 0 of `b` has 2 elements, axis 0 of c...",
+    ),
+    ("a[c..., n @ p], b[n]", [(2, 3), (3,)], "axis 0 of `b` has 3 elements, n is 2, axis 0 of `a`"),
+    ("a[c..., _ @ p], b[c..., _ @ p]", [(2, 3), (2, 3, 1)], "`b` of (2, 3, 1) has 2 other axes"),
+    ("a[c..., _ @ p], b[c..., _ @ p]", [(2, 3), ()], "`b` of () has 0 axes, and no axis 0"),
+    ("a[c...], b[c...<]", [(2, 3), (2, 4)], "axis 1 of `b` has 4 elements, axis 1 of c... has at"),
+    ("a[c...], b[c...<]", [(2, 3), (2,)], "`b` of (2,) has 1 axes"),
+    (
+        "*a[c..., _ @ p]",
+        [[(2, 3), (2, 4)]],
+        "axis 1 of `a[1]` has 4 elements, axis 0 of c... has 3",
+    ),
+    ("*a[n]", [[(2,), (3,)]], "axis 0 of `a[1]` has 3 elements, n is 2, axis 0 of `a[0]`"),
 ]
 
 
@@ -171,3 +200,35 @@ def test_the_page_of_shapes_is_what_is_declared() -> None:
     """`python scripts/pages.py E175` writes it."""
     page = Path(__file__).parent.parent / "docs" / "shapes.md"
     assert page.read_text(encoding="utf-8") == document()
+
+
+def test_what_is_listed_bounds_what_broadcasts() -> None:
+    function = declared("a[*shape?]")
+    with pytest.raises(ShapeError, match="`a` of \\(2, 3\\) has more axes than `shape`"):
+        function(of(2, 3), shape=(3,))
+    with pytest.raises(ShapeError, match="axis 0 of `a` has 2 elements"):
+        function(of(2), shape=(4, 3))
+
+
+def test_an_axis_that_is_none_is_left_to_the_function() -> None:
+    function = declared("a[c..., _ @ p], b[c...]")
+    assert function(of(2, 3), of(2), p=5) is None
+    assert function(of(2, 3), of(2), p=None) is None
+
+
+def test_several_are_remembered_by_their_shapes() -> None:
+    """Tensors in a list are no part of the key, only their shapes: none is kept alive."""
+    function = declared("*a[n]")
+    for _ in range(3):
+        function([pb.ones(2), pb.ones(2)])
+    with pytest.raises(ShapeError, match="E175"):
+        function([pb.ones(2), pb.ones(3)])
+    (key,) = function.__shapes__.passed
+    assert "Tensor" not in repr(key)
+
+
+def test_one_of_a_list_has_limits() -> None:
+    function = declared("a[n]", where="0 < shape[0] < shape[1]")
+    function(of(2), shape=(1, 2))
+    with pytest.raises(ArgumentError, match=r"shape=\(2, 1\)"):
+        function(of(2), shape=(2, 1))

@@ -10,7 +10,8 @@ import pytest
 
 import pullback as pb
 from pullback.errors import PullbackError
-from pullback.tensor.shaped import Shaped, result_sizes
+from pullback.tensor.matching import result_sizes
+from pullback.tensor.shaped import Shaped
 from wrong_sizes import ARRAYS, CALLS, Call, f, variants
 
 F = pb.nn.functional

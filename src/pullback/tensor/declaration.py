@@ -11,7 +11,11 @@
 | `*b` | any number of axes, which broadcast together over all arguments (NumPy's rule) |
 | `b...` | any number of axes, the same everywhere; `...` any at all |
 | `b...?` | what stretches to those axes: fewer of them, or 1 |
+| `b...<` | as many axes as those, none of them longer |
 | `*shape` | where `shape` is an argument: the extents that it lists |
+| `*shape?` | what broadcasts to those; where nothing is listed, as `*b` |
+| `n @ axis` | axis number `axis` has that extent; the other items are the other axes |
+| `*arrays[n]` | each tensor of several |
 | `[n] or []` | either |
 | `x: int[n]` | of integers; `float`, `bool`, `number` (no bool) likewise |
 
@@ -34,7 +38,7 @@ KINDS = {
     "number": "numbers",
     "any": "anything",
 }
-_ARGUMENT = re.compile(r"\s*(?P<name>\w+)?\s*(?::\s*(?P<kind>\w+)\s*)?\[")
+_ARGUMENT = re.compile(r"\s*(?P<several>\*)?(?P<name>\w+)?\s*(?::\s*(?P<kind>\w+)\s*)?\[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +71,34 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Any number of axes under one name: they broadcast, are the `same`, or stretch to those."""
+    """Any number of axes under one name: they broadcast, are the `same`, or stretch to those.
+
+    `within`: of those, none is longer.
+    """
 
     name: str
     same: bool
     stretches: bool = False
+    within: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}...{'?' * self.stretches}" if self.same else f"*{self.name}"
+        mark = "?" * self.stretches + "<" * self.within
+        return f"{self.name}...{mark}" if self.same else f"*{self.name}{mark}"
 
 
-Item = Extent | Free | Group
+@dataclass(frozen=True, slots=True)
+class Along:
+    """One axis by its number, `axis`, which is an argument."""
+
+    extent: Extent | Free
+    axis: ast.expr
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Item = Extent | Free | Group | Along
 Items = tuple[Item, ...]
 
 
@@ -88,11 +109,13 @@ class Shape:
     name: str
     kind: str
     ways: tuple[Items, ...]
+    several: bool = False
 
     def __str__(self) -> str:
         kind = f": {self.kind}" if self.kind != "any" else ""
         ways = " or ".join(f"[{', '.join(map(str, way))}]" for way in self.ways)
-        return f"{self.name}{kind}{ways}" if not kind or self.name else f"{self.kind}{ways}"
+        name = "*" * self.several + self.name
+        return f"{name}{kind}{ways}" if not kind or name else f"{self.kind}{ways}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +149,7 @@ class Declaration:
 def parse(text: str, where: str = "") -> Declaration:
     """The declaration that `text` writes. Raises: SyntaxFormError where it cannot be read."""
     given, _, made = text.partition("->")
-    return Declaration(_shapes(given), _shapes(made), _limits(where))
+    return Declaration(_shapes(given), _shapes(made), limits(where))
 
 
 def _shapes(text: str) -> tuple[Shape, ...]:
@@ -148,7 +171,7 @@ def _shapes(text: str) -> tuple[Shape, ...]:
                 raise SyntaxFormError(f"no end: [{inner}")
             ways.append(_items(inner))
             rest = rest.strip().removeprefix("or ").strip()
-        listed.append(Shape(head["name"] or "", kind, tuple(ways)))
+        listed.append(Shape(head["name"] or "", kind, tuple(ways), head["several"] is not None))
         rest = rest.removeprefix(",").strip()
     return tuple(listed)
 
@@ -161,15 +184,22 @@ def _item(text: str) -> Item:
     if text == "...":
         return Free(None, text)
     if text.startswith("*"):
-        return Group(text[1:], same=False)
-    if text.endswith(("...", "...?")):
-        return Group(text.removesuffix("?")[:-3], True, text.endswith("?"))
-    tree = _expression(text.removesuffix("?"))
-    if isinstance(tree, ast.Name) and tree.id == "_":
-        return Free(ast.Constant(1), text)
-    product = isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult)
-    if product and isinstance(tree.left, ast.Name) and tree.left.id == "_":  # type: ignore[attr-defined]  # BinOp
-        return Free(tree.right, text)  # type: ignore[attr-defined]  # BinOp
+        return Group(text[1:].removesuffix("?"), same=False, stretches=text.endswith("?"))
+    if text.endswith(("...", "...?", "...<")):
+        name, _, mark = text.partition("...")
+        return Group(name, same=True, stretches=mark == "?", within=mark == "<")
+    whole, at, axis = text.partition("@")
+    tree = _expression(whole.strip().removesuffix("?"))
+    item = _axes(whole.strip(), tree)
+    return Along(item, _expression(axis.strip()), text) if at else item
+
+
+def _axes(text: str, tree: ast.expr) -> Extent | Free:
+    match tree:
+        case ast.Name(id="_"):
+            return Free(ast.Constant(1), text)
+        case ast.BinOp(op=ast.Mult(), left=ast.Name(id="_"), right=count):
+            return Free(count, text)
     return Extent(text, tree, text.endswith("?"))
 
 
@@ -180,7 +210,8 @@ def _expression(text: str) -> ast.expr:
         raise SyntaxFormError(f"no expression: {text!r}") from problem
 
 
-def _limits(text: str) -> tuple[Limit, ...]:
+def limits(text: str) -> tuple[Limit, ...]:
+    """``"0 <= p <= 1, int(n) >= 1"`` as limits. Raises: SyntaxFormError for no comparison."""
     if not text.strip():
         return ()
     tree = _expression(f"({text},)")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pullback as pb
 from pullback.tensor import declaration
-from pullback.tensor.declaration import Declaration
+from pullback.tensor.declaration import Declaration, Limit
 
 HEAD = """# Shapes of arguments
 
@@ -60,12 +60,23 @@ def methods(module: Any) -> Iterator[tuple[str, Declaration]]:
 
 def table(title: str, rows: Iterator[tuple[str, Declaration]]) -> str:
     lines = [
-        f"| `{name}` | `{d}` | {', '.join(f'`{limit.text}`' for limit in d.limits)} |"
-        for name, d in rows
+        f"| `{name}` | {_code([d] * bool(d.arguments))} | {_code(d.limits)} |" for name, d in rows
     ]
     if not lines:
         return ""
     return f"## {title}\n\n| | shapes | limits |\n|---|---|---|\n" + "\n".join(lines) + "\n\n"
+
+
+def _code(parts: Sequence[Declaration | Limit]) -> str:
+    return ", ".join(f"`{part.text if isinstance(part, Limit) else part}`" for part in parts)
+
+
+def optimisers() -> Iterator[tuple[str, Declaration]]:
+    """What each optimiser says of its settings."""
+    for name in pb.optim.__all__:
+        made = getattr(pb.optim, name)
+        if isinstance(made, type) and issubclass(made, pb.optim.Optimizer):
+            yield name, Declaration((), (), declaration.limits(f"0 <= lr < inf, {made.limits}"))
 
 
 def notation() -> str:
@@ -78,11 +89,13 @@ def modules() -> list[tuple[str, Any]]:
     """Where public functions of tensors are."""
     listed = [("pb", pb), ("pb.random", pb.random), ("pb.nn.functional", pb.nn.functional)]
     more = ("fft", "linalg", "special", "stats")
-    return listed + [(f"pb.{name}", getattr(pb, name)) for name in more if hasattr(pb, name)]
+    listed += [(f"pb.{name}", getattr(pb, name)) for name in more]
+    return [*listed, ("pb.optim", pb.optim), ("pb.optim.schedules", pb.optim.schedules)]
 
 
 def document() -> str:
     """The page."""
     parts = [HEAD, notation(), *(table(title, declared(m)) for title, m in modules())]
+    parts.append(table("Optimisers", optimisers()))
     parts.append(table("Layers, where they say more than their function", methods(pb.nn)))
     return "".join(parts).rstrip() + "\n"

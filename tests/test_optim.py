@@ -11,7 +11,7 @@ import pytest
 import pullback as pb
 from nn_support import draws
 from pullback import nn, optim
-from pullback.errors import ShapeError, StateError
+from pullback.errors import ArgumentError, ShapeError, StateError
 from pullback.optim import schedules
 
 
@@ -215,9 +215,9 @@ def test_clipping_by_value() -> None:
 
 def test_wrong_settings_are_refused() -> None:
     p = nn.Parameter(np.zeros(1))
-    with pytest.raises(ShapeError, match="0 <= lr"):
+    with pytest.raises(ArgumentError, match="0 <= lr"):
         optim.SGD([p], lr=-1.0)
-    with pytest.raises(ShapeError, match="betas"):
+    with pytest.raises(ArgumentError, match="betas"):
         optim.Adam([p], betas=(0.9, 1.0))
     with pytest.raises(ShapeError, match="nesterov"):
         optim.SGD([p], nesterov=True)

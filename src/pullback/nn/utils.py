@@ -13,6 +13,7 @@ from pullback.nn.build import at, cast, make
 from pullback.nn.parameter import Parameter
 from pullback.tensor.dialect import shown
 from pullback.tensor.precise import narrowed
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -21,6 +22,7 @@ __dir__ = shown(__all__)
 TINY = 1e-6  # torch's: keeps a zero norm from dividing
 
 
+@shaped("", where="max_norm >= 0, norm_type != 0")
 def clip_grad_norm_(
     parameters: Iterable[Parameter] | Parameter, max_norm: float, norm_type: float = 2.0
 ) -> Tensor:
@@ -88,6 +90,7 @@ def _terms(term: F.Scalar, grad: Value, kind: DType) -> Callable[..., Expr]:
     return lambda *i: term(at(grad, *i, to=kind))
 
 
+@shaped("", where="clip_value >= 0")
 def clip_grad_value_(parameters: Iterable[Parameter] | Parameter, clip_value: float) -> None:
     """``g = min(max(g, -clip), clip)``
 

@@ -24,7 +24,6 @@ class Adagrad(Ruled):
 
     `s` begins with `initial_accumulator_value`; `g` has ``weight_decay p`` added.
 
-    Raises: ShapeError for a setting out of its range.
     Source: Duchi, Hazan, Singer: Adaptive Subgradient Methods, 2011.
 
     Example:
@@ -79,7 +78,6 @@ class Adadelta(Ruled):
     """``v = rho v + (1 - rho) g^2;  d = sqrt(u + eps) / sqrt(v + eps) g``
     ``u = rho u + (1 - rho) d^2;  p = p - lr d``, with ``g = g + weight_decay p``.
 
-    Raises: ShapeError for a setting out of its range.
     Source: Zeiler: ADADELTA, 2012.
 
     Example:
@@ -124,7 +122,6 @@ class RMSprop(Ruled):
     With momentum ``b = momentum b + d;  p = p - lr b``. Centered: ``v - a^2`` in place of `v`,
     where ``a = alpha a + (1 - alpha) g``; `g` has ``weight_decay p`` added.
 
-    Raises: ShapeError for a setting out of its range.
     Source: Tieleman, Hinton: lecture 6.5, 2012; centered: Graves, 2013.
 
     Example:
@@ -185,7 +182,6 @@ class Adamax(Ruled):
 
     `g` has ``weight_decay p`` added.
 
-    Raises: ShapeError for a setting out of its range.
     Source: Kingma, Ba: Adam, 2015, section 7.1.
 
     Example:
@@ -253,7 +249,6 @@ class NAdam(_Moments):
     ``w = v / (1 - b2^t)`` and `M` the product of all `mu`; `g` has ``weight_decay p`` added.
     `decoupled_weight_decay`: ``p = p (1 - lr weight_decay)`` first in its place.
 
-    Raises: ShapeError for a setting out of its range.
     Source: Dozat: Incorporating Nesterov Momentum into Adam, 2016.
 
     Example:
@@ -322,7 +317,6 @@ class RAdam(_Moments):
     `g` has ``weight_decay p`` added; `decoupled_weight_decay`: ``p = p (1 - lr weight_decay)``
     first in its place.
 
-    Raises: ShapeError for a setting out of its range.
     Source: Liu et al.: On the Variance of the Adaptive Learning Rate and Beyond, 2020.
 
     Example:

@@ -13,13 +13,16 @@ from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Value
 from pullback.nn.parameter import Buffer, Parameter, label, put
-from pullback.optim.limits import check_limits
 from pullback.optim.schedules import Schedule
 from pullback.tensor import elementwise
+from pullback.tensor.declaration import Declaration, limits
+from pullback.tensor.limits import check_limits
+from pullback.tensor.matching import Bound
+from pullback.tensor.shaped import documented, refusals
 from pullback.tensor.tensor import State, Tensor
 from pullback.tensor.trace import bind, current, realize
 
-RATE = "0 <= lr < inf"
+RATE = limits("0 <= lr < inf")
 Params = Iterable[Parameter] | Iterable[Mapping[str, Any]]
 
 
@@ -48,7 +51,7 @@ class Group:
             raise StateError(
                 f"`{name}` is fixed when an optimiser is made; only lr is state", code="E333"
             )
-        check_limits(RATE, {"lr": value})
+        check_limits("Group", RATE, Bound({"lr": value}))
         set_scalar(self.lr, value)
 
 
@@ -69,7 +72,7 @@ class Optimizer:
     """Groups of parameters and how one step changes them. Subclasses define `update`.
 
     `schedule` multiplies the learning rate by a factor of the step number. `steps` counts steps.
-    `limits` are the ranges of the settings, of each group's own too.
+    `limits` are those of its settings, and of each group's own, as `tensor.declaration` has them.
 
     Example:
         >>> optimizer = pb.optim.SGD([nn.Parameter(pb.ones(2))], lr=0.1)
@@ -83,6 +86,12 @@ class Optimizer:
     counts = False
     limits = "weight_decay >= 0"
 
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if cls.__doc__ is not None:
+            own = Declaration((), (), (*RATE, *limits(cls.limits)))
+            cls.__doc__ = documented(cls.__doc__, own, refusals(own))
+
     def __init__(
         self,
         params: Params,
@@ -93,8 +102,10 @@ class Optimizer:
         self.schedule = schedule
         self.steps = scalar_cell(0, D.int64, "steps")
         listed = list(_as_groups(params))
+        declared = (*RATE, *limits(self.limits))
         for given in ({"lr": lr}, *listed):
-            check_limits(f"{RATE}, {self.limits}", {"lr": lr, **settings, **given})
+            bound = Bound({"lr": lr, **settings, **given})
+            check_limits(type(self).__name__, declared, bound)
         self.param_groups = [_group(g, lr, settings) for g in listed]
         _check_unique(self.param_groups)
         for group in self.param_groups:
@@ -107,7 +118,7 @@ class Optimizer:
 
     @lr.setter
     def lr(self, value: Any) -> None:
-        check_limits(RATE, {"lr": value})
+        check_limits(type(self).__name__, RATE, Bound({"lr": value}))
         for group in self.param_groups:
             set_scalar(group.lr, value)
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from pullback.errors import DTypeError, ShapeError
+from pullback.errors import DTypeError, OptionError
 from pullback.nn.space import literal
-from pullback.optim.limits import check_limits
 from pullback.tensor import creation as C
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
@@ -17,14 +16,15 @@ from pullback.tensor.autograd import value_and_grad
 from pullback.tensor.control import while_loop
 from pullback.tensor.ops import where
 from pullback.tensor.program import jit
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, from_array
 from pullback.tensor.trace import current
 from pullback.tensor.tree import Tree, flatten
 
-LIMITS = """
-0 < lr < inf, max_iter >= 1, max_eval >= 1, tolerance_grad >= 0, tolerance_change >= 0,
-history_size >= 1
-"""
+LIMITS = (
+    "0 < lr < inf, int(max_iter) >= 1, int(max_eval) >= 1, tolerance_grad >= 0, "
+    "tolerance_change >= 0, int(history_size) >= 1"
+)
 ARMIJO, CURVATURE = 1e-4, 0.9  # of the strong Wolfe conditions; PyTorch's
 CURVED = 1e-10  # the least y.s of a pair that is kept; PyTorch's
 
@@ -44,6 +44,7 @@ class Minimum(NamedTuple):
     evaluations: Tensor
 
 
+@shaped("", where=LIMITS)
 def lbfgs(
     function: Callable[[Any], Any],
     x: Any,
@@ -64,7 +65,7 @@ def lbfgs(
     gradient is at most `tolerance_grad`, or a change at most `tolerance_change`. No derivative
     passes through it. Outside of `jit` the search is a program of its own, made for each call.
 
-    Raises: ShapeError for a setting out of its range.
+    Raises: OptionError for another line search.
     Source: Nocedal, Wright: Numerical Optimization, 2006, algorithms 7.4, 3.5 and 3.6.
     Example: ``pb.optim.lbfgs(lambda x: pb.sum((x - 3.0) ** 2), pb.zeros(2)).x`` is ``[3, 3]``.
 
@@ -73,17 +74,8 @@ def lbfgs(
         Tensor([1., 1.], dtype=float32)
     """
     most = max_iter * 5 // 4 if max_eval is None else max_eval
-    settings = {
-        "lr": lr,
-        "max_iter": max_iter,
-        "max_eval": max_eval,
-        "tolerance_grad": tolerance_grad,
-        "tolerance_change": tolerance_change,
-        "history_size": history_size,
-    }
-    check_limits(" ".join(LIMITS.split()), settings)
     if line_search_fn not in (None, "strong_wolfe"):
-        raise ShapeError('line_search_fn is None or "strong_wolfe"', code="E123")
+        raise OptionError('line_search_fn is None or "strong_wolfe"', code="E124")
     wolfe = line_search_fn is not None
 
     def minimum(x: Any) -> Minimum:

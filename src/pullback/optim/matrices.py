@@ -8,7 +8,7 @@ from typing import Any
 
 import ml_dtypes
 
-from pullback.errors import ShapeError
+from pullback.errors import OptionError, ShapeError
 from pullback.ir.dtype import DType, bfloat16, float32
 from pullback.ir.graph import Value
 from pullback.nn.parameter import Parameter
@@ -33,7 +33,6 @@ class Adafactor(Ruled):
     vector, are averages with ``1 - t^beta2_decay`` for what they were. `v` is at least
     ``eps[0]^2``; None: the type's epsilon.
 
-    Raises: ShapeError for a setting out of its range.
     Source: Shazeer, Stern: Adafactor, 2018.
 
     Example:
@@ -125,7 +124,7 @@ class Muon(Ruled):
     ``(1 - mu) g + mu b``. The factor `s` is ``sqrt(max(1, rows / columns))``, or
     ``0.2 sqrt(max(rows, columns))`` for ``adjust_lr_fn="match_rms_adamw"``.
 
-    Raises: ShapeError for a setting out of its range or a parameter that is no matrix.
+    Raises: ShapeError for a parameter that is no matrix, OptionError for another `adjust_lr_fn`.
     Source: Jordan et al.: Muon, 2024; Liu et al.: Muon is Scalable for LLM Training, 2025.
 
     Example:
@@ -139,7 +138,7 @@ class Muon(Ruled):
 
     slots = ("momentum_buffer",)
     kind = bfloat16
-    limits = "weight_decay >= 0, momentum >= 0, eps >= 0, 0 <= ns_steps < 100"
+    limits = "weight_decay >= 0, momentum >= 0, eps >= 0, 0 <= int(ns_steps) < 100"
 
     def __init__(
         self,
@@ -211,7 +210,7 @@ def _adjusted(name: str | None, rows: int, columns: int) -> float:
 
 
 def _check_matrices(group: Group) -> None:
-    """Raises: ShapeError for what is no matrix, and for a wrong `adjust_lr_fn`."""
+    """Raises: ShapeError for what is no matrix, OptionError for a wrong `adjust_lr_fn`."""
     for parameter in group.params:
         if parameter.ndim != 2:
             raise ShapeError(
@@ -221,4 +220,4 @@ def _check_matrices(group: Group) -> None:
             )
     if group.settings["adjust_lr_fn"] not in ADJUST:
         wanted = ", ".join(repr(n) for n in ADJUST)
-        raise ShapeError(f"adjust_lr_fn is one of {wanted}", code="E123")
+        raise OptionError(f"adjust_lr_fn is one of {wanted}", code="E124")

@@ -15,6 +15,7 @@ from pullback.ir import functions as F
 from pullback.ir.dtype import float64
 from pullback.ir.expr import Add, Expr, If, Less, Mul
 from pullback.tensor.dialect import shown
+from pullback.tensor.shaped import shaped
 
 __all__ = ["Piece", "Schedule", "constant", "cosine", "linear", "piecewise", "warmup"]
 __dir__ = shown(__all__)
@@ -104,6 +105,7 @@ def constant(value: float = 1.0) -> Schedule:
     return Schedule((Piece(1, value, value),))
 
 
+@shaped("", where="int(steps) >= 1")
 def linear(start: float, end: float, steps: int) -> Schedule:
     """From `start` to `end` in a straight line.
 
@@ -117,6 +119,7 @@ def linear(start: float, end: float, steps: int) -> Schedule:
     return _one(Piece(steps, start, end))
 
 
+@shaped("", where="int(steps) >= 1")
 def cosine(start: float, end: float, steps: int) -> Schedule:
     """From `start` to `end` along half a cosine.
 
@@ -130,6 +133,7 @@ def cosine(start: float, end: float, steps: int) -> Schedule:
     return _one(Piece(steps, start, end, "cosine"))
 
 
+@shaped("", where="int(steps) >= 1")
 def warmup(steps: int) -> Schedule:
     """``(step + 1) / steps``, which is 1 at the last of them.
 
@@ -140,7 +144,6 @@ def warmup(steps: int) -> Schedule:
         >>> len(schedule.pieces)
         1
     """
-    _positive(steps)
     return _one(Piece(steps, 1.0 / steps, 1.0 + 1.0 / steps))
 
 
@@ -167,10 +170,4 @@ def piecewise(values: Sequence[tuple[int, float]]) -> Schedule:
 
 
 def _one(piece: Piece) -> Schedule:
-    _positive(piece.steps)
     return Schedule((piece,))
-
-
-def _positive(steps: int) -> None:
-    if steps < 1:
-        raise ShapeError(f"a schedule of {steps} steps", code="E123")

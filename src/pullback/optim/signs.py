@@ -20,7 +20,6 @@ State = Mapping[str, Tensor]
 class Lion(Ruled):
     """``p = p (1 - lr weight_decay) - lr sign(b1 m + (1 - b1) g);  m = b2 m + (1 - b2) g``
 
-    Raises: ShapeError for a setting out of its range.
     Source: Chen et al.: Symbolic Discovery of Optimization Algorithms, 2023, algorithm 2.
 
     Example:
@@ -65,7 +64,6 @@ class Rprop(Ruled):
     and is multiplied by ``etas[1]`` where `g` keeps its sign, by ``etas[0]`` where it turns (there
     `g` counts as 0), within `step_sizes`.
 
-    Raises: ShapeError for a setting out of its range.
     Source: Riedmiller, Braun: RPROP, 1993.
 
     Example:
@@ -114,7 +112,6 @@ class ASGD(Ruled):
 
     `g` has ``weight_decay p`` added.
 
-    Raises: ShapeError for a setting out of its range.
     Source: Polyak, Juditsky: Acceleration of stochastic approximation by averaging, 1992.
 
     Example:

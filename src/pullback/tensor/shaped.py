@@ -202,7 +202,8 @@ def shaped(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare the shapes of a function's tensors, and the limits of its numbers.
 
-    A tensor argument (by annotation) that is an array or a number becomes a tensor.
+    A tensor argument (by annotation) that is an array or a number becomes a tensor. Where no tensor
+    is declared, only limits, the function is called as it is and may have effects.
     Raises: SyntaxFormError for a declaration that cannot be read, where the function is made.
     """
     declared = parse(text, where)
@@ -217,8 +218,8 @@ def shaped(
             return function(*bound.args, **bound.kwargs)
 
         call.__shapes__ = own  # type: ignore[attr-defined]  # for the reference and the tests
-        call.__doc__ = documented(function.__doc__ or "", declared, _refusals(declared))
-        return eagerly(call)
+        call.__doc__ = documented(function.__doc__ or "", declared, refusals(declared))
+        return eagerly(call) if declared.arguments else call
 
     return declare
 
@@ -238,23 +239,42 @@ def declared(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return declare
 
 
-def documented(text: str, declared: Declaration, refusals: str = "") -> str:
+def documented(text: str, declared: Declaration, refused: Sequence[str] = ()) -> str:
     """A docstring with what is declared, and what others are refused with, before its example."""
     told, mark, example = cleandoc(text).partition("\n\nExample:")
+    told, own = _without_raises(told)
     lines = [str(declared)] if declared.arguments else []
     lines += [limit.text for limit in declared.limits]
-    lines += [refusals] if refusals else []
-    return f"{told}\n\nShapes:\n    " + "\n    ".join(lines) + mark + example
+    title = "Shapes" if declared.arguments else "Limits"
+    parts = [told, f"{title}:\n    " + "\n    ".join(lines)]
+    if own or refused:
+        parts.append("Raises:\n    " + "\n    ".join([*refused, *own]))
+    return "\n\n".join(parts) + mark + example
 
 
-def _refusals(declared: Declaration) -> str:
-    """What is raised for other arguments."""
+def _without_raises(text: str) -> tuple[str, list[str]]:
+    """A docstring's text without its part of errors, and that part's lines."""
+    kept: list[str] = []
+    raised: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        starts = line.startswith("Raises:")
+        inside = starts or (inside and line.startswith(" "))
+        if inside:
+            raised += [line.removeprefix("Raises:").strip()]
+        else:
+            kept.append(line)
+    return "\n".join(kept).rstrip(), [line for line in raised if line]
+
+
+def refusals(declared: Declaration) -> list[str]:
+    """What is raised for arguments that are not as declared."""
     errors = {
-        "ShapeError (E175)": bool(declared.arguments),
-        "ArgumentError (E176)": bool(declared.limits),
-        "DTypeError (E177)": any(s.kind != "any" for s in declared.arguments),
+        "ShapeError (E175) for other sizes": bool(declared.arguments),
+        "ArgumentError (E176) for a number out of its limits": bool(declared.limits),
+        "DTypeError (E177) for other kinds": any(s.kind != "any" for s in declared.arguments),
     }
-    return f"else {', '.join(name for name, raised in errors.items() if raised)}"
+    return [text for text, raised in errors.items() if raised]
 
 
 def declaration(function: Any) -> Declaration | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -146,45 +148,64 @@ PROTOCOLS = {
 }
 
 
-def classes(path: Path) -> Iterator[ast.ClassDef]:
-    yield from (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ClassDef))
+@dataclass(frozen=True)
+class Names:
+    """What the files of the library define and use, by names: trees are large and not kept."""
+
+    classes: dict[str, list[tuple[str, frozenset[str]]]]  # of a file: names, those of their bases
+    caught: frozenset[str]
+    made: dict[str, frozenset[str]]  # functions, and the names of what they return
+
+    def below(self, roots: set[str]) -> set[str]:
+        """The classes of the library that derive from one of these, and these."""
+        known: set[str] = set()
+        while known != roots:
+            known = set(roots)
+            roots |= {c for own in self.classes.values() for c, bases in own if bases & known}
+        return known
+
+    @functools.cached_property
+    def users(self) -> set[str]:
+        return self.below({"PullbackError"}) - {"PullbackError"}
+
+    @functools.cached_property
+    def commands(self) -> set[str]:
+        return self.below({"click.ClickException", "click.UsageError", "click.BadParameter"})
+
+    @functools.cached_property
+    def signals(self) -> set[str]:
+        """From one function to another, caught."""
+        return (self.below({"Exception"}) - {"Exception"} - self.users) & self.caught
+
+    @functools.cached_property
+    def gives(self) -> set[str]:
+        """Functions that make an error for others to raise."""
+        errors = self.users | {"PullbackError", FAULT}
+        return {name for name, results in self.made.items() if results & errors} | {"unknown"}
 
 
-def below(roots: set[str]) -> set[str]:
-    """The classes of the library that derive from one of these, and these."""
-    known: set[str] = set()
-    while known != roots:
-        known = set(roots)
-        for path in FILES:
-            roots |= {c.name for c in classes(path) if any(map(last(known), c.bases))}
-    return known
+def spelled(node: ast.expr) -> frozenset[str]:
+    """A name as it is written, and without the module it is of."""
+    text = ast.unparse(node)
+    return frozenset({text, text.split(".")[-1]})
 
 
-def last(names: set[str]) -> Callable[[ast.expr], bool]:
-    return lambda base: bool({ast.unparse(base), ast.unparse(base).split(".")[-1]} & names)
-
-
-USERS = below({"PullbackError"}) - {"PullbackError"}
-COMMANDS = below({"click.ClickException", "click.UsageError", "click.BadParameter"})
-SIGNALS = below({"Exception"}) - {"Exception"} - USERS  # from one function to another, caught
-CAUGHT = {
-    name
-    for path in FILES
-    for node in ast.walk(ast.parse(path.read_text()))
-    if isinstance(node, ast.ExceptHandler) and node.type is not None
-    for name in re.findall(r"\w+", ast.unparse(node.type))
-}
-
-
-def gives(path: Path) -> Iterator[str]:
-    """Functions that make an error for others to raise."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        given = node.returns if isinstance(node, ast.FunctionDef) else None
-        if given is not None and last(USERS | {"PullbackError", FAULT})(given):
-            yield node.name
-
-
-GIVES = {name for path in FILES for name in gives(path)} | {"unknown"}
+@functools.cache
+def library() -> Names:
+    """Every file, read once; not when tests are collected."""
+    own: dict[str, list[tuple[str, frozenset[str]]]] = {}
+    caught: set[str] = set()
+    made: dict[str, frozenset[str]] = {}
+    for path in FILES:
+        listed = own[str(path.relative_to(ROOT))] = []
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                listed.append((node.name, frozenset().union(*map(spelled, node.bases))))
+            elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+                caught.update(re.findall(r"\w+", ast.unparse(node.type)))
+            elif isinstance(node, ast.FunctionDef) and node.returns is not None:
+                made[node.name] = made.get(node.name, frozenset()) | spelled(node.returns)
+    return Names(own, frozenset(caught), made)
 
 
 def raises(tree: ast.AST, function: str = "") -> Iterator[tuple[str, str, int, bool]]:
@@ -205,19 +226,21 @@ def raises(tree: ast.AST, function: str = "") -> Iterator[tuple[str, str, int, b
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_error_has_a_code(path: Path) -> None:
+    names = library()
     for what, function, line, alone in raises(ast.parse(path.read_text())):
         name = what.split(".")[-1].replace("_unknown", "unknown")
-        coded = name in USERS | GIVES | {FAULT} or function in PROTOCOLS.get(name, ())
-        wrong_use = room(path) == "cli" and what in COMMANDS  # it ends with 2
+        coded = name in names.users | names.gives | {FAULT} or function in PROTOCOLS.get(name, ())
+        wrong_use = room(path) == "cli" and what in names.commands  # it ends with 2
         abstract = what == "NotImplementedError" and alone  # others stand in for it
-        signal = what in SIGNALS & CAUGHT
+        signal = what in names.signals
         again = what == "min"  # of two that were caught
         assert coded or wrong_use or abstract or signal or again, f"{path}:{line}: {what}"
 
 
 def test_classes_of_errors_have_codes() -> None:
-    for node in classes(ROOT / "errors.py"):
-        if node.name in USERS:
+    tree = ast.parse((ROOT / "errors.py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name in library().users:
             assert any(ast.unparse(s).startswith("code = 'E") for s in node.body), node.name
 
 

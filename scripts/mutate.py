@@ -1,18 +1,23 @@
 """Plants faults, one at a time, and checks that the suite catches each.
 
-`python scripts/mutate.py [NAME ..]`: a copy of the tree is changed in one place, the tests named by
-the fault run against the copy, and a fault that leaves them green fails the run. As many copies at
-once as there are cores.
+`python scripts/mutate.py [--jobs N] [--area AREA] [NAME ..]`: a copy of the tree is changed in one
+place, the tests named by the fault run against the copy until one fails, and a fault that leaves
+them green fails the run. AREA is a file of `faults/`. Each line tells the test that caught the
+fault and the seconds it took: a fault whose first failing case comes late names that case
+(`tests/test_x.py::test_y[case]`), and the whole takes less.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import queue
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,13 +26,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FAULTS = Path(__file__).with_name("faults")
 TIMEOUT = 600  # seconds a fault
-JOBS = os.cpu_count() or 1
+IGNORED = (".git", "__pycache__", ".*_cache", ".venv")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`old`, which must occur exactly once in `file`, becomes `new`; `tests` must then fail."""
 
+    area: str
     name: str
     file: str
     old: str
@@ -35,18 +41,41 @@ class Fault:
     tests: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a fault was caught, by what, and the seconds of its tests."""
+
+    caught: bool
+    by: str
+    seconds: float
+
+
 def load() -> list[Fault]:
     """The faults of `faults/*.toml`, a file an area."""
-    tables = [tomllib.loads(path.read_text()) for path in sorted(FAULTS.glob("*.toml"))]
+    tables = [(p.stem, tomllib.loads(p.read_text())) for p in sorted(FAULTS.glob("*.toml"))]
     return [
-        Fault(name, row["file"], row["old"], row["new"], tuple(row["tests"]))
-        for table in tables
+        Fault(area, name, row["file"], row["old"], row["new"], tuple(row["tests"]))
+        for area, table in tables
         for name, row in table.items()
     ]
 
 
-def caught(fault: Fault, copy: Path) -> bool:
-    """Whether the tests fail with the fault planted in `copy`, which is restored after.
+def chosen(names: list[str], areas: list[str]) -> list[Fault]:
+    """The faults of these names and areas; all where neither is given.
+
+    Raises: SystemExit where a name or an area is unknown.
+    """
+    faults = load()
+    unknown = (set(names) - {f.name for f in faults}) | (set(areas) - {f.area for f in faults})
+    if unknown:
+        raise SystemExit(f"no fault or area is named {', '.join(sorted(unknown))}")
+    if not names and not areas:
+        return faults
+    return [f for f in faults if f.name in names or f.area in areas]
+
+
+def judged(fault: Fault, copy: Path) -> Verdict:
+    """What the tests say with the fault planted in `copy`, which is restored after.
 
     Raises: ValueError where the text to change is not there exactly once.
     """
@@ -55,48 +84,76 @@ def caught(fault: Fault, copy: Path) -> bool:
     if clean.count(fault.old) != 1:
         raise ValueError(f"{fault.name}: {clean.count(fault.old)} places match in {fault.file}")
     path.write_text(clean.replace(fault.old, fault.new))
-    env = os.environ | {"PYTHONPATH": str(copy / "src"), "PULLBACK_CACHE": "off"}
-    options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider"]  # -x beside workers exits with 2
-    command = [sys.executable, "-m", "pytest", *options, *fault.tests]
+    start = time.monotonic()
     try:
-        done = subprocess.run(
-            command, cwd=copy, env=env, capture_output=True, check=False, timeout=TIMEOUT
-        )
-    except subprocess.TimeoutExpired:
-        return True
+        caught, by = tested(fault.tests, copy)
     finally:
         path.write_text(clean)
-    # 1: a test failed; negative: the process died of it. Anything else is no verdict.
-    return done.returncode == 1 or done.returncode < 0
+    return Verdict(caught, by, time.monotonic() - start)
 
 
-def main() -> int:
-    wanted = set(sys.argv[1:])
-    faults = [f for f in load() if not wanted or f.name in wanted]
-    unknown = wanted - {f.name for f in faults}
-    if unknown:
-        raise SystemExit(f"no fault is named {', '.join(sorted(unknown))}")
+def tested(tests: tuple[str, ...], copy: Path) -> tuple[bool, str]:
+    """Whether one of `tests` fails in `copy`, and which."""
+    env = os.environ | {"PYTHONPATH": str(copy / "src"), "PULLBACK_CACHE": "off"}
+    options = ["-x", "-q", "-rfE", "-n", "0", "-p", "no:cacheprovider"]  # -x beside workers gives 2
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=copy,
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        return True, f"no end within {TIMEOUT} s"
+    if done.returncode < 0:
+        return True, f"the process died of signal {-done.returncode}"
+    failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    # 1: a test failed. Anything else is no verdict.
+    return done.returncode == 1, failed[1] if failed else f"pytest ended with {done.returncode}"
+
+
+def run(faults: list[Fault], jobs: int) -> list[str]:
+    """Plants `faults`, `jobs` at a time, prints a line for each; the names of those not caught."""
     missed = []
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         copies: queue.Queue[Path] = queue.Queue()
-        for number in range(JOBS):
+        for number in range(jobs):
             copy = Path(folder) / str(number) / "tree"
-            ignore = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".venv")
-            shutil.copytree(ROOT, copy, ignore=ignore)
+            shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*IGNORED))
             copies.put(copy)
 
-        def plant(fault: Fault) -> bool:
+        def plant(fault: Fault) -> Verdict:
             copy = copies.get()
             try:
-                return caught(fault, copy)
+                return judged(fault, copy)
             finally:
                 copies.put(copy)
 
-        for fault, found in zip(faults, pool.map(plant, faults), strict=True):
-            print(f"{'caught' if found else 'MISSED':7} {fault.name}", flush=True)
-            if not found:
+        for fault, verdict in zip(faults, pool.map(plant, faults), strict=True):
+            word = "caught" if verdict.caught else "MISSED"
+            print(f"{word} {verdict.seconds:4.0f} s  {fault.name}  ({verdict.by})", flush=True)
+            if not verdict.caught:
                 missed.append(fault.name)
-    print(f"{len(faults) - len(missed)} of {len(faults)} faults caught")
+    return missed
+
+
+def main() -> int:
+    """The command; 1 where a fault was not caught."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a fault (default: all)")
+    parser.add_argument("--area", action="append", default=[], help="all faults of a file")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="copies at once")
+    args = parser.parse_args()
+    faults = chosen(args.names, args.area)
+    start = time.monotonic()
+    missed = run(faults, args.jobs)
+    seconds = time.monotonic() - start
+    print(f"{len(faults) - len(missed)} of {len(faults)} faults caught in {seconds:.0f} s")
     return 1 if missed else 0
 
 

@@ -22,6 +22,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 FAULTS = Path(__file__).with_name("faults")
@@ -31,14 +32,23 @@ IGNORED = (".git", "__pycache__", ".*_cache", ".venv")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`old`, which must occur exactly once in `file`, becomes `new`; `tests` must then fail."""
+    """Each `old`, which must occur exactly once in `file`, becomes its `new`; `tests` must then
+    fail. There are several where one guard stands for another: both go.
+    """
 
     area: str
     name: str
     file: str
-    old: str
-    new: str
+    edits: tuple[tuple[str, str], ...]
     tests: tuple[str, ...]
+
+    def planted(self, clean: str) -> str:
+        """`clean` with the fault. Raises: ValueError where a text is not there exactly once."""
+        for old, new in self.edits:
+            if clean.count(old) != 1:
+                raise ValueError(f"{self.name}: {clean.count(old)} places match in {self.file}")
+            clean = clean.replace(old, new)
+        return clean
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +64,16 @@ def load() -> list[Fault]:
     """The faults of `faults/*.toml`, a file an area."""
     tables = [(p.stem, tomllib.loads(p.read_text())) for p in sorted(FAULTS.glob("*.toml"))]
     return [
-        Fault(area, name, row["file"], row["old"], row["new"], tuple(row["tests"]))
+        Fault(area, name, row["file"], edits(row), tuple(row["tests"]))
         for area, table in tables
         for name, row in table.items()
     ]
+
+
+def edits(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What `old` and `new` say, each a text or as many texts as the other."""
+    olds, news = ([v] if isinstance(v, str) else v for v in (row["old"], row["new"]))
+    return tuple(zip(olds, news, strict=True))
 
 
 def chosen(names: list[str], areas: list[str]) -> list[Fault]:
@@ -75,15 +91,10 @@ def chosen(names: list[str], areas: list[str]) -> list[Fault]:
 
 
 def judged(fault: Fault, copy: Path) -> Verdict:
-    """What the tests say with the fault planted in `copy`, which is restored after.
-
-    Raises: ValueError where the text to change is not there exactly once.
-    """
+    """What the tests say with the fault planted in `copy`, which is restored after."""
     path = copy / fault.file
     clean = path.read_text()
-    if clean.count(fault.old) != 1:
-        raise ValueError(f"{fault.name}: {clean.count(fault.old)} places match in {fault.file}")
-    path.write_text(clean.replace(fault.old, fault.new))
+    path.write_text(fault.planted(clean))
     start = time.monotonic()
     try:
         caught, by = tested(fault.tests, copy)

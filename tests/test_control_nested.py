@@ -97,9 +97,18 @@ def hand_captures(x: Any) -> Any:
     return pb.sum(pb.loop(3, lambda i, c: pb.tanh(scaled(c)) + 0.1, x))
 
 
+def hand_before_a_loop(x: Any) -> Any:
+    """The adjoint that a derivative by hand is given is the result of a loop of its own."""
+
+    def body(i: Any, c: Any) -> Any:
+        return pb.loop(2, lambda j, t: pb.sin(t) * 1.1, by_pull(c)) + x
+
+    return pb.sum(pb.loop(3, body, x))
+
+
 NESTED = [
     loop_cond_while, scan_cond_while, while_while, while_three_deep, while_bounded_scan,
-    hand_pull, hand_push, hand_captures,
+    hand_pull, hand_push, hand_captures, hand_before_a_loop,
 ]  # fmt: skip
 
 

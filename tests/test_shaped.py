@@ -134,6 +134,12 @@ def test_numbers_have_limits(value: Any, good: bool) -> None:
         function(of(2), p=value)
 
 
+@pytest.mark.parametrize("limit", ["p >= 0", "p > 0", "p <= 9", "p < 9", "p == 3", "p != 3"])
+def test_what_is_no_number_keeps_no_limit(limit: str) -> None:
+    with pytest.raises(ArgumentError):
+        declared("a[n]", where=limit)(of(2), p=float("nan"))
+
+
 def test_limits_of_extents() -> None:
     function = declared("a[c]", where="c % p == 0")
     function(of(6), p=3)

@@ -12,6 +12,7 @@ definitions of what was wrong. `--jobs` processes share the work. The kinds:
     recurrences  tensors that read themselves: loops over cells, differences
     layers    layers and functions of `nn.functional`: compiled, interpreted, PyTorch's
 
+What the programs of the last three had is counted at the end, in shares of all that were compared.
 Another kind is a function of its numbers in `KINDS`; `each` makes one of a check of one number.
 """
 
@@ -21,7 +22,9 @@ import argparse
 import multiprocessing
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -36,49 +39,66 @@ from random_recurrences import check_recurrence
 TOGETHER = 10  # programs compiled as one
 SHOWN = 20  # numbers between two signs of life
 
-Check = Callable[[Sequence[int]], list[str]]
+FEW = 16  # of a group: so many names are told with their shares, more with their counts
+
+
+@dataclass
+class Outcome:
+    """What went wrong, and how many programs had what."""
+
+    wrong: list[str]
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+Check = Callable[[Sequence[int]], Outcome]
 
 
 def each(
-    name: str, check: Callable[[int, str], bool], backend: str, seeds: Sequence[int]
-) -> list[str]:
+    name: str, check: Callable[[int, str], Sequence[str]], backend: str, seeds: Sequence[int]
+) -> Outcome:
     """What went wrong in programs that `check` looks at one by one, on a backend.
 
-    `check` is false where there was nothing to compare; a fault of any kind is told, and the run
-    goes on.
+    `check` gives labels, "compared" among them where there was something to compare; a fault of
+    any kind is told, and the run goes on.
     """
-    began, wrong, compared = time.perf_counter(), [], 0
+    began, wrong, counts = time.perf_counter(), [], Counter[str]()
     for number, seed in enumerate(seeds):
         try:
-            compared += check(seed, backend)
+            labels = set(check(seed, backend))
+            kept = labels if "compared" in labels else labels & {"refused", "jumps"}
+            counts.update(kept)
         except Exception as problem:
             wrong.append(f"{name} {seed}: {type(problem).__name__}: {problem}")
         if number % SHOWN == 0:
             print(f"{name} {seed}, {len(wrong)} wrong", end="\r", flush=True)
     spent = time.perf_counter() - began
     print(
-        f"{len(seeds)} of {name}, {compared} compared, {len(wrong)} wrong, {spent:.0f} s",
+        f"{len(seeds)} of {name}, {counts['compared']} compared, {len(wrong)} wrong, {spent:.0f} s",
         flush=True,
     )
-    return wrong
+    return Outcome(wrong, counts)
 
 
-def control(backend: str, seeds: Sequence[int]) -> list[str]:
+def control(backend: str, seeds: Sequence[int]) -> Outcome:
     """What went wrong in nested control forms."""
     return each("control", check_control, backend, seeds)
 
 
-def recurrences(backend: str, seeds: Sequence[int]) -> list[str]:
+def recurrences(backend: str, seeds: Sequence[int]) -> Outcome:
     """What went wrong in tensors that read themselves."""
-    return each("recurrences", check_recurrence, backend, seeds)
+
+    def check(seed: int, backend: str) -> Sequence[str]:
+        return ("compared",) * check_recurrence(seed, backend)
+
+    return each("recurrences", check, backend, seeds)
 
 
-def layers(backend: str, seeds: Sequence[int]) -> list[str]:
+def layers(backend: str, seeds: Sequence[int]) -> Outcome:
     """What went wrong in layers one after another."""
     return each("layers", check_layers, backend, seeds)
 
 
-def maps(_: str, seeds: Sequence[int]) -> list[str]:
+def maps(_: str, seeds: Sequence[int]) -> Outcome:
     """What went wrong, with a line that says how the adjoints were had."""
     began, wrong, scatters, worst = time.perf_counter(), [], 0, 0.0
     for seed in seeds:
@@ -94,10 +114,10 @@ def maps(_: str, seeds: Sequence[int]) -> list[str]:
         f" the work of the read, {time.perf_counter() - began:.0f} s",
         flush=True,
     )
-    return wrong
+    return Outcome(wrong)
 
 
-def programs(backend: str, seeds: Sequence[int]) -> list[str]:
+def programs(backend: str, seeds: Sequence[int]) -> Outcome:
     """What went wrong; on native code too, unless the backend is the interpreter."""
     began, wrong, compiled = time.perf_counter(), [], backend == "llvm"
     waiting: list[Checked] = []
@@ -112,7 +132,7 @@ def programs(backend: str, seeds: Sequence[int]) -> list[str]:
             print(f"program {seed}, {len(wrong)} wrong", end="\r", flush=True)
     spent = time.perf_counter() - began
     print(f"{len(seeds)} programs, {len(wrong)} wrong, {spent:.0f} s", flush=True)
-    return wrong
+    return Outcome(wrong)
 
 
 def native(checked: list[Checked]) -> list[str]:
@@ -125,7 +145,7 @@ def native(checked: list[Checked]) -> list[str]:
         return [w for c in checked for w in native([c])]
 
 
-KINDS: dict[str, Callable[[str, Sequence[int]], list[str]]] = {
+KINDS: dict[str, Callable[[str, Sequence[int]], Outcome]] = {
     "maps": maps,
     "programs": programs,
     "control": control,
@@ -134,13 +154,40 @@ KINDS: dict[str, Callable[[str, Sequence[int]], list[str]]] = {
 }
 
 
-def shared(check: Check, seeds: Sequence[int], jobs: int) -> list[str]:
+def shared(check: Check, seeds: Sequence[int], jobs: int) -> Outcome:
     """`check` of all seeds, every process a part of them."""
     parts = [p for n in range(jobs) if (p := seeds[n::jobs])]
     if len(parts) < 2:
-        return [w for p in parts for w in check(p)]
-    with multiprocessing.get_context("spawn").Pool(len(parts)) as pool:
-        return [w for found in pool.map(check, parts) for w in found]
+        outcomes = [check(p) for p in parts]
+    else:
+        with multiprocessing.get_context("spawn").Pool(len(parts)) as pool:
+            outcomes = pool.map(check, parts)
+    wrong = [w for outcome in outcomes for w in outcome.wrong]
+    return Outcome(wrong, sum((outcome.counts for outcome in outcomes), Counter()))
+
+
+def covered(kind: str, count: int, outcome: Outcome) -> str:
+    """What the programs had: a line for each group of labels, in shares of those compared."""
+    counts = outcome.counts
+    compared = counts["compared"]
+    if not compared:
+        return ""
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for label, times in counts.most_common():
+        group, colon, name = label.partition(": ")
+        if colon:
+            groups.setdefault(group, []).append((name, times))
+    skipped = ", ".join(f"{counts[k]} {k}" for k in ("refused", "jumps") if counts[k])
+    lines = [
+        f"{kind}: {count} programs, {compared} compared, {len(outcome.wrong)} wrong; {skipped}"
+    ]
+    for group, names in groups.items():
+        if len(names) <= FEW:
+            told = ", ".join(f"{name} {100 * times / compared:.1f} %" for name, times in names)
+        else:
+            told = f"{len(names)}: " + ", ".join(f"{name} {times}" for name, times in names)
+        lines.append(f"  {group}: {told}")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -154,7 +201,9 @@ def main() -> int:
     backend, wrong = "reference" if given.interpreted else "llvm", []
     for kind, check in KINDS.items():
         seeds = range(given.start, given.start + getattr(given, kind))
-        wrong += shared(partial(check, backend), seeds, given.jobs)
+        outcome = shared(partial(check, backend), seeds, given.jobs)
+        print(covered(kind, len(seeds), outcome), end="\n" if outcome.counts["compared"] else "")
+        wrong += outcome.wrong
     for text in wrong:
         print(text, file=sys.stderr)
     return 1 if wrong else 0

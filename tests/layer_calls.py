@@ -1,14 +1,17 @@
-"""Random calls of `nn.functional` and of recurrent cells, each a function of its source of chance.
+"""Random calls of `nn.functional`, each a function of its source of chance.
 
 A `Call` is written once, with `Slot`s for its tensors (slot 0 is what comes before), and runs on
 pullback and on PyTorch alike: both have the function under one name with one order of arguments.
+What needs several functions to make sense (`max_unpool` of what `max_pool` gives) is `composed` of
+them. Losses are in `layer_losses`, modules with weights of their own in `layer_networks`.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +25,11 @@ SHARP = {
     "hardswish", "hardsigmoid", "hardshrink", "softshrink", "prelu", "celu", "selu", "rrelu",
     "l1_loss", "smooth_l1_loss", "huber_loss", "margin", "triplet", "hinge", "lp_pool", "RNN",
     "pairwise_distance", "cosine", "softsign", "normalize", "multi", "poisson", "gaussian", "grid",
+    "fractional", "pooled_and_back", "affine", "Transformer",
 }  # fmt: skip
 # Whose results jump: what rounds otherwise is another number altogether.
-JUMPS = {"threshold", "hardshrink", "grid_sample", "max_unpool", "margin", "hinge"}
+JUMPS = {"threshold", "hardshrink", "grid_sample", "max_unpool", "margin", "hinge",
+         "fractional", "pooled_and_back", "affine"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,15 @@ class Slot:
 
 
 X = Slot(0)
+STRANGE = (float("nan"), float("nan"), float("inf"), float("-inf"))
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function, or a module's class with `made` of it and `cells` by name, and its arguments."""
+    """A function, or a module's class with `made` of it and `cells` by name, and its arguments.
+
+    `pick` is the way to the tensor that goes on, where the result is several.
+    """
 
     name: str
     args: tuple[Any, ...] = ()
@@ -50,11 +59,19 @@ class Call:
     made: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     cells: dict[str, Slot] = field(default_factory=dict)
     damaged: bool = False
+    pick: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         given = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
         built = f"{self.made[0]}" if self.made else ""
-        return f"{self.name}{built}({', '.join(given)}){' DAMAGED' if self.damaged else ''}"
+        picked = "".join(f"[{n}]" for n in self.pick)
+        return f"{self.name}{built}({', '.join(given)}){picked}{' DAMAGED' * self.damaged}"
+
+    def slots(self) -> list[int]:
+        """The numbers of the tensors besides what comes before."""
+        parts = [*self.args, *self.kwargs.values(), *self.cells.values()]
+        flat = [p for part in parts for p in (part if isinstance(part, tuple) else (part,))]
+        return [p.number for p in flat if isinstance(p, Slot) and p.number]
 
     def sharp(self) -> bool:
         return any(self.name.startswith(s) for s in SHARP)
@@ -71,6 +88,7 @@ class Chance:
         self.rng = np.random.default_rng(seed)
         self.tensors: list[Array] = []
         self.batched: list[bool] = []
+        self.strange = self.maybe(0.06)  # some numbers are infinite, or none
 
     def one(self, *choices: Any) -> Any:
         return self.random.choice(choices)
@@ -82,7 +100,11 @@ class Chance:
         return 0 if self.maybe(0.03) else self.random.randint(1, most)
 
     def floats(self, *shape: int, batched: bool = False) -> Slot:
-        return self.put(self.rng.normal(size=shape).round(3), batched)
+        array = self.rng.normal(size=shape).round(3)
+        if self.strange and array.size and self.maybe(0.4):
+            for _ in range(self.one(1, 1, 2)):
+                array.flat[self.random.randrange(array.size)] = self.one(*STRANGE)
+        return self.put(array, batched)
 
     def between(self, *shape: int, batched: bool = False) -> Slot:
         """Between 0.05 and 0.95."""
@@ -92,7 +114,7 @@ class Chance:
         return self.put(self.rng.integers(0, max(below, 1), shape), batched)
 
     def put(self, array: Array, batched: bool = False) -> Slot:
-        self.tensors.append(array)
+        self.tensors.append(np.asarray(array))
         self.batched.append(batched)
         return Slot(len(self.tensors) - 1)
 
@@ -119,6 +141,16 @@ def makes(share: int) -> Callable[[Maker], Maker]:
         return maker
 
     return enter
+
+
+Composed = Callable[..., Any]
+COMPOSED: dict[str, Composed] = {}
+
+
+def composed(function: Composed) -> Composed:
+    """A function of a library's `nn.functional` and its arguments, under its own name."""
+    COMPOSED[function.__name__] = function
+    return function
 
 
 def _listed(kernel: Any, count: int) -> Shape:
@@ -153,10 +185,12 @@ def conv_transpose(c: Chance, shape: Shape) -> Call | None:
     out = c.one(1, 2)
     weight = c.floats(channels, out, *kernel)
     bias = c.floats(out * groups) if c.maybe() else None
-    stride, dilation = c.pick(1, 3), c.pick(1, 3)
+    stride, dilation = c.axes(space, 1, 3), c.axes(space, 1, 3)
+    pairs = zip(_listed(stride, space), _listed(dilation, space), strict=True)
+    more = tuple(c.pick(0, max(pair) - 1) for pair in pairs)
     settings = {
         "stride": stride, "padding": c.axes(space, 0, 2), "dilation": dilation, "groups": groups,
-        "output_padding": c.one(0, 0, max(stride, dilation) - 1),
+        "output_padding": c.one(0, min(more), more),
     }  # fmt: skip
     return Call(f"conv_transpose{space}d", (X, weight, bias), settings)
 
@@ -190,6 +224,52 @@ def adaptive(c: Chance, shape: Shape) -> Call | None:
     sizes = tuple(c.size(6) for _ in range(space))
     wanted = sizes if space == 1 or c.maybe() else tuple(c.one(s, None) for s in sizes)
     return Call(f"adaptive_{c.one('max', 'avg')}_pool{space}d", (X, wanted))
+
+
+@composed
+def pooled_and_back(F: Any, x: Any, kernel: Any, **settings: Any) -> Any:
+    """The largest elements of windows, where they were."""
+    space = len(x.shape) - 2
+    y, places = getattr(F, f"max_pool{space}d")(x, kernel, return_indices=True, **settings)
+    sizes = [int(n) for n in x.shape[2:]]
+    return getattr(F, f"max_unpool{space}d")(y, places, kernel, output_size=sizes, **settings)
+
+
+@makes(3)
+def unpool(c: Chance, shape: Shape) -> Call | None:
+    """Elements at places of their own, those of a pool or any others."""
+    if len(shape) not in (3, 4, 5):
+        return None
+    space, room = len(shape) - 2, shape[2:]
+    kernel = c.axes(space, 1, 3)
+    if c.maybe(0.4):
+        half = min(_listed(kernel, space)) // 2
+        settings: dict[str, Any] = {"padding": c.one(0, half)}
+        if c.maybe():
+            settings["stride"] = c.axes(space, 1, 3)
+        return Call("pooled_and_back", (X, kernel), settings)
+    steps = tuple(max(k, c.pick(1, 3)) for k in _listed(kernel, space))
+    extents = [(n - 1) * s + k for n, s, k in zip(room, steps, _listed(kernel, space), strict=True)]
+    count, of = math.prod(max(n, 0) for n in extents), math.prod(room)
+    if count < of or not of:
+        return None
+    rows = [c.rng.permutation(count)[:of] for _ in range(math.prod(shape[:2]))]
+    places = c.put(np.reshape(rows, shape).astype(np.int64), True)
+    return Call(f"max_unpool{space}d", (X, places, kernel), {"stride": steps})
+
+
+@makes(3)
+def fractional(c: Chance, shape: Shape) -> Call | None:
+    if len(shape) not in (4, 5):
+        return None
+    space = len(shape) - 2
+    kernel, drawn = c.axes(space, 1, 2), c.between(*shape[:2], space, batched=True)
+    settings: dict[str, Any] = {"_random_samples": drawn}
+    if c.maybe(0.7):
+        settings["output_size"] = tuple(c.one(1, 2, 3) for _ in range(space))
+    else:
+        settings["output_ratio"] = c.one(0.5, 0.7, (0.5,) * space)
+    return Call(f"fractional_max_pool{space}d", (X, kernel), settings)
 
 
 @makes(3)
@@ -249,6 +329,46 @@ def grid_sample(c: Chance, shape: Shape) -> Call | None:
         "padding_mode": c.one("zeros", "border", "reflection"), "align_corners": c.maybe(),
     }  # fmt: skip
     return Call("grid_sample", (X, grid), settings)
+
+
+@composed
+def affine_sample(F: Any, x: Any, theta: Any, room: Any, align: bool, **settings: Any) -> Any:
+    """An image through an affine map."""
+    grid = F.affine_grid(theta, (*(int(n) for n in x.shape[:2]), *room), align_corners=align)
+    return F.grid_sample(x, grid, align_corners=align, **settings)
+
+
+@makes(2)
+def affine(c: Chance, shape: Shape) -> Call | None:
+    """A grid of what came before, where it is maps; or an image sampled at one."""
+    if shape[1:] in ((2, 3), (3, 4)):
+        room = tuple(c.one(1, 2, 3) for _ in range(shape[1]))
+        return Call("affine_grid", (X, (shape[0], 1, *room)), {"align_corners": c.maybe()})
+    if len(shape) not in (4, 5):
+        return None
+    space = len(shape) - 2
+    theta = c.floats(shape[0], space, space + 1, batched=True)
+    settings = {
+        "mode": c.one("bilinear", "nearest"), "padding_mode": c.one("zeros", "border", "reflection")
+    }  # fmt: skip
+    room = tuple(c.size(3) for _ in range(space))
+    return Call("affine_sample", (X, theta, room, c.maybe()), settings)
+
+
+@composed
+def rotary_embedding(F: Any, x: Any, **settings: Any) -> Any:
+    """PyTorch has none."""
+    if not hasattr(F, "rotary_embedding"):
+        raise NotImplementedError("rotary_embedding")
+    return F.rotary_embedding(x, **settings)
+
+
+@makes(1)
+def rotary(c: Chance, shape: Shape) -> Call | None:
+    if len(shape) < 2 or shape[-1] % 2:
+        return None
+    settings = {"offset": c.one(0, 3), "base": c.one(10000.0, 100.0), "interleaved": c.maybe()}
+    return Call("rotary_embedding", (X,), settings)
 
 
 @makes(4)
@@ -330,7 +450,8 @@ def activation(c: Chance, shape: Shape) -> Call | None:
     name = c.one(*ACTIVATIONS)
     if not shape and name in ("log_softmax", "softmax", "softmin", "glu"):
         return None
-    return Call(name, (X, *c.one(*ACTIVATIONS[name])))
+    settings = {"approximate": c.one("none", "tanh")} if name == "gelu" else {}
+    return Call(name, (X, *c.one(*ACTIVATIONS[name])), settings)
 
 
 @makes(1)
@@ -342,8 +463,9 @@ def prelu(c: Chance, shape: Shape) -> Call | None:
 
 @makes(1)
 def dropout(c: Chance, shape: Shape) -> Call | None:
-    name = c.one("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout2d")
-    ranked = name in ("dropout", "alpha_dropout") or len(shape) == 4
+    ranks = {"dropout1d": 3, "feature_alpha_dropout": 4, "dropout2d": 4, "dropout3d": 5}
+    name = c.one("dropout", "alpha_dropout", *ranks)
+    ranked = ranks.get(name, len(shape)) == len(shape)
     return Call(name, (X,), {"p": c.one(0.0, 0.3, 1.0), "training": False}) if ranked else None
 
 
@@ -372,88 +494,26 @@ def embeds(c: Chance, shape: Shape) -> Call | None:
     weights: dict[str, Any] = {"mode": mode}
     if mode == "sum" and c.maybe():
         weights["per_sample_weights"] = c.floats(*c.tensors[at.number].shape)
+    if c.maybe(0.3):
+        weights["padding_idx"] = c.one(0, -1)
+    if c.maybe(0.4):
+        return _bags(c, shape[0], weights)
     return Call("embedding_bag", (at, X), weights)
 
 
-@makes(5)
-def pairs(c: Chance, shape: Shape) -> Call | None:
-    """Losses of two tensors of one shape, and distances."""
-    if len(shape) < 2:
-        return None
-    name = c.one(
-        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "kl_div",
-        "poisson_nll_loss", "gaussian_nll_loss", "binary_cross_entropy_with_logits",
-        "multilabel_soft_margin_loss", "hinge_embedding_loss", "cosine_similarity",
-        "pairwise_distance", "margin_ranking_loss", "triplet_margin_loss", "cosine_embedding_loss",
-    )  # fmt: skip
-    other = c.between(*shape, batched=True)
-    if name in ("cosine_similarity", "pairwise_distance"):
-        return Call(name, (X, other), {"dim": -1} if name[0] == "c" else {"p": c.one(1.0, 2.0)})
-    reduced = {"reduction": c.reduction()}
-    signs = c.one(-1.0, 1.0)
-    if name in ("soft_margin_loss", "hinge_embedding_loss"):
-        target = c.put(np.where(c.rng.random(shape) < 0.5, -1.0, 1.0), True)
-        return Call(name, (X, target), reduced)
-    if name == "gaussian_nll_loss":
-        return Call(name, (X, other, c.between(*shape, batched=True)), reduced)
-    if name in ("margin_ranking_loss", "triplet_margin_loss"):
-        third = c.floats(*shape, batched=True) if name[0] == "t" else c.put(np.full(shape, signs))
-        c.batched[third.number] = True
-        return Call(name, (X, other, third), reduced)
-    if name == "cosine_embedding_loss":
-        target = c.put(np.where(c.rng.random(shape[0]) < 0.5, -1.0, 1.0), True)
-        return Call(name, (X, other, target), {**reduced, "margin": 0.2})
-    return Call(name, (X, other), reduced)
-
-
-@makes(4)
-def classes(c: Chance, shape: Shape) -> Call | None:
-    if len(shape) < 2:
-        return None
-    n, count, *space = shape
-    if not count:  # no target is one of no classes
-        return None
-    reduced: dict[str, Any] = {"reduction": c.reduction()}
-    name = c.one("cross_entropy", "cross_entropy", "nll_loss", "multi_margin_loss")
-    if name == "multi_margin_loss" and space:
-        return None
-    target = c.whole(count, n, *space, batched=True)
+def _bags(c: Chance, rows: int, settings: dict[str, Any]) -> Call:
+    """Bags of any size, one after another in one row of indices."""
+    sizes = [c.random.randint(0, 3) for _ in range(c.random.randint(1, 3))]
+    count = sum(sizes)
+    starts = np.cumsum([0, *sizes])
     if c.maybe(0.3):
-        reduced["weight"] = c.between(count)
-    if name == "cross_entropy" and c.maybe(0.3):
-        target = c.between(*shape, batched=True)
-    elif name != "multi_margin_loss" and c.maybe(0.3):
-        reduced["ignore_index"] = c.one(0, 1, -100)
-    if name == "cross_entropy" and c.maybe(0.3):
-        reduced["label_smoothing"] = c.one(0.1, 0.5)
-    return Call(name, (X, target), reduced)
-
-
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-
-
-@makes(4)
-def recurrent(c: Chance, shape: Shape) -> Call | None:
-    """A cell of rows, or a network over a sequence, its weights tensors."""
-    if len(shape) not in (2, 3) or not shape[-1]:
-        return None
-    kind, cell, hidden = c.one(*GATES), len(shape) == 2, c.one(1, 2, 3)
-    gates = GATES[kind] * hidden
-    settings: dict[str, Any] = {"bias": c.maybe()}
-    if not cell:
-        settings |= {"batch_first": True, "bidirectional": c.maybe(0.3)}
-    if kind == "RNN":
-        settings["nonlinearity"] = c.one("tanh", "relu")
-    sizes = {"weight_ih": (gates, shape[-1]), "weight_hh": (gates, hidden)}
-    if settings["bias"]:
-        sizes |= {"bias_ih": (gates,), "bias_hh": (gates,)}
-    tails = [""] if cell else ["_l0", "_l0_reverse"][: 1 + settings["bidirectional"]]
-    cells = {f"{n}{t}": c.floats(*s) for n, s in sizes.items() for t in tails}
-    name = f"{kind}Cell" if cell else kind
-    args: Sequence[Any] = (X,)
-    if cell and kind != "LSTM" and c.maybe():
-        args = (X, c.floats(shape[0], hidden, batched=True))
-    return Call(name, tuple(args), {}, ((shape[-1], hidden), settings), cells)
+        settings["include_last_offset"] = True
+    else:
+        starts = starts[:-1]
+    at = c.whole(rows, count)
+    if "per_sample_weights" in settings:
+        settings["per_sample_weights"] = c.floats(count)
+    return Call("embedding_bag", (at, X, c.put(starts.astype(np.int64))), settings)
 
 
 BAD: list[Any] = [0, -1, 2, 7, 1.5, float("nan"), "x", None, (), (1, 2, 3, 4)]
@@ -461,8 +521,7 @@ BAD: list[Any] = [0, -1, 2, 7, 1.5, float("nan"), "x", None, (), (1, 2, 3, 4)]
 
 def damaged(c: Chance, call: Call) -> Call:
     """One size off, or one setting out of its limits."""
-    slots = [s.number for s in (*call.args, *call.kwargs.values(), *call.cells.values())
-             if isinstance(s, Slot) and s.number]  # fmt: skip
+    slots = call.slots()
     if slots and (not call.kwargs or c.maybe(0.6)):
         number = c.one(*slots)
         array, axis = c.tensors[number], c.random.randrange(max(c.tensors[number].ndim, 1))
@@ -473,9 +532,9 @@ def damaged(c: Chance, call: Call) -> Call:
         else:
             changed = np.concatenate([array, array[(slice(None),) * axis + (slice(0, 1),)]], axis)
         c.tensors[number] = changed
-        return Call(call.name, call.args, call.kwargs, call.made, call.cells, True)
+        return replace(call, damaged=True)
     names = [k for k, v in call.kwargs.items() if not isinstance(v, Slot | bool)]
     if not names:
         return call
     kwargs = {**call.kwargs, c.one(*names): c.one(*BAD)}
-    return Call(call.name, call.args, kwargs, call.made, call.cells, True)
+    return replace(call, kwargs=kwargs, damaged=True)

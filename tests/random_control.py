@@ -67,6 +67,12 @@ class Block:
     results: tuple[Expr, ...]
 
 
+def kinds_of(block: Block) -> list[str]:
+    """Of every form, and of those in it."""
+    forms = [line for line in block.lines if isinstance(line, Form)]
+    return [k for f in forms for k in (f.kind, *(k for b in f.blocks for k in kinds_of(b)))]
+
+
 def text(block: Block, depth: int = 0) -> str:
     """A block as lines."""
     pad = "  " * depth
@@ -544,6 +550,13 @@ class Program:
     symbolic: bool
     size: int
 
+    def labels(self, *more: str) -> tuple[str, ...]:
+        """What it has, each as "group: name", for counts of many."""
+        kinds = sorted({f"form: {kind}" for kind in kinds_of(self.block)})
+        flags = {"samples": self.samples, "symbolic extents": self.symbolic}
+        kept = [f"with: {name}" for name, has in flags.items() if has]
+        return (*more, f"type: {self.kind}", f"order: {self.order}", *kept, *kinds)
+
     def describe(self) -> str:
         asked = f"{self.order}{' of samples' if self.samples else ''} in {self.kind}"
         extents = f"{'symbolic ' if self.symbolic else ''}{self.size}"
@@ -623,8 +636,8 @@ def reference(made: Program, given: Sequence[Array], along: Sequence[Array], ord
     return [np.stack(parts) for parts in zip(*found, strict=True)] if made.samples else found[0]
 
 
-def check_control(seed: int, backend: str = "llvm") -> bool:
-    """Whether the program was compared: what it gives is what its steps give.
+def check_control(seed: int, backend: str = "llvm") -> tuple[str, ...]:
+    """What the program had, and "compared" where it was: what it gives is what its steps give.
 
     Raises: AssertionError with the program.
     """
@@ -663,11 +676,11 @@ def check_control(seed: int, backend: str = "llvm") -> bool:
     except Exception as problem:
         raise AssertionError(f"{made.describe()}\n{type(problem).__name__}: {problem}") from problem
     if wanted is None:
-        return False
+        return made.labels()
     tolerance = BOUNDS[made.kind][0]
     scale = 1.0 + max(float(np.max(np.abs(a), initial=0.0)) for a in wanted)
     for got, want in zip(found, wanted, strict=True):
         off = np.abs(pb.astype(got, "float64").numpy() - want)
         worst = float(np.max(off, initial=0.0))
         assert worst <= tolerance * scale, f"{made.describe()}\n{got.numpy()}\nnot {want}"
-    return True
+    return made.labels("compared")

@@ -13,7 +13,7 @@ PROGRAMS = 16
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_control_forms(part: int) -> None:
-    compared = [check_control(seed) for seed in range(part, PROGRAMS, 4)]
+    compared = ["compared" in check_control(seed) for seed in range(part, PROGRAMS, 4)]
     assert any(compared)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pullback as pb
+from layer_calls import MAKERS
 from pullback.errors import PullbackError
-from random_layers import check_layers, program
+from random_layers import Growing, check_layers, program
 
 F, nn = pb.nn.functional, pb.nn
 PROGRAMS = 24
@@ -17,7 +19,7 @@ PROGRAMS = 24
 
 @pytest.mark.parametrize("part", range(3))
 def test_random_layers(part: int) -> None:
-    compared = [check_layers(seed) for seed in range(part, PROGRAMS, 3)]
+    compared = ["compared" in check_layers(seed) for seed in range(part, PROGRAMS, 3)]
     assert sum(compared) > len(compared) // 2
 
 
@@ -31,6 +33,34 @@ def test_the_generator_makes_all_there_is() -> None:
     assert {p.symbolic for p in made} == {True, False}
     assert len({c.name for p in made for c in p.calls}) > 60
     assert any(p.refused for p in made) and any(c.damaged for p in made for c in p.calls)
+    strange = [p for p in made if any(not np.isfinite(t).all() for t in p.tensors)]
+    assert strange and all(p.strange for p in strange)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_maker_makes_calls_that_both_libraries_take() -> None:
+    """None of them is a maker of refusals only."""
+    torch = pytest.importorskip("torch")
+    shapes = [(3,), (2, 3), (3, 4), (2, 3, 4), (3, 2, 6), (2, 2, 4, 5), (2, 1, 2, 3, 4)]
+    for maker in dict.fromkeys(MAKERS):
+        taken = 0
+        for seed, shape in itertools.product(range(12), shapes):
+            growing = Growing(seed)
+            growing.chance.tensors[0] = growing.chance.rng.normal(size=shape)
+            growing.own = pb.tensor(growing.chance.tensors[0])
+            growing.other = torch.tensor(growing.chance.tensors[0])
+            call = maker(growing.chance, shape)
+            taken += call is not None and growing.taken(call) and growing.alike
+            if taken == 2:
+                break
+        assert taken == 2 or maker.__name__ == "rotary", maker.__name__
+
+
+def test_no_number_is_drawn_where_none_was_meant() -> None:
+    """Of a program with numbers that are infinite or none the values are PyTorch's too."""
+    strange = [p for seed in range(300) if (p := program(seed)).strange and p.alike and p.calls]
+    assert len(strange) > 5
+    assert all(check_layers(p.seed) for p in strange[:3])
 
 
 def ones(*shape: int) -> Any:
@@ -177,3 +207,87 @@ def test_a_lone_corner_of_an_antialiased_image(mode: str) -> None:
     got = F.interpolate(pb.tensor(x), (1, 2), **settings).numpy()
     want = torch.nn.functional.interpolate(torch.tensor(x), (1, 2), **settings).numpy()
     np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+SYMBOLIC = pb.dim("n", 1, 8)
+TABLE = np.arange(6.0).reshape(3, 2)
+TOKENS = np.array([[0, 2, 1], [2, 2, 0]])
+ROWS_OF = np.array([0, 1, 2, 2])
+
+
+def slopes_of(w: Any, at: Any) -> Any:
+    return pb.grad(lambda w: F.embedding(at, w, padding_idx=-1).sum())(w)
+
+
+UNKNOWN: dict[str, Any] = {
+    "embedding": ([(SYMBOLIC, 2), (2, 3)], slopes_of, TABLE, TOKENS),
+    "bag": (
+        [(SYMBOLIC, 2), (2, 3)], lambda w, at: F.embedding_bag(at, w, padding_idx=-1), TABLE, TOKENS
+    ),
+    "offsets": (
+        [(3, 2), (4,), (SYMBOLIC,)], lambda w, at, o: F.embedding_bag(at, w, o),
+        TABLE, ROWS_OF, np.array([0, 2, 3]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["llvm", "reference"])
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_counted_from_an_end_that_is_not_known(name: str, backend: str) -> None:
+    """The last row of a table, the last bag: of the extent that there is, not the largest."""
+    shapes, f, *arrays = UNKNOWN[name]
+    given = [pb.tensor(a) for a in arrays]
+    options = pb.Options(backend=backend, cache=None)
+    got = pb.jit(f, shapes=shapes, options=options)(*given).numpy()
+    np.testing.assert_array_equal(got, f(*given).numpy())
+
+
+def test_features_of_attention_are_known() -> None:
+    """Their number scales: the largest one that may come does not stand for it."""
+    attend = pb.jit(lambda q: F.scaled_dot_product_attention(q, q, q), shapes=[(2, 3, SYMBOLIC)])
+    with pytest.raises(PullbackError, match="E315"):
+        attend(ones(2, 3, 4))
+
+
+def test_rows_that_there_are_not_pad_nothing() -> None:
+    for function in (F.embedding, F.embedding_bag):
+        for row in (3, -4):
+            with pytest.raises(PullbackError, match="E123"):
+                function(pb.tensor(TOKENS), pb.tensor(TABLE), padding_idx=row)
+        with pytest.raises(PullbackError, match="E123"):
+            function(pb.tensor(TOKENS), ones(0, 2), padding_idx=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("in_proj_weight", (12, 3)), ("in_proj_weight", (8, 4)), ("in_proj_bias", (11,))],
+)
+def test_attention_of_weights_that_do_not_fit(name: str, shape: tuple[int, ...]) -> None:
+    layer = nn.MultiheadAttention(4, 2)
+    with pytest.raises(PullbackError, match="E175"):
+        nn.functional_call(layer, {name: ones(*shape)}, (ones(3, 1, 4),) * 3)
+
+
+def test_rows_of_targets_are_as_long_as_is_said() -> None:
+    logs = F.log_softmax(ones(4, 2, 3), -1)
+    for count in (2, 4):
+        with pytest.raises(PullbackError, match="E175"):
+            F.ctc_loss(logs, pb.tensor([1] * count), (4, 4), (1, 2))
+    assert F.ctc_loss(logs, pb.tensor([1, 2, 1]), (4, 4), (1, 2)).numpy() > 0
+
+
+def test_positions_of_no_features_turn_nothing() -> None:
+    assert F.rotary_embedding(ones(2, 3, 0)).numpy().shape == (2, 3, 0)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1,), (2, 3), (2, 1), (1, 3), (4, 2, 1), (1, 2, 3)])
+def test_weights_of_labels_stretch(shape: tuple[int, ...]) -> None:
+    """As they do in all losses that take weights."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    given = [rng.uniform(0.1, 0.9, s) for s in ((4, 2, 3), (4, 2, 3), shape)]
+    x, t, w = (pb.tensor(a) for a in given)
+    got = F.multilabel_soft_margin_loss(x, t, w, reduction="none").numpy()
+    x, t, w = (torch.tensor(a) for a in given)
+    want = torch.nn.functional.multilabel_soft_margin_loss(x, t, w, reduction="none").numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-12)

@@ -20,6 +20,7 @@ from pullback.ir.expr import Add, Div, Equal, Expr, Extent, If, Less, Mul, Take
 from pullback.ir.graph import MAX, Keep, Value
 from pullback.nn.build import at, cast, common, make
 from pullback.nn.dropout import kept_mask
+from pullback.nn.space import literal
 from pullback.tensor import elementwise
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
@@ -324,7 +325,7 @@ def scaled_dot_product_attention(
     """
     kind = common(query, key, value)
     q, k, v = _one_batch(query, key, value, attn_mask)
-    size, width = E.upper(q.shape[-1]), E.upper(v.shape[-1])
+    size, width = (literal("the features of attention", p.shape[-1:])[0] for p in (q, v))
     used = 1.0 / math.sqrt(max(size, 1)) if scale is None else scale
     mask = with_mask(Mask(causal=is_causal), attn_mask)
     parts = (Packed(q, 0, 1, size, kind), Packed(k, 0, 1, size, kind))

@@ -43,7 +43,8 @@ def ctc_loss(
 
     With l the targets between blanks, ``alpha[t, s] = p[t, l(s)] (alpha[t-1, s] + alpha[t-1, s-1]
     + (alpha[t-1, s-2] if l(s) is no blank and not l(s-2)))``, in logarithms. `log_probs` is
-    (T, N, C) or (T, C), `targets` (N, S) or all of them in one row; "mean" divides each loss by
+    (T, N, C) or (T, C), `targets` (N, S) or all of them in one row (as many as `target_lengths` has
+    in all; not checked where those are data); "mean" divides each loss by
     the length of its target first. Source: Graves et al., 2006. Raises: ShapeError.
 
     Example:
@@ -62,6 +63,7 @@ def ctc_loss(
     for name, lengths in (("input_lengths", counts), ("target_lengths", sizes)):
         if lengths.shape[0] != batch:
             raise ShapeError(f"ctc_loss: {lengths.shape[0]} {name} for {batch} rows", code="E175")
+    _check_row(targets, target_lengths)
     labels = _labels(targets, sizes, batch, blank)
     alpha = _alphas(logs, labels, counts, blank)
 
@@ -78,6 +80,22 @@ def ctc_loss(
         losses = losses / astype(M.maximum(sizes, 1), kind)
     found = reduced(losses, reduction)
     return Tensor(reshape(found.value, ())) if alone and reduction == "none" else found
+
+
+def _check_row(targets: Tensor, lengths: Any) -> None:
+    """Raises: ShapeError where a row of all targets has more or fewer than `lengths` say.
+
+    Lengths that are data are not known yet.
+    """
+    if len(targets.shape) != 1 or isinstance(lengths, Tensor):
+        return
+    wanted, has = int(np.sum(lengths)), targets.shape[0]
+    if has != wanted:
+        raise ShapeError(
+            f"ctc_loss: {has} targets in one row",
+            help=f"target_lengths has {wanted} in all; padded targets are (N, S)",
+            code="E175",
+        )
 
 
 def _lengths(given: Any) -> Tensor:

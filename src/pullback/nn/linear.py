@@ -10,7 +10,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import float32, int64, is_half
 from pullback.ir.expr import Add, Equal, Expr, Extent, If, Mul
 from pullback.nn.build import at, cast, common, make, written
-from pullback.nn.space import padded
+from pullback.nn.space import literal, padded
 from pullback.tensor import elementwise
 from pullback.tensor import maths as M
 from pullback.tensor.compute import axis
@@ -93,15 +93,28 @@ def embedding(
     shape = (*tokens.shape, table.shape[1])
     if padding_idx is None:
         return make("embedding", shape, lambda *i: at(table, at(tokens, *i[:-1]), i[-1]))
-    row = padding_idx % E.upper(table.shape[0])
+    row = _padding_row(padding_idx, table.shape[0])
     still = elementwise.copy(table, "padding", stop=True)
 
     def body(*i: Expr) -> Expr:
         token = cast(at(tokens, *i[:-1]), int64)
-        padding = Equal(token, E.index(row))
-        return If(padding, at(still, row, i[-1]), at(table, token, i[-1]))
+        padding = Equal(token, row)
+        return If(padding, at(still, token, i[-1]), at(table, token, i[-1]))
 
     return make("embedding", shape, body)
+
+
+def _padding_row(padding_idx: int, rows: Extent) -> Expr:
+    """The row that `padding_idx` names, counted from the end where it is negative.
+
+    Raises: ShapeError where there is none.
+    """
+    most = E.upper(rows)
+    if not -most <= padding_idx < most:
+        raise ShapeError(f"padding_idx {padding_idx} is no row of {rows}", code="E123")
+    if padding_idx >= 0:
+        return E.index(padding_idx)
+    return Add(E.extent_expr(rows), E.index(padding_idx))
 
 
 def _refuse(name: str, **given: Any) -> None:
@@ -256,11 +269,14 @@ class _Bags:
                 code="E111",
             )
         self.input, self.offsets = input, offsets
-        self.padding = None if padding is None else padding % E.upper(rows)
+        self.padding, self.rows = padding, rows
+        if padding is not None:
+            _padding_row(padding, rows)
         self.longest = input.shape[-1]
-        bags = input.shape[0] if offsets is None else offsets.shape[0]
-        self.last = E.upper(bags) - 1
-        self.count = self.last if include_last and offsets is not None else bags
+        self.ends = input.shape[0] if offsets is None else offsets.shape[0]
+        self.count = self.ends
+        if include_last and offsets is not None:
+            self.count = literal("include_last_offset", offsets.shape)[0] - 1
 
     def place(self, b: Any, k: Any) -> Any:
         """The index of a token."""
@@ -276,10 +292,13 @@ class _Bags:
         if self.offsets is not None:
             found += [k >= self.offsets[b], k < self._end(b)]
         if self.padding is not None:
-            found.append(self.token(b, k) != self.padding)
+            token = self.token(b, k)
+            back = self.padding < 0  # counted from the end
+            found.append(token - self.padding != self.rows if back else token != self.padding)
         return found
 
     def _end(self, b: Any) -> Any:
         offsets = self.offsets
         assert offsets is not None
-        return where(b < self.last, offsets[M.minimum(b + 1, self.last)], self.longest)
+        more = b + 1 < self.ends
+        return where(more, offsets[where(more, b + 1, b)], self.longest)

@@ -278,7 +278,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
     return _per_row(written(x.shape[:1], body, name="multilabel"), input, reduction)
 
 
-@shaped("input[b..., c], target[b..., c], weight[c] or [b..., c?] -> [b...] or []")
+@shaped("input[b..., c], target[b..., c], weight[b...?, c?] -> [b...] or []")
 @in_float32
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"

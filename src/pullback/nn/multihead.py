@@ -100,6 +100,7 @@ class MultiheadAttention(Module):
         """The output and the weights (averaged over heads, or of each head)."""
         check = _batch_first if self.batch_first else _batch_second
         check(self, query, key, value, key_padding_mask, attn_mask)
+        self._check_weights()
         swapped = not self.batch_first and len(query.shape) == 3
         if swapped:
             memo = {id(t): _swap(t) for t in (query, key, value)}
@@ -113,6 +114,25 @@ class MultiheadAttention(Module):
             if average_attn_weights:
                 weights = Tensor(reduction.mean(weights.value, len(query.shape) - 2, False))
         return (_swap(output) if swapped else output), weights
+
+    def _check_weights(self) -> None:
+        """Raises: ShapeError where weights that were put in place of the first ones do not fit."""
+        wide = self.embed_dim
+        wanted = {
+            "in_proj_weight": (3 * wide, wide),
+            "q_proj_weight": (wide, wide),
+            "k_proj_weight": (wide, self.kdim),
+            "v_proj_weight": (wide, self.vdim),
+            "in_proj_bias": (3 * wide,),
+        }
+        for name, shape in wanted.items():
+            cell = self._parameters[name]
+            if cell is not None and tuple(cell.shape) != shape:
+                raise ShapeError(
+                    f"MultiheadAttention: `{name}` of {show(cell.value.shape)}",
+                    help=f"embed_dim={wide}, kdim={self.kdim}, vdim={self.vdim} has {show(shape)}",
+                    code="E175",
+                )
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Attended:
         wide = self.embed_dim

@@ -51,6 +51,8 @@ def rotary_embedding(
     turned = dim or width
     if not isinstance(turned, int) or turned % 2:
         raise ShapeError(f"rotary_embedding of {turned} features: pairs are turned", code="E125")
+    if not turned:
+        return input
     half = turned // 2
     place = _places(positions, offset, rows)
     kind = input.dtype

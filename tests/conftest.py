@@ -14,10 +14,14 @@ settings.register_profile("gate", deadline=None, derandomize=True)
 settings.load_profile("gate" if os.environ.get("CI") else "steady")
 
 
+gc.disable()  # until tests are collected: nothing of what is made is garbage
+
+
 def pytest_collection_finish() -> None:
     """Ten thousand tests and what they import stay: collections of garbage need not look there."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -59,9 +59,9 @@ def test_equal_zeros_are_two_inputs() -> None:
 def test_a_long_chain() -> None:
     x = pb.tensor([0.0])
     y = x
-    for _ in range(10_000):
+    for _ in range(3000):  # test_trace goes to 10,000
         y = y + 1
-    assert y.tolist() == [10_000]
+    assert y.tolist() == [3000]
 
 
 def test_an_unchanged_graph_is_not_compiled_again() -> None:

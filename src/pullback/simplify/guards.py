@@ -52,13 +52,12 @@ def conjuncts(condition: Expr) -> tuple[Expr, ...]:
     todo = [condition]
     while todo:
         c = todo.pop()
-        inner = negated(c)
         if isinstance(c, E.And):
             todo += [c.right, c.left]
         elif isinstance(c, E.If) and E.is_const(c.otherwise, False):
             todo += [c.then, c.condition]
-        elif isinstance(c, E.Xor) and isinstance(inner, E.Or):
-            todo += [negated(inner.right), negated(inner.left)]
+        elif isinstance(c, E.Xor) and isinstance(c.left, E.Or) and E.is_const(c.right, True):
+            todo += [negated(c.left.right), negated(c.left.left)]
         elif not E.is_const(c, True):
             found[c] = None
     return tuple(found)

@@ -247,7 +247,8 @@ def _solve_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors
 
 def _generated_solve(a: Tensor, b: Tensor) -> tuple[Tensor]:
     factors, order, _ = FACTORS(O.stop_gradient(a))
-    return WITH(a, factors, order, b)  # type: ignore[return-value]
+    (found,) = WITH(a, factors, order, b)
+    return (found,)
 
 
 SOLVE = Operation("solve", np.linalg.solve, _generated_solve, _solve_pull, _solve_push)

@@ -41,7 +41,7 @@ def rotary_embedding(
     float64.
 
     Raises: ShapeError for an odd number of features.
-    Example: ``q, k = (F.rotary_embedding(x, offset=seen) for x in (q, k))``
+    As in ``q, k = (F.rotary_embedding(x, offset=seen) for x in (q, k))``.
 
     Example:
         >>> F.rotary_embedding(pb.ones((1, 2, 3, 4))).shape
@@ -105,7 +105,7 @@ def _broadcast(place: Tensor, index: Any, lead: Any) -> list[Any]:
 class RotaryEmbedding(Module):
     """Pairs of features turned by angles that grow with the position: `rotary_embedding`.
 
-    Example: ``rope = nn.RotaryEmbedding(64); q, k = rope(q), rope(k)``
+    As in ``rope = nn.RotaryEmbedding(64); q, k = rope(q), rope(k)``.
 
     Example:
         >>> nn.RotaryEmbedding(4)(pb.ones((1, 2, 3, 4))).shape

@@ -109,8 +109,6 @@ _of = {
 def xlogy(x: Any, y: Any) -> Any:
     """``x log y``, 0 where x is 0 and y a number.
 
-    Example: ``pb.special.xlogy(0.0, pb.tensor(0.0))`` is 0.0.
-
     Example:
         >>> pb.special.xlogy(pb.tensor([0.0, 1.0]), 2.0)
         Tensor([0.       , 0.6931472], dtype=float32)
@@ -140,8 +138,6 @@ def entr(x: Any) -> Any:
 
 def sinc(x: Any) -> Any:
     """``sin(pi x) / (pi x)``, 1 at 0.
-
-    Example: ``pb.special.sinc(pb.tensor([0.0, 1.0, 0.5]))`` is ``[1.0, 0.0, 0.6366]``.
 
     Example:
         >>> pb.special.sinc(pb.tensor([0.0, 0.5]))

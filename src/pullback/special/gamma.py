@@ -192,8 +192,6 @@ _zeta_of = Special("zeta", _zeta)
 def gammaln(x: Any) -> Any:
     """``log |gamma(x)|``; infinite at 0 and the negative whole numbers. Also called `lgamma`.
 
-    Example: ``pb.special.gammaln(pb.tensor(5.0))`` is ``log 24``.
-
     Example:
         >>> pb.special.gammaln(pb.tensor([1.0, 4.0]))
         Tensor([-0.       ,  1.7917595], dtype=float32)
@@ -204,7 +202,7 @@ def gammaln(x: Any) -> Any:
 def digamma(x: Any) -> Any:
     """``d gammaln(x) / dx``; NaN at the negative whole numbers. Also called `psi`.
 
-    Example: ``pb.special.digamma(pb.tensor(1.0))`` is ``-0.5772`` (Euler's constant).
+    ``pb.special.digamma(pb.tensor(1.0))`` is ``-0.5772`` (Euler's constant).
 
     Example:
         >>> pb.special.digamma(pb.tensor([1.0, 2.0]))
@@ -217,7 +215,7 @@ def polygamma(n: int, x: Any) -> Any:
     """``d^n digamma(x) / dx^n``
 
     Raises: ShapeError for n that is no whole number in 0..100.
-    Example: ``pb.special.polygamma(1, pb.tensor(1.0))`` is ``pi^2 / 6``.
+    ``pb.special.polygamma(1, pb.tensor(1.0))`` is ``pi^2 / 6``.
 
     Example:
         >>> pb.special.polygamma(1, pb.tensor([1.0, 2.0]))
@@ -268,7 +266,7 @@ def beta(a: Any, b: Any) -> Any:
 def zeta(x: Any, q: Any = 1.0) -> Any:
     """``sum[k >= 0] (q + k)^-x``, Hurwitz's zeta function of q > 0; NaN for x < 1, infinite at 1.
 
-    Example: ``pb.special.zeta(pb.tensor(2.0))`` is ``pi^2 / 6``.
+    ``pb.special.zeta(pb.tensor(2.0))`` is ``pi^2 / 6``.
 
     Example:
         >>> pb.special.zeta(pb.tensor([2.0, 4.0]))

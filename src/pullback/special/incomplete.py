@@ -155,7 +155,7 @@ def gammainc(a: Any, x: Any) -> Tensor:
 
     First derivatives by both; that by `a` is exact to about 1e-15 in absolute terms.
 
-    Example: ``pb.special.gammainc(1.0, x)`` is ``1 - exp(-x)``.
+    ``pb.special.gammainc(1.0, x)`` is ``1 - exp(-x)``.
 
     Example:
         >>> pb.special.gammainc(pb.tensor([1.0, 2.0]), 1.0)

@@ -129,7 +129,7 @@ _ndtri_of = Special("ndtri", _ndtri, (lambda p: _bell_of(ndtri(p), -0.5) * math.
 def erfc(x: Any) -> Any:
     """``1 - erf(x)``, with all its digits far out.
 
-    Example: ``pb.special.erfc(pb.tensor(10.0, "float64"))`` is ``2.09e-45``.
+    ``pb.special.erfc(pb.tensor(10.0, "float64"))`` is ``2.09e-45``.
 
     Example:
         >>> pb.special.erfc(pb.tensor([0.0, 1.0]))

@@ -34,8 +34,6 @@ def _numbers(x: Any) -> tuple[Tensor, Tensor]:
 def nansum(x: Any, axis: Axes = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """Sum of the elements that are numbers; 0 where none is.
 
-    Example: ``pb.nansum(pb.tensor([1.0, nan]))`` is 1.0.
-
     Example:
         >>> pb.nansum(pb.tensor([float("nan"), 1.0, 3.0]))
         Tensor(4., dtype=float32)
@@ -47,8 +45,6 @@ def nansum(x: Any, axis: Axes = None, *, dtype: Any = None, keepdims: bool = Fal
 @spelled
 def nanmean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Mean of the elements that are numbers; NaN where none is.
-
-    Example: ``pb.nanmean(pb.tensor([1.0, nan]))`` is 1.0.
 
     Example:
         >>> pb.nanmean(pb.tensor([float("nan"), 1.0, 3.0]))
@@ -67,8 +63,6 @@ def nanmean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 @spelled
 def count_nonzero(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """How many elements are not 0; int64.
-
-    Example: ``pb.count_nonzero(pb.tensor([0, 2, 3]))`` is 2.
 
     Example:
         >>> pb.count_nonzero(pb.tensor([0.0, 2.0, 3.0]))
@@ -138,7 +132,7 @@ def cov(
     denominator is ``sum w - correction sum(w aweights) / sum w``.
 
     Raises: ShapeError for more than two axes.
-    Example: ``pb.cov(x)`` of one variable is ``pb.var(x, correction=1)``.
+    ``pb.cov(x)`` of one variable is ``pb.var(x, correction=1)``.
 
     Example:
         >>> pb.cov(pb.tensor([[1.0, 2.0, 3.0], [6.0, 4.0, 2.0]])).tolist()

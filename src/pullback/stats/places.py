@@ -34,8 +34,6 @@ def searchsorted(boundaries: Any, values: Any, *, side: str = "left", sorter: An
     Boundaries of several rows are searched row by row. `sorter` names the sorted order of one row.
 
     Raises: OptionError for another side, ShapeError where rows do not fit.
-    Example: ``pb.searchsorted(pb.tensor([1, 3, 5]), pb.tensor([3, 4]))`` is ``[1, 2]``.
-
     Example:
         >>> pb.searchsorted(pb.tensor([1.0, 2.0, 3.0]), pb.tensor([0.5, 2.0]))
         Tensor([0, 1], dtype=int64)
@@ -77,8 +75,6 @@ def bucketize(x: Any, boundaries: Any, *, right: bool = False) -> Tensor:
 
     With `right` the other way round: ``boundaries[out - 1] <= x < boundaries[out]``.
 
-    Example: ``pb.bucketize(pb.tensor([3, 6]), pb.tensor([1, 3, 5]))`` is ``[1, 3]``.
-
     Example:
         >>> pb.bucketize(pb.tensor([0.5, 2.0]), pb.tensor([1.0, 2.0, 3.0]))
         Tensor([0, 1], dtype=int64)
@@ -91,8 +87,6 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Tensor:
     """In which of the increasing bins each element lies: ``bins[out - 1] <= x < bins[out]``.
 
     With `right` the other way round: ``bins[out - 1] < x <= bins[out]``.
-
-    Example: ``pb.digitize(pb.tensor([3, 6]), pb.tensor([1, 3, 5]))`` is ``[2, 3]``.
 
     Example:
         >>> pb.digitize(pb.tensor([0.5, 2.0]), pb.tensor([1.0, 2.0, 3.0]))
@@ -109,8 +103,6 @@ def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
     Of truths whether they differ; 0 times is `x` as it is.
 
     Raises: ShapeError for fewer than 0 times.
-    Example: ``pb.diff(pb.tensor([1, 4, 9]))`` is ``[3, 5]``.
-
     Example:
         >>> pb.diff(pb.tensor([1.0, 4.0, 9.0]))
         Tensor([3., 5.], dtype=float32)
@@ -161,8 +153,6 @@ def trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Tensor
     """``sum[i] (y[i + 1] + y[i]) (x[i + 1] - x[i]) / 2``; without `x` steps are `dx`.
 
     Shapes: y[.., n, ..], x[n] or like y -> [.., ..]
-    Example: ``pb.trapezoid(pb.tensor([1.0, 2.0, 3.0]))`` is 4.0.
-
     Example:
         >>> pb.trapezoid(pb.tensor([0.0, 1.0, 2.0]))
         Tensor(2., dtype=float32)
@@ -206,8 +196,6 @@ def _running(name: str, x: Any, axis: int | None) -> Tensor:
 def cumulative_argmax(x: Any, axis: int | None = None) -> Tensor:
     """Where the running maximum stands: the last of equal ones, the latest NaN; int64.
 
-    Example: ``pb.cumulative_argmax(pb.tensor([1, 3, 2, 3]))`` is ``[0, 1, 1, 3]``.
-
     Example:
         >>> pb.cumulative_argmax(pb.tensor([1.0, 3.0, 2.0]))
         Tensor([0, 1, 1], dtype=int64)
@@ -218,8 +206,6 @@ def cumulative_argmax(x: Any, axis: int | None = None) -> Tensor:
 @spelled
 def cumulative_argmin(x: Any, axis: int | None = None) -> Tensor:
     """Where the running minimum stands: the last of equal ones, the latest NaN; int64.
-
-    Example: ``pb.cumulative_argmin(pb.tensor([3, 1, 2, 1]))`` is ``[0, 1, 1, 3]``.
 
     Example:
         >>> pb.cumulative_argmin(pb.tensor([3.0, 1.0, 2.0]))

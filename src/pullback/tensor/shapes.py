@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,8 +54,6 @@ def diagonal(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Te
 
     Shapes: x[.., m, n] -> [.., k], k what fits of the diagonal.
     Raises: ShapeError for one axis named twice, or a symbolic one.
-    Example: ``pb.diagonal(pb.eye(3))`` is ``[1.0, 1.0, 1.0]``.
-
     Example:
         >>> pb.diagonal(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
         Tensor([1., 4.], dtype=float32)
@@ -81,7 +79,7 @@ def diag_embed(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> 
 
     Shapes: x[.., n] -> [.., n + |offset|, n + |offset|]
     Raises: ShapeError for one axis named twice.
-    Example: ``pb.diag_embed(pb.ones(3))`` is ``pb.eye(3)``.
+    ``pb.diag_embed(pb.ones(3))`` is ``pb.eye(3)``.
 
     Example:
         >>> pb.diag_embed(pb.ones((5, 2))).shape
@@ -113,7 +111,7 @@ def diag(x: Any, *, k: int = 0) -> Tensor:
 
     Shapes: x[n] -> [n + |k|, n + |k|]; x[m, n] -> [i]
     Raises: ShapeError for another number of axes.
-    Example: ``pb.diag(pb.diag(x))`` has what x has on its diagonal.
+    ``pb.diag(pb.diag(x))`` has what x has on its diagonal.
 
     Example:
         >>> pb.diag(pb.tensor([1.0, 2.0])).tolist()
@@ -141,8 +139,6 @@ def trace(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1, dtype: A
     """``sum[i] x[.., i, i + offset]``
 
     Shapes: x[.., m, n] -> [..]
-    Example: ``pb.trace(pb.eye(3))`` is 3.0.
-
     Example:
         >>> pb.trace(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
         Tensor(5., dtype=float32)
@@ -187,8 +183,6 @@ def flatten(x: Any, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """Axes from `start_axis` to `end_axis` as one.
 
     Raises: ShapeError where the first comes after the last.
-    Example: ``pb.flatten(pb.ones((2, 3, 4)), 1).shape`` is ``(2, 12)``.
-
     Example:
         >>> pb.flatten(pb.ones((2, 3, 4)), 1).shape
         (2, 12)
@@ -216,8 +210,6 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Tensor:
     """One axis as several of these extents, one of which may be -1.
 
     Raises: ShapeError where their product is not the extent.
-    Example: ``pb.unflatten(pb.ones((2, 12)), 1, (3, -1)).shape`` is ``(2, 3, 4)``.
-
     Example:
         >>> pb.unflatten(pb.ones((2, 6)), 1, (2, 3)).shape
         (2, 2, 3)
@@ -270,8 +262,6 @@ def broadcast_shapes(*shapes: Any) -> tuple[Extent, ...]:
     """The shape that all stretch to, aligned at the end.
 
     Raises: ShapeError where they do not fit.
-    Example: ``pb.broadcast_shapes((3, 1), (4,))`` is ``(3, 4)``.
-
     Example:
         >>> pb.broadcast_shapes((3,), (2, 1))
         (2, 3)
@@ -283,8 +273,6 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     """The plane of two axes turned `k` times by a quarter, the first axis towards the second.
 
     Raises: ShapeError for other than two axes.
-    Example: ``pb.rot90(pb.tensor([[1, 2], [3, 4]]))`` is ``[[2, 4], [1, 3]]``.
-
     Example:
         >>> pb.rot90(pb.tensor([[1, 2], [3, 4]])).tolist()
         [[2, 4], [1, 3]]
@@ -427,8 +415,6 @@ def tensor_split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[T
     """Pieces of nearly equal extents (the first ones larger), or cut at given places.
 
     Raises: ShapeError for no section at all.
-    Example: ``[len(p) for p in pb.tensor_split(pb.ones(5), 2)]`` is ``[3, 2]``.
-
     Example:
         >>> [x.tolist() for x in pb.tensor_split(pb.arange(5), 2)]
         [[0, 1, 2], [3, 4]]
@@ -448,8 +434,6 @@ def chunk(x: Any, chunks: int, axis: int = 0) -> list[Tensor]:
     """At most `chunks` pieces of one extent, the last one perhaps smaller.
 
     Raises: ShapeError for fewer than one.
-    Example: ``[len(p) for p in pb.chunk(pb.ones(7), 3)]`` is ``[3, 3, 1]``.
-
     Example:
         >>> [x.tolist() for x in pb.chunk(pb.arange(5), 2)]
         [[0, 1, 2], [3, 4]]
@@ -505,8 +489,6 @@ def unfold(x: Any, axis: int, size: int, step: int) -> Tensor:
 
     Shapes: x[.., n, ..] -> [.., (n - size) // step + 1, .., size]
     Raises: ShapeError for a window that does not fit, or a step of 0.
-    Example: ``pb.unfold(pb.arange(4), 0, 2, 1)`` is ``[[0, 1], [1, 2], [2, 3]]``.
-
     Example:
         >>> pb.unfold(pb.arange(4), 0, 2, 1).tolist()
         [[0, 1], [1, 2], [2, 3]]
@@ -534,38 +516,40 @@ def unfold(x: Any, axis: int, size: int, step: int) -> Tensor:
 # --- numbers in order ----------------------------------------------------------------------------
 
 
-def _triangle(rows: int, columns: int | None, k: int, name: str) -> tuple[int, int, int]:
+def _triangle(
+    places: Callable[[int, int, int], Sequence[np.ndarray[Any, Any]]],
+    rows: int,
+    columns: int | None,
+    k: int,
+) -> tuple[Tensor, Tensor]:
     wide = rows if columns is None else columns
-    found = [V.whole(n, f"{name}: an extent", 0) for n in (rows, wide)]
-    return found[0], found[1], V.whole(k, "the diagonal")
+    m, n = (V.whole(v, f"{places.__name__}: an extent", 0) for v in (rows, wide))
+    i, j = places(m, V.whole(k, "the diagonal"), n)
+    return C.tensor(i.tolist(), dtype="int64"), C.tensor(j.tolist(), dtype="int64")
 
 
 def tril_indices(rows: int, columns: int | None = None, *, k: int = 0) -> tuple[Tensor, Tensor]:
     """Rows and columns of the places with ``j - i <= k``, row by row.
 
-    Example: ``x[pb.tril_indices(3)]`` are the elements of the lower triangle.
+    ``x[pb.tril_indices(3)]`` are the elements of the lower triangle.
 
     Example:
         >>> pb.tril_indices(2)
         (Tensor([0, 1, 1], dtype=int64), Tensor([0, 0, 1], dtype=int64))
     """
-    m, n, k = _triangle(rows, columns, k, "tril_indices")
-    i, j = np.tril_indices(m, k, n)
-    return C.tensor(i.tolist(), dtype="int64"), C.tensor(j.tolist(), dtype="int64")
+    return _triangle(np.tril_indices, rows, columns, k)
 
 
 def triu_indices(rows: int, columns: int | None = None, *, k: int = 0) -> tuple[Tensor, Tensor]:
     """Rows and columns of the places with ``j - i >= k``, row by row.
 
-    Example: ``x[pb.triu_indices(3)]`` are the elements of the upper triangle.
+    ``x[pb.triu_indices(3)]`` are the elements of the upper triangle.
 
     Example:
         >>> pb.triu_indices(2)
         (Tensor([0, 0, 1], dtype=int64), Tensor([0, 1, 1], dtype=int64))
     """
-    m, n, k = _triangle(rows, columns, k, "triu_indices")
-    i, j = np.triu_indices(m, k, n)
-    return C.tensor(i.tolist(), dtype="int64"), C.tensor(j.tolist(), dtype="int64")
+    return _triangle(np.triu_indices, rows, columns, k)
 
 
 def logspace(
@@ -578,8 +562,6 @@ def logspace(
     endpoint: bool = True,
 ) -> Tensor:
     """``base ** linspace(start, stop, num)``, computed in float64.
-
-    Example: ``pb.logspace(0, 2, 3)`` is ``[1.0, 10.0, 100.0]``.
 
     Example:
         >>> pb.logspace(0.0, 2.0, 3)
@@ -597,8 +579,6 @@ def geomspace(
     """``start (stop / start) ** (i / n)``: even in logarithms, both ends exact.
 
     Raises: ShapeError where an end is 0 or their signs differ.
-    Example: ``pb.geomspace(1, 8, 4)`` is ``[1.0, 2.0, 4.0, 8.0]``.
-
     Example:
         >>> pb.geomspace(1.0, 8.0, 4)
         Tensor([1., 2., 4., 8.], dtype=float32)
@@ -622,8 +602,6 @@ def vander(x: Any, n: int | None = None, *, increasing: bool = False) -> Tensor:
     """``out[.., i, j] = x[.., i] ** j``; by default the highest power first.
 
     Shapes: x[.., m] -> [.., m, n]
-    Example: ``pb.vander(pb.tensor([1, 2, 3]))`` is ``[[1, 1, 1], [4, 2, 1], [9, 3, 1]]``.
-
     Example:
         >>> pb.vander(pb.tensor([2.0, 3.0]), 3).tolist()
         [[4.0, 2.0, 1.0], [9.0, 3.0, 1.0]]

@@ -79,17 +79,26 @@ def tanh(b: Builder, x: Val) -> Val:
     return f.copysign(f.div(t, f.add(t, 2.0)), x)
 
 
+def parts(f: Floats, bits: Val) -> tuple[Val, Val]:
+    """m and e of ``x = m 2**e``, m in [sqrt 1/2, sqrt 2), from the bits of a normal x."""
+    biased = f.whole("lshr", f.whole("add", bits, ONE_BITS - SQRT_HALF_BITS), 52)
+    power = f.sub(f.unbits(f.whole("or", biased, ROUND_BITS)), ROUND + 1023)
+    down = f.whole("shl", f.whole("sub", biased, 1023), 52)
+    return f.unbits(f.whole("sub", bits, down)), power
+
+
+def parts_of_any(f: Floats, x: Val) -> tuple[Val, Val]:
+    """The same of a subnormal x too."""
+    tiny = f.is_("olt", x, 2.0**-1022)
+    m, power = parts(f, f.bits(f.select(tiny, f.mul(x, 2.0**54), x)))
+    return m, f.sub(power, f.select(tiny, 54.0, 0.0))
+
+
 def log(b: Builder, x: Val) -> Val:
     """``ln x = e ln 2 + ln(1 + m)``, 1 + m in [sqrt 1/2, sqrt 2)"""
     f = Floats(b, x)
-    tiny = f.is_("olt", x, 2.0**-1022)
-    bits = f.bits(f.select(tiny, f.mul(x, 2.0**54), x))
-    biased = f.whole("lshr", f.whole("add", bits, ONE_BITS - SQRT_HALF_BITS), 52)
-    power = f.sub(f.unbits(f.whole("or", biased, ROUND_BITS)), ROUND + 1023)
-    power = f.sub(power, f.select(tiny, 54.0, 0.0))
-    down = f.whole("shl", f.whole("sub", biased, 1023), 52)
-    m = f.sub(f.unbits(f.whole("sub", bits, down)), 1.0)
-    y = _log_sum(f, m, power)
+    m, power = parts_of_any(f, x)
+    y = _log_sum(f, f.sub(m, 1.0), power)
     y = f.select(f.is_("olt", x, math.inf), y, x)
     y = f.select(f.is_("oeq", x, 0.0), -math.inf, y)
     return f.select(f.is_("olt", x, 0.0), math.nan, y)

@@ -10,7 +10,7 @@ from decimal import Decimal, localcontext
 
 from pullback.backends.llvm.floats import Floats
 from pullback.backends.llvm.text import Builder, Val
-from pullback.backends.llvm.vmath64 import ONE_BITS, ROUND, ROUND_BITS, SQRT_HALF_BITS, exp
+from pullback.backends.llvm.vmath64 import exp, parts_of_any
 
 # ln 2 in a short number, whose products with exponents are exact, and the rest of it
 LN2, LN2_REST = 0.6931471805598903, 5.497923018708371e-14
@@ -57,13 +57,7 @@ def _log_mantissa(f: Floats, m: Val) -> Pair:
 
 def _log(f: Floats, x: Val) -> Pair:
     """``ln x`` in two parts; the second is 0 where x is 0, infinite or no logarithm exists."""
-    tiny = f.is_("olt", x, 2.0**-1022)
-    bits = f.bits(f.select(tiny, f.mul(x, 2.0**54), x))
-    biased = f.whole("lshr", f.whole("add", bits, ONE_BITS - SQRT_HALF_BITS), 52)
-    power = f.sub(f.unbits(f.whole("or", biased, ROUND_BITS)), ROUND + 1023)
-    power = f.sub(power, f.select(tiny, 54.0, 0.0))
-    down = f.whole("shl", f.whole("sub", biased, 1023), 52)
-    m = f.unbits(f.whole("sub", bits, down))
+    m, power = parts_of_any(f, x)
     near, near_low = _log_mantissa(f, m)
     high, low = _sum(f, f.mul(power, LN2), near)
     low = f.add(low, f.fma(power, LN2_REST, near_low))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pullback.backends.llvm.floats import Floats
 from pullback.backends.llvm.text import Builder, Val
-from pullback.backends.llvm.vmath64 import HALF_PI, ONE_BITS, ROUND, ROUND_BITS, SQRT_HALF_BITS
+from pullback.backends.llvm.vmath64 import HALF_PI, ROUND, ROUND_BITS, parts
 
 FAR = 150.0  # e**FAR is infinite and e**-FAR zero in float32
 EXP = (
@@ -66,11 +66,8 @@ def _expm1(f: Floats, x: Val) -> Val:
 
 def _log(f: Floats, x: Val) -> Val:
     """``ln x = e ln 2 + ln(1 + m)``, of a number that is not subnormal in float64."""
-    bits = f.bits(x)
-    biased = f.whole("lshr", f.whole("add", bits, ONE_BITS - SQRT_HALF_BITS), 52)
-    power = f.sub(f.unbits(f.whole("or", biased, ROUND_BITS)), ROUND + 1023)
-    down = f.whole("shl", f.whole("sub", biased, 1023), 52)
-    m = f.sub(f.unbits(f.whole("sub", bits, down)), 1.0)
+    m, power = parts(f, f.bits(x))
+    m = f.sub(m, 1.0)
     square = f.mul(m, m)
     small = f.fma(f.mul(square, m), f.poly(m, LOG), f.fma(square, -0.5, m))
     y = f.fma(power, math.log(2.0), small)

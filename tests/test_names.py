@@ -89,7 +89,8 @@ def test_every_docstring_tells_and_has_an_example(name: str) -> None:
     for own, value in members(name):
         texts = parts(value)
         assert texts[0].strip() and not texts[0].startswith("Example:"), f"{own}: what it is"
-        assert any(t.startswith("Example:") and ">>> " in t for t in texts), f"{own}: no example"
+        examples = [t for t in texts if t.startswith("Example:")]
+        assert len(examples) == 1 and ">>> " in examples[0], f"{own}: one example that runs"
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -35,13 +35,14 @@ def rotary_embedding(
 ) -> Tensor:
     """``y[a] = x[a] cos w - x[b] sin w, y[b] = x[b] cos w + x[a] sin w``, ``w = p base^(-2 i / d)``
 
+    As in ``q, k = (F.rotary_embedding(x, offset=seen) for x in (q, k))``.
+
     Pair i is (i, i + d / 2), or (2 i, 2 i + 1) if `interleaved`. Position p of row t is
     ``positions[.., t]``, or ``t + offset``: a number, or a tensor of one (how far a cache is
     filled). Of `dim` features the first ones are turned, by default all. Angles are computed in
     float64.
 
     Raises: ShapeError for an odd number of features.
-    As in ``q, k = (F.rotary_embedding(x, offset=seen) for x in (q, k))``.
 
     Example:
         >>> F.rotary_embedding(pb.ones((1, 2, 3, 4))).shape

@@ -67,6 +67,7 @@ def lbfgs(
 
     Raises: OptionError for another line search.
     Source: Nocedal, Wright: Numerical Optimization, 2006, algorithms 7.4, 3.5 and 3.6.
+
     Example:
         >>> pb.optim.lbfgs(lambda x: pb.sum((x - 1) ** 2), pb.zeros(2)).x
         Tensor([1., 1.], dtype=float32)

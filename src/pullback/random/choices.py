@@ -35,6 +35,7 @@ def categorical(
     `shape` goes in front of that of the logits without the axis; int64.
 
     Raises: ShapeError for logits without axes.
+
     Example:
         >>> pb.random.categorical(pb.zeros((4, 3))).shape
         (4,)

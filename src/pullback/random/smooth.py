@@ -30,6 +30,7 @@ def exponential(
     """``-log(u) / rate``, of mean ``1 / rate``; a gradient reaches the rate.
 
     Raises: ShapeError for a rate that is not positive or does not broadcast.
+
     Example:
         >>> pb.random.exponential(2.0, (4,)).shape
         (4,)

@@ -214,8 +214,9 @@ def digamma(x: Any) -> Any:
 def polygamma(n: int, x: Any) -> Any:
     """``d^n digamma(x) / dx^n``
 
-    Raises: ShapeError for n that is no whole number in 0..100.
     ``pb.special.polygamma(1, pb.tensor(1.0))`` is ``pi^2 / 6``.
+
+    Raises: ShapeError for n that is no whole number in 0..100.
 
     Example:
         >>> pb.special.polygamma(1, pb.tensor([1.0, 2.0]))

@@ -153,9 +153,9 @@ def _incomplete(name: str, a: Any, x: Any, upper: bool) -> Tensor:
 def gammainc(a: Any, x: Any) -> Tensor:
     """``integral[0..x] t^(a - 1) exp(-t) dt / gamma(a)``, of a > 0 and x >= 0; NaN elsewhere.
 
-    First derivatives by both; that by `a` is exact to about 1e-15 in absolute terms.
-
     ``pb.special.gammainc(1.0, x)`` is ``1 - exp(-x)``.
+
+    First derivatives by both; that by `a` is exact to about 1e-15 in absolute terms.
 
     Example:
         >>> pb.special.gammainc(pb.tensor([1.0, 2.0]), 1.0)

@@ -34,6 +34,7 @@ def bincount(x: Any, length: int | None = None, *, weights: Any = None) -> Tenso
     decides, which has to be looked at: inside a compiled function `length` must be given.
 
     Raises: ShapeError for a negative length; IndexRangeError, when it runs, for a number outside.
+
     Example:
         >>> pb.bincount(pb.tensor([0, 2, 2]), 4)
         Tensor([1, 0, 2, 0], dtype=int64)
@@ -79,6 +80,7 @@ def histogram(
     within `range` (of the data by default), or increasing edges. `density`: the integral is 1.
 
     Raises: ShapeError for no bins, or a range in the wrong order.
+
     Example:
         >>> pb.histogram(pb.tensor([1.0, 2.0, 2.0]), 2, range=(0.0, 4.0))
         (Tensor([1, 2], dtype=int64), Tensor([0., 2., 4.], dtype=float32))
@@ -129,6 +131,7 @@ def histc(x: Any, bins: int = 100, *, min: float = 0.0, max: float = 0.0) -> Ten
     Equal bounds stand for those of the data. Elements outside, and NaN, are not counted.
 
     Raises: ShapeError for no bins or bounds in the wrong order.
+
     Example:
         >>> pb.histc(pb.tensor([1.0, 2.0, 2.0]), 2, min=0.0, max=4.0)
         Tensor([1., 2.], dtype=float32)

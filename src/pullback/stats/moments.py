@@ -127,12 +127,13 @@ def cov(
 ) -> Tensor:
     """``out[i, j] = sum[k] w[k] (x[i, k] - m[i]) (x[j, k] - m[j]) / (sum w - correction)``
 
+    ``pb.cov(x)`` of one variable is ``pb.var(x, correction=1)``.
+
     Rows are variables and columns observations (with ``rowvar=False`` the other way round).
     `fweights` says how often each was observed, `aweights` how much it counts; with these the
     denominator is ``sum w - correction sum(w aweights) / sum w``.
 
     Raises: ShapeError for more than two axes.
-    ``pb.cov(x)`` of one variable is ``pb.var(x, correction=1)``.
 
     Example:
         >>> pb.cov(pb.tensor([[1.0, 2.0, 3.0], [6.0, 4.0, 2.0]])).tolist()

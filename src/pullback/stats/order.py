@@ -164,6 +164,7 @@ def quantile(
 
     Shapes: x[.., n], q[*k] -> [*k, ..]
     Raises: ShapeError for a q outside of 0..1 or no elements, OptionError for another method.
+
     Example:
         >>> pb.quantile(pb.tensor([1.0, 2.0, 3.0]), 0.25)
         Tensor(1.5, dtype=float32)
@@ -192,6 +193,7 @@ def median(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The middle of the sorted elements, the mean of the two middle ones; NaN where any is.
 
     Raises: ShapeError for no elements.
+
     Example:
         >>> pb.median(pb.tensor([3.0, 1.0, 2.0]))
         Tensor(2., dtype=float32)
@@ -229,6 +231,7 @@ def kthvalue(x: Any, k: int, axis: int = -1, *, keepdims: bool = False) -> tuple
 
     Shapes: x[.., n, ..] -> [.., ..], [.., ..]
     Raises: ShapeError for k outside of 1..n.
+
     Example:
         >>> pb.kthvalue(pb.tensor([3.0, 1.0, 2.0]), 2)
         (Tensor(2., dtype=float32), Tensor(2, dtype=int64))
@@ -254,6 +257,7 @@ def mode(x: Any, axis: int = -1, *, keepdims: bool = False) -> tuple[Tensor, Ten
 
     Shapes: x[.., n, ..] -> [.., ..], [.., ..]
     Raises: ShapeError for no elements.
+
     Example:
         >>> pb.mode(pb.tensor([1.0, 2.0, 2.0]))
         (Tensor(2., dtype=float32), Tensor(2, dtype=int64))

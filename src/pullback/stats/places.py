@@ -34,6 +34,7 @@ def searchsorted(boundaries: Any, values: Any, *, side: str = "left", sorter: An
     Boundaries of several rows are searched row by row. `sorter` names the sorted order of one row.
 
     Raises: OptionError for another side, ShapeError where rows do not fit.
+
     Example:
         >>> pb.searchsorted(pb.tensor([1.0, 2.0, 3.0]), pb.tensor([0.5, 2.0]))
         Tensor([0, 1], dtype=int64)
@@ -103,6 +104,7 @@ def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
     Of truths whether they differ; 0 times is `x` as it is.
 
     Raises: ShapeError for fewer than 0 times.
+
     Example:
         >>> pb.diff(pb.tensor([1.0, 4.0, 9.0]))
         Tensor([3., 5.], dtype=float32)
@@ -153,6 +155,7 @@ def trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Tensor
     """``sum[i] (y[i + 1] + y[i]) (x[i + 1] - x[i]) / 2``; without `x` steps are `dx`.
 
     Shapes: y[.., n, ..], x[n] or like y -> [.., ..]
+
     Example:
         >>> pb.trapezoid(pb.tensor([0.0, 1.0, 2.0]))
         Tensor(2., dtype=float32)

@@ -125,8 +125,9 @@ def inner(x1: Any, x2: Any) -> Tensor:
 def kron(x1: Any, x2: Any) -> Tensor:
     """``out[i p + k, j q + l] = x1[i, j] x2[k, l]``: Kronecker's product, of any rank.
 
-    Shapes: x1[m, n], x2[p, q] -> [m p, n q]
     ``pb.kron(pb.eye(2), x)`` is x twice along the diagonal.
+
+    Shapes: x1[m, n], x2[p, q] -> [m p, n q]
 
     Example:
         >>> pb.kron(pb.tensor([1.0, 2.0]), pb.ones(2))

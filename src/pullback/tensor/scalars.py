@@ -428,6 +428,7 @@ def ldexp(x1: Any, x2: Any) -> Any:
     """``x1 2^x2`` of whole `x2`, rounded once.
 
     Raises: DTypeError where `x2` is no integer.
+
     Example:
         >>> pb.ldexp(pb.tensor([1.0, 3.0]), pb.tensor([2, -1]))
         Tensor([4. , 1.5], dtype=float32)
@@ -536,6 +537,7 @@ def gcd(x1: Any, x2: Any) -> Tensor:
     """The greatest common divisor, not negative; ``gcd(0, 0) = 0``. Euclid's, all at once.
 
     Raises: DTypeError where one is no integer.
+
     Example:
         >>> pb.gcd(pb.tensor([12, 7]), 18)
         Tensor([6, 1], dtype=int64)
@@ -555,6 +557,7 @@ def lcm(x1: Any, x2: Any) -> Tensor:
     """The least common multiple, not negative; 0 where one is 0.
 
     Raises: DTypeError where one is no integer.
+
     Example:
         >>> pb.lcm(pb.tensor([4, 7]), 6)
         Tensor([12, 42], dtype=int64)

@@ -147,6 +147,7 @@ def gather(x: Any, indices: Any, axis: int) -> Tensor:
 
     Shapes: x[..], indices[..] -> the shape of indices
     Raises: ShapeError where `indices` is larger; IndexRangeError, when it runs, for one outside.
+
     Example:
         >>> pb.gather(pb.tensor([[1, 2], [3, 4]]), pb.tensor([[1], [0]]), 1).tolist()
         [[2], [3]]
@@ -175,6 +176,7 @@ def scatter(
     Shapes: x[..], indices[..], values[..] -> the shape of x
     Raises: ShapeError where they do not fit, DTypeError for values of a wider kind, OptionError
         for another reduction; IndexRangeError, when it runs, for an index outside.
+
     Example:
         >>> pb.scatter(pb.zeros(3), pb.tensor([0, 2]), pb.tensor([5.0, 6.0]))
         Tensor([5., 0., 6.], dtype=float32)
@@ -312,8 +314,9 @@ def _index(
 def index_put(x: Any, indices: Sequence[Any], values: Any, *, accumulate: bool = False) -> Tensor:
     """``x`` with ``x[indices] = values``, or added to them; None stands for a whole axis.
 
-    Raises: as ``x.at[indices].set``.
     As in ``pb.index_put(x, (rows, columns), 1.0, accumulate=True)``.
+
+    Raises: as ``x.at[indices].set``.
 
     Example:
         >>> pb.index_put(pb.zeros(3), [pb.tensor([0, 2])], pb.ones(2))
@@ -347,8 +350,9 @@ def put(x: Any, indices: Any, values: Any, *, accumulate: bool = False) -> Tenso
 def masked_fill(x: Any, mask: Any, value: Any) -> Tensor:
     """``value if mask else x``, of the type of `x`.
 
-    Raises: ShapeError where the value has axes; DTypeError where it is of a wider kind.
     As in ``scores = pb.masked_fill(scores, later, -math.inf)``.
+
+    Raises: ShapeError where the value has axes; DTypeError where it is of a wider kind.
 
     Example:
         >>> pb.masked_fill(pb.ones(2), pb.tensor([True, False]), 0.0)

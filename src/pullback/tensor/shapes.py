@@ -54,6 +54,7 @@ def diagonal(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Te
 
     Shapes: x[.., m, n] -> [.., k], k what fits of the diagonal.
     Raises: ShapeError for one axis named twice, or a symbolic one.
+
     Example:
         >>> pb.diagonal(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
         Tensor([1., 4.], dtype=float32)
@@ -77,9 +78,10 @@ def diagonal(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Te
 def diag_embed(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     """``out[.., i, j] = x[.., i] if j == i + offset else 0``: the last axis as a diagonal.
 
+    ``pb.diag_embed(pb.ones(3))`` is ``pb.eye(3)``.
+
     Shapes: x[.., n] -> [.., n + |offset|, n + |offset|]
     Raises: ShapeError for one axis named twice.
-    ``pb.diag_embed(pb.ones(3))`` is ``pb.eye(3)``.
 
     Example:
         >>> pb.diag_embed(pb.ones((5, 2))).shape
@@ -109,9 +111,10 @@ def diag_embed(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> 
 def diag(x: Any, *, k: int = 0) -> Tensor:
     """A vector as a diagonal of a matrix, or the diagonal of a matrix.
 
+    ``pb.diag(pb.diag(x))`` has what x has on its diagonal.
+
     Shapes: x[n] -> [n + |k|, n + |k|]; x[m, n] -> [i]
     Raises: ShapeError for another number of axes.
-    ``pb.diag(pb.diag(x))`` has what x has on its diagonal.
 
     Example:
         >>> pb.diag(pb.tensor([1.0, 2.0])).tolist()
@@ -139,6 +142,7 @@ def trace(x: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1, dtype: A
     """``sum[i] x[.., i, i + offset]``
 
     Shapes: x[.., m, n] -> [..]
+
     Example:
         >>> pb.trace(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
         Tensor(5., dtype=float32)
@@ -183,6 +187,7 @@ def flatten(x: Any, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """Axes from `start_axis` to `end_axis` as one.
 
     Raises: ShapeError where the first comes after the last.
+
     Example:
         >>> pb.flatten(pb.ones((2, 3, 4)), 1).shape
         (2, 12)
@@ -210,6 +215,7 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Tensor:
     """One axis as several of these extents, one of which may be -1.
 
     Raises: ShapeError where their product is not the extent.
+
     Example:
         >>> pb.unflatten(pb.ones((2, 6)), 1, (2, 3)).shape
         (2, 2, 3)
@@ -262,6 +268,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[Extent, ...]:
     """The shape that all stretch to, aligned at the end.
 
     Raises: ShapeError where they do not fit.
+
     Example:
         >>> pb.broadcast_shapes((3,), (2, 1))
         (2, 3)
@@ -273,6 +280,7 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     """The plane of two axes turned `k` times by a quarter, the first axis towards the second.
 
     Raises: ShapeError for other than two axes.
+
     Example:
         >>> pb.rot90(pb.tensor([[1, 2], [3, 4]])).tolist()
         [[2, 4], [1, 3]]
@@ -415,6 +423,7 @@ def tensor_split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[T
     """Pieces of nearly equal extents (the first ones larger), or cut at given places.
 
     Raises: ShapeError for no section at all.
+
     Example:
         >>> [x.tolist() for x in pb.tensor_split(pb.arange(5), 2)]
         [[0, 1, 2], [3, 4]]
@@ -434,6 +443,7 @@ def chunk(x: Any, chunks: int, axis: int = 0) -> list[Tensor]:
     """At most `chunks` pieces of one extent, the last one perhaps smaller.
 
     Raises: ShapeError for fewer than one.
+
     Example:
         >>> [x.tolist() for x in pb.chunk(pb.arange(5), 2)]
         [[0, 1, 2], [3, 4]]
@@ -489,6 +499,7 @@ def unfold(x: Any, axis: int, size: int, step: int) -> Tensor:
 
     Shapes: x[.., n, ..] -> [.., (n - size) // step + 1, .., size]
     Raises: ShapeError for a window that does not fit, or a step of 0.
+
     Example:
         >>> pb.unfold(pb.arange(4), 0, 2, 1).tolist()
         [[0, 1], [1, 2], [2, 3]]
@@ -579,6 +590,7 @@ def geomspace(
     """``start (stop / start) ** (i / n)``: even in logarithms, both ends exact.
 
     Raises: ShapeError where an end is 0 or their signs differ.
+
     Example:
         >>> pb.geomspace(1.0, 8.0, 4)
         Tensor([1., 2., 4., 8.], dtype=float32)
@@ -602,6 +614,7 @@ def vander(x: Any, n: int | None = None, *, increasing: bool = False) -> Tensor:
     """``out[.., i, j] = x[.., i] ** j``; by default the highest power first.
 
     Shapes: x[.., m] -> [.., m, n]
+
     Example:
         >>> pb.vander(pb.tensor([2.0, 3.0]), 3).tolist()
         [[4.0, 2.0, 1.0], [9.0, 3.0, 1.0]]

@@ -68,6 +68,7 @@ from pullback.stats.places import (
     trapezoid,
 )
 from pullback.tensor.autograd import grad, value_and_grad
+from pullback.tensor.boundary import bounded as _bounded
 from pullback.tensor.check import check_grads
 from pullback.tensor.combine import (
     associative_scan,
@@ -411,6 +412,7 @@ if sys.excepthook is sys.__excepthook__:
 
 _LAZY = ("fft", "linalg", "nn", "optim")  # built of what is here
 __dir__ = _shown([*__all__, *_LAZY, "torch"])
+_bounded(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ from pullback.fft.transforms import (
     rfft2,
     rfftn,
 )
+from pullback.tensor.boundary import bounded as _bounded
 from pullback.tensor.dialect import shown as _shown
 
 __all__ = [
@@ -32,3 +33,4 @@ __all__ = [
 ]  # fmt: skip
 
 __dir__ = _shown(__all__)
+_bounded(globals(), __all__)

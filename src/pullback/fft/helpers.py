@@ -9,6 +9,7 @@ from pullback.tensor import ops as O
 from pullback.tensor.creation import arange
 from pullback.tensor.ops import concat
 from pullback.tensor.tensor import Tensor
+from pullback.tensor.views import normal_axes
 
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = "float32") -> Tensor:
@@ -55,8 +56,7 @@ def ifftshift(x: Any, axes: Any = None) -> Any:
 
 
 def _shifted(x: Any, axes: Any, by: Any) -> Any:
-    places = range(len(x.shape)) if axes is None else [axes] if isinstance(axes, int) else axes
-    for place in places:
+    for place in normal_axes(axes, len(x.shape)):
         x = O.roll(x, by(x.shape[place]), axis=place)
     return x
 

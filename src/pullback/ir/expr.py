@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
-from pullback.errors import InvalidIR, Origin
+from pullback.errors import InvalidIR, Origin, ShapeError
 from pullback.ir.dtype import DType, bool_, int64
 from pullback.ir.node import Node, walk
 
@@ -33,6 +33,17 @@ class Dim:
 
     def __repr__(self) -> str:
         return self.name
+
+    def _no_number(self, other: object) -> Any:
+        """Raises: ShapeError; what is made of tensors has methods of its own for it."""
+        if isinstance(other, Dim) or type(other).__module__ == "builtins":
+            raise ShapeError(f"arithmetic of the symbolic extent {self}", code="E120")
+        return NotImplemented
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _no_number
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = _no_number
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __xor__ = _no_number
+    __lshift__ = __rshift__ = _no_number
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,6 +41,7 @@ from pullback.linalg.spectral import (
     svd,
     svdvals,
 )
+from pullback.tensor.boundary import bounded as _bounded
 from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.ops import matmul, matrix_transpose, tensordot, vecdot
 
@@ -53,3 +54,4 @@ __all__ = [
 ]  # fmt: skip
 
 __dir__ = _shown(__all__)
+_bounded(globals(), __all__)

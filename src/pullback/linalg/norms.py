@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, SupportsIndex
 
 from pullback.errors import ShapeError, UnsupportedError
 from pullback.linalg.factors import inv
@@ -73,9 +73,10 @@ def matrix_norm(
     if ord not in ORDERS:
         raise UnsupportedError(f"ord={ord!r}", help=f"one of {ORDERS}", code="E312")
     rank = len(x.shape)
-    row, column = (normal_axis(a, rank) for a in axis)
-    if row == column:
-        raise ShapeError(f"matrix_norm over one axis twice: {axis}", code="E134")
+    places = [normal_axis(a, rank) for a in axis]
+    if len(places) != 2 or places[0] == places[1]:
+        raise ShapeError(f"matrix_norm over the axes {axis}: two of them", code="E134")
+    row, column = places
     own = matrix(x)
     if ord == "fro":
         return back(_vector_norm(own, 2, (row, column), keepdims), x.dtype)
@@ -108,7 +109,7 @@ def norm(x: Tensor, ord: Any = None, axis: Axes = None, keepdims: bool = False) 
             f"norm of {show(x.shape)} with ord={ord!r}: say along which axis or axes", code="E134"
         )
     axes = tuple(range(len(x.shape))) if axis is None else axis
-    axes = (axes,) if isinstance(axes, int) else tuple(axes)
+    axes = (axes,) if isinstance(axes, SupportsIndex) else tuple(axes)
     if len(axes) == 1:
         return vector_norm(x, 2 if ord is None else ord, axes[0], keepdims)
     if len(axes) != 2:

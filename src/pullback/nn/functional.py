@@ -141,6 +141,7 @@ from pullback.nn.unpooling import (
     max_unpool2d,
     max_unpool3d,
 )
+from pullback.tensor.boundary import bounded as _bounded
 from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.dialect import unknown as _unknown
 
@@ -302,6 +303,7 @@ def _home(module: Module | None, last: str, name: str) -> dict[str, Any]:
 
 
 __dir__ = _shown(__all__)
+_bounded(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from pullback.errors import ShapeError, StateError
 from pullback.ir import expr as E
@@ -356,4 +356,4 @@ def channels_of(name: str, input: Tensor) -> int:
 
 def _last(shape: Shape, wanted: int | Sequence[int]) -> int:
     """The first axis normalised over."""
-    return len(shape) - (1 if isinstance(wanted, int) else len(wanted))
+    return len(shape) - (1 if isinstance(wanted, SupportsIndex) else len(wanted))

@@ -30,6 +30,7 @@ from pullback.special.gamma import digamma as psi
 from pullback.special.gamma import gammaln as lgamma
 from pullback.special.incomplete import gammainc, gammaincc
 from pullback.special.normal import erfc, erfcx, erfinv, log_ndtr, ndtr, ndtri
+from pullback.tensor.boundary import bounded as _bounded
 from pullback.tensor.dialect import shown as _shown
 from pullback.tensor.dialect import unknown as _unknown
 from pullback.tensor.maths import erf, expm1, log1p
@@ -49,3 +50,4 @@ def __getattr__(name: str) -> object:
 
 
 __dir__ = _shown(__all__)
+_bounded(globals(), __all__)

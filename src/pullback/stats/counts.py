@@ -90,8 +90,8 @@ def histogram(
     kind = D.float32 if kind.bits == 16 else kind
     if isinstance(bins, int | np.integer):
         count = V.whole(bins, "histogram: the number of bins", 1)
-        if range is not None and not range[0] <= range[1]:
-            raise ShapeError(f"a histogram from {range[0]} to {range[1]}", code="E123")
+        if range is not None and not (len(range) == 2 and range[0] <= range[1]):
+            raise ShapeError(f"a histogram from and to {tuple(range)}", code="E123")
         if range is None:
             low, high = (O.min(flat), O.max(flat)) if flat.shape[0] else (0.0, 1.0)
         else:
@@ -103,8 +103,9 @@ def histogram(
             if isinstance(bins, Tensor)
             else Tensor(bind(np.array(bins), "edges"))
         )
-        count = edges.shape[0] - 1 if isinstance(edges.shape[0], int) else 0
-        if edges.ndim != 1 or count < 1:
+        first = edges.shape[0] if edges.ndim == 1 else 0
+        count = first - 1 if isinstance(first, int) else 0
+        if count < 1:
             raise ShapeError(f"edges of bins of shape {W.show(edges.shape)}", code="E111")
     found = _binned(flat, edges, count, weights)
     if density:

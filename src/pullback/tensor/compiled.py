@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pullback.config import Options
-from pullback.ir.graph import Graph, Value, Variable
+from pullback.errors import ShapeError
+from pullback.ir.expr import Axis, Dim, Pin, Size
+from pullback.ir.graph import Graph, Value, Variable, topological
+from pullback.ir.node import walk
 from pullback.ir.program import Compute, Program
 from pullback.ir.signature import graph_signature
 from pullback.pipeline import compile_program
@@ -31,6 +34,7 @@ class Compiled:
         key = graph_signature(graph)
         program = self.programs.pop(key, None)
         if program is None:
+            _check_known(graph)
             inputs: dict[Value, Value] = {v: _twin(v) for v in graph.inputs}
             values = rewire([d for _, d in graph.assigns], inputs)
             outputs = [_twin(v) for v, _ in graph.assigns]
@@ -42,6 +46,21 @@ class Compiled:
                 del self.programs[next(iter(self.programs))]
         self.programs[key] = program
         return program
+
+
+def _check_known(graph: Graph) -> None:
+    """Raises: ShapeError where an extent is symbolic: outside of `jit` no argument has its size."""
+    for definition in topological(value for _, value in graph.assigns):
+        bounds = [n for n in walk(definition.roots) if isinstance(n, Axis | Size)]
+        extents = [n.dim if isinstance(n, Size) else n.extent for n in bounds]
+        for extent in (*definition.shape, *extents):
+            if isinstance(extent, Dim) and not isinstance(extent, Pin):
+                raise ShapeError(
+                    f"the symbolic extent {extent} has no size here",
+                    origin=definition.origin,
+                    help="it is that of an argument: pb.jit(f, shapes=[(n,)])",
+                    code="E129",
+                )
 
 
 def _twin(variable: Variable) -> Variable:

@@ -103,6 +103,12 @@ def shown(names: Iterable[str]) -> Callable[[], list[str]]:
     return lambda: list(listed)
 
 
+def public(kind: type, internal: Collection[str]) -> list[str]:
+    """What `dir` shows of an object: Python's own names, and those that users are told about."""
+    names = (n for n in dir(kind) if n[0] != "_" or n[:2] == "__")
+    return sorted(n for n in names if n not in internal)
+
+
 def unknown(owner: str, name: str, known: Iterable[str]) -> AttributeError:
     """The error for an attribute that does not exist."""
     # names of protocols are asked for in vain by NumPy, for every array: no time is spent on them

@@ -15,6 +15,8 @@ from collections.abc import Callable, MutableMapping, Sequence
 from itertools import count
 from typing import Any, cast
 
+import numpy as np
+
 from pullback.errors import DTypeError, Origin, ShapeError, TruthError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
@@ -23,8 +25,9 @@ from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
 from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import COMBINERS, Value, read
 from pullback.tensor import elementwise as W
+from pullback.tensor.dialect import public
 from pullback.tensor.elementwise import Scalar
-from pullback.tensor.rules import RULES, Arithmetic, Rule, power_by
+from pullback.tensor.rules import RULES, Arithmetic, Rule, left_to, power_by
 from pullback.tensor.trace import Handle
 
 FIRST_FREE = 1 << 32  # numbers of axes that no definition has bound yet
@@ -106,8 +109,8 @@ class ScalarHandle(Arithmetic["ScalarHandle"]):
         return astype(self, D.dtype(dtype))
 
     def _apply(self, name: str, *operands: Any) -> ScalarHandle:
-        if not all(isinstance(o, ScalarHandle | Scalar | Handle | E.Dim) for o in operands):
-            return cast(ScalarHandle, NotImplemented)
+        if not all(isinstance(o, SCALARS) for o in operands):
+            return cast(ScalarHandle, left_to(name, self, operands))
         return combine(name, *operands)
 
     def __bool__(self) -> bool:
@@ -136,8 +139,14 @@ class ScalarHandle(Arithmetic["ScalarHandle"]):
     def __getitem__(self, key: Any) -> ScalarHandle:
         raise ShapeError("a scalar expression has no axes to index", code="E111")
 
+    def __dir__(self) -> list[str]:
+        return public(type(self), {"expr", "name", "weak"})
+
     def __repr__(self) -> str:
         return self.name or repr(self.expr)
+
+
+SCALARS = ScalarHandle | Scalar | Handle | E.Dim | np.generic
 
 
 def new_axis(extent: Extent, name: str) -> ScalarHandle:
@@ -206,7 +215,9 @@ def _opened(make: Callable[[DType], Expr]) -> ScalarHandle:
 
 def _open(operand: Any) -> bool:
     """Whether the float type of an operand is open: numbers, and what is made of them and axes."""
-    return isinstance(operand, Scalar | E.Dim) or getattr(operand, "weak", None) is not None
+    if isinstance(operand, Scalar | E.Dim):
+        return not isinstance(operand, np.generic)
+    return getattr(operand, "weak", None) is not None
 
 
 def _as(operand: Any, kind: DType) -> Expr | Scalar:
@@ -229,6 +240,8 @@ def lift(operand: Any) -> Expr | Scalar:
     """
     if isinstance(operand, ScalarHandle):
         return operand.expr
+    if isinstance(operand, np.generic):  # as beside a tensor: of its own type
+        return W.literal(operand.item(), D.dtype(operand.dtype))
     if isinstance(operand, Scalar | Expr):
         return operand
     if isinstance(operand, E.Dim):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Expr, Extent, Mul, index
@@ -52,12 +52,17 @@ def matmul(a: Value, b: Value) -> Value:
 
 def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]]) -> Value:
     """The sum of products over matched axes; the rest of `a`, then the rest of `b`."""
-    if isinstance(axes, int):
-        left = list(range(len(a.shape) - axes, len(a.shape)))
-        right = list(range(axes))
+    ranks = len(a.shape), len(b.shape)
+    if isinstance(axes, SupportsIndex):
+        count = V.whole(axes, "tensordot: a number of axes", 0)
+        if count > min(ranks):
+            raise V.fail(f"tensordot over {count} axes of {ranks[0]} and {ranks[1]}", code="E111")
+        left, right = list(range(ranks[0] - count, ranks[0])), list(range(count))
     else:
-        left = [V.normal_axis(n, len(a.shape)) for n in axes[0]]
-        right = [V.normal_axis(n, len(b.shape)) for n in axes[1]]
+        pair = [V.normal_axes(n, rank) for n, rank in zip(axes, ranks, strict=False)]
+        if len(pair) != 2 or len(axes) != 2 or len(pair[0]) != len(pair[1]):
+            raise V.fail(f"tensordot over {axes}: as many axes of both", code="E134")
+        left, right = map(list, pair)
     letters = [f"a{n}" for n in range(len(a.shape))]
     others = [f"b{n}" for n in range(len(b.shape))]
     for n, m in zip(left, right, strict=True):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
-from pullback.errors import DTypeError
+from pullback.errors import DTypeError, OptionError
 from pullback.ir import dtype as D
 from pullback.ir.graph import Keep
 from pullback.tensor import elementwise as W
@@ -507,6 +507,8 @@ def keep(x: Tensor, when: str) -> Tensor:
         >>> pb.keep(pb.ones(2) * 3, "always")
         Tensor([3., 3.], dtype=float32)
     """
+    if when not in [k.value for k in Keep]:
+        raise OptionError(f"keep: when={when!r}", help="never, always or auto", code="E124")
     return Tensor(W.copy(value_of(x), "keep", keep=Keep(when)))
 
 
@@ -740,11 +742,15 @@ def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
     """
     found = value_of(x)
     rank = len(found.shape)
-    if isinstance(pad_width, int):
-        pad_width = (pad_width, pad_width)
-    if len(pad_width) == 2 and isinstance(pad_width[0], int):
-        pad_width = [pad_width] * rank
-    return Tensor(V.pad(found, [(int(a), int(b)) for a, b in pad_width], value))
+    listed: list[Any] = [pad_width] if isinstance(pad_width, SupportsIndex) else [*pad_width]
+    if len(listed) == 1 and isinstance(listed[0], SupportsIndex):
+        listed *= 2
+    if len(listed) == 2 and isinstance(listed[0], SupportsIndex):
+        listed = [listed] * rank
+    pairs = [tuple(V.whole(n, "pad: a width", 0) for n in pair) for pair in listed]
+    if {len(pair) for pair in pairs} - {2}:
+        raise V.fail(f"pad by {pairs}: a pair of widths for each axis", code="E134")
+    return Tensor(V.pad(found, [(a, b) for a, b in pairs], value))
 
 
 @eagerly

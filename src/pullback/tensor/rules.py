@@ -124,8 +124,49 @@ def power_by(exponent: Scalar, base: DType) -> Rule:
     return Rule("pow", lambda x: F.integer_power(x, int(exponent)), "number")
 
 
+_REFLECTED = {
+    "add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", "divide": "__rtruediv__",
+    "floor_divide": "__rfloordiv__", "remainder": "__rmod__", "pow": "__rpow__",
+    "bitwise_and": "__rand__", "bitwise_or": "__ror__", "bitwise_xor": "__rxor__",
+    "bitwise_left_shift": "__rlshift__", "bitwise_right_shift": "__rrshift__",
+    "less": "__gt__", "less_equal": "__ge__", "greater": "__lt__", "greater_equal": "__le__",
+    "matmul": "__rmatmul__",
+}  # fmt: skip
+
+
+def left_to(name: str, one: Any, operands: Sequence[Any]) -> Any:
+    """NotImplemented where Python, or the class of the other operand of `one`, may know better.
+
+    That is ``x == None``, which is False; and classes that are not Python's own with a method for
+    the operation. Raises: DTypeError elsewhere.
+    """
+    first = operands[0] is one
+    other = type(operands[-1] if first else operands[0])
+    if name in ("equal", "not_equal"):
+        return NotImplemented
+    if name == "multiply" and other in SEQUENCES and getattr(one, "shape", None) == ():
+        return NotImplemented  # so many times the list, where `one` is an integer
+    foreign = other.__module__ not in ("builtins", "numpy")
+    reflected = _REFLECTED.get(name, "__eq__")
+    if (
+        first
+        and foreign
+        and getattr(other, reflected, None) is not getattr(object, reflected, None)
+    ):
+        return NotImplemented
+    own = type(one).__name__
+    raise DTypeError(
+        f"{name} of a {_SHOWN.get(own, own)} and a {_SHOWN.get(other.__name__, other.__name__)}",
+        code="E143",
+    )
+
+
+SEQUENCES = (list, tuple, str, bytes)
+_SHOWN = {"ScalarHandle": "scalar expression", "ndarray": "NumPy array"}
+
+
 class Arithmetic(Generic[R]):
-    """Python's operators. `_apply` gives NotImplemented for an operand it does not know."""
+    """Python's operators. `_apply` gives what `left_to` says for an operand it does not know."""
 
     __slots__ = ()
 

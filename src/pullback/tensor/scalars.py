@@ -291,8 +291,10 @@ def float_power(x1: Any, x2: Any) -> Any:
         >>> pb.float_power(pb.tensor([2, 3]), 2)
         Tensor([4., 9.], dtype=float64)
     """
-    base = O.astype(x1, D.float64) if not isinstance(x1, W.Scalar) else float(x1)
-    power = O.astype(x2, D.float64) if not isinstance(x2, W.Scalar) else float(x2)
+    base, power = (
+        float(x) if isinstance(x, W.Scalar) else O.astype(value_tensor(x), D.float64)
+        for x in (x1, x2)
+    )
     if isinstance(base, float) and isinstance(power, float):
         base = Tensor(W.full((), base, D.float64))
     return M.pow(base, power)

@@ -377,6 +377,8 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Tensor:
     base, given = value_of(x), value_of(source)
     if base.dtype != given.dtype:
         raise DTypeError(f"{base.dtype} elements are given {given.dtype}", code="E142")
+    if not value_of(mask).dtype.is_bool:
+        raise DTypeError(f"a mask of {value_of(mask).dtype}", code="E147")
     shape = W.broadcast_shapes([base.shape, value_of(mask).shape])
     spread = O.broadcast_to(mask, shape)
     flat = O.astype(O.reshape(spread, (-1,)), D.int64)

@@ -32,7 +32,7 @@ from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.operands import operand as operand
 from pullback.tensor.operands import value_of as value_of
 from pullback.tensor.protocols import protocols
-from pullback.tensor.rules import RULES, Arithmetic, power_by
+from pullback.tensor.rules import RULES, Arithmetic, left_to, power_by
 from pullback.tensor.trace import (
     Array,
     Cell,
@@ -132,9 +132,9 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     def _apply(self, name: str, *operands: Any) -> Tensor:
         if not all(isinstance(o, OPERANDS) for o in operands):
             found = answering(operands)
-            return cast(
-                Tensor, NotImplemented if found is None else found.answer(name, operands, {})
-            )
+            if found is None:
+                return cast(Tensor, left_to(name, self, operands))
+            return cast(Tensor, found.answer(name, operands, {}))
         return tensor_apply(name, *operands)
 
     @eagerly
@@ -468,10 +468,13 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     def _repr_html_(self) -> str:
         return display.html(repr(self), self.shape, self.dtype)
 
+    def __dir__(self) -> list[str]:
+        return dialect.public(type(self), INTERNAL)
+
     if not TYPE_CHECKING:  # to a type checker, what is not there is not there
 
         def __getattr__(self, name: str) -> Any:
-            known = () if name[:2] == "__" else (n for n in dir(Tensor) if n[0] != "_")
+            known = () if name[:2] == "__" else (n for n in dir(self) if n[0] != "_")
             raise dialect.unknown("Tensor", name, known)
 
 
@@ -492,6 +495,7 @@ class State(Tensor, Cell):
         super().__init__(value.value if isinstance(value, Handle) else value, requires_grad)
 
 
+INTERNAL = {"holding", "outside", "rebind", "remembers", "value", "waits"}
 OPERANDS = (Tensor, Handle, bool, int, float, np.generic, np.ndarray)
 
 
@@ -540,6 +544,8 @@ def shape_of(spec: Any, least: int = 0) -> tuple[Extent, ...]:
             raise V.fail(
                 f"an extent of {extent} in {tuple(listed)}", f"{least} is the least", code="E119"
             )
+        if not isinstance(extent, Dim):
+            V.whole(extent, "an extent")
     return tuple(e if isinstance(e, Dim) else int(e) for e in listed)
 
 

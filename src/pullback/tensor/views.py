@@ -13,6 +13,7 @@ from typing import SupportsIndex
 
 from pullback.errors import AxisError, ShapeError
 from pullback.ir import expr as E
+from pullback.ir.dtype import int64
 from pullback.ir.expr import Dim, Expr, Extent, FloorDiv, If, Less, Mod, Mul
 from pullback.ir.graph import Definition, Value, read
 from pullback.tensor.elementwise import (
@@ -26,6 +27,8 @@ from pullback.tensor.elementwise import (
     show,
 )
 
+MOST = int64.range()[1]
+
 
 def fail(what: str, help: str = "", *, code: str = "") -> ShapeError:
     """A ShapeError at the user's expression."""
@@ -37,6 +40,8 @@ def whole(value: object, what: str, least: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise fail(f"{what} {value!r} is no whole number", code="E360")
     number = operator.index(value)
+    if not -MOST <= number <= MOST:
+        raise fail(f"{what} is an integer of {number.bit_length()} bits", code="E123")
     if least is not None and number < least:
         raise fail(f"{what} {number} is less than {least}", code="E123")
     return number

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.errors import IndexRangeError
 from pullback.ir.graph import Definition
 from pullback.tensor.deferred import Deferred
 from pullback.tensor.eager import eagerly
@@ -281,3 +282,32 @@ def test_what_one_call_asks_for_is_one_program() -> None:
     del half
     assert moved.shape == (3, 2) and np.isfinite(moved.numpy()).all()
     assert compiled_programs() == count + 1
+
+
+def test_a_static_index_into_what_waits_is_data() -> None:
+    a = drawn(60, 3)
+    x = pb.asarray(a)
+    for n in (3, 4):  # the first call of a function makes its definition
+        np.testing.assert_array_equal((x * 2.0)[n].numpy(), 2 * a[n])
+        assert (x * 3.0)[n, 1].item() == 3 * a[n, 1]
+    count = compiled_programs()
+    rows = [(x * 2.0)[n].numpy() for n in range(60)]
+    cells = [(x * 3.0)[n, -1 - n % 3].numpy() for n in range(-60, 0)]
+    assert compiled_programs() == count
+    np.testing.assert_array_equal(np.stack(rows), 2 * a)
+    np.testing.assert_array_equal(cells, [3 * a[n, -1 - n % 3] for n in range(-60, 0)])
+    keys: list[Any] = [
+        (3, slice(1, None)), (slice(None, None, -2), 1), (..., 2), (None, 5, None), (5, ..., 1),
+        (slice(2, 2), 1), (-1, None, slice(None, None, -1)), (59,),
+    ]  # fmt: skip
+    for key in keys:
+        found = (x * 2.0)[key]
+        assert found.shape == (2 * a)[key].shape
+        np.testing.assert_array_equal(found.numpy(), (2 * a)[key])
+    for key in [60, -61, (0, 3), (0, 0, 0)]:
+        with pytest.raises(IndexRangeError):
+            (x * 2.0)[key]
+    y = x * 2.0
+    slope = pb.grad(pb.sum(y[3] * y[4, 1]), x).numpy()
+    np.testing.assert_allclose(slope[3], np.full(3, 4 * a[4, 1]))
+    np.testing.assert_allclose(slope[4], [0.0, 4 * a[3].sum(), 0.0])

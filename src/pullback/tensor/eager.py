@@ -23,8 +23,8 @@ from pullback.ir.dtype import DType
 from pullback.ir.graph import Definition, Value, Variable, topological
 from pullback.runtime.system import address
 from pullback.tensor.deferred import Call, Deferred, Node, remember_call, tables
-from pullback.tensor.held import Array, Held, kind_of, looks
-from pullback.tensor.indexing import index
+from pullback.tensor.held import Array, Held, copied, kind_of, looks
+from pullback.tensor.indexing import element_rows, index
 from pullback.tensor.trace import Handle, current, known, result_of
 
 P = ParamSpec("P")
@@ -168,8 +168,15 @@ def indexed(x: Handle, key: Any) -> Any:
 
 
 def _indexed_later(x: Handle, node: Node, parts: tuple[Any, ...], head: tuple[Any, ...]) -> Any:
-    """An index into what is not computed yet."""
-    key = ("index", node.kind, head)
+    """An index into what is not computed yet; its integers are data, one program serves them all.
+
+    None where one is outside, which is refused in other words.
+    """
+    rows = _rows(parts, node.kind.shape)
+    if rows is None:
+        return None
+    pattern = tuple(_ROW if type(part) is int else part for part in head)
+    key = ("index", node.kind, pattern)
     call = tables.calls.get(key)
     if call is None:
         try:
@@ -177,8 +184,28 @@ def _indexed_later(x: Handle, node: Node, parts: tuple[Any, ...], head: tuple[An
         except IndexError:
             return None
         call = Call("index", kind_of(shape, node.dtype), _index(parts), type(x))
+        if rows:
+            call.build = lambda values: element_rows(values[0], values[1], parts)
         remember_call(key, call)
-    return waiting(type(x), call, (node,))
+    places = (copied(np.array(rows, np.int64), "rows"),) if rows else ()
+    return waiting(type(x), call, (node, *places))
+
+
+_ROW = "row"  # in the key of an index: some integer
+
+
+def _rows(parts: tuple[Any, ...], shape: tuple[int, ...]) -> list[int] | None:
+    """The integers of an index, counted from the front; None where one is outside of its axis."""
+    found: list[int] = []
+    rest = len(shape) - sum(p is not None and p is not Ellipsis for p in parts)
+    axis = 0
+    for part in parts:
+        if type(part) is int:
+            if axis >= len(shape) or not -shape[axis] <= part < shape[axis]:
+                return None
+            found.append(part % shape[axis])
+        axis += rest if part is Ellipsis else part is not None
+    return found
 
 
 def _static(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:

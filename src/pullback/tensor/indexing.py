@@ -13,8 +13,9 @@ from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
-from pullback.ir.expr import Axis, Dim, Expr, Extent, If, Less, lower
-from pullback.ir.graph import Definition, Value, Variable, read
+from pullback.ir.expr import Axis, Dim, Expr, Extent, If, Less, Take, lower
+from pullback.ir.graph import Definition, Keep, Map, Value, Variable, read, variables
+from pullback.simplify.bounds import bounds
 from pullback.tensor import views as V
 from pullback.tensor.elementwise import (
     Scalar,
@@ -95,6 +96,27 @@ def region(source: Shape, parts: Sequence[Part]) -> Region:
     return Region(source, tuple(shape), tuple(slots), data, start)
 
 
+def element_rows(x: Value, rows: Value, parts: Sequence[Part]) -> Definition:
+    """``x[parts]`` with each integer among `parts` an element of `rows`, in order: they are data.
+
+    One program serves every row then. The numbers of `rows` are inside of their axes.
+    """
+    axes = axes_of(region(x.shape, parts).shape)
+    free, turn = iter(axes), 0
+    places: list[Expr] = []
+    for part in _complete(x.shape, parts):
+        if isinstance(part, int):
+            places.append(read(rows, E.index(turn)))
+            turn += 1
+            continue
+        axis = next(free)
+        if part is not None:
+            assert isinstance(part, slice), "parts are static"
+            start, step, _ = slice_range(part, x.shape[len(places)])
+            places.append(V.affine(axis, start, step))
+    return make("index", region(x.shape, parts).shape, read(x, *places))
+
+
 def _counts_as_data(part: Part) -> bool:
     return isinstance(part, Variable | Definition | int)
 
@@ -113,12 +135,29 @@ def wrapped(indices: Value, place: Expr, extent: Extent) -> Expr:
 
     What is out of range stays as it is, so that the check tells the number that was given.
     """
-    place = cast(place, int64)
+    place = cast(_kept(indices, place, extent), int64)
     if indices.dtype.kind == "u":
         return place
     size = E.extent_expr(extent)
     behind = E.And(Less(place, E.index(0)), E.logical_not(Less(E.Add(place, size), E.index(0))))
     return If(behind, E.Add(place, size), place)
+
+
+def _kept(indices: Value, place: Expr, extent: Extent) -> Expr:
+    """`place`, and `indices` stored where they are a formula that may lead outside of an axis.
+
+    Written into the reader it would be an index that no run checks. What is data is checked anyway.
+    """
+    if not isinstance(indices, Definition) or not isinstance(place, Take):
+        return place
+    if not isinstance(extent, int) or variables([indices]):
+        return place
+    if isinstance(indices.form, Map) and not indices.sources:
+        low, high = bounds(indices.body)
+        if -extent <= low and high < extent:
+            return place
+    body = read(indices, *axes_of(indices.shape))
+    return place.of(make("indices", indices.shape, body, keep=Keep.ALWAYS))
 
 
 def _complete(shape: Shape, parts: Sequence[Part]) -> list[Part]:

@@ -747,7 +747,7 @@ def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
         listed *= 2
     if len(listed) == 2 and isinstance(listed[0], SupportsIndex):
         listed = [listed] * rank
-    pairs = [tuple(V.whole(n, "pad: a width", 0) for n in pair) for pair in listed]
+    pairs = [tuple(V.whole(n, "pad: a width") for n in pair) for pair in listed]
     if {len(pair) for pair in pairs} - {2}:
         raise V.fail(f"pad by {pairs}: a pair of widths for each axis", code="E134")
     return Tensor(V.pad(found, [(a, b) for a, b in pairs], value))

@@ -83,6 +83,8 @@ class Options:
     it is given and gives back); None: as it comes. The reference backend has no arena.
     `profile`: launches are timed, see `Executable.profile`. `check`: each launch runs on memory of
     its own between fences, and what it writes is looked through for NaN; slow.
+    `host`: whether programs may call functions of the host, such as LAPACK; without, what would be
+    faster there is generated too.
 
     Example:
         >>> pb.Options(threads=2).threads
@@ -98,6 +100,7 @@ class Options:
     profile: bool = False
     check: bool = False
     target: str | None = None
+    host: bool = True
 
     def __post_init__(self) -> None:
         """`memory` may be text with a unit, `dump` and `cache` text. Raises: OptionError."""
@@ -118,7 +121,8 @@ class Options:
     @classmethod
     def from_environment(cls) -> Options:
         """Read `PULLBACK_BACKEND`, `_TARGET`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`),
-        `_PROFILE` (1: launches are timed), `_CHECK` (1: launches are checked).
+        `_PROFILE` (1: launches are timed), `_CHECK` (1: launches are checked), `_HOST` (0: no
+        program calls functions of the host).
 
         Raises: OptionError for what is no number.
         """
@@ -131,4 +135,5 @@ class Options:
             profile=env.get("PULLBACK_PROFILE", "0") != "0",
             check=env.get("PULLBACK_CHECK", "0") != "0",
             target=env.get("PULLBACK_TARGET") or None,
+            host=env.get("PULLBACK_HOST", "1") != "0",
         )

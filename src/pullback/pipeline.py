@@ -21,7 +21,7 @@ from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
-from pullback.ir.program import Block, Launch, Program
+from pullback.ir.program import Block, HostCall, Launch, Program, items
 from pullback.ir.structure import Key, checks, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
@@ -80,6 +80,10 @@ def compile_program(program: Program, options: Options) -> Executable:
 
 
 def _compiled(program: Program, options: Options) -> Executable:
+    for item in items(program.body):
+        if isinstance(item, HostCall) and not options.host:
+            what = f"{item.name} by {item.library}, in a program that calls no host"
+            raise UnsupportedError(what, origin=item.origin, code="E356")
     if options.backend == "reference":
         runner = _interpreted(program.body)
         return Executable(program, options, runner, lambda: program.body)

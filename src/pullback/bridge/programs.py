@@ -7,10 +7,8 @@ strided tensors where they are and write into new ones. Nothing is copied.
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import c_char
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Value, Variable
 from pullback.ir.program import Feed, Receive, items
+from pullback.runtime.system import array_at
 from pullback.tensor.entry import Entry
 from pullback.tensor.ops import broadcast_to
 from pullback.tensor.program import Jit
@@ -321,6 +320,4 @@ def _extent(size: Any, kept: Symbols, number: Callable[[Any], int]) -> Extent:
 def _array(variable: Variable, at: int, sizes: Sizes) -> np.ndarray[Any, Any]:
     """An array over the memory of a tensor."""
     shape = tuple([sizes[e] if isinstance(e, Dim) else e for e in variable.shape])
-    size = math.prod(shape) * variable.dtype.itemsize
-    raw: Any = (c_char * size).from_address(at) if size else b""
-    return np.ndarray(shape, variable.dtype.numpy, raw)
+    return array_at(at, shape, variable.dtype.numpy)

@@ -61,5 +61,6 @@ PRIMITIVES: tuple[Primitive, ...] = (
     Primitive(program.Loop, "program", "repeat, counted or while", "", "refused by name"),
     Primitive(program.Branch, "program", "one of two blocks", "", "refused by name"),
     Primitive(program.Feed, "program", "the next batch, host to device", "", "none: an input"),
+    Primitive(program.HostCall, "program", "by a function of the host", "", "by a rule"),
     Primitive(program.Receive, "program", "a snapshot, device to host", "", "none: an output"),
 )

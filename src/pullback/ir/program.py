@@ -1,4 +1,4 @@
-"""Programs: computations, loops, branches, feeds and receives over variables.
+"""Programs: computations, loops, branches, feeds, receives and calls of the host over variables.
 
 A program is first traced with `Compute` items; fusion replaces each by `Launch` items. Every value
 that crosses an item is a `Variable`, so items can be run in order by a machine with no Python.
@@ -78,7 +78,23 @@ class Receive:
     origin: Origin | None = None
 
 
-Item = Compute | Launch | Loop | Branch | Feed | Receive
+@dataclass(frozen=True, eq=False, slots=True)
+class HostCall:
+    """``targets = function(*sources)``, by a function of the host, on the thread that runs.
+
+    `function` takes arrays and gives as many as there are targets: of their shapes and types,
+    made of nothing but what it is given. In keys `name` and `library` stand for it.
+    """
+
+    name: str
+    library: str
+    function: Callable[..., tuple[Any, ...]]
+    sources: tuple[Variable, ...]
+    targets: tuple[Variable, ...]
+    origin: Origin | None = None
+
+
+Item = Compute | Launch | Loop | Branch | Feed | Receive | HostCall
 Block = tuple[Item, ...]
 
 
@@ -119,11 +135,11 @@ def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Blo
 
 
 def written(block: Block) -> list[Variable]:
-    """The variables that a traced program and its feeds assign."""
+    """The variables that a traced program, its feeds and the host assign."""
     found: list[Variable] = []
     for item in items(block):
         if isinstance(item, Compute):
             found.extend(v for v, _ in item.graph.assigns)
-        elif isinstance(item, Feed):
+        elif isinstance(item, Feed | HostCall):
             found.extend(item.targets)
     return found

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pullback.errors import InvalidIR, Origin
+from pullback.ir import program as P
 from pullback.ir.expr import Axis, Cast, Const, Dim, Extent, Size, Take
 from pullback.ir.graph import Accumulate, Definition, Form, Graph, Reduce, Scan, Value, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.node import Node
-from pullback.ir.program import Block, Branch, Compute, Feed, Item, Loop, Program, Receive
 from pullback.ir.structure import kernel_key
 
 
@@ -31,7 +31,7 @@ class Signature:
     variables: tuple[Variable, ...]
 
 
-def signature(program: Program, *, names: bool = True) -> Signature:
+def signature(program: P.Program, *, names: bool = True) -> Signature:
     """The signature of a traced program, with `names` in messages or of its structure alone.
 
     Raises: InvalidIR for one that is already fused.
@@ -49,7 +49,7 @@ def signature(program: Program, *, names: bool = True) -> Signature:
 
 def graph_signature(graph: Graph, *, names: bool = True) -> str:
     """The digest of a program that computes `graph` and nothing else."""
-    return signature(Program((Compute(graph),)), names=names).digest
+    return signature(P.Program((P.Compute(graph),)), names=names).digest
 
 
 @dataclass(slots=True)
@@ -67,28 +67,31 @@ class _Writer:
     checked: list[Take] = field(default_factory=list)
     checks: bool = False
 
-    def block(self, block: Block) -> None:
+    def block(self, block: P.Block) -> None:
         self.lines.append("{")
         for item in block:
             self.item(item)
         self.lines.append("}")
 
-    def item(self, item: Item) -> None:
-        if isinstance(item, Compute):
+    def item(self, item: P.Item) -> None:
+        if isinstance(item, P.Compute):
             self.graph(item.graph)
-        elif isinstance(item, Loop):
+        elif isinstance(item, P.Loop):
             counter = "" if item.counter is None else self.variable(item.counter)
             condition = "" if item.condition is None else self.variable(item.condition)
             self.lines.append(f"loop {counter} {condition}")
             self.block(item.body)
-        elif isinstance(item, Branch):
+        elif isinstance(item, P.Branch):
             self.lines.append(f"branch {self.variable(item.predicate)}")
             self.block(item.then)
             self.block(item.otherwise)
-        elif isinstance(item, Feed):
+        elif isinstance(item, P.Feed):
             self.lines.append(f"feed {self.variables(item.targets)}")
-        elif isinstance(item, Receive):
+        elif isinstance(item, P.Receive):
             self.lines.append(f"receive {self.variables(item.sources)}")
+        elif isinstance(item, P.HostCall):
+            places = self.variables(item.sources), self.variables(item.targets)
+            self.lines.append(f"host {item.name} {item.library} {places}")
         else:
             raise InvalidIR(f"{type(item).__name__} in a traced program")
 

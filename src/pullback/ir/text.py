@@ -350,6 +350,9 @@ def _item(item: P.Item, names: Names) -> list[str]:
         case P.Receive():
             often = f" every {item.every}" if item.every != 1 else ""
             return [f"receive {', '.join(map(names, item.sources))}{often}"]
+        case P.HostCall():
+            given, made = (", ".join(map(names, row)) for row in (item.sources, item.targets))
+            return [f"host {made} = {item.name}({given}) by {item.library}"]
     raise InvalidIR(f"no text for {item}")
 
 

@@ -9,6 +9,7 @@ of matrix derivative results, 2008.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +17,16 @@ import numpy as np
 from pullback.errors import ShapeError
 from pullback.linalg import triangles as T
 from pullback.linalg.operation import (
+    FIRST,
+    SECOND,
     Found,
     Operation,
+    Price,
     Tensors,
     back,
     has_value,
     matrix,
+    numbers,
     size,
     written,
 )
@@ -82,7 +87,15 @@ def _cholesky_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tens
     return [O.matmul(factor, half_lower(LOWER(factor, left.mT)[0].mT))]
 
 
-CHOLESKY = Operation("cholesky", np.linalg.cholesky, T.cholesky, _cholesky_pull, _cholesky_push)
+CHOLESKY = Operation(
+    "cholesky",
+    np.linalg.cholesky,
+    T.cholesky,
+    _cholesky_pull,
+    _cholesky_push,
+    FIRST,
+    price=Price(12, 40),
+)
 
 
 @shaped("a[*b, n, n] -> [*b, n, n]")
@@ -251,7 +264,9 @@ def _generated_solve(a: Tensor, b: Tensor) -> tuple[Tensor]:
     return (found,)
 
 
-SOLVE = Operation("solve", np.linalg.solve, _generated_solve, _solve_pull, _solve_push)
+SOLVE = Operation(
+    "solve", np.linalg.solve, _generated_solve, _solve_pull, _solve_push, SECOND, price=Price(8, 20)
+)
 
 
 def solved(a: Tensor, b: Tensor, method: str = "auto") -> Tensor:
@@ -265,7 +280,7 @@ def solved(a: Tensor, b: Tensor, method: str = "auto") -> Tensor:
     known = current() is None and has_value(a)
     if known and not has_value(b):
         return O.matmul(INV(a, method=method)[0], b)
-    if known or method == "host" or current() is None:
+    if known or method == "host" or current() is None or SOLVE.called((a, b), method):
         return SOLVE(a, b, method=method)[0]
     return _generated_solve(a, b)[0]
 
@@ -307,7 +322,9 @@ def _generated_inv(a: Tensor) -> tuple[Tensor]:
     return _solved(a, factors, order, unit)
 
 
-INV = Operation("inv", np.linalg.inv, _generated_inv, _inv_pull, _inv_push)
+INV = Operation(
+    "inv", np.linalg.inv, _generated_inv, _inv_pull, _inv_push, FIRST, price=Price(8, 20)
+)
 
 
 @shaped("a[*b, n, n] -> [*b, n, n]")
@@ -396,15 +413,25 @@ def _slogdet_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tenso
 
 
 COFACTORS = Operation(
-    "cofactors", _host_cofactors, _generated_cofactors, _cofactors_pull, _cofactors_push
+    "cofactors",
+    _host_cofactors,
+    _generated_cofactors,
+    _cofactors_pull,
+    _cofactors_push,
+    FIRST,
+    price=Price(8, 20),
 )
-DET = Operation("det", np.linalg.det, _generated_det, _det_pull, _det_push)
+DET = Operation(
+    "det", np.linalg.det, _generated_det, _det_pull, _det_push, numbers, price=Price(8, 20)
+)
 SLOGDET = Operation(
     "slogdet",
     lambda a: tuple(np.linalg.slogdet(a)),
     _generated_slogdet,
     _slogdet_pull,
     _slogdet_push,
+    partial(numbers, count=2),
+    price=Price(8, 20),
 )
 
 

@@ -1,4 +1,4 @@
-"""Operations on matrices: on values LAPACK through NumPy, in programs loops of definitions.
+"""Operations on matrices: LAPACK through NumPy, or loops of definitions.
 
     out = f(a)    host: values -> values    generated: tensors -> tensors, traced
                   pull, push: derivatives made of `a`, `out` and operations, so of every order
@@ -11,20 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property, partial
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pullback.errors import DTypeError, GradientError, Origin, SingularError, UnsupportedError
 from pullback.grad.reverse import zeros
-from pullback.ir.dtype import DType, float32
-from pullback.ir.expr import Size
+from pullback.ir.dtype import DType, dtype, float32
+from pullback.ir.expr import Extent, Size, upper
 from pullback.ir.graph import Definition, Rule, Value, topological, variables
 from pullback.ir.node import walk
 from pullback.tensor import elementwise as W
 from pullback.tensor.compute import compute
 from pullback.tensor.held import Held
+from pullback.tensor.hosted import HostForm, HostFunction, Kind
 from pullback.tensor.program import jit
 from pullback.tensor.replay import is_zero
 from pullback.tensor.tensor import Tensor, value_of
@@ -35,6 +37,26 @@ WRITTEN = 8  # rows of a matrix whose loops are written out where there is no pr
 
 Tensors = Sequence[Tensor]
 Found = Sequence[Tensor | None]
+Array = np.ndarray[Any, Any]
+
+
+class Price(NamedTuple):
+    """From how many rows on a program calls the host: of `many` matrices, and of `one`.
+
+    A call costs 10 to 15 us beside LAPACK, whatever it is given; what it saves grows as the cube
+    of the rows. Measured (docs/linalg.md, "What it costs").
+    """
+
+    many: int
+    one: int
+
+
+def _faster(price: Price | None, shape: Sequence[Extent]) -> bool:
+    """Whether LAPACK is faster than the generated form, the call included."""
+    rows = min(map(size, shape[-2:]))
+    if price is None or rows < price.many:
+        return False
+    return prod(map(upper, shape[:-2])) * rows**3 >= price.one**3
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +64,8 @@ class Operation:
     """``outputs = f(inputs)``, inputs and outputs of any number.
 
     ``pull(inputs, outputs, heads)`` gives an adjoint for each input, None where there is none;
-    ``push(inputs, outputs, tangents)`` a tangent for each output.
+    ``push(inputs, outputs, tangents)`` a tangent for each output. A program may call `host`, which
+    gives `results`, and does so unasked where that is faster by `price`.
     """
 
     name: str
@@ -50,14 +73,19 @@ class Operation:
     generated: Callable[..., tuple[Tensor, ...]]
     pull: Callable[[Tensors, Tensors, Tensors], Found] | None = None
     push: Callable[[Tensors, Tensors, Tensors], Tensors] | None = None
+    results: Callable[[Sequence[Kind]], Sequence[Kind]] | None = None
+    price: Price | None = None
 
     def __call__(self, *inputs: Tensor, method: str = "auto") -> tuple[Tensor, ...]:
         """Raises: UnsupportedError for a method that is none, or that is not there."""
         known = current() is None and not written_out() and all(map(has_value, inputs))
-        if self._by_host(inputs, method, known):
+        self._refuse(inputs, method, known)
+        if known and method != "generated" and self.host is not None:
             found = self._hosted(inputs)
         elif known:
             found = compiled(self.program, *inputs)
+        elif self.called(inputs, method):
+            found = self._called(inputs, strict=method == "host")
         else:
             found = self.generated(*inputs)
         results = [W.copy(t.value, self.name) for t in found]
@@ -70,17 +98,34 @@ class Operation:
         program: Callable[..., tuple[Tensor, ...]] = jit(self.generated)
         return program
 
-    def _by_host(self, inputs: Tensors, method: str, known: bool) -> bool:
-        """Whether LAPACK computes it. Raises: UnsupportedError, see `__call__`."""
+    def called(self, inputs: Tensors, method: str) -> bool:
+        """Whether the program that is being traced calls the host."""
+        trace = current()
+        if trace is None or written_out() or self.results is None or method == "generated":
+            return False
+        return method == "host" or (trace.host and _faster(self.price, inputs[0].shape))
+
+    def _refuse(self, inputs: Tensors, method: str, known: bool) -> None:
+        """Raises: UnsupportedError, see `__call__`."""
         if method not in METHODS:
             raise UnsupportedError(
                 f"method={method!r}", help=f"one of {', '.join(METHODS)}", code="E312"
             )
-        if method == "host" and not known:
+        trace = current()
+        if method == "host" and not known and trace is not None and not trace.host:
             raise UnsupportedError(
-                f"{self.name} by LAPACK where there are no values",
+                f"{self.name} by LAPACK, in a program that calls no host",
                 origin=Origin.of_caller(),
-                help='inside pb.jit and pb.vmap it is method="generated"',
+                help='method="generated", or "auto"',
+                code="E356",
+            )
+        nobody = self.host is None or (not known and (trace is None or written_out()))
+        if method == "host" and nobody:
+            what = "which has no such function" if self.host is None else "where there is no value"
+            raise UnsupportedError(
+                f"{self.name} by LAPACK, {what}",
+                origin=Origin.of_caller(),
+                help='method="generated", or "auto"',
                 code="E353",
             )
         large = max((size(x.shape[-1]) for x in inputs if x.shape), default=0) > WRITTEN
@@ -91,19 +136,45 @@ class Operation:
                 help="pb.jit around pb.vmap, pb.jacobian, .. makes it a program",
                 code="E354",
             )
-        return known and method != "generated" and self.host is not None
+
+    def _called(self, inputs: Tensors, *, strict: bool) -> tuple[Tensor, ...]:
+        """By a call of the host between two launches."""
+        trace, origin = current(), Origin.of_caller()
+        assert trace is not None and self.results is not None
+        strictly = partial(self._raising, origin)
+        host = HostFunction(self.name, library(), strictly, self.results, self._lenient)
+        form = HostForm(trace, host, [x.value for x in inputs], strict=strict, origin=origin)
+        return tuple(map(Tensor, form.results))
+
+    def _raising(self, origin: Origin | None, *arrays: Array) -> tuple[Array, ...]:
+        """By LAPACK. Raises: SingularError."""
+        assert self.host is not None
+        try:
+            found = self.host(*arrays)
+        except np.linalg.LinAlgError as error:
+            raise SingularError(f"{self.name}: {error}", origin=origin) from error
+        return tuple(map(np.asarray, found if isinstance(found, tuple) else (found,)))
+
+    def _lenient(self, *arrays: Array) -> tuple[Array, ...]:
+        """By LAPACK; NaN for each matrix that has no such factors."""
+        try:
+            return self._raising(None, *arrays)
+        except SingularError:
+            assert self.results is not None
+        kinds = self.results([(a.shape, dtype(a.dtype)) for a in arrays])
+        whole = tuple(np.full(list(map(size, shape)), np.nan, kind.numpy) for shape, kind in kinds)
+        lead = arrays[0].shape[:-2]
+        for place in np.ndindex(*lead) if lead else ():
+            for result, part in zip(whole, self._lenient(*(a[place] for a in arrays)), strict=True):
+                result[place] = part
+        return whole
 
     def _hosted(self, inputs: Tensors) -> tuple[Tensor, ...]:
-        assert self.host is not None
         own = [Tensor(x.value) for x in inputs]
         realize(own)
-        try:
-            with np.errstate(all="ignore"):
-                found = self.host(*(array_of(x) for x in own))
-        except np.linalg.LinAlgError as error:
-            raise SingularError(f"{self.name}: {error}", origin=Origin.of_caller()) from error
-        arrays = found if isinstance(found, tuple) else (found,)
-        return tuple(Tensor(bind(np.asarray(a), self.name)) for a in arrays)
+        with np.errstate(all="ignore"):
+            arrays = self._raising(Origin.of_caller(), *(array_of(x) for x in own))
+        return tuple(Tensor(bind(a, self.name)) for a in arrays)
 
     def _attach(self, inputs: Sequence[Value], outputs: Sequence[Definition]) -> None:
         floats = tuple(v for v in inputs if v.dtype.is_float)
@@ -138,6 +209,31 @@ class Operation:
         rule = Rule(self.name, results, floats, pull, push, again)
         for output in results:
             output.rule = rule
+
+
+@cache
+def library() -> str:
+    """NumPy, and the LAPACK that it was built with."""
+    built: Any = np.show_config(mode="dicts")
+    found = built.get("Build Dependencies", {}).get("lapack", {})
+    return f"NumPy {np.__version__} ({found.get('name', 'LAPACK')} {found.get('version', '')})"
+
+
+# --- what functions of the host give -------------------------------------------------------------
+
+
+def _like(place: int) -> Callable[[Sequence[Kind]], Sequence[Kind]]:
+    """One result, of the shape and type of an input."""
+    return lambda kinds: [kinds[place]]
+
+
+FIRST, SECOND = _like(0), _like(1)
+
+
+def numbers(kinds: Sequence[Kind], count: int = 1) -> Sequence[Kind]:
+    """A number for each matrix, or several."""
+    shape, kind = kinds[0]
+    return [(shape[:-2], kind)] * count
 
 
 def _no_derivative(name: str, origin: Origin | None) -> GradientError:

@@ -13,6 +13,7 @@ Pereyra, The differentiation of pseudo-inverses, 1973; PyTorch's formulas for QR
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from pullback.linalg.factors import _upper as upper_solve
 from pullback.linalg.operation import (
     Found,
     Operation,
+    Price,
     Tensors,
     back,
     matrix,
@@ -34,6 +36,7 @@ from pullback.linalg.operation import (
 )
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
+from pullback.tensor.hosted import Kind
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
@@ -115,11 +118,21 @@ def _qr_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
     return [along - O.matmul(q, turn), O.matmul(turn, r)]
 
 
-_QR = Operation("qr", lambda a: tuple(np.linalg.qr(a)), R.qr, _qr_pull, _qr_push)
+def _qr_kinds(kinds: Sequence[Kind], *, complete: bool = False) -> Sequence[Kind]:
+    ((*lead, m, n), kind) = kinds[0]
+    wide = m if complete else min(size(m), size(n))
+    return [((*lead, m, wide), kind), ((*lead, wide, n), kind)]
+
+
+_QR = Operation(
+    "qr", lambda a: tuple(np.linalg.qr(a)), R.qr, _qr_pull, _qr_push, _qr_kinds, price=Price(32, 56)
+)
 _COMPLETE = Operation(
     "qr with mode='complete'",
     lambda a: tuple(np.linalg.qr(a, mode="complete")),
     partial(R.qr, complete=True),
+    results=partial(_qr_kinds, complete=True),
+    price=Price(32, 56),
 )
 
 
@@ -196,7 +209,20 @@ def _eigh_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
     return [_diagonal(inner), O.matmul(vectors, _gaps(inner, values))]
 
 
-EIGH = Operation("eigh", lambda a: tuple(np.linalg.eigh(a)), R.eigh, _eigh_pull, _eigh_push)
+def _eigh_kinds(kinds: Sequence[Kind]) -> Sequence[Kind]:
+    shape, kind = kinds[0]
+    return [(shape[:-1], kind), kinds[0]]
+
+
+EIGH = Operation(
+    "eigh",
+    lambda a: tuple(np.linalg.eigh(a)),
+    R.eigh,
+    _eigh_pull,
+    _eigh_push,
+    _eigh_kinds,
+    price=Price(14, 24),
+)
 
 
 @shaped("a[*b, n, n] -> [*b, n], [*b, n, n]")
@@ -300,9 +326,30 @@ def _host_svd(a: Any, full: bool) -> Any:
     return tuple(np.linalg.svd(a, full_matrices=full))
 
 
-_SVD = Operation("svd", partial(_host_svd, full=False), R.svd, _svd_pull, _svd_push)
+def _svd_kinds(kinds: Sequence[Kind], *, full: bool = False) -> Sequence[Kind]:
+    ((*lead, m, n), kind) = kinds[0]
+    k = min(size(m), size(n))
+    left, right = (m, n) if full else (k, k)
+    return [((*lead, m, left), kind), ((*lead, k), kind), ((*lead, right, n), kind)]
+
+
+_SVD = Operation(
+    "svd",
+    partial(_host_svd, full=False),
+    R.svd,
+    _svd_pull,
+    _svd_push,
+    _svd_kinds,
+    price=Price(16, 20),
+)
 _FULL = Operation(
-    "svd", partial(_host_svd, full=True), partial(R.svd, complete=True), _full_pull, _full_push
+    "svd",
+    partial(_host_svd, full=True),
+    partial(R.svd, complete=True),
+    _full_pull,
+    _full_push,
+    partial(_svd_kinds, full=True),
+    price=Price(16, 20),
 )
 
 
@@ -384,7 +431,14 @@ def _pinv_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
     return [one + two + three, None]
 
 
-PINV = Operation("pinv", _host_pinv, _generated_pinv, _pinv_pull, _pinv_push)
+def _pinv_kinds(kinds: Sequence[Kind]) -> Sequence[Kind]:
+    ((*lead, m, n), kind) = kinds[0]
+    return [((*lead, n, m), kind)]
+
+
+PINV = Operation(
+    "pinv", _host_pinv, _generated_pinv, _pinv_pull, _pinv_push, _pinv_kinds, price=Price(16, 20)
+)
 
 
 @shaped("a[*b, m, n] -> [*b, n, m]")

@@ -14,10 +14,10 @@ import numpy as np
 
 from pullback.backends.llvm.jit import Code
 from pullback.errors import InvalidIR
-from pullback.ir.expr import upper
+from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Block, Branch, Feed, Item, Launch, Loop, Receive
+from pullback.ir.program import Block, Branch, Feed, HostCall, Item, Launch, Loop, Receive
 from pullback.runtime.native import Op
 from pullback.runtime.rings import Calls, Ring
 from pullback.runtime.system import Array, address
@@ -125,6 +125,7 @@ class Image:
     rings: list[Ring]
     producers: list[tuple[list[Ring], Calls]]
     launches: dict[int, Call]
+    hosts: dict[int, tuple[HostCall, int]]  # with its words: addresses, then sizes by `named`
 
 
 @dataclass(slots=True)
@@ -145,6 +146,7 @@ class _Assembler:
     rings: list[Ring] = field(default_factory=list)
     producers: list[tuple[list[Ring], Calls]] = field(default_factory=list)
     launches: dict[int, Call] = field(default_factory=dict)
+    hosts: dict[int, tuple[HostCall, int]] = field(default_factory=dict)
     order: int = 0
 
     @property
@@ -197,6 +199,11 @@ class _Assembler:
         elif isinstance(item, Receive):
             ring = self.ring(item)
             self.emit(Op.RECEIVE, address(ring.words))
+        elif isinstance(item, HostCall):
+            self.hosts[self.emit(Op.HOST)] = item, len(self.data)
+            for variable in (*item.sources, *item.targets):
+                self.patches.append((False, self.reserve([0]), variable))
+            self.sizes += [(self.reserve([0]), name) for name in named(item)]
         else:
             raise InvalidIR(f"{type(item).__name__} in a fused program")
 
@@ -316,7 +323,14 @@ class _Assembler:
             sizes.setdefault(name, []).append(size + place)
         errors = [size + place for place in self.errors]
         launches = {place: call for place, call in self.launches.items() if place < end}
-        return Image(words, patches, sizes, errors, self.rings, self.producers, launches)
+        hosts = {place: (call, size + data) for place, (call, data) in self.hosts.items()}
+        return Image(words, patches, sizes, errors, self.rings, self.producers, launches, hosts)
+
+
+def named(call: HostCall) -> list[str]:
+    """The symbolic extents of what a call of the host is passed, in order."""
+    every = (e for v in (*call.sources, *call.targets) for e in v.shape)
+    return list(dict.fromkeys(e.name for e in every if isinstance(e, Dim)))
 
 
 def _talks(loop: Loop) -> bool:

@@ -20,11 +20,10 @@ from pullback.backends.reference.definitions import evaluate_values
 from pullback.errors import IndexRangeError, InvalidIR, NaNError
 from pullback.ir.graph import Graph, Value, Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Block, Branch, Compute, Loop, Receive, items, written
+from pullback.ir.program import Block, Branch, Compute, HostCall, Loop, Receive, items, written
 from pullback.ir.text import show
 from pullback.runtime.assemble import Call, Part
-from pullback.runtime.exchange import Array, box
-from pullback.runtime.executable import shown
+from pullback.runtime.exchange import Array, box, shown
 from pullback.runtime.interpret import Interpreter, Values
 from pullback.runtime.profile import Profile
 from pullback.runtime.system import address, memory
@@ -101,7 +100,7 @@ class Checked:
         run = _Run(self, sizes)
         # what is only written holds the pattern until then
         values = {v: a for v, a in bindings.items() if v in self._read or v not in self._written}
-        interpreter = Interpreter(values, run.compute, _no_launch)
+        interpreter = Interpreter(values, run.compute, _no_launch, sizes)
         try:
             with np.errstate(all="ignore"):
                 interpreter.run(self._body)
@@ -117,7 +116,7 @@ def _read(body: Block) -> Iterator[Variable | None]:
     for item in items(body):
         if isinstance(item, Compute):
             yield from item.graph.inputs
-        elif isinstance(item, Receive):
+        elif isinstance(item, Receive | HostCall):
             yield from item.sources
         elif isinstance(item, Branch):
             yield item.predicate
@@ -169,7 +168,8 @@ class _Run:
             if own is None:
                 own = self.fenced[variable] = Fenced(variable)
             if variable in values and values[variable] is not own.array:
-                own.array[...] = values[variable]
+                here = shown(variable, own.array, self.sizes)
+                here[...] = shown(variable, values[variable], self.sizes)
             values[variable] = own.array
         for part in call.parts:
             self.part(call, part)

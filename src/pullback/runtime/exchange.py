@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pullback.errors import FeedError
-from pullback.ir.expr import upper
+from pullback.errors import FeedError, InvalidIR
+from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Variable
-from pullback.ir.program import Feed, Receive
+from pullback.ir.program import Feed, HostCall, Receive
 
 Array = np.ndarray[Any, Any]
 
@@ -19,6 +20,30 @@ OUTSIDE = "a feeder ended outside of a loop"
 def box(variable: Variable) -> tuple[int, ...]:
     """The shape of a variable's memory: the upper bounds of its extents."""
     return tuple(upper(e) for e in variable.shape)
+
+
+def shown(variable: Variable, array: Array, sizes: Mapping[str, int]) -> Array:
+    """The part of an array of upper bounds that symbolic extents leave."""
+    ends = [sizes[e.name] if isinstance(e, Dim) else e for e in variable.shape]
+    places: list[Any] = [slice(end) for end in ends]
+    return array[(*places, ...)]
+
+
+def call_host(call: HostCall, boxes: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+    """What a function of the host makes of its sources, which it must not write to.
+
+    Raises: InvalidIR where that is not what was declared; what the function raises.
+    """
+    given = [shown(v, a, sizes) for v, a in zip(call.sources, boxes, strict=True)]
+    for array in given:
+        array.flags.writeable = False
+    with np.errstate(all="ignore"):
+        found = list(call.function(*given))
+    for target, array in zip(call.targets, found, strict=True):
+        wanted = tuple([sizes[e.name] if isinstance(e, Dim) else e for e in target.shape])
+        if array.shape != wanted or array.dtype != target.dtype.numpy:
+            raise InvalidIR(f"{call.name} gave {array.dtype}{list(array.shape)} for {target}")
+    return found
 
 
 def call_feeder(feed: Feed) -> tuple[Array, ...] | None:

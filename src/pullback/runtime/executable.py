@@ -18,12 +18,12 @@ from pullback.ir import markup
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Definition, Graph, Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Block, Compute, Launch, Program, items, written
+from pullback.ir.program import Block, Compute, HostCall, Launch, Program, items, written
 from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
-from pullback.runtime.exchange import box
+from pullback.runtime.exchange import box, shown
 from pullback.runtime.interpret import Interpreter
 from pullback.runtime.profile import Profile
 from pullback.schedule.budget import Step, work
@@ -91,7 +91,7 @@ class Interpreted:
 
     def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
         parts = {v: shown(v, array, sizes) for v, array in bindings.items()}
-        interpreter = Interpreter(dict(parts), self._compute, self._launch)
+        interpreter = Interpreter(dict(parts), self._compute, self._launch, sizes)
         try:
             interpreter.run(self._block)
         finally:
@@ -168,6 +168,11 @@ class Executable:
     def kernels(self) -> list[Kernel]:
         """Every launch of the program text, loop bodies once."""
         return [i.kernel for i in items(self.fused) if isinstance(i, Launch)]
+
+    @property
+    def host_calls(self) -> list[HostCall]:
+        """Every call of the host in the program text, loop bodies once."""
+        return [i for i in items(self.program.body) if isinstance(i, HostCall)]
 
     @property
     def launches(self) -> int:
@@ -301,13 +306,6 @@ def _again(found: tuple[Kernel, Step]) -> str:
 def _fits(array: Array, shape: tuple[Extent, ...], kind: np.dtype[Any]) -> bool:
     """Whether a program can use an array as it lies; never where an extent is symbolic."""
     return array.shape == shape and array.dtype == kind and array.flags.c_contiguous
-
-
-def shown(variable: Variable, array: Array, sizes: Mapping[str, int]) -> Array:
-    """The part of an array of upper bounds that symbolic extents leave."""
-    ends = [sizes[e.name] if isinstance(e, Dim) else e for e in variable.shape]
-    places: list[Any] = [slice(end) for end in ends]
-    return array[(*places, ...)]
 
 
 def _measure(variable: Variable, array: Array, sizes: dict[str, int]) -> None:

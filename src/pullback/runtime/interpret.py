@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from pullback.errors import FeedError
+from pullback.ir import program as P
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Block, Branch, Compute, Feed, Item, Launch, Loop, Receive
-from pullback.runtime.exchange import OUTSIDE, call_feeder, call_receiver
+from pullback.runtime.exchange import OUTSIDE, call_feeder, call_host, call_receiver
 
 Array = np.ndarray[Any, Any]
 Values = dict[Variable, Array]
@@ -29,42 +29,47 @@ class Interpreter:
         values: Values,
         compute: Callable[[Graph, Values], Values],
         launch: Callable[[Kernel, Values], Values],
+        sizes: Mapping[str, int],
     ) -> None:
         self.values = values
         self.compute = compute
         self.launch = launch
+        self.sizes = sizes
         self.launches = 0
-        self.reached: dict[Receive, int] = {}
+        self.reached: dict[P.Receive, int] = {}
 
-    def run(self, block: Block) -> None:
+    def run(self, block: P.Block) -> None:
         """Run a whole program. Raises: FeedError where a feeder outside of any loop ends."""
         try:
             self.block(block)
         except _Ended:
             raise FeedError(OUTSIDE, code="E413") from None
 
-    def block(self, block: Block) -> None:
+    def block(self, block: P.Block) -> None:
         for item in block:
             self.item(item)
 
-    def item(self, item: Item) -> None:
-        if isinstance(item, Compute):
+    def item(self, item: P.Item) -> None:
+        if isinstance(item, P.Compute):
             self.values.update(self.compute(item.graph, self.values))
             self.launches += 1
-        elif isinstance(item, Launch):
+        elif isinstance(item, P.Launch):
             self.values.update(self.launch(item.kernel, self.values))
             self.launches += 1
-        elif isinstance(item, Loop):
+        elif isinstance(item, P.Loop):
             self.loop(item)
-        elif isinstance(item, Branch):
+        elif isinstance(item, P.Branch):
             chosen = bool(self.values[item.predicate])
             self.block(item.then if chosen else item.otherwise)
-        elif isinstance(item, Feed):
+        elif isinstance(item, P.Feed):
             self.feed(item)
+        elif isinstance(item, P.HostCall):
+            boxes = [self.values[s] for s in item.sources]
+            self.values.update(zip(item.targets, call_host(item, boxes, self.sizes), strict=True))
         else:
             self.receive(item)
 
-    def loop(self, loop: Loop) -> None:
+    def loop(self, loop: P.Loop) -> None:
         for number in range(loop.count):
             if loop.condition is not None and not bool(self.values[loop.condition]):
                 return
@@ -76,14 +81,14 @@ class Interpreter:
             except _Ended:
                 return
 
-    def feed(self, feed: Feed) -> None:
+    def feed(self, feed: P.Feed) -> None:
         batch = call_feeder(feed)
         if batch is None:
             raise _Ended
         for target, array in zip(feed.targets, batch, strict=True):
             self.values[target] = np.array(array)
 
-    def receive(self, receive: Receive) -> None:
+    def receive(self, receive: P.Receive) -> None:
         count = self.reached.get(receive, 0)
         self.reached[receive] = count + 1
         if (count + 1) % receive.every == 0:

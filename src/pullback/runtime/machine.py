@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
@@ -13,12 +14,13 @@ from pullback.errors import FeedError, IndexRangeError, UnsupportedError
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Feed
-from pullback.runtime.assemble import WIDTH, Image
+from pullback.runtime.assemble import WIDTH, Image, named
+from pullback.runtime.exchange import box, call_host, shown
 from pullback.runtime.native import Code, RingWord, Word
 from pullback.runtime.pool import loader, pools
 from pullback.runtime.profile import Clock, Profile
 from pullback.runtime.rings import Consumer, Producer, master
-from pullback.runtime.system import LINE, Array, address, memory, process
+from pullback.runtime.system import LINE, Array, address, array_at, memory, process
 
 SLICE = 50_000_000  # ns that the machine runs before it lets Python look for signals
 PATIENCE = 5.0  # seconds that the end of the process waits for a step to end
@@ -198,8 +200,27 @@ class Machine:
                 if code == Code.STOPPED:
                     self._end()
                     return
-                if code != Code.AGAIN:
+                if code == Code.HOST:
+                    self._host()
+                elif code != Code.AGAIN:
                     self._raise(code, [])
+
+    def _host(self) -> None:
+        """Make the call of the host that the machine has come to, and go past it."""
+        began, place = time.perf_counter_ns(), self._words[Word.PC]
+        call, at = self._image.hosts[place]
+        names, variables = named(call), (*call.sources, *call.targets)
+        words = self._image.words[at : at + len(variables) + len(names)].tolist()
+        sizes = dict(zip(names, words[len(variables) :], strict=True))
+        pairs = zip(variables, words, strict=False)
+        arrays = [array_at(word, box(v), v.dtype.numpy) for v, word in pairs]
+        count = len(call.sources)
+        found = call_host(call, arrays[:count], sizes)
+        for target, array, result in zip(call.targets, arrays[count:], found, strict=True):
+            shown(target, array, sizes)[...] = result
+        self._words[Word.PC] = place + 1
+        if self._clock is not None:
+            self._clock.note("host", began)
 
     def _widened(self, threads: int) -> int:
         """As many threads as there is working memory for, or can be."""
@@ -250,9 +271,15 @@ class Machine:
         while code == Code.AGAIN:
             try:
                 code = self._native(self._at)
+                if code == Code.HOST:
+                    self._host()
+                    code = Code.AGAIN
             except KeyboardInterrupt as error:
                 interrupted.append(error)
                 self.stop()
+            except Exception as error:
+                interrupted.append(error)
+                code = Code.STOPPED
         self._finish(interrupted)
         self._raise(code, interrupted)
 

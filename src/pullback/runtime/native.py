@@ -18,6 +18,7 @@ class Code(IntEnum):
     STOPPED = 2
     FEED_FAILED = 3
     BAD_INDEX = 4
+    HOST = 5
 
 
 class Op(IntEnum):
@@ -36,6 +37,7 @@ class Op(IntEnum):
     STEP = 7  # a step boundary: the place to stop or to let the caller look around
     COPY = 8  # target, source, bytes
     END = 9
+    HOST = 11  # comes back, to be entered again behind it
     BEGIN = 10  # addresses of this run, rows {number of one, word that wants it}, rows
 
 

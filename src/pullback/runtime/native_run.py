@@ -229,6 +229,7 @@ fetch:
     i64 7, label %step
     i64 8, label %copy
     i64 10, label %begin
+    i64 11, label %hosts
   ]
 go:
   %goto = phi i64 [ %next, %launched ], [ %next, %set ], [ %c, %test ], [ %next, %enter ],
@@ -390,6 +391,9 @@ begun:
 again:
   call void @put(ptr %state, i64 0, i64 %pc)
   ret i64 1
+hosts:
+  call void @put(ptr %state, i64 0, i64 %pc)
+  ret i64 5
 stop:
   call void @put(ptr %state, i64 0, i64 %pc)
   ret i64 2

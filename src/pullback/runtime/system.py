@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import functools
 import gc
+import math
 import os
 import platform
 import signal
@@ -69,6 +70,13 @@ def memory(size: int) -> Array:
     raw = np.zeros(size + _ALIGNMENT + LINE, np.uint8)
     start = -address(raw) % _ALIGNMENT
     return raw[start : start + size]
+
+
+def array_at(at: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+    """The elements at an address, as they lie; whoever asks holds their memory."""
+    size = math.prod(shape) * kind.itemsize
+    raw: Any = (ctypes.c_char * size).from_address(at) if size else bytearray()
+    return np.ndarray(shape, kind, raw)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pullback.errors import InvalidIR
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Block, Branch, Feed, Item, Launch, Loop, Receive
+from pullback.ir.program import Block, Branch, Feed, HostCall, Item, Launch, Loop, Receive
 from pullback.schedule.plan import Needs
 from pullback.simplify.empty import is_empty
 
@@ -67,6 +67,11 @@ class Walk:
             self.touch(item.targets, place, path, True)
         elif isinstance(item, Receive):
             self.touch(item.sources, max(0, place - 1), path, False)
+        elif isinstance(item, HostCall):
+            # Between two launches: what it touches is alive in both, so that nothing lies over it.
+            for here in (max(0, place - 1), place):
+                self.touch(item.sources, here, path, False)
+                self.touch(item.targets, here, path, True)
         elif isinstance(item, Loop):
             self.loop(item, path)
         elif isinstance(item, Branch):

@@ -22,7 +22,7 @@ from pullback.errors import AbsentError, OptionError, ShapeError, UnsupportedErr
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
 from pullback.ir.markup import panel
-from pullback.ir.program import Compute, Program, Receive, items
+from pullback.ir.program import Compute, HostCall, Program, Receive, items
 from pullback.pipeline import begin, compile_program
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import process, uncollected
@@ -184,7 +184,7 @@ class Jit(Generic[P, R]):
         options = self.options or Options.from_environment()
         begin(options)
         start = time.perf_counter()
-        trace = Trace()
+        trace = Trace(host=options.host)
         names = leaf_names(self.function, given)
         arguments = tuple(
             trace.fresh(name, shape, handle.dtype)
@@ -326,7 +326,7 @@ def _refuse_stand_ins(trace: Trace, program: Program) -> None:
     """Raises: UnsupportedError where what runs depends on one sample or adjoint of many."""
     found = list(items(program.body))
     reads = [v for item in found if isinstance(item, Compute) for v in item.graph.inputs]
-    reads += [v for item in found if isinstance(item, Receive) for v in item.sources]
+    reads += [v for item in found if isinstance(item, Receive | HostCall) for v in item.sources]
     for read in reads:
         if read in trace.stand_ins:
             raise UnsupportedError(

@@ -21,7 +21,17 @@ from pullback.ir.graph import (
     replace_reads,
     topological,
 )
-from pullback.ir.program import Block, Branch, Compute, Feed, Item, Loop, Program, Receive
+from pullback.ir.program import (
+    Block,
+    Branch,
+    Compute,
+    Feed,
+    HostCall,
+    Item,
+    Loop,
+    Program,
+    Receive,
+)
 from pullback.simplify.dead import without_dead
 from pullback.simplify.graph import with_roots
 from pullback.tensor.calls import Call
@@ -82,7 +92,7 @@ class Frame:
     last: int = 0
     owner: Call | None = None
     feeds: list[Feed] = field(default_factory=list)
-    parts: list[Segment | LoopDraft | BranchDraft | BlockDraft] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
 
     def inside(self, other: Frame) -> bool:
         """Whether `other` is this frame or encloses it."""
@@ -90,6 +100,9 @@ class Frame:
         while frame is not None and frame is not other:
             frame = frame.parent
         return frame is not None
+
+
+Part = Segment | LoopDraft | BranchDraft | BlockDraft | HostCall
 
 
 class Recording:
@@ -142,7 +155,7 @@ class Recording:
         home = self.home.get(value) if isinstance(value, Definition) else None
         return home is not None and home.frame.inside(frame)
 
-    def add(self, draft: LoopDraft | BranchDraft | BlockDraft) -> None:
+    def add(self, draft: LoopDraft | BranchDraft | BlockDraft | HostCall) -> None:
         """Append an item that runs between two segments."""
         self.frame.parts.append(draft)
         self.cut()
@@ -178,7 +191,7 @@ def _segments(frame: Frame) -> Iterator[Segment]:
             yield part
         elif isinstance(part, LoopDraft | BlockDraft):
             yield from _segments(part.body)
-        else:
+        elif isinstance(part, BranchDraft):
             yield from _segments(part.then)
             yield from _segments(part.otherwise)
 
@@ -304,6 +317,8 @@ class _Builder:
                 items.append(part.make(self.block(part.body)))
             elif isinstance(part, BlockDraft):
                 items.extend(self.block(part.body))
+            elif isinstance(part, HostCall):
+                items.append(part)
             else:
                 then, otherwise = self.block(part.then), self.block(part.otherwise)
                 items.append(Branch(part.predicate, then, otherwise))

@@ -152,8 +152,20 @@ class Replay:
             fresh = replace(definition)
         recording.stamp(fresh)
         if self.store and segment.frame is self.root and _dear(definition):
-            place = self.places[self.root]
-            recording.stored[fresh] = _owner(segment).stored(definition, place)
+            self._store(definition, fresh)
+        return fresh
+
+    def _store(self, definition: Definition, copy: Definition) -> None:
+        """`copy` is read from where the block that is replayed has left `definition`."""
+        recording, place = self.trace.recording, self.places[self.root]
+        owner = _owner(recording.home[definition])
+        recording.stored[copy] = owner.stored(definition, place)
+
+    def from_store(self, definition: Definition) -> Definition:
+        """A copy of what the block that is replayed has computed, not computed again."""
+        fresh = replace(definition)
+        self.trace.recording.stamp(fresh)
+        self._store(definition, fresh)
         return fresh
 
     def copy_rule(self, rule: Rule) -> None:

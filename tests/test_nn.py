@@ -420,7 +420,7 @@ def test_a_broken_file_is_refused(tmp_path: Path) -> None:
         nn.load(path)
 
 
-# --- the 27 primitives
+# --- the primitives
 
 
 def library() -> dict[str, Callable[[Tensor], Tensor]]:

@@ -1,4 +1,4 @@
-"""The 27 primitives, in one table: what a backend must implement, and nothing else.
+"""The 28 primitives, in one table: what a backend must implement, and nothing else.
 
 Layers, losses, optimisers and named scalar functions are composites of these. `ir.expr.Size` and
 `ir.expr.Dim` spell an extent inside an expression; they compute nothing of their own.

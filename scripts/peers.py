@@ -354,9 +354,9 @@ def tinygrad_results(cases: Sequence[Case]) -> Results:
         value = meaning(library, c, inputs)
         total = (value * tensor(c.head.astype(np.float32))).sum()
         reached = [x for x in inputs if x.uop in total.uop.toposort()]
-        found = dict(
-            zip(map(id, reached), total.gradient(*reached) if reached else [], strict=True)
-        )
+        slopes = total.gradient(*reached) if reached else []
+        tensor.realize(value, *slopes)
+        found = dict(zip(map(id, reached), slopes, strict=True))
         return value.numpy(), [found[id(x)].numpy() if id(x) in found else None for x in inputs]
 
     return [one(c) for c in cases]
@@ -389,13 +389,41 @@ def wrong(at: Case, value: Any, found: list[Any]) -> list[str]:
     return texts
 
 
-def check(peer: str, seeds: Sequence[int]) -> int:
-    """Runs some programs as one; prints what is wrong; how many there were with a slope."""
-    cases = [case(s) for s in seeds]
-    for at, (value, found) in zip(cases, PEERS[peer][1](cases), strict=True):
+@dataclass
+class Count:
+    """Of programs: run by the peer, compared, with slopes compared; refused, with reasons."""
+
+    ran: int = 0
+    compared: int = 0
+    slopes: int = 0
+    refused: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ran} programs, {self.compared} compared, {self.slopes} with slopes; "
+            f"{self.refused} could not be run"
+        )
+
+
+def check(peer: str, cases: Sequence[Case], count: Count) -> None:
+    """Runs some programs as one, each alone where that fails; prints what is wrong."""
+    try:
+        results = PEERS[peer][1](cases)
+    except Exception as error:  # a peer's own refusal is counted, not a wrong result
+        if len(cases) > 1:
+            for at in cases:
+                check(peer, [at], count)
+            return
+        text = f"{type(error).__name__}: {str(error)[:200]!r}"
+        print(f"{peer}: program {cases[0].seed} not run: {text}", flush=True)
+        count.refused += 1
+        return
+    for at, (value, found) in zip(cases, results, strict=True):
+        count.ran += 1
+        count.compared += at.conditioned
+        count.slopes += at.smooth and at.conditioned
         for text in wrong(at, value, found) if at.conditioned else ():
             print(f"{peer}: program {at.seed}: {text}", flush=True)
-    return sum(c.smooth and c.conditioned for c in cases)
 
 
 # --- calls: PyTorch's own functions, by each of its ways ----------------------------------------
@@ -537,15 +565,13 @@ def main() -> None:
         return
     for peer in given.peer or PEERS:
         package = PEERS[peer][0]
-        smooth, run = 0, 0
+        count = Count()
         for start in range(given.start, given.start + given.count, given.together):
             seeds = range(start, min(start + given.together, given.start + given.count))
-            try:
-                smooth += check(peer, seeds)
-                run += len(seeds)
-            except Exception as error:  # a peer's own refusal is counted, not a wrong result
-                print(f"{peer}: programs {start}..: {type(error).__name__}: {str(error)[:200]}")
-        print(f"{peer} ({package} {version(package)}): {run} programs, {smooth} with slopes")
+            check(peer, [case(s) for s in seeds], count)
+            if (start - given.start) // 100 != (seeds.stop - given.start) // 100:
+                print(f"{peer}: {count}", flush=True)
+        print(f"{peer} ({package} {version(package)}): {count}", flush=True)
 
 
 if __name__ == "__main__":

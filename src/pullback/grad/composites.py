@@ -52,6 +52,13 @@ def _root(x: Expr) -> Expr:
     return E.Sqrt(E.Mul(_one_minus(x), _plus(x, 1)))
 
 
+def _asinh(x: Expr, y: Expr) -> Expr:
+    """``1 / sqrt(1 + x^2)``; of a large x ``1 / |x|``, whose square may overflow."""
+    size = F.absolute(x)
+    far = E.Less(F.like(F.LARGE, x), size)
+    return E.If(far, F.reciprocal(size), F.rsqrt(_plus(F.square(x), 1)))
+
+
 def _acosh(x: Expr, y: Expr) -> Expr:
     """``1 / (sqrt(x - 1) sqrt(x + 1))``"""
     return F.reciprocal(E.Mul(E.Sqrt(_plus(x, -1)), E.Sqrt(_plus(x, 1))))
@@ -83,7 +90,7 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
         Composite(F.tan, ("otherwise", "left", "value"), lambda x, y: _plus(F.square(y), 1)),
         Composite(F.atan, SIGNED, lambda x, y: F.reciprocal(_plus(F.square(x), 1)), tame=True),
         Composite(F.asin, SIGNED, lambda x, y: F.reciprocal(_root(x))),
-        Composite(F.asinh, SIGNED, lambda x, y: F.rsqrt(_plus(F.square(x), 1)), tame=True),
+        Composite(F.asinh, SIGNED, _asinh, tame=True),
         Composite(F.acosh, ("then", "left", "value"), _acosh),
         Composite(F.absolute, ("condition", "left"), _side, tame=True),
         Composite(F.atanh, SIGNED, lambda x, y: F.reciprocal(E.Mul(_one_minus(x), _plus(x, 1)))),

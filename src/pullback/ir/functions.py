@@ -394,7 +394,9 @@ def copysign(x: Expr, sign: Expr) -> Expr:
 def fmod(x: Expr, y: Expr) -> Expr:
     """The exact remainder of truncated division, with the sign of `x`, as C defines it."""
     if x.dtype.is_float:
-        return copysign(Mod(absolute(x), absolute(y)), x)
+        rest = copysign(Mod(absolute(x), absolute(y)), x)
+        none = And(Equal(x, like(0, x)), Less(like(0, x), absolute(y)))
+        return If(none, x, rest)  # with a slope of 1
     rest, zero = Mod(x, y), like(0, x)
     other = E.Xor(Less(x, zero), Less(y, zero))
     return If(And(other, truth(rest)), E.subtract(rest, y), rest)

@@ -20,13 +20,19 @@ BESSEL = [  # of (x / 2)^2, by order: 16^24 / 24!^2 is 2e-19
 
 
 def _xlogy(x: Expr, y: Expr) -> Expr:
-    none = E.And(Equal(x, F.like(0, x)), E.logical_not(F.is_nan(y)))
+    none = _none(x, y, 0.0)
     return If(none, F.like(0, x), Mul(x, E.Log(If(none, F.like(1, y), y))))
 
 
 def _xlog1py(x: Expr, y: Expr) -> Expr:
-    none = E.And(Equal(x, F.like(0, x)), E.logical_not(F.is_nan(y)))
+    none = _none(x, y, -1.0)
     return If(none, F.like(0, x), Mul(x, F.log1p(If(none, F.like(0, y), y))))
+
+
+def _none(x: Expr, y: Expr, low: float) -> Expr:
+    """Whether x is 0 beside a logarithm that is not finite."""
+    outside = E.Or(F.less_equal(y, F.like(low, y)), F.is_inf(y))
+    return E.And(Equal(x, F.like(0, x)), outside)
 
 
 def _entr(x: Expr) -> Expr:

@@ -122,7 +122,8 @@ def _slopes(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     total, by_a = _series(b, y)
     first = weight * (by_a + total * (M.log(y) - digamma(b)))
     edge = O.where(a > 1.0, 0.0, O.where(a == 1.0, 1.0, math.inf))
-    return O.where(x > 0.0, first, 0.0), O.where(x > 0.0, weight / y, edge)
+    first, second = O.where(x > 0.0, first, 0.0), O.where(x > 0.0, weight / y, edge)
+    return O.where(a > 0.0, first, math.nan), O.where(a > 0.0, second, 0.0)
 
 
 def _incomplete(name: str, a: Any, x: Any, upper: bool) -> Tensor:

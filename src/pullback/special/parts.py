@@ -74,10 +74,9 @@ def turned(x: Expr) -> Expr:
 def sinpi(x: Expr) -> Expr:
     """``sin(pi x)``, exactly 0 at whole numbers."""
     r = turned(x)
-    size = F.absolute(r)
-    inside = If(Less(F.like(0.5, x), size), E.subtract(F.like(1, x), size), size)
-    sine = E.Sin(Mul(inside, F.like(math.pi, x)))
-    return If(Less(r, F.like(0, x)), E.negate(sine), sine)
+    low = If(Less(r, F.like(-0.5, x)), E.subtract(F.like(-1, x), r), r)
+    inside = If(Less(F.like(0.5, x), r), E.subtract(F.like(1, x), r), low)
+    return E.Sin(Mul(inside, F.like(math.pi, x)))
 
 
 def cospi(x: Expr) -> Expr:

@@ -238,7 +238,8 @@ def _lerp(a: Expr, b: Expr, weight: Expr) -> Expr:
 @both_wide
 def _hypot(a: Expr, b: Expr) -> Expr:
     a, b = F.absolute(a), F.absolute(b)
-    m, n = E.maximum(a, b), E.minimum(a, b)
+    less = Less(a, b)
+    m, n = If(less, b, a), If(less, a, b)  # of equal ones each is one of them, in slopes too
     still = Equal(m, F.like(0, m))
     ratio = Div(n, If(still, F.like(1, m), m))
     size = Mul(m, E.Sqrt(Add(F.like(1, m), F.square(ratio))))

@@ -14,6 +14,7 @@ Reported is what is off by a hundred times the tolerance of float32, with the pr
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -538,10 +539,13 @@ def check_calls(peer: str) -> None:
 
 def check_page() -> None:
     """Runs the scripts of docs/peers.md, each in its own names; prints those that fail."""
+    environment = {"DEV": "PYTHON", **os.environ}  # tinygrad's device that needs no compiler
     for number, block in enumerate(
         re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     ):
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", block], capture_output=True, text=True, env=environment
+        )
         state = "as the page says" if not done.returncode else done.stderr.splitlines()[-1]
         line = re.search(r"line \d+, in <module>\n.*", done.stderr)
         print(f"script {number}:", state, line.group(0) if line else "", flush=True)

@@ -32,6 +32,7 @@ ROWS, LINE, IMAGE, SPACE = normal(6, 8), normal(2, 4, 9), normal(2, 4, 7, 6), no
 OTHER, TARGET = normal(6, 8, seed=3), share(6, 8)
 SIGNS = np.sign(normal(6))
 LABELS = np.array([1, 0, 7, 3, 3, 5])
+PLACES = np.array([1, 0, 5])
 TOKENS = np.array([[3, 0, 4], [1, 3, 0]])
 SQUARE = normal(5, 5)
 A3, B3 = normal(3, 4, 5), normal(3, 5, 6, seed=1)
@@ -40,7 +41,7 @@ A3, B3 = normal(3, 4, 5), normal(3, 5, 6, seed=1)
 
 # What makes no float tensor of float tensors, and what takes functions of the user.
 # Families with tests of their own (test_functions, test_stats, test_scattering, test_recurrences,
-# test_integers): their gradients are checked there, and how much they cost is not bounded.
+# test_integers): their gradients are checked there; what those cost is bounded by way of `MEMBERS`.
 FAMILIES = {
     "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "allclose", "aminmax",
     "atleast_1d", "atleast_2d", "atleast_3d", "baddbmm", "bincount", "block_diag",
@@ -149,6 +150,49 @@ TENSORS: dict[str, Case] = {
     "vecdot": called(pb.vecdot, ROWS, OTHER),
     "where": called(lambda x, y: pb.where(x < y, x * x, y), ROWS, OTHER),
 }
+
+MEMBERS: dict[str, Case] = {
+    **{n: called(getattr(pb, n), TARGET) for n in ("exp2", "deg2rad", "rad2deg", "frac", "ravel")},
+    **{
+        n: called(getattr(pb, n), TARGET, 0.5 + TARGET)
+        for n in ("copysign", "fmax", "fmin", "fmod", "hypot", "float_power", "logaddexp2", "dist")
+    },
+    **{
+        n: called(getattr(pb, n), ROWS, axis=1)
+        for n in ("nansum", "nanmean", "diff", "median", "nanmedian", "cumulative_trapezoid")
+    },
+    "addcdiv": called(pb.addcdiv, ROWS, OTHER, 0.5 + TARGET),
+    "addcmul": called(pb.addcmul, ROWS, OTHER, TARGET),
+    "addmm": called(pb.addmm, normal(4, 6), normal(4, 5), normal(5, 6)),
+    "cdist": called(pb.cdist, ROWS, OTHER),
+    "corrcoef": called(pb.corrcoef, ROWS),
+    "cov": called(pb.cov, ROWS),
+    "cross": called(pb.cross, normal(6, 3), normal(6, 3, seed=3)),
+    "diag": called(pb.diag, SQUARE),
+    "diag_embed": called(pb.diag_embed, ROWS),
+    "diagonal": called(pb.diagonal, SQUARE),
+    "flatten": called(pb.flatten, A3),
+    "gather": called(lambda x: pb.gather(x, pb.tensor(LABELS[:, None]), axis=1), ROWS),
+    "hstack": called(lambda x, y: pb.hstack([x, y]), ROWS, OTHER),
+    "index_add": called(lambda x, y: pb.index_add(x, pb.tensor(PLACES), y), ROWS, OTHER[:3]),
+    "inner": called(pb.inner, ROWS, OTHER),
+    "kron": called(pb.kron, normal(2, 3), normal(4, 2)),
+    "kthvalue": called(lambda x: pb.kthvalue(x, 3)[0], ROWS),
+    "lerp": called(pb.lerp, ROWS, OTHER, TARGET),
+    "masked_fill": called(lambda x: pb.masked_fill(x, pb.tensor(ROWS > 0), 1.5), OTHER),
+    "narrow": called(lambda x: pb.narrow(x, 1, 2, 4), ROWS),
+    "nan_to_num": called(pb.nan_to_num, ROWS),
+    "pdist": called(pb.pdist, ROWS),
+    "quantile": called(lambda x: pb.quantile(x, 0.3, axis=1), ROWS),
+    "rot90": called(pb.rot90, SQUARE),
+    "std_mean": called(lambda x: pb.std_mean(x, axis=1)[0], ROWS),
+    "swapaxes": called(lambda x: pb.swapaxes(x, 0, 2), A3),
+    "trace": called(pb.trace, SQUARE),
+    "trapezoid": called(pb.trapezoid, ROWS),
+    "vander": called(pb.vander, ROWS[0]),
+    "var_mean": called(lambda x: pb.var_mean(x, axis=1)[0], ROWS),
+    "vstack": called(lambda x, y: pb.vstack([x, y]), ROWS, OTHER),
+}  # fmt: skip
 
 # --- nn.functional -------------------------------------------------------------------------------
 

@@ -68,15 +68,17 @@ def test_digits(name: str) -> None:
     beside(losses, exact)
     opt = theirs.optimizer(other)
     loss_of = lambda *batch: cross_entropy(other, *batch)
-    ends = train_torch(torch, opt, loss_of, digits.batches(known), NETS[name])
+    train_torch(torch, opt, loss_of, digits.batches(known), NETS[name])
     other.eval()
     scores = other(torch.from_numpy(unseen.pixels)).detach().numpy()
     found = digits.accuracy(model, unseen)
     wanted = (scores.argmax(1) == unseen.digits).mean()
     assert found > FLOOR[name]
     assert abs(found - wanted) <= (MARGIN[name] + 0.5) / len(scores)
-    # Late steps of a net grow every rounding: another order of sums moves their mean by a tenth.
-    assert np.isclose(np.mean(losses[-20:]), np.mean(ends[-20:]), rtol=0.15)
+    # Steps grow every rounding, so late losses are held to float64 from the same late weights.
+    exact = exactly(theirs, theirs.net(), model.train(), cross_entropy, digits.batches(known))
+    beside(digits.train(model, own.optimizer(model), known, FIRST), exact)
+    assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:FIRST])
 
 
 def test_gpt(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,12 +25,13 @@ def worst(draws: list[Array], total: Callable[[Array], Any]) -> float:
     return max(float(abs(np.longdouble(total(x)) - exact(x))) for x in draws)
 
 
-def test_ten_million_numbers() -> None:
+@pytest.mark.parametrize("draws", [6, pytest.param(20, marks=pytest.mark.slow)])
+def test_ten_million_numbers(draws: int) -> None:
     """At most twice NumPy's largest error, over random draws and of equal values."""
     total = pb.jit(lambda t: pb.sum(t))
     random = np.random.default_rng(11)
     found, theirs = [0.0, 0.0], [0.0, 0.0]
-    for n in range(20):
+    for n in range(draws):
         one = random.random(MANY, np.float32) - np.float32(0.5 * (n % 2))
         found[n % 2] = max(found[n % 2], worst([one], lambda x: total(pb.tensor(x)).numpy()))
         theirs[n % 2] = max(theirs[n % 2], worst([one], np.sum))

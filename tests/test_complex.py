@@ -11,6 +11,7 @@ import pytest
 import pullback as pb
 from pullback import array_api as xp
 from pullback.errors import DTypeError
+from pullback.tensor.trace import compiled_programs
 
 Array = np.ndarray[Any, Any]
 Z = np.array([[1.5 - 0.5j, -0.25 + 2j, 0.5j], [0.75, -1 - 1j, 0.3 + 0.1j]])
@@ -190,6 +191,13 @@ def close(found: float, wanted: float, scale: float, signs: bool) -> bool:
         tiny = 0 < abs(found) < 1e-15 * scale
         return tiny or (found == 0 and np.signbit(found) == np.signbit(wanted))
     return found == wanted or abs(found - wanted) <= 1e-13 * max(abs(wanted), 1e-3 * scale)
+
+
+def test_both_parts_are_one_program() -> None:
+    z = xp.sin(pb.Complex.of(Z * 0.731)) * 0.37
+    count = compiled_programs()
+    z.numpy()
+    assert compiled_programs() == count + 1
 
 
 @pytest.mark.parametrize("name", MATHS)

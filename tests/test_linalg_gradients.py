@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -49,24 +50,40 @@ CASES: dict[str, tuple[Any, list[Any]]] = {
 }  # fmt: skip
 
 
+# Of values, by LAPACK, by default one for each factorisation that others are made of.
+FACTORS = ("cholesky", "solve", "det", "qr", "eigh", "svd", "matrix_exp")
+
+
+def slow(names: Iterable[str], kept: Container[str]) -> list[Any]:
+    """All names; those that are not kept are left to the gate."""
+    return [n if n in kept else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("compiled", [True, False], ids=["program", "values"])
-def test_derivatives(name: str, compiled: bool) -> None:
+def test_derivatives(name: str) -> None:
     function, given = CASES[name]
-    second = compiled or name in ("cholesky", "eigh")
-    derivatives(function, given, compiled=compiled, second=second)
+    derivatives(function, given, compiled=True, second=True)
 
 
-def test_loops_written_out_are_checked() -> None:
+@pytest.mark.parametrize("name", slow(CASES, FACTORS))
+def test_derivatives_of_values(name: str) -> None:
+    function, given = CASES[name]
+    derivatives(function, given, compiled=False, second=name in ("cholesky", "eigh"))
+
+
+WRITTEN_OUT: dict[str, tuple[Any, list[Any]]] = {
+    "solve": (L.solve, [well(3, 3), drawn(3, 2)]),
+    "cholesky": (L.cholesky, [definite(3, 3)]),
+    "lu": (lambda a: L.lu(a)[1:], [well(3, 3)]),
+    "eigvalsh": (L.eigvalsh, [definite(3, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", slow(WRITTEN_OUT, ("solve", "cholesky")))
+def test_loops_written_out_are_checked(name: str) -> None:
     """Without any derivative by hand: those of the loops themselves are right too."""
-    cases = {
-        "solve": (L.solve, [well(3, 3), drawn(3, 2)]),
-        "cholesky": (L.cholesky, [definite(3, 3)]),
-        "lu": (lambda a: L.lu(a)[1:], [well(3, 3)]),
-        "eigvalsh": (L.eigvalsh, [definite(3, 3)]),
-    }
-    for name, (function, given) in cases.items():
-        assert pb.check_grads(function, given, layouts=("contiguous",)), name
+    function, given = WRITTEN_OUT[name]
+    assert pb.check_grads(function, given, layouts=("contiguous",))
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])

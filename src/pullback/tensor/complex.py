@@ -25,6 +25,7 @@ from pullback.tensor import maths as M
 from pullback.tensor.answers import BUILTIN, Answering
 from pullback.tensor.rules import Arithmetic
 from pullback.tensor.tensor import Tensor, check_device
+from pullback.tensor.trace import realize
 
 Args = Sequence[Any]
 Settings = Mapping[str, Any]
@@ -164,6 +165,7 @@ class Complex(Speaking, Arithmetic["Complex"]):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The numbers, complex64 or complex128."""
+        realize([self.real, self.imag])  # as one program: they share most of what they compute
         real = self.real.numpy()
         found = np.empty(real.shape, self.dtype.numpy)
         found.real, found.imag = real, self.imag.numpy()
@@ -186,6 +188,7 @@ class Complex(Speaking, Arithmetic["Complex"]):
 
     def item(self) -> builtins.complex:
         """The only element as a Python number. Raises: ShapeError for more than one."""
+        realize([self.real, self.imag])
         return builtins.complex(self.real.item(), self.imag.item())
 
     def tolist(self) -> Any:

@@ -26,7 +26,7 @@ MORE: dict[str, tuple[float, str]] = {
         7.5, "n products; its adjoint is a recurrence over pairs, which is exact at zeros"
     ),
     "reduce": (5.0, "the adjoints of both sides of a pair stand in one body, each under a guard"),
-    "fmod": (7.0, "a remainder is one primitive; the slope by the divisor is a truncated quotient"),
+    "fmod": (7.5, "a remainder is one primitive; the slope by the divisor is a truncated quotient"),
     "hypot": (5.2, "which of the two is larger is asked again for the adjoint of each"),
     "F.glu": (5.6, "so do the adjoints of the two halves: of each element one is executed"),
 }  # fmt: skip

@@ -117,24 +117,25 @@ def _moved(x: Tensor, sine: Tensor, half_tangent: Tensor) -> Tensor:
     ``c x - s y = x - s (y + t x)``, t the tangent of half the angle: small angles round little.
     """
     half = size(x.shape[-2]) // 2
-    s, t = O.expand_dims(sine, -1), O.expand_dims(half_tangent, -1)
-    top, bottom = x[..., :half, :], x[..., half:, :]
-    return _round_table(top - s * (bottom + t * top), bottom + s * (top - t * bottom), -2)
+
+    def turned(*at: Any) -> Any:
+        *b, i, j = at
+        row = _round_table(i, half)
+        above = row < half
+        pair = (*b, O.where(above, row, row - half))
+        own, mate = x[(*b, row, j)], x[(*b, O.where(above, row + half, row - half), j)]
+        s, t = sine[pair], half_tangent[pair]
+        return own - O.where(above, s, -s) * (mate + O.where(above, t, -t) * own)
+
+    return written("turned", x.shape, turned)
 
 
-def _round_table(top: Tensor, bottom: Tensor, axis: int) -> Tensor:
-    """The first of `top` stays; the others go round: along the top, and back along the bottom."""
-    if top.shape[axis] == 1:
-        return O.concat([top, bottom], axis=axis)
-
-    def part(x: Tensor, start: int | None, stop: int | None) -> Tensor:
-        places = [slice(None)] * len(x.shape)
-        places[axis] = slice(start, stop)
-        found: Tensor = x[tuple(places)]
-        return found
-
-    parts = [part(top, 0, 1), part(bottom, 0, 1), part(top, 1, -1)]
-    return O.concat([*parts, part(bottom, 1, None), part(top, -1, None)], axis=axis)
+def _round_table(i: Any, half: int) -> Any:
+    """Which row moves to place i: 0 stays, the others go along the top and back below."""
+    last = 2 * half - 1
+    below = O.where(i == last, half - 1, M.minimum(i + 1, last))
+    above = O.where(i == 1, half, M.maximum(i - 1, 0))
+    return O.where(i < half, above, below) if half > 1 else i
 
 
 def _sweeps(sweep: Callable[[Any], Any], state: tuple[Tensor, ...], going: Tensor) -> Any:

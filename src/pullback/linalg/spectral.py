@@ -221,7 +221,7 @@ EIGH = Operation(
     _eigh_pull,
     _eigh_push,
     _eigh_kinds,
-    price=Price(14, 24),
+    price=Price(18, 24),
 )
 
 
@@ -340,7 +340,7 @@ _SVD = Operation(
     _svd_pull,
     _svd_push,
     _svd_kinds,
-    price=Price(16, 20),
+    price=Price(18, 22),
 )
 _FULL = Operation(
     "svd",
@@ -349,7 +349,7 @@ _FULL = Operation(
     _full_pull,
     _full_push,
     partial(_svd_kinds, full=True),
-    price=Price(16, 20),
+    price=Price(18, 22),
 )
 
 
@@ -437,7 +437,7 @@ def _pinv_kinds(kinds: Sequence[Kind]) -> Sequence[Kind]:
 
 
 PINV = Operation(
-    "pinv", _host_pinv, _generated_pinv, _pinv_pull, _pinv_push, _pinv_kinds, price=Price(16, 20)
+    "pinv", _host_pinv, _generated_pinv, _pinv_pull, _pinv_push, _pinv_kinds, price=Price(18, 22)
 )
 
 

@@ -74,6 +74,16 @@ def test_roll_as_numpy(shift: Any, axis: Any) -> None:
     np.testing.assert_array_equal(found, np.roll(X.numpy(), shift, axis))
 
 
+@pytest.mark.parametrize("k", [2**31, 2**62, 2**63, -(2**63), 2**70, -(2**70), np.int64(2**62)])
+def test_diagonals_beyond_every_axis(k: int) -> None:
+    x, above = np.ones((2, 3)), k > 0
+    np.testing.assert_array_equal(pb.eye(2, 3, k=k).numpy(), 0 * x)
+    np.testing.assert_array_equal(pb.tril(pb.tensor(x), k=k).numpy(), x * above)
+    np.testing.assert_array_equal(pb.triu(pb.tensor(x), k=k).numpy(), x * (not above))
+    assert len(pb.tril_indices(2, 3, k=k)[0]) == 6 * above
+    assert len(pb.triu_indices(2, 3, k=k)[0]) == 6 * (not above)
+
+
 def test_several_axes_move() -> None:
     x = np.arange(24).reshape(2, 3, 4)
     found = pb.moveaxis(pb.tensor(x), (0, 1), (-1, 0)).numpy()

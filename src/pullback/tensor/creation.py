@@ -365,7 +365,7 @@ def eye(
     """
     check_device(device)
     rows, columns = shape_of((n_rows, n_rows if n_cols is None else n_cols))
-    return Tensor(X.eye(rows, columns, V.whole(k, "eye: k"), optional_dtype(dtype) or D.float32))
+    return Tensor(X.eye(rows, columns, V.diagonal(k), optional_dtype(dtype) or D.float32))
 
 
 @spelled

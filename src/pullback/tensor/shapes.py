@@ -535,7 +535,7 @@ def _triangle(
 ) -> tuple[Tensor, Tensor]:
     wide = rows if columns is None else columns
     m, n = (V.whole(v, f"{places.__name__}: an extent", 0) for v in (rows, wide))
-    i, j = places(m, V.whole(k, "the diagonal"), n)
+    i, j = places(m, V.diagonal(k), n)
     return C.tensor(i.tolist(), dtype="int64"), C.tensor(j.tolist(), dtype="int64")
 
 

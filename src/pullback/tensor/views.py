@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import SupportsIndex
 
+import numpy as np
+
 from pullback.errors import AxisError, ShapeError
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
@@ -28,6 +30,7 @@ from pullback.tensor.elementwise import (
 )
 
 MOST = int64.range()[1]
+FAR = 2**62  # no axis is so long, and a place so far away has a number
 
 
 def fail(what: str, help: str = "", *, code: str = "") -> ShapeError:
@@ -45,6 +48,12 @@ def whole(value: object, what: str, least: int | None = None) -> int:
     if least is not None and number < least:
         raise fail(f"{what} {number} is less than {least}", code="E123")
     return number
+
+
+def diagonal(k: object) -> int:
+    """The number of a diagonal; beyond every axis all are alike. Raises: ShapeError."""
+    near = max(-FAR, min(k, FAR)) if isinstance(k, int | np.integer) else k
+    return whole(near, "the diagonal")
 
 
 def normal_axis(axis: int, rank: int, *, what: str = "axis") -> int:
@@ -445,7 +454,7 @@ def triangle(x: Value, k: int, *, upper: bool) -> Definition:
     """``x[i, j] if j - i <= k else 0`` (upper: ``j - i >= k``)."""
     if len(x.shape) < 2:
         raise fail(f"a triangle of {show(x.shape)}: two axes are needed", code="E111")
-    k = whole(k, "the diagonal")
+    k = diagonal(k)
     axes = axes_of(x.shape)
     row, column = axes[-2], axes[-1]
     edge = affine(row, k, 1)

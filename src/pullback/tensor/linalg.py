@@ -50,6 +50,13 @@ def matmul(a: Value, b: Value) -> Value:
     return W.reduce("matmul", shape, [inner], body)
 
 
+def _matched(axes: int | Sequence[int], rank: int) -> list[int]:
+    """Axes counted from the front, each once, in the order given: it says which meets which."""
+    V.normal_axes(axes, rank)
+    given = [axes] if isinstance(axes, SupportsIndex) else axes
+    return [V.normal_axis(n, rank) for n in given]
+
+
 def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]]) -> Value:
     """The sum of products over matched axes; the rest of `a`, then the rest of `b`."""
     ranks = len(a.shape), len(b.shape)
@@ -59,10 +66,10 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
             raise V.fail(f"tensordot over {count} axes of {ranks[0]} and {ranks[1]}", code="E111")
         left, right = list(range(ranks[0] - count, ranks[0])), list(range(count))
     else:
-        pair = [V.normal_axes(n, rank) for n, rank in zip(axes, ranks, strict=False)]
+        pair = [_matched(n, rank) for n, rank in zip(axes, ranks, strict=False)]
         if len(pair) != 2 or len(axes) != 2 or len(pair[0]) != len(pair[1]):
             raise V.fail(f"tensordot over {axes}: as many axes of both", code="E134")
-        left, right = map(list, pair)
+        left, right = pair
     letters = [f"a{n}" for n in range(len(a.shape))]
     others = [f"b{n}" for n in range(len(b.shape))]
     for n, m in zip(left, right, strict=True):

@@ -45,7 +45,7 @@ WRONG: dict[str, tuple[str, Callable[[], Any]]] = {
     "roll": ("E360", lambda: pb.roll(X, 1.5)),
     "roll of unlike lists": ("E134", lambda: pb.roll(X, (1, 2, 3), axis=(0, 1))),
     "moveaxis": ("E113", lambda: pb.moveaxis(X, (0, 0), (0, 1))),
-    "meshgrid": ("E111", lambda: pb.meshgrid(X, pb.ones(3))),
+    "meshgrid": ("E175", lambda: pb.meshgrid(X, pb.ones(3))),
     "meshgrid indexing": ("E124", lambda: pb.meshgrid(pb.ones(3), indexing="yx")),
 }
 

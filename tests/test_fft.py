@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.errors import DTypeError, PullbackError, ShapeError, UnsupportedError
+from pullback.errors import ArgumentError, DTypeError, PullbackError, ShapeError, UnsupportedError
 
 RNG = np.random.default_rng(5)
 LENGTHS = (1, 2, 3, 7, 12, 30, 97, 128, 1000, 1009, 4096)
@@ -172,8 +172,8 @@ def test_what_is_refused() -> None:
         (UnsupportedError, "E312", lambda: pb.fft.fft(x, norm="both")),
         (DTypeError, "E149", lambda: pb.fft.rfft(z)),
         (ShapeError, "E134", lambda: pb.fft.fftn(x, (2, 3, 4), (0, 1))),
-        (ShapeError, "E351", lambda: pb.fft.stft(x, 0)),
-        (ShapeError, "E351", lambda: pb.fft.stft(x, 2, 0)),
+        (ArgumentError, "E176", lambda: pb.fft.stft(x, 0)),
+        (ArgumentError, "E176", lambda: pb.fft.stft(x, 2, 0)),
         (ShapeError, "E351", lambda: pb.fft.stft(x, 20)),
         (ShapeError, "E351", lambda: pb.fft.stft(x, 20, center=False)),
         (ShapeError, "E351", lambda: pb.fft.stft(x, 2, window=pb.ones(3))),

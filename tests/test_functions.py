@@ -296,8 +296,8 @@ WRONG: dict[str, tuple[str, Callable[[], Any]]] = {
     "flatten": ("E124", lambda: pb.flatten(X, 1, 0)),
     "unflatten": ("E114", lambda: pb.unflatten(X, 1, (2, 3))),
     "rot90": ("E134", lambda: pb.rot90(X, 1, (0,))),
-    "block_diag": ("E111", lambda: pb.block_diag(pb.ones((2, 2, 2)))),
-    "cartesian_prod": ("E111", lambda: pb.cartesian_prod(X, X)),
+    "block_diag": ("E175", lambda: pb.block_diag(pb.ones((2, 2, 2)))),
+    "cartesian_prod": ("E175", lambda: pb.cartesian_prod(X, X)),
     "combinations": ("E123", lambda: pb.combinations(pb.ones(3), -1)),
     "tensor_split": ("E123", lambda: pb.tensor_split(X, 0)),
     "chunk": ("E123", lambda: pb.chunk(X, -1)),
@@ -311,10 +311,10 @@ WRONG: dict[str, tuple[str, Callable[[], Any]]] = {
     "cross": ("E110", lambda: pb.cross(X, X)),
     "cdist": ("E175", lambda: pb.cdist(X, pb.ones((4, 6)))),
     "cdist of p": ("E176", lambda: pb.cdist(X, X, p=-1.0)),
-    "renorm": ("E123", lambda: pb.renorm(X, 2.0, 0, -1.0)),
+    "renorm": ("E176", lambda: pb.renorm(X, 2.0, 0, -1.0)),
     "ldexp": ("E145", lambda: pb.ldexp(X, 0.5)),
     "nextafter": ("E144", lambda: pb.nextafter(pb.tensor([1]), 2)),
-    "gcd": ("E145", lambda: pb.gcd(X, 2)),
+    "gcd": ("E177", lambda: pb.gcd(X, 2)),
 }
 
 

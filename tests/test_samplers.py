@@ -153,17 +153,22 @@ def test_gradients_reach_parameters() -> None:
 
 def test_refused_by_code() -> None:
     for code, call in (
-        ("E123", lambda: R.exponential(-1.0)),
-        ("E123", lambda: R.gamma(0.0)),
-        ("E123", lambda: R.geometric(1.5)),
-        ("E123", lambda: R.poisson(-2.0)),
-        ("E123", lambda: R.binomial(2.5, 0.5)),
-        ("E123", lambda: R.truncated_normal(0.0, 1.0, 2.0, 1.0)),
+        ("E176", lambda: R.exponential(-1.0)),
+        ("E176", lambda: R.gamma(0.0)),
+        ("E176", lambda: R.geometric(1.5)),
+        ("E176", lambda: R.poisson(-2.0)),
+        ("E176", lambda: R.binomial(2.5, 0.5)),
+        ("E176", lambda: R.truncated_normal(0.0, 1.0, 2.0, 1.0)),
         ("E123", lambda: R.multinomial(pb.ones(3), 4)),
         ("E123", lambda: R.choice(3, (4,), replace=False)),
-        ("E110", lambda: R.laplace(pb.ones(3), 1.0, (2,))),
+        ("E175", lambda: R.laplace(pb.ones(3), 1.0, (2,))),
         ("E119", lambda: R.gumbel(shape=(-1,))),
-        ("E111", lambda: R.dirichlet(2.0)),
+        ("E175", lambda: R.dirichlet(2.0)),
+        ("E175", lambda: R.gumbel(pb.ones(3), pb.ones(2))),
+        ("E176", lambda: R.choice(5, (2,), p=pb.ones(4))),
+        ("E175", lambda: R.choice(pb.ones(5), (2,), p=pb.ones(4))),
+        ("E176", lambda: R.binomial(float("inf"), 0.5)),
+        ("E176", lambda: R.beta([1.0, -1.0], 2.0)),
     ):
         with pytest.raises(PullbackError) as caught:
             call()

@@ -238,3 +238,11 @@ def test_one_of_a_list_has_limits() -> None:
     function(of(2), shape=(1, 2))
     with pytest.raises(ArgumentError, match=r"shape=\(2, 1\)"):
         function(of(2), shape=(2, 1))
+
+
+def test_errors_are_told_once() -> None:
+    """What a function raises itself stands behind what its declaration raises."""
+    text = pb.index_reduce.__doc__ or ""
+    assert text.count("Raises:") == 1
+    assert "ShapeError (E175) for other sizes\n    DTypeError (E177)" in text
+    assert text.index("DTypeError (E177)") < text.index("OptionError for another reduction")

@@ -115,7 +115,7 @@ def test_pieces_together() -> None:
         same(found, wanted)
     with pytest.raises(ShapeError, match="equal pieces"):
         pb.split(ts[2], 2, axis=1)
-    with pytest.raises(ShapeError, match="cannot join"):
+    with pytest.raises(ShapeError, match=r"axis 1 of `arrays\[1\]` has 5 elements"):
         pb.concat([ts[0], ts[2]], axis=0)
     mixed = pb.concat([pb.zeros(1, dtype="int32"), pb.zeros(1, dtype="float64")])
     assert mixed.dtype == pb.float64

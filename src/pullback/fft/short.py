@@ -13,11 +13,16 @@ from pullback.tensor.complex import Complex
 from pullback.tensor.compute import axis, compute
 from pullback.tensor.creation import ones
 from pullback.tensor.elementwise import show
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 MODES = ("constant", "reflect", "replicate", "circular")
 
 
+SETTINGS = "int(n_fft) >= 1, int(hop_length) >= 1, 1 <= int(win_length) <= n_fft"
+
+
+@shaped("x[..., m], window[w]", where=SETTINGS)
 def stft(
     x: Any,
     n_fft: int,
@@ -32,8 +37,9 @@ def stft(
 ) -> Complex:
     """``X[f, t] = sum[n] w[n] x[t hop + n] e^(-2 pi i f n / n_fft)``
 
-    `center` continues `x` by half a window on both sides first. Shapes: x [.., m] of real or
-    complex numbers -> [.., n_fft // 2 + 1, frames], or all `n_fft` frequencies.
+    `center` continues `x` by half a window on both sides first. Of `x`, real or complex
+    numbers, come [.., n_fft // 2 + 1, frames], or all `n_fft` frequencies.
+
     Raises: ShapeError where the window is longer than the signal.
 
     Example:
@@ -55,6 +61,7 @@ def stft(
     return turned * float(n_fft**-0.5) if normalized else turned
 
 
+@shaped("x[..., f, t], window[w]", where=SETTINGS)
 def istft(
     x: Complex,
     n_fft: int,
@@ -103,17 +110,9 @@ def istft(
 def _settings(
     x: Any, n_fft: int, hop: int | None, length: int | None, window: Any
 ) -> tuple[Tensor, int]:
-    """The window of `n_fft` elements, and the hop. Raises: ShapeError for sizes that are none."""
+    """The window of `n_fft` elements, and the hop. Raises: ShapeError for a window of others."""
     hop = max(n_fft // 4, 1) if hop is None else hop
     width = n_fft if length is None else length
-    whole = all(isinstance(n, int) for n in (n_fft, hop, width))
-    if not whole or n_fft < 1 or hop < 1 or not 0 < width <= n_fft:
-        raise ShapeError(
-            f"n_fft={n_fft}, hop_length={hop}, win_length={width}",
-            origin=Origin.of_caller(),
-            help="each is 1 or more, and the window no longer than n_fft",
-            code="E351",
-        )
     real = x.real if isinstance(x, Complex) else x
     taper = ones((width,), dtype=real.dtype) if window is None else window
     if taper.shape != (width,):

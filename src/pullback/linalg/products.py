@@ -78,6 +78,7 @@ def outer(x1: Tensor, x2: Tensor) -> Tensor:
     return O.outer(x1, x2)
 
 
+@shaped("*tensors[_, _] or [_]")
 @in_float32
 def multi_dot(tensors: Sequence[Any]) -> Tensor:
     """The product of several matrices in the order that takes fewest multiplications.

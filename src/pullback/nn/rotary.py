@@ -21,7 +21,7 @@ from pullback.tensor.tensor import Tensor
 
 
 @shaped(
-    "input: float[*b, t, d], positions: number[*b, t] -> [*b, t, d]",
+    "input: float[b..., t, d], positions: number[b...?, t] -> [b..., t, d]",
     where="base > 0, int(dim) >= 0, dim % 2 == 0, dim <= d",
 )
 def rotary_embedding(

@@ -18,10 +18,12 @@ from pullback.tensor import ops as O
 from pullback.tensor import random as R
 from pullback.tensor import views as V
 from pullback.tensor.scalars import value_tensor
+from pullback.tensor.shaped import shaped
 from pullback.tensor.sorting import topk
 from pullback.tensor.tensor import Tensor, check_device, shape_of
 
 
+@shaped("logits[s..., _ @ axis] -> [*shape, s...]")
 def categorical(
     logits: Any,
     shape: Any = None,
@@ -50,6 +52,7 @@ def categorical(
     return found
 
 
+@shaped("weights[s..., n] -> [s..., num_samples]", where="int(num_samples) >= 1")
 def multinomial(
     weights: Any,
     num_samples: int,
@@ -62,7 +65,6 @@ def multinomial(
 
     Without replacement the largest of ``log(weights) + gumbel``, in the order of drawing.
 
-    Shapes: weights[.., n] -> [.., num_samples]
     Raises: ShapeError for more samples than places without replacement, or no axes.
 
     Example:
@@ -71,9 +73,7 @@ def multinomial(
     """
     check_device(device)
     given = O.astype(O.stop_gradient(value_tensor(weights)), float64)
-    if given.ndim == 0:
-        raise ShapeError("multinomial of a number: a vector is wanted", code="E111")
-    count = V.whole(num_samples, "multinomial: num_samples", 1)
+    count = int(num_samples)
     size = given.shape[-1]
     if not replacement:
         if isinstance(size, int) and count > size:
@@ -86,6 +86,7 @@ def multinomial(
     return places
 
 
+@shaped("x[n, ...] or [], p[n]", where="n == x")
 def choice(
     x: Any,
     shape: Any = (),
@@ -97,7 +98,6 @@ def choice(
 ) -> Tensor:
     """Elements of a vector, rows of a tensor, or numbers below x, drawn with probabilities `p`.
 
-    Shapes: x[n, ..], p[n] -> [*shape, ..]
     Raises: ShapeError for more than there are without replacement.
 
     Example:

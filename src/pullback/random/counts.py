@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.errors import ShapeError
 from pullback.ir import dtype as D
 from pullback.random.draws import (
     LIFT,
@@ -13,13 +12,12 @@ from pullback.random.draws import (
     finished,
     first_turn,
     parameters,
-    probability,
 )
 from pullback.special.gamma import gammaln
-from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor.scalars import repeated
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 FEW = 10.0  # mean below which counts are found one by one
@@ -65,6 +63,7 @@ def _rejected(
     return found
 
 
+@shaped("rate[*shape?] -> [*shape]", where="rate >= 0")
 def poisson(
     rate: Any,
     shape: Any = None,
@@ -75,14 +74,11 @@ def poisson(
 ) -> Tensor:
     """How many events happen at a rate: ``p(k) = rate^k exp(-rate) / k!``
 
-    Raises: ShapeError for a negative rate or shapes that do not broadcast.
 
     Example:
         >>> pb.random.poisson(3.0, (4,)).shape
         (4,)
     """
-    if isinstance(rate, W.Scalar) and not rate >= 0:
-        raise ShapeError(f"poisson: rate is {rate}, negative", code="E123")
     draws, kind, (mean,) = parameters(shape, key, dtype, device, rate)
     mean = O.stop_gradient(mean)
     few = mean < FEW
@@ -108,6 +104,7 @@ def poisson(
     return finished(O.where(few, small, large), kind)
 
 
+@shaped("n[*shape?], p[*shape?] -> [*shape]", where="n >= 0, n % 1 == 0, 0 <= p <= 1")
 def binomial(
     n: Any,
     p: Any,
@@ -119,15 +116,11 @@ def binomial(
 ) -> Tensor:
     """How many of n trials succeed: ``p(k) = C(n, k) p^k (1 - p)^(n - k)``
 
-    Raises: ShapeError for p outside of 0..1, a negative n, or shapes that do not broadcast.
 
     Example:
         >>> pb.random.binomial(10, 0.5, (4,)).shape
         (4,)
     """
-    probability("binomial", p)
-    if isinstance(n, W.Scalar) and (n < 0 or n != int(n)):
-        raise ShapeError(f"binomial: n is {n}, no count", code="E123")
     draws, kind, (count, chance) = parameters(shape, key, dtype, device, n, p)
     count, chance = O.stop_gradient(count), O.stop_gradient(chance)
     turned = chance > 0.5
@@ -167,6 +160,7 @@ def _many(draws: Draws, n: Tensor, p: Tensor, few: Tensor) -> Tensor:
     return _rejected(draws, n * p + 0.5, O.where(few, 0.0, 1.0), a, b, accepted)
 
 
+@shaped("p[*shape?] -> [*shape]", where="0 <= p <= 1")
 def geometric(
     p: Any,
     shape: Any = None,
@@ -177,13 +171,11 @@ def geometric(
 ) -> Tensor:
     """How many trials until the first success, from 1 on: ``1 + floor(log u / log(1 - p))``.
 
-    Raises: ShapeError for p outside of 0..1, or shapes that do not broadcast.
 
     Example:
         >>> pb.random.geometric(0.5, (4,)).shape
         (4,)
     """
-    probability("geometric", p)
     draws, kind, (chance,) = parameters(shape, key, dtype, device, p)
     count = M.floor(M.log(draws.uniform()) / M.log1p(-chance)) + 1.0
     sure = O.where(chance >= 1.0, 1.0, count)

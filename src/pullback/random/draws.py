@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.errors import DTypeError, ShapeError
+from pullback.errors import DTypeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.dtype import float64, uint32
@@ -57,7 +57,7 @@ def parameters(
 ) -> tuple[Draws, D.DType, list[Any]]:
     """The stream, the type of the result, and parameters in float64 of the shape of the draw.
 
-    Raises: ShapeError where a parameter does not broadcast to `shape`, DTypeError for no float.
+    Raises: DTypeError for a result of truths.
     """
     check_device(device)
     kind = D.dtype(dtype)
@@ -66,11 +66,6 @@ def parameters(
     operands = [operand(x) for x in given]
     common = W.broadcast_shapes([W.operand_shape(o) for o in operands])
     extents = common if shape is None else shape_of(shape)
-    if W.broadcast_shapes([common, extents]) != extents:
-        raise ShapeError(
-            f"parameters of shape {W.show(common)} do not broadcast to {W.show(extents)}",
-            code="E110",
-        )
     axes = W.axes_of(extents)
     spread = [
         Tensor(W.make("parameter", extents, W.lifted(o, float64, extents, axes))) for o in operands
@@ -81,18 +76,6 @@ def parameters(
 def finished(x: Any, kind: D.DType) -> Tensor:
     found: Tensor = O.astype(x, kind)
     return found
-
-
-def positive(name: str, **limits: Any) -> None:
-    """Raises: ShapeError for a Python number that is not positive."""
-    for parameter, value in limits.items():
-        if isinstance(value, W.Scalar) and not value > 0:
-            raise ShapeError(f"{name}: {parameter} is {value}, not positive", code="E123")
-
-
-def probability(name: str, p: Any) -> None:
-    if isinstance(p, W.Scalar) and not 0 <= p <= 1:
-        raise ShapeError(f"{name}: p is {p}, not in 0..1", code="E123")
 
 
 def unit_exponential(draws: Draws, number: int = 0) -> Tensor:

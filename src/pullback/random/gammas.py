@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.errors import ShapeError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import float64
 from pullback.random.draws import (
@@ -13,12 +12,12 @@ from pullback.random.draws import (
     finished,
     first_turn,
     parameters,
-    positive,
 )
 from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor.scalars import repeated, value_tensor
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, operand, shape_of
 
 
@@ -52,6 +51,10 @@ def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
     return found
 
 
+@shaped(
+    "concentration[*shape?], rate[*shape?] -> [*shape]",
+    where="concentration > 0, rate > 0",
+)
 def gamma(
     concentration: Any,
     rate: Any = 1.0,
@@ -63,17 +66,16 @@ def gamma(
 ) -> Tensor:
     """Gamma-distributed: density ``x^(a - 1) exp(-rate x)``; a gradient reaches the rate alone.
 
-    Raises: ShapeError for parameters that are not positive or do not broadcast.
 
     Example:
         >>> pb.random.gamma(2.0, 1.0, (4,)).shape
         (4,)
     """
-    positive("gamma", concentration=concentration, rate=rate)
     draws, kind, (a, scale) = parameters(shape, key, dtype, device, concentration, rate)
     return finished(M.exp(_log_gamma(draws, a)) / scale, kind)
 
 
+@shaped("df[*shape?] -> [*shape]", where="df > 0")
 def chisquare(
     df: Any,
     shape: Any = None,
@@ -84,17 +86,16 @@ def chisquare(
 ) -> Tensor:
     """The sum of `df` squared normal numbers: ``2 gamma(df / 2)``.
 
-    Raises: ShapeError for a df that is not positive or does not broadcast.
 
     Example:
         >>> pb.random.chisquare(3.0, (4,)).shape
         (4,)
     """
-    positive("chisquare", df=df)
     draws, kind, (count,) = parameters(shape, key, dtype, device, df)
     return finished(M.exp(_log_gamma(draws, count * 0.5)) * 2.0, kind)
 
 
+@shaped("df[*shape?] -> [*shape]", where="df > 0")
 def student_t(
     df: Any,
     shape: Any = None,
@@ -105,19 +106,18 @@ def student_t(
 ) -> Tensor:
     """``z / sqrt(chisquare(df) / df)``, z normal.
 
-    Raises: ShapeError for a df that is not positive or does not broadcast.
 
     Example:
         >>> pb.random.student_t(3.0, (4,)).shape
         (4,)
     """
-    positive("student_t", df=df)
     draws, kind, (count,) = parameters(shape, key, dtype, device, df)
     half = O.stop_gradient(count * 0.5)
     size = M.exp((M.log(half) - _log_gamma(draws, half)) * 0.5)
     return finished(draws.normal(LIFT + 7) * size, kind)
 
 
+@shaped("a[*shape?], b[*shape?] -> [*shape]", where="a > 0, b > 0")
 def beta(
     a: Any,
     b: Any,
@@ -129,13 +129,11 @@ def beta(
 ) -> Tensor:
     """``g(a) / (g(a) + g(b))`` of gamma numbers: density ``x^(a - 1) (1 - x)^(b - 1)``.
 
-    Raises: ShapeError for parameters that are not positive or do not broadcast.
 
     Example:
         >>> pb.random.beta(2.0, 3.0, (4,)).shape
         (4,)
     """
-    positive("beta", a=a, b=b)
     given = [operand(x) for x in (a, b)]
     common = W.broadcast_shapes([W.operand_shape(o) for o in given])
     extents = common if shape is None else shape_of(shape)
@@ -145,6 +143,7 @@ def beta(
     return finished(M.sigmoid(logs[0] - logs[1]), kind)
 
 
+@shaped("concentration[s..., k] -> [*shape, s..., k]")
 def dirichlet(
     concentration: Any,
     shape: Any = (),
@@ -155,7 +154,6 @@ def dirichlet(
 ) -> Tensor:
     """Gamma numbers divided by their sum along the last axis.
 
-    Shapes: concentration[.., k] -> [*shape, .., k]
     Raises: ShapeError for a concentration without axes.
 
     Example:
@@ -163,8 +161,6 @@ def dirichlet(
         (4, 3)
     """
     weights = value_tensor(concentration)
-    if weights.ndim == 0:
-        raise ShapeError("dirichlet of a number: a vector is wanted", code="E111")
     extents = (*shape_of(shape), *weights.shape)
     draws, kind, (a,) = parameters(extents, key, dtype, device, weights)
     return finished(O.softmax(_log_gamma(draws, a), axis=-1), kind)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pullback.errors import ShapeError
 from pullback.random.draws import (
     finished,
     parameters,
-    positive,
     unit_exponential,
 )
 from pullback.special.normal import ndtr, ndtri
-from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor
 
 
+@shaped("rate[*shape?] -> [*shape]", where="rate > 0")
 def exponential(
     rate: Any = 1.0,
     shape: Any = None,
@@ -29,17 +28,15 @@ def exponential(
 ) -> Tensor:
     """``-log(u) / rate``, of mean ``1 / rate``; a gradient reaches the rate.
 
-    Raises: ShapeError for a rate that is not positive or does not broadcast.
-
     Example:
         >>> pb.random.exponential(2.0, (4,)).shape
         (4,)
     """
-    positive("exponential", rate=rate)
     draws, kind, (scale,) = parameters(shape, key, dtype, device, rate)
     return finished(-M.log(draws.uniform()) / scale, kind)
 
 
+@shaped("loc[*shape?], scale[*shape?] -> [*shape]", where="scale > 0")
 def laplace(
     loc: Any = 0.0,
     scale: Any = 1.0,
@@ -51,19 +48,17 @@ def laplace(
 ) -> Tensor:
     """``loc - scale sign(v) log(1 - 2 |v|)``, v even in -0.5..0.5; gradients reach both.
 
-    Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
-
     Example:
         >>> pb.random.laplace(shape=(4,)).shape
         (4,)
     """
-    positive("laplace", scale=scale)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
     size = -M.log(draws.uniform())
     sign = O.where(draws.uniform(1) > 0.5, 1.0, -1.0)
     return finished(middle + wide * size * sign, kind)
 
 
+@shaped("loc[*shape?], scale[*shape?] -> [*shape]", where="scale > 0")
 def cauchy(
     loc: Any = 0.0,
     scale: Any = 1.0,
@@ -75,18 +70,16 @@ def cauchy(
 ) -> Tensor:
     """``loc + scale tan(pi (u - 1 / 2))``; gradients reach both.
 
-    Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
-
     Example:
         >>> pb.random.cauchy(shape=(4,)).shape
         (4,)
     """
-    positive("cauchy", scale=scale)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
     turn = O.stop_gradient(M.tan((draws.uniform() - 0.5) * math.pi))
     return finished(middle + wide * turn, kind)
 
 
+@shaped("loc[*shape?], scale[*shape?] -> [*shape]", where="scale > 0")
 def gumbel(
     loc: Any = 0.0,
     scale: Any = 1.0,
@@ -98,17 +91,15 @@ def gumbel(
 ) -> Tensor:
     """``loc - scale log(-log u)``; gradients reach both.
 
-    Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
-
     Example:
         >>> pb.random.gumbel(shape=(4,)).shape
         (4,)
     """
-    positive("gumbel", scale=scale)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
     return finished(middle - wide * M.log(unit_exponential(draws)), kind)
 
 
+@shaped("loc[*shape?], scale[*shape?] -> [*shape]", where="scale > 0")
 def logistic(
     loc: Any = 0.0,
     scale: Any = 1.0,
@@ -120,18 +111,16 @@ def logistic(
 ) -> Tensor:
     """``loc + scale log(u / (1 - u))``; gradients reach both.
 
-    Raises: ShapeError for a scale that is not positive, or shapes that do not broadcast.
-
     Example:
         >>> pb.random.logistic(shape=(4,)).shape
         (4,)
     """
-    positive("logistic", scale=scale)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, loc, scale)
     odds = M.log(unit_exponential(draws) / unit_exponential(draws, 1))
     return finished(middle + wide * odds, kind)
 
 
+@shaped("mean[*shape?], std[*shape?] -> [*shape]", where="std > 0")
 def log_normal(
     mean: Any = 0.0,
     std: Any = 1.0,
@@ -143,17 +132,18 @@ def log_normal(
 ) -> Tensor:
     """``exp(mean + std z)``, z normal; gradients reach both.
 
-    Raises: ShapeError for a deviation that is not positive, or shapes that do not broadcast.
-
     Example:
         >>> pb.random.log_normal(shape=(4,)).shape
         (4,)
     """
-    positive("log_normal", std=std)
     draws, kind, (middle, wide) = parameters(shape, key, dtype, device, mean, std)
     return finished(M.exp(middle + wide * draws.normal()), kind)
 
 
+@shaped(
+    "scale[*shape?], concentration[*shape?] -> [*shape]",
+    where="scale > 0, concentration > 0",
+)
 def weibull(
     scale: Any = 1.0,
     concentration: Any = 1.0,
@@ -165,17 +155,18 @@ def weibull(
 ) -> Tensor:
     """``scale (-log u)^(1 / concentration)``; gradients reach both.
 
-    Raises: ShapeError for parameters that are not positive or do not broadcast.
-
     Example:
         >>> pb.random.weibull(shape=(4,)).shape
         (4,)
     """
-    positive("weibull", scale=scale, concentration=concentration)
     draws, kind, (wide, power) = parameters(shape, key, dtype, device, scale, concentration)
     return finished(wide * M.exp(M.log(unit_exponential(draws)) / power), kind)
 
 
+@shaped(
+    "mean[*shape?], std[*shape?], low[*shape?], high[*shape?] -> [*shape]",
+    where="std > 0, low < high",
+)
 def truncated_normal(
     mean: Any = 0.0,
     std: Any = 1.0,
@@ -191,15 +182,10 @@ def truncated_normal(
 
     ``mean + std ndtri(a + u (b - a))``, a and b the normal distribution at both ends.
 
-    Raises: ShapeError for a deviation that is not positive, ends in the wrong order, or shapes.
-
     Example:
         >>> pb.random.truncated_normal(shape=(4,)).shape
         (4,)
     """
-    positive("truncated_normal", std=std)
-    if isinstance(low, W.Scalar) and isinstance(high, W.Scalar) and not low < high:
-        raise ShapeError(f"truncated_normal from {low} to {high}", code="E123")
     given = (mean, std, low, high)
     draws, kind, (middle, wide, below, above) = parameters(shape, key, dtype, device, *given)
     left, right = ((edge - middle) / wide for edge in (below, above))

@@ -12,6 +12,7 @@ from pullback.special import tables as T
 from pullback.special.parts import Special, horner, ratio, sinpi, where_zero
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
+from pullback.tensor.shaped import shaped
 
 SINE = [(-1.0) ** k * math.pi ** (2 * k) / math.factorial(2 * k + 1) for k in range(12)]
 BESSEL = [  # of (x / 2)^2, by order: 16^24 / 24!^2 is 2e-19
@@ -112,6 +113,7 @@ _of = {
 }
 
 
+@shaped("x[*s], y[*s] -> [*s]")
 def xlogy(x: Any, y: Any) -> Any:
     """``x log y``, 0 where x is 0 and y a number.
 
@@ -122,6 +124,7 @@ def xlogy(x: Any, y: Any) -> Any:
     return _of["xlogy"](x, y)
 
 
+@shaped("x[*s], y[*s] -> [*s]")
 def xlog1py(x: Any, y: Any) -> Any:
     """``x log(1 + y)``, 0 where x is 0 and y a number.
 
@@ -152,6 +155,7 @@ def sinc(x: Any) -> Any:
     return _of["sinc"](x)
 
 
+@shaped("x[s...] -> [s...]", where="0 <= eps <= 0.5")
 def logit(x: Any, eps: float | None = None) -> Any:
     """``log(x / (1 - x))``, of x clipped to ``eps..1 - eps`` if that is given.
 

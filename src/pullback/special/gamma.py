@@ -11,14 +11,13 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from pullback.errors import ShapeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.expr import Add, And, Div, Equal, Expr, If, Less, Mul
 from pullback.special import tables as T
 from pullback.special.parts import Special, cospi, horner, is_whole, pieces, sinpi
 from pullback.tensor import maths as M
-from pullback.tensor import views as V
+from pullback.tensor.shaped import shaped
 
 TERMS = 12  # of Euler and Maclaurin's correction
 SHIFT = 10  # terms summed one by one before it
@@ -211,39 +210,34 @@ def digamma(x: Any) -> Any:
     return _derivative(0)(x)
 
 
+@shaped("x[s...] -> [s...]", where=f"0 <= int(n) <= {HIGHEST}")
 def polygamma(n: int, x: Any) -> Any:
     """``d^n digamma(x) / dx^n``
 
     ``pb.special.polygamma(1, pb.tensor(1.0))`` is ``pi^2 / 6``.
 
-    Raises: ShapeError for n that is no whole number in 0..100.
-
     Example:
         >>> pb.special.polygamma(1, pb.tensor([1.0, 2.0]))
         Tensor([1.644934  , 0.64493406], dtype=float32)
     """
-    order = V.whole(n, "polygamma: n", 0)
-    if order > HIGHEST:
-        raise ShapeError(f"polygamma of order {order}, {HIGHEST} is the highest", code="E123")
-    return _derivative(order)(x)
+    return _derivative(int(n))(x)
 
 
+@shaped("x[s...] -> [s...]", where="int(d) >= 1")
 def multigammaln(x: Any, d: int) -> Any:
     """``d (d - 1) / 4 log pi + sum[i < d] gammaln(x - i / 2)``
-
-    Raises: ShapeError for d < 1.
 
     Example:
         >>> pb.special.multigammaln(pb.tensor([3.0, 4.0]), 2)
         Tensor([1.550195 , 3.5650978], dtype=float32)
     """
-    d = V.whole(d, "multigammaln: d", 1)
     total = gammaln(x)
     for i in range(1, d):
         total = total + gammaln(M.subtract(x, i / 2))
     return total + d * (d - 1) / 4 * math.log(math.pi)
 
 
+@shaped("a[*s], b[*s] -> [*s]")
 def betaln(a: Any, b: Any) -> Any:
     """``log |beta(a, b)| = gammaln(a) + gammaln(b) - gammaln(a + b)``
 
@@ -254,6 +248,7 @@ def betaln(a: Any, b: Any) -> Any:
     return gammaln(a) + gammaln(b) - gammaln(M.add(a, b))
 
 
+@shaped("a[*s], b[*s] -> [*s]")
 def beta(a: Any, b: Any) -> Any:
     """``gamma(a) gamma(b) / gamma(a + b)`` of positive arguments.
 
@@ -264,6 +259,7 @@ def beta(a: Any, b: Any) -> Any:
     return M.exp(betaln(a, b))
 
 
+@shaped("x[*s], q[*s] -> [*s]")
 def zeta(x: Any, q: Any = 1.0) -> Any:
     """``sum[k >= 0] (q + k)^-x``, Hurwitz's zeta function of q > 0; NaN for x < 1, infinite at 1.
 

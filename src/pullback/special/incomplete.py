@@ -20,6 +20,7 @@ from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor.scalars import repeated
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, operand
 
 SMALL = 2.0**-54  # a term that changes no sum
@@ -151,6 +152,7 @@ def _incomplete(name: str, a: Any, x: Any, upper: bool) -> Tensor:
     return Tensor(result)
 
 
+@shaped("a[*s], x[*s] -> [*s]")
 def gammainc(a: Any, x: Any) -> Tensor:
     """``integral[0..x] t^(a - 1) exp(-t) dt / gamma(a)``, of a > 0 and x >= 0; NaN elsewhere.
 
@@ -165,6 +167,7 @@ def gammainc(a: Any, x: Any) -> Tensor:
     return _incomplete("gammainc", a, x, upper=False)
 
 
+@shaped("a[*s], x[*s] -> [*s]")
 def gammaincc(a: Any, x: Any) -> Tensor:
     """``1 - gammainc(a, x)``, with all its digits far out.
 

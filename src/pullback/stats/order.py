@@ -23,6 +23,7 @@ from pullback.tensor import ops as O
 from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
 from pullback.tensor.scalars import value_tensor
+from pullback.tensor.shaped import shaped
 from pullback.tensor.shapes import select
 from pullback.tensor.sorting import order_of, sort
 from pullback.tensor.tensor import Axes, Tensor, operand, value_of
@@ -154,6 +155,7 @@ def _at(ordered: Value, lead: Sequence[Expr], place: Expr | None, size: int) -> 
 
 
 @spelled
+@shaped("x[...], q[...]", where="0 <= q <= 1")
 def quantile(
     x: Any, q: Any, axis: Axes = None, *, keepdims: bool = False, method: str = "linear"
 ) -> Tensor:
@@ -162,8 +164,8 @@ def quantile(
     `method` is one of NumPy's: linear, lower, higher, midpoint, nearest, inverted_cdf, hazen,
     weibull, median_unbiased, normal_unbiased, interpolated_inverted_cdf. NaN where any is.
 
-    Shapes: x[.., n], q[*k] -> [*k, ..]
-    Raises: ShapeError for a q outside of 0..1 or no elements, OptionError for another method.
+    Raises: ShapeError for no elements, or an array q outside of 0..1; OptionError for another
+        method.
 
     Example:
         >>> pb.quantile(pb.tensor([1.0, 2.0, 3.0]), 0.25)
@@ -173,13 +175,14 @@ def quantile(
 
 
 @spelled
+@shaped("x[...], q[...]", where="0 <= q <= 1")
 def nanquantile(
     x: Any, q: Any, axis: Axes = None, *, keepdims: bool = False, method: str = "linear"
 ) -> Tensor:
     """`quantile` of the elements that are numbers; NaN where none is.
 
-    Shapes: x[.., n], q[*k] -> [*k, ..]
-    Raises: ShapeError for a q outside of 0..1 or no elements, OptionError for another method.
+    Raises: ShapeError for no elements, or an array q outside of 0..1; OptionError for another
+        method.
 
     Example:
         >>> pb.nanquantile(pb.tensor([float("nan"), 1.0, 3.0]), 0.5)
@@ -226,11 +229,9 @@ def msort(x: Any) -> Tensor:
 
 
 @spelled
+@shaped("x[s..., n @ axis]", where="1 <= int(k) <= n")
 def kthvalue(x: Any, k: int, axis: int = -1, *, keepdims: bool = False) -> tuple[Tensor, Tensor]:
     """The k-th smallest element, counted from 1, NaN last, and its place.
-
-    Shapes: x[.., n, ..] -> [.., ..], [.., ..]
-    Raises: ShapeError for k outside of 1..n.
 
     Example:
         >>> pb.kthvalue(pb.tensor([3.0, 1.0, 2.0]), 2)
@@ -238,10 +239,6 @@ def kthvalue(x: Any, k: int, axis: int = -1, *, keepdims: bool = False) -> tuple
     """
     value = value_tensor(x)
     axis = V.normal_axis(axis, value.ndim)
-    k = V.whole(k, "kthvalue: k", 1)
-    extent = value.shape[axis]
-    if isinstance(extent, int) and k > extent:
-        raise ShapeError(f"number {k} of {extent} elements", code="E123")
     place = V.strided(order_of(value.value, axis, False), axis, k - 1, 1, 1)
     return _picked(value, place, axis, keepdims)
 

@@ -26,7 +26,9 @@ from pullback.tensor.shapes import narrow
 from pullback.tensor.tensor import Tensor, value_of
 
 
-@shaped("boundaries[n] or [b..., n], values[...] or [b..., m] -> [...] or [b..., m]")
+@shaped(
+    "boundaries[n] or [b..., n], values[...] or [b..., m], sorter: int[n] -> [...] or [b..., m]"
+)
 def searchsorted(boundaries: Any, values: Any, *, side: str = "left", sorter: Any = None) -> Tensor:
     """How many of the sorted `boundaries` are below (`right`: not above) each value; int64.
 
@@ -98,19 +100,24 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Tensor:
 
 @answered
 @spelled
+@shaped(
+    "x[s..., _ @ axis], prepend[s..., _ @ axis] or [], append[s..., _ @ axis] or []",
+    where="int(n) >= 0",
+)
+@shaped(
+    "x[s..., _ @ axis], prepend[s..., _ @ axis] or [], append[s..., _ @ axis] or []",
+    where="int(n) >= 0",
+)
 def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Tensor:
     """``out[i] = x[i + 1] - x[i]``, `n` times, of `x` between `prepend` and `append`.
 
     Of truths whether they differ; 0 times is `x` as it is.
-
-    Raises: ShapeError for fewer than 0 times.
 
     Example:
         >>> pb.diff(pb.tensor([1.0, 4.0, 9.0]))
         Tensor([3., 5.], dtype=float32)
     """
     found = value_tensor(x)
-    n = V.whole(n, "diff: n", 0)
     axis = V.normal_axis(axis, len(found.shape))
     if n == 0:
         return found
@@ -150,11 +157,10 @@ def _areas(y: Any, x: Any, dx: Any, axis: int) -> tuple[Tensor, int]:
 
 
 @spelled
+@shaped("y[s..., n @ axis], x[n] or [s...?, n @ axis]")
 @in_float32
 def trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """``sum[i] (y[i + 1] + y[i]) (x[i + 1] - x[i]) / 2``; without `x` steps are `dx`.
-
-    Shapes: y[.., n, ..], x[n] or like y -> [.., ..]
 
     Example:
         >>> pb.trapezoid(pb.tensor([0.0, 1.0, 2.0]))
@@ -166,11 +172,10 @@ def trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Tensor
 
 
 @spelled
+@shaped("y[s..., n @ axis], x[n] or [s...?, n @ axis]")
 @in_float32
 def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = 1.0, axis: int = -1) -> Tensor:
     """The areas of `trapezoid` up to each place but the first.
-
-    Shapes: y[.., n, ..], x[n] or like y -> [.., n - 1, ..]
 
     Example:
         >>> pb.cumulative_trapezoid(pb.tensor([0.0, 1.0, 2.0]))

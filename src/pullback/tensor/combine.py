@@ -39,6 +39,7 @@ from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import axes_of, make
 from pullback.tensor.handles import Fold, Inner, ScalarHandle, as_expr, bound_axes, located
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, value_of
 from pullback.tensor.trace import wrap
 
@@ -234,6 +235,7 @@ class _Along:
 
 
 @spelled
+@shaped("a[*s], b[*s], initial[...] -> [*s]")
 def linear_recurrence(
     a: Any, b: Any, initial: Any = None, *, axis: int = 0, reverse: bool = False
 ) -> Tensor:
@@ -254,7 +256,14 @@ def linear_recurrence(
         rest = axes_of(at.shape)
         place = rest.pop(at.axis)
         without = tuple(e for n, e in enumerate(at.shape) if n != at.axis)
-        before = W.cast(W.broadcast_read(value_of(initial), without, rest), kind)
+        start = value_of(initial)
+        if W.broadcast_shapes([start.shape, without]) != without:
+            raise ShapeError(
+                f"linear_recurrence: from `initial` of {W.show(start.shape)} on",
+                help=f"without the axis it must broadcast to {W.show(without)}",
+                code="E110",
+            )
+        before = W.cast(W.broadcast_read(start, without, rest), kind)
         first = E.Add(E.Mul(step, before), part)
         part = If(E.Equal(place, E.index(0)), first, part)
     pair = [make(name, at.shape, e) for name, e in (("step", step), ("part", part))]

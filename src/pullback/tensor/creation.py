@@ -24,6 +24,7 @@ from pullback.tensor.constants import taken
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import Scalar
 from pullback.tensor.fits import fitted, listed, numbers
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import (
     Tensor,
     check_device,
@@ -381,6 +382,7 @@ def one_hot(x: Tensor, num_classes: int, *, axis: int = -1, dtype: Any = None) -
 
 
 @answered
+@shaped("*arrays[_] or []")
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Coordinates on a grid, one tensor per axis; a single number is an axis of one.
 
@@ -389,9 +391,6 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
         [(2, 3), (2, 3)]
     """
     values = [value_of(a) for a in arrays]
-    for value in values:
-        if len(value.shape) > 1:
-            raise ShapeError(f"meshgrid of {W.show(value.shape)}: one axis each", code="E111")
     if indexing not in ("xy", "ij"):
         raise OptionError(f'meshgrid: indexing {indexing!r} is neither "xy" nor "ij"', code="E124")
     values = [v if v.shape else V.expand_dims(v, 0) for v in values]

@@ -26,7 +26,7 @@ from pullback.tensor.dialect import spelled
 from pullback.tensor.eager import eagerly, viewing
 from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.precise import in_float32
-from pullback.tensor.shaped import declared
+from pullback.tensor.shaped import declared, shaped
 from pullback.tensor.tensor import (
     Axes,
     Tensor,
@@ -415,6 +415,7 @@ def outer(x1: Any, x2: Any) -> Tensor:
 
 
 @answered
+@shaped("*operands[...]")
 def einsum(subscripts: Any, *operands: Any) -> Tensor:
     """A sum of products, axes named by letters; ``...`` is any number of axes that broadcast.
 
@@ -611,6 +612,7 @@ def broadcast_to(x: Any, shape: Any) -> Tensor:
 
 
 @answered
+@shaped("*arrays[*b]")
 def broadcast_arrays(*arrays: Any) -> list[Tensor]:
     """All stretched to their common shape.
 
@@ -665,6 +667,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
 
 @answered
 @spelled
+@shaped("*arrays[b..., _ @ axis]")
 def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
     """Pieces one after the other.
 
@@ -682,6 +685,7 @@ def concat(arrays: Sequence[Any], axis: int | None = 0) -> Tensor:
 
 @answered
 @spelled
+@shaped("*arrays[b...]")
 def stack(arrays: Sequence[Any], axis: int = 0) -> Tensor:
     """Pieces side by side along a new axis.
 
@@ -812,7 +816,7 @@ def triu(x: Any, *, k: int = 0) -> Tensor:
 
 @answered
 @spelled
-@declared("x[...], indices[...]")
+@shaped("x[s..., _ @ axis], indices[...]")
 def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
     """``out[a, i, b] = x[a, indices[i], b]``; negative ones count from the end, others raise.
 
@@ -826,7 +830,7 @@ def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
 
 @answered
 @spelled
-@declared("x[...], indices[...]")
+@shaped("x[*s, _ @ axis], indices[*s, m @ axis] -> [*s, m @ axis]")
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """``out[i, j] = x[i, indices[i, j]]``
 

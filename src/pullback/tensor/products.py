@@ -106,11 +106,9 @@ def addbmm(x: Any, x1: Any, x2: Any, *, beta: float = 1, alpha: float = 1) -> Te
     return _plus(x, O.einsum("bmk,bkn->mn", x1, x2), beta, alpha)
 
 
+@shaped("x1[..., k] or [], x2[..., k] or []")
 def inner(x1: Any, x2: Any) -> Tensor:
     """``out[i, j] = sum[k] x1[i, k] x2[j, k]`` over the last axes; a scalar multiplies.
-
-    Shapes: x1[.., k], x2[.., k] -> [.., ..]
-    Raises: ShapeError where the last extents differ.
 
     Example:
         >>> pb.inner(pb.tensor([1.0, 2.0]), pb.tensor([3.0, 4.0]))
@@ -122,12 +120,11 @@ def inner(x1: Any, x2: Any) -> Tensor:
     return O.tensordot(x1, x2, axes=((-1,), (-1,)))
 
 
+@shaped("x1[...], x2[...]")
 def kron(x1: Any, x2: Any) -> Tensor:
     """``out[i p + k, j q + l] = x1[i, j] x2[k, l]``: Kronecker's product, of any rank.
 
     ``pb.kron(pb.eye(2), x)`` is x twice along the diagonal.
-
-    Shapes: x1[m, n], x2[p, q] -> [m p, n q]
 
     Example:
         >>> pb.kron(pb.tensor([1.0, 2.0]), pb.ones(2))
@@ -279,11 +276,10 @@ def dist(x1: Any, x2: Any, *, p: float = 2.0) -> Tensor:
 
 
 @spelled
+@shaped("x[b...] -> [b...]", where="p > 0, maxnorm >= 0")
 @in_float32
 def renorm(x: Any, p: float, axis: int, maxnorm: float) -> Tensor:
     """Each place of an axis scaled down to a p-norm of at most `maxnorm`.
-
-    Raises: ShapeError where p or `maxnorm` is negative.
 
     Example:
         >>> pb.renorm(pb.tensor([[3.0, 4.0], [0.0, 1.0]]), 2.0, 0, 1.0).tolist()
@@ -291,8 +287,6 @@ def renorm(x: Any, p: float, axis: int, maxnorm: float) -> Tensor:
     """
     value = value_of(x)
     n = V.normal_axis(axis, len(value.shape))
-    if maxnorm < 0 or p <= 0:
-        raise V.fail(f"renorm with p = {p}, maxnorm = {maxnorm}", code="E123")
     kept = value.shape[n]
     others = [e for m, e in enumerate(value.shape) if m != n]
     numbers = [Axis(0, kept) if m == n else None for m in range(len(value.shape))]

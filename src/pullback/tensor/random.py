@@ -27,6 +27,7 @@ from pullback.tensor import indexing as X
 from pullback.tensor import views as V
 from pullback.tensor.dialect import shown, spelled
 from pullback.tensor.elementwise import Shape, axes_of, make
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import State, Tensor, check_device, operand, shape_of, value_of
 from pullback.tensor.threefry import swap_or_not, threefry, word
 from pullback.tensor.trace import Array, Handle, array_of, bind, current, realize
@@ -70,6 +71,7 @@ def key(seed: int) -> Tensor:
     return Tensor(bind(_seeded(V.whole(seed, "seed")), "key", copy=True))
 
 
+@shaped("", where="int(num) >= 0")
 def split(key: Tensor, num: int = 2) -> list[Tensor]:
     """Independent keys derived from one.
 
@@ -77,7 +79,7 @@ def split(key: Tensor, num: int = 2) -> list[Tensor]:
         >>> [k.shape for k in pb.random.split(pb.random.key(0))]
         [(2,), (2,)]
     """
-    return [fold_in(key, n) for n in range(V.whole(num, "num", 0))]
+    return [fold_in(key, n) for n in range(num)]
 
 
 def fold_in(key: Tensor, number: int) -> Tensor:
@@ -182,14 +184,11 @@ def _unit(a: Expr, b: Expr, kind: DType) -> Expr:
     return Mul(whole, E.const(2.0**-digits, D.float32))
 
 
-def _number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
-    """A number within limits. Raises: ArgumentError."""
+def _number(name: str, value: Any) -> float:
+    """Raises: ArgumentError for what is no finite number."""
     if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
         raise ArgumentError(f"{name}={value!r} is no finite number")
-    number = float(value)
-    if not least <= number <= most:
-        raise ArgumentError(f"{name}={value!r} lies outside of {least}..{most}")
-    return number
+    return float(value)
 
 
 def _float(spec: Any) -> DType:
@@ -200,6 +199,7 @@ def _float(spec: Any) -> DType:
 
 
 @spelled
+@shaped("-> [*shape]", where="low <= high")
 def uniform(
     shape: Any = (),
     low: float = 0.0,
@@ -216,8 +216,7 @@ def uniform(
         (2, 3)
     """
     check_device(device)
-    low = _number("low", low)
-    high = _number("high", high, least=low)
+    low, high = _number("low", low), _number("high", high)
     kind = _float(dtype)
 
     def body(a: Expr, b: Expr) -> Expr:
@@ -229,6 +228,7 @@ def uniform(
 
 
 @spelled
+@shaped("-> [*shape]", where="std >= 0")
 def normal(
     shape: Any = (),
     mean: float = 0.0,
@@ -245,8 +245,7 @@ def normal(
         (2, 3)
     """
     check_device(device)
-    mean = _number("mean", mean)
-    std = _number("std", std, least=0.0)
+    mean, std = _number("mean", mean), _number("std", std)
     kind = _float(dtype)
     work = D.float64 if kind == D.float64 else D.float32
 
@@ -264,6 +263,7 @@ def normal(
 
 
 @spelled
+@shaped("p[*shape?] -> [*shape]")
 def bernoulli(
     p: Any = 0.5,
     shape: Any = None,
@@ -282,7 +282,9 @@ def bernoulli(
     if isinstance(p, tuple | list):
         p, shape = (0.5 if shape is None else shape), p
     if not isinstance(p, Handle | np.ndarray):
-        p = _number("p", p, least=0.0, most=1.0)
+        p = _number("p", p)
+        if not 0 <= p <= 1:  # a list in its place is a shape: no limit is declared
+            raise ArgumentError(f"bernoulli: p={p!r}", help="it must hold: 0 <= p <= 1")
     chance = operand(p)
     extents = shape_of(W.operand_shape(chance) if shape is None else shape)
     axes = axes_of(extents)
@@ -291,14 +293,11 @@ def bernoulli(
         limit = W.lifted(chance, D.float32, extents, axes)
         return W.cast(E.Less(_unit(a, b, D.float32), limit), D.dtype(dtype))
 
-    if W.broadcast_shapes([W.operand_shape(chance), extents]) != extents:
-        raise ShapeError(
-            f"p of shape {W.operand_shape(chance)} does not broadcast to {extents}", code="E110"
-        )
     return Tensor(_draw("bernoulli", extents, key, body))
 
 
 @spelled
+@shaped("-> [*shape]")
 def integers(
     low: int,
     high: int | None = None,
@@ -331,6 +330,7 @@ def integers(
     return Tensor(_draw("integers", shape, key, body))
 
 
+@shaped("x[n, ...] or []")
 def permutation(x: Any, *, key: Tensor | None = None, device: Any = None) -> Tensor:
     """The numbers below `x` in random order, or the rows of a tensor `x`; linear in memory.
 

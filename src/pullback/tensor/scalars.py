@@ -24,6 +24,7 @@ from pullback.tensor.control import while_loop
 from pullback.tensor.handles import ScalarHandle
 from pullback.tensor.precise import in_float32
 from pullback.tensor.rules import RULES, Rule
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, operand, value_of
 from pullback.tensor.trace import current, realize
 
@@ -108,6 +109,7 @@ def signbit(x: Any) -> Any:
     return applied(Rule("signbit", _signbit), x)
 
 
+@shaped("x1[*b], x2[*b] -> [*b]")
 def fmax(x1: Any, x2: Any) -> Any:
     """``max(x1, x2)``; where one is NaN the other.
 
@@ -118,6 +120,7 @@ def fmax(x1: Any, x2: Any) -> Any:
     return applied(Rule("fmax", _fmax, "number"), x1, x2)
 
 
+@shaped("x1[*b], x2[*b] -> [*b]")
 def fmin(x1: Any, x2: Any) -> Any:
     """``min(x1, x2)``; where one is NaN the other.
 
@@ -128,6 +131,7 @@ def fmin(x1: Any, x2: Any) -> Any:
     return applied(Rule("fmin", _fmin, "number"), x1, x2)
 
 
+@shaped("x1[*b], x2[*b] -> [*b]")
 def heaviside(x1: Any, x2: Any) -> Any:
     """``0 if x1 < 0 else x2 if x1 == 0 else 1``; NaN stays.
 
@@ -181,6 +185,7 @@ def nan_to_num(
     return applied(Rule("nan_to_num", replaced), x)
 
 
+@shaped("x1[*b], x2[*b] -> [*b]", where="rtol >= 0, atol >= 0")
 def isclose(
     x1: Any, x2: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Any:
@@ -203,6 +208,7 @@ def isclose(
     return applied(Rule("isclose", near), x1, x2)
 
 
+@shaped("x1[*b], x2[*b] -> []", where="rtol >= 0, atol >= 0")
 def allclose(
     x1: Any, x2: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
@@ -255,6 +261,7 @@ def _log_add_2(a: Expr, b: Expr) -> Expr:
     return Add(E.maximum(a, b), Mul(part, F.like(1 / LN2, a)))
 
 
+@shaped("x1[*b], x2[*b], weight[*b] -> [*b]")
 def lerp(x1: Any, x2: Any, weight: Any) -> Any:
     """``x1 + weight (x2 - x1)``; at 1 exactly `x2`.
 
@@ -265,6 +272,7 @@ def lerp(x1: Any, x2: Any, weight: Any) -> Any:
     return applied(Rule("lerp", _lerp, "float"), x1, x2, weight)
 
 
+@shaped("x1[*b], x2[*b] -> [*b]")
 def hypot(x1: Any, x2: Any) -> Any:
     """``sqrt(x1^2 + x2^2)`` without overflow: ``m sqrt(1 + (n / m)^2)``, m the larger.
 
@@ -275,6 +283,7 @@ def hypot(x1: Any, x2: Any) -> Any:
     return applied(Rule("hypot", _hypot, "float"), x1, x2)
 
 
+@shaped("x1[*b], x2[*b] -> [*b]")
 def logaddexp2(x1: Any, x2: Any) -> Any:
     """``log2(2^x1 + 2^x2)``, safe for large elements.
 
@@ -285,6 +294,7 @@ def logaddexp2(x1: Any, x2: Any) -> Any:
     return applied(Rule("logaddexp2", _log_add_2, "float"), x1, x2)
 
 
+@shaped("x1[*b], x2[*b] -> [*b]")
 def float_power(x1: Any, x2: Any) -> Any:
     """``x1 ** x2`` in float64, whatever the types are.
 
@@ -333,6 +343,7 @@ def frac(x: Any) -> Any:
     return applied(Rule("frac", lambda x: E.subtract(x, F.trunc(x)), "number"), x)
 
 
+@shaped("x[*b], x1[*b], x2[*b] -> [*b]")
 @in_float32
 def addcmul(x: Any, x1: Any, x2: Any, *, value: float = 1) -> Any:
     """``x + value x1 x2``, broadcast.
@@ -345,6 +356,7 @@ def addcmul(x: Any, x1: Any, x2: Any, *, value: float = 1) -> Any:
     return M.add(x, product if value == 1 else M.multiply(product, value))
 
 
+@shaped("x[*b], x1[*b], x2[*b] -> [*b]")
 @in_float32
 def addcdiv(x: Any, x1: Any, x2: Any, *, value: float = 1) -> Any:
     """``x + value x1 / x2``, broadcast.
@@ -427,10 +439,9 @@ def exp2(x: Any) -> Any:
     return applied(Rule("exp2", lambda x: RULES["pow"].body(F.like(2.0, x), x), "float"), x)
 
 
+@shaped("x1[*b], x2: int[*b] -> [*b]")
 def ldexp(x1: Any, x2: Any) -> Any:
     """``x1 2^x2`` of whole `x2`, rounded once.
-
-    Raises: DTypeError where `x2` is no integer.
 
     Example:
         >>> pb.ldexp(pb.tensor([1.0, 3.0]), pb.tensor([2, -1]))
@@ -491,6 +502,7 @@ def _next(x: Expr, to: Expr) -> Expr:
     return If(F.is_nan(x), x, If(F.is_nan(to), to, unmoved))
 
 
+@shaped("x1[*b], x2[*b] -> [*b]")
 def nextafter(x1: Any, x2: Any) -> Any:
     """The next float after `x1` towards `x2`.
 
@@ -531,15 +543,14 @@ def repeated(test: Any, step: Any, start: tuple[Tensor, ...]) -> tuple[Tensor, .
 
 def _integers(name: str, *given: Any) -> list[Tensor]:
     kind = O.result_type(*given)
-    if not kind.is_integer:
+    if not kind.is_integer:  # Python's floats, which are of no type yet
         raise DTypeError(f"{name} of {kind}", code="E145")
     return [O.astype(x, kind) for x in O.broadcast_arrays(*given)]
 
 
+@shaped("x1: int[*b], x2: int[*b] -> [*b]")
 def gcd(x1: Any, x2: Any) -> Tensor:
     """The greatest common divisor, not negative; ``gcd(0, 0) = 0``. Euclid's, all at once.
-
-    Raises: DTypeError where one is no integer.
 
     Example:
         >>> pb.gcd(pb.tensor([12, 7]), 18)
@@ -556,10 +567,9 @@ def gcd(x1: Any, x2: Any) -> Tensor:
     return found
 
 
+@shaped("x1: int[*b], x2: int[*b] -> [*b]")
 def lcm(x1: Any, x2: Any) -> Tensor:
     """The least common multiple, not negative; 0 where one is 0.
-
-    Raises: DTypeError where one is no integer.
 
     Example:
         >>> pb.lcm(pb.tensor([4, 7]), 6)
@@ -572,6 +582,7 @@ def lcm(x1: Any, x2: Any) -> Tensor:
     return found
 
 
+@shaped("x1[b...], x2[...] -> [b...]")
 def isin(x1: Any, x2: Any, *, invert: bool = False) -> Tensor:
     """``any[k](x1[i] == x2[k])``: whether each element of `x1` is one of `x2`.
 

@@ -39,26 +39,20 @@ IDENTITIES = {"add": SUM, "multiply": PROD, "max": MAX, "min": MIN, "mean": SUM}
 # --- places --------------------------------------------------------------------------------------
 
 
-def _along(x: Value, indices: Value, axis: int) -> tuple[Places, int]:
+def _along(x: Value, indices: Value, axis: int) -> Places:
     """Each element of `indices` names a place along `axis`; it may be smaller than `x` beside.
 
-    Raises: ShapeError where it is larger, or has another number of axes.
+    Raises: ShapeError where one of them has no axes and the other has.
     """
     X.integer(indices.dtype)
     axis = V.normal_axis(axis, max(len(x.shape), 1))
-    beside = zip(x.shape, indices.shape, strict=False)
-    wide = [n for n, (e, m) in enumerate(beside) if n != axis and not _fits(m, e)]
-    if len(indices.shape) != len(x.shape) or wide:
-        raise V.fail(
-            f"indices of {show(indices.shape)} along axis {axis} of {show(x.shape)}",
-            "as many axes, none but that one longer",
-            code="E110",
-        )
+    if len(indices.shape) != len(x.shape):
+        raise V.fail(f"indices of {show(indices.shape)} of a number", code="E110")
     axes = axes_of(indices.shape)
     at = list(axes)
     if at:
         at[axis] = X.wrapped(indices, read(indices, *axes), x.shape[axis])
-    return Places(x.shape, indices.shape, tuple(at)), axis
+    return Places(x.shape, indices.shape, tuple(at))
 
 
 def _fits(small: Any, large: Any) -> bool:
@@ -142,22 +136,23 @@ def _any(x: Value, places: Places, values: Value, include_self: bool) -> Value:
 
 
 @spelled
+@shaped("x[s..., _ @ axis], indices: int[s...<, n @ axis]")
 def gather(x: Any, indices: Any, axis: int) -> Tensor:
     """``out[i, j] = x[i, indices[i, j]]`` along axis 1; `indices` may be smaller than `x` beside.
 
-    Shapes: x[..], indices[..] -> the shape of indices
-    Raises: ShapeError where `indices` is larger; IndexRangeError, when it runs, for one outside.
+    Raises: IndexRangeError, when it runs, for one outside.
 
     Example:
         >>> pb.gather(pb.tensor([[1, 2], [3, 4]]), pb.tensor([[1], [0]]), 1).tolist()
         [[2], [3]]
     """
     value = value_of(x)
-    places, _ = _along(value, value_of(indices), axis)
+    places = _along(value, value_of(indices), axis)
     return Tensor(make("gather", places.domain, read(value, *places.at)))
 
 
 @spelled
+@shaped("x[s..., n @ axis], indices: int[s...<, _ @ axis], values[...] -> [s..., n @ axis]")
 def scatter(
     x: Any,
     indices: Any,
@@ -173,28 +168,27 @@ def scatter(
     `include_self` elements that are written to start from nothing. `indices` may be smaller than
     `x` beside, and than `values`.
 
-    Shapes: x[..], indices[..], values[..] -> the shape of x
-    Raises: ShapeError where they do not fit, DTypeError for values of a wider kind, OptionError
-        for another reduction; IndexRangeError, when it runs, for an index outside.
+    Raises: ShapeError for too few values, DTypeError for values of a wider kind, OptionError for
+        another reduction; IndexRangeError, when it runs, for an index outside.
 
     Example:
         >>> pb.scatter(pb.zeros(3), pb.tensor([0, 2]), pb.tensor([5.0, 6.0]))
         Tensor([5., 0., 6.], dtype=float32)
     """
     value = value_of(x)
-    places, _ = _along(value, value_of(indices), axis)
+    places = _along(value, value_of(indices), axis)
     part = _part_of(values, value, places.domain)
     return Tensor(_written(value, places, part, reduce, include_self))
 
 
 @spelled
+@shaped("x[s..., n @ axis], indices: int[s...<, _ @ axis], values[...] -> [s..., n @ axis]")
 @in_float32
 def scatter_reduce(
     x: Any, indices: Any, values: Any, reduce: str, *, axis: int = 0, include_self: bool = True
 ) -> Tensor:
     """`scatter` with a reduction: add (sum), multiply (prod), max, min, mean or any.
 
-    Shapes: x[..], indices[..], values[..] -> the shape of x
     Raises: as `scatter`.
 
     Example:
@@ -206,6 +200,7 @@ def scatter_reduce(
 
 
 @spelled
+@shaped("x[s..., n @ axis], indices: int[s...<, _ @ axis] or [_], values[...] -> [s..., n @ axis]")
 def scatter_add(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
     """`x` with `values` added at the places that `indices` names along an axis.
 
@@ -213,8 +208,7 @@ def scatter_add(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
     beside perhaps. What is named twice is added twice, in order: the result does not depend on the
     threads. A negative index counts from the end.
 
-    Shapes: x[..], indices[n] or [..], values[..] -> the shape of x
-    Raises: ShapeError where they do not fit; IndexRangeError, when it runs, for one outside.
+    Raises: IndexRangeError, when it runs, for one outside.
 
     Example:
         >>> pb.scatter_add(pb.zeros(3), pb.tensor([0, 0]), pb.ones(2))
@@ -232,12 +226,12 @@ def scatter_add(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
     return found
 
 
-@shaped("x[...], indices: int[n], values[...] -> [...]")
+@shaped("x[s..., n @ axis], indices: int[m], values[s..., m @ axis] or [] -> [s..., n @ axis]")
 @spelled
 def index_add(x: Any, indices: Any, values: Any, *, axis: int = 0, alpha: float = 1) -> Tensor:
     """``out = x; for n: out[.., indices[n], ..] += alpha values[.., n, ..]``
 
-    Raises: ShapeError where they do not fit; IndexRangeError, when it runs, for one outside.
+    Raises: IndexRangeError, when it runs, for one outside.
 
     Example:
         >>> pb.index_add(pb.zeros(3), pb.tensor([0, 0]), pb.ones(2))
@@ -247,12 +241,12 @@ def index_add(x: Any, indices: Any, values: Any, *, axis: int = 0, alpha: float 
     return _index(x, indices, scaled, axis, "add")
 
 
-@shaped("x[...], indices: int[n], values[...] -> [...]")
+@shaped("x[s..., n @ axis], indices: int[m], values[s..., m @ axis] or [] -> [s..., n @ axis]")
 @spelled
 def index_copy(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
     """``out = x; for n: out[.., indices[n], ..] = values[.., n, ..]``; the last one stays.
 
-    Raises: ShapeError where they do not fit; IndexRangeError, when it runs, for one outside.
+    Raises: IndexRangeError, when it runs, for one outside.
 
     Example:
         >>> pb.index_copy(pb.zeros(3), pb.tensor([0, 2]), pb.ones(2))
@@ -261,7 +255,7 @@ def index_copy(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
     return _index(x, indices, values, axis, "set")
 
 
-@shaped("x[...], indices: int[n] -> [...]")
+@shaped("x[s...], indices: int[m], value[] -> [s...]")
 @spelled
 def index_fill(x: Any, indices: Any, value: Any, *, axis: int = 0) -> Tensor:
     """``out = x; for n: out[.., indices[n], ..] = value``
@@ -275,14 +269,14 @@ def index_fill(x: Any, indices: Any, value: Any, *, axis: int = 0) -> Tensor:
     return _index(x, indices, value, axis, "set")
 
 
-@shaped("x[...], indices: int[n], values[...] -> [...]")
+@shaped("x[s..., n @ axis], indices: int[m], values[s..., m @ axis] or [] -> [s..., n @ axis]")
 @spelled
 def index_reduce(
     x: Any, indices: Any, values: Any, reduce: str, *, axis: int = 0, include_self: bool = True
 ) -> Tensor:
     """``out = x; for n: out[.., indices[n], ..] = reduce(out[..], values[.., n, ..])``
 
-    Raises: ShapeError where they do not fit, OptionError for another reduction.
+    Raises: OptionError for another reduction.
 
     Example:
         >>> pb.index_reduce(pb.ones(2), pb.tensor([1, 1]), pb.tensor([3.0, 4.0]), "prod")
@@ -299,18 +293,11 @@ def _index(
         found = _index(O.reshape(x, (1,)), indices, values, 0, reduce, include_self)
         return O.reshape(found, ())
     places, _ = _rows(value, value_of(indices), axis)
-    given = operand(values)
-    if not isinstance(given, Scalar) and given.shape and given.shape != places.domain:
-        raise V.fail(
-            f"values of {show(given.shape)} at {show(places.domain[: axis + 1])} of"
-            f" {show(value.shape)}",
-            f"they must be {show(places.domain)}",
-            code="E110",
-        )
-    part = U.suited(value, given, places.domain)
+    part = U.suited(value, operand(values), places.domain)
     return Tensor(_written(value, places, part, reduce, include_self))
 
 
+@shaped("x[s...], values[...] -> [s...]")
 def index_put(x: Any, indices: Sequence[Any], values: Any, *, accumulate: bool = False) -> Tensor:
     """``x`` with ``x[indices] = values``, or added to them; None stands for a whole axis.
 
@@ -328,6 +315,7 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, *, accumulate: bool =
     return found
 
 
+@shaped("x[s...], indices: int[...], values[...] -> [s...]")
 def put(x: Any, indices: Any, values: Any, *, accumulate: bool = False) -> Tensor:
     """``ravel(x)`` with ``[indices] = values`` or ``+= values``, in the shape of `x`.
 
@@ -397,11 +385,11 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Tensor:
 
 
 @spelled
+@shaped("x[s..., n @ axis], values[s...] or [] -> [s..., n @ axis]")
 def select_scatter(x: Any, values: Any, axis: int, index: int) -> Tensor:
     """`x` with ``x[.., index, ..] = values``
 
-    Shapes: x[.., n, ..], values[.., ..] -> the shape of x
-    Raises: ShapeError, IndexRangeError where they do not fit.
+    Raises: IndexRangeError for an index outside.
 
     Example:
         >>> pb.select_scatter(pb.zeros((2, 2)), pb.ones(2), 0, 1).tolist()
@@ -414,6 +402,14 @@ def select_scatter(x: Any, values: Any, axis: int, index: int) -> Tensor:
 
 
 @spelled
+@shaped(
+    "x[s..., n @ axis], values[s..., _ @ axis] or [] -> [s..., n @ axis]",
+    where="int(start) < inf, int(stop) < inf, int(step) >= 1",
+)
+@shaped(
+    "x[s..., n @ axis], values[s..., _ @ axis] or [] -> [s..., n @ axis]",
+    where="int(start) < inf, int(stop) < inf, int(step) >= 1",
+)
 def slice_scatter(
     x: Any,
     values: Any,
@@ -424,8 +420,7 @@ def slice_scatter(
 ) -> Tensor:
     """`x` with ``x[.., start:stop:step, ..] = values``
 
-    Shapes: x[.., n, ..], values[.., m, ..] -> the shape of x
-    Raises: ShapeError where they do not fit.
+    Raises: ShapeError where the values are not of the extent of the slice.
 
     Example:
         >>> pb.slice_scatter(pb.zeros(4), pb.ones(2), 0, 1, 3)
@@ -447,13 +442,13 @@ def _replaced(x: Value, parts: Sequence[X.Part], values: Any) -> Value:
     return U.update(x, parts, given)
 
 
+@shaped("x[s..., m @ axis1, n @ axis2], values[s..., _] -> [s..., m @ axis1, n @ axis2]")
 def diagonal_scatter(
     x: Any, values: Any, *, offset: int = 0, axis1: int = -2, axis2: int = -1
 ) -> Tensor:
     """`x` with `values` on the diagonal of two axes.
 
-    Shapes: x[.., m, n], values[.., k] -> the shape of x
-    Raises: ShapeError where they do not fit.
+    Raises: ShapeError where the values are not as many as the diagonal has.
 
     Example:
         >>> pb.diagonal_scatter(pb.zeros((2, 2)), pb.ones(2)).tolist()

@@ -163,11 +163,12 @@ class Shaped:
         """The sizes of an argument; None where it is left out or answers for itself."""
         if value is None or isinstance(value, ScalarHandle | Answering):
             return None
-        if isinstance(value, bool | int | float):
-            return ()
-        if not isinstance(value, Handle | np.ndarray | np.generic):
-            return None
-        if isinstance(value, Handle) and not is_of(value.dtype, shape.kind):
+        if isinstance(value, bool | int | float | list | tuple):
+            return nested(value)
+        if not isinstance(value, Handle):
+            sizes = getattr(value, "shape", None)  # of arrays of others too
+            return tuple(sizes) if isinstance(sizes, Sequence) else None
+        if not is_of(value.dtype, shape.kind):
             raise DTypeError(
                 f"{self.owner}: `{shape.name}` is {value.dtype}",
                 help=f"it takes {KINDS[shape.kind]}",
@@ -194,7 +195,18 @@ def _key(value: Any) -> Any:
 
 def _holds_data(value: Any, declared: bool) -> bool:
     """Whether an argument is a tensor: its elements have no limits."""
-    return isinstance(value, Handle | np.ndarray) or (declared and isinstance(value, list | tuple))
+    if declared and isinstance(value, list | tuple):
+        return any(isinstance(one, Handle | np.ndarray | list | tuple) for one in value)
+    return isinstance(value, Handle | np.ndarray)
+
+
+def nested(value: Any) -> Sizes | None:
+    """The extents of Python's lists of numbers; None where something else is in them."""
+    sizes: list[int] = []
+    while isinstance(value, list | tuple):
+        sizes.append(len(value))
+        value = value[0] if value else 0
+    return tuple(sizes) if isinstance(value, bool | int | float | np.generic) else None
 
 
 def shaped(
@@ -243,9 +255,10 @@ def documented(text: str, declared: Declaration, refused: Sequence[str] = ()) ->
     """A docstring with what is declared, and what others are refused with, before its example."""
     told, mark, example = cleandoc(text).partition("\n\nExample:")
     told, own = _without_raises(told)
-    lines = [str(declared)] if declared.arguments else []
+    shapes = bool(declared.arguments or declared.results)
+    lines = [str(declared).strip()] if shapes else []
     lines += [limit.text for limit in declared.limits]
-    title = "Shapes" if declared.arguments else "Limits"
+    title = "Shapes" if shapes else "Limits"
     parts = [told, f"{title}:\n    " + "\n    ".join(lines)]
     if own or refused:
         parts.append("Raises:\n    " + "\n    ".join([*refused, *own]))

@@ -25,6 +25,7 @@ from pullback.tensor import views as V
 from pullback.tensor.dialect import spelled
 from pullback.tensor.elementwise import axes_of, make, show
 from pullback.tensor.scalars import value_tensor
+from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, optional_dtype, shape_of, value_of
 from pullback.tensor.trace import bind
 
@@ -302,10 +303,10 @@ def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
 # --- put together --------------------------------------------------------------------------------
 
 
+@shaped("*arrays[...]")
 def vstack(arrays: Sequence[Any]) -> Tensor:
     """Rows below each other: `concat` along the first axis of what has two at least.
 
-    Shapes: [n?, c].. -> [sum of n, c]
 
     Example:
         >>> pb.vstack([pb.ones(2), pb.zeros(2)]).tolist()
@@ -314,6 +315,7 @@ def vstack(arrays: Sequence[Any]) -> Tensor:
     return O.concat([atleast_2d(a) for a in arrays], axis=0)
 
 
+@shaped("*arrays[...]")
 def hstack(arrays: Sequence[Any]) -> Tensor:
     """Side by side: `concat` along the second axis, of vectors along the first.
 
@@ -325,6 +327,7 @@ def hstack(arrays: Sequence[Any]) -> Tensor:
     return O.concat(pieces, axis=0 if pieces and pieces[0].ndim == 1 else 1)
 
 
+@shaped("*arrays[...]")
 def dstack(arrays: Sequence[Any]) -> Tensor:
     """`concat` along the third axis of what has three at least.
 
@@ -335,6 +338,7 @@ def dstack(arrays: Sequence[Any]) -> Tensor:
     return O.concat([atleast_3d(a) for a in arrays], axis=2)
 
 
+@shaped("*arrays[...]")
 def column_stack(arrays: Sequence[Any]) -> Tensor:
     """Vectors as columns, and matrices, side by side.
 
@@ -346,20 +350,16 @@ def column_stack(arrays: Sequence[Any]) -> Tensor:
     return O.concat([O.expand_dims(p, -1) if p.ndim == 1 else p for p in pieces], axis=1)
 
 
+@shaped("*arrays[_, _] or [_] or []")
 def block_diag(*arrays: Any) -> Tensor:
     """Matrices along the diagonal, zeros elsewhere; a vector is a row.
 
-    Shapes: [m1, n1], [m2, n2], .. -> [sum of m, sum of n]
-    Raises: ShapeError for more than two axes.
 
     Example:
         >>> pb.block_diag(pb.ones((1, 2)), pb.ones((2, 1))).tolist()
         [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
     """
     pieces = [atleast_2d(a).value for a in arrays]
-    for piece in pieces:
-        if len(piece.shape) != 2:
-            raise V.fail(f"block_diag of {show(piece.shape)}: two axes at most", code="E111")
     widths = [_extents(p, 1)[0] for p in pieces]
     kind = W.common_dtype(pieces)
     rows = []
@@ -371,19 +371,15 @@ def block_diag(*arrays: Any) -> Tensor:
     return Tensor(V.concat(rows, 0))
 
 
+@shaped("*arrays[_]")
 def cartesian_prod(*arrays: Any) -> Tensor:
     """Every combination of elements, one of each vector, the last fastest.
 
-    Shapes: [n1], [n2], .. -> [n1 n2 .., k]; of one vector itself.
-    Raises: ShapeError for other than vectors.
 
     Example:
         >>> pb.cartesian_prod(pb.tensor([1, 2]), pb.tensor([5, 6])).tolist()
         [[1, 5], [1, 6], [2, 5], [2, 6]]
     """
-    for a in arrays:
-        if len(value_of(a).shape) != 1:
-            raise V.fail(f"cartesian_prod of {show(value_of(a).shape)}: one axis each", code="E111")
     if len(arrays) == 1:
         return value_tensor(arrays[0])
     grid = C.meshgrid(*arrays, indexing="ij")

@@ -337,19 +337,13 @@ def pick(position: Expr, ends: Sequence[int], leaf: Callable[[int], Expr], lo: i
 
 
 def concat(values: Sequence[Value], axis: int) -> Definition:
-    """Pieces one after the other along `axis`. Raises: ShapeError where they do not fit."""
+    """Pieces of extents that fit one after the other along `axis`."""
     first = values[0]
     rank = len(first.shape)
     axis = normal_axis(axis, rank)
     sizes: list[int] = []
     for value in values:
-        other = [e for n, e in enumerate(value.shape) if n != axis]
-        size = value.shape[axis] if len(value.shape) == rank else None
-        if other != [e for n, e in enumerate(first.shape) if n != axis]:
-            raise fail(
-                f"cannot join {show(first.shape)} and {show(value.shape)} on axis {axis}",
-                code="E117",
-            )
+        size = value.shape[axis]
         if not isinstance(size, int):
             raise fail(f"cannot join {show(value.shape)} on its symbolic axis {axis}", code="E120")
         sizes.append(size)
@@ -369,12 +363,9 @@ def concat(values: Sequence[Value], axis: int) -> Definition:
 
 
 def stack(values: Sequence[Value], axis: int) -> Definition:
-    """Pieces side by side along a new axis."""
+    """Pieces of one shape side by side along a new axis."""
     first = values[0]
     axis = normal_axis(axis, len(first.shape) + 1)
-    for value in values:
-        if value.shape != first.shape:
-            raise fail(f"cannot stack {show(first.shape)} and {show(value.shape)}", code="E117")
     kind = common_dtype(values)
     shape = (*first.shape[:axis], len(values), *first.shape[axis:])
     axes = axes_of(shape)

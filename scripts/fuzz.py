@@ -69,6 +69,7 @@ def each(
             counts.update(kept)
         except Exception as problem:
             wrong.append(f"{name} {seed}: {type(problem).__name__}: {problem}")
+            print(f"\n{wrong[-1]}", flush=True)
         if number % SHOWN == 0:
             print(f"{name} {seed}, {len(wrong)} wrong", end="\r", flush=True)
     spent = time.perf_counter() - began

@@ -231,7 +231,7 @@ def pooled_and_back(F: Any, x: Any, kernel: Any, **settings: Any) -> Any:
     """The largest elements of windows, where they were."""
     space = len(x.shape) - 2
     y, places = getattr(F, f"max_pool{space}d")(x, kernel, return_indices=True, **settings)
-    sizes = [int(n) for n in x.shape[2:]]
+    sizes = list(x.shape[2:])
     return getattr(F, f"max_unpool{space}d")(y, places, kernel, output_size=sizes, **settings)
 
 
@@ -334,7 +334,7 @@ def grid_sample(c: Chance, shape: Shape) -> Call | None:
 @composed
 def affine_sample(F: Any, x: Any, theta: Any, room: Any, align: bool, **settings: Any) -> Any:
     """An image through an affine map."""
-    grid = F.affine_grid(theta, (*(int(n) for n in x.shape[:2]), *room), align_corners=align)
+    grid = F.affine_grid(theta, (*x.shape[:2], *room), align_corners=align)
     return F.grid_sample(x, grid, align_corners=align, **settings)
 
 

@@ -53,6 +53,7 @@ WIDER = {
     "grid_sample": "an image of nothing is all padding",
     "instance_norm": "no axes of space are fine",
     "local_response_norm": "no axes of space are fine",
+    "rotary_embedding": "PyTorch has none",
 }  # and `ctc_loss` of lengths that are data: how many targets a row has is not known yet
 MODULES = (layer_losses, layer_networks)  # which enter their calls into `MAKERS`
 # Where PyTorch's own values lose what is no number, or make it of infinities, with the reason.

@@ -48,6 +48,7 @@ STRICTER = {
 WIDER = {
     "margin_ranking_loss": "broadcasts like NumPy",
     "triplet_margin_loss": "broadcasts like NumPy",
+    "triplet_margin_with_distance_loss": "broadcasts like NumPy",
     "scaled_dot_product_attention": "the batch of the mask broadcasts",
     "lp_pool1d": "the size may be a list of one",
     "grid_sample": "an image of nothing is all padding",
@@ -78,13 +79,14 @@ class Program:
     form: str
     order: str
     symbolic: bool
+    along: int  # the axis that is symbolic: 0 of all that runs with the batch, or one of x alone
     refused: tuple[str, ...]
     alike: bool  # PyTorch takes all of it
     strange: bool  # some numbers are infinite, or none
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{Slot(n)!r}{list(a.shape)}" for n, a in enumerate(self.tensors))
-        flags = ", symbolic" * self.symbolic + ", strange" * self.strange
+        flags = f", symbolic axis {self.along}" * self.symbolic + ", strange" * self.strange
         asked = f"{self.order} of {self.form}, {self.kind}{flags}"
         lines = [f"layers {self.seed}: {asked}; {sizes}", *(f"  {c}" for c in self.calls)]
         again = f"  again: python scripts/fuzz.py --layers 1 --start {self.seed}"
@@ -98,7 +100,8 @@ class Program:
     def labels(self, *more: str) -> Labels:
         """What it has, each as "group: name", for counts of many."""
         calls = [f"function: {c.name}" for c in self.calls]
-        flags = {"symbolic extents": self.symbolic, "NaN or inf": self.strange,
+        flags = {"symbolic batch": self.symbolic and not self.along,
+                 "symbolic axis": self.symbolic and self.along > 0, "NaN or inf": self.strange,
                  "PyTorch": self.alike and "refused" not in more,
                  "a wrong setting": bool(self.refused)}  # fmt: skip
         kept = [f"with: {name}" for name, has in flags.items() if has]
@@ -258,9 +261,11 @@ class Growing:
         weighs = random.rng.normal(size=tuple(self.own.shape)).round(3)
         kind, form, order = random.one(*TYPES), random.one(*FORMS), random.one(*ORDERS)
         symbolic = self.symbolic and form != "eager"
+        axis = random.one(0, 0, *range(tensors[0].ndim))
+        symbolic = symbolic and tensors[0].shape[axis] > 0
         return Program(
             self.seed, calls, (*tensors, weighs), (*flags, weighs.ndim > 0), kind, form, order,
-            symbolic, tuple(self.refused), self.alike, random.strange,
+            symbolic, axis, tuple(self.refused), self.alike, random.strange,
         )  # fmt: skip
 
 
@@ -414,17 +419,24 @@ def computed(made: Program, backend: str) -> list[Array]:
     tensors = given(made)
     if made.form == "eager" and backend == "llvm":
         return [plain(t) for t in asked(made, *tensors)]
-    shapes = None
-    if made.symbolic:
-        n = pb.dim("n", 1, 4)
-        flags = [*made.batched, *(made.batched[m] for m in made.floats())]
-        shapes = [
-            (n, *t.shape[1:]) if flag and t.ndim and t.shape[0] == made.tensors[0].shape[0]
-            else tuple(t.shape) for t, flag in zip(tensors, flags, strict=False)
-        ]  # fmt: skip
+    shapes = declared(made, tensors) if made.symbolic else None
     options = Options(backend=backend, cache=None)
     results = pb.jit(lambda *t: asked(made, *t), shapes=shapes, options=options)(*tensors)
     return [plain(t) for t in results]
+
+
+def declared(made: Program, tensors: Tensors) -> list[Any]:
+    """Shapes with a symbolic extent, of the program's tensors and of directions."""
+    shapes = [tuple(t.shape) for t in tensors]
+    own, axis = shapes[0], made.along
+    n = pb.dim("n", 1, own[axis] + 1)
+    flags = [*made.batched, *(made.batched[m] for m in made.floats())]
+    slots = [*range(len(made.tensors)), *made.floats()]
+    for number, (flag, slot) in enumerate(zip(flags[: len(shapes)], slots, strict=False)):
+        runs = flag and shapes[number][:1] == own[:1] if axis == 0 else slot == 0
+        if runs:
+            shapes[number] = (*shapes[number][:axis], n, *shapes[number][axis + 1 :])
+    return shapes
 
 
 def plain(tensor: Any) -> Array:

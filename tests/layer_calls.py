@@ -267,8 +267,10 @@ def fractional(c: Chance, shape: Shape) -> Call | None:
     settings: dict[str, Any] = {"_random_samples": drawn}
     if c.maybe(0.7):
         settings["output_size"] = tuple(c.one(1, 2, 3) for _ in range(space))
-    else:
+    elif min(shape[2:]) > 1:
         settings["output_ratio"] = c.one(0.5, 0.7, (0.5,) * space)
+    else:
+        return None
     return Call(f"fractional_max_pool{space}d", (X, kernel), settings)
 
 

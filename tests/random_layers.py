@@ -222,7 +222,8 @@ class Growing:
                 raise Wrong(f"{self.text(call)}\nrefused here only: {refusal}")
             self.refused.append(f"{call.name} {refusal.code}")
             return False
-        proper = bool(int(np.prod(shape))) and call.made is None
+        sizes = [int(np.prod(shape)), *(self.chance.tensors[n].size for n in call.slots())]
+        proper = all(sizes) and call.made is None
         wider = call.name in WIDER or (call.name == "ctc_loss" and isinstance(call.args[3], Slot))
         if self.alike and other is None and call.damaged and proper and not wider:
             raise Wrong(f"{self.text(call)}\ntaken here only, as {shape}: {what}")
@@ -534,6 +535,8 @@ def check_layers(seed: int, backend: str = "llvm") -> Labels:
         agree(made, results[:count], expected, tight, "the interpreter")
     if made.alike:
         near = wanted(replace(made, order="value") if made.strange else made)
+        if not made.tensors[-1].size:  # where PyTorch hands back slopes that were never written
+            near[1:] = [None if g is None else np.zeros_like(g) for g in near[1:]]
         smooth = made.exact() and np.isfinite(results[0]).all()
         agree(made, results[: count if smooth else 1], near, loose, "PyTorch")
     if made.order == "both" and not low and not made.strange and np.isfinite(results[0]).all():

@@ -222,7 +222,11 @@ class Growing:
                 raise Wrong(f"{self.text(call)}\nrefused here only: {refusal}")
             self.refused.append(f"{call.name} {refusal.code}")
             return False
-        sizes = [int(np.prod(shape)), *(self.chance.tensors[n].size for n in call.slots())]
+        sizes = [
+            int(np.prod(shape)),
+            self.own.size,
+            *(self.chance.tensors[n].size for n in call.slots()),
+        ]
         proper = all(sizes) and call.made is None
         wider = call.name in WIDER or (call.name == "ctc_loss" and isinstance(call.args[3], Slot))
         if self.alike and other is None and call.damaged and proper and not wider:

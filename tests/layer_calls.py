@@ -32,6 +32,13 @@ JUMPS = {"threshold", "hardshrink", "grid_sample", "max_unpool", "margin", "hing
          "fractional", "pooled_and_back", "affine"}  # fmt: skip
 
 
+# Sums of products, and what is made of them: kernels of contractions do not look at products with
+# what a guard makes zero, so that what is no number beside it is lost (docs/limits.md).
+PRODUCTS = {
+    "conv", "linear", "bilinear", "scaled", "Multihead", "Transformer", "RNN", "GRU", "LSTM",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Slot:
     """The tensor of this number."""
@@ -75,6 +82,9 @@ class Call:
 
     def sharp(self) -> bool:
         return any(self.name.startswith(s) for s in SHARP)
+
+    def products(self) -> bool:
+        return any(self.name.startswith(s) for s in PRODUCTS)
 
     def jumps(self) -> bool:
         return any(self.name.startswith(s) for s in JUMPS)

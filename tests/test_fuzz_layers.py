@@ -273,6 +273,9 @@ def test_rows_of_targets_are_as_long_as_is_said() -> None:
     for count in (2, 4):
         with pytest.raises(PullbackError, match="E175"):
             F.ctc_loss(logs, pb.tensor([1] * count), (4, 4), (1, 2))
+    for rows in (0, 2):
+        with pytest.raises(PullbackError, match="E175"):
+            F.ctc_loss(logs[:, 0], pb.zeros((rows, 1), dtype="int64"), (4,), (1,))
     assert F.ctc_loss(logs, pb.tensor([1, 2, 1]), (4, 4), (1, 2)).numpy() > 0
 
 

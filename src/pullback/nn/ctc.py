@@ -63,6 +63,8 @@ def ctc_loss(
     for name, lengths in (("input_lengths", counts), ("target_lengths", sizes)):
         if lengths.shape[0] != batch:
             raise ShapeError(f"ctc_loss: {lengths.shape[0]} {name} for {batch} rows", code="E175")
+    if len(targets.shape) == 2 and targets.shape[0] != batch:
+        raise ShapeError(f"ctc_loss: {targets.shape[0]} targets for {batch} rows", code="E175")
     _check_row(targets, target_lengths)
     labels = _labels(targets, sizes, batch, blank)
     alpha = _alphas(logs, labels, counts, blank)

@@ -294,3 +294,22 @@ def test_weights_of_labels_stretch(shape: tuple[int, ...]) -> None:
     x, t, w = (torch.tensor(a) for a in given)
     want = torch.nn.functional.multilabel_soft_margin_loss(x, t, w, reduction="none").numpy()
     np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("fill", [np.nan, -np.inf])
+def test_the_place_of_what_is_no_number(fill: float) -> None:
+    """NaN wins, and has a place; so has the least number, beside padding."""
+    x = np.full((1, 1, 6), 1.0)
+    x[..., 0] = x[..., 1] = x[..., 3] = fill
+    if fill == -np.inf:
+        x[..., :] = fill
+    places = F.max_pool1d(pb.tensor(x), 3, 2, 1, return_indices=True)[1].numpy().ravel()
+    np.testing.assert_array_equal(places, [0, 1, 3])
+    image = pb.tensor(x.reshape(1, 1, 2, 3))
+    adaptive = F.adaptive_max_pool2d(image, (2, 1), return_indices=True)[1].numpy().ravel()
+    np.testing.assert_array_equal(adaptive, [0, 3])
+    drawn = pb.zeros((1, 1, 2), dtype="float64")
+    settings: dict[str, Any] = {"return_indices": True, "_random_samples": drawn}
+    fractional = F.fractional_max_pool2d(image, (1, 3), (2, 1), **settings)[1].numpy().ravel()
+    np.testing.assert_array_equal(fractional, [0, 3])
+    F.max_unpool1d(*F.max_pool1d(pb.tensor(x), 2, return_indices=True), 2).numpy()

@@ -97,10 +97,18 @@ def _largest(
         flat: Any = 0
         for w, y, k in zip(windows, i[before:], taps, strict=True):
             flat = flat * w.extent + w.place(y, k)
-        least = where(element(i) == best[i], flat, math.prod(w.extent for w in windows))
-        return min_of(least, over=taps)
+        none = math.prod(w.extent for w in windows)
+        tests = [
+            t for w, y, k in zip(windows, i[before:], taps, strict=True) for t in w.inside(y, k)
+        ]
+        return min_of(padded(tests, where(wins(element(i), best[i]), flat, none), none), over=taps)
 
     return best, written(shape, place, name="max_place")
+
+
+def wins(x: Any, best: Any) -> Any:
+    """Whether an element is the largest one, which NaN is where there is one."""
+    return (x == best) | (x != x) & (best != best)
 
 
 def _element(

@@ -13,6 +13,7 @@ from pullback.nn.build import at, common, written
 from pullback.nn.layer import Layer
 from pullback.nn.losses import same_shape
 from pullback.nn.module import Module
+from pullback.nn.pooling import wins
 from pullback.nn.space import Ints, each, of_space, split
 from pullback.tensor import maths as M
 from pullback.tensor import random
@@ -138,7 +139,7 @@ def fractional_max_pool(
         flat: Any = 0
         for n, p in zip(room, places(i), strict=True):
             flat = flat * n + p
-        return min_of(where(element(i) == best[i], flat, math.prod(room)), over=taps)
+        return min_of(where(wins(element(i), best[i]), flat, math.prod(room)), over=taps)
 
     return best, written(shape, place, name="max_place")
 

@@ -110,6 +110,10 @@ class Program:
         codes = [f"refusal: {text.split()[-1]}" for text in self.refused]
         return (*more, *groups, *kept, f"calls: {len(calls)}", *calls, *codes)
 
+    def loses(self) -> bool:
+        """Whether what is no number may be lost beside a guard (`layer_calls.PRODUCTS`)."""
+        return self.strange and any(call.products() for call in self.calls)
+
     def exact(self) -> bool:
         """Whether derivatives are the same whoever takes them: nothing stands at a kink."""
         return not any(call.sharp() for call in self.calls[1:])
@@ -496,10 +500,9 @@ def apart(got: Array, want: Array) -> float:
 
 def agree(made: Program, results: Sequence[Array], others: Sequence[Any], limit: float,
           who: str) -> None:  # fmt: skip
-    loses = made.strange and any(c.products() for c in made.calls)
     for number, (got, other) in enumerate(zip(results, others, strict=False)):
         want = other
-        if loses and want is not None and want.shape == got.shape:
+        if made.loses() and want is not None and want.shape == got.shape:
             want = np.where(np.isnan(want) & np.isfinite(got), got, want)
         if want is not None and not apart(got, want) <= limit:
             what = f"gradient {number - 1}" if number else "the value"
@@ -534,8 +537,10 @@ def check_layers(seed: int, backend: str = "llvm") -> Labels:
         return made.labels("refused")
     loose, tight = BOUNDS[made.kind]
     low = made.kind != "float64"
-    count = 1 if low and any(c.sharp() for c in made.calls) else len(results)
-    if low and any(c.jumps() for c in made.calls):
+    first = made.loses() or (low and any(c.sharp() for c in made.calls))
+    count = 1 if first else len(results)
+    early = made.loses() and any(c.products() for c in made.calls[:-1])
+    if early or (low and any(c.jumps() for c in made.calls)):
         return made.labels("jumps")
     if backend != "reference":
         expected = refusing(made, "reference")

@@ -244,7 +244,8 @@ class Growing:
         if int(np.prod(shape)) > MOST or not own.dtype.is_float:
             return False
         strange = self.chance.strange
-        if strange and call.name in LOSES:
+        column = call.kwargs.get("antialias") and shape[-1] == 1  # docs/peers.md
+        if column or (strange and call.name in LOSES):
             other = None
         if other is not None and not strange and not torch.isfinite(other).all():
             other = None  # its derivatives of windows in the padding write where they may not

@@ -11,6 +11,7 @@ import pytest
 
 import pullback as pb
 from linalg_support import definite, derivatives, drawn, well
+from pullback.errors import SingularError
 
 L = pb.linalg
 
@@ -169,6 +170,52 @@ def test_large_matrices_go_in_blocks(name: str) -> None:
     eager = pb.grad(function)(a).numpy()
     program = pb.jit(pb.grad(function), options=alone)(a).numpy()
     np.testing.assert_allclose(eager, program, rtol=1e-8, atol=1e-10)
+
+
+def minors(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    n = len(a)
+    return np.array([[(-1) ** (i + j) * np.linalg.det(np.delete(np.delete(a, i, 0), j, 1))
+                      for j in range(n)] for i in range(n)])  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["auto", "generated"])
+@pytest.mark.parametrize("rank", [5, 4, 3, 2])
+def test_second_derivatives_of_determinants_of_singular_matrices(rank: int, method: str) -> None:
+    """Against differences of minors, which are polynomials and have no pole there."""
+    draw = np.random.default_rng(rank)
+    a = draw.normal(size=(5, rank)) @ draw.normal(size=(rank, 5))
+    along = draw.normal(size=(5, 5))
+    step = 1e-4
+    wanted = (minors(a + step * along) - minors(a - step * along)) / (2 * step)
+
+    def slope(x: pb.Tensor) -> pb.Tensor:
+        return pb.sum(pb.grad(lambda y: L.det(y, method=method))(x) * pb.tensor(along))
+
+    for second in (pb.grad(slope), pb.jit(pb.grad(slope))):
+        np.testing.assert_allclose(second(pb.tensor(a)).numpy(), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_third_derivatives_of_determinants() -> None:
+    draw = np.random.default_rng(0)
+    along = pb.tensor(draw.normal(size=(4, 4)))
+
+    def bent(x: pb.Tensor) -> pb.Tensor:
+        slope = pb.grad(lambda y: pb.sum(pb.grad(L.det)(y) * along))(x)
+        return pb.sum(pb.square(slope))
+
+    for a in (draw.normal(size=(4, 4)), np.eye(4)):
+        found = pb.grad(bent)(pb.tensor(a)).numpy()
+        np.testing.assert_allclose(pb.jit(pb.grad(bent))(pb.tensor(a)).numpy(), found, rtol=1e-8)
+        step = np.zeros((4, 4))
+        for i, j in ((0, 0), (1, 2), (3, 1)):
+            step[...] = 0.0
+            step[i, j] = 1e-5
+            ends = [bent(pb.tensor(a + s * step)).item() for s in (1, -1)]
+            np.testing.assert_allclose(found[i, j], (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
+    singular = draw.normal(size=(4, 3)) @ draw.normal(size=(3, 4))
+    with pytest.raises(SingularError, match="third derivative") as caught:
+        pb.grad(bent)(pb.tensor(singular)).numpy()
+    assert caught.value.code == "E352"
 
 
 def test_pytorchs_gradients() -> None:

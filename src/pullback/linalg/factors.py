@@ -30,6 +30,7 @@ from pullback.linalg.operation import (
     size,
     written,
 )
+from pullback.linalg.rotations import svd
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor.creation import eye
@@ -381,18 +382,80 @@ def _host_cofactors(a: Any) -> Any:
 
 
 def _cofactors_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
-    """``<G, C> A^-T - C G^T A^-T``"""
-    (head,), (own,) = heads, outputs
-    across = INV(inputs[0])[0].mT
-    share = O.sum(head * own, axis=(-2, -1), keepdims=True)
-    return [share * across - O.matmul(own, O.matmul(head.mT, across))]
+    return [ALONG(inputs[0], heads[0])[0]]
 
 
 def _cofactors_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
-    (along,), (own,) = tangents, outputs
-    across = INV(inputs[0])[0].mT
-    share = O.sum(across * along, axis=(-2, -1), keepdims=True)
-    return [share * own - O.matmul(across, O.matmul(along.mT, own))]
+    return [ALONG(inputs[0], tangents[0])[0]]
+
+
+def _host_along(a: Any, g: Any) -> Any:
+    """``d cof(A) / dA`` along G, by singular values: of singular matrices too.
+
+    ``U M V^T det(U) det(V)``, with ``B = U^T G V`` and p[i, k] the product of all values but two:
+    ``M[i, i] = sum over k != i of p[i, k] B[k, k]``, ``M[i, j] = -p[i, j] B[j, i]``.
+    """
+    left, values, right = np.linalg.svd(a)
+    n = values.shape[-1]
+    one = np.eye(n, dtype=bool)
+    others = np.where(one[:, None] | one, 1.0, values[..., None, None, :]).prod(-1)
+    turned = np.swapaxes(left, -1, -2) @ g @ np.swapaxes(right, -1, -2)
+    own = np.diagonal(turned, axis1=-2, axis2=-1)
+    across = np.where(one, 0.0, others)
+    inner = one * (across @ own[..., None]) - across * np.swapaxes(turned, -1, -2)
+    sign = np.linalg.det(left) * np.linalg.det(right)
+    return (sign[..., None, None] * left @ inner @ right).astype(a.dtype)
+
+
+def _generated_along(a: Tensor, g: Tensor) -> tuple[Tensor]:
+    left, values, right = svd(a)
+    n = size(a.shape[-1])
+
+    def other(*at: Any) -> Any:
+        """The values but i and j; their product is that of the others."""
+        *lead, i, j, k = at
+        return O.where((k == i) | (k == j), 1.0, values[(*lead, k)])
+
+    others = O.prod(written("others", (*a.shape, n), other), axis=-1)
+    turned = O.matmul(left.mT, O.matmul(g, right.mT))
+    across = others * (1.0 - eye(n, dtype=a.dtype))
+    own = O.matmul(across, O.expand_dims(_diagonal(turned), -1))
+    inner = own * eye(n, dtype=a.dtype) - across * turned.mT
+    sign = O.expand_dims(_generated_det(O.matmul(left, right))[0], (-2, -1))
+    return (sign * O.matmul(left, O.matmul(inner, right)),)
+
+
+def _third(a: Tensor, g: Tensor, k: Tensor) -> Tensor:
+    """The third derivative of det along G and K, of a regular matrix; P is its inverse.
+
+    ``det A ((g k - <PG, PK>) P - k PGP - g PKP + PGPKP + PKPGP)^T``, g and k the traces of PG, PK.
+    """
+    inverse = REGULAR(a)[0]
+    left, right = O.matmul(inverse, g), O.matmul(inverse, k)
+    first = O.expand_dims(O.sum(_diagonal(left), axis=-1), (-2, -1))
+    second = O.expand_dims(O.sum(_diagonal(right), axis=-1), (-2, -1))
+    both = O.sum(left * right.mT, axis=(-2, -1), keepdims=True)
+    inner = O.matmul(left, right) + O.matmul(right, left) - second * left - first * right
+    whole = (first * second - both) * inverse + O.matmul(inner, inverse)
+    found: Tensor = O.expand_dims(DET(a)[0], (-2, -1)) * whole.mT
+    return found
+
+
+def _along_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
+    (a, g), (head,) = inputs, heads
+    return [_third(a, g, head), ALONG(a, head)[0]]
+
+
+def _along_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
+    (a, g), (along, other) = inputs, tangents
+    return [_third(a, g, along) + ALONG(a, other)[0]]
+
+
+def _host_regular(a: Any) -> Any:
+    """The inverse. Raises: LinAlgError where the matrix has not full rank, rounding left out."""
+    if a.size and (np.linalg.matrix_rank(a) < a.shape[-1]).any():
+        raise np.linalg.LinAlgError("the third derivative of det is for regular matrices")
+    return np.linalg.inv(a)
 
 
 def _det_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
@@ -424,6 +487,8 @@ COFACTORS = Operation(
 DET = Operation(
     "det", np.linalg.det, _generated_det, _det_pull, _det_push, numbers, price=Price(8, 20)
 )
+ALONG = Operation("cofactors", _host_along, _generated_along, _along_pull, _along_push, FIRST)
+REGULAR = Operation("det", _host_regular, INV.generated, INV.pull, INV.push, FIRST)
 SLOGDET = Operation(
     "slogdet",
     lambda a: tuple(np.linalg.slogdet(a)),
@@ -457,7 +522,10 @@ def det(a: Tensor, *, method: str = "auto") -> Tensor:
     """The determinant.
 
     Up to three rows are written out, with derivatives of every order at singular matrices too; of
-    larger singular ones there is the first, the second raises or is not finite.
+    larger ones there are two, the third is of regular matrices.
+
+    Raises:
+        SingularError: E352, its third derivative at a singular matrix outside of programs.
 
     Example:
         >>> pb.linalg.det(pb.tensor([[4.0, 2.0], [2.0, 5.0]]))

@@ -230,3 +230,48 @@ def test_a_mistake_is_no_fault() -> None:
     with pytest.raises(errors.UnsupportedError) as caught:
         pb.jit(logs, options=pb.Options(backend="abacus"))(pb.ones(3))
     assert not hasattr(caught.value, "__notes__")
+
+
+A, B, E = np.array([7, 8, -9]), np.array([2, 0, 3]), np.array([2, -1, 3])
+k = pb.axis(3, "k")
+DIVIDED: dict[str, tuple[Callable[..., Any], Any, Any]] = {
+    "floor_divide": (lambda a, b: a // b, A, B),
+    "remainder": (lambda a, b: (a % b) * 2, A, B),
+    "fmod": (lambda a, b: pb.fmod(a, b), A, B),
+    "pow": (lambda a, b: a**b + 1, A, E),
+    "unsigned": (lambda a, b: a // b, A.astype("uint8"), B.astype("uint8")),
+    "a number": (lambda a, b: a // 0, A, B),
+    "in a sum": (
+        lambda a, b: pb.compute((2,), lambda i: pb.sum(a[k] // (b[k] - i), over=k)), A, B,
+    ),
+    "summed later": (lambda a, b: pb.sum(a // b), A, B),
+    "written at places": (lambda a, b: pb.zeros(4, dtype="int64").at[b].add(a // b), A, B),
+    "in a loop": (lambda a, b: pb.loop(3, lambda n, x: a // (x - n), b), A, B + 7),
+}  # fmt: skip
+WHOLE: dict[str, tuple[Callable[..., Any], Any, Any]] = {
+    "no zero": (lambda a, b: a // (b + 1) + a % (b + 1) + a**b, A, B),
+    "floats": (lambda a, b: a // b, A.astype("float32"), B.astype("float32")),
+    "dropped by a mask": (lambda a, b: pb.where(b == 0, 0, a // b), A, B),
+    "dropped where it is written": (
+        lambda a, b: pb.compute((3,), lambda i: pb.where(b[i] < 0, 0, a[i] ** b[i])), A, E,
+    ),
+    "not read": (lambda a, b: (a // b)[::2], A, B),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_integers_by_zero_and_negative_powers_are_told(name: str) -> None:
+    function, x, y = DIVIDED[name]
+    given = pb.tensor(x), pb.tensor(y)
+    pb.jit(function, options=PLAIN)(*given)
+    with pytest.raises(errors.DivisionError, match="an integer by 0, or to a negative") as caught:
+        pb.jit(function, options=CHECKED)(*given)
+    assert caught.value.code == "E702" and "test_checked.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_divides_by_nothing_is_what_it_was(name: str) -> None:
+    function, x, y = WHOLE[name]
+    given = pb.tensor(x), pb.tensor(y)
+    checked = pb.jit(function, options=CHECKED)(*given).numpy()
+    np.testing.assert_array_equal(checked, pb.jit(function, options=PLAIN)(*given).numpy())

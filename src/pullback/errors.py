@@ -320,6 +320,12 @@ class NaNError(PullbackError, ArithmeticError):
     code = "E701"
 
 
+class DivisionError(PullbackError, ZeroDivisionError):
+    """A checked program divided integers by zero, or took a negative power of one."""
+
+    code = "E702"
+
+
 # What a reader of JSON, and of what it should hold, raises where the text is something else.
 MALFORMED = (
     ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,

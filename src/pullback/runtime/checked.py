@@ -6,20 +6,36 @@ The pattern is a signalling NaN that no arithmetic makes. Where it stands in a r
 read before it was written; where a fence has changed, a launch wrote outside of its arrays. A NaN
 of another kind, which nothing that was read had, was born in this launch: the definitions behind it
 are evaluated one after the other to name the one that made it.
+
+Integers by zero, and negative powers of integers, have values (see docs/accuracy.md) that nobody
+wants. They leave no mark in a result: whether there are any is a definition of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from math import prod
 
 import numpy as np
 
 from pullback.backends.reference.definitions import evaluate_values
-from pullback.errors import IndexRangeError, InvalidIR, NaNError
-from pullback.ir.graph import Graph, Value, Variable
+from pullback.errors import DivisionError, IndexRangeError, InvalidIR, NaNError
+from pullback.ir import expr as E
+from pullback.ir.dtype import bool_
+from pullback.ir.expr import Expr
+from pullback.ir.graph import (
+    COMBINERS,
+    Accumulate,
+    Definition,
+    Graph,
+    Reduce,
+    Value,
+    Variable,
+)
 from pullback.ir.kernel import Kernel
+from pullback.ir.node import Node, walk
 from pullback.ir.program import Block, Branch, Compute, HostCall, Loop, Receive, items, written
 from pullback.ir.text import show
 from pullback.runtime.assemble import Call, Part
@@ -86,6 +102,7 @@ class Checked:
         self._read = frozenset(_read(body))
         self.calls = calls
         self.kernels = dict(zip(graphs, groups, strict=True))
+        self.divisions = {g: _divisions(g) for g in graphs}
 
     def profile(self, kernels: Sequence[Kernel]) -> Profile | None:
         """Nothing is timed."""
@@ -133,6 +150,7 @@ class _Run:
 
     def __init__(self, checked: Checked, sizes: Mapping[str, int]) -> None:
         self.kernels, self.calls = checked.kernels, checked.calls
+        self.divisions = checked.divisions
         self.sizes = sizes
         self.fenced: dict[Variable, Fenced] = {}
         self.launches = 0
@@ -140,6 +158,7 @@ class _Run:
     def compute(self, graph: Graph, values: Values) -> Values:
         """One simultaneous assignment. Raises: as `Checked.run`."""
         before = {v: np.array(shown(v, values[v], self.sizes)) for v in graph.inputs}
+        self.divide(graph, before)
         for kernel in self.kernels[graph]:
             call = self.calls[kernel]
             passed = tuple(dict.fromkeys(v for part in call.parts for v in part.arguments))
@@ -151,6 +170,18 @@ class _Run:
                 if clean and _nan(self.seen(variable, values)):
                     raise _born(graph, before, variable)
         return {}
+
+    def divide(self, graph: Graph, before: Values) -> None:
+        """Raises: DivisionError where a result stands on a division of integers by 0."""
+        roots, own = self.divisions[graph]
+        if not any(hit.any() for hit in evaluate_values(roots, before)):
+            return
+        hits = evaluate_values([where for _, where in own], before)
+        definition, places = next((d, h) for (d, _), h in zip(own, hits, strict=True) if h.any())
+        line = show(definition).splitlines()[-1].strip()
+        place = np.argwhere(places)[0].tolist()
+        what = f"`{definition.name}` at {place}: an integer by 0, or to a negative power: {line}"
+        raise DivisionError(what, origin=definition.origin)
 
     def seen(self, variable: Variable, values: Values) -> Array:
         """What a variable holds, but where nothing was written yet."""
@@ -201,6 +232,68 @@ class _Run:
             return
         if shown(variable, own.untouched(), self.sizes).any():
             raise InvalidIR(f"{variable} is not written everywhere")
+
+
+Divisions = tuple[list[Definition], list[tuple[Definition, Definition]]]
+
+
+def _divisions(graph: Graph) -> Divisions:
+    """Whether results stand on a division of integers by 0; and each definition with such places.
+
+    What nobody reads, as a mask drops it, is none of the first.
+    """
+    marks: dict[Value, Definition] = {}
+    asked = {value for _, value in graph.assigns}
+    roots: list[Definition] = []
+    own: list[tuple[Definition, Definition]] = []
+    for definition in graph.definitions:
+        form, body = definition.form, definition.body
+        over = form.over if isinstance(form, Reduce) else ()
+        domain = form.domain if isinstance(form, Accumulate) else (*definition.shape, *over)
+        hit, alone = _divided(body, marks), _divided(body, {})
+        if alone is not None:
+            own.append((definition, Definition("divisions", domain, alone)))
+        if hit is None:
+            continue
+        if over:
+            mark = Definition("divisions", definition.shape, hit, Reduce(COMBINERS["any"], over))
+        else:
+            mark = Definition("divisions", domain, hit)
+        if definition in asked or isinstance(form, Accumulate):
+            roots.append(mark)
+        else:
+            marks[definition] = mark
+    return roots, own
+
+
+def _divided(body: Expr, marks: Mapping[Value, Definition]) -> Expr | None:
+    """Whether what is computed of `body` divides an integer by 0; what is not chosen is not."""
+    no = E.const(False, bool_)
+    found: dict[Node, Expr | None] = {}
+    for node in walk(body):
+        kids = [found.get(k) for k in node.children]
+        if isinstance(node, E.If) and (kids[1] or kids[2]):
+            kids[1:] = [E.If(node.condition, kids[1] or no, kids[2] or no)]
+        own = _by_zero(node)
+        if isinstance(node, E.Take) and node.source in marks:
+            own = node.of(marks[node.source])
+        hits = [k for k in (*kids, own) if k is not None]
+        found[node] = reduce(E.Or, hits) if hits else None
+    return found[body]
+
+
+def _by_zero(node: Node) -> Expr | None:
+    """Whether a node itself does: its divisor is 0, or the exponent of `whole_power` negative."""
+    if isinstance(node, E.FloorDiv | E.Mod) and node.dtype.is_integer:
+        if isinstance(node.right, E.Const) and node.right.value:
+            return None
+        return E.Equal(node.right, E.const(0, node.dtype))
+    if isinstance(node, E.If) and isinstance(node.then, E.If) and node.dtype.is_integer:
+        inner = node.then.otherwise
+        if isinstance(inner, E.If) and isinstance(inner.condition, E.Equal):
+            minus = E.const(-1, node.dtype)
+            return node.condition if minus in inner.condition.children else None
+    return None
 
 
 def _patterned(size: int) -> Array:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pullback.errors import ShapeError
+from pullback.errors import ShapeError, SingularError
 from pullback.linalg import triangles as T
 from pullback.linalg.operation import (
     FIRST,
@@ -452,9 +452,9 @@ def _along_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors
 
 
 def _host_regular(a: Any) -> Any:
-    """The inverse. Raises: LinAlgError where the matrix has not full rank, rounding left out."""
+    """The inverse. Raises: SingularError where the matrix has not full rank, rounding left out."""
     if a.size and (np.linalg.matrix_rank(a) < a.shape[-1]).any():
-        raise np.linalg.LinAlgError("the third derivative of det is for regular matrices")
+        raise SingularError("the third derivative of det at a singular matrix", code="E352")
     return np.linalg.inv(a)
 
 

@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 import pullback as pb
 from pullback.errors import PullbackError
 from pullback.tensor.apart import _program
+from pullback.tensor.recurrence import MODES
 from random_recurrences import check_recurrence
 
 RNG = np.random.default_rng(7)
@@ -506,6 +507,36 @@ def test_what_the_backward_keeps_does_not_matter() -> None:
 
     found = [pb.jit(pb.grad(lambda x, m=m: loss(x, m)))(x) for m in ("tape", "recompute")]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(11,), (1,), (0,), (5, 7), (1, 4)])
+def test_gradients_of_every_type_by_every_way_to_keep(
+    shape: tuple[int, ...], kind: str, mode: str
+) -> None:
+    """Against float64 at the same inputs: a half is rounded where its cell ends."""
+    drawn = pb.tensor(np.random.default_rng(sum(shape)).normal(size=shape)).astype(kind)
+
+    def loss(x: Any, mode: str = mode) -> Any:
+        def line(f: Any, i: Any) -> Any:
+            return pb.where(i < 2, x[i], 0.6 * pb.sin(f[i - 1]) * x[i] + 0.3 * f[i - 2])
+
+        def plane(f: Any, i: Any, j: Any) -> Any:
+            before = pb.where((i > 0) & (j > 0), f[i - 1, j] * f[i, j - 1], 0.1)
+            return x[i, j] + 0.5 * pb.tanh(before)
+
+        body = line if len(shape) == 1 else plane
+        return pb.sum(pb.recurrence(x.shape, body, checkpoint=mode) * pb.cos(x))
+
+    wanted = pb.grad(lambda x: loss(x, "tape"))(drawn.astype("float64")).numpy()
+    tolerance = {"float64": 1e-13, "float32": 4e-6, "float16": 8e-3, "bfloat16": 6e-2}[kind]
+    for slope in (pb.grad(loss), pb.jit(pb.grad(loss))):
+        found = slope(drawn)
+        assert str(found.dtype) == kind
+        np.testing.assert_allclose(
+            found.astype("float64").numpy(), wanted, rtol=tolerance, atol=tolerance
+        )
 
 
 # --- types, text, orders --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 import pullback as pb
 from pullback.errors import PullbackError
 from pullback.tensor.apart import _program
-from pullback.tensor.recurrence import MODES
+from pullback.tensor.control import MODES
 from random_recurrences import check_recurrence
 
 RNG = np.random.default_rng(7)
@@ -509,9 +509,16 @@ def test_what_the_backward_keeps_does_not_matter() -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["float64", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("shape", [(11,), (1,), (0,), (5, 7), (1, 4)])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        *(("float64", m) for m in MODES),
+        ("float32", "tape"),
+        ("float16", "sqrt"),
+        ("bfloat16", "tape"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(11,), (0,), (5, 7), (1, 4)])
 def test_gradients_of_every_type_by_every_way_to_keep(
     shape: tuple[int, ...], kind: str, mode: str
 ) -> None:

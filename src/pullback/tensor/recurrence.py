@@ -35,7 +35,7 @@ from pullback.tensor.scope import Scope
 from pullback.tensor.tensor import Tensor, optional_dtype, shape_of
 from pullback.tensor.wavefront import Link, order
 
-MODES = ("tape", "recompute")
+MODES = ("tape", "recompute", "sqrt")
 ROUNDS = 4  # in which the type of what reads itself must settle: weak, float, wider, the same
 
 Body = Callable[[Sequence["Itself"], Sequence[ScalarHandle]], Sequence[Any]]

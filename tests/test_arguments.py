@@ -117,9 +117,10 @@ def test_an_error_of_the_users_own_stays_what_it_is() -> None:
     def body(carry: Any, x: Any) -> Any:
         return len(3), x  # type: ignore[arg-type]
 
-    with pytest.raises(TypeError, match="has no len") as caught:
-        pb.scan(body, X[0], X)
-    assert not isinstance(caught.value, PullbackError)
+    for start in (X[0], {"a tree": X[0]}):  # which elsewhere would be no argument
+        with pytest.raises(TypeError, match="has no len") as caught:
+            pb.scan(body, start, X)
+        assert not isinstance(caught.value, PullbackError)
     with pytest.raises(ZeroDivisionError):
         pb.compute((3,), lambda i: X[i] * (1 // 0))
 

@@ -19,7 +19,11 @@ from pullback.errors import (
     SingularError,
     UnsupportedError,
 )
-from pullback.ir.program import HostCall, Program
+from pullback.fuse.ahead import turned_ahead
+from pullback.ir.dtype import float32
+from pullback.ir.expr import Mul
+from pullback.ir.graph import Graph, Variable, define, read
+from pullback.ir.program import Compute, HostCall, Loop, Program, written
 from pullback.pipeline import compile_program
 from pullback.runtime.exchange import call_host
 from robust_support import python
@@ -307,6 +311,19 @@ def test_memory_is_not_shared_too_early() -> None:
     alone = pb.jit(function, options=REFERENCE)
     for found, wanted in zip(values(program(a, b)), values(alone(a, b)), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-8)
+
+
+def test_what_the_host_assigns_in_a_loop_changes_in_it() -> None:
+    """No copy of it is taken before the loop, as of what stays (`fuse/ahead.py`)."""
+    w, h, z = (
+        Variable(n, s, float32) for n, s in (("w", (32, 24)), ("h", (4, 24)), ("z", (4, 32)))
+    )
+    product = define("z", (4, 32), lambda i, j, k: Mul(read(h, i, k), read(w, j, k)), over=[24])
+    compute = Compute(Graph(((z, product),)))
+    call = HostCall("drawn", "", lambda z: (np.ones((32, 24), np.float32),), (z,), (w,))
+    assert written((call, compute)) == [w, z]
+    assert len(turned_ahead((Loop((compute,), 8),))) == 2  # the copy, then the loop
+    assert len(turned_ahead((Loop((call, compute), 8),))) == 1
 
 
 def test_what_nobody_reads_is_not_asked() -> None:

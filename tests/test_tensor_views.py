@@ -240,30 +240,3 @@ def test_gradients_through_views_add_up() -> None:
     same(pb.grad(y.sum(), x), wanted)
     z = x[pb.tensor([0, 0, 2])].sum()
     same(pb.grad(z, x), np.array([[2] * 4, [0] * 4, [1] * 4], np.float32))
-
-
-@pytest.mark.parametrize("jitted", [False, True])
-def test_an_index_that_is_a_formula_is_checked_as_data_are(jitted: bool) -> None:
-    def run(f: Any) -> Any:
-        return (pb.jit(f) if jitted else f)(pb.tensor([1.0, 2.0])).numpy()
-
-    assert run(lambda x: x[pb.arange(2) - 1]).tolist() == [2.0, 1.0]
-    assert run(lambda x: x[pb.arange(4) % 2]).tolist() == [1.0, 2.0, 1.0, 2.0]
-    assert run(lambda x: x[pb.square(pb.arange(2)) - 1]).tolist() == [2.0, 1.0]
-    assert run(lambda x: x.at[pb.arange(2)].add(1.0)).tolist() == [2.0, 3.0]
-    outside: list[Any] = [
-        lambda x: x[pb.full((), 7)],
-        lambda x: x[pb.arange(7, 9)],
-        lambda x: x[pb.arange(4) - 3],
-        lambda x: x[pb.sum(pb.arange(3))],
-        lambda x: pb.take(x, 7),
-        lambda x: pb.take(x, pb.arange(3)),
-        lambda x: pb.take_along_axis(x, pb.arange(3), axis=0),
-        lambda x: pb.scatter_add(x, pb.arange(3), pb.ones(3)),
-        lambda x: x.at[pb.arange(3)].add(1.0),
-        lambda x: x.at[pb.arange(2) + 2 * pb.arange(2)].set(0.0),
-    ]
-    for f in outside:
-        with pytest.raises(IndexRangeError) as caught:
-            run(f)
-        assert caught.value.code == "E106"

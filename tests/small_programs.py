@@ -1,4 +1,4 @@
-"""Some forty small programs, each a function of arrays: rendered by `scripts/replay.py`, run on
+"""Some forty small programs, each a function of arrays: rendered by `scripts/goldens.py`, run on
 every backend by the acceptance tests.
 """
 

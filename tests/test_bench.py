@@ -213,3 +213,16 @@ def test_one_workload_from_end_to_end(
     (row,) = [line for line in lines if line.startswith("| product 64x64x64 nn")]
     assert "failed" not in row and "DIFFERS" not in row and "5.24 us" in row
     assert any(line.startswith("| contraction | numpy |") for line in lines)
+
+
+def test_an_older_source_is_a_peer(tmp_path: Path) -> None:
+    """A checkout or a commit; its process has its own package first on the path."""
+    (tmp_path / "src" / "pullback").mkdir(parents=True)
+    with suite.source(str(tmp_path)) as older:
+        assert older == str(tmp_path / "src")
+        path = measure._environment(1, "", older)["PYTHONPATH"].split(":")
+    assert path[:2] == [str(measure.ROOT), older]
+    runs = measure.variants(Softmax(), Setting(peers=("before",), threads=(1,)))
+    assert [(r.system, r.mode) for r in runs] == [("pullback", ""), ("before", "")]
+    with pytest.raises(SystemExit), suite.source("no-such-commit"):
+        pass

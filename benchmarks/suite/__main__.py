@@ -7,8 +7,12 @@ import dataclasses
 import json
 import os
 import platform
+import subprocess
 import sys
-from collections.abc import Sequence
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +25,7 @@ from suite.table import Row
 from suite.worker import CLOCKS
 from suite.workload import Workload
 
+ROOT = Path(__file__).parent.parent.parent
 DRAWN = 5  # sizes of each class that come from the seed
 
 
@@ -34,9 +39,19 @@ def main() -> None:
         if options.out:
             Path(options.out).write_text(json.dumps(names))
         return
-    setting = settings(options)
+    with source(options.before) as before:
+        runs = measured(chosen, settings(options, before), options)
+    if options.out:
+        Path(options.out).write_text(json.dumps(runs, indent=1))
+
+
+def measured(
+    chosen: dict[str, tuple[Workload, ...]], setting: Setting, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Print the tables; every run, by class and workload."""
     roof = limits.measured(setting.threads, CLOCKS[setting.clock])
-    print(f"{machine()}\n\n{described(roof)}\n", flush=True)
+    load = f"load {os.getloadavg()[0]:.1f} at the start"
+    print(f"{machine()}, {load}\n\n{described(roof)}\n", flush=True)
     lines = [table.SUMMARY]
     runs: dict[str, Any] = {}
     sizes = options.sizes or ("fixed" if options.quick else "both")
@@ -51,8 +66,25 @@ def main() -> None:
             found.warm_starts()
         lines += summary(name, kind, fixed_rows, drawn_rows, setting.peers)
     print("## Classes\n", *lines, sep="\n")
-    if options.out:
-        Path(options.out).write_text(json.dumps(runs, indent=1))
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end")
+    return runs
+
+
+@contextmanager
+def source(commit: str) -> Iterator[str]:
+    """The source of a checkout, or of a commit, which is unpacked beside; "" for none."""
+    if not commit or (Path(commit) / "src" / "pullback").is_dir():
+        yield str(Path(commit).resolve() / "src") if commit else ""
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        packed = Path(folder) / "source.tar"
+        command = ["git", "-C", str(ROOT), "archive", "-o", str(packed), commit, "src"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            fail(f"--before {commit}: {done.stderr.strip() or 'git failed'}")
+        with tarfile.open(packed) as archive:
+            archive.extractall(folder, filter="data")
+        yield str(Path(folder) / "src")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -60,7 +92,12 @@ def arguments() -> argparse.ArgumentParser:
     names = ", ".join(CLASSES)
     only = f"a class or a part of a workload's name, may be repeated; classes: {names}"
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help=only)
-    parser.add_argument("--peers", default=",".join(PEERS), help="of %(default)s")
+    peers = ",".join(Setting.peers)
+    parser.add_argument("--peers", default=peers, help="of %(default)s")
+    older = (
+        "a commit or a checkout of pullback: the only peer, alone on a thread, by processor time"
+    )
+    parser.add_argument("--before", metavar="COMMIT", default="", help=older)
     parser.add_argument("--rounds", type=int, help="7, with --quick 3")
     parser.add_argument("--seed", type=int, default=0, help="of the drawn sizes")
     parser.add_argument("--quick", action="store_true", help="fewer modes, fixed sizes")
@@ -76,13 +113,16 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def settings(options: argparse.Namespace) -> Setting:
+def settings(options: argparse.Namespace, before: str = "") -> Setting:
+    if before:
+        options.peers, options.busy = "before", True
     peers = tuple(options.peers.split(",")) if options.peers else ()
     unknown = [p for p in peers if p not in PEERS]
     if unknown:
         fail(f"no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
     rounds = options.rounds or (3 if options.quick else 7)
-    found = Setting(rounds, options.quick, peers, {"jax": options.jax}, cache=options.cache)
+    pythons = {"jax": options.jax}
+    found = Setting(rounds, options.quick, peers, pythons, cache=options.cache, before=before)
     return dataclasses.replace(found, threads=(1,), clock="processor") if options.busy else found
 
 

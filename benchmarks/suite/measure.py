@@ -27,6 +27,7 @@ PEERS = {
     "compile": ("torch", ("compile", "compile max-autotune", "compile loss")),
     "jax": ("jax", ("", "step", "scan")),
     "numpy": ("numpy", ("",)),
+    "before": ("before", ("",)),  # another source of pullback
 }
 
 
@@ -50,15 +51,17 @@ class Setting:
     """How to measure. `pythons`: the interpreter of each system, where it is another one.
     `clock`: "wall", or "processor" for one thread on a machine that does other work.
     `cache`: a folder that keeps what is compiled for warm rows: the next run starts sooner.
+    `before`: the source that the peer of this name runs.
     """
 
     rounds: int = 7
     quick: bool = False
-    peers: tuple[str, ...] = tuple(PEERS)
+    peers: tuple[str, ...] = tuple(p for p in PEERS if p != "before")
     pythons: Mapping[str, str] = field(default_factory=dict)
     threads: tuple[int, ...] = (1, 2)
     clock: str = "wall"
     cache: str = ""
+    before: str = ""
 
 
 class Worker:
@@ -66,13 +69,15 @@ class Worker:
 
     def __init__(self, w: Workload, run: Run, s: Setting, cache: str, shapes: Any) -> None:
         self.run = run
-        spec = {"workload": packed(w), "system": run.system, "mode": run.mode}
+        older = run.system == "before"
+        system = "pullback" if older else run.system
+        spec = {"workload": packed(w), "system": system, "mode": run.mode}
         spec |= {"threads": run.threads, "shapes": shapes, "clock": s.clock}
         python = s.pythons.get(run.system, sys.executable)
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by __exit__
         self.process = subprocess.Popen(
             [python, "-m", "suite.worker", json.dumps(spec)],
-            env=_environment(run.threads, cache),
+            env=_environment(run.threads, cache, s.before if older else ""),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -137,10 +142,11 @@ class Worker:
         self.errors.close()
 
 
-def _environment(threads: int, cache: str) -> dict[str, str]:
+def _environment(threads: int, cache: str, source: str) -> dict[str, str]:
     eigen = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     names = ("PULLBACK_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    folders = [str(ROOT), source, os.environ.get("PYTHONPATH", "")]
+    path = os.pathsep.join(folder for folder in folders if folder)
     own = {
         "PYTHONPATH": path,
         "XDG_CACHE_HOME": cache,
@@ -158,6 +164,9 @@ def variants(w: Workload, s: Setting) -> list[Run]:
     found = [Run("pullback", "", n) for n in s.threads]
     for peer in s.peers:
         system, modes = PEERS[peer]
+        if system == "before":
+            found += [Run(system, "", n) for n in s.threads]
+            continue
         kind = SYSTEMS[system]
         training = isinstance(w, Training)
         known = kind.training_modes if training else kind.modes

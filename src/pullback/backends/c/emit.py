@@ -1,0 +1,524 @@
+"""Routines as one C11 file: ``void body_0(void **block, int64_t task, char *scratch)`` and so on.
+
+A routine keeps the shape of its nest: loops in order stay loops, unrolled ones are written out,
+register tiles are arrays of vectors at constant places, which compilers keep in registers. A loop
+in lanes that adds up has a row of sums side by side, so that no compiler has to reorder any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pullback.backends.c.expressions import Scope, Values, combined, computed, stored
+from pullback.errors import InvalidIR
+from pullback.ir import expr as E
+from pullback.ir import nest as N
+from pullback.ir.dtype import DType, is_half
+from pullback.ir.expr import Const, Expr
+from pullback.ir.node import walk
+from pullback.ir.text import mark_text
+from pullback.simplify.affine import affine
+
+PRELUDE = Path(__file__).with_name("prelude.h")
+ALIGNMENT, WORD = 64, 8  # bytes of scratch arrays, as in the code ABI
+INDENT = "  "
+
+
+def array_bytes(array: N.Array) -> int:
+    """Size in memory, bytes: whole cache lines, or whole words where less than one line."""
+    size = array.size * array.dtype.itemsize
+    unit = WORD if size < ALIGNMENT else ALIGNMENT
+    return -(-size // unit) * unit
+
+
+def emit_program(routines: Sequence[N.Routine], vector: int) -> str:
+    """The file of a program. `vector`: bytes of a vector, 0 where the compiler has none."""
+    parts = [PRELUDE.read_text()]
+    if vector:
+        parts.append(_vectors(vector))
+    for number, routine in enumerate(routines):
+        parts.append(emit_routine(routine, vector, f"_{number}"))
+    return "\n".join(parts)
+
+
+def emit_routine(routine: N.Routine, vector: int, suffix: str = "") -> str:
+    """The functions of one routine."""
+    names = [("body", routine.body)]
+    if routine.finish:
+        names.append(("finish", routine.finish))
+    return "\n".join(_Function(routine, vector).written(n + suffix, b) for n, b in names)
+
+
+def _vectors(size: int) -> str:
+    """``v_float32`` is a vector, ``u_float32`` one that lies anywhere in memory."""
+    lines = []
+    for name in ("float", "double"):
+        kind = "float32" if name == "float" else "float64"
+        width = 4 if name == "float" else 8
+        lines += [
+            f"typedef {name} v_{kind} __attribute__((vector_size({size})));",
+            f"typedef {name} u_{kind} __attribute__((vector_size({size}), aligned({width}),"
+            " may_alias));",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """One vector of a loop in lanes that is written out: lanes ``first .. first + count``."""
+
+    var: N.Var
+    number: int
+    first: int
+    count: int
+
+
+class _Function:
+    """Writes one of a routine's functions."""
+
+    def __init__(self, routine: N.Routine, vector: int) -> None:
+        self.routine = routine
+        self.vector = vector
+        statements = list(_statements((*routine.body, *routine.finish)))
+        self.arrays = {a: f"{_plain(a.name)}_{n}" for n, a in enumerate(_arrays(routine))}
+        registers = [s.register for s in statements if isinstance(s, N.Declare)]
+        self.cells = {r: f"{_plain(r.name)}_{n}" for n, r in enumerate(dict.fromkeys(registers))}
+        self.tiled = _tiled(statements) if vector else {}
+        self.values = _Values(self.arrays, self.cells, self.width)
+        self.values.tiled = self.tiled
+        self.loops = 0
+
+    def width(self, kind: DType) -> int:
+        """Lanes of a vector."""
+        return self.vector // kind.itemsize
+
+    def written(self, name: str, body: Sequence[N.Stmt]) -> str:
+        """The function's text."""
+        self.values.scope = Scope()
+        used = _used(body)
+        place = 0
+        for array in (*self.routine.arguments, *self.routine.shared):
+            if array in used:
+                self.pointer(array, f"block[{place}]")
+            place += 1
+        for size in self.routine.sizes:
+            self.values.variables[size] = self.values.fresh("n")
+            if size in used:
+                self.emit(f"const int64_t {self.values.variables[size]} = (int64_t)block[{place}];")
+            place += 1
+        if any(isinstance(s, N.Check) for s in _statements(body)):
+            self.emit(f"int64_t *const error = block[{place}];")
+        offset = 0
+        for array in self.routine.scratch:
+            if array in used:
+                self.pointer(array, f"(scratch + {offset})")
+            offset += array_bytes(array)
+        self.values.variables[self.routine.task] = "task"
+        self.block(body)
+        lines = "\n".join(INDENT + line for line in self.values.scope.lines)
+        unused = "(void)block, (void)task, (void)scratch;"
+        head = f"void {name}(void **block, int64_t task, char *scratch)"
+        return f"{head} {{\n{INDENT}{unused}\n{lines}\n}}\n"
+
+    def pointer(self, array: N.Array, place: str) -> None:
+        kind = stored(array.dtype)
+        self.emit(f"{kind} *const restrict {self.arrays[array]} = ({kind} *){place};")
+
+    def emit(self, line: str) -> None:
+        self.values.emit(line)
+
+    def braced(self, head: str, body: Sequence[N.Stmt]) -> None:
+        """A block with its own names."""
+        with self.values.inside() as scope:
+            self.block(body)
+        self.emit(f"{head} {{")
+        self.values.scope.lines += [INDENT + line for line in scope.lines]
+        self.emit("}")
+
+    def block(self, body: Iterable[N.Stmt]) -> None:
+        for stmt in body:
+            self.statement(stmt)
+
+    def statement(self, stmt: N.Stmt) -> None:
+        match stmt:
+            case N.For(kind=N.LoopKind.VECTOR):
+                self.lanes(stmt)
+            case N.For():
+                self.loop(stmt)
+            case N.Guard():
+                self.scoped(stmt)
+            case N.Declare():
+                self.declare(stmt)
+            case N.Mark():
+                self.emit(mark_text(stmt, "//"))
+            case _:
+                self.effect(stmt)
+
+    def scoped(self, stmt: N.Guard) -> None:
+        with self.values.inside() as scope:
+            condition = self.values.of(stmt.condition)
+        self.emit("{")
+        self.values.scope.lines += [INDENT + line for line in scope.lines]
+        self.braced(f"{INDENT}if ({condition})", stmt.body)
+        self.emit("}")
+
+    def declare(self, stmt: N.Declare) -> None:
+        """Registers: values of their type, tiles as arrays of vectors."""
+        register = stmt.register
+        name, kind = self.cells[register], computed(register.dtype)
+        with self.values.inside() as scope:
+            init = self.values.of(stmt.init)
+        self.values.scope.lines += scope.lines
+        if not register.shape:
+            self.emit(f"{kind} {name} = {init};")
+            return
+        shape = list(register.shape)
+        if register in self.tiled:
+            width = self.width(register.dtype)
+            shape[-1] = -(-shape[-1] // width)
+            kind, init = f"v_{register.dtype.name}", f"{init} - (v_{register.dtype.name}){{0}}"
+        self.emit(f"{kind} {name}{''.join(f'[{n}]' for n in shape)};")
+        for place in _places(shape):
+            self.emit(f"{name}{''.join(f'[{n}]' for n in place)} = {init};")
+
+    def effect(self, stmt: N.Effect) -> None:
+        """A statement without a body; what it names is forgotten, since memory changes."""
+        with self.values.inside() as scope:
+            self.change(stmt)
+        self.emit("{")
+        self.values.scope.lines += [INDENT + line for line in scope.lines]
+        self.emit("}")
+
+    def change(self, stmt: N.Effect) -> None:
+        values = self.values
+        match stmt:
+            case N.Set():
+                value = values.of(stmt.value)
+                self.emit(f"{self.cell(stmt.register, stmt.indices)} = {value};")
+            case N.Combine():
+                place = self.cell(stmt.register, stmt.indices)
+                self.emit(f"{place} = {self.joined(stmt, place)};")
+            case N.Store():
+                value = values.storable(values.of(stmt.value), stmt.array.dtype)
+                self.emit(f"{self.arrays[stmt.array]}[{values.of(stmt.offset)}] = {value};")
+            case N.StoreCombine():
+                kind = stmt.array.dtype
+                place = f"{self.arrays[stmt.array]}[{values.of(stmt.offset)}]"
+                old, new = values.loaded(place, kind), values.of(stmt.value)
+                found = combined(stmt.combiner, old, new, kind)
+                self.emit(f"{place} = {values.storable(found, kind)};")
+            case N.Check():
+                index, extent = values.of(stmt.index), values.of(stmt.extent)
+                outside = f"(uint64_t){index} >= (uint64_t){extent}"
+                self.emit(f"if ({outside}) pb_fail(error, {stmt.site}, {index});")
+            case N.Prefetch():
+                self.emit(f"PREFETCH({self.arrays[stmt.array]} + {values.of(stmt.offset)});")
+            case N.Transpose():
+                self.transpose(stmt)
+            case _:
+                raise InvalidIR(f"statement {type(stmt).__name__} is unknown")
+
+    def cell(self, register: N.Register, indices: Sequence[Expr]) -> str:
+        return self.values.cell(register, [self.values.of(i) for i in indices])
+
+    def joined(self, stmt: N.Combine, old: str) -> str:
+        """The new value; a sum of products is a fused multiply-add where there is one."""
+        kind, value = stmt.register.dtype, stmt.value
+        if stmt.combiner.name == "sum" and isinstance(value, E.Mul) and kind.is_float:
+            return f"MADD({self.values.of(value.left)}, {self.values.of(value.right)}, {old})"
+        return combined(stmt.combiner, old, self.values.of(value), kind)
+
+    def transpose(self, s: N.Transpose) -> None:
+        """A panel copy, word by word."""
+        of = self.values.of
+        target, source = self.arrays[s.target], self.arrays[s.source]
+        to = f"{target}[{of(s.target_offset)} + c * {s.target_row} + r * {s.word} + u]"
+        place = f"{source}[{of(s.source_offset)} + r * {s.source_row} + c * {s.word} + u]"
+        self.emit(f"for (int64_t r = 0; r < {of(s.rows)}; ++r)")
+        self.emit(f"  for (int64_t c = 0; c < {of(s.columns)}; ++c)")
+        self.emit(f"    for (int64_t u = 0; u < {s.word}; ++u) {to} = {place};")
+
+    # -- loops
+
+    def loop(self, stmt: N.For) -> None:
+        """A loop in order, or written out; of one turn that names a value, a block."""
+        trip = _trip(stmt)
+        if stmt.kind is N.LoopKind.UNROLL and isinstance(stmt.lo, Const) and trip is not None:
+            for step in range(0, trip, stmt.step):
+                self.values.variables[stmt.var] = str(int(stmt.lo.value) + step)
+                self.braced("", stmt.body)
+            return
+        name = self.values.variables[stmt.var] = self.values.fresh(_plain(stmt.var.name))
+        lo, hi = self.bounds(stmt)
+        head = f"for (int64_t {name} = {lo}; {name} < {hi}; {name} += {stmt.step})"
+        self.braced(head, stmt.body)
+        self.emit("}")
+
+    def bounds(self, stmt: N.For) -> tuple[str, str]:
+        """Named in a block that the caller closes."""
+        with self.values.inside() as scope:
+            lo, hi = self.values.of(stmt.lo), self.values.of(stmt.hi)
+        self.emit("{")
+        self.values.scope.lines += [INDENT + line for line in scope.lines]
+        return lo, hi
+
+    def lanes(self, stmt: N.For) -> None:
+        """A loop whose turns are independent: written out over a tile, else beside each other."""
+        trip = _trip(stmt)
+        tile = [r for r, var in self.tiled.items() if stmt.var in var]
+        if tile and trip is not None and isinstance(stmt.lo, Const):
+            width = self.width(tile[0].dtype)
+            for number in range(-(-trip // width)):
+                count = min(width, trip - number * width)
+                self.tile_part(stmt, _Lanes(stmt.var, number, number * width, count))
+            return
+        sums = _carried(stmt)
+        lo, hi = self.bounds(stmt)
+        if sums:
+            self.side_by_side(stmt, sums, lo, hi)
+        else:
+            name = self.values.variables[stmt.var] = self.values.fresh(_plain(stmt.var.name))
+            self.emit("IVDEP")
+            self.braced(f"for (int64_t {name} = {lo}; {name} < {hi}; ++{name})", stmt.body)
+        self.emit("}")
+
+    def side_by_side(self, stmt: N.For, sums: list[N.Combine], lo: str, hi: str) -> None:
+        """Each lane adds up for itself; then the lanes, halves onto halves."""
+        first = {s.register: s.combiner for s in reversed(sums)}
+        widest = min(r.dtype.itemsize for r in first)
+        count = max(1, (self.vector or 16) // widest) * stmt.unroll
+        count = 1 << (count.bit_length() - 1)
+        values = self.values
+        for register, combiner in first.items():
+            kind, lanes = register.dtype, values.fresh("lanes")
+            values.carried[register] = lanes
+            shape = "".join(f"[{n}]" for n in (*register.shape, count))
+            identity = values.of(combiner.identity(kind))
+            self.emit(f"{computed(kind)} {lanes}{shape};")
+            for place in _places(register.shape):
+                at = lanes + "".join(f"[{n}]" for n in place)
+                self.emit(f"for (int l = 0; l < {count}; ++l) {at}[l] = {identity};")
+        name = values.variables[stmt.var] = values.fresh(_plain(stmt.var.name))
+        start = values.fresh("start")
+        self.emit(f"int64_t {start} = {lo};")
+        whole = f"for (; {start} + {count} <= {hi}; {start} += {count})"
+        rest = f"for (int l = 0; l < (int)({hi} - {start}); ++l)"
+        for outer, head in ((whole, f"for (int l = 0; l < {count}; ++l)"), ("", rest)):
+            with values.inside() as scope:
+                self.emit(f"const int64_t {name} = {start} + l;")
+                self.block(stmt.body)
+            self.emit(f"{outer} {{ IVDEP")
+            self.emit(f"{head} {{")
+            values.scope.lines += [INDENT + line for line in scope.lines]
+            self.emit("} }")
+        for register, combiner in first.items():
+            lanes, kind = values.carried.pop(register), register.dtype
+            for place in _places(register.shape):
+                at = lanes + "".join(f"[{n}]" for n in place)
+                cell = values.cell(register, [str(n) for n in place])
+                pair = combined(combiner, f"{at}[l]", f"{at}[l + half]", kind)
+                self.emit(f"for (int half = {count // 2}; half; half /= 2)")
+                self.emit(f"  for (int l = 0; l < half; ++l) {at}[l] = {pair};")
+                self.emit(f"{cell} = {combined(combiner, cell, f'{at}[0]', kind)};")
+
+    # -- register tiles
+
+    def tile_part(self, stmt: N.For, lanes: _Lanes) -> None:
+        """One vector's part of a loop over a tile."""
+        for inner in stmt.body:
+            with self.values.inside() as scope:
+                line = self.vector_line(inner, lanes)
+            if line is None:
+                self.lane_by_lane(inner, lanes)
+                continue
+            self.emit("{")
+            self.values.scope.lines += [INDENT + text for text in (*scope.lines, line)]
+            self.emit("}")
+
+    def lane_by_lane(self, stmt: N.Stmt, lanes: _Lanes) -> None:
+        name = self.values.variables[lanes.var] = self.values.fresh(_plain(lanes.var.name))
+        end = lanes.first + lanes.count
+        self.emit("IVDEP")
+        head = f"for (int64_t {name} = {lanes.first}; {name} < {end}; ++{name})"
+        self.braced(head, (stmt,))
+
+    def vector_line(self, stmt: N.Stmt, lanes: _Lanes) -> str | None:
+        """A statement over a whole vector; None where it is not one of those that matter."""
+        match stmt:
+            case N.Set() | N.Combine() if stmt.register in self.tiled:
+                place = self.place(stmt.register, stmt.indices, lanes)
+                if place is None:
+                    return None
+                return self.into(stmt, place, lanes)
+            case N.Store() if stmt.array.dtype.name in ("float32", "float64"):
+                value, where = self.whole(stmt.value, lanes), self.address(stmt, lanes)
+                if value is None or where is None:
+                    return None
+                kind, size = stmt.array.dtype.name, stmt.array.dtype.itemsize
+                if lanes.count * size == self.vector:
+                    return f"*(u_{kind} *)({where}) = {value};"
+                return (
+                    f"const v_{kind} part = {value};"
+                    f" memcpy({where}, &part, {lanes.count * size});"
+                )
+        return None
+
+    def into(self, stmt: N.Set | N.Combine, place: str, lanes: _Lanes) -> str | None:
+        """``acc = acc + a * b``: contracted by the compiler alone where this line says so."""
+        if isinstance(stmt, N.Set):
+            value = self.whole(stmt.value, lanes)
+            return None if value is None else f"{place} = {value} - (v_{stmt.register.dtype.name}){{0}};"
+        value = stmt.value
+        if stmt.combiner.name != "sum" or not isinstance(value, E.Mul):
+            return None
+        left, right = self.whole(value.left, lanes), self.whole(value.right, lanes)
+        if left is None or right is None:
+            return None
+        return f"{place} += {left} * {right};"
+
+    def whole(self, e: Expr, lanes: _Lanes) -> str | None:
+        """A vector, or one value for all lanes; None where it has to be lane by lane."""
+        if not any(n is lanes.var for n in walk(e)):
+            return self.values.of(e) if e.dtype.is_float else None
+        if isinstance(e, N.Peek):
+            return self.place(e.register, e.indices, lanes) if e.register in self.tiled else None
+        if isinstance(e, N.Load) and e.array.dtype.name in ("float32", "float64"):
+            where = self.address(e, lanes)
+            if where is None:
+                return None
+            kind, size = e.array.dtype.name, e.array.dtype.itemsize
+            if lanes.count * size == self.vector:
+                return f"*(u_{kind} *)({where})"
+            part = self.values.fresh("part")
+            self.emit(f"v_{kind} {part} = {{0}};")
+            self.emit(f"memcpy(&{part}, {where}, {lanes.count * size});")
+            return part
+        if isinstance(e, E.Add | E.Mul | E.Div) and e.dtype.bits >= 32 and e.dtype.is_float:
+            left, right = self.whole(e.left, lanes), self.whole(e.right, lanes)
+            sign = "+" if isinstance(e, E.Add) else "*" if isinstance(e, E.Mul) else "/"
+            return None if left is None or right is None else f"({left} {sign} {right})"
+        return None
+
+    def place(self, register: N.Register, indices: Sequence[Expr], lanes: _Lanes) -> str | None:
+        """The vector of a tile that lanes are."""
+        if not indices or indices[-1] is not lanes.var:
+            return None
+        known = "".join(f"[{self.values.of(i)}]" for i in indices[:-1])
+        return f"{self.cells[register]}{known}[{lanes.number}]"
+
+    def address(self, e: N.Load | N.Store, lanes: _Lanes) -> str | None:
+        """Where the first lane lies, if the others lie behind it."""
+        form = affine(e.offset)
+        if dict(form.terms).get(lanes.var) != 1 or any(
+            lanes.var in set(walk(atom)) for atom in form.atoms if atom is not lanes.var
+        ):
+            return None
+        self.values.variables[lanes.var] = str(lanes.first)
+        return f"{self.arrays[e.array]} + {self.values.of(e.offset)}"
+
+
+class _Values(Values):
+    """Values whose tiles are vectors: one lane of a tile is ``acc[i][j / width][j % width]``."""
+
+    def __init__(self, arrays: dict[N.Array, str], cells: dict[N.Register, str], width: object) -> None:
+        super().__init__(arrays, cells)
+        self.width = width
+        self.tiled: dict[N.Register, set[N.Var]] = {}
+        self.carried: dict[N.Register, str] = {}
+
+    def cell(self, register: N.Register, indices: list[str]) -> str:
+        if register in self.carried:
+            return self.carried[register] + "".join(f"[{i}]" for i in (*indices, "l"))
+        if register not in self.tiled:
+            return super().cell(register, indices)
+        *others, last = indices
+        width = self.width(register.dtype)  # type: ignore[operator]
+        return super().cell(register, [*others, f"({last}) / {width}", f"({last}) % {width}"])
+
+
+def _tiled(statements: Sequence[N.Stmt]) -> dict[N.Register, set[N.Var]]:
+    """Registers of whole floats whose last place the variable of a loop in lanes counts."""
+    found: dict[N.Register, set[N.Var]] = {}
+    lanes = {s.var for s in statements if isinstance(s, N.For) and s.kind is N.LoopKind.VECTOR}
+    for s in statements:
+        uses = [(s.register, s.indices)] if isinstance(s, N.Set | N.Combine) else []
+        for root in _roots(s):
+            uses += [(n.register, n.indices) for n in walk(root) if isinstance(n, N.Peek)]
+        for register, indices in uses:
+            if indices and indices[-1] in lanes and register.dtype.name in ("float32", "float64"):
+                found.setdefault(register, set()).add(indices[-1])  # type: ignore[arg-type]
+    return found
+
+
+def _carried(stmt: N.For) -> list[N.Combine]:
+    """What a loop in lanes adds up in registers that are declared outside of it."""
+    inside = list(_statements(stmt.body))
+    own = {s.register for s in inside if isinstance(s, N.Declare)}
+    return [s for s in inside if isinstance(s, N.Combine) and s.register not in own]
+
+
+def _statements(body: Iterable[N.Stmt]) -> Iterable[N.Stmt]:
+    for s in body:
+        yield s
+        if isinstance(s, N.For | N.Guard):
+            yield from _statements(s.body)
+
+
+def _roots(s: N.Stmt) -> tuple[Expr, ...]:
+    """The expressions of a statement, those of its body excluded."""
+    match s:
+        case N.For():
+            return s.lo, s.hi
+        case N.Declare():
+            return (s.init,)
+        case N.Set() | N.Combine():
+            return *s.indices, s.value
+        case N.Store() | N.StoreCombine():
+            return s.offset, s.value
+        case N.Guard():
+            return (s.condition,)
+        case N.Check():
+            return s.index, s.extent
+        case N.Transpose():
+            return s.target_offset, s.source_offset, s.rows, s.columns
+        case N.Prefetch():
+            return (s.offset,)
+    return ()
+
+
+def _used(body: Sequence[N.Stmt]) -> set[object]:
+    """Arrays and sizes that are mentioned."""
+    found: set[object] = set()
+    for s in _statements(body):
+        if isinstance(s, N.Store | N.StoreCombine | N.Prefetch):
+            found.add(s.array)
+        if isinstance(s, N.Transpose):
+            found |= {s.target, s.source}
+        for node in walk(_roots(s)):
+            found.add(node.array if isinstance(node, N.Load) else node)
+    return found
+
+
+def _arrays(routine: N.Routine) -> tuple[N.Array, ...]:
+    return (*routine.arguments, *routine.shared, *routine.scratch)
+
+
+def _trip(stmt: N.For) -> int | None:
+    """``hi - lo`` where it is a literal."""
+    form = affine(stmt.hi).minus(affine(stmt.lo))
+    return None if form.terms else form.const
+
+
+def _plain(name: str) -> str:
+    """A name of letters and digits."""
+    return "".join(c if c.isalnum() and c.isascii() else "_" for c in name) or "x"
+
+
+def _places(shape: Sequence[int]) -> Iterable[tuple[int, ...]]:
+    if not shape:
+        yield ()
+        return
+    for n in range(shape[0]):
+        yield from ((n, *rest) for rest in _places(shape[1:]))

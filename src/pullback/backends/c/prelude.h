@@ -1,0 +1,172 @@
+/* What the code below rests on. Integers wrap (-fwrapv); nothing traps. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define IVDEP _Pragma("GCC ivdep")
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2)
+#else
+#define IVDEP
+#define PREFETCH(p) ((void)(p))
+#endif
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define MADD(a, b, c) _Generic((c), double: fma, default: fmaf)(a, b, c)
+#else
+#define MADD(a, b, c) ((a) * (b) + (c))
+#endif
+
+/* The first index that lies outside its axis; error: state, site, value. */
+static void pb_fail(int64_t *error, int64_t site, int64_t value) {
+  int64_t free_ = 0;
+  if (__atomic_compare_exchange_n(error, &free_, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    error[1] = site;
+    error[2] = value;
+  }
+}
+
+static inline float pb_float_of(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+static inline uint32_t pb_bits_of(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
+
+/* 16-bit floats lie as their bits and are computed with as float32; ties to even. */
+static inline float pb_from_bfloat16(uint16_t h) { return pb_float_of((uint32_t)h << 16); }
+static inline uint16_t pb_to_bfloat16(float x) {
+  uint32_t bits = pb_bits_of(x), high = bits >> 16;
+  return (uint16_t)(x != x ? (high | 0x40u) : (bits + 0x7FFFu + (high & 1u)) >> 16);
+}
+static inline float pb_from_float16(uint16_t h) {
+  uint32_t sign = (uint32_t)(h & 0x8000u) << 16, size = h & 0x7FFFu;
+  uint32_t bits = pb_bits_of(pb_float_of(size << 13) * 0x1p112f);
+  bits = size >= 0x7C00u ? bits | 0x7F800000u : bits;
+  bits = size > 0x7C00u ? bits | 0x7FC00000u : bits;
+  return pb_float_of(bits | sign);
+}
+static inline uint16_t pb_to_float16(float x) {
+  uint32_t bits = pb_bits_of(x), sign = (bits >> 16) & 0x8000u, size = bits & 0x7FFFFFFFu;
+  uint32_t tiny = pb_bits_of(pb_float_of(size) + 0.5f) - 0x3F000000u;
+  uint32_t found = (size - ((112u << 23) - 0xFFFu) + ((size >> 13) & 1u)) >> 13;
+  found = size < 0x38800000u ? tiny : found;
+  found = size >= 0x47800000u ? 0x7C00u : found;
+  found = size > 0x7F800000u ? ((size >> 13) & 0x3FFu) | 0x7E00u : found;
+  return (uint16_t)(found | sign);
+}
+/* A float64 as the float32 that rounds to 16 bits as it does: odd in its last bit, if inexact.
+   Source: Boldo and Melquiond, "When double rounding is odd", 2005. */
+static inline float pb_odd(double x) {
+  float near_ = (float)x;
+  double back = (double)near_;
+  uint32_t bits = pb_bits_of(near_);
+  bool moves = back != x && x == x && !(bits & 1u);
+  return moves ? pb_float_of(fabs(back) < fabs(x) ? bits + 1u : bits - 1u) : near_;
+}
+
+/* float -> integer: towards zero, at the ends of the type, NaN as 0 */
+#define PB_TO(name, type, low, above) \
+  static inline type pb_to_##name(double x) { \
+    return x != x ? 0 : x < (low) ? (type)(low) : x >= (above) ? PB_MAX_##name : (type)x; \
+  }
+#define PB_MAX_int8 INT8_MAX
+#define PB_MAX_uint8 UINT8_MAX
+#define PB_MAX_int16 INT16_MAX
+#define PB_MAX_uint16 UINT16_MAX
+#define PB_MAX_int32 INT32_MAX
+#define PB_MAX_uint32 UINT32_MAX
+#define PB_MAX_int64 INT64_MAX
+#define PB_MAX_uint64 UINT64_MAX
+PB_TO(int8, int8_t, -0x1p7, 0x1p7)
+PB_TO(uint8, uint8_t, 0.0, 0x1p8)
+PB_TO(int16, int16_t, -0x1p15, 0x1p15)
+PB_TO(uint16, uint16_t, 0.0, 0x1p16)
+PB_TO(int32, int32_t, -0x1p31, 0x1p31)
+PB_TO(uint32, uint32_t, 0.0, 0x1p32)
+PB_TO(int64, int64_t, -0x1p63, 0x1p63)
+PB_TO(uint64, uint64_t, 0.0, 0x1p64)
+
+/* floor(a / c) and a - floor(a / c) c of integers; 0 where c is 0 */
+#define PB_SIGNED(name, type) \
+  static inline type pb_floordiv_##name(type a, type c) { \
+    if (c == 0) return 0; \
+    if (c == -1) return (type)(0 - (uint64_t)a); \
+    type q = (type)(a / c); \
+    return (type)(q - ((a % c != 0) & ((a < 0) != (c < 0)))); \
+  } \
+  static inline type pb_mod_##name(type a, type c) { \
+    if (c == 0 || c == -1) return 0; \
+    type r = (type)(a % c); \
+    return (type)(r + ((r != 0 && (r < 0) != (c < 0)) ? c : 0)); \
+  }
+#define PB_UNSIGNED(name, type) \
+  static inline type pb_floordiv_##name(type a, type c) { return c ? (type)(a / c) : 0; } \
+  static inline type pb_mod_##name(type a, type c) { return c ? (type)(a % c) : 0; }
+PB_SIGNED(int8, int8_t)
+PB_SIGNED(int16, int16_t)
+PB_SIGNED(int32, int32_t)
+PB_SIGNED(int64, int64_t)
+PB_UNSIGNED(uint8, uint8_t)
+PB_UNSIGNED(uint16, uint16_t)
+PB_UNSIGNED(uint32, uint32_t)
+PB_UNSIGNED(uint64, uint64_t)
+static inline bool pb_floordiv_bool(bool a, bool c) { return a & c; }
+static inline bool pb_mod_bool(bool a, bool c) { return (void)a, (void)c, false; }
+
+/* the floor of the exact quotient of floats, rounded once */
+static inline double pb_floordiv_float64(double a, double c) {
+  double quotient = a / c, floor_ = floor(quotient);
+  if (!(fabs(quotient) < 0x1p53) || quotient != floor_) return floor_;
+  double rest = fmod(a, c);
+  if (rest == 0.0 || rest != rest) return floor_;
+  bool far_ = fabs(rest) > fabs(c) / 2, unlike = (rest < 0) != (c < 0);
+  return far_ != unlike ? floor_ - 1.0 : floor_;
+}
+static inline float pb_floordiv_float32(float a, float c) {
+  return (float)pb_floordiv_float64(a, c);
+}
+/* C's fmod with the sign of c */
+#define PB_MOD(name, type, fmod_, copysign_) \
+  static inline type pb_mod_##name(type a, type c) { \
+    type rest = fmod_(a, c); \
+    if (rest == 0) return copysign_(rest, c); \
+    return (rest < 0) != (c < 0) && rest == rest ? rest + c : rest; \
+  }
+PB_MOD(float32, float, fmodf, copysignf)
+PB_MOD(float64, double, fmod, copysign)
+
+#define PB_FLOATS(name, type, exp_, log1p_, fabs_, sqrt_) \
+  static inline type pb_maximum_##name(type a, type c) { return a > c ? a : c != c ? c : a != a ? a : c; } \
+  static inline type pb_minimum_##name(type a, type c) { return a < c ? a : c != c ? c : a != a ? a : c; } \
+  static inline type pb_sigmoid_##name(type x) { \
+    type e = exp_(-fabs_(x)); \
+    return (x >= 0 ? 1 : e) / (1 + e) + (x != x ? x : 0); \
+  } \
+  static inline type pb_softplus_##name(type x) { \
+    return (x > 0 ? x : 0) + log1p_(exp_(-fabs_(x))) + (x != x ? x : 0); \
+  } \
+  static inline type pb_power_##name(type x, type y) { return x > 0 && x <= PB_HUGE_##name ? PB_POW_##name(x, y) : exp_(y * PB_LOG_##name(x)); }
+#define PB_HUGE_float32 0x1.fffffep127f
+#define PB_HUGE_float64 0x1.fffffffffffffp1023
+#define PB_POW_float32 powf
+#define PB_POW_float64 pow
+#define PB_LOG_float32 logf
+#define PB_LOG_float64 log
+PB_FLOATS(float32, float, expf, log1pf, fabsf, sqrtf)
+PB_FLOATS(float64, double, exp, log1p, fabs, sqrt)
+#define PB_WHOLE(name, type) \
+  static inline type pb_maximum_##name(type a, type c) { return a > c ? a : c; } \
+  static inline type pb_minimum_##name(type a, type c) { return a < c ? a : c; } \
+  static inline type pb_abs_##name(type a) { return (type)(a < 0 ? 0 - a : a); }
+PB_WHOLE(int8, int8_t)
+PB_WHOLE(int16, int16_t)
+PB_WHOLE(int32, int32_t)
+PB_WHOLE(int64, int64_t)
+#define PB_NATURAL(name, type) \
+  static inline type pb_maximum_##name(type a, type c) { return a > c ? a : c; } \
+  static inline type pb_minimum_##name(type a, type c) { return a < c ? a : c; } \
+  static inline type pb_abs_##name(type a) { return a; }
+PB_NATURAL(uint8, uint8_t)
+PB_NATURAL(uint16, uint16_t)
+PB_NATURAL(uint32, uint32_t)
+PB_NATURAL(uint64, uint64_t)
+static inline bool pb_maximum_bool(bool a, bool c) { return a | c; }
+static inline bool pb_minimum_bool(bool a, bool c) { return a & c; }
+static inline bool pb_abs_bool(bool a) { return a; }

@@ -7,15 +7,17 @@ in lanes that adds up has a row of sums side by side, so that no compiler has to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from pullback.backends import polynomials
 from pullback.backends.c.expressions import Scope, Values, combined, computed, stored
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import nest as N
-from pullback.ir.dtype import DType, is_half
+from pullback.ir.dtype import DType
 from pullback.ir.expr import Const, Expr
 from pullback.ir.node import walk
 from pullback.ir.text import mark_text
@@ -24,6 +26,9 @@ from pullback.simplify.affine import affine
 PRELUDE = Path(__file__).with_name("prelude.h")
 ALIGNMENT, WORD = 64, 8  # bytes of scratch arrays, as in the code ABI
 INDENT = "  "
+K = TypeVar("K")
+Names = Mapping[K, str]
+Width = Callable[[DType], int]
 
 
 def array_bytes(array: N.Array) -> int:
@@ -35,7 +40,7 @@ def array_bytes(array: N.Array) -> int:
 
 def emit_program(routines: Sequence[N.Routine], vector: int) -> str:
     """The file of a program. `vector`: bytes of a vector, 0 where the compiler has none."""
-    parts = [PRELUDE.read_text()]
+    parts = [_tables(), PRELUDE.read_text()]
     if vector:
         parts.append(_vectors(vector))
     for number, routine in enumerate(routines):
@@ -51,16 +56,37 @@ def emit_routine(routine: N.Routine, vector: int, suffix: str = "") -> str:
     return "\n".join(_Function(routine, vector).written(n + suffix, b) for n, b in names)
 
 
+def _tables() -> str:
+    """The coefficients of the prelude's functions."""
+    lines = [f"#define PB_{n} {getattr(polynomials, n).hex()}f" for n in ("LOG2E", "ROUND32")]
+    for name in ("EXP32", "LOG32", "TANH32", "ERF32_LOG", "ERF32_SMALL"):
+        row = ", ".join(f"{float(c).hex()}f" for c in getattr(polynomials, name))
+        lines.append(f"static const float PB_{name}[] = {{{row}}};")
+    return "\n".join(lines) + "\n"
+
+
+FUSED = {16: ("_mm", "__m128"), 32: ("_mm256", "__m256"), 64: ("_mm512", "__m512")}
+
+
 def _vectors(size: int) -> str:
     """``v_float32`` is a vector, ``u_float32`` one that lies anywhere in memory."""
-    lines = []
-    for name in ("float", "double"):
-        kind = "float32" if name == "float" else "float64"
-        width = 4 if name == "float" else 8
+    lines = ["#if defined(__FMA__)", "#include <immintrin.h>", "#endif"]
+    name, register = FUSED[size]
+    kinds = ("float32", "float", 4, "ps"), ("float64", "double", 8, "pd")
+    for kind, c_type, width, last in kinds:
+        own = register + ("d" if width == 8 else "")
+        loose = f"vector_size({size}), aligned({width}), may_alias"
+        call = f"{name}_fmadd_{last}(({own})(a), ({own})(b), ({own})(c))"
         lines += [
-            f"typedef {name} v_{kind} __attribute__((vector_size({size})));",
-            f"typedef {name} u_{kind} __attribute__((vector_size({size}), aligned({width}),"
-            " may_alias));",
+            f"typedef {c_type} v_{kind} __attribute__((vector_size({size})));",
+            f"typedef {c_type} u_{kind} __attribute__(({loose}));",
+            f"static inline v_{kind} madd_{kind}(v_{kind} a, v_{kind} b, v_{kind} c) {{",
+            "#if defined(__FMA__)" + (" && defined(__AVX512F__)" if size == 64 else ""),
+            f"  return (v_{kind}){call};",
+            "#else",
+            "  return a * b + c;",
+            "#endif",
+            "}",
         ]
     return "\n".join(lines) + "\n"
 
@@ -357,26 +383,27 @@ class _Function:
                 if value is None or where is None:
                     return None
                 kind, size = stmt.array.dtype.name, stmt.array.dtype.itemsize
+                every = f"{value} - (v_{kind}){{0}}"
                 if lanes.count * size == self.vector:
-                    return f"*(u_{kind} *)({where}) = {value};"
-                return (
-                    f"const v_{kind} part = {value};"
-                    f" memcpy({where}, &part, {lanes.count * size});"
-                )
+                    return f"*(u_{kind} *)({where}) = {every};"
+                copied = f"memcpy({where}, &part, {lanes.count * size});"
+                return f"const v_{kind} part = {every}; {copied}"
         return None
 
     def into(self, stmt: N.Set | N.Combine, place: str, lanes: _Lanes) -> str | None:
-        """``acc = acc + a * b``: contracted by the compiler alone where this line says so."""
+        """``acc = a * b + acc``, rounded once where the processor does that."""
+        kind = stmt.register.dtype.name
         if isinstance(stmt, N.Set):
             value = self.whole(stmt.value, lanes)
-            return None if value is None else f"{place} = {value} - (v_{stmt.register.dtype.name}){{0}};"
-        value = stmt.value
-        if stmt.combiner.name != "sum" or not isinstance(value, E.Mul):
+            return None if value is None else f"{place} = {value} - (v_{kind}){{0}};"
+        terms = stmt.value
+        if stmt.combiner.name != "sum" or not isinstance(terms, E.Mul):
             return None
-        left, right = self.whole(value.left, lanes), self.whole(value.right, lanes)
+        left, right = self.whole(terms.left, lanes), self.whole(terms.right, lanes)
         if left is None or right is None:
             return None
-        return f"{place} += {left} * {right};"
+        sides = f"{left} - (v_{kind}){{0}}, {right} - (v_{kind}){{0}}"  # of a number, in all lanes
+        return f"{place} = madd_{kind}({sides}, {place});"
 
     def whole(self, e: Expr, lanes: _Lanes) -> str | None:
         """A vector, or one value for all lanes; None where it has to be lane by lane."""
@@ -422,10 +449,10 @@ class _Function:
 class _Values(Values):
     """Values whose tiles are vectors: one lane of a tile is ``acc[i][j / width][j % width]``."""
 
-    def __init__(self, arrays: dict[N.Array, str], cells: dict[N.Register, str], width: object) -> None:
+    def __init__(self, arrays: Names[N.Array], cells: Names[N.Register], width: Width) -> None:
         super().__init__(arrays, cells)
         self.width = width
-        self.tiled: dict[N.Register, set[N.Var]] = {}
+        self.tiled: dict[N.Register, set[Expr]] = {}
         self.carried: dict[N.Register, str] = {}
 
     def cell(self, register: N.Register, indices: list[str]) -> str:
@@ -434,13 +461,13 @@ class _Values(Values):
         if register not in self.tiled:
             return super().cell(register, indices)
         *others, last = indices
-        width = self.width(register.dtype)  # type: ignore[operator]
+        width = self.width(register.dtype)
         return super().cell(register, [*others, f"({last}) / {width}", f"({last}) % {width}"])
 
 
-def _tiled(statements: Sequence[N.Stmt]) -> dict[N.Register, set[N.Var]]:
+def _tiled(statements: Sequence[N.Stmt]) -> dict[N.Register, set[Expr]]:
     """Registers of whole floats whose last place the variable of a loop in lanes counts."""
-    found: dict[N.Register, set[N.Var]] = {}
+    found: dict[N.Register, set[Expr]] = {}
     lanes = {s.var for s in statements if isinstance(s, N.For) and s.kind is N.LoopKind.VECTOR}
     for s in statements:
         uses = [(s.register, s.indices)] if isinstance(s, N.Set | N.Combine) else []
@@ -448,7 +475,7 @@ def _tiled(statements: Sequence[N.Stmt]) -> dict[N.Register, set[N.Var]]:
             uses += [(n.register, n.indices) for n in walk(root) if isinstance(n, N.Peek)]
         for register, indices in uses:
             if indices and indices[-1] in lanes and register.dtype.name in ("float32", "float64"):
-                found.setdefault(register, set()).add(indices[-1])  # type: ignore[arg-type]
+                found.setdefault(register, set()).add(indices[-1])
     return found
 
 

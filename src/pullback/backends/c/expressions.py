@@ -22,6 +22,7 @@ SIGNS: dict[type[Expr], str] = {E.Add: "+", E.Mul: "*", E.Div: "/", E.Less: "<",
 BITS: dict[type[Expr], str] = {E.And: "&", E.Or: "|", E.Xor: "^"}
 PRIMITIVES: dict[type[Expr], str] = {E.Exp: "exp", E.Log: "log", E.Sqrt: "sqrt", E.Sin: "sin"}
 HELPERS: dict[type[Expr], str] = {E.FloorDiv: "floordiv", E.Mod: "mod"}
+SINGLE = ("exp", "log", "tanh", "erf")  # of the prelude, for float32
 OWN = ("maximum", "minimum", "sigmoid", "softplus", "power")  # of the prelude, for any type
 
 
@@ -194,8 +195,7 @@ class Values:
         if type(e) in HELPERS:
             return f"pb_{HELPERS[type(e)]}_{suffix(kind)}({', '.join(args)})"
         if type(e) in PRIMITIVES:
-            end = "" if kind.bits == 64 else "f"
-            return f"{PRIMITIVES[type(e)]}{end}({args[0]})"
+            return function(PRIMITIVES[type(e)], args, kind)
         if type(e) in BITS:
             return f"({computed(kind)})({args[0]} {BITS[type(e)]} {args[1]})"
         if type(e) not in SIGNS:
@@ -223,9 +223,14 @@ def native(name: str, args: list[str], kind: DType) -> str:
     """A function that a backend provides."""
     if name in OWN or (name == "abs" and not kind.is_float):
         return f"pb_{name}_{suffix(kind)}({', '.join(args)})"
-    known: dict[str, str] = {"abs": "fabs"}
-    end = "" if kind.bits == 64 else "f"
-    return f"{known.get(name, name)}{end}({', '.join(args)})"
+    return function("fabs" if name == "abs" else name, args, kind)
+
+
+def function(name: str, args: list[str], kind: DType) -> str:
+    """A function of the prelude or of the C library."""
+    if kind.bits != 64 and name in SINGLE:
+        return f"pb_{name}({args[0]})"
+    return f"{name}{'' if kind.bits == 64 else 'f'}({', '.join(args)})"
 
 
 def cast(value: str, source: DType, to: DType) -> str:

@@ -132,25 +132,75 @@ static inline float pb_floordiv_float32(float a, float c) {
 PB_MOD(float32, float, fmodf, copysignf)
 PB_MOD(float64, double, fmod, copysign)
 
-#define PB_FLOATS(name, type, exp_, log1p_, fabs_, sqrt_) \
-  static inline type pb_maximum_##name(type a, type c) { return a > c ? a : c != c ? c : a != a ? a : c; } \
-  static inline type pb_minimum_##name(type a, type c) { return a < c ? a : c != c ? c : a != a ? a : c; } \
+/* float32, without a branch, so that compilers take many at once; the steps of backends/llvm/vmath.py.
+   PB_EXP32 .. are the coefficients, highest power first. */
+static inline float pb_poly(float x, const float *c, int n) {
+  float y = c[0];
+  for (int i = 1; i < n; ++i) y = MADD(y, x, c[i]);
+  return y;
+}
+#define PB_POLY(x, c) pb_poly(x, c, (int)(sizeof(c) / sizeof(float)))
+static inline float pb_exp(float x) {
+  float bounded = x > 89.0f ? 89.0f : x;
+  bounded = bounded < -104.0f ? -104.0f : bounded;
+  float shifted = MADD(bounded, PB_LOG2E, PB_ROUND32), n = shifted - PB_ROUND32;
+  float r = MADD(n, -0.693359375f, bounded);
+  r = MADD(n, 2.12194440e-4f, r);
+  float p = MADD(PB_POLY(r, PB_EXP32), r * r, r) + 1.0f;
+  int32_t e = (int32_t)(pb_bits_of(shifted) - 0x4B400000u), half = e >> 1;
+  p *= pb_float_of((uint32_t)(half + 127) << 23);
+  return x != x ? x : p * pb_float_of((uint32_t)(e - half + 127) << 23);
+}
+static inline float pb_log(float x) {
+  bool tiny = x < 0x1p-126f;
+  float normal = tiny ? x * 0x1p23f : x;
+  int32_t bits = (int32_t)pb_bits_of(normal), e = (bits - 0x3F3504F3) >> 23;
+  float m = pb_float_of((uint32_t)(bits - (int32_t)((uint32_t)e << 23))) - 1.0f;
+  float power = (float)e + (tiny ? -23.0f : 0.0f), square = m * m;
+  float y = m * square * PB_POLY(m, PB_LOG32);
+  y = MADD(power, -2.12194440e-4f, y);
+  y = MADD(square, -0.5f, y);
+  y = MADD(power, 0.693359375f, m + y);
+  y = x < INFINITY ? y : x;
+  y = x == 0.0f ? -INFINITY : y;
+  return x < 0.0f ? NAN : y;
+}
+static inline float pb_tanh(float x) {
+  float size = fabsf(x), square = x * x;
+  float big = 1.0f - 2.0f / (pb_exp(size * 2.0f) + 1.0f);
+  float small_ = MADD(PB_POLY(square, PB_TANH32) * square, size, size);
+  return copysignf(size < 0.9375f ? small_ : big, x);
+}
+static inline float pb_erf(float x) {
+  float size = fabsf(x), square = x * x, slope = PB_POLY(size, PB_ERF32_LOG);
+  float r = MADD(slope, size, -size);
+  r = r < -90.0f ? -90.0f : r;
+  float lost = MADD(slope, size, -(size + r)), power = pb_exp(r);
+  float big = 1.0f - MADD(power, lost, power);
+  big = size > 6.0f ? 1.0f : big;
+  float small_ = MADD(PB_POLY(square, PB_ERF32_SMALL), x, x);
+  return size > 0.92f ? copysignf(big, x) : small_;
+}
+
+#define PB_FLOATS(name, type, exp_, log1p_, fabs_) \
+  static inline type pb_maximum_##name(type a, type c) { return c != c ? c : c > a ? c : a; } \
+  static inline type pb_minimum_##name(type a, type c) { return c != c ? c : c < a ? c : a; } \
   static inline type pb_sigmoid_##name(type x) { \
-    type e = exp_(-fabs_(x)); \
-    return (x >= 0 ? 1 : e) / (1 + e) + (x != x ? x : 0); \
+    type z = exp_(-fabs_(x)); \
+    return (x < 0 ? z : 1) / (1 + z); \
   } \
-  static inline type pb_softplus_##name(type x) { \
-    return (x > 0 ? x : 0) + log1p_(exp_(-fabs_(x))) + (x != x ? x : 0); \
-  } \
-  static inline type pb_power_##name(type x, type y) { return x > 0 && x <= PB_HUGE_##name ? PB_POW_##name(x, y) : exp_(y * PB_LOG_##name(x)); }
+  static inline type pb_softplus_##name(type x) { return (x < 0 ? 0 : x) + log1p_(exp_(-fabs_(x))); } \
+  static inline type pb_power_##name(type x, type y) { \
+    return x > 0 && x <= PB_HUGE_##name ? PB_POW_##name(x, y) : exp_(y * PB_LOG_##name(x)); \
+  }
 #define PB_HUGE_float32 0x1.fffffep127f
 #define PB_HUGE_float64 0x1.fffffffffffffp1023
 #define PB_POW_float32 powf
 #define PB_POW_float64 pow
-#define PB_LOG_float32 logf
+#define PB_LOG_float32 pb_log
 #define PB_LOG_float64 log
-PB_FLOATS(float32, float, expf, log1pf, fabsf, sqrtf)
-PB_FLOATS(float64, double, exp, log1p, fabs, sqrt)
+PB_FLOATS(float32, float, pb_exp, log1pf, fabsf)
+PB_FLOATS(float64, double, exp, log1p, fabs)
 #define PB_WHOLE(name, type) \
   static inline type pb_maximum_##name(type a, type c) { return a > c ? a : c; } \
   static inline type pb_minimum_##name(type a, type c) { return a < c ? a : c; } \

@@ -11,28 +11,17 @@ import math
 from pullback.backends.llvm import vmath64, vwide
 from pullback.backends.llvm.floats import Floats, by_lane, where_rare
 from pullback.backends.llvm.text import Builder, Val, const
-
-LOG2E = math.log2(math.e)
-ROUND32 = 12582912.0  # 1.5 * 2**23: adding it rounds a float32 to an integer
-EXP32 = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
-LOG32 = (
-    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
-    -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
-)  # fmt: skip
-TANH32 = (
-    -3.6252385972e-4, 2.3154691141e-3, -7.9652184676e-3, 2.1499404911e-2, -5.3884105006e-2,
-    1.3332411419e-1, -3.3333298897e-1,
-)  # fmt: skip
-ERF32_SMALL = (
-    -9.7221359563e-6, 1.1286202802e-4, -8.4870428861e-4, 5.2212512455e-3, -2.6865516996e-2,
-    1.1283784212e-1, -3.7612638615e-1, 1.2837916710e-1,
-)  # fmt: skip
-ERF32_LOG = (
-    -1.1885444975e-5, 3.293091606e-4, -3.6687242102e-3, 2.3817194905e-2, -1.0630037096e-1,
-    -6.3511324708e-1, -1.2865778314e-1,
-)  # fmt: skip
-SIN32 = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
-COS32 = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2, -0.5)
+from pullback.backends.polynomials import (
+    COS32,
+    ERF32_LOG,
+    ERF32_SMALL,
+    EXP32,
+    LOG2E,
+    LOG32,
+    ROUND32,
+    SIN32,
+    TANH32,
+)
 
 
 def exp(b: Builder, x: Val) -> Val:

@@ -251,6 +251,13 @@ class UnsupportedError(PullbackError, NotImplementedError):
     code = "E301"
 
 
+class CompilerError(UnsupportedError):
+    """A compiler outside of this package is missing or fails."""
+
+    code = "E357"
+    placed = False
+
+
 class ExtraError(UnsupportedError, ImportError):
     """A package that only an extra installs is wanted."""
 

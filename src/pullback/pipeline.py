@@ -10,15 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from pullback.backends.base import (
+    Code,
+    Compiler,
+    CompileStats,
+    GraphInterpreter,
+    KernelInterpreter,
+    Values,
+)
 from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import Code, CompileStats, assembly, compile_routines
-from pullback.backends.llvm.processor import chosen_target
-from pullback.backends.reference.definitions import evaluate, infer_sizes
+from pullback.backends.llvm.jit import assembly
+from pullback.backends.registry import named
 from pullback.config import Options
 from pullback.errors import InvalidIR, MemoryBudgetError, PullbackError, UnsupportedError
 from pullback.fuse.ahead import turned_ahead
 from pullback.fuse.entry import fuse
-from pullback.ir.graph import Graph, Variable
+from pullback.ir.graph import Graph
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.program import Block, HostCall, Launch, Program, items
@@ -31,7 +38,7 @@ from pullback.runtime import fault
 from pullback.runtime.assemble import Call, Unit, assemble
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.checked import Checked
-from pullback.runtime.executable import Array, Executable, Interpreted
+from pullback.runtime.executable import Executable, Interpreted
 from pullback.runtime.machine import Crew, Machine
 from pullback.runtime.pool import loader, pools
 from pullback.runtime.profile import Clock
@@ -59,7 +66,7 @@ Build = Callable[[list[list[Kernel]]], tuple[Prepared, Start]]
 
 def begin(options: Options) -> None:
     """A program is being traced: what any program needs of LLVM is made meanwhile."""
-    if options.backend == "llvm":
+    if isinstance(named(options.backend), Compiler):
         loader.begin(None if options.cache is None else _store(options.cache))
 
 
@@ -84,28 +91,34 @@ def _compiled(program: Program, options: Options) -> Executable:
         if isinstance(item, HostCall) and not options.host:
             what = f"{item.name} by {item.library}, in a program that calls no host"
             raise UnsupportedError(what, origin=item.origin, code="E356")
-    if options.backend == "reference":
-        runner = _interpreted(program.body)
+    backend = named(options.backend)
+    if isinstance(backend, GraphInterpreter):
+        runner = Interpreted(program.body, backend.compute, _no_launch)
         return Executable(program, options, runner, lambda: program.body)
-    if options.backend != "llvm":
-        raise UnsupportedError(
-            f"no backend {options.backend!r}", help="use llvm or reference", code="E313"
-        )
+    if isinstance(backend, KernelInterpreter):
+        return _interpreted(program, backend, options)
+    return _native(program, backend, options)
+
+
+def _native(program: Program, backend: Compiler, options: Options) -> Executable:
+    """A program as native code, which the machine runs."""
     report, stats = Reporter(options), CompileStats()
     begin(options)
-    target = chosen_target(options.target)
+    target = backend.target(options)
     threads = options.threads or pools.known()
     store = None if options.cache is None else _store(options.cache)
     traced, program = program, replace(program, body=turned_ahead(program.body))
     chosen = chooser(options.cache if options.memory is None else None, threads)
     facts = repr(options.memory), chosen.digest
-    recorder = None if store is None else Recorder(program, target, threads, store, facts)
+    recorder = None
+    if store is not None and backend.recorded:
+        recorder = Recorder(program, target, threads, store, facts)
     made = None if recorder is None or report.wants_texts else recorder.find(stats)
     if made is not None:
         report.stage("record", f"{len(made.calls)} launches")
         fuse = functools.partial(_fused, program, target, _silent(options), made)
     else:
-        made = _passed(program, target, chosen, store, stats, report)
+        made = _passed(program, backend, target, chosen, store, stats, report)
         fuse = functools.partial(_given, made.block)
         if recorder is not None:
             recorder.keep(made)
@@ -125,10 +138,13 @@ def compile_kernel(
 ) -> tuple[Machine, Clock | None]:
     """One launch over what it reads and writes, timed: a program of its own, past the caches."""
     program = Program((Launch(kernel),), kernel.arguments)
-    target, report = chosen_target(options.target), _silent(options)
+    backend = named(options.backend)
+    if not isinstance(backend, Compiler):
+        raise UnsupportedError(f"backend {options.backend!r} has no times", code="E313")
+    target, report = backend.target(options), _silent(options)
     threads = options.threads or pools.known()
     stats = CompileStats()
-    made, _ = _built(program, target, chosen, threads, None, stats, report, [])
+    made, _ = _built(program, backend, target, chosen, threads, None, stats, report, [])
     return _wired(program, made, loader.get().rows, Crew(threads), timed=True)
 
 
@@ -145,6 +161,7 @@ def _wired(
 
 def _passed(
     program: Program,
+    backend: Compiler,
     target: Target,
     chosen: Chooser,
     store: ObjectCache | None,
@@ -162,7 +179,9 @@ def _passed(
     each(program.body, change)
     report.stage("fuse", f"{sum(map(len, groups))} kernels")
     threads = chosen.threads
-    build = functools.partial(_built, program, target, chosen, threads, store, stats, report)
+    build = functools.partial(
+        _built, program, backend, target, chosen, threads, store, stats, report
+    )
     made = _within(build, groups, target, report)
     report.text(3, "plan", made.plan.picture)
     return made
@@ -170,6 +189,7 @@ def _passed(
 
 def _built(
     program: Program,
+    backend: Compiler,
     target: Target,
     chosen: Choose,
     threads: int,
@@ -185,7 +205,7 @@ def _built(
     keys = {piece: (kernel_key(piece), checks(piece)) for k in kernels for piece in k.pieces}
     routines: dict[Key, Routine] = {}
     made = _routines(keys, target, chosen, report, routines)
-    codes = compile_routines(made, report.options, target, store, stats)
+    codes = backend.compile(made, report.options, target, store, stats)
     report.stage("compile", f"{stats.compiled} compiled, {stats.loaded} loaded")
     units = dict(zip(routines, map(_unit, routines.values(), codes), strict=True))
     calls = {k: _call(k, [units[keys[piece]] for piece in k.pieces], target) for k in kernels}
@@ -329,11 +349,17 @@ def _needs(call: Call, threads: int, over: list[tuple[Pair, ...]]) -> Needs:
     return Needs(call.scratch, call.shared, threads if call.tasks > 1 else 1, pairs)
 
 
-def _interpreted(block: Block) -> Interpreted:
-    def compute(graph: Graph, values: dict[Variable, Array]) -> dict[Variable, Array]:
-        return evaluate(graph, {v: values[v] for v in graph.inputs}, infer_sizes(values))
+def _interpreted(program: Program, backend: KernelInterpreter, options: Options) -> Executable:
+    """A program whose kernels are run by a backend, one after the other."""
+    report, target = Reporter(options), backend.target(options)
+    block = each(program.body, lambda graph: fuse_graph(graph, target, report))
+    runner = Interpreted(block, _no_graph, backend.launch)
+    return Executable(program, options, runner, lambda: block, target=target)
 
-    def launch(kernel: Kernel, values: dict[Variable, Array]) -> dict[Variable, Array]:
-        raise InvalidIR(f"kernel {kernel.name} in the definitions' interpreter")
 
-    return Interpreted(block, compute, launch)
+def _no_launch(kernel: Kernel, values: Values) -> Values:
+    raise InvalidIR(f"kernel {kernel.name} in the definitions' interpreter")
+
+
+def _no_graph(graph: Graph, values: Values) -> Values:
+    raise InvalidIR("definitions in the kernels' interpreter")

@@ -15,7 +15,8 @@ from typing import Any
 import click
 import numpy as np
 
-from pullback.backends.llvm.emit import array_bytes, emit_routine
+from pullback.backends.base import array_bytes
+from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import Engine, assembly, compile_object
 from pullback.backends.llvm.processor import host_target
 from pullback.cli.command import Output, command

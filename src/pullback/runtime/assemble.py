@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from pullback.backends.llvm.jit import Code
+from pullback.backends.base import Code
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Variable

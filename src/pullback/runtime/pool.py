@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pullback.backends.llvm.jit import CompileStats, ObjectStore, Symbols, compile_text
+from pullback.backends.base import CompileStats, ObjectStore
+from pullback.backends.llvm.jit import Symbols, compile_text
 from pullback.backends.llvm.processor import host_target, processor
 from pullback.config import default_threads
 from pullback.errors import OptionError

@@ -16,13 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pullback.backends.llvm.jit import (
-    Code,
-    CompileStats,
-    ObjectStore,
-    Stored,
-    load_codes,
-)
+from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
+from pullback.backends.llvm.jit import load_codes
 from pullback.backends.llvm.key import digest
 from pullback.backends.llvm.processor import processor
 from pullback.errors import MALFORMED, InvalidIR

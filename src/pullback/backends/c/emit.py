@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pullback.backends import polynomials
+from pullback.backends.base import array_bytes
 from pullback.backends.c.expressions import Scope, Values, combined, computed, stored
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -24,18 +25,10 @@ from pullback.ir.text import mark_text
 from pullback.simplify.affine import affine
 
 PRELUDE = Path(__file__).with_name("prelude.h")
-ALIGNMENT, WORD = 64, 8  # bytes of scratch arrays, as in the code ABI
 INDENT = "  "
 K = TypeVar("K")
 Names = Mapping[K, str]
 Width = Callable[[DType], int]
-
-
-def array_bytes(array: N.Array) -> int:
-    """Size in memory, bytes: whole cache lines, or whole words where less than one line."""
-    size = array.size * array.dtype.itemsize
-    unit = WORD if size < ALIGNMENT else ALIGNMENT
-    return -(-size // unit) * unit
 
 
 def emit_program(routines: Sequence[N.Routine], vector: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pullback.backends.base import array_bytes
 from pullback.backends.llvm import dots, transpose
 from pullback.backends.llvm.analysis import (
     Cell,
@@ -50,8 +51,6 @@ from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.ir.text import mark_text
 
-ALIGNMENT = 64  # bytes, of scratch arrays
-WORD = 8  # bytes
 FAIL = """define internal void @fail(ptr %error, i64 %site, i64 %value) noinline cold nounwind {
 entry:
   %r = cmpxchg ptr %error, i64 0, i64 1 acq_rel monotonic
@@ -66,13 +65,6 @@ first:
 done:
   ret void
 }"""
-
-
-def array_bytes(array: Array) -> int:
-    """Size in memory, bytes: whole cache lines, or whole words where less than one line."""
-    size = array.size * array.dtype.itemsize
-    unit = WORD if size < ALIGNMENT else ALIGNMENT
-    return -(-size // unit) * unit
 
 
 def emit_routine(routine: Routine, target: Target) -> str:

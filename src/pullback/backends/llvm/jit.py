@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from pullback.backends.llvm.emit import array_bytes, emit_routine
+from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
+from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.key import digest, routine_key, source_digest
 from pullback.backends.llvm.processor import (
     binding,
@@ -35,66 +36,6 @@ DEFINED = re.compile(r"^define (?!internal)[^@]*@([\w.$]+)\(", re.MULTILINE)
 LIBRARY_INTRINSIC = re.compile(r"llvm\.(exp|log|sin|tanh)\.(?:v\d+)?f(32|64)")
 # Without an instruction they become calls of the C library too.
 PLAIN_INTRINSIC = re.compile(r"llvm\.(fma|floor|rint)\.(?:v\d+)?f(32|64)")
-
-
-class ObjectStore(Protocol):
-    """Where compiled objects are kept between processes."""
-
-    def get(self, key: str) -> bytes | None:
-        """The object stored under `key`, if it is there and whole."""
-
-    def put(self, key: str, data: bytes) -> None:
-        """Keep an object."""
-
-
-@dataclass(slots=True)
-class CompileStats:
-    """What compiling did: `compiled` calls of the compiler, `loaded` objects from the store."""
-
-    compiled: int = 0
-    loaded: int = 0
-    shared: int = 0
-
-    def add(self, other: CompileStats) -> None:
-        """What `other` counted, too; it begins again."""
-        self.compiled += other.compiled
-        self.loaded += other.loaded
-        other.compiled = other.loaded = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What of a `Code` outlives the process: `key` names the object that holds it."""
-
-    name: str
-    key: str
-    finish: bool
-    scratch: int
-    shared: tuple[int, ...]
-    sites: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """Native code of a routine: addresses (`finish` 0: none), bytes it wants, what keeps it alive.
-
-    `scratch` is bytes per thread, `shared` bytes of each shared array.
-    """
-
-    name: str
-    body: int
-    finish: int
-    scratch: int
-    shared: tuple[int, ...]
-    sites: tuple[str, ...]
-    key: str
-    engine: Engine = field(repr=False)
-
-    @property
-    def stored(self) -> Stored:
-        """What another process needs to load it."""
-        shared, sites = self.shared, self.sites
-        return Stored(self.name, self.key, self.finish != 0, self.scratch, shared, sites)
 
 
 class Engine:
@@ -167,7 +108,7 @@ def compile_routines(
         for key, found in objects.items():
             engine.add(_finished(found, key, store, stats))
     engine.finish()
-    return [_code(r, k, engine) for r, k in keyed]
+    return [_located(Stored.of(r, k), engine) for r, k in keyed]
 
 
 def _text(routine: Routine, target: Target, key: str) -> str:
@@ -211,21 +152,13 @@ def _symbol(key: str, name: str) -> str:
     return f"pb_{key[:24]}_{name}"
 
 
-def _code(routine: Routine, key: str, engine: Engine) -> Code:
-    scratch = sum(array_bytes(a) for a in routine.scratch)
-    shared = tuple(array_bytes(a) for a in routine.shared)
-    finish = bool(routine.finish)
-    return _located(Stored(routine.name, key, finish, scratch, shared, routine.sites), engine)
-
-
 def _located(stored: Stored, engine: Engine) -> Code:
     key = stored.key
     body = engine.address(_symbol(key, "body"))
     finish = engine.address(_symbol(key, "finish")) if stored.finish else 0
     if not body or (stored.finish and not finish):
         raise InvalidIR(f"routine {stored.name}: the compiled object lacks its code")
-    scratch, shared, sites = stored.scratch, stored.shared, stored.sites
-    return Code(stored.name, body, finish, scratch, shared, sites, key, engine)
+    return Code.at(stored, body, finish, engine)
 
 
 def compile_text(

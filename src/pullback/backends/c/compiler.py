@@ -1,0 +1,100 @@
+"""The C compiler: which one there is, how it is called, what it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pullback.errors import CompilerError
+from pullback.ir.target import NATIVE
+
+VARIABLE = "PULLBACK_CC"
+KNOWN = ("cc", "gcc", "clang")
+# Integers wrap; nothing is contracted but what the text itself fuses.
+FLAGS = (
+    "-std=gnu11", "-O3", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
+    "-fPIC", "-shared", "-w",
+)  # fmt: skip
+PATIENCE = 600.0  # seconds for one program
+
+
+@dataclass(frozen=True, slots=True)
+class CC:
+    """A compiler by its command; `version` is what it says of itself."""
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_zig(self) -> bool:
+        return self.command[-1] == "cc" and len(self.command) > 1
+
+    def flags(self, cpu: str) -> tuple[str, ...]:
+        """Those for a processor, by LLVM's name of it."""
+        if self.is_zig:
+            return (*FLAGS, f"-mcpu={cpu.replace('-', '_')}")
+        if cpu == NATIVE or cpu.startswith("x86-64"):
+            wide = ("-mprefer-vector-width=512",) if "Free Software" in self.version else ()
+            return (*FLAGS, f"-march={cpu}", *wide)
+        return (*FLAGS, f"-mcpu={cpu}")
+
+    def compile(self, text: str, cpu: str) -> bytes:
+        """A shared library of a file of C.
+
+        Raises: CompilerError with what the compiler says.
+        """
+        with tempfile.TemporaryDirectory(prefix="pullback-") as folder:
+            source, library = Path(folder) / "program.c", Path(folder) / "program.so"
+            source.write_text(text)
+            command = [*self.command, *self.flags(cpu), "-o", str(library), str(source), "-lm"]
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=PATIENCE, check=False
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise CompilerError(f"{shlex.join(self.command)}: {error}") from error
+            if done.returncode or not library.is_file():
+                said = (done.stderr or done.stdout).strip() or f"exit {done.returncode}"
+                raise CompilerError(f"{shlex.join(self.command)} fails: {said[:2000]}")
+            return library.read_bytes()
+
+
+def compiler() -> CC:
+    """`PULLBACK_CC`, or the first that is there: cc, gcc, clang, the package `ziglang`.
+
+    Raises: CompilerError where there is none, or the one that was named does not run.
+    """
+    return _found(os.environ.get(VARIABLE, ""), os.environ.get("PATH", ""))
+
+
+@cache
+def _found(chosen: str, path: str) -> CC:
+    if chosen:
+        return _asked(tuple(shlex.split(chosen)))
+    for name in KNOWN:
+        if shutil.which(name, path=path):
+            return _asked((name,))
+    if importlib.util.find_spec("ziglang"):
+        return _asked((sys.executable, "-m", "ziglang", "cc"))
+    what = "there is no C compiler"
+    raise CompilerError(what, help=f"install gcc or clang, `pip install ziglang`, or {VARIABLE}=..")
+
+
+def _asked(command: tuple[str, ...]) -> CC:
+    """A compiler that tells its version."""
+    try:
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        what = f"{shlex.join(command)} --version fails: {error}"
+        raise CompilerError(what, help=f"{VARIABLE} names the compiler") from error
+    return CC(command, done.stdout.strip())

@@ -1,0 +1,174 @@
+"""Backends by name: the same results from all, and a coded error from what is none."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from acceptance_support import arrays, close
+from pullback.backends import registry
+from pullback.backends.c import compiler as cc
+from pullback.config import Options
+from pullback.errors import CompilerError, UnsupportedError
+from small_programs import PROGRAMS
+
+SOME = ["matmul", "layer norm", "causal attention", "gather", "integers", "scan", "normal"]
+
+
+def c_compiler() -> bool:
+    try:
+        cc.compiler()
+    except CompilerError:
+        return False
+    return True
+
+
+needs_c = pytest.mark.skipif(not c_compiler(), reason="there is no C compiler")
+
+
+def results(name: str, backend: str, kind: str = "float32") -> list[Any]:
+    function, arguments = PROGRAMS[name](kind)
+    options = Options(backend=backend, threads=2, cache=None)
+    made = arrays(pb.jit(function, options=options)(*arguments))
+    return made if isinstance(made, list) else [made]
+
+
+def agree(name: str, backend: str, kind: str = "float32") -> None:
+    scale = 0.0
+    wanted = results(name, "reference", kind)
+    for want, got in zip(wanted, results(name, backend, kind), strict=True):
+        assert got.shape == want.shape and got.dtype == want.dtype
+        if want.dtype.kind in "iub":
+            np.testing.assert_array_equal(got, want)
+            continue
+        scale = max(scale, float(np.abs(want.astype(np.float64)).max()))
+        close(got, want, scale, kind)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_kernels_agree(name: str) -> None:
+    agree(name, "kernels")
+
+
+@needs_c
+@pytest.mark.parametrize("name", SOME)
+def test_c_agrees(name: str) -> None:
+    agree(name, "c")
+
+
+@needs_c
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_in_c(name: str, kind: str) -> None:
+    agree(name, "c", kind)
+
+
+@needs_c
+def test_register_tiles_have_the_same_bits_in_c() -> None:
+    """Sums of products in the order of the nest, each step a fused multiply-add."""
+    rng = np.random.default_rng(3)
+    a, b = (pb.tensor(rng.normal(size=shape).astype("float32")) for shape in ((40, 50), (50, 60)))
+    made = [
+        pb.jit(lambda x, y: pb.maximum(x @ y, 0.0), options=Options(backend=name, cache=None))(a, b)
+        for name in ("llvm", "c")
+    ]
+    np.testing.assert_array_equal(made[0].numpy(), made[1].numpy())
+
+
+@needs_c
+def test_c_is_compiled_once(tmp_path: Path) -> None:
+    options = Options(backend="c", threads=1, cache=tmp_path)
+
+    def stats() -> Any:
+        f = pb.jit(lambda x: pb.exp(x) + 1, options=options)
+        f(pb.ones(5))
+        return f.program.stats
+
+    assert (stats().compiled, stats().loaded) == (1, 1)
+
+
+def test_what_the_compiler_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "broken cc"
+    script.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "no space left" >&2; exit 1\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv(cc.VARIABLE, f"'{script}'")
+    options = Options(backend="c", cache=None)
+    with pytest.raises(CompilerError, match="no space left") as error:
+        pb.jit(pb.sin, options=options)(pb.ones(3))
+    assert error.value.code == "E357"
+    monkeypatch.setenv(cc.VARIABLE, str(tmp_path / "absent"))
+    with pytest.raises(CompilerError, match="absent --version"):
+        pb.jit(pb.cos, options=options)(pb.ones(3))
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(cc.VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CompilerError, match="no C compiler") as error:
+        cc.compiler()
+    assert "ziglang" in str(error.value)
+
+
+OWN = """
+from pullback.backends.reference.definitions import evaluate, infer_sizes
+
+
+class Counting:
+    name = "counting"
+    graphs = 0
+
+    def compute(self, graph, values):
+        self.graphs += 1
+        return evaluate(graph, {v: values[v] for v in graph.inputs}, infer_sizes(values))
+
+
+backend = Counting()
+"""
+
+
+def test_a_file_is_a_backend(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    f = pb.jit(lambda x: x * 2 + 1, options=Options(backend=str(path)))
+    np.testing.assert_array_equal(f(pb.ones(3)).numpy(), np.full(3, 3.0))
+    assert getattr(registry.named(str(path)), "graphs") == 1  # noqa: B009 - of the file's class
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("backend = 3\n", "is int"), ("import absent_module\n", "absent_module"), ("", "NoneType")],
+)
+def test_a_file_that_is_none(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    with pytest.raises(UnsupportedError, match=says) as error:
+        registry.named(str(path))
+    assert error.value.code == "E313"
+
+
+def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another package; one that fails to import is told so, not left out."""
+    points = [
+        importlib.metadata.EntryPoint(
+            "again", "pullback.backends.reference.backend:Reference", registry.GROUP
+        ),
+        importlib.metadata.EntryPoint("gone", "pullback_gone:Backend", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    registry._foreign.cache_clear()
+    assert registry.named("again").name == "reference"
+    assert registry.names() == ["llvm", "c", "reference", "kernels", "again", "gone"]
+    for name, says in (("gone", "pullback_gone"), ("cuda", "no backend 'cuda'")):
+        with pytest.raises(UnsupportedError, match=says) as error:
+            registry.named(name)
+        assert error.value.code == "E313"
+    registry._foreign.cache_clear()

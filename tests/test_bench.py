@@ -220,9 +220,18 @@ def test_an_older_source_is_a_peer(tmp_path: Path) -> None:
     (tmp_path / "src" / "pullback").mkdir(parents=True)
     with suite.source(str(tmp_path)) as older:
         assert older == str(tmp_path / "src")
-        path = measure._environment(1, "", older)["PYTHONPATH"].split(":")
+        path = measure._environment(1, "", {measure.SOURCE: older})["PYTHONPATH"].split(":")
     assert path[:2] == [str(measure.ROOT), older]
-    runs = measure.variants(Softmax(), Setting(peers=("before",), threads=(1,)))
-    assert [(r.system, r.mode) for r in runs] == [("pullback", ""), ("before", "")]
     with pytest.raises(SystemExit), suite.source("no-such-commit"):
         pass
+
+
+def test_backends_are_peers() -> None:
+    options = suite.arguments().parse_args(["--backends", "c,kernels"])
+    setting = suite.settings(options, "older/src")
+    assert setting.threads == (1,) and setting.clock == "processor"
+    runs = measure.variants(Softmax(), setting)
+    assert [r.system for r in runs] == ["pullback", "c", "kernels", "before"]
+    assert measure._environment(1, "", setting.own["c"])["PULLBACK_BACKEND"] == "c"
+    times = [run(r.system, 1, 2.0 if r.system == "c" else 1.0) for r in runs]
+    assert table.row("", times, setting.peers, 1e-3).ratios["c"].value == 2.0

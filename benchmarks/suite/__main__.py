@@ -20,7 +20,7 @@ import numpy as np
 
 from suite import limits, measure, table
 from suite.classes import CLASSES, Class
-from suite.measure import PEERS, Run, Setting
+from suite.measure import PEERS, SOURCE, Run, Setting
 from suite.table import Row
 from suite.worker import CLOCKS
 from suite.workload import Workload
@@ -98,6 +98,8 @@ def arguments() -> argparse.ArgumentParser:
         "a commit or a checkout of pullback: the only peer, alone on a thread, by processor time"
     )
     parser.add_argument("--before", metavar="COMMIT", default="", help=older)
+    others = "names, with commas between: pullback by these is beside that by the default one"
+    parser.add_argument("--backends", metavar="NAMES", default="", help=others)
     parser.add_argument("--rounds", type=int, help="7, with --quick 3")
     parser.add_argument("--seed", type=int, default=0, help="of the drawn sizes")
     parser.add_argument("--quick", action="store_true", help="fewer modes, fixed sizes")
@@ -114,15 +116,20 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def settings(options: argparse.Namespace, before: str = "") -> Setting:
+    """What is measured, and how; pullback beside itself on one thread, by processor time."""
+    backends = options.backends.split(",") if options.backends else []
+    own = {name: {"PULLBACK_BACKEND": name} for name in backends}
     if before:
-        options.peers, options.busy = "before", True
+        own["before"] = {SOURCE: before}
+    if own:
+        options.peers, options.busy = ",".join(own), True
     peers = tuple(options.peers.split(",")) if options.peers else ()
-    unknown = [p for p in peers if p not in PEERS]
+    unknown = [p for p in peers if p not in PEERS and p not in own]
     if unknown:
         fail(f"no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
     rounds = options.rounds or (3 if options.quick else 7)
     pythons = {"jax": options.jax}
-    found = Setting(rounds, options.quick, peers, pythons, cache=options.cache, before=before)
+    found = Setting(rounds, options.quick, peers, pythons, cache=options.cache, own=own)
     return dataclasses.replace(found, threads=(1,), clock="processor") if options.busy else found
 
 

@@ -21,13 +21,13 @@ from suite.workload import Training, Workload
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 900.0  # seconds that one answer may take
+SOURCE = "PULLBACK_SOURCE"  # a folder that has another package `pullback`
 PAUSE = 0.01  # seconds in which the threads of the one before come to rest
 PEERS = {
     "eager": ("torch", ("eager",)),
     "compile": ("torch", ("compile", "compile max-autotune", "compile loss")),
     "jax": ("jax", ("", "step", "scan")),
     "numpy": ("numpy", ("",)),
-    "before": ("before", ("",)),  # another source of pullback
 }
 
 
@@ -51,17 +51,18 @@ class Setting:
     """How to measure. `pythons`: the interpreter of each system, where it is another one.
     `clock`: "wall", or "processor" for one thread on a machine that does other work.
     `cache`: a folder that keeps what is compiled for warm rows: the next run starts sooner.
-    `before`: the source that the peer of this name runs.
+    `own`: peers that are pullback itself, by name with what is set for them: another `SOURCE`,
+    another backend.
     """
 
     rounds: int = 7
     quick: bool = False
-    peers: tuple[str, ...] = tuple(p for p in PEERS if p != "before")
+    peers: tuple[str, ...] = tuple(PEERS)
     pythons: Mapping[str, str] = field(default_factory=dict)
     threads: tuple[int, ...] = (1, 2)
     clock: str = "wall"
     cache: str = ""
-    before: str = ""
+    own: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class Worker:
@@ -69,15 +70,15 @@ class Worker:
 
     def __init__(self, w: Workload, run: Run, s: Setting, cache: str, shapes: Any) -> None:
         self.run = run
-        older = run.system == "before"
-        system = "pullback" if older else run.system
+        own = s.own.get(run.system)
+        system = run.system if own is None else "pullback"
         spec = {"workload": packed(w), "system": system, "mode": run.mode}
         spec |= {"threads": run.threads, "shapes": shapes, "clock": s.clock}
         python = s.pythons.get(run.system, sys.executable)
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by __exit__
         self.process = subprocess.Popen(
             [python, "-m", "suite.worker", json.dumps(spec)],
-            env=_environment(run.threads, cache, s.before if older else ""),
+            env=_environment(run.threads, cache, own or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -142,10 +143,10 @@ class Worker:
         self.errors.close()
 
 
-def _environment(threads: int, cache: str, source: str) -> dict[str, str]:
+def _environment(threads: int, cache: str, special: Mapping[str, str]) -> dict[str, str]:
     eigen = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     names = ("PULLBACK_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    folders = [str(ROOT), source, os.environ.get("PYTHONPATH", "")]
+    folders = [str(ROOT), special.get(SOURCE, ""), os.environ.get("PYTHONPATH", "")]
     path = os.pathsep.join(folder for folder in folders if folder)
     own = {
         "PYTHONPATH": path,
@@ -156,17 +157,17 @@ def _environment(threads: int, cache: str, source: str) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": eigen,
     }
-    return {**os.environ, **own, **dict.fromkeys(names, str(threads))}
+    return {**os.environ, **own, **special, **dict.fromkeys(names, str(threads))}
 
 
 def variants(w: Workload, s: Setting) -> list[Run]:
     """Every system in every mode on every number of threads; pullback first."""
     found = [Run("pullback", "", n) for n in s.threads]
     for peer in s.peers:
-        system, modes = PEERS[peer]
-        if system == "before":
-            found += [Run(system, "", n) for n in s.threads]
+        if peer in s.own:
+            found += [Run(peer, "", n) for n in s.threads]
             continue
+        system, modes = PEERS[peer]
         kind = SYSTEMS[system]
         training = isinstance(w, Training)
         known = kind.training_modes if training else kind.modes

@@ -68,7 +68,7 @@ def row(
         return Row(name, math.nan, 0, 0.0, dict.fromkeys(peers, failed))
     ratios = {}
     for peer in peers:
-        system, modes = PEERS[peer]
+        system, modes = PEERS.get(peer, (peer, ("",)))
         theirs = [r for r in runs if r.system == system and r.mode in modes]
         ratios[peer] = ratio(ours, theirs, tolerance, figure, limit)
     moved = own.moved

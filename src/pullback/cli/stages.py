@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pullback.backends.c.emit import emit_routine as emit_c
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import assembly
 from pullback.cli.command import Misuse
@@ -18,7 +19,7 @@ from pullback.lower.kernel import lower
 from pullback.runtime.executable import Executable
 
 WHOLE = "program"
-STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", "loops", "llvm", "asm")
+STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", "loops", "llvm", "asm", "c")
 
 Part = tuple[str, str]  # the name of a kernel, or of the stage, and its text
 
@@ -50,6 +51,7 @@ def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> st
         "loops": lambda nest, _: show(nest),
         "llvm": emit_routine,
         "asm": assembly,
+        "c": lambda nest, target: emit_c(nest, target.vector),
     }
     return placed(of_nest[stage](lower(kernel, schedule, target, marks=True), target), kernel)
 

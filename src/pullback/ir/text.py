@@ -267,7 +267,7 @@ def _operator(s: N.Set | N.Combine | N.Store | N.StoreCombine) -> str:
     return f"{s.combiner.name}=" if isinstance(s, N.Combine | N.StoreCombine) else "="
 
 
-MARK = re.compile(r"^( *[#;] )stage (\d+(?:, \d+)*)$", re.MULTILINE)
+MARK = re.compile(r"^( *(?:#|;|//) )stage (\d+(?:, \d+)*)$", re.MULTILINE)
 
 
 def mark_text(mark: N.Mark, sign: str) -> str:

@@ -346,22 +346,25 @@ class _Function:
 
     def tile_part(self, stmt: N.For, lanes: _Lanes) -> None:
         """One vector's part of a loop over a tile."""
+        whole = []
         for inner in stmt.body:
             with self.values.inside() as scope:
                 line = self.vector_line(inner, lanes)
             if line is None:
-                self.lane_by_lane(inner, lanes)
-                continue
+                self.lane_by_lane(stmt, lanes)
+                return
+            whole.append([*scope.lines, line])
+        for lines in whole:
             self.emit("{")
-            self.values.scope.lines += [INDENT + text for text in (*scope.lines, line)]
+            self.values.scope.lines += [INDENT + text for text in lines]
             self.emit("}")
 
-    def lane_by_lane(self, stmt: N.Stmt, lanes: _Lanes) -> None:
+    def lane_by_lane(self, stmt: N.For, lanes: _Lanes) -> None:
         name = self.values.variables[lanes.var] = self.values.fresh(_plain(lanes.var.name))
         end = lanes.first + lanes.count
         self.emit("IVDEP")
         head = f"for (int64_t {name} = {lanes.first}; {name} < {end}; ++{name})"
-        self.braced(head, (stmt,))
+        self.braced(head, stmt.body)
 
     def vector_line(self, stmt: N.Stmt, lanes: _Lanes) -> str | None:
         """A statement over a whole vector; None where it is not one of those that matter."""

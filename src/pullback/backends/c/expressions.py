@@ -18,6 +18,7 @@ C_TYPES = {
     "bool": "bool", "float16": "float", "bfloat16": "float", "float32": "float",
     "float64": "double",
 }  # fmt: skip
+PLAIN = 1 << 15  # numbers below it are written as they are: a product of two fits an int
 SIGNS: dict[type[Expr], str] = {E.Add: "+", E.Mul: "*", E.Div: "/", E.Less: "<", E.Equal: "=="}
 BITS: dict[type[Expr], str] = {E.And: "&", E.Or: "|", E.Xor: "^"}
 PRIMITIVES: dict[type[Expr], str] = {E.Exp: "exp", E.Log: "log", E.Sqrt: "sqrt", E.Sin: "sin"}
@@ -48,6 +49,8 @@ def literal(node: E.Const) -> str:
     kind, value = node.dtype, node.value
     if kind.is_bool:
         return "true" if value else "false"
+    if kind.is_integer and abs(int(value)) < PLAIN:
+        return f"({int(value)})" if int(value) < 0 else str(int(value))
     if kind.is_integer:
         return f"(({computed(kind)}){_integer(int(value), kind)})"
     number = float(kind.numpy.type(value))
@@ -56,6 +59,8 @@ def literal(node: E.Const) -> str:
         return "NAN"
     if math.isinf(number):
         return "INFINITY" if number > 0 else "(-INFINITY)"
+    if number == int(number) and abs(number) < PLAIN:
+        return f"({number!r}{end})"
     return f"({number.hex()}{end})"
 
 

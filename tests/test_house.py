@@ -43,9 +43,9 @@ LEVELS = [
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
-# The design asks for 10,000 lines of 8 tokens. The core is larger and wider than that; these are
-# ratchets at its present size, to be lowered and never raised.
-MAX_CORE_LINES = 22_345
+# What stands between a definition and a backend, backends themselves not counted. The second design
+# asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
+MAX_CORE_LINES = 18_240
 MAX_TOKENS_PER_LINE = 11.2
 # The runtime's two texts of native code are data, not statements.
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
@@ -263,6 +263,12 @@ def tokens(path: Path) -> tuple[int, int]:
     return len(lines), count
 
 
+def concrete(path: Path) -> bool:
+    """Whether a file is of one backend alone: others stand beside it, and none is the core."""
+    parts = path.relative_to(ROOT).parts
+    return parts[0] == "backends" and len(parts) > 2
+
+
 def test_size_of_the_core(capsys: pytest.CaptureFixture[str]) -> None:
     core = RANK["pipeline"]
     total_lines = total_tokens = 0
@@ -272,7 +278,7 @@ def test_size_of_the_core(capsys: pytest.CaptureFixture[str]) -> None:
         own = rows.setdefault(room(path), [0, 0])
         own[0] += lines
         own[1] += count
-        if RANK.get(room(path), 99) <= core:
+        if RANK.get(room(path), 99) <= core and not concrete(path):
             total_lines += lines
             total_tokens += count
     with capsys.disabled():

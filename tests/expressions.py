@@ -59,13 +59,13 @@ def values(e: Expr) -> np.ndarray[Any, Any]:
     return Evaluator([(0, n) for n in BOX], ARRAYS, {}).values([e])[0]
 
 
-def same(a: Expr, b: Expr, signs: bool = True) -> bool:
-    """Whether two expressions have the same values; with `signs`, of zeros too."""
+def same(a: Expr, b: Expr) -> bool:
+    """Whether two expressions have the same values, signs of zeros included."""
     x, y = values(a), values(b)
     if a.dtype != b.dtype:
         return False
     equal = (x == y) | ((x != x) & (y != y))
-    if signs and a.dtype.is_float:
+    if a.dtype.is_float:
         equal &= (np.signbit(x) == np.signbit(y)) | (x != x)
     return bool(equal.all())
 
@@ -81,25 +81,24 @@ def leaves(draw: st.DrawFn, kind: DType) -> Expr:
 
 
 @st.composite
-def expressions(draw: st.DrawFn, kind: DType, depth: int = 4, division: bool = True) -> Expr:
-    """An expression of type `kind`; without `division`, none that tells 0.0 from -0.0."""
+def expressions(draw: st.DrawFn, kind: DType, depth: int = 4) -> Expr:
+    """An expression of type `kind`."""
     if depth == 0 or draw(st.integers(0, 5)) == 0:
         return draw(leaves(kind))
 
     def sub(k: DType) -> Expr:
-        return draw(expressions(k, depth - 1, division))
+        return draw(expressions(k, depth - 1))
 
     kinds = ["if", "cast", "take"]
     if kind.is_bool:
         kinds += ["less", "equal", "and", "or", "xor", "not"] * 2
     else:
         kinds += ["add", "mul", "negate", "add", "mul", "extreme"]
-    if kind.is_integer or division:
-        kinds += [] if kind.is_bool else ["floordiv", "mod"]
+        kinds += ["floordiv", "mod"]
     if kind.is_integer:
         kinds += ["and", "or", "xor", "floordiv", "mod"]
     if kind.is_float:
-        kinds += ["sqrt"] + (["div"] if division else [])
+        kinds += ["sqrt", "div"]
     return _made(draw(st.sampled_from(kinds)), kind, sub, draw)
 
 

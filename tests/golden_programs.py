@@ -77,7 +77,7 @@ def training(
             opt.step()
 
         pb.loop(range(steps), step)
-        return [p + 0.0 for p in model.parameters()]
+        return [p * 1.0 for p in model.parameters()]
 
     return train, batch
 
@@ -172,7 +172,7 @@ def clipped() -> Program:
         pb.mean(model(x) ** 2).backward()
         optim.clip_grad_norm_(list(model.parameters()), 1.0)
         opt.step()
-        return [p + 0.0 for p in model.parameters()]
+        return [p * 1.0 for p in model.parameters()]
 
     return train, floats((64, 256))
 
@@ -223,7 +223,7 @@ REAL: dict[str, Callable[[], Program]] = {
         slopes(lambda x, g, b: F.layer_norm(x, (1024,), g, b)),
         floats((4096, 1024), (1024,), (1024,), (4096, 1024)),
     ),
-    "transpose": lambda: (lambda a: pb.permute_dims(a, (1, 0)) + 0.0, floats((2048, 2048))),
+    "transpose": lambda: (lambda a: pb.permute_dims(a, (1, 0)) * 1.0, floats((2048, 2048))),
     "attention 512": lambda: attention(512, causal=False),
     "causal attention 512": lambda: attention(512, causal=True),
     "convolution 64x28": lambda: convolution(64, 28, 1),

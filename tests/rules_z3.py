@@ -186,15 +186,12 @@ def proved(claim: Any, terms: Terms) -> bool:
     return bool(found == z3.unsat)
 
 
-def agree(a: Expr, b: Expr, whole: bool, signs: bool = True) -> bool:
-    """Whether two expressions are proved equal, NaN for NaN and, with `signs`, -0.0 for -0.0.
+def agree(a: Expr, b: Expr, whole: bool) -> bool:
+    """Whether two expressions are proved equal, NaN for NaN and -0.0 for -0.0.
 
     float32 and float64 are shorter where there are products or quotients of them.
     """
     products = (n for n in walk(a) if isinstance(n, E.Mul | E.Div) and n.dtype.is_float)
     terms = Terms(whole, short=any(products))
     x, y = terms.of(a), terms.of(b)
-    claim = x == y
-    if a.dtype.is_float and not signs:
-        claim = z3.Or(claim, z3.fpEQ(x, y))
-    return proved(claim, terms)
+    return proved(x == y, terms)

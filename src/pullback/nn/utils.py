@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -76,12 +77,11 @@ def _norm(grads: list[Value], order: float) -> Tensor:
     ]
 
     def whole() -> Expr:
-        found: Expr = E.const(0, kind)
-        for part in parts:
-            found = E.maximum(found, at(part)) if infinite else Add(found, at(part))
+        join = E.maximum if infinite else Add
+        total = reduce(join, map(at, parts)) if parts else E.const(0, kind)
         if order == 2.0:
-            return E.Sqrt(found)
-        return found if order == 1.0 or infinite else F.constant_power(found, 1.0 / order)
+            return E.Sqrt(total)
+        return total if order == 1.0 or infinite else F.constant_power(total, 1.0 / order)
 
     return make("grad_norm", (), whole)
 

@@ -1,7 +1,7 @@
 """Rewrite rules: one named function per law, found by exact node type.
 
 A rule sees a node whose children are in normal form and returns something better, or None. Rules
-on floats keep every value, NaN and infinity; `add_zero` alone may change the sign of a zero.
+on floats keep every value, NaN, infinity and the sign of a zero.
 Dropping an operand drops its reads (and their range checks) as dead code does.
 """
 
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import islice
+from math import copysign
 
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -177,12 +178,13 @@ def constant_right(e: Expr, _: Context) -> Expr | None:
 
 @RULES.on(E.Add)
 def add_zero(e: Expr, _: Context) -> Expr | None:
-    """``x + 0 -> x``; of floats too: NaN and infinities stay, only -0.0 + 0.0 gives -0.0.
-
-    Sums of adjoints start at 0.0, so the exact rule (-0.0 alone) would leave one in each.
-    """
+    """``x + 0 -> x``; of floats ``x + -0.0 -> x``, for -0.0 + 0.0 is 0.0."""
     assert isinstance(e, E.Add)
-    return e.left if _is(e.right, 0) else None
+    zero = e.right
+    if not _is(zero, 0):
+        return None
+    exact = not e.dtype.is_float or (isinstance(zero, E.Const) and copysign(1.0, zero.value) < 0)
+    return e.left if exact else None
 
 
 @RULES.on(E.Mul)

@@ -222,7 +222,7 @@ def uniform(
     def body(a: Expr, b: Expr) -> Expr:
         unit = _unit(a, b, kind)
         scaled = Mul(unit, E.const(high - low, unit.dtype))
-        return W.cast(Add(scaled, E.const(low, unit.dtype)), kind)
+        return W.cast(Add(scaled, E.const(low, unit.dtype)) if low else scaled, kind)
 
     return Tensor(_draw("uniform", shape, key, body))
 

@@ -257,7 +257,8 @@ def normal(
         turn = Mul(Cast(FloorDiv(b, word(1 << 8)), work), E.const(math.pi * 2.0**-23, work))
         radius = E.Sqrt(Mul(E.Log(u), E.const(-2.0, work)))
         unit = Mul(radius, E.Sin(turn))
-        return W.cast(Add(Mul(unit, E.const(std, work)), E.const(mean, work)), kind)
+        scaled = Mul(unit, E.const(std, work))
+        return W.cast(Add(scaled, E.const(mean, work)) if mean else scaled, kind)
 
     return Tensor(_draw("normal", shape, key, body))
 

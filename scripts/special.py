@@ -81,6 +81,17 @@ ROWS: list[tuple[str, str, Callable[..., Any], Any, Any, Any]] = [
     ("i1", "1e-3 .. 700", S.i1, theirs.i1, lambda x: mp.besseli(1, x), sizes(1e-3, 700)),
     ("i1e", "1e-3 .. 1e4", S.i1e, theirs.i1e,
      lambda x: mp.exp(-abs(x)) * mp.besseli(1, x), sizes(1e-3, 1e4)),
+    *(
+        (name, where, getattr(S, name), getattr(theirs, name), lambda x, n=n, f=f: f(n, x), draw)
+        for name, f, n in (("j0", mp.besselj, 0), ("j1", mp.besselj, 1), ("y0", mp.bessely, 0),
+                           ("y1", mp.bessely, 1))
+        for where, draw in (("0 .. 8", spread(1e-3, 8)), ("8 .. 1e5", sizes(8, 1e5)))
+    ),
+    *(
+        (name, "1e-10 .. 700", getattr(S, name), getattr(theirs, name),
+         lambda x, n=n: mp.besselk(n, x), sizes(1e-10, 700))
+        for n, name in enumerate(("k0", "k1"))
+    ),
     ("xlogy(2.5, y)", "1e-300 .. 1e300", lambda y: S.xlogy(2.5, y), lambda y: theirs.xlogy(2.5, y),
      lambda y: mp.mpf(2.5) * mp.log(y), sizes(1e-300, 1e300)),
     ("entr", "1e-300 .. 1e3", S.entr, theirs.entr, lambda x: -x * mp.log(x), sizes(1e-300, 1e3)),
@@ -90,6 +101,56 @@ ROWS: list[tuple[str, str, Callable[..., Any], Any, Any, Any]] = [
     ("sinc", "-5 .. 5", S.sinc, np.sinc, lambda x: mp.sinpi(x) / (mp.pi * x), spread(-5, 5)),
     ("exp2", "-1000 .. 1000", S.exp2, theirs.exp2, lambda x: mp.mpf(2) ** x, spread(-1000, 1000)),
 ]  # fmt: skip
+
+
+def gamma_tails(a: Any, x: Any) -> tuple[Any, Any]:
+    """P and Q: the series of positive terms, or Legendre's continued fraction."""
+    a, x = mp.mpf(a), mp.mpf(x)
+    weight = mp.exp(a * mp.log(x) - x - mp.loggamma(a))
+    if x < a + 1:
+        n, term = a, 1 / a
+        total = term
+        while term > total * mp.mpf(10) ** -35:
+            n += 1
+            term *= x / n
+            total += term
+        return total * weight, 1 - total * weight
+    found = mp.mpf(0)
+    for k in range(int(2000 / x) + 300, 0, -1):
+        found = k * (a - k) / (x + 2 * k + 1 - a + found)
+    tail = weight / (x + 1 - a + found)
+    return 1 - tail, tail
+
+
+# Of a and, as a multiple of a or of its root about a, of x.
+INCOMPLETE = {
+    "a 1e-8 .. 1, x 1e-6 .. 40": (1e-8, 1.0, lambda rng, a: sizes(1e-6, 40.0)(rng, a.size)),
+    "a 0.01 .. 1.5, x 0.2 .. 4": (0.01, 1.5, lambda rng, a: rng.uniform(0.2, 4.0, a.size)),
+    "a 1 .. 20, x / a 0.05 .. 20": (
+        1.0, 20.0, lambda rng, a: a * np.exp(rng.uniform(-3, 3, a.size))
+    ),
+    "a 1 .. 1e4, 2 deviations": (
+        1.0, 1e4, lambda rng, a: a + 2 * rng.normal(size=a.size) * np.sqrt(a)
+    ),
+    "a 1 .. 5000, 12 deviations": (
+        1.0, 5e3, lambda rng, a: a + 12 * rng.normal(size=a.size) * np.sqrt(a)
+    ),
+}  # fmt: skip
+
+
+def incomplete(count: int) -> None:
+    rng = np.random.default_rng(1)
+    for where, (low, high, draw) in INCOMPLETE.items():
+        a = sizes(low, high)(rng, count)
+        x = draw(rng, a)
+        x = np.where(x > 1e-3 * a, x, 1e-3 * a)
+        exact = [gamma_tails(u, v) for u, v in zip(a.tolist(), x.tolist(), strict=True)]
+        for n, name in enumerate(("gammainc", "gammaincc")):
+            right = [e[n] for e in exact]
+            mine, at = off(getattr(S, name)(pb.tensor(a), pb.tensor(x)).numpy(), right)
+            other, _ = off(getattr(theirs, name)(a, x), right)
+            place = f"{a[at]:.4g}, {x[at]:.4g}"
+            print(f"| `{name}` | {where} | {mine:.1f} | {other:.1f} | {place} |", flush=True)
 
 
 def off(found: Array, exact: list[Any]) -> tuple[float, int]:
@@ -115,6 +176,7 @@ def main(count: int) -> None:
         mine, place = off(own(pb.tensor(x)).numpy(), exact)
         other, _ = off(scipy_one(x), exact)
         print(f"| `{name}` | {where} | {mine:.1f} | {other:.1f} | {x[place]:.4g} |", flush=True)
+    incomplete(count)
 
 
 if __name__ == "__main__":

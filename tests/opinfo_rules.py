@@ -227,13 +227,19 @@ for theirs, ours in {
     "special.xlog1py": "xlog1py", "special.zeta": "zeta", "igamma": "gammainc",
     "igammac": "gammaincc", "special.bessel_j0": "j0", "special.bessel_j1": "j1",
     "special.modified_bessel_i0": "i0", "special.modified_bessel_i1": "i1",
-    "special.spherical_bessel_j0": "spherical_j0",
+    "special.spherical_bessel_j0": "spherical_bessel_j0",
+    "special.bessel_y0": "y0", "special.bessel_y1": "y1",
+    "special.modified_bessel_k0": "k0", "special.modified_bessel_k1": "k1",
+    "special.scaled_modified_bessel_k0": "k0e", "special.scaled_modified_bessel_k1": "k1e",
 }.items():  # fmt: skip
     if hasattr(S, ours):
         RULES[theirs] = getattr(S, ours)
-if hasattr(S, "bessel_j0"):
-    put("special.bessel_j0", S.bessel_j0)
-    put("special.bessel_j1", S.bessel_j1)
+for theirs in (
+    *(f"{s}chebyshev_polynomial_{k}" for s in ("", "shifted_") for k in "tuvw"),
+    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+):  # fmt: skip
+    RULES[f"special.{theirs}"] = getattr(S, theirs)
 if hasattr(S, "logit"):
     put("logit", lambda x, eps=None: S.logit(x if eps is None else pb.clip(x, eps, 1.0 - eps)))
 if hasattr(S, "polygamma"):

@@ -46,6 +46,15 @@ def test_functions_within_their_bounds() -> None:
         assert worst[at] <= BOUNDS64[name], f"{name}: {worst[at]} units at {x[at]!r}"
 
 
+def test_acosh_where_two_roots_would_round_twice() -> None:
+    x = np.array([1.0076612993370586, 1.000473899991355, 1.0000300493939125, 1.0019268423071799])
+    wide = x.astype(np.longdouble) - 1
+    found = pb.acosh(pb.tensor(x)).numpy()
+    assert ulps(found, np.log1p(wide + np.sqrt(wide * (wide + 2)))).max() <= BOUNDS64["acosh"]
+    below = pb.acosh(pb.tensor(np.array([0.999, -1.0, -2.0, -1e9, -math.inf])))
+    assert np.isnan(below.numpy()).all()
+
+
 def test_a_sample_against_more_digits() -> None:
     mpmath = pytest.importorskip("mpmath")
     mpmath.mp.prec = 120

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special as sp
 import scipy.stats as st
 
 import pullback as pb
@@ -149,6 +150,50 @@ def test_gradients_reach_parameters() -> None:
         step = 1e-6
         up, down = (draw(x + s).numpy() for s in (step, -step))
         np.testing.assert_allclose(slope, (up - down) / (2 * step), rtol=1e-5)
+
+
+def test_the_shape_of_a_gamma_number_has_an_implicit_gradient() -> None:
+    """As the quantile at the same probability moves; of small, usual and large shapes."""
+    shapes = np.repeat([0.02, 0.3, 1.0, 2.5, 30.0, 990.0, 1010.0, 1e6], 25)
+    a = pb.tensor(shapes)
+    drawn, slope = pb.value_and_grad(lambda t: pb.sum(R.gamma(t, dtype="float64", key=R.key(5))))(a)
+    x = R.gamma(a, dtype="float64", key=R.key(5)).numpy()
+    step = shapes * 1e-4
+    p = sp.gammainc(shapes, x)
+    inside = (p > 1e-3) & (p < 1 - 1e-3) & (x > 1e-20)
+    up, down = sp.gammaincinv(shapes + step, p), sp.gammaincinv(shapes - step, p)
+    np.testing.assert_allclose(slope.numpy()[inside], ((up - down) / (2 * step))[inside], rtol=2e-5)
+    assert np.isfinite(slope.numpy()).all() and float(drawn.numpy()) > 0
+
+
+def test_what_is_made_of_gamma_numbers_has_gradients() -> None:
+    """The mean slope is that of the mean: of beta ``b / (a + b)^2``."""
+    a, b = pb.tensor(2.0, "float64"), pb.tensor(3.0, "float64")
+    by_a, by_b = pb.grad(
+        lambda u, v: pb.mean(R.beta(u, v, (N,), dtype="float64", key=R.key(2))), argnums=(0, 1)
+    )(a, b)
+    np.testing.assert_allclose(float(by_a.numpy()), 3 / 25, rtol=0.02)
+    np.testing.assert_allclose(float(by_b.numpy()), -2 / 25, rtol=0.02)
+    c = pb.tensor([1.0, 2.0, 5.0], "float64")
+
+    def first(t: Any) -> Any:
+        return pb.mean(R.dirichlet(t, (N,), dtype="float64", key=R.key(3))[:, 0])
+
+    np.testing.assert_allclose(
+        pb.jit(pb.grad(first))(c).numpy(), [7 / 64, -1 / 64, -1 / 64], rtol=0.05
+    )
+    with pytest.raises(PullbackError) as caught:
+        pb.grad(pb.grad(lambda t: R.gamma(t, dtype="float64", key=R.key(1))))(a).numpy()
+    assert caught.value.code == "E355"
+
+
+def test_a_permutation_along_an_axis() -> None:
+    x = pb.tensor(np.arange(24).reshape(4, 6))
+    found = R.permutation(x, axis=-1, key=R.key(8)).numpy()
+    order = R.permutation(6, key=R.key(8)).numpy()
+    np.testing.assert_array_equal(found, x.numpy()[:, order])
+    with pytest.raises(PullbackError):
+        R.permutation(x, axis=2)
 
 
 def test_refused_by_code() -> None:

@@ -68,6 +68,14 @@ CASES: dict[str, Case] = {
     "ndtri": (S.ndtri, quantile, [sizes(1e-300, 1), spread(0.01, 0.99)]),
     "i0": (S.i0, lambda x: mp.besseli(0, x), [spread(-700, 700), sizes(1e-3, 20)]),
     "i1": (S.i1, lambda x: mp.besseli(1, x), [spread(-700, 700), sizes(1e-3, 20)]),
+    "j0": (S.j0, lambda x: mp.besselj(0, x), [spread(0, 8), sizes(8, 1e5)]),
+    "j1": (S.j1, lambda x: mp.besselj(1, x), [spread(0, 8), sizes(8, 1e5)]),
+    "y0": (S.y0, lambda x: mp.bessely(0, x), [sizes(1e-10, 8), sizes(8, 1e5)]),
+    "y1": (S.y1, lambda x: mp.bessely(1, x), [sizes(1e-10, 8), sizes(8, 1e5)]),
+    "k0": (S.k0, lambda x: mp.besselk(0, x), [sizes(1e-10, 700)]),
+    "k1": (S.k1, lambda x: mp.besselk(1, x), [sizes(1e-10, 700)]),
+    "k0e": (S.k0e, lambda x: mp.exp(x) * mp.besselk(0, x), [sizes(1e-10, 700)]),
+    "k1e": (S.k1e, lambda x: mp.exp(x) * mp.besselk(1, x), [sizes(1e-10, 700)]),
     "i0e": (S.i0e, lambda x: mp.exp(-x) * mp.besseli(0, x), [sizes(1e-3, 1e4)]),
     "i1e": (S.i1e, lambda x: mp.exp(-x) * mp.besseli(1, x), [sizes(1e-3, 1e4)]),
     "entr": (S.entr, lambda x: -x * mp.log(x), [sizes(1e-300, 1e3)]),
@@ -142,8 +150,10 @@ def test_special_points(name: str) -> None:
         "gammaln": {-math.inf: math.inf, 1e-310: 713.8013788281542},
         "i0": {math.inf: math.inf, -math.inf: math.inf},
         "i1": {math.inf: math.inf, -math.inf: -math.inf},
+        **{n: {math.inf: 0.0, -math.inf: 0.0} for n in ("j0", "j1")},
+        **{n: {math.inf: 0.0} for n in ("y0", "y1")},
     }
-    for point, right in own.get(name, {}).items():  # where SciPy has -inf, inf and NaN
+    for point, right in own.get(name, {}).items():  # where SciPy has -inf, inf, NaN and NaN
         wanted[point == POINTS] = right
     np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-300)
 
@@ -179,16 +189,70 @@ def test_two_arguments() -> None:
     np.testing.assert_allclose(clipped, theirs.logit([0.1, 0.5, 0.9]), rtol=1e-6)
 
 
-def test_incomplete_gamma() -> None:
+def tails(a: float, x: float) -> tuple[Any, Any]:
+    """P and Q: the series of positive terms, or Legendre's continued fraction."""
+    a, x = mp.mpf(a), mp.mpf(x)
+    weight = mp.exp(a * mp.log(x) - x - mp.loggamma(a))
+    if x < a + 1:
+        n, term = a, 1 / a
+        total = term
+        while term > total * mp.mpf(10) ** -35:
+            n += 1
+            term *= x / n
+            total += term
+        return total * weight, 1 - total * weight
+    found, step = mp.mpf(0), int(2000 / x) + 300
+    for k in range(step, 0, -1):
+        found = k * (a - k) / (x + 2 * k + 1 - a + found)
+    tail = weight / (x + 1 - a + found)
+    return 1 - tail, tail
+
+
+def incomplete_points(count: int) -> tuple[Array, Array]:
+    """Small a; about a fraction's end; far from a; within a few deviations of a; in the tails."""
     rng = np.random.default_rng(2)
-    a = np.exp(rng.uniform(math.log(1e-2), math.log(200.0), 60))
-    x = a * np.exp(rng.normal(size=60) * np.minimum(1.0, 2 / np.sqrt(a)))
-    edges = np.array([0.0, 0, 1, 1, math.inf, 2, -1, math.nan, 3, 0.0])
-    points = np.array([0.0, 1, 0, math.inf, 2, -1, 1, 1, math.nan, math.inf])
-    a, x = np.concatenate([a, edges]), np.concatenate([x, points])
-    for name in ("gammainc", "gammaincc"):
-        found = pb.jit(getattr(S, name))(pb.tensor(a), pb.tensor(x)).numpy()
-        np.testing.assert_allclose(found, getattr(theirs, name)(a, x), rtol=1e-12, atol=1e-15)
+    sizes_of_a = [(1e-8, 1.0), (0.01, 1.5), (1.0, 20.0), (1.0, 1e4), (1.0, 5e3), (20.0, 400.0)]
+    a = [np.exp(rng.uniform(math.log(u), math.log(v), count)) for u, v in sizes_of_a]
+    normal = rng.normal(size=(2, count))
+    x = [
+        np.exp(rng.uniform(math.log(1e-6), math.log(40.0), count)),
+        rng.uniform(0.2, 4.0, count),
+        a[2] * np.exp(rng.uniform(-3, 3, count)),
+        a[3] + 2 * normal[0] * np.sqrt(a[3]),
+        a[4] + 12 * normal[1] * np.sqrt(a[4]),
+        a[5] * rng.uniform(0.6, 1.45, count),
+    ]
+    whole = np.concatenate(a), np.concatenate(x)
+    return whole[0], np.where(whole[1] > 1e-3 * whole[0], whole[1], 1e-3 * whole[0])
+
+
+EDGES = (  # a, x
+    (0.0, 0), (0.0, 1), (1, 0), (1, math.inf), (math.inf, 2), (2, -1), (-1, 1), (math.nan, 1),
+    (3, math.nan), (0.0, math.inf), (1, 1e-300), (3, 1e200), (1e15, 1e15), (1e36, 2e36),
+    (1e-300, 1e-300), (0.5, 1e-310), (20.0, 1e-20),
+)  # fmt: skip
+
+
+def test_incomplete_gamma_to_four_units() -> None:
+    inner = incomplete_points(11)
+    a, x = (np.concatenate([p, e]) for p, e in zip(inner, np.array(EDGES).T, strict=True))
+    count = inner[0].size
+    with mp.workdps(40):
+        exact = [tails(u, v) for u, v in zip(*(p.tolist() for p in inner), strict=True)]
+        both = pb.jit(lambda u, v: (S.gammainc(u, v), S.gammaincc(u, v)))(
+            pb.tensor(a), pb.tensor(x)
+        )
+        for n, name in enumerate(("gammainc", "gammaincc")):
+            found = both[n].numpy()
+            with np.errstate(all="ignore"):
+                wanted = getattr(theirs, name)(a, x)[count:]
+            np.testing.assert_allclose(found[count:], wanted, rtol=1e-12, atol=1e-300)
+            rows = [(f, e[n]) for f, e in zip(found, exact, strict=False) if e[n] > 1e-300]
+            assert units(np.array([f for f, _ in rows]), [e for _, e in rows]) <= UNITS, name
+
+
+def test_slopes_of_incomplete_gamma() -> None:
+    assert S.gammainc(pb.ones((0, 2)), 1.0).shape == (0, 2)
     b, y = (pb.tensor(v, dtype="float64") for v in ([0.5, 3.0, 20.0], [0.8, 1.5, 26.0]))
     by_a, by_x = (g.numpy() for g in pb.grad(pb.sum(S.gammaincc(b, y)), [b, y]))
     for n, (u, v) in enumerate(((0.5, 0.8), (3.0, 1.5), (20.0, 26.0))):
@@ -196,6 +260,70 @@ def test_incomplete_gamma() -> None:
         np.testing.assert_allclose(by_a[n], float(own), rtol=1e-11)
         density = v ** (u - 1) * math.exp(-v) / math.gamma(u)
         np.testing.assert_allclose(by_x[n], -density, rtol=1e-13)
+
+
+def test_derivatives_of_bessel_functions() -> None:
+    """Up to the third, at 0 too, where quotients by x would lose them."""
+    x = np.array([0.0, 1e-3, 0.7, 3.2, 9.5, -2.5, 40.0])
+    for n in (0, 1):
+        found = pb.tensor(x)
+        deriv = [S.jn(n, found)]
+        for _ in range(3):
+            deriv.append(pb.grad(pb.sum(deriv[-1]), found))
+        for k, got in enumerate(deriv):
+            wanted = [float(mp.besselj(n, mp.mpf(float(v)), derivative=k)) for v in x]
+            np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-12, atol=1e-14)
+    right = np.array([0.3, 1.0, 4.4, 12.0])
+    for f in (S.y0, S.y1, S.k0, S.k1, S.k0e, S.k1e, S.spherical_bessel_j0):
+        assert (report := pb.check_grads(f, [right], layouts=("contiguous",))), report
+
+
+def test_orders_and_far_out() -> None:
+    x = np.array([0.0, 1e-8, 0.5, 2.0, 7.9, 8.1, 30.0, 61.0, 1e4, -3.0, math.inf])
+    for n in (2, 5, 17, 60):
+        wanted = [float(mp.besselj(n, mp.mpf(float(v)))) if v < math.inf else 0.0 for v in x]
+        np.testing.assert_allclose(S.jn(n, pb.tensor(x)).numpy(), wanted, rtol=2e-13, atol=1e-17)
+    far = np.array([1.3e5, 7.77e8, 3.3e12])
+    for own, right, n in ((S.j0, mp.besselj, 0), (S.y1, mp.bessely, 1)):
+        wanted = [float(right(n, mp.mpf(float(v)))) for v in far]
+        gap = np.abs(own(pb.tensor(far)).numpy() - wanted)
+        assert (gap <= 4 * np.spacing(np.sqrt(2 / (math.pi * far)))).all()
+    near = pb.tensor(np.array([0.0, 1e-9, 0.5, -0.5, 3.0, -20.0]))
+    got = S.spherical_bessel_j0(near).numpy()
+    np.testing.assert_allclose(got, theirs.spherical_jn(0, np.abs(near.numpy())), rtol=1e-14)
+
+
+POLYNOMIALS = {
+    "chebyshev_polynomial_t": theirs.eval_chebyt,
+    "chebyshev_polynomial_u": theirs.eval_chebyu,
+    "chebyshev_polynomial_v": lambda n, x: theirs.eval_jacobi(n, -0.5, 0.5, x) * central(n),
+    "chebyshev_polynomial_w": lambda n, x: theirs.eval_jacobi(n, 0.5, -0.5, x) * central(n),
+    "shifted_chebyshev_polynomial_t": theirs.eval_sh_chebyt,
+    "shifted_chebyshev_polynomial_u": theirs.eval_sh_chebyu,
+    "hermite_polynomial_h": theirs.eval_hermite,
+    "hermite_polynomial_he": theirs.eval_hermitenorm,
+    "laguerre_polynomial_l": theirs.eval_laguerre,
+    "legendre_polynomial_p": theirs.eval_legendre,
+}
+
+
+def central(n: Any) -> Any:
+    """``4^n / binomial(2 n, n)``, by which Jacobi's polynomials are smaller."""
+    return 4.0**n / theirs.binom(2 * n, n)
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_orthogonal_polynomials(name: str) -> None:
+    wanted, own = POLYNOMIALS[name], getattr(S, name)
+    x = np.array([-1.0, -0.7, 0.0, 0.3, 0.9, 1.0, 1.8])
+    orders = np.array([0, 1, 2, 3, 5, 9, 12])
+    for n in (0, 1, 4):
+        found = own(pb.tensor(x), n).numpy()
+        np.testing.assert_allclose(found, wanted(n, x), rtol=1e-12, atol=1e-13)
+    both = own(pb.tensor(x), pb.tensor(orders)).numpy()
+    np.testing.assert_allclose(both, wanted(orders, x), rtol=1e-11, atol=1e-13)
+    assert (report := pb.check_grads(lambda t: own(t, 4), [x], layouts=("contiguous",))), report
+    np.testing.assert_array_equal(own(pb.tensor(x), -2).numpy(), 0 * x)
 
 
 def test_derivatives_by_two_arguments() -> None:
@@ -243,6 +371,9 @@ def test_refused_by_code() -> None:
         ("E176", lambda: S.polygamma(101, x)),
         ("E176", lambda: S.polygamma(1.5, x)),
         ("E176", lambda: S.multigammaln(x, 0)),
+        ("E176", lambda: S.jn(61, x)),
+        ("E176", lambda: S.jn(0.5, x)),
+        ("E175", lambda: S.legendre_polynomial_p(x, pb.ones(2))),
         ("E175", lambda: S.xlogy(x, pb.ones(2))),
     ):
         with pytest.raises(PullbackError) as caught:

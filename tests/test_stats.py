@@ -46,8 +46,8 @@ CASES: dict[str, Case] = {
     ),
     **{
         f"quantile {method}": (
-            lambda x, m=method: pb.quantile(x, np.linspace(0, 1, 13).tolist(), axis=1, method=m),
-            lambda x, m=method: np.quantile(x, np.linspace(0, 1, 13), 1, method=m), [A],
+            lambda x, m=method: pb.quantile(x, np.linspace(0, 1, 21).tolist(), axis=1, method=m),
+            lambda x, m=method: np.quantile(x, np.linspace(0, 1, 21), 1, method=m), [A],
         )
         for method in (*PLOTTING, *CHOSEN)
     },

@@ -365,10 +365,10 @@ def asinh(x: Expr) -> Expr:
 
 @wide
 def acosh(x: Expr) -> Expr:
-    """Inverse hyperbolic cosine, NaN below 1: ``log1p(t + sqrt(t) sqrt(t + 2))``, ``t = x - 1``."""
+    """Inverse hyperbolic cosine, NaN below 1: ``log1p(t + sqrt(t (t + 2)))``, ``t = x - 1``."""
     t = Add(x, like(-1, x))
-    root = Mul(E.Sqrt(t), E.Sqrt(Add(t, like(2, x))))
-    return _grown(x, Add(t, root))
+    above = Add(E.maximum(t, like(-1, x)), like(2, x))  # not below 1: of a negative t, NaN
+    return _grown(x, Add(t, E.Sqrt(Mul(t, above))))
 
 
 @wide

@@ -20,12 +20,11 @@ import numpy as np
 from pullback.errors import DTypeError, GradientError, Origin, SingularError, UnsupportedError
 from pullback.grad.reverse import zeros
 from pullback.ir.dtype import DType, dtype, float32
-from pullback.ir.expr import Extent, Size, upper
-from pullback.ir.graph import Definition, Rule, Value, topological, variables
-from pullback.ir.node import walk
+from pullback.ir.expr import Extent, upper
+from pullback.ir.graph import Definition, Rule, Value
 from pullback.tensor import elementwise as W
 from pullback.tensor.compute import compute
-from pullback.tensor.held import Held
+from pullback.tensor.held import computable
 from pullback.tensor.hosted import HostForm, HostFunction, Kind
 from pullback.tensor.program import jit
 from pullback.tensor.replay import is_zero
@@ -242,11 +241,7 @@ def _no_derivative(name: str, origin: Origin | None) -> GradientError:
 
 def has_value(x: Tensor) -> bool:
     """Whether `x` can be looked at: it stands on no argument, extent or place that is to come."""
-    value = x.value
-    if not all(isinstance(v, Held) for v in variables([value])):
-        return False
-    open_ended = (n for d in topological([value]) for n in walk(d.roots) if isinstance(n, Size))
-    return next(open_ended, None) is None
+    return computable(x.value)
 
 
 def nothing(x: Tensor) -> bool:

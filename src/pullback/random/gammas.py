@@ -1,4 +1,4 @@
-"""Gamma numbers, by rejection, and what is made of them; a gradient reaches the rate alone."""
+"""Gamma numbers, by rejection, and what is made of them; gradients reach all parameters."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pullback.random.draws import (
     first_turn,
     parameters,
 )
+from pullback.random.implicit import reparameterised
 from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
@@ -26,7 +27,7 @@ def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
 
     Source: Marsaglia, Tsang 2000, A simple method for generating gamma variables.
     """
-    shape = O.stop_gradient(shape)
+    given, shape = shape, O.stop_gradient(shape)
     small = shape < 1.0
     d = O.where(small, shape + 1.0, shape) - 1 / 3
     c = 1.0 / M.sqrt(d * 9.0)
@@ -47,8 +48,7 @@ def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
     start = (M.log(d), O.astype(d < 0.0, D.bool_), first_turn())
     logs = repeated(lambda carry: O.any(M.logical_not(carry[1])), trial, start)[0]
     lift = M.log(draws.uniform(LIFT + first)) / shape
-    found: Tensor = O.stop_gradient(O.where(small, logs + lift, logs))
-    return found
+    return reparameterised(O.stop_gradient(O.where(small, logs + lift, logs)), given)
 
 
 @shaped(
@@ -64,7 +64,9 @@ def gamma(
     key: Tensor | None = None,
     device: Any = None,
 ) -> Tensor:
-    """Gamma-distributed: density ``x^(a - 1) exp(-rate x)``; a gradient reaches the rate alone.
+    """Gamma-distributed: density ``x^(a - 1) exp(-rate x)``; a gradient reaches both parameters.
+
+    That by the concentration is implicit: ``dx / da = -(dP(a, x) / da) / p(x)``, to first order.
 
 
     Example:
@@ -112,7 +114,7 @@ def student_t(
         (4,)
     """
     draws, kind, (count,) = parameters(shape, key, dtype, device, df)
-    half = O.stop_gradient(count * 0.5)
+    half = count * 0.5
     size = M.exp((M.log(half) - _log_gamma(draws, half)) * 0.5)
     return finished(draws.normal(LIFT + 7) * size, kind)
 

@@ -63,7 +63,7 @@ def _sinc(x: Expr) -> Expr:
     return If(F.is_inf(x), F.like(0, x), found)
 
 
-def _bessel(order: int, a: Expr) -> tuple[Expr, Expr, Expr]:
+def bessel_i(order: int, a: Expr) -> tuple[Expr, Expr, Expr]:
     """Whether ``a >= 0`` is near 0, the series there, and ``exp(-a) I(a)`` far out."""
     near = Less(a, F.like(8, a))
     half = Mul(a, F.like(0.5, a))
@@ -76,7 +76,7 @@ def _bessel(order: int, a: Expr) -> tuple[Expr, Expr, Expr]:
 
 def _i(order: int, x: Expr) -> Expr:
     a = F.absolute(x)
-    near, series, scaled = _bessel(order, a)
+    near, series, scaled = bessel_i(order, a)
     large = Less(F.like(700, a), a)
     root = E.Exp(Mul(a, F.like(0.5, a)))
     grown = If(large, Mul(Mul(scaled, root), root), Mul(scaled, E.Exp(a)))
@@ -86,7 +86,7 @@ def _i(order: int, x: Expr) -> Expr:
 
 def _ie(order: int, x: Expr) -> Expr:
     a = F.absolute(x)
-    near, series, scaled = _bessel(order, a)
+    near, series, scaled = bessel_i(order, a)
     found = If(near, Mul(series, E.Exp(E.negate(a))), scaled)
     return If(Less(x, F.like(0, x)), E.negate(found), found) if order else found
 

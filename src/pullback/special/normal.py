@@ -22,7 +22,7 @@ def _erf_near(x: Expr) -> Expr:
     return Mul(x, ratio(F.square(x), T.ERF_NEAR[0]))
 
 
-def _positive_erfcx(a: Expr) -> Expr:
+def positive_erfcx(a: Expr) -> Expr:
     """Of ``a >= 0``: rationals, from 5 on ``r(1 / a^2) / (a sqrt(pi))``."""
     u = F.reciprocal(E.maximum(a, F.like(5, a)))
     series = ratio(F.square(u), T.ERFCX_FAR[0])
@@ -32,7 +32,7 @@ def _positive_erfcx(a: Expr) -> Expr:
 
 def _erfcx(x: Expr) -> Expr:
     a = F.absolute(x)
-    found = _positive_erfcx(a)
+    found = positive_erfcx(a)
     grown = Div(F.like(2, x), bell(E.minimum(a, F.like(27, a))))
     below = If(Less(F.like(26.7, a), a), F.like(math.inf, x), E.subtract(grown, found))
     return If(Less(x, F.like(0, x)), below, found)
@@ -40,7 +40,7 @@ def _erfcx(x: Expr) -> Expr:
 
 def _erfc(x: Expr) -> Expr:
     a = F.absolute(x)
-    far: Expr = Mul(bell(a), _positive_erfcx(a))
+    far: Expr = Mul(bell(a), positive_erfcx(a))
     far = If(Less(x, F.like(0, x)), E.subtract(F.like(2, x), far), far)
     near = E.subtract(F.like(1, x), _erf_near(x))
     return If(Less(a, F.like(0.5, x)), near, far)
@@ -48,7 +48,7 @@ def _erfc(x: Expr) -> Expr:
 
 def _mills(a: Expr) -> Expr:
     """``erfcx(a / sqrt 2) / 2``, far out of ``2 / a^2``, which keeps a digit more."""
-    near = Mul(_positive_erfcx(Mul(a, F.like(HALF, a))), F.like(0.5, a))
+    near = Mul(positive_erfcx(Mul(a, F.like(HALF, a))), F.like(0.5, a))
     u = F.reciprocal(E.maximum(a, F.like(7.5, a)))
     series = ratio(Mul(F.square(u), F.like(2, a)), T.ERFCX_FAR[0])
     far = Mul(Mul(series, F.like(1 / math.sqrt(2 * math.pi), a)), u)

@@ -41,7 +41,11 @@ PLOTTING = {
 
 Source: Hyndman, Fan 1996, Sample quantiles in statistical packages.
 """
-CHOSEN = ("lower", "higher", "midpoint", "nearest", "inverted_cdf")
+CHOSEN = (
+    "lower", "higher", "midpoint", "nearest", "inverted_cdf", "averaged_inverted_cdf",
+    "closest_observation",
+)  # fmt: skip
+BETWEEN = (*PLOTTING, "midpoint", "averaged_inverted_cdf")  # of two neighbours, not one of them
 
 
 def _last_axis(x: Any, axis: Axes) -> tuple[Tensor, tuple[int, ...]]:
@@ -66,6 +70,11 @@ def _place(q: Expr, count: Expr, method: str) -> Expr:
     last = E.subtract(count, one)
     if method == "inverted_cdf":
         found = E.subtract(F.ceil(Mul(q, count)), one)
+    elif method == "averaged_inverted_cdf":  # half way where q n is whole
+        whole = Add(F.floor(Mul(q, count)), F.ceil(Mul(q, count)))
+        found = Mul(E.subtract(whole, one), F.like(0.5, q))
+    elif method == "closest_observation":  # half way between two the even one, counted from 1
+        found = E.subtract(F.rounded(Mul(q, count)), one)
     elif method in PLOTTING and method != "linear":
         alpha, beta = PLOTTING[method]
         spread = Add(Mul(count, q), Mul(q, F.like(1 - alpha - beta, q)))
@@ -112,7 +121,7 @@ def _quantile(x: Any, q: Any, axis: Axes, keepdims: bool, method: str, skip: boo
     high = F.ceil(place)
     low, high = (high, high) if method == "higher" else (low, high)
     body = _at(ordered, lead, low, size)
-    if method in PLOTTING or method == "midpoint":
+    if method in BETWEEN:
         part = E.subtract(place, low)
         wide = (W.cast(body, work), W.cast(_at(ordered, lead, high, size), work))
         body = W.cast(_between(*wide, part, method), kind)
@@ -161,8 +170,9 @@ def quantile(
 ) -> Tensor:
     """``lerp(s[floor(p)], s[ceil(p)], p - floor(p))``, ``p = q (n - 1)`` of the sorted elements s.
 
-    `method` is one of NumPy's: linear, lower, higher, midpoint, nearest, inverted_cdf, hazen,
-    weibull, median_unbiased, normal_unbiased, interpolated_inverted_cdf. NaN where any is.
+    `method` is one of NumPy's: linear, lower, higher, midpoint, nearest, inverted_cdf,
+    averaged_inverted_cdf, closest_observation, hazen, weibull, median_unbiased, normal_unbiased,
+    interpolated_inverted_cdf. NaN where any is.
 
     Raises: ShapeError for no elements, or an array q outside of 0..1; OptionError for another
         method.

@@ -17,7 +17,9 @@ import numpy as np
 from pullback.errors import Origin
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
-from pullback.ir.graph import Variable
+from pullback.ir.expr import Size
+from pullback.ir.graph import Value, Variable, topological, variables
+from pullback.ir.node import walk
 from pullback.runtime.system import LINE, address, block, room, spare
 
 Array = np.ndarray[Any, Any]
@@ -139,3 +141,11 @@ def shared(array: Array, name: str, origin: Origin | None = None) -> Held:
     kept = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     kind = _kind_like(kept.shape, kept.dtype)
     return Held(name, kind, kept, address(kept), False, origin)
+
+
+def computable(value: Value) -> bool:
+    """Whether it can be looked at: it stands on no argument, extent or place that is to come."""
+    if not all(isinstance(v, Held) for v in variables([value])):
+        return False
+    open_ended = (n for d in topological([value]) for n in walk(d.roots) if isinstance(n, Size))
+    return next(open_ended, None) is None

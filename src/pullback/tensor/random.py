@@ -331,11 +331,12 @@ def integers(
     return Tensor(_draw("integers", shape, key, body))
 
 
-@shaped("x[n, ...] or []")
-def permutation(x: Any, *, key: Tensor | None = None, device: Any = None) -> Tensor:
-    """The numbers below `x` in random order, or the rows of a tensor `x`; linear in memory.
+@shaped("x[...]")
+def permutation(x: Any, *, axis: int = 0, key: Tensor | None = None, device: Any = None) -> Tensor:
+    """The numbers below `x` in random order, or a tensor `x` in random order along an axis.
 
-    Element n is computed on its own: each round swaps it with a partner, or does not.
+    Linear in memory. Element n is computed on its own: each round swaps it with a partner, or
+    does not.
 
     Example:
         >>> pb.sort(pb.random.permutation(4))
@@ -346,8 +347,8 @@ def permutation(x: Any, *, key: Tensor | None = None, device: Any = None) -> Ten
         source = value_of(x)
         if not source.shape:
             raise ShapeError("permutation of a tensor without axes", code="E111")
-        order = _order(source.shape[0], key)
-        return Tensor(X.take(source, order, 0))
+        along = V.normal_axis(axis, len(source.shape))
+        return Tensor(X.take(source, _order(source.shape[along], key), along))
     return Tensor(_order(V.whole(x, "a permutation of"), key))
 
 

@@ -1,7 +1,8 @@
-"""The 28 primitives, in one table: what a backend must implement, and nothing else.
+"""The 27 primitives, in one table: what a backend must implement, and nothing else.
 
 Layers, losses, optimisers and named scalar functions are composites of these. `ir.expr.Size` and
 `ir.expr.Dim` spell an extent inside an expression; they compute nothing of their own.
+`ir.program.HostCall` is none: a backend may have no host, and then it is refused by code.
 """
 
 from __future__ import annotations
@@ -61,6 +62,5 @@ PRIMITIVES: tuple[Primitive, ...] = (
     Primitive(program.Loop, "program", "repeat, counted or while", "", "refused by name"),
     Primitive(program.Branch, "program", "one of two blocks", "", "refused by name"),
     Primitive(program.Feed, "program", "the next batch, host to device", "", "none: an input"),
-    Primitive(program.HostCall, "program", "by a function of the host", "", "by a rule"),
     Primitive(program.Receive, "program", "a snapshot, device to host", "", "none: an output"),
 )

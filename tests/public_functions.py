@@ -34,8 +34,10 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     seen: set[int] = set()
     for space, module in SPACES.items():
         for name in dir(module):
+            if name[0] == "_" or name == "torch":  # a module, not there without PyTorch
+                continue
             value = getattr(module, name)
-            if name[0] == "_" or isinstance(value, type) or not inspect.isfunction(value):
+            if isinstance(value, type) or not inspect.isfunction(value):
                 continue
             if id(value) not in seen:
                 seen.add(id(value))

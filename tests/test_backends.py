@@ -93,6 +93,19 @@ def test_c_is_compiled_once(tmp_path: Path) -> None:
     assert (stats().compiled, stats().loaded) == (1, 1)
 
 
+def test_eager_values_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was compiled for one backend is not run for another."""
+    x = pb.ones(7)
+    for _ in range(3):
+        (x * 3).numpy()
+    monkeypatch.setenv("PULLBACK_BACKEND", "absent")
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="no backend 'absent'"):
+            (x * 3).numpy()
+    monkeypatch.delenv("PULLBACK_BACKEND")
+    assert (x * 3).numpy().sum() == 21.0
+
+
 def test_what_the_compiler_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = tmp_path / "broken cc"
     script.write_text(

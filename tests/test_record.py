@@ -16,6 +16,7 @@ import pytest
 import pullback as pb
 from program_support import Batches, add, cell, less, mul, product, total, value
 from pullback import pipeline
+from pullback.backends.llvm.backend import LLVM
 from pullback.backends.llvm.processor import host_target
 from pullback.config import Options
 from pullback.errors import IndexRangeError, InvalidIR
@@ -41,9 +42,10 @@ def options(tmp_path: Path) -> Options:
 def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
     """How often each pass has been entered."""
     counts: Passes = {}
-    for name in ("simplify_graph", "fuse", "lower", "compile_routines", "plan"):
+    passes = [(pipeline, n) for n in ("simplify_graph", "fuse", "lower", "plan")]
+    for place, name in [*passes, (LLVM, "compile")]:
         counts[name] = 0
-        monkeypatch.setattr(pipeline, name, _counted(getattr(pipeline, name), name, counts))
+        monkeypatch.setattr(place, name, _counted(getattr(place, name), name, counts))
     return counts
 
 

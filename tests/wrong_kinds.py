@@ -42,6 +42,8 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     """The public functions by their names."""
     for module, own in MODULES.items():
         for name in dir(own):
+            if name == "torch":  # a module, which is not there without PyTorch
+                continue
             function = getattr(own, name)
             if name not in FACTS and inspect.isfunction(function):
                 yield f"{module}.{name}", function

@@ -38,6 +38,11 @@ def _default_cache() -> Path | None:
     return Path(root) / "pullback"
 
 
+def chosen_names() -> tuple[str | None, str | None]:
+    """The backend and the target that the environment names: what is compiled is kept by them."""
+    return os.environ.get("PULLBACK_BACKEND"), os.environ.get("PULLBACK_TARGET")
+
+
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     try:

@@ -20,10 +20,13 @@ KEPT = 1024  # eager programs; the one not used for longest goes first
 
 
 class Compiled:
-    """Programs by the signature of their graph; `count`: how many this process has compiled."""
+    """Programs by the signature of their graph and by what the environment says of compiling.
+
+    `count`: how many this process has compiled.
+    """
 
     def __init__(self) -> None:
-        self.programs: dict[str, Executable] = {}
+        self.programs: dict[tuple[str, Options], Executable] = {}
         self.count = 0
 
     def of(self, graph: Graph) -> Executable:
@@ -31,7 +34,8 @@ class Compiled:
 
         Only one thread at a time is in here.
         """
-        key = graph_signature(graph)
+        options = Options.from_environment()
+        key = graph_signature(graph), options
         program = self.programs.pop(key, None)
         if program is None:
             _check_known(graph)
@@ -40,7 +44,7 @@ class Compiled:
             outputs = [_twin(v) for v, _ in graph.assigns]
             body = Compute(Graph(tuple(zip(outputs, values, strict=True))))
             state = [v for v in (*inputs.values(), *outputs) if isinstance(v, Variable)]
-            program = compile_program(Program((body,), tuple(state)), Options.from_environment())
+            program = compile_program(Program((body,), tuple(state)), options)
             self.count += 1
             if len(self.programs) >= KEPT:
                 del self.programs[next(iter(self.programs))]

@@ -18,6 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
+from pullback.config import chosen_names
 from pullback.errors import Origin
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Definition, Value, topological
@@ -95,7 +96,7 @@ class Plan:
 
 
 class _Tables:
-    """Calls by function, static arguments and kinds; plans by structure."""
+    """Calls by function, static arguments and kinds; plans by structure, backend and target."""
 
     def __init__(self) -> None:
         self.calls: dict[Any, Call] = {}
@@ -116,7 +117,7 @@ def remember_plan(key: Any, plan: Plan) -> None:
     """Later structures of this key are run by `plan`."""
     if len(tables.plans) >= KEPT:
         tables.plans.clear()
-    tables.plans[key] = plan
+    tables.plans[key, chosen_names()] = plan
 
 
 class Work:
@@ -200,7 +201,7 @@ class Work:
             node, array = self.order[0], np.ascontiguousarray(host(self.leaves[0].laid))
             node.result = shared(array.reshape(node.shape), node.call.name, node.origin)
             return True
-        plan = tables.plans.get(self.key)
+        plan = tables.plans.get((self.key, chosen_names()))
         if plan is None or not self.settled:
             return False
         self.follow(plan)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from pullback.errors import ShapeError
 from pullback.ir.dtype import float64
 from pullback.random.draws import (
@@ -108,7 +110,7 @@ def choice(
     if any(not isinstance(e, int) for e in extents):
         raise ShapeError(f"choice of shape {W.show(extents)}: extents are numbers", code="E120")
     count = math.prod(e for e in extents if isinstance(e, int))
-    number = isinstance(x, int)
+    number = isinstance(x, int | np.integer)
     size = V.whole(x, "choice: x", 1) if number else value_tensor(x).shape[0]
     if not isinstance(size, int):
         raise ShapeError(f"choice of the symbolic axis {size}", code="E120")

@@ -178,8 +178,8 @@ def _width(item: Any, bound: Bound) -> int | None:
 def _listed(group: Group, bound: Bound) -> Sizes | None:
     """The extents that an argument of the group's name lists."""
     given = bound.arguments.get(group.name)
-    if isinstance(given, int):
-        return (given,)
+    if isinstance(given, int | np.integer):
+        return (int(given),)
     return tuple(given) if isinstance(given, list | tuple) else None
 
 

@@ -186,9 +186,14 @@ def _unit(a: Expr, b: Expr, kind: DType) -> Expr:
 
 def _number(name: str, value: Any) -> float:
     """Raises: ArgumentError for what is no finite number."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+    known = isinstance(value, Real) and not isinstance(value, bool)
+    try:
+        number = float(value) if known else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
         raise ArgumentError(f"{name}={value!r} is no finite number")
-    return float(value)
+    return number
 
 
 def _float(spec: Any) -> DType:

@@ -27,7 +27,7 @@ from pullback.errors import PullbackError
 try:
     import torch
 except ImportError:  # pragma: no cover
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 FORMS = ("plain",) * 8 + ("loop", "loop", "scan", "cond", "vmap", "checkpoint", "eager", "eager")
 ORDERS = ("value", "value", "grad", "grad", "grad", "both")

@@ -80,9 +80,7 @@ class Case:
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         names = [f"f{m}" for m in range(self.tensors)] + [f"i{n}" for n in range(rank)]
-        cells.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(n, kind) for n in names]
-        )
+        cells.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
         return tuple(_listed(pb.recurrence(self.shape, cells)))
 
     def cell(self, m: int, itself: Sequence[Any], place: Sequence[Any], x: Any, scale: Any) -> Any:

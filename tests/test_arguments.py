@@ -110,12 +110,12 @@ def test_an_argument_is_named_at_the_users_line() -> None:
     assert "fweights of cov is a value of type dict" in str(caught.value)
     assert HERE in str(caught.value)
     with pytest.raises(DTypeError, match="sum: missing a required argument"):
-        pb.sum()  # type: ignore[call-arg]
+        pb.sum()
 
 
 def test_an_error_of_the_users_own_stays_what_it_is() -> None:
     def body(carry: Any, x: Any) -> Any:
-        return len(3), x  # type: ignore[arg-type]
+        return len(3), x
 
     for start in (X[0], {"a tree": X[0]}):  # which elsewhere would be no argument
         with pytest.raises(TypeError, match="has no len") as caught:

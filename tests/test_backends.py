@@ -12,6 +12,7 @@ import pytest
 import pullback as pb
 from acceptance_support import arrays, close
 from pullback.backends import registry
+from pullback.backends.c import backend
 from pullback.backends.c import compiler as cc
 from pullback.config import Options
 from pullback.errors import CompilerError, UnsupportedError
@@ -82,7 +83,7 @@ def test_register_tiles_have_the_same_bits_in_c() -> None:
 
 
 @needs_c
-def test_c_is_compiled_once(tmp_path: Path) -> None:
+def test_c_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options(backend="c", threads=1, cache=tmp_path)
 
     def stats() -> Any:
@@ -91,6 +92,8 @@ def test_c_is_compiled_once(tmp_path: Path) -> None:
         return f.program.stats
 
     assert (stats().compiled, stats().loaded) == (1, 1)
+    monkeypatch.setattr(backend, "processor", lambda target: "another")
+    assert stats().compiled == 1  # `native` is another processor there
 
 
 def test_eager_values_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,12 +178,17 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
             "again", "pullback.backends.reference.backend:Reference", registry.GROUP
         ),
         importlib.metadata.EntryPoint("gone", "pullback_gone:Backend", registry.GROUP),
+        importlib.metadata.EntryPoint("part", "pullback:absent_backend", registry.GROUP),
     ]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
     registry._foreign.cache_clear()
     assert registry.named("again").name == "reference"
-    assert registry.names() == ["llvm", "c", "reference", "kernels", "again", "gone"]
-    for name, says in (("gone", "pullback_gone"), ("cuda", "no backend 'cuda'")):
+    assert registry.names() == ["llvm", "c", "reference", "kernels", "again", "gone", "part"]
+    for name, says in (
+        ("gone", "pullback_gone"),
+        ("part", "absent_backend"),
+        ("cuda", "no backend 'cuda'"),
+    ):
         with pytest.raises(UnsupportedError, match=says) as error:
             registry.named(name)
         assert error.value.code == "E313"

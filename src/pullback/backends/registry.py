@@ -40,8 +40,9 @@ def _foreign(name: str) -> Backend:
         if point.name == name:
             try:
                 return _checked(name, point.load())
-            except ImportError as error:
-                what = f"backend {name!r} of {point.value} fails to import: {error}"
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+                what = f"backend {name!r} of {point.value} fails to import: {said}"
                 raise UnsupportedError(what, code="E313") from error
     known = ", ".join(names())
     raise UnsupportedError(f"no backend {name!r}", help=f"use one of {known}", code="E313")

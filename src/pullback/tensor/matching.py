@@ -125,7 +125,8 @@ def _match_way(name: str, way: Items, sizes: Sizes, bound: Bound) -> None:
         if len(set(taken)) < len(taken):
             raise NoAxis
         for item, axis in zip(named, taken, strict=True):
-            _match_item(name, item.extent, [axis], (sizes[axis],), bound)  # type: ignore[list-item,index]  # no None
+            place: Any = axis  # no None: checked above
+            _match_item(name, item.extent, [place], (sizes[place],), bound)
         axes = [axis for axis in axes if axis not in taken]
         way = tuple(item for item in way if not isinstance(item, Along))
     _match_others(name, way, axes, sizes, bound)

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
 from pullback.backends.c.compiler import compiler
 from pullback.backends.c.emit import emit_program, emit_routine
-from pullback.backends.llvm.processor import chosen_target
+from pullback.backends.llvm.processor import chosen_target, processor
 from pullback.config import Options
 from pullback.ir.nest import Routine
 from pullback.ir.target import Target
@@ -44,7 +44,7 @@ class C:
             return []
         tool = compiler()
         text = emit_program([every[n] for n in kept], target.vector)
-        parts = "\0".join([text, tool.version, *tool.flags(target.cpu), _processor(target)])
+        parts = "\0".join([text, tool.version, *tool.flags(target.cpu), processor(target)])
         key = blake2b(parts.encode(), digest_size=32).hexdigest()
         data = None if store is None else store.get(key)
         if data is None:
@@ -60,11 +60,6 @@ class C:
             _code(r, key, library, places[first[text]])
             for r, text in zip(every, texts, strict=True)
         ]
-
-
-def _processor(target: Target) -> str:
-    """What `native` means here."""
-    return repr(target)
 
 
 def _loaded(data: bytes) -> ctypes.CDLL:

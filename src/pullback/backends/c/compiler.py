@@ -35,7 +35,7 @@ class CC:
 
     @property
     def is_zig(self) -> bool:
-        return self.command[-1] == "cc" and len(self.command) > 1
+        return any("zig" in word for word in self.command)
 
     def flags(self, cpu: str) -> tuple[str, ...]:
         """Those for a processor, by LLVM's name of it."""

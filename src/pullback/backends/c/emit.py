@@ -15,6 +15,7 @@ from typing import TypeVar
 from pullback.backends import polynomials
 from pullback.backends.base import array_bytes
 from pullback.backends.c.expressions import Scope, Values, combined, computed, stored
+from pullback.backends.llvm.analysis import roots, statements
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import nest as N
@@ -100,11 +101,11 @@ class _Function:
     def __init__(self, routine: N.Routine, vector: int) -> None:
         self.routine = routine
         self.vector = vector
-        statements = list(_statements((*routine.body, *routine.finish)))
+        every = list(statements((*routine.body, *routine.finish)))
         self.arrays = {a: f"{_plain(a.name)}_{n}" for n, a in enumerate(_arrays(routine))}
-        registers = [s.register for s in statements if isinstance(s, N.Declare)]
+        registers = [s.register for s in every if isinstance(s, N.Declare)]
         self.cells = {r: f"{_plain(r.name)}_{n}" for n, r in enumerate(dict.fromkeys(registers))}
-        self.tiled = _tiled(statements) if vector else {}
+        self.tiled = _tiled(every) if vector else {}
         self.values = _Values(self.arrays, self.cells, self.width)
         self.values.tiled = self.tiled
         self.loops = 0
@@ -127,7 +128,7 @@ class _Function:
             if size in used:
                 self.emit(f"const int64_t {self.values.variables[size]} = (int64_t)block[{place}];")
             place += 1
-        if any(isinstance(s, N.Check) for s in _statements(body)):
+        if any(isinstance(s, N.Check) for s in statements(body)):
             self.emit(f"int64_t *const error = block[{place}];")
         offset = 0
         for array in self.routine.scratch:
@@ -461,13 +462,13 @@ class _Values(Values):
         return super().cell(register, [*others, f"({last}) / {width}", f"({last}) % {width}"])
 
 
-def _tiled(statements: Sequence[N.Stmt]) -> dict[N.Register, set[Expr]]:
+def _tiled(every: Sequence[N.Stmt]) -> dict[N.Register, set[Expr]]:
     """Registers of whole floats whose last place the variable of a loop in lanes counts."""
     found: dict[N.Register, set[Expr]] = {}
-    lanes = {s.var for s in statements if isinstance(s, N.For) and s.kind is N.LoopKind.VECTOR}
-    for s in statements:
+    lanes = {s.var for s in every if isinstance(s, N.For) and s.kind is N.LoopKind.VECTOR}
+    for s in every:
         uses = [(s.register, s.indices)] if isinstance(s, N.Set | N.Combine) else []
-        for root in _roots(s):
+        for root in roots(s):
             uses += [(n.register, n.indices) for n in walk(root) if isinstance(n, N.Peek)]
         for register, indices in uses:
             if indices and indices[-1] in lanes and register.dtype.name in ("float32", "float64"):
@@ -477,49 +478,20 @@ def _tiled(statements: Sequence[N.Stmt]) -> dict[N.Register, set[Expr]]:
 
 def _carried(stmt: N.For) -> list[N.Combine]:
     """What a loop in lanes adds up in registers that are declared outside of it."""
-    inside = list(_statements(stmt.body))
+    inside = list(statements(stmt.body))
     own = {s.register for s in inside if isinstance(s, N.Declare)}
     return [s for s in inside if isinstance(s, N.Combine) and s.register not in own]
-
-
-def _statements(body: Iterable[N.Stmt]) -> Iterable[N.Stmt]:
-    for s in body:
-        yield s
-        if isinstance(s, N.For | N.Guard):
-            yield from _statements(s.body)
-
-
-def _roots(s: N.Stmt) -> tuple[Expr, ...]:
-    """The expressions of a statement, those of its body excluded."""
-    match s:
-        case N.For():
-            return s.lo, s.hi
-        case N.Declare():
-            return (s.init,)
-        case N.Set() | N.Combine():
-            return *s.indices, s.value
-        case N.Store() | N.StoreCombine():
-            return s.offset, s.value
-        case N.Guard():
-            return (s.condition,)
-        case N.Check():
-            return s.index, s.extent
-        case N.Transpose():
-            return s.target_offset, s.source_offset, s.rows, s.columns
-        case N.Prefetch():
-            return (s.offset,)
-    return ()
 
 
 def _used(body: Sequence[N.Stmt]) -> set[object]:
     """Arrays and sizes that are mentioned."""
     found: set[object] = set()
-    for s in _statements(body):
+    for s in statements(body):
         if isinstance(s, N.Store | N.StoreCombine | N.Prefetch):
             found.add(s.array)
         if isinstance(s, N.Transpose):
             found |= {s.target, s.source}
-        for node in walk(_roots(s)):
+        for node in walk(roots(s)):
             found.add(node.array if isinstance(node, N.Load) else node)
     return found
 

@@ -132,7 +132,7 @@ static inline float pb_floordiv_float32(float a, float c) {
 PB_MOD(float32, float, fmodf, copysignf)
 PB_MOD(float64, double, fmod, copysign)
 
-/* float32, without a branch, so that compilers take many at once; the steps of backends/llvm/vmath.py.
+/* float32, without a branch, so that compilers take many at once; steps of backends/llvm/vmath.py.
    PB_EXP32 .. are the coefficients, highest power first. */
 static inline float pb_poly(float x, const float *c, int n) {
   float y = c[0];
@@ -189,7 +189,9 @@ static inline float pb_erf(float x) {
     type z = exp_(-fabs_(x)); \
     return (x < 0 ? z : 1) / (1 + z); \
   } \
-  static inline type pb_softplus_##name(type x) { return (x < 0 ? 0 : x) + log1p_(exp_(-fabs_(x))); } \
+  static inline type pb_softplus_##name(type x) { \
+    return (x < 0 ? 0 : x) + log1p_(exp_(-fabs_(x))); \
+  } \
   static inline type pb_power_##name(type x, type y) { \
     return x > 0 && x <= PB_HUGE_##name ? PB_POW_##name(x, y) : exp_(y * PB_LOG_##name(x)); \
   }

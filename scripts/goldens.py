@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import pullback as pb
 from golden_programs import Program, programs
-from pullback.backends.llvm.processor import named_target
+from pullback.backends.host.processor import named_target
 from pullback.config import Options
 from pullback.ir.expr import Expr
 from pullback.ir.kernel import Kernel

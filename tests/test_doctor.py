@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pullback.backends.llvm.processor import host_target
+from pullback.backends.host.processor import host_target
 from pullback.cli import doctor, requirements
 from pullback.cli.main import commands
 from pullback.cli.requirements import Requirement

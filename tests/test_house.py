@@ -79,6 +79,25 @@ def test_imports_run_downwards(path: Path) -> None:
         assert RANK[parts[1]] <= RANK[own], f"{path}:{line}: {own} imports {module}"
 
 
+# Below the concrete backends: this machine, then what backends that write loop nests share.
+SHARED = ("host", "loops")
+# A concrete backend that is another one with other words.
+BUILT_ON = {"opencl": {"c"}}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "backends").rglob("*.py")), ids=lambda p: p.stem)
+def test_backends_know_no_other(path: Path) -> None:
+    own = path.relative_to(ROOT).parts[1]
+    if own in ("registry.py", "__init__.py"):
+        return
+    below = {"base", *SHARED[: SHARED.index(own) + 1]} if own in SHARED else {"base", own, *SHARED}
+    below |= BUILT_ON.get(own, set())
+    for module, line in imports(ast.parse(path.read_text())):
+        room = module.removeprefix("pullback.backends.").split(".")[0]
+        inside = module.startswith("pullback.backends.") and own != "base.py"
+        assert not inside or room in below, f"{path}:{line}: {own} imports {module}"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_late_imports(path: Path) -> None:
     tree = ast.parse(path.read_text())

@@ -17,7 +17,7 @@ from pullback.backends.llvm.jit import (
     compile_routines,
     compile_text,
 )
-from pullback.backends.llvm.key import routine_key
+from pullback.backends.loops.key import routine_key
 from pullback.config import Options
 from pullback.errors import InvalidIR, UnsupportedError
 from pullback.ir import expr as E

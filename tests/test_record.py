@@ -16,8 +16,8 @@ import pytest
 import pullback as pb
 from program_support import Batches, add, cell, less, mul, product, total, value
 from pullback import pipeline
+from pullback.backends.host.processor import host_target
 from pullback.backends.llvm.backend import LLVM
-from pullback.backends.llvm.processor import host_target
 from pullback.config import Options
 from pullback.errors import IndexRangeError, InvalidIR
 from pullback.ir import dtype as D

@@ -277,7 +277,7 @@ class Slow:
             go.wait(1.0)
 
 sys.meta_path.insert(0, Slow())
-from pullback.backends.llvm.processor import library
+from pullback.backends.host.processor import library
 threading.Thread(target=library).start()
 entered.wait()
 child = os.fork()

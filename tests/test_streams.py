@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.backends.llvm.processor import host_target
+from pullback.backends.host.processor import host_target
 from pullback.runtime.system import address
 
 LARGE = host_target().l3 // 2

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.backends.llvm.jit import compile_object, compile_text
-from pullback.backends.llvm.processor import (
+from pullback.backends.host.processor import (
     APPLE,
     LEVELS,
     TARGETS,
@@ -23,6 +22,7 @@ from pullback.backends.llvm.processor import (
     host_target,
     machine,
 )
+from pullback.backends.llvm.jit import compile_object, compile_text
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
 from pullback.runtime.native_run import machine_text

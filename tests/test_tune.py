@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 import pullback as pb
 from pullback import pipeline
-from pullback.backends.llvm.processor import host_target
+from pullback.backends.host.processor import host_target
 from pullback.cli.main import commands
 from pullback.config import Options
 from pullback.errors import CacheError, InvalidIR, OptionError

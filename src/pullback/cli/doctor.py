@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from pullback.backends.llvm.processor import DOTS, LEVELS, binding, chosen_target, host_target
+from pullback.backends.host.processor import DOTS, LEVELS, binding, chosen_target, host_target
 from pullback.cli.command import WRONG, Output, command
 from pullback.cli.requirements import Requirement, requirements
 from pullback.config import Options, default_threads

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from pullback.backends.llvm.processor import chosen_target
+from pullback.backends.host.processor import chosen_target
 from pullback.cli.command import Misuse, Output, command
 from pullback.cli.programs import function_at, of_definition, of_script
 from pullback.cli.shapes import TYPED, shapes_of, size_of

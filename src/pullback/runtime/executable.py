@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from pullback.backends.base import CompileStats
+from pullback.backends.host.processor import named_target
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import assembly
-from pullback.backends.llvm.processor import named_target
 from pullback.config import Options
 from pullback.errors import AbsentError, InvalidIR, OptionError, ShapeError
 from pullback.ir import markup

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
+from pullback.backends.host.processor import processor
 from pullback.backends.llvm.jit import load_codes
-from pullback.backends.llvm.key import digest
-from pullback.backends.llvm.processor import processor
+from pullback.backends.loops.key import digest
 from pullback.errors import MALFORMED, InvalidIR
 from pullback.ir.dtype import BY_NAME
 from pullback.ir.expr import Dim, Extent

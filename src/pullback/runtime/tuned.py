@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pullback.backends.llvm.key import digest
-from pullback.backends.llvm.processor import binding
+from pullback.backends.host.processor import binding
+from pullback.backends.loops.key import digest
 from pullback.errors import MALFORMED, CacheError, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import kernel_digest

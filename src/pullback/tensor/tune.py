@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.backends.llvm.processor import chosen_target
+from pullback.backends.host.processor import chosen_target
 from pullback.config import Options
 from pullback.errors import IndexRangeError, InvalidIR, OptionError, UnsupportedError
 from pullback.ir.dtype import DType

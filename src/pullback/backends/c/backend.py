@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
 from pullback.backends.c.compiler import compiler
 from pullback.backends.c.emit import emit_program, emit_routine
-from pullback.backends.llvm.processor import chosen_target, processor
+from pullback.backends.host.processor import chosen_target, processor
 from pullback.config import Options
 from pullback.ir.nest import Routine
 from pullback.ir.target import Target

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pullback.backends import polynomials
 from pullback.backends.base import array_bytes
 from pullback.backends.c.expressions import Scope, Values, combined, computed, stored
-from pullback.backends.llvm.analysis import roots, statements
+from pullback.backends.loops import polynomials
+from pullback.backends.loops.analysis import roots, statements
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import nest as N

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pullback.backends.base import Code, CompileStats, ObjectStore
+from pullback.backends.host.processor import chosen_target
 from pullback.backends.llvm.jit import compile_routines
-from pullback.backends.llvm.processor import chosen_target
 from pullback.config import Options
 from pullback.ir.nest import Routine
 from pullback.ir.target import Target

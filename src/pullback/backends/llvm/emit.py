@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 
 from pullback.backends.base import array_bytes
 from pullback.backends.llvm import dots, transpose
-from pullback.backends.llvm.analysis import (
+from pullback.backends.llvm.memory import SAFE, Memory
+from pullback.backends.llvm.reduce import Reductions
+from pullback.backends.llvm.registers import Registers
+from pullback.backends.llvm.scope import Frame, Lanes, Scope
+from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
+from pullback.backends.llvm.values import Values
+from pullback.backends.loops.analysis import (
     Cell,
     Facts,
     LanePlan,
@@ -19,12 +25,6 @@ from pullback.backends.llvm.analysis import (
     statements,
     substitute,
 )
-from pullback.backends.llvm.memory import SAFE, Memory
-from pullback.backends.llvm.reduce import Reductions
-from pullback.backends.llvm.registers import Registers
-from pullback.backends.llvm.scope import Frame, Lanes, Scope
-from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
-from pullback.backends.llvm.values import Values
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Const, Expr, Mul, index
 from pullback.ir.nest import (

@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
-from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.key import digest, routine_key, source_digest
-from pullback.backends.llvm.processor import (
+from pullback.backends.host.processor import (
     binding,
     host_target,
     layout,
@@ -26,11 +25,14 @@ from pullback.backends.llvm.processor import (
     processor,
     triple,
 )
+from pullback.backends.llvm.emit import emit_routine
+from pullback.backends.loops.key import digest, routine_key, source_digest
 from pullback.config import Options
 from pullback.errors import InvalidIR, UnsupportedError
 from pullback.ir.nest import Routine
 from pullback.ir.target import Target
 
+ROOM = Path(__file__).parent
 DECLARED = re.compile(r"^declare [^@]*@([\w.$]+)\(", re.MULTILINE)
 DEFINED = re.compile(r"^define (?!internal)[^@]*@([\w.$]+)\(", re.MULTILINE)
 LIBRARY_INTRINSIC = re.compile(r"llvm\.(exp|log|sin|tanh)\.(?:v\d+)?f(32|64)")
@@ -93,7 +95,7 @@ def compile_routines(
     keyed = []
     with ThreadPoolExecutor(1, "pullback-llvm") as beside:
         for routine in routines:
-            key = digest(routine_key(routine), repr(target), source_digest(), processor(target))
+            key = digest(routine_key(routine), repr(target), source_digest(ROOM), processor(target))
             keyed.append((routine, key))
             if key in objects:
                 stats.shared += 1

@@ -8,11 +8,11 @@ from functools import partial
 
 from pullback.backends.llvm import arith
 from pullback.backends.llvm.across import across
-from pullback.backends.llvm.analysis import statements
 from pullback.backends.llvm.registers import Group, Registers, elements
 from pullback.backends.llvm.scope import Lanes, Scope
 from pullback.backends.llvm.text import Builder, Key, Val, const
 from pullback.backends.llvm.values import Values
+from pullback.backends.loops.analysis import statements
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import Combiner

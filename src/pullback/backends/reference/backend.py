@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pullback.backends.base import Values
-from pullback.backends.llvm.processor import chosen_target
+from pullback.backends.host.processor import chosen_target
 from pullback.backends.reference.definitions import evaluate, infer_sizes
 from pullback.backends.reference.kernels import run_kernel
 from pullback.config import Options

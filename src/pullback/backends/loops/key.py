@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pullback.backends.llvm.analysis import Given, roots
+from pullback.backends.loops.analysis import Given, roots
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Combiner
@@ -43,9 +43,9 @@ def digest(*parts: str) -> str:
 
 
 @cache
-def source_digest() -> str:
-    """A hash of the emitter itself: other emitters write other code."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
+def source_digest(room: Path) -> str:
+    """A hash of an emitter's room and of what it shares: other emitters write other code."""
+    files = [*sorted(room.glob("*.py")), *sorted(Path(__file__).parent.glob("*.py"))]
     return digest(*(f.read_text() for f in files))
 
 

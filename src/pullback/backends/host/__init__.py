@@ -1,0 +1,1 @@
+"""This machine: its processor by name, and LLVM as the library that knows it."""

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pullback.backends.llvm.jit import Code, compile_routines, host_target
+from pullback.backends.base import Code
+from pullback.backends.host.processor import host_target
+from pullback.backends.llvm.jit import compile_routines
 from pullback.config import Options
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Const, Expr, index

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from llvm_support import FUNCTION, Fenced
-from pullback.backends.llvm.jit import compile_routines, host_target
+from pullback.backends.host.processor import host_target
+from pullback.backends.llvm.jit import compile_routines
 from pullback.backends.reference.definitions import evaluate
 from pullback.backends.reference.nests import run_routine
 from pullback.config import Options

@@ -11,7 +11,7 @@ import pytest
 
 import pullback as pb
 from pullback import nn, optim
-from pullback.backends.llvm.jit import host_target
+from pullback.backends.host.processor import host_target
 from pullback.backends.reference.work import executed
 from pullback.errors import UnsupportedError
 from pullback.ir import expr as E

@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 
 from llvm_support import HOST, Loaded, routine, vector
+from pullback.backends.base import CompileStats
+from pullback.backends.host.engine import compile_text
 from pullback.backends.llvm import jit
-from pullback.backends.llvm.jit import (
-    CompileStats,
-    assembly,
-    compile_routines,
-    compile_text,
-)
+from pullback.backends.llvm.jit import assembly, compile_routines
 from pullback.backends.loops.key import routine_key
 from pullback.config import Options
 from pullback.errors import InvalidIR, UnsupportedError

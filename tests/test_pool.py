@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from pullback.backends.llvm.jit import compile_text
+from pullback.backends.host.engine import compile_text
 from pullback.runtime.native_pool import POOL
 from pullback.runtime.pool import Pool
 from pullback.runtime.system import address, own_waits

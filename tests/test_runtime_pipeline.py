@@ -191,7 +191,7 @@ def _launches(target, value_):
 
 
 def _target():
-    from pullback.backends.llvm.jit import host_target
+    from pullback.backends.host.processor import host_target
 
     return host_target()
 

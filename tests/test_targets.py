@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.backends.host.engine import compile_object, compile_text
 from pullback.backends.host.processor import (
     APPLE,
     LEVELS,
@@ -22,7 +23,6 @@ from pullback.backends.host.processor import (
     host_target,
     machine,
 )
-from pullback.backends.llvm.jit import compile_object, compile_text
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
 from pullback.runtime.native_run import machine_text

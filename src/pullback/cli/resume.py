@@ -16,9 +16,10 @@ import click
 import numpy as np
 
 from pullback.backends.base import array_bytes
+from pullback.backends.host.engine import Engine, compile_object
 from pullback.backends.host.processor import host_target
 from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import Engine, assembly, compile_object
+from pullback.backends.llvm.jit import assembly
 from pullback.cli.command import Output, command
 from pullback.cli.nest_text import parse_routine
 from pullback.config import Options

@@ -23,6 +23,16 @@ from pullback.ir.node import Node
 from pullback.ir.structure import kernel_key
 
 
+def digest(*parts: str) -> str:
+    """A hash of several texts, 64 hexadecimal digits."""
+    state = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        data = part.encode()
+        state.update(f"{len(data)}:".encode())
+        state.update(data)
+    return state.hexdigest()
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Signature:
     """`digest`: 64 hexadecimal digits. `variables`: the program's, by number, state first."""

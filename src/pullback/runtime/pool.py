@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pullback.backends.base import CompileStats, ObjectStore
+from pullback.backends.host.engine import Symbols, compile_text
 from pullback.backends.host.processor import host_target, processor
-from pullback.backends.llvm.jit import Symbols, compile_text
 from pullback.config import default_threads
 from pullback.errors import OptionError
 from pullback.runtime.native import PoolByte

@@ -19,14 +19,13 @@ from typing import Any
 from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
 from pullback.backends.host.processor import processor
 from pullback.backends.llvm.jit import load_codes
-from pullback.backends.loops.key import digest
 from pullback.errors import MALFORMED, InvalidIR
 from pullback.ir.dtype import BY_NAME
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, Item, Launch, Program, expand
-from pullback.ir.signature import Signature, signature
+from pullback.ir.signature import Signature, digest, signature
 from pullback.ir.target import Target
 from pullback.runtime.assemble import Call, Part, Unit
 from pullback.schedule.budget import Step

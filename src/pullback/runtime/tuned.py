@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from pullback.backends.host.processor import binding
-from pullback.backends.loops.key import digest
 from pullback.errors import MALFORMED, CacheError, OptionError
 from pullback.ir.kernel import Kernel
-from pullback.ir.signature import kernel_digest
+from pullback.ir.signature import digest, kernel_digest
 from pullback.ir.target import Target
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.choose import choose

@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pullback.backends.host.engine import assembled
 from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import assembled
 from pullback.ir.kernel import Kernel
 from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target

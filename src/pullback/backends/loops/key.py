@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -30,16 +29,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import Node, walk
-
-
-def digest(*parts: str) -> str:
-    """A hash of several texts, 64 hexadecimal digits."""
-    state = hashlib.blake2b(digest_size=32)
-    for part in parts:
-        data = part.encode()
-        state.update(f"{len(data)}:".encode())
-        state.update(data)
-    return state.hexdigest()
+from pullback.ir.signature import digest
 
 
 @cache

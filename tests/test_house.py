@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent / "src" / "pullback"
 FILES = sorted(ROOT.rglob("*.py"))
 LEVELS = [
     {"errors", "config"},
+    {"machine"},
     {"ir"},
     {"verify", "simplify"},
     {"grad", "fuse"},

@@ -38,9 +38,9 @@ def _default_cache() -> Path | None:
     return Path(root) / "pullback"
 
 
-def chosen_names() -> tuple[str | None, str | None]:
-    """The backend and the target that the environment names: what is compiled is kept by them."""
-    return os.environ.get("PULLBACK_BACKEND"), os.environ.get("PULLBACK_TARGET")
+def chosen_names() -> tuple[str | None, ...]:
+    """Backend, target and machine that the environment names: what is compiled is kept by them."""
+    return tuple(os.environ.get(f"PULLBACK_{n}") for n in ("BACKEND", "TARGET", "MACHINE"))
 
 
 def _number(name: str, default: int) -> int:
@@ -89,7 +89,8 @@ class Options:
     `profile`: launches are timed, see `Executable.profile`. `check`: each launch runs on memory of
     its own between fences, and what it writes is looked through for NaN; slow.
     `host`: whether programs may call functions of the host, such as LAPACK; without, what would be
-    faster there is generated too.
+    faster there is generated too. `machine`: the numbers that schedules are chosen by, the name or
+    the file of a machine (docs/machine.md); None: those of the target.
 
     Example:
         >>> pb.Options(threads=2).threads
@@ -106,6 +107,7 @@ class Options:
     check: bool = False
     target: str | None = None
     host: bool = True
+    machine: str | None = None
 
     def __post_init__(self) -> None:
         """`memory` may be text with a unit, `dump` and `cache` text. Raises: OptionError."""
@@ -117,6 +119,8 @@ class Options:
             raise OptionError(f"debug={self.debug!r}", help="a number from 0 to 4", code="E225")
         if self.memory is not None:
             object.__setattr__(self, "memory", parse_bytes(self.memory))
+        if self.machine is not None:
+            object.__setattr__(self, "machine", os.fspath(self.machine))
         for name in ("dump", "cache"):
             given = getattr(self, name)
             if not isinstance(given, str | os.PathLike | None):
@@ -125,7 +129,7 @@ class Options:
 
     @classmethod
     def from_environment(cls) -> Options:
-        """Read `PULLBACK_BACKEND`, `_TARGET`, `_DEBUG`, `_DUMP`, `_CACHE` (a folder or `off`),
+        """Read `PULLBACK_BACKEND`, `_TARGET`, `_MACHINE`, `_DEBUG`, `_DUMP`, `_CACHE` (or `off`),
         `_PROFILE` (1: launches are timed), `_CHECK` (1: launches are checked), `_HOST` (0: no
         program calls functions of the host).
 
@@ -141,4 +145,5 @@ class Options:
             check=env.get("PULLBACK_CHECK", "0") != "0",
             target=env.get("PULLBACK_TARGET") or None,
             host=env.get("PULLBACK_HOST", "1") != "0",
+            machine=env.get("PULLBACK_MACHINE") or None,
         )

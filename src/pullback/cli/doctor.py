@@ -6,16 +6,21 @@ import os
 import sys
 import time
 from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from rich.table import Table
 
 from pullback.backends.host.processor import DOTS, LEVELS, binding, chosen_target, host_target
 from pullback.cli.command import WRONG, Output, command
+from pullback.cli.measure import measured, sized, written
 from pullback.cli.requirements import Requirement, requirements
 from pullback.config import Options, default_threads
 from pullback.errors import PullbackError
+from pullback.machine.machine import SUFFIX, parsed
 from pullback.runtime.cache import ObjectCache
 from pullback.tensor import maths
 from pullback.tensor.autograd import grad
@@ -35,12 +40,25 @@ class Finding:
     good: bool = True
 
 
-@command(example="pullback doctor --json")
-def doctor(out: Output) -> None:
+EXAMPLE = """\
+pullback doctor --json
+pullback doctor --machine --save mine.toml"""
+
+
+@command(example=EXAMPLE)
+@click.option("--machine", "numbers", is_flag=True, help="measure it, beside its profile")
+@click.option("--save", type=click.Path(path_type=Path), help="a profile of what was measured")
+def doctor(out: Output, numbers: bool, save: Path | None) -> None:
     """Tell what is installed, what it runs on, and whether it works.
 
-    Exit code 1 where something that is needed is missing, or wrong.
+    Exit code 1 where something that is needed is missing, or wrong. With --machine the processor
+    is measured for some seconds; PULLBACK_MACHINE takes what --save writes.
     """
+    if save is not None and (not numbers or save.suffix != SUFFIX):
+        raise click.UsageError(f"--save FILE{SUFFIX} goes with --machine")
+    if numbers:
+        _machine(out, save)
+        return
     packages = requirements()
     with out.working("looking, compiling and running"):
         findings = [*_installed(packages), *_processor(), *_threads(), *_cache(), _self_test()]
@@ -54,6 +72,32 @@ def doctor(out: Output) -> None:
     every = [{**asdict(p), "fits": p.fits} for p in packages]
     out.tell(passed=passed, findings=[asdict(f) for f in findings], packages=every)
     sys.exit(0 if passed else WRONG)
+
+
+def _machine(out: Output, save: Path | None) -> None:
+    """The numbers of the profile beside those measured now."""
+    target = chosen_target(None, Options.from_environment().machine)
+    known = sized(target.profile)
+    with out.working("measuring"):
+        tables, memories = measured(target, known)
+    names = [f"memory.{m.name}" for m in known.memories]
+    pairs = [(n, asdict(m), own) for n, m, own in zip(names, known.memories, memories, strict=True)]
+    pairs += [(n, dict(known.tables[n]), own) for n, own in tables.items()]
+    table = Table("ns of a vector; memory: bytes a ns", known.name, "measured", "", box=None)
+    for name, profile, own in pairs:
+        for key, value in own.items():
+            before = profile.get(key)
+            parts = ("", "") if before is None else (f"{before:.3f}", f"{value / before:.2f}")
+            table.add_row(f"{name}.{key}", parts[0], f"{value:.3f}", parts[1])
+    out.show(table)
+    out.tell(machine=known.name, measured={name: own for name, _, own in pairs})
+    if save is not None:
+        source = f"pullback doctor --machine, {date.today()}: processor time, best of many"
+        cpu = binding().get_host_cpu_name()
+        text = written(save.stem, cpu, known, tables, memories, source)
+        parsed(text, str(save))
+        save.write_text(text, encoding="utf-8")
+        out.show(f"{save}: PULLBACK_MACHINE={save}")
 
 
 def _installed(packages: list[Requirement]) -> list[Finding]:

@@ -69,7 +69,7 @@ def tune(
     programs = [f.program for w in what for f in _functions(w, shapes, sizes)]
     options = Options.from_environment()
     threads = options.threads or pools.known()
-    target = chosen_target(options.target)
+    target = chosen_target(options.target, options.machine)
     known = Chooser(read(path), threads)
     changes: dict[Key, Tuned | None] = {}
     rows = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from pullback.machine.machine import Machine, like
 
 NATIVE = "native"
 
@@ -15,7 +17,8 @@ class Target:
     it has an instruction for ``p * 2**n`` in full vectors. `dots`: types of which one instruction
     adds the products of two 32-bit words to a 32-bit sum ("bfloat16"; "int8": signed by unsigned
     bytes). `cpu` is LLVM's name of the processor, or "native". How many threads there are is no
-    part of it: results do not depend on that.
+    part of it: results do not depend on that. `machine`: its numbers; None: those of any processor
+    that runs `name`.
     """
 
     name: str = "x86-64-v4"
@@ -30,6 +33,18 @@ class Target:
     powers: bool = True
     dots: tuple[str, ...] = ()
     cpu: str = NATIVE
+    machine: Machine | None = None
+
+    @property
+    def profile(self) -> Machine:
+        """The numbers of the processor."""
+        return self.machine or like(self.cpu, self.name)
+
+    def on(self, machine: Machine) -> Target:
+        """The same code for a machine: its caches and its numbers."""
+        sizes = [memory.bytes for memory in machine.memories if memory.bytes]
+        l1, l2, l3 = (sizes * 3)[:3] if len(sizes) == 1 else (*sizes, sizes[-1])[:3]
+        return replace(self, l1=l1, l2=l2, l3=l3, machine=machine)
 
     def streams(self, size: int) -> bool:
         """Whether `size` bytes are best written past the caches: half of the last level, on x86.

@@ -178,7 +178,7 @@ class Bench:
         self, seconds: float, searches: Sequence[str], known: Choices = (), seed: int = 0
     ) -> Outcome:
         """Search for so long, in equal parts, then compare what was found with the default."""
-        target = chosen_target(self.options.target)
+        target = chosen_target(self.options.target, self.options.machine)
         best: dict[str, Choices] = {}
         tries = 0
         for name in searches:

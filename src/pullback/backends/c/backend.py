@@ -24,7 +24,7 @@ class C:
     recorded = False
 
     def target(self, options: Options) -> Target:
-        return chosen_target(options.target)
+        return chosen_target(options.target, options.machine)
 
     def compile(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 
 from pullback.errors import OptionError, UnsupportedError
 from pullback.ir.target import NATIVE, Target
+from pullback.machine.machine import chosen, like
 
 SPEED = 2  # code generation level
 
@@ -91,12 +92,18 @@ def binding() -> Any:
 @cache
 def host_target() -> Target:
     """The processor that this process runs on."""
+    triple = binding().get_process_triple()
+    cpu = binding().get_host_cpu_name()
     if not _is_x86():
-        return APPLE if "apple" in binding().get_process_triple() else ARM
+        if not triple.startswith(("aarch64", "arm64")):
+            return replace(V1, name=triple.partition("-")[0])  # of no known machine
+        found = APPLE if "apple" in triple else ARM
+        return found.on(like(cpu, found.name))
     features = binding().get_host_cpu_features()
     found = next(t for t, needs in LEVELS.items() if all(features.get(f) for f in needs))
     dots = tuple(name for name, wanted in DOTS.items() if features.get(wanted))
-    return replace(found, dots=dots) if found is V4 else found
+    found = replace(found, dots=dots) if found is V4 else found
+    return found.on(like(cpu, found.name))
 
 
 def named_target(name: str) -> Target:
@@ -110,11 +117,21 @@ def named_target(name: str) -> Target:
     return found
 
 
-def chosen_target(name: str | None) -> Target:
+def chosen_target(name: str | None, machine: str | None = None) -> Target:
     """The target of programs that are to run: this processor, or less of it.
 
-    Raises: OptionError, UnsupportedError for what it cannot run.
+    `machine`: the name or file of the numbers that schedules are chosen by.
+
+    Raises: OptionError, UnsupportedError for what it cannot run, or of which no numbers are known.
     """
+    if machine is not None:
+        return _named_or_host(name).on(chosen(machine))
+    found = _named_or_host(name)
+    assert found.profile, "or it is an error that no machine is known"
+    return found
+
+
+def _named_or_host(name: str | None) -> Target:
     if name is None or name == NATIVE:
         return host_target()
     found = named_target(name)

@@ -19,7 +19,7 @@ class LLVM:
     recorded = True
 
     def target(self, options: Options) -> Target:
-        return chosen_target(options.target)
+        return chosen_target(options.target, options.machine)
 
     def compile(
         self,

@@ -30,7 +30,7 @@ class Kernels:
     name = "kernels"
 
     def target(self, options: Options) -> Target:
-        return chosen_target(options.target)
+        return chosen_target(options.target, options.machine)
 
     def launch(self, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
         given = {v: values[v] for v in kernel.arguments if v in values}

@@ -1,0 +1,222 @@
+"""A machine: frozen numbers under a name, each with the measurement that it comes from.
+
+Times are nanoseconds, sizes bytes, rates bytes per nanosecond. Nothing is probed where a program
+is compiled: two processes on equal processors make equal code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pullback.errors import OptionError, UnsupportedError
+
+HERE = Path(__file__).parent
+SUFFIX = ".toml"
+
+# What each table of a file must say; `source`, text, is wanted of every one.
+TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        # A full vector of float32: in flow, or (`chain`) waited for by the next one.
+        "unit": (
+            "multiply_add", "plain", "load", "store", "shuffle", "chain", "gather", "scatter",
+            "scalar", "scalar_chain", "turn",
+        ),
+        # A full vector of each type.
+        "float32": ("div", "sqrt", "exp", "log", "sin"),
+        "float64": ("div", "sqrt", "exp", "log", "sin"),
+        "launch": ("launch", "fork", "task"),
+        # Rates of whole kernels that have no loops yet: what fusion and tiles are chosen by.
+        "whole": (
+            "product_flops", "work", "near", "cache", "memory", "parallel", "exp", "log", "sin",
+            "root", "divide", "plain", "scalar", "multiply_add", "cache_sweep", "memory_sweep",
+            "parallel_sweep", "task", "step", "pack",
+        ),
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Who runs beside whom: `count` of a kind (0: as many as there are), each of `bytes`."""
+
+    name: str
+    count: int = 0
+    bytes: int = 0
+    registers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A memory, as one thread sees it. `bytes` 0: as large as wanted. `shared` by whom."""
+
+    name: str
+    bytes: int
+    read: float
+    write: float
+    latency: float
+    shared: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Machine:
+    """A processor by numbers. `memories` from the nearest; `target` names the code it runs.
+
+    `cpus`: LLVM's names of such processors; none: any that runs `target`.
+    """
+
+    name: str
+    about: str
+    target: str
+    cpus: tuple[str, ...]
+    levels: tuple[Level, ...]
+    memories: tuple[Memory, ...]
+    tables: Mapping[str, Mapping[str, float]] = field(repr=False)
+    text: str = field(repr=False)
+
+    def __repr__(self) -> str:
+        """Equal for equal numbers: it is part of the keys of what is compiled."""
+        return f"Machine({self.name!r}, {hash_of(self.text)})"
+
+    def rate(self, table: str, name: str) -> float:
+        """A number of a table."""
+        return self.tables[table][name]
+
+    @property
+    def vector(self) -> int:
+        """Bytes of a vector register."""
+        return next(level.bytes for level in self.levels if level.name == "lane")
+
+    @property
+    def registers(self) -> int:
+        """How many vector registers there are."""
+        return next(level.registers for level in self.levels if level.name == "lane")
+
+
+def hash_of(text: str) -> str:
+    """A short hash of a file's text."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def names() -> list[str]:
+    """The machines of this package."""
+    return sorted(path.stem for path in HERE.glob(f"*{SUFFIX}"))
+
+
+def chosen(given: str) -> Machine:
+    """A machine by its name, or by the path of a file.
+
+    Raises: OptionError where there is none, or the file is malformed.
+    """
+    path = Path(given)
+    if not given.endswith(SUFFIX):
+        path = HERE / f"{given}{SUFFIX}"
+        if given not in names():
+            what = f"no machine {given!r}"
+            help_ = f"one of {', '.join(names())}, or the path of a file that ends with {SUFFIX}"
+            raise OptionError(what, help=help_, code="E375")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"machine {given!r}: {error}"
+        raise OptionError(what, help="a file of `doctor --machine --save`", code="E375") from error
+    return parsed(text, given)
+
+
+@cache
+def like(cpu: str, target: str) -> Machine:
+    """The machine of a processor by LLVM's name of it; else the one of all that run `target`.
+
+    Raises: UnsupportedError for a target that no machine is of.
+    """
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(HERE.glob(f"*{SUFFIX}"))}
+    fitting = [path for path, text in texts.items() if f'target = "{target}"' in text]
+    named = [path for path in fitting if f'"{cpu}"' in texts[path]]
+    for path in [*named, *(p for p in fitting if "cpus = []" in texts[p])]:
+        return parsed(texts[path], path.stem)
+    raise UnsupportedError(
+        f"no machine is known for processors like {cpu} ({target})",
+        help="measure it: `pullback doctor --machine --save FILE`, then PULLBACK_MACHINE=FILE",
+        code="E377",
+    )
+
+
+@cache
+def parsed(text: str, where: str) -> Machine:
+    """The machine that a file describes. Raises: OptionError."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _malformed(where, str(error)) from error
+    for name in ("name", "about", "target"):
+        _wanted(where, name, data.get(name), str)
+    tables = {name: _table(where, name, data.get(name)) for name in TABLES}
+    levels = tuple(_row(where, "level", Level, row) for row in _rows(where, data, "level"))
+    memories = tuple(_row(where, "memory", Memory, row) for row in _rows(where, data, "memory"))
+    if not any(level.name == "lane" and level.bytes and level.registers for level in levels):
+        raise _malformed(where, "no level `lane` with its bytes and registers")
+    if [m.bytes for m in memories if not m.bytes] != [0] or memories[-1].bytes:
+        raise _malformed(where, "the last memory, and no other, has 0 bytes: as large as wanted")
+    cpus = data.get("cpus", [])
+    _wanted(where, "cpus", cpus, list)
+    head = data["name"], data["about"], data["target"], tuple(map(str, cpus))
+    return Machine(*head, levels, memories, MappingProxyType(tables), text)
+
+
+def _rows(where: str, data: dict[str, Any], name: str) -> list[Any]:
+    rows = data.get(name)
+    if not isinstance(rows, list) or not rows:
+        raise _malformed(where, f"no [[{name}]]")
+    return rows
+
+
+def _row(where: str, name: str, kind: type[Any], row: Any) -> Any:
+    """A level or a memory; each names where its numbers are from."""
+    given = dict(row) if isinstance(row, dict) else {}
+    _wanted(where, f"source of [[{name}]]", given.pop("source", None), str)
+    types = {n: float if t == "float" else int if t == "int" else str for n, t in _types(kind)}
+    for key, value in given.items():
+        if key not in types:
+            raise _malformed(where, f"[[{name}]] has {key!r}")
+        wanted = (int, float) if types[key] is float else types[key]
+        _wanted(where, f"{key} of [[{name}]]", value, wanted)
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise _malformed(where, f"[[{name}]]: {error}") from error
+
+
+def _types(kind: type[Any]) -> list[tuple[str, str]]:
+    return [(name, str(note)) for name, note in kind.__annotations__.items()]
+
+
+def _table(where: str, name: str, given: Any) -> Mapping[str, float]:
+    """Numbers by name, all that are needed, and their source."""
+    _wanted(where, f"[{name}]", given, dict)
+    found = dict(given)
+    _wanted(where, f"source of [{name}]", found.pop("source", None), str)
+    for key in (*TABLES[name], *found):
+        _wanted(where, f"{key} of [{name}]", found.get(key), (int, float))
+    return MappingProxyType({key: float(value) for key, value in found.items()})
+
+
+def _wanted(where: str, what: str, value: Any, kind: Any) -> None:
+    """Raises: OptionError for a value of another kind, or a number that is none or negative."""
+    if value is None:
+        raise _malformed(where, f"{what} is missing")
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise _malformed(where, f"{what} is {value!r}")
+    if isinstance(value, int | float) and not 0 <= value < float("inf"):
+        raise _malformed(where, f"{what} is {value!r}")
+
+
+def _malformed(where: str, what: str) -> OptionError:
+    return OptionError(
+        f"machine {where!r}: {what}", help="docs/machine.md says what a file holds", code="E376"
+    )

@@ -1,0 +1,114 @@
+"""Machines: their files, how one is chosen, what is wrong with a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import pullback as pb
+from pullback.backends.llvm import processor
+from pullback.backends.llvm.processor import TARGETS, chosen_target, host_target, named_target
+from pullback.cli import measure
+from pullback.cli.main import commands
+from pullback.errors import OptionError, UnsupportedError
+from pullback.ir.target import Target
+from pullback.machine.machine import HERE, TABLES, chosen, like, names, parsed
+
+TEXT = (HERE / "zen5.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_file_is_whole(name: str) -> None:
+    machine = chosen(name)
+    assert machine.name == name
+    sizes = [m.bytes for m in machine.memories]
+    assert sizes[:-1] == sorted(sizes[:-1]) and sizes[-1] == 0
+    reads = [m.read for m in machine.memories]
+    assert reads == sorted(reads, reverse=True), "nearer memories are faster"
+    assert all(value > 0 for table in TABLES for value in machine.tables[table].values())
+    assert machine.text.count("source = ") == len(TABLES) + len(machine.memories) + len(
+        machine.levels
+    )
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_has_one(name: str) -> None:
+    target = named_target(name)
+    assert target.profile.target == name and not target.profile.cpus
+    assert (target.vector, target.vectors) == (target.profile.vector, target.profile.registers)
+    assert target.on(target.profile).l1 == target.l1
+    assert target.on(target.profile).l2 == target.l2
+
+
+def test_the_processor_says_which() -> None:
+    assert like("znver5", "x86-64-v4").name == "zen5"
+    assert like("znver4", "x86-64-v4").name == "zen4"
+    assert like("znver4", "x86-64-v3").name == "x86-64-v3"  # compiled for less than it has
+    assert like("unheard-of", "x86-64-v4").name == "x86-64-v4"
+    assert host_target().machine is not None
+    assert host_target().l1 == host_target().profile.memories[0].bytes
+    with pytest.raises(UnsupportedError, match="z14") as error:
+        like("z14", "s390x")
+    assert error.value.code == "E377"
+
+
+def test_a_processor_of_no_known_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(TEXT)
+    unknown = Target("s390x", vector=16)
+    monkeypatch.setattr(processor, "host_target", lambda: unknown)
+    with pytest.raises(UnsupportedError, match="s390x"):
+        chosen_target(None)
+    assert chosen_target(None, str(own)).l1 == 48 * 1024
+
+
+def test_one_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(TEXT.replace('name = "zen5"', 'name = "own"').replace("= 49152", "= 65536"))
+    assert chosen_target(None, "zen4").l1 == 32 * 1024
+    assert chosen_target(None, str(own)).l1 == 64 * 1024
+    monkeypatch.setenv("PULLBACK_MACHINE", str(own))
+    options = pb.Options.from_environment()
+    program = pb.jit(pb.sin, options=options)
+    assert program(pb.ones(3)).shape == (3,)
+    assert program.program.target.machine is chosen(str(own))
+    assert repr(chosen(str(own))) != repr(chosen("zen5")), "another key in the cache"
+
+
+def refused(text: str, code: str = "E376") -> str:
+    with pytest.raises(OptionError) as error:
+        parsed(text, "mine.toml")
+    assert error.value.code == code
+    return error.value.what
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    assert "missing" in refused('name = "x"')
+    assert "TOML" in refused("=") or "mine.toml" in refused("=")
+    assert "source of [unit]" in refused(TEXT.replace("[unit]\nsource", "[unit]\nwhence"))
+    assert "turn of [unit] is missing" in refused(TEXT.replace("\nturn = ", "\nturns = "))
+    for bad in ('"fast"', "-1", "true", "nan", "inf"):
+        assert "plain of [unit]" in refused(TEXT.replace("\nplain = ", f"\nplain = {bad} #", 1))
+    assert "[[memory]]" in refused(TEXT.replace("shared = ", "shares = ", 1))
+    assert "0 bytes" in refused(TEXT.replace("bytes = 49152", "bytes = 0"))
+    assert "lane" in refused(TEXT.replace('"lane"', '"lanes"'))
+    for name in ("zen9", str(tmp_path / "none.toml"), str(tmp_path)):
+        with pytest.raises(OptionError) as error:
+            chosen(name)
+        assert error.value.code == "E375"
+
+
+def test_the_doctor_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(measure, "RUNS", 1)
+    monkeypatch.setattr(measure, "RUN_NS", 1e4)
+    own = tmp_path / "mine.toml"
+    done = CliRunner().invoke(commands, ["doctor", "--machine", "--save", str(own), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["measured"]
+    assert found["unit"]["multiply_add"] > 0 and found["memory.L1"]["read"] > 0
+    machine = chosen(str(own))
+    assert machine.name == "mine" and machine.tables["float32"]["exp"] > 0
+    assert CliRunner().invoke(commands, ["doctor", "--save", str(own)]).exit_code == 2

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
-from pullback.backends.llvm import processor
-from pullback.backends.llvm.processor import TARGETS, chosen_target, host_target, named_target
+from pullback.backends.host import processor
+from pullback.backends.host.processor import TARGETS, chosen_target, host_target, named_target
 from pullback.cli import measure
 from pullback.cli.main import commands
 from pullback.errors import OptionError, UnsupportedError

@@ -23,6 +23,7 @@ COMMANDS = {
     "new": "Write a folder NAME: an operation, its test, a benchmark, README and pyproject.toml.",
     "profile": "Run SCRIPT with its ARGUMENTS, then show the launches of its jitted functions.",
     "resume": "Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.",
+    "test-backend": "Try NAME, a backend or a file of one, on every primitive, form and layout.",
     "train": "Train a character GPT as one compiled program, then let it write.",
     "tune": "Measure other schedules for the kernels of WHAT; keep what is faster.",
     "view": "Write a page of what becomes of WHAT: definitions, kernels, code, memory, time.",
@@ -36,7 +37,7 @@ class Deferred(click.Command):
     @property
     def whole(self) -> click.Command:
         """The command itself."""
-        name = str(self.name)
+        name = str(self.name).replace("-", "_")
         home = importlib.import_module(f"{HOME}.{MODULES.get(name, name)}")
         found: click.Command = getattr(home, name)
         return found

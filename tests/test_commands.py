@@ -46,6 +46,7 @@ USES = {
     "profile": (["script.py"], ["none.py"]),
     "resume": (["graph.txt"], ["story.txt"]),
     "tune": ([FORMULA, "--budget", "0.1"], ["none.py"]),
+    "test-backend": (["reference", "--only", "Xor"], ["abacus"]),
     "train": (TINY.split(), ["--steps", "0"]),
     "view": ([FORMULA, "--wrt", "a"], ["none.py"]),
 }

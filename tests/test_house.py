@@ -39,6 +39,7 @@ LEVELS = [
         "bridge",
         "array_api",
     },
+    {"conformance"},
     {"cli", "viewer"},
 ]
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

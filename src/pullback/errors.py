@@ -258,6 +258,13 @@ class CompilerError(UnsupportedError):
     placed = False
 
 
+class DeviceError(UnsupportedError):
+    """A device, or the runtime that reaches it, is missing, cannot do it, or fails."""
+
+    code = "E362"
+    placed = False
+
+
 class ExtraError(UnsupportedError, ImportError):
     """A package that only an extra installs is wanted."""
 

@@ -335,7 +335,8 @@ def _store(folder: Path) -> ObjectCache:
 
 
 def _unit(routine: Routine, code: Code) -> Unit:
-    return Unit(code, routine.tasks, tuple(v.name for v in routine.sizes))
+    tasks = 1 if code.whole else routine.tasks
+    return Unit(code, tasks, tuple(v.name for v in routine.sizes))
 
 
 def _call(kernel: Kernel, units: list[Unit], target: Target) -> Call:

@@ -72,7 +72,8 @@ class Stored:
 class Code:
     """Native code of a routine: addresses (`finish` 0: none), bytes it wants, what keeps it alive.
 
-    `scratch` is bytes per thread, `shared` bytes of each shared array.
+    `scratch` is bytes per thread, `shared` bytes of each shared array. `whole`: one call does all
+    tasks, as where a device shares them out.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Code:
     sites: tuple[str, ...]
     key: str
     engine: Any = field(repr=False)
+    whole: bool = False
 
     @classmethod
     def at(cls, stored: Stored, body: int, finish: int, engine: Any) -> Code:

@@ -11,11 +11,12 @@ from typing import Any
 from pullback.backends.base import Backend, Compiler, GraphInterpreter, KernelInterpreter
 from pullback.backends.c.backend import C
 from pullback.backends.llvm.backend import LLVM
+from pullback.backends.opencl.backend import OpenCL
 from pullback.backends.reference.backend import Kernels, Reference
 from pullback.errors import UnsupportedError
 
 GROUP = "pullback.backends"
-OWN: dict[str, Backend] = {b.name: b for b in (LLVM(), C(), Reference(), Kernels())}
+OWN: dict[str, Backend] = {b.name: b for b in (LLVM(), C(), OpenCL(), Reference(), Kernels())}
 
 
 def names() -> list[str]:

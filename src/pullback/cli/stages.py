@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.backends.c.emit import emit_routine as emit_c
+from pullback.backends.c.language import C11
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import assembly
 from pullback.cli.command import Misuse
@@ -51,7 +52,7 @@ def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> st
         "loops": lambda nest, _: show(nest),
         "llvm": emit_routine,
         "asm": assembly,
-        "c": lambda nest, target: emit_c(nest, target.vector),
+        "c": lambda nest, target: emit_c(nest, C11(target.vector)),
     }
     return placed(of_nest[stage](lower(kernel, schedule, target, marks=True), target), kernel)
 

@@ -10,7 +10,7 @@ from struct import Struct
 
 import numpy as np
 
-from pullback.errors import FeedError, IndexRangeError, UnsupportedError
+from pullback.errors import DeviceError, FeedError, IndexRangeError, UnsupportedError
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Feed
@@ -315,4 +315,6 @@ class Machine:
     def _bad_index(self) -> None:
         _, site, value = self._state[Word.ERROR : Word.ERROR + 3].tolist()
         sites = self._sites[int(self._state[Word.PC])]
+        if site < 0:
+            raise DeviceError(f"{sites[-1]} fails: error {value}", code="E365")
         raise IndexRangeError.checked(value, sites[site])

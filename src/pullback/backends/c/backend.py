@@ -11,6 +11,7 @@ from hashlib import blake2b
 from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
 from pullback.backends.c.compiler import compiler
 from pullback.backends.c.emit import emit_program, emit_routine
+from pullback.backends.c.language import C11
 from pullback.backends.host.processor import chosen_target, processor
 from pullback.config import Options
 from pullback.ir.nest import Routine
@@ -36,14 +37,15 @@ class C:
     ) -> list[Code]:
         """Code of each routine, of one library. Raises: CompilerError."""
         every = list(routines)
-        texts = [emit_routine(r, target.vector) for r in every]
+        language = C11(target.vector)
+        texts = [emit_routine(r, language) for r in every]
         first = {text: n for n, text in reversed(list(enumerate(texts)))}
         kept = sorted(first.values())
         stats.shared += len(every) - len(kept)
         if not every:
             return []
         tool = compiler()
-        text = emit_program([every[n] for n in kept], target.vector)
+        text = emit_program([every[n] for n in kept], language)
         parts = "\0".join([text, tool.version, *tool.flags(target.cpu), processor(target)])
         key = blake2b(parts.encode(), digest_size=32).hexdigest()
         data = None if store is None else store.get(key)

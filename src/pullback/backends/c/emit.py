@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from pullback.backends.base import array_bytes
-from pullback.backends.c.expressions import Scope, Values, combined, computed, stored
-from pullback.backends.loops import polynomials
+from pullback.backends.c.expressions import Scope, Values, combined
+from pullback.backends.c.language import C11, Passed, computed
 from pullback.backends.loops.analysis import roots, statements
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -25,64 +23,34 @@ from pullback.ir.node import walk
 from pullback.ir.text import mark_text
 from pullback.simplify.affine import affine
 
-PRELUDE = Path(__file__).with_name("prelude.h")
 INDENT = "  "
 K = TypeVar("K")
 Names = Mapping[K, str]
 Width = Callable[[DType], int]
 
 
-def emit_program(routines: Sequence[N.Routine], vector: int) -> str:
-    """The file of a program. `vector`: bytes of a vector, 0 where the compiler has none."""
-    parts = [_tables(), PRELUDE.read_text()]
-    if vector:
-        parts.append(_vectors(vector))
-    for number, routine in enumerate(routines):
-        parts.append(emit_routine(routine, vector, f"_{number}"))
-    return "\n".join(parts)
+def emit_program(routines: Sequence[N.Routine], language: C11) -> str:
+    """The file of a program."""
+    parts = [emit_routine(r, language, f"_{number}") for number, r in enumerate(routines)]
+    return "\n".join([language.prelude(), *parts])
 
 
-def emit_routine(routine: N.Routine, vector: int, suffix: str = "") -> str:
+def emit_routine(routine: N.Routine, language: C11, suffix: str = "") -> str:
     """The functions of one routine."""
     names = [("body", routine.body)]
     if routine.finish:
         names.append(("finish", routine.finish))
-    return "\n".join(_Function(routine, vector).written(n + suffix, b) for n, b in names)
+    return "\n".join(_Function(routine, language).written(n + suffix, b) for n, b in names)
 
 
-def _tables() -> str:
-    """The coefficients of the prelude's functions."""
-    lines = [f"#define PB_{n} {getattr(polynomials, n).hex()}f" for n in ("LOG2E", "ROUND32")]
-    for name in ("EXP32", "LOG32", "TANH32", "ERF32_LOG", "ERF32_SMALL"):
-        row = ", ".join(f"{float(c).hex()}f" for c in getattr(polynomials, name))
-        lines.append(f"static const float PB_{name}[] = {{{row}}};")
-    return "\n".join(lines) + "\n"
-
-
-FUSED = {16: ("_mm", "__m128"), 32: ("_mm256", "__m256"), 64: ("_mm512", "__m512")}
-
-
-def _vectors(size: int) -> str:
-    """``v_float32`` is a vector, ``u_float32`` one that lies anywhere in memory."""
-    lines = ["#if defined(__FMA__)", "#include <immintrin.h>", "#endif"]
-    name, register = FUSED[size]
-    kinds = ("float32", "float", 4, "ps"), ("float64", "double", 8, "pd")
-    for kind, c_type, width, last in kinds:
-        own = register + ("d" if width == 8 else "")
-        loose = f"vector_size({size}), aligned({width}), may_alias"
-        call = f"{name}_fmadd_{last}(({own})(a), ({own})(b), ({own})(c))"
-        lines += [
-            f"typedef {c_type} v_{kind} __attribute__((vector_size({size})));",
-            f"typedef {c_type} u_{kind} __attribute__(({loose}));",
-            f"static inline v_{kind} madd_{kind}(v_{kind} a, v_{kind} b, v_{kind} c) {{",
-            "#if defined(__FMA__)" + (" && defined(__AVX512F__)" if size == 64 else ""),
-            f"  return (v_{kind}){call};",
-            "#else",
-            "  return a * b + c;",
-            "#endif",
-            "}",
-        ]
-    return "\n".join(lines) + "\n"
+def passed(routine: N.Routine, body: Sequence[N.Stmt]) -> list[Passed]:
+    """What of its block a function uses, in order."""
+    used = _used(body)
+    words: tuple[N.Array | N.Var, ...] = (*routine.arguments, *routine.shared, *routine.sizes)
+    found = [Passed(place, what) for place, what in enumerate(words) if what in used]
+    if any(isinstance(s, N.Check) for s in statements(body)):
+        found.append(Passed(len(words), None))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +66,16 @@ class _Lanes:
 class _Function:
     """Writes one of a routine's functions."""
 
-    def __init__(self, routine: N.Routine, vector: int) -> None:
+    def __init__(self, routine: N.Routine, language: C11) -> None:
         self.routine = routine
-        self.vector = vector
+        self.language = language
+        self.vector = language.vector
         every = list(statements((*routine.body, *routine.finish)))
-        self.arrays = {a: f"{_plain(a.name)}_{n}" for n, a in enumerate(_arrays(routine))}
+        self.arrays = {a: f"{_plain(a.name)}_a{n}" for n, a in enumerate(_arrays(routine))}
         registers = [s.register for s in every if isinstance(s, N.Declare)]
-        self.cells = {r: f"{_plain(r.name)}_{n}" for n, r in enumerate(dict.fromkeys(registers))}
-        self.tiled = _tiled(every) if vector else {}
-        self.values = _Values(self.arrays, self.cells, self.width)
+        self.cells = {r: f"{_plain(r.name)}_r{n}" for n, r in enumerate(dict.fromkeys(registers))}
+        self.tiled = _tiled(every) if self.vector else {}
+        self.values = _Values(self.arrays, self.cells, language, self.width)
         self.values.tiled = self.tiled
         self.loops = 0
 
@@ -116,35 +85,19 @@ class _Function:
 
     def written(self, name: str, body: Sequence[N.Stmt]) -> str:
         """The function's text."""
-        self.values.scope = Scope()
+        values, routine = self.values, self.routine
+        values.scope = Scope()
+        values.variables = {size: values.fresh("n") for size in routine.sizes}
         used = _used(body)
-        place = 0
-        for array in (*self.routine.arguments, *self.routine.shared):
-            if array in used:
-                self.pointer(array, f"block[{place}]")
-            place += 1
-        for size in self.routine.sizes:
-            self.values.variables[size] = self.values.fresh("n")
-            if size in used:
-                self.emit(f"const int64_t {self.values.variables[size]} = (int64_t)block[{place}];")
-            place += 1
-        if any(isinstance(s, N.Check) for s in statements(body)):
-            self.emit(f"int64_t *const error = block[{place}];")
-        offset = 0
-        for array in self.routine.scratch:
-            if array in used:
-                self.pointer(array, f"(scratch + {offset})")
-            offset += array_bytes(array)
-        self.values.variables[self.routine.task] = "task"
+        names: dict[object, str] = {a: n for a, n in self.arrays.items() if a in used}
+        for size, text in values.variables.items():
+            names[size] = text
+        head, lines, end = self.language.function(name, routine, passed(routine, body), names)
+        values.scope.lines += [*lines, *self.language.scratch(routine, names)]
+        values.variables[routine.task] = "task"
         self.block(body)
-        lines = "\n".join(INDENT + line for line in self.values.scope.lines)
-        unused = "(void)block, (void)task, (void)scratch;"
-        head = f"void {name}(void **block, int64_t task, char *scratch)"
-        return f"{head} {{\n{INDENT}{unused}\n{lines}\n}}\n"
-
-    def pointer(self, array: N.Array, place: str) -> None:
-        kind = stored(array.dtype)
-        self.emit(f"{kind} *const restrict {self.arrays[array]} = ({kind} *){place};")
+        lines = [INDENT + line for line in values.scope.lines]
+        return "\n".join([head, *lines, end, ""])
 
     def emit(self, line: str) -> None:
         self.values.emit(line)
@@ -198,7 +151,8 @@ class _Function:
         if register in self.tiled:
             width = self.width(register.dtype)
             shape[-1] = -(-shape[-1] // width)
-            kind, init = f"v_{register.dtype.name}", f"{init} - (v_{register.dtype.name}){{0}}"
+            init = self.language.every_lane(init, register.dtype.name)
+            kind = f"v_{register.dtype.name}"
         self.emit(f"{kind} {name}{''.join(f'[{n}]' for n in shape)};")
         for place in _places(shape):
             self.emit(f"{name}{''.join(f'[{n}]' for n in place)} = {init};")
@@ -227,7 +181,7 @@ class _Function:
                 kind = stmt.array.dtype
                 place = f"{self.arrays[stmt.array]}[{values.of(stmt.offset)}]"
                 old, new = values.loaded(place, kind), values.of(stmt.value)
-                found = combined(stmt.combiner, old, new, kind)
+                found = combined(self.language, stmt.combiner, old, new, kind)
                 self.emit(f"{place} = {values.storable(found, kind)};")
             case N.Check():
                 index, extent = values.of(stmt.index), values.of(stmt.extent)
@@ -248,7 +202,7 @@ class _Function:
         kind, value = stmt.register.dtype, stmt.value
         if stmt.combiner.name == "sum" and isinstance(value, E.Mul) and kind.is_float:
             return f"MADD({self.values.of(value.left)}, {self.values.of(value.right)}, {old})"
-        return combined(stmt.combiner, old, self.values.of(value), kind)
+        return combined(self.language, stmt.combiner, old, self.values.of(value), kind)
 
     def transpose(self, s: N.Transpose) -> None:
         """A panel copy, word by word."""
@@ -338,10 +292,10 @@ class _Function:
             for place in _places(register.shape):
                 at = lanes + "".join(f"[{n}]" for n in place)
                 cell = values.cell(register, [str(n) for n in place])
-                pair = combined(combiner, f"{at}[l]", f"{at}[l + half]", kind)
-                self.emit(f"for (int half = {count // 2}; half; half /= 2)")
-                self.emit(f"  for (int l = 0; l < half; ++l) {at}[l] = {pair};")
-                self.emit(f"{cell} = {combined(combiner, cell, f'{at}[0]', kind)};")
+                pair = combined(self.language, combiner, f"{at}[l]", f"{at}[l + step]", kind)
+                self.emit(f"for (int step = {count // 2}; step; step /= 2)")
+                self.emit(f"  for (int l = 0; l < step; ++l) {at}[l] = {pair};")
+                self.emit(f"{cell} = {combined(self.language, combiner, cell, f'{at}[0]', kind)};")
 
     # -- register tiles
 
@@ -380,10 +334,10 @@ class _Function:
                 if value is None or where is None:
                     return None
                 kind, size = stmt.array.dtype.name, stmt.array.dtype.itemsize
-                every = f"{value} - (v_{kind}){{0}}"
+                every = self.language.every_lane(value, kind)
                 if lanes.count * size == self.vector:
-                    return f"*(u_{kind} *)({where}) = {every};"
-                copied = f"memcpy({where}, &part, {lanes.count * size});"
+                    return self.language.store(every, where, kind)
+                copied = self.language.store_part("part", where, lanes.count, kind)
                 return f"const v_{kind} part = {every}; {copied}"
         return None
 
@@ -392,14 +346,14 @@ class _Function:
         kind = stmt.register.dtype.name
         if isinstance(stmt, N.Set):
             value = self.whole(stmt.value, lanes)
-            return None if value is None else f"{place} = {value} - (v_{kind}){{0}};"
+            return None if value is None else f"{place} = {self.language.every_lane(value, kind)};"
         terms = stmt.value
         if stmt.combiner.name != "sum" or not isinstance(terms, E.Mul):
             return None
         left, right = self.whole(terms.left, lanes), self.whole(terms.right, lanes)
         if left is None or right is None:
             return None
-        sides = f"{left} - (v_{kind}){{0}}, {right} - (v_{kind}){{0}}"  # of a number, in all lanes
+        sides = ", ".join(self.language.every_lane(side, kind) for side in (left, right))
         return f"{place} = madd_{kind}({sides}, {place});"
 
     def whole(self, e: Expr, lanes: _Lanes) -> str | None:
@@ -414,10 +368,10 @@ class _Function:
                 return None
             kind, size = e.array.dtype.name, e.array.dtype.itemsize
             if lanes.count * size == self.vector:
-                return f"*(u_{kind} *)({where})"
+                return self.language.load(where, kind)
             part = self.values.fresh("part")
-            self.emit(f"v_{kind} {part} = {{0}};")
-            self.emit(f"memcpy(&{part}, {where}, {lanes.count * size});")
+            for line in self.language.load_part(part, where, lanes.count, kind):
+                self.emit(line)
             return part
         if isinstance(e, E.Add | E.Mul | E.Div) and e.dtype.bits >= 32 and e.dtype.is_float:
             left, right = self.whole(e.left, lanes), self.whole(e.right, lanes)
@@ -446,8 +400,10 @@ class _Function:
 class _Values(Values):
     """Values whose tiles are vectors: one lane of a tile is ``acc[i][j / width][j % width]``."""
 
-    def __init__(self, arrays: Names[N.Array], cells: Names[N.Register], width: Width) -> None:
-        super().__init__(arrays, cells)
+    def __init__(
+        self, arrays: Names[N.Array], cells: Names[N.Register], language: C11, width: Width
+    ) -> None:
+        super().__init__(arrays, cells, language)
         self.width = width
         self.tiled: dict[N.Register, set[Expr]] = {}
         self.carried: dict[N.Register, str] = {}
@@ -459,7 +415,8 @@ class _Values(Values):
             return super().cell(register, indices)
         *others, last = indices
         width = self.width(register.dtype)
-        return super().cell(register, [*others, f"({last}) / {width}", f"({last}) % {width}"])
+        vector = super().cell(register, [*others, f"({last}) / {width}"])
+        return self.language.lane(vector, f"({last}) % {width}", register.dtype.name)
 
 
 def _tiled(every: Sequence[N.Stmt]) -> dict[N.Register, set[Expr]]:

@@ -5,43 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
+from pullback.backends.c.language import C11, computed, suffix
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType, is_half
 from pullback.ir.expr import Expr
+from pullback.ir.graph import Combiner
 from pullback.ir.node import Node, walk
 
-C_TYPES = {
-    "bool": "bool", "float16": "float", "bfloat16": "float", "float32": "float",
-    "float64": "double",
-}  # fmt: skip
 PLAIN = 1 << 15  # numbers below it are written as they are: a product of two fits an int
 SIGNS: dict[type[Expr], str] = {E.Add: "+", E.Mul: "*", E.Div: "/", E.Less: "<", E.Equal: "=="}
 BITS: dict[type[Expr], str] = {E.And: "&", E.Or: "|", E.Xor: "^"}
 PRIMITIVES: dict[type[Expr], str] = {E.Exp: "exp", E.Log: "log", E.Sqrt: "sqrt", E.Sin: "sin"}
 HELPERS: dict[type[Expr], str] = {E.FloorDiv: "floordiv", E.Mod: "mod"}
-SINGLE = ("exp", "log", "tanh", "erf")  # of the prelude, for float32
-OWN = ("maximum", "minimum", "sigmoid", "softplus", "power")  # of the prelude, for any type
-
-
-def computed(kind: DType) -> str:
-    """The C type that values of `kind` are computed in."""
-    return C_TYPES.get(kind.name, f"{kind.name}_t")
-
-
-def stored(kind: DType) -> str:
-    """The C type of an element in memory."""
-    if kind.is_bool:
-        return "uint8_t"
-    return "uint16_t" if is_half(kind) else computed(kind)
-
-
-def suffix(kind: DType) -> str:
-    """What the prelude's functions for `kind` end with."""
-    return "float32" if is_half(kind) else kind.name
 
 
 def literal(node: E.Const) -> str:
@@ -93,18 +71,22 @@ class Scope:
 class Values:
     """Writes the value of an expression into the current scope. `arrays`: their C names."""
 
-    def __init__(self, arrays: Mapping[N.Array, str], cells: Mapping[N.Register, str]) -> None:
+    def __init__(
+        self, arrays: Mapping[N.Array, str], cells: Mapping[N.Register, str], language: C11
+    ) -> None:
+        self.language = language
         self.arrays = arrays
         self.cells = cells
         self.variables: dict[N.Var, str] = {}
         self.scope = Scope()
         self._count = 0
         self._loads: dict[Node, bool] = {}
+        self._data: dict[Node, bool] = {}
 
     def fresh(self, letter: str) -> str:
         """A name that nothing has."""
         self._count += 1
-        return f"{letter}{self._count}"
+        return f"{letter}_{self._count}"
 
     @contextmanager
     def inside(self) -> Iterator[Scope]:
@@ -125,6 +107,14 @@ class Values:
         if known is None:
             known = self._loads[e] = any(isinstance(n, N.Load) for n in walk(e))
         return known
+
+    def is_index(self, e: Expr) -> bool:
+        """Whether it counts from loop variables and extents alone."""
+        known = self._data.get(e)
+        if known is None:
+            leaves = (N.Load, N.Peek, E.Cast, N.Native)
+            known = self._data[e] = any(isinstance(n, leaves) for n in walk(e))
+        return not known and e.dtype.bits == 64
 
     def of(self, root: Expr) -> str:
         """The name or text of a value, its parts named before it."""
@@ -192,7 +182,7 @@ class Values:
             case N.Peek():
                 return self.cell(e.register, args)
             case N.Native():
-                return native(e.name, args, kind)
+                return self.language.native(e.name, args, kind)
             case E.Cast():
                 return cast(args[0], e.value.dtype, e.to)
             case E.If():
@@ -200,13 +190,16 @@ class Values:
         if type(e) in HELPERS:
             return f"pb_{HELPERS[type(e)]}_{suffix(kind)}({', '.join(args)})"
         if type(e) in PRIMITIVES:
-            return function(PRIMITIVES[type(e)], args, kind)
+            return self.language.call(PRIMITIVES[type(e)], args, kind)
         if type(e) in BITS:
             return f"({computed(kind)})({args[0]} {BITS[type(e)]} {args[1]})"
         if type(e) not in SIGNS:
             raise InvalidIR(f"{type(e).__name__} in a loop nest")
         if kind.is_bool and isinstance(e, E.Add | E.Mul):
             return f"{args[0]} {'|' if isinstance(e, E.Add) else '&'} {args[1]}"
+        if kind.is_integer and isinstance(e, E.Add | E.Mul):
+            index = self.is_index(e)
+            return self.language.integer(SIGNS[type(e)], args[0], args[1], kind, index)
         return f"({computed(kind)})({args[0]} {SIGNS[type(e)]} {args[1]})"
 
     def cell(self, register: N.Register, indices: list[str]) -> str:
@@ -222,20 +215,6 @@ class Values:
     def storable(self, value: str, kind: DType) -> str:
         """An element as it lies in memory."""
         return f"pb_to_{kind.name}({value})" if is_half(kind) else value
-
-
-def native(name: str, args: list[str], kind: DType) -> str:
-    """A function that a backend provides."""
-    if name in OWN or (name == "abs" and not kind.is_float):
-        return f"pb_{name}_{suffix(kind)}({', '.join(args)})"
-    return function("fabs" if name == "abs" else name, args, kind)
-
-
-def function(name: str, args: list[str], kind: DType) -> str:
-    """A function of the prelude or of the C library."""
-    if kind.bits != 64 and name in SINGLE:
-        return f"pb_{name}({args[0]})"
-    return f"{name}{'' if kind.bits == 64 else 'f'}({', '.join(args)})"
 
 
 def cast(value: str, source: DType, to: DType) -> str:
@@ -254,7 +233,7 @@ def cast(value: str, source: DType, to: DType) -> str:
     return f"({computed(to)}){value}"
 
 
-def combined(combiner: Any, old: str, new: str, kind: DType) -> str:
+def combined(language: C11, combiner: Combiner, old: str, new: str, kind: DType) -> str:
     """``join(old, new)`` of a combiner."""
     name = combiner.name
     if name in ("max", "min"):
@@ -262,4 +241,6 @@ def combined(combiner: Any, old: str, new: str, kind: DType) -> str:
     sign = {"sum": "+", "prod": "*", "any": "|", "all": "&"}[name]
     if kind.is_bool:
         sign = {"+": "|", "*": "&"}.get(sign, sign)
+    if kind.is_integer and sign in "+*":
+        return language.integer(sign, old, new, kind, False)
     return f"({computed(kind)})({old} {sign} {new})"

@@ -1,0 +1,1 @@
+"""Loop nests as OpenCL C, on a device that shares its memory with this process."""

@@ -8,6 +8,7 @@ from pullback.backends.c.emit import emit_routine as emit_c
 from pullback.backends.c.language import C11
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import assembly
+from pullback.backends.opencl.language import OpenCLC
 from pullback.cli.command import Misuse
 from pullback.grad.report import adjoints_text
 from pullback.ir.graph import Value
@@ -20,7 +21,18 @@ from pullback.lower.kernel import lower
 from pullback.runtime.executable import Executable
 
 WHOLE = "program"
-STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", "loops", "llvm", "asm", "c")
+STAGES = (
+    WHOLE,
+    "definitions",
+    "adjoint",
+    "kernels",
+    "schedule",
+    "loops",
+    "llvm",
+    "asm",
+    "c",
+    "opencl",
+)
 
 Part = tuple[str, str]  # the name of a kernel, or of the stage, and its text
 
@@ -53,6 +65,7 @@ def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> st
         "llvm": emit_routine,
         "asm": assembly,
         "c": lambda nest, target: emit_c(nest, C11(target.vector)),
+        "opencl": lambda nest, target: emit_c(nest, OpenCLC(target.vector)),
     }
     return placed(of_nest[stage](lower(kernel, schedule, target, marks=True), target), kernel)
 

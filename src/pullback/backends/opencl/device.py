@@ -70,7 +70,7 @@ class Device:
         program = self.api.clCreateProgramWithBinary(
             Handle(self.context), 1, devices, size, data, None, ctypes.byref(error)
         )
-        _sure(error.value, f"{self.name} does not take a stored program")
+        sure(error.value, f"{self.name} does not take a stored program")
         self._build(program)
         return int(program)
 
@@ -78,23 +78,23 @@ class Device:
         devices = (Handle * 1)(self.handle)
         status = self.api.clBuildProgram(Handle(program), 1, devices, FLAGS, None, None)
         if status:
-            said = _text(self.api.clGetProgramBuildInfo, Handle(program), self.handle, BUILD_LOG)
-            raise DeviceError(f"{self.name} fails to build: {said.strip()[:2000]}", code="E364")
+            ask = self.api.clGetProgramBuildInfo
+            failed(self.name, _text(ask, Handle(program), self.handle, BUILD_LOG))
 
     def binary(self, program: int) -> bytes:
         """What the compiler made, for another process."""
         size = ctypes.c_size_t()
         ask = self.api.clGetProgramInfo
-        _sure(ask(Handle(program), BINARY_SIZES, 8, ctypes.byref(size), None), "binary")
+        sure(ask(Handle(program), BINARY_SIZES, 8, ctypes.byref(size), None), "binary")
         data = ctypes.create_string_buffer(size.value)
         place = (ctypes.c_void_p * 1)(ctypes.addressof(data))
-        _sure(ask(Handle(program), BINARIES, 8, place, None), "binary")
+        sure(ask(Handle(program), BINARIES, 8, place, None), "binary")
         return data.raw
 
     def kernel(self, program: int, name: str) -> int:
         error = ctypes.c_int()
         found = self.api.clCreateKernel(Handle(program), name.encode(), ctypes.byref(error))
-        _sure(error.value, f"{self.name} has no kernel {name}")
+        sure(error.value, f"{self.name} has no kernel {name}")
         return int(found)
 
 
@@ -113,16 +113,36 @@ def device(threads: int | None = None) -> Device:
 @cache
 def _opened(chosen: str, threads: int | None) -> Device:
     api = _runtime(chosen)
-    reasons = []
-    for handle in _devices(api):
-        name = _text(api.clGetDeviceInfo, Handle(handle), NAME)
-        if _number(api, handle, SVM) & SYSTEM_MEMORY:
-            return _of(api, _part(api, handle, threads), name)
-        reasons.append(f"{name} does not share the memory of this process")
-    if reasons:
-        raise DeviceError("; ".join(reasons), code="E363")
+    every = _devices(api)
+    names = [_text(api.clGetDeviceInfo, Handle(handle), NAME) for handle in every]
+    number = sharing([(n, _number(api, h, SVM)) for n, h in zip(names, every, strict=True)])
+    return _of(api, _part(api, every[number], threads), names[number])
+
+
+def sharing(devices: Sequence[tuple[str, int]]) -> int:
+    """Which of some devices is the first to share all memory, by names and what SVM they have.
+
+    Raises: DeviceError that names them all.
+    """
+    for number, (_, memory) in enumerate(devices):
+        if memory & SYSTEM_MEMORY:
+            return number
+    if devices:
+        every = "; ".join(f"{name} does not share the memory of a process" for name, _ in devices)
+        raise DeviceError(every, help="the backend `llvm` needs no device", code="E363")
     what, help_ = "an OpenCL runtime without a device", "pip install 'pullback[opencl]'"
     raise DeviceError(what, help=help_, code="E362")
+
+
+def failed(device: str, log: str) -> None:
+    """What the compiler of a device says is wrong with a program. Raises: DeviceError."""
+    raise DeviceError(f"{device} fails to build: {log.strip()[:2000]}", code="E364")
+
+
+def sure(status: int, what: str) -> None:
+    """Raises: DeviceError for any answer of OpenCL but 0."""
+    if status:
+        raise DeviceError(f"{what}: OpenCL error {status}", code="E365")
 
 
 def _runtime(chosen: str) -> ctypes.CDLL:
@@ -158,7 +178,7 @@ def _devices(api: ctypes.CDLL) -> list[int]:
     if api.clGetPlatformIDs(0, None, ctypes.byref(count)) or not count.value:
         return found
     platforms = (Handle * count.value)()
-    _sure(api.clGetPlatformIDs(count.value, platforms, None), "clGetPlatformIDs")
+    sure(api.clGetPlatformIDs(count.value, platforms, None), "clGetPlatformIDs")
     for platform in platforms:
         kind = ctypes.c_ulong(EVERY_DEVICE)
         if api.clGetDeviceIDs(Handle(platform), kind, 0, None, ctypes.byref(count)):
@@ -176,7 +196,7 @@ def _part(api: ctypes.CDLL, handle: int, threads: int | None) -> int:
     how = (ctypes.c_ssize_t * 4)(BY_COUNTS, threads, 0, 0)
     part, count = (Handle * 1)(), ctypes.c_uint()
     status = api.clCreateSubDevices(Handle(handle), how, 1, part, ctypes.byref(count))
-    _sure(status, f"a part of the device with {threads} units")
+    sure(status, f"a part of the device with {threads} units")
     return int(part[0] or 0)
 
 
@@ -184,11 +204,11 @@ def _of(api: ctypes.CDLL, handle: int, name: str) -> Device:
     error = ctypes.c_int()
     devices = (Handle * 1)(handle)
     context = api.clCreateContext(None, 1, devices, None, None, ctypes.byref(error))
-    _sure(error.value, f"a context of {name}")
+    sure(error.value, f"a context of {name}")
     queue = api.clCreateCommandQueue(
         Handle(context), Handle(handle), ctypes.c_ulong(0), ctypes.byref(error)
     )
-    _sure(error.value, f"a queue of {name}")
+    sure(error.value, f"a queue of {name}")
     places = [ctypes.cast(getattr(api, f), Handle).value or 0 for f in LAUNCHES]
     functions = np.array([1, *places], np.int64)
     os.register_at_fork(after_in_child=lambda: functions.__setitem__(0, 0))
@@ -212,8 +232,3 @@ def _text(ask: ctypes._NamedFuncPointer, *which: Handle | int) -> str:
     data = ctypes.create_string_buffer(size.value + 1)
     ask(*given, what, ctypes.c_size_t(size.value), data, None)
     return data.value.decode(errors="replace")
-
-
-def _sure(status: int, what: str) -> None:
-    if status:
-        raise DeviceError(f"{what}: OpenCL error {status}", code="E365")

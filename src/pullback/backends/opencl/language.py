@@ -13,8 +13,6 @@ from pullback.backends.c.language import C11, FLOATS, HELPERS, Passed, computed,
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType
 
-ALONE = "__attribute__((reqd_work_group_size(1, 1, 1)))"
-
 
 class OpenCLC(C11):
     """OpenCL C 1.2 with float64 where `wide`; signed integers do not wrap by themselves."""
@@ -48,7 +46,7 @@ class OpenCLC(C11):
         wants = [self.argument(what, names) for _, what in passed]
         tasks = routine.tasks if name.startswith("body") else 1
         size = sum(map(array_bytes, routine.scratch))
-        head = f"__kernel {ALONE} void {name}({', '.join([*wants, '__global char *scratch'])}) {{"
+        head = f"PB_KERNEL void {name}({', '.join([*wants, '__global char *scratch'])}) {{"
         each = "for (int64_t task = get_global_id(0); "
         each += f"task < {tasks}; task += get_global_size(0)) {{"
         lines = [f"scratch += get_global_id(0) * {size};"] if size else []

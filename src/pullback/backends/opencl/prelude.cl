@@ -20,6 +20,13 @@ typedef ulong uint64_t;
 #define INT64_C(n) n##L
 #define UINT64_C(n) n##UL
 
+/* A work-item is as wide as its vectors: the compiler need not look for more across work-items. */
+#define PB_ALONE __attribute__((reqd_work_group_size(1, 1, 1)))
+#ifdef cl_intel_vec_len_hint
+#define PB_KERNEL __kernel PB_ALONE __attribute__((intel_vec_len_hint(1)))
+#else
+#define PB_KERNEL __kernel PB_ALONE
+#endif
 #define IVDEP
 #define PREFETCH(p)
 #define MADD(a, b, c) fma(a, b, c)

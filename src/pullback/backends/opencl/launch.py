@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.base import ObjectStore
-from pullback.backends.llvm.jit import Symbols, compile_text
+from pullback.backends.host.engine import Symbols, compile_text
 
 POINTER, NUMBER, SCRATCH = range(3)  # what an argument is
 FAILED = -1  # the site of a launch that the device refuses; the value is OpenCL's error

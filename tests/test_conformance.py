@@ -135,7 +135,7 @@ def test_what_is_refused_is_told_and_is_no_failure(tmp_path: Path) -> None:
     text = (tmp_path / "report.md").read_text()
     held = read(text)
     assert held["forms: sort, bfloat16"] == "refused" and held["forms: sort, float16"] == "0"
-    assert "- forms: sort, bfloat16: bfloat16 is not there [E301]" in text
+    assert "- bfloat16 is not there [E301]: forms: sort (bfloat16)" in text
     assert "12 cells: 11 pass, 0 fail, 1 refused" in done.output
 
 

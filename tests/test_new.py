@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from pullback.backends import registry
 from pullback.cli.main import commands
-from pullback.cli.new import USED, project
+from pullback.cli.new import BACKEND, USED, project
+from pullback.conformance.case import cells
+from pullback.conformance.cases import SECTIONS
+from pullback.conformance.run import conformance
 
-NAME = "my_filter"
+NAME, DEVICE = "my_filter", "my_device"
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +27,15 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def call(name: str) -> Result:
-    return CliRunner().invoke(commands, ["new", name])
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(commands, ["new", *arguments])
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, folder: str = NAME) -> subprocess.CompletedProcess[str]:
     """Python in the written folder."""
     env = {**os.environ, "PULLBACK_CACHE": str(Path("cache").resolve())}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=NAME, env=env, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
 def test_the_written_project_passes_its_test_and_finds_a_fault() -> None:
@@ -65,6 +69,36 @@ def test_what_exists_stays() -> None:
 def test_names_that_no_module_can_have(name: str) -> None:
     assert call(name).exit_code == 2
     assert not list(Path().iterdir())
+
+
+def test_a_backend_shows_what_is_missing_until_it_is_filled_in() -> None:
+    """Its row is refused with the reason; one function written, it is green, and nothing else."""
+    assert call("--backend", DEVICE).exit_code == 0
+    path = Path(DEVICE, f"{DEVICE}.py").resolve()
+    chosen = [c for c in cells(SECTIONS, "primitives: ") if c.case.name in ("Add", "Sqrt", "Sin")]
+
+    def rows() -> dict[str, set[str]]:
+        registry._foreign.cache_clear()
+        verdicts = conformance(str(path), chosen)
+        held = {c.case.name: set() for c in chosen}
+        for v in verdicts:
+            held[v.cell.case.name].add(v.why or v.state)
+        return held
+
+    refused = {n: {f"{DEVICE} has no {n} [E301]"} for n in ("Sqrt", "Sin")}
+    assert rows() == {"Add": {"pass"}, **refused}
+    path.write_text(path.read_text().replace('raise missing("Sqrt")', "return np.sqrt(x)"))
+    assert rows() == {"Add": {"pass"}, "Sqrt": {"pass"}, "Sin": refused["Sin"]}
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "program or seeds")
+    done = run("-m", "pytest", *options, folder=DEVICE)
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
+
+
+def test_a_project_of_a_backend_agrees_about_its_name() -> None:
+    files = project(DEVICE, BACKEND)
+    assert all("NAME" not in text for text in (*files, *files.values()))
+    points = tomllib.loads(files["pyproject.toml"])["project"]["entry-points"]
+    assert points == {registry.GROUP: {DEVICE: f"{DEVICE}:Backend"}}
 
 
 def test_files_agree_about_the_name() -> None:

@@ -1,4 +1,4 @@
-"""`pullback new`: a small project around an operation, from the files of `project/`."""
+"""`pullback new`: a small project around an operation or a backend, from the files of a folder."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import click
 
 from pullback.cli.command import Misuse, Output, command
 
-PROJECT = Path(__file__).parent / "project"
+OPERATION = Path(__file__).with_name("project")
+BACKEND = Path(__file__).with_name("backend_project")
 STANDS_FOR = "NAME"  # in the files and in their names
 SUFFIX = ".txt"
 USED = ("by_hand", "drawn", "head", "main", "step", "w", "x", "y")  # names of those files
 
 
-@command(example="pullback new my_filter && cd my_filter && python -m pytest")
+EXAMPLE = """\
+pullback new my_filter && cd my_filter && python -m pytest
+pullback new --backend my_device && cd my_device && pullback test-backend my_device.py"""
+
+
+@command(example=EXAMPLE)
 @click.argument("name")
-def new(out: Output, name: str) -> None:
+@click.option("--backend", is_flag=True, help="a backend and its test, where an operation stands")
+def new(out: Output, name: str, backend: bool) -> None:
     """Write a folder NAME: an operation, its test, a benchmark, README and pyproject.toml.
 
     What exists is not overwritten.
@@ -26,7 +33,7 @@ def new(out: Output, name: str) -> None:
     folder = Path(name)
     if folder.exists():
         raise Misuse(f"{name} exists, and nothing is overwritten")
-    files = project(name)
+    files = project(name, BACKEND if backend else OPERATION)
     try:
         folder.mkdir()
     except OSError as problem:
@@ -38,13 +45,16 @@ def new(out: Output, name: str) -> None:
     out.tell(folder=str(folder), files=list(files))
 
 
-def project(name: str) -> dict[str, str]:
-    """The files of a project, by name. Raises: Misuse for a name that no module can have."""
+def project(name: str, source: Path = OPERATION) -> dict[str, str]:
+    """The files of a project, by name, from those of `source`.
+
+    Raises: Misuse for a name that no module can have.
+    """
     if not name.isidentifier() or keyword.iskeyword(name):
         raise Misuse(f"{name!r} is no name of a Python module: letters, digits and _")
     if name in USED or importlib.util.find_spec(name) is not None:
         raise Misuse(f"{name!r} is the name of something else in Python")
-    sources = sorted(PROJECT.glob(f"*{SUFFIX}"))
+    sources = sorted(source.glob(f"*{SUFFIX}"))
     return {
         path.name.removesuffix(SUFFIX).replace(STANDS_FOR, name): path.read_text().replace(
             STANDS_FOR, name

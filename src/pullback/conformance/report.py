@@ -50,10 +50,20 @@ def report(name: str, verdicts: Sequence[Verdict], threads: int) -> str:
     for section in sections:
         parts.append("\n".join(_table(section, [v for v in verdicts if v.cell.section == section])))
     for state, title in (("fail", "Failed"), ("refused", "Refused")):
-        told = [f"- {v.cell.name}: {v.why}" for v in verdicts if v.state == state]
+        told = [v for v in verdicts if v.state == state]
         if told:
-            parts.append("\n".join([f"## {title}\n", *told, ""]))
+            parts.append("\n".join([f"## {title}\n", *_reasons(told), ""]))
     return "\n".join(parts)
+
+
+def _reasons(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """A line for each reason, with the cells that have it."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for v in verdicts:
+        row = f"{v.cell.section}: {v.cell.case.name}"
+        rows.setdefault(v.why, {}).setdefault(row, []).append(v.cell.kind.name)
+    for why, cases in rows.items():
+        yield f"- {why}: " + "; ".join(f"{c} ({', '.join(k)})" for c, k in cases.items())
 
 
 def _table(section: str, verdicts: Sequence[Verdict]) -> Iterator[str]:

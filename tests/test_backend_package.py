@@ -73,6 +73,23 @@ def test_parts_of_arrays_are_multiplied(by_file: Callable[[], pb.Options]) -> No
     a, b = rng.normal(size=(5, 7)), rng.normal(size=(7, 4))
     product = pb.jit(lambda a, b: a[:3, :6] @ b[:6], options=by_file())
     np.testing.assert_allclose(product(a, b).numpy(), a[:3, :6] @ b[:6], rtol=1e-13)
+    k = pb.axis(9)
+    equal = pb.jit(
+        lambda a, b: pb.compute((5,), lambda i: pb.sum(a[i, 0] * b[i, 0], over=k)),
+        options=by_file(),
+    )
+    np.testing.assert_allclose(equal(a, b).numpy(), 9 * a[:, 0] * b[:5, 0], rtol=1e-13)
+    shared = pb.jit(
+        lambda a, b: pb.compute((5,), lambda i: pb.sum(a[i, i] * b[i, 0], over=k)),
+        options=by_file(),
+    )
+    np.testing.assert_allclose(shared(a, b).numpy(), 9 * np.diag(a) * b[:5, 0], rtol=1e-13)
+    outer = pb.axis(4)
+    plain = pb.jit(
+        lambda a, b: pb.compute((5,), lambda i: pb.sum(a[i, outer] * a[i, outer], over=(outer, k))),
+        options=by_file(),
+    )
+    np.testing.assert_allclose(plain(a, b).numpy(), 9 * (a[:, :4] ** 2).sum(1), rtol=1e-13)
 
 
 def test_what_it_refuses_and_what_is_wrong(by_file: Callable[[], pb.Options]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import sys
 from pathlib import Path
@@ -235,3 +236,100 @@ def test_backends_are_peers() -> None:
     assert measure._environment(1, "", setting.own["c"])["PULLBACK_BACKEND"] == "c"
     times = [run(r.system, 1, 2.0 if r.system == "c" else 1.0) for r in runs]
     assert table.row("", times, setting.peers, 1e-3).ratios["c"].value == 2.0
+
+
+def recorded(folder: Path, *runs: Run) -> str:
+    """A file as `--out` writes it, of one workload."""
+    path = folder / "before.json"
+    made = {"tiny": {"w": [dataclasses.asdict(r) for r in runs]}}
+    path.write_text(json.dumps(made))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("times", "tolerance", "told"),
+    [
+        ((3.2, 2.19), "10", ""),
+        (
+            (3.2, 2.21),
+            "10",
+            "SLOWER tiny: w pullback, 2 threads: 2.21e+06 us, was 2e+06 us (+10 %)",
+        ),
+        ((2.19,), "5", "(+9 %)"),
+        ((1.0,), "10", ""),
+        ((), "10", "no time, was 2e+06 us"),
+    ],
+)
+def test_a_row_slower_than_before_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    times: tuple[float, ...],
+    tolerance: str,
+    told: str,
+) -> None:
+    """By its least time; what peers take is no matter, nor what only one of both has."""
+    before = [run("pullback", 2, 9.0, 2.0), run("torch", 2, 1.0), run("c", 2, 1.0)]
+    path = recorded(tmp_path, *before)
+    rows = [run("pullback", 2, *times), run("torch", 2, 9.0), run("pullback", 1, 9.0)]
+    now = {"tiny": {"w": [dataclasses.asdict(r) for r in rows]}}
+    monkeypatch.setattr(suite, "measured", lambda *given: now)
+    out = tmp_path / "now.json"
+    options = ["--against", path, "--tolerance", tolerance, "--out", str(out)]
+    monkeypatch.setattr("sys.argv", ["bench", *options])
+    with pytest.raises(SystemExit) as ended:
+        suite.main()
+    shown = capsys.readouterr().out
+    assert ended.value.code == bool(told) and told in shown
+    assert f"1 rows beside the earlier ones, {int(bool(told))} slower" in shown
+    assert json.loads(out.read_text()) == now
+
+
+def test_against_what_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another clock or nothing in common is an error, not a pass; so is what is no record."""
+    path = recorded(tmp_path, run("pullback", 1, 2.0))
+    busy = dataclasses.replace(run("pullback", 1, 2.0), clock="processor")
+    now = {"tiny": {"w": [dataclasses.asdict(busy)]}}
+    monkeypatch.setattr(suite, "measured", lambda *given: now)
+    (tmp_path / "text").write_text("no json")
+    (tmp_path / "list").write_text("[1]")
+    for given, says in (
+        (path, "no row of it was measured"),
+        (str(tmp_path / "text"), "is not what --out writes"),
+        (str(tmp_path / "list"), "is not what --out writes"),
+        (str(tmp_path / "none"), "is not what --out writes"),
+    ):
+        monkeypatch.setattr("sys.argv", ["bench", "--against", given])
+        with pytest.raises(SystemExit) as ended:
+            suite.main()
+        assert ended.value.code == 2 and says in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_backends_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command compares two backends, writes every time, and holds the next run to it."""
+    roof = Limits({1: 1e11}, {1: {1 << 20: 1e10}})
+    monkeypatch.setattr("suite.limits.measured", lambda counts, clock: roof)
+    out = tmp_path / "times.json"
+    only = [
+        "--backends",
+        "kernels",
+        "--rounds",
+        "1",
+        "--sizes",
+        "fixed",
+        "--only",
+        "product 64x64x64 nn",
+    ]
+    monkeypatch.setattr("sys.argv", ["bench", *only, "--out", str(out)])
+    suite.main()
+    (runs,) = json.loads(out.read_text())["contraction"].values()
+    assert [(r["system"], r["clock"], len(r["times"])) for r in runs] == [
+        ("pullback", "processor", 1), ("kernels", "processor", 1),
+    ]  # fmt: skip
+    monkeypatch.setattr("sys.argv", ["bench", *only, "--against", str(out), "--tolerance", "1e6"])
+    with pytest.raises(SystemExit) as ended:
+        suite.main()
+    assert ended.value.code == 0

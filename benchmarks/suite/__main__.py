@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from suite import limits, measure, table
+from suite import limits, measure, regress, table
 from suite.classes import CLASSES, Class
 from suite.measure import PEERS, SOURCE, Run, Setting
 from suite.table import Row
@@ -39,10 +39,31 @@ def main() -> None:
         if options.out:
             Path(options.out).write_text(json.dumps(names))
         return
+    earlier = recorded(options.against)
     with source(options.before) as before:
         runs = measured(chosen, settings(options, before), options)
     if options.out:
         Path(options.out).write_text(json.dumps(runs, indent=1))
+    if earlier is not None:
+        sys.exit(held(earlier, runs, options.tolerance))
+
+
+def recorded(path: str) -> dict[str, Any] | None:
+    """The runs of an earlier `--out`, read before anything is measured; None for no path."""
+    try:
+        return regress.load(path) if path else None
+    except ValueError as error:
+        fail(f"--against {error}")
+
+
+def held(earlier: dict[str, Any], runs: dict[str, Any], tolerance: float) -> int:
+    """Tell each row that has become slower; the exit code."""
+    count, slower = regress.compared(earlier, runs, tolerance)
+    if not count:
+        fail("--against: no row of it was measured, by this clock and on as many threads")
+    print(f"\n{count} rows beside the earlier ones, {len(slower)} slower by more than", end=" ")
+    print(f"{tolerance:g} %", *slower, sep="\n")
+    return 1 if slower else 0
 
 
 def measured(
@@ -107,6 +128,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--busy", action="store_true", help=busy)
     parser.add_argument("--out", metavar="FILE", help="for every time of every process, as JSON")
     parser.add_argument("--jax", metavar="PYTHON", default=sys.executable, help="one that has JAX")
+    earlier = "what --out wrote: exit code 1 where a row of ours is slower than there"
+    parser.add_argument("--against", metavar="FILE", default="", help=earlier)
+    slack = "percent that it may be slower by, %(default)g"
+    parser.add_argument("--tolerance", type=float, default=regress.TOLERANCE, help=slack)
     known = ("fixed", "drawn", "both")
     parser.add_argument("--sizes", choices=known, help="both, with --quick the fixed ones")
     kept = "keeps what is compiled for warm rows: the next run starts sooner"

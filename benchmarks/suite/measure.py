@@ -44,6 +44,7 @@ class Run:
     moved: int = 0
     memory: int | None = None
     trouble: str = ""  # why there is nothing of this
+    clock: str = "wall"
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def variants(w: Workload, s: Setting) -> list[Run]:
             continue
         wanted = [m for m in modes if m in known and (not s.quick or m in kind.quick)]
         found += [Run(system, m, n) for m in wanted for n in s.threads]
-    return found
+    return [replace(run, clock=s.clock) for run in found]
 
 
 def plainest(w: Workload, s: Setting) -> list[Run]:

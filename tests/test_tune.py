@@ -156,7 +156,15 @@ def test_choices_change_what_they_name(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"tile.0": 7}, {"tile.1": 8}, {"tasks": 3}, {"lanes.0": 1}, {"column.0": 2}, {"speed": 9}],
+    [
+        {"tile.0": 41},
+        {"tile.0": 0},
+        {"tile.1": 8},
+        {"tasks": 99},
+        {"lanes.0": 1},
+        {"column.0": 2},
+        {"speed": 9},
+    ],
     ids=str,
 )
 def test_choices_that_a_kernel_does_not_have_are_refused(
@@ -361,10 +369,10 @@ def test_a_record_that_does_not_fit_is_ignored_by_name(
     kernel: Kernel, options: Options, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert options.cache is not None
-    write(options.cache / FILE, record(kernel, {"tile.0": 7}))
+    write(options.cache / FILE, record(kernel, {"tile.0": 70}))
     with caplog.at_level(logging.WARNING, logger="pullback"):
         program, _ = compiled(options)
-    assert str(options.cache / FILE) in caplog.text and "tile.0 = 7" in caplog.text
+    assert str(options.cache / FILE) in caplog.text and "tile.0 = 70" in caplog.text
     assert program.chosen(kernel, HOST) == choose(kernel, HOST)
 
 

@@ -292,6 +292,7 @@ from pullback.tensor.scattering import (
     select_scatter,
     slice_scatter,
 )
+from pullback.tensor.scheduled import schedule
 from pullback.tensor.shapes import (
     atleast_1d,
     atleast_2d,
@@ -388,7 +389,7 @@ __all__ = [
     "quantile",
     "rad2deg", "random", "ravel", "reciprocal", "recurrence", "reduce", "relu", "remainder",
     "renorm", "repeat", "reshape", "result_type", "roll", "rot90", "round", "rsqrt",
-    "scan", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select",
+    "scan", "scatter", "scatter_add", "scatter_reduce", "schedule", "searchsorted", "select",
     "select_scatter", "set_num_threads", "sigmoid", "sign", "signbit", "silu", "sin", "sinh",
     "slice_scatter", "softmax", "softplus", "sort", "special", "split", "sqrt", "square",
     "squeeze", "stack", "std", "std_mean", "stop_gradient", "subtract", "sum", "swapaxes",

@@ -173,6 +173,7 @@ from pullback.tensor.scattering import scatter_add as scatter_add
 from pullback.tensor.scattering import scatter_reduce as scatter_reduce
 from pullback.tensor.scattering import select_scatter as select_scatter
 from pullback.tensor.scattering import slice_scatter as slice_scatter
+from pullback.tensor.scheduled import schedule as schedule
 from pullback.tensor.shapes import atleast_1d as atleast_1d
 from pullback.tensor.shapes import atleast_2d as atleast_2d
 from pullback.tensor.shapes import atleast_3d as atleast_3d

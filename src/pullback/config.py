@@ -55,6 +55,9 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+# Choices of schedules by kernel: its structure's digest, then numbers by name.
+Schedules = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
 UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}  # bytes
 
 
@@ -88,6 +91,7 @@ class Options:
     it is given and gives back); None: as it comes. The reference backend has no arena.
     `profile`: launches are timed, see `Executable.profile`. `check`: each launch runs on memory of
     its own between fences, and what it writes is looked through for NaN; slow.
+    `schedules`: choices for kernels by their structure, as `pb.jit(schedules=..)` gives them.
     `host`: whether programs may call functions of the host, such as LAPACK; without, what would be
     faster there is generated too. `machine`: the numbers that schedules are chosen by, the name or
     the file of a machine (docs/machine.md); None: those of the target.
@@ -108,6 +112,7 @@ class Options:
     target: str | None = None
     host: bool = True
     machine: str | None = None
+    schedules: Schedules = ()
 
     def __post_init__(self) -> None:
         """`memory` may be text with a unit, `dump` and `cache` text. Raises: OptionError."""

@@ -22,7 +22,13 @@ from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import assembly
 from pullback.backends.registry import named
 from pullback.config import Options
-from pullback.errors import InvalidIR, MemoryBudgetError, PullbackError, UnsupportedError
+from pullback.errors import (
+    InvalidIR,
+    MemoryBudgetError,
+    OptionError,
+    PullbackError,
+    UnsupportedError,
+)
 from pullback.fuse.ahead import turned_ahead
 from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph
@@ -92,6 +98,9 @@ def _compiled(program: Program, options: Options) -> Executable:
             what = f"{item.name} by {item.library}, in a program that calls no host"
             raise UnsupportedError(what, origin=item.origin, code="E356")
     backend = named(options.backend)
+    if options.schedules and (options.memory is not None or not isinstance(backend, Compiler)):
+        other = "a memory budget" if options.memory is not None else f"backend {options.backend!r}"
+        raise OptionError(f"schedules of kernels beside {other}", code="E384")
     if isinstance(backend, GraphInterpreter):
         runner = Interpreted(program.body, backend.compute, _no_launch)
         return Executable(program, options, runner, lambda: program.body)
@@ -108,7 +117,8 @@ def _native(program: Program, backend: Compiler, options: Options) -> Executable
     threads = options.threads or pools.known()
     store = None if options.cache is None else _store(options.cache)
     traced, program = program, replace(program, body=turned_ahead(program.body))
-    chosen = chooser(options.cache if options.memory is None else None, threads)
+    folder = options.cache if options.memory is None else None
+    chosen = chooser(folder, threads, options.schedules)
     facts = repr(options.memory), chosen.digest
     recorder = None
     if store is not None and backend.recorded:
@@ -177,6 +187,7 @@ def _passed(
         return groups[-1]
 
     each(program.body, change)
+    chosen.refuse_others(kernel for group in groups for kernel in group)
     report.stage("fuse", f"{sum(map(len, groups))} kernels")
     threads = chosen.threads
     build = functools.partial(

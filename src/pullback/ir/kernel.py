@@ -153,6 +153,19 @@ def renamed(kernel: Kernel, names: Mapping[Variable, Variable]) -> Kernel:
     )
 
 
+def reordered(kernel: Kernel, order: tuple[int, ...]) -> Kernel:
+    """The same launch with its outer axes in another order."""
+    if order == tuple(range(len(kernel.outer))):
+        return kernel
+
+    def turned(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        return tuple(replace(s, outer=tuple(s.outer[axis] for axis in order)) for s in stages)
+
+    outer = tuple(kernel.outer[axis] for axis in order)
+    stages, finish = turned(kernel.stages), turned(kernel.finish)
+    return replace(kernel, outer=outer, stages=stages, finish=finish)
+
+
 def target_axis(stage: Stage, axis: int | None) -> int | None:
     """The axis of the target that a stage's own axis is (a scattered write: where it is plain)."""
     if axis is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index, upper
 from pullback.ir.graph import Reduce
-from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.kernel import Kernel, Stage, reordered
 from pullback.ir.nest import (
     Array,
     Combine,
@@ -46,6 +48,9 @@ from pullback.schedule.slots import overwrites_itself
 
 def lower(kernel: Kernel, schedule: Schedule, target: Target, *, marks: bool = False) -> Routine:
     """The routine of `kernel` as `schedule` says; with `marks`, its loops name their stages."""
+    if schedule.order:
+        tile = tuple(schedule.tile[axis] for axis in schedule.order)
+        kernel, schedule = reordered(kernel, schedule.order), replace(schedule, tile=tile, order=())
     context = begin(kernel, schedule, target)
     context.marks = marks
     outer, level_of = _outer_loops(context)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.backends.host.processor import binding
+from pullback.config import Schedules
 from pullback.errors import MALFORMED, CacheError, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest, kernel_digest
@@ -70,19 +71,36 @@ Records = dict[Key, Tuned]
 
 
 class Chooser:
-    """Chooses schedules: as recorded, else by the model of costs."""
+    """Chooses schedules: as the user wants, as recorded, else by the model of costs."""
 
     def __init__(
-        self, records: Mapping[Key, Tuned], threads: int, path: Path | None = None
+        self,
+        records: Mapping[Key, Tuned],
+        threads: int,
+        path: Path | None = None,
+        wanted: Schedules = (),
     ) -> None:
         self.records = {k: r for k, r in records.items() if k.threads == threads}
         self.threads = threads
         self.path = path
+        self.wanted = dict(wanted)
 
     @property
     def digest(self) -> str:
         """What a program's record depends on; empty without records."""
-        return digest(_text(self.records)) if self.records else ""
+        known = _text(self.records) if self.records else ""
+        return digest(known, repr(self.wanted)) if known or self.wanted else ""
+
+    def refuse_others(self, kernels: Iterable[Kernel]) -> None:
+        """Raises: OptionError where none of the schedules wanted is for one of these kernels."""
+        every = {kernel_digest(piece): k.name for k in kernels for piece in k.pieces}
+        others = self.wanted.keys() - every.keys()
+        if others and len(others) == len(self.wanted):
+            what = "no schedule that is given is for a kernel of this program"
+            names = ", ".join(every.values())
+            raise OptionError(what, help=f"it has {names}, of other shapes or types", code="E383")
+        if others:
+            log.warning("%d schedules are for no kernel of this program", len(others))
 
     def found(self, kernel: Kernel, target: Target) -> Tuned | None:
         """The record of a kernel."""
@@ -92,6 +110,9 @@ class Chooser:
 
     def __call__(self, kernel: Kernel, target: Target) -> Schedule:
         """The schedule of a kernel; a record that does not fit it is told of and left out."""
+        wanted = self.wanted.get(kernel_digest(kernel)) if self.wanted else None
+        if wanted is not None:
+            return choose(kernel, target, wanted)
         found = self.found(kernel, target)
         if found is None:
             return choose(kernel, target)
@@ -102,16 +123,18 @@ class Chooser:
             return choose(kernel, target)
 
 
-def chooser(folder: Path | None, threads: int) -> Chooser:
-    """What the cache folder knows of schedules; a file that is damaged is told of and left out."""
+def chooser(folder: Path | None, threads: int, wanted: Schedules = ()) -> Chooser:
+    """What the cache folder knows of schedules, beside what the user wants; a file that is damaged
+    is told of and left out.
+    """
     if folder is None:
-        return Chooser({}, threads)
+        return Chooser({}, threads, None, wanted)
     path = folder / FILE
     try:
         facts = path.stat()
     except OSError:
-        return Chooser({}, threads)
-    return Chooser(_known(path, facts.st_mtime_ns, facts.st_size), threads, path)
+        return Chooser({}, threads, path, wanted)
+    return Chooser(_known(path, facts.st_mtime_ns, facts.st_size), threads, path, wanted)
 
 
 @functools.lru_cache(maxsize=4)

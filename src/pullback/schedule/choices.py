@@ -12,16 +12,23 @@
 `vectors.N`      of a row of the register tile
 `rows.N`         of the register tile
 `packed.N`       1: the right operand is copied where it could be read in place
-`lanes.N`        the axis in lanes of the sweep that stage N begins
+`lanes.N`        the axis in lanes of the sweep that stage N begins; -1: none
 `unroll.N`       vectors in flight of it
-===============  ===================================================================
+`order`          the loops over tiles: the n-th of all orders, as `permutations` counts
+`place.N`        0: stage N lives in scratch where a variable that is written later could hold it
+===============
+  ===================================================================
+
+Of tiles, tasks, terms and rows every number that is legal may be asked for; `offered` names those
+that are worth trying.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from itertools import islice, permutations
+from math import factorial, prod
 
 from pullback.errors import OptionError
 from pullback.ir.expr import Extent, upper
@@ -43,11 +50,23 @@ DOTS = (0, 4, 8, 16, 32)
 ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 14)
 UNROLLS = (1, 2, 4, 8)
 WIDEST = 1 << 20  # coordinates along one axis
+MOST_ORDERED = 4  # outer axes whose orders are tried
 
 
 def choices_of(given: Mapping[str, int]) -> Choices:
     """Choices in order of their names."""
     return tuple(sorted(given.items()))
+
+
+def order_of(kernel: Kernel, given: Mapping[str, int]) -> tuple[int, ...]:
+    """The outer axes, outermost loop first. Raises: OptionError for an order that there is not."""
+    axes = range(len(kernel.outer))
+    number = given.get("order", 0)
+    found = next(islice(permutations(axes), number, None), None) if number >= 0 else None
+    if found is None:
+        what = f"kernel {kernel.name} has no order {number} of {len(axes)} outer axes"
+        raise OptionError(what, code="E527")
+    return found
 
 
 def offered(
@@ -58,6 +77,9 @@ def offered(
         return {}
     found: Options = {"tasks": _tasks(kernel)}
     found.update((f"tile.{n}", _extents(extent)) for n, extent in enumerate(kernel.outer))
+    found["order"] = _orders(kernel)
+    homes = enumerate(schedule.residences[: len(kernel.stages)])
+    found.update((f"place.{n}", (0, 1)) for n, home in homes if home.host is not None)
     for number, stage in enumerate(kernel.stages):
         seen = columns(stage, target)
         if not seen:
@@ -78,10 +100,13 @@ def offered(
 def refuse_unknown(kernel: Kernel, given: Mapping[str, int], free: Options) -> None:
     """Raises: OptionError for a choice that the kernel does not have, or a value not worth it."""
     for name, value in given.items():
-        if value not in free.get(name, ()):
+        values = free.get(name, ())
+        most = _most(kernel, name, values)
+        if value not in values and not 1 <= value <= most:
+            help = f"a number from 1 to {most}" if most else f"one of {values}"
             raise OptionError(
                 f"kernel {kernel.name} has no schedule with {name} = {value!r}",
-                help=f"free are {', '.join(free)}" if name not in free else f"one of {free[name]}",
+                help=help if values else f"free are {', '.join(free)}",
                 code="E527",
             )
 
@@ -94,7 +119,8 @@ def with_choices(step: Step, given: Mapping[str, int]) -> Step:
     lead = step.stages[0]
     if step.way is Way.SWEEP:
         own = Inner(unroll=given.get(f"unroll.{lead}"))
-        return replace(step, vector=given.get(f"lanes.{lead}", step.vector), inner=own)
+        axis = given.get(f"lanes.{lead}", step.vector)
+        return replace(step, vector=None if axis == -1 else axis, inner=own)
     if step.product is None:
         return step
     packed = given.get(f"packed.{lead}")
@@ -104,11 +130,19 @@ def with_choices(step: Step, given: Mapping[str, int]) -> Step:
     return replace(step, terms=terms or None, inner=own)
 
 
+def _most(kernel: Kernel, name: str, values: tuple[int, ...]) -> int:
+    """The largest number that may be asked for though it is not offered; 0: none."""
+    kind, _, number = name.partition(".")
+    if kind not in ("tile", "tasks", "terms", "rows") or not values:
+        return 0
+    return upper(kernel.outer[int(number)]) if kind == "tile" else max(values)
+
+
 def _of_step(kernel: Kernel, step: Step, target: Target) -> Options:
     stage = kernel.stages[step.stages[0]]
     if step.way is Way.SWEEP:
         wide = tuple(n for n, extent in enumerate(stage.extents) if upper(extent) > 1)
-        return {"lanes": wide, "unroll": UNROLLS} if wide else {}
+        return {"lanes": (-1, *wide), "unroll": UNROLLS} if wide else {}
     if step.product is None or step.way is Way.DOTS:
         return {}
     all_terms = prod(upper(stage.extents[a]) for a in stage.over)
@@ -127,6 +161,14 @@ def _tasks(kernel: Kernel) -> tuple[int, ...]:
     partial = any(s.partial for s in kernel.stages)
     most = min(MOST_PARTIAL_TASKS if partial else 2 * MOST_TASKS, prod(map(upper, kernel.outer)))
     return tuple(1 << n for n in range(most.bit_length()))
+
+
+def _orders(kernel: Kernel) -> tuple[int, ...]:
+    """All orders of outer loops; none of sums over tiles, whose terms they would put in another."""
+    axes = len(kernel.outer)
+    if not 1 < axes <= MOST_ORDERED or any(s.partial for s in kernel.stages):
+        return ()
+    return tuple(range(factorial(axes)))
 
 
 def _extents(extent: Extent) -> tuple[int, ...]:

@@ -9,9 +9,15 @@ from math import prod
 from pullback.errors import OptionError
 from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate
-from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.kernel import Kernel, Stage, reordered
 from pullback.ir.target import Target
-from pullback.schedule.choices import Choices, offered, refuse_unknown, with_choices
+from pullback.schedule.choices import (
+    Choices,
+    offered,
+    order_of,
+    refuse_unknown,
+    with_choices,
+)
 from pullback.schedule.cost import Model
 from pullback.schedule.large import Large, large
 from pullback.schedule.schedule import Schedule, Step, Way
@@ -43,9 +49,18 @@ def choose(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
     if kernel.tiling is not None and not choices:
         return schedule_with(kernel, target, *kernel.tiling)
     given = dict(choices)
-    plan = _Plan.of(kernel, target, given)
+    order = order_of(kernel, given)
+    plan = _Plan.of(reordered(kernel, order), target, given)
     found = _modelled(plan, target)
-    return plan.chosen(found, target, given) if given else found
+    if not given:
+        return found
+    made = plan.chosen(found, order, given)
+    refuse_unknown(kernel, given, offered(kernel, made, target, given))
+    if made.scratch_bytes > max(found.scratch_bytes, target.l2):
+        what = f"kernel {kernel.name} has no room for tiles of {made.tile}"
+        raise OptionError(what, help="smaller tiles", code="E527")
+    steps_ = tuple(with_choices(s, given) for s in made.steps)
+    return replace(made, steps=steps_, asked=choices)
 
 
 def schedule_with(kernel: Kernel, target: Target, tile: tuple[int, ...], tasks: int) -> Schedule:
@@ -86,7 +101,7 @@ class _Plan:
         body = _with_levels(kernel, steps(kernel.stages, target, given))
         finish = steps(kernel.finish, target)
         homes = residences(kernel, body, finish)
-        found = lives(kernel, body, finish, homes, target)
+        found = lives(kernel, body, finish, homes, target, given)
         return cls(kernel, body, finish, found, large(kernel, body, found, target))
 
     def schedule(self, tile: tuple[int, ...], tasks: int) -> Schedule:
@@ -100,17 +115,16 @@ class _Plan:
         slots, homes = self.scratch.assign(tile)
         return Schedule(tile, tasks, split, body, finish, homes, slots)
 
-    def chosen(self, found: Schedule, target: Target, given: Mapping[str, int]) -> Schedule:
-        """A schedule but for what is chosen. Raises: OptionError."""
-        tile = tuple(given.get(f"tile.{n}", extent) for n, extent in enumerate(found.tile))
-        made = self.schedule(tile, given.get("tasks", found.tasks))
-        pairs = zip(made.steps, found.steps, strict=True)
-        made = replace(made, steps=tuple(replace(s, terms=known.terms) for s, known in pairs))
-        refuse_unknown(self.kernel, given, offered(self.kernel, made, target, given))
-        if made.scratch_bytes > max(found.scratch_bytes, target.l2):
-            what = f"kernel {self.kernel.name} has no room for tiles of {tile}"
-            raise OptionError(what, help="smaller tiles", code="E527")
-        return replace(made, steps=tuple(with_choices(s, given) for s in made.steps))
+    def chosen(self, found: Schedule, order: tuple[int, ...], given: Mapping[str, int]) -> Schedule:
+        """A schedule of this kernel, which has `order`, but for the tile and tasks chosen."""
+        pairs = zip(order, found.tile, strict=True)
+        tile = tuple(max(1, given.get(f"tile.{axis}", extent)) for axis, extent in pairs)
+        made = self.schedule(tile, max(1, given.get("tasks", found.tasks)))
+        both = zip(made.steps, found.steps, strict=True)
+        steps = tuple(replace(s, terms=known.terms) for s, known in both)
+        own = tuple(extent for _, extent in sorted(zip(order, tile, strict=True)))
+        turned = order if order != tuple(sorted(order)) else ()
+        return replace(made, tile=own, steps=steps, order=turned)
 
 
 def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from pullback.ir.dtype import DType
@@ -108,7 +108,8 @@ class Slot:
 class Residence:
     """Where a stage lives; `slot` numbers the scratch slot, if it lives in one.
 
-    `host`: the stage whose variable, not yet written, holds the value meanwhile.
+    `host`: the stage whose variable, not yet written, holds the value meanwhile; of one in scratch:
+    could hold it.
     """
 
     place: Place
@@ -122,7 +123,9 @@ class Schedule:
 
     `tile[o]` coordinates of outer axis `o` form a tile. The tiles of the first `split` axes are
     dealt to `tasks` tasks in contiguous ranges; the rest are loops inside a task.
-    `residences` covers the stages and then the finish stages.
+    `residences` covers the stages and then the finish stages. `order`: the outer axes, outermost
+    loop first; none: as they come. Levels and `split` count loops in that order. `asked`: what of
+    it was asked for by name (`choices`).
     """
 
     tile: tuple[int, ...]
@@ -132,6 +135,8 @@ class Schedule:
     finish: tuple[Step, ...]
     residences: tuple[Residence, ...]
     slots: tuple[Slot, ...]
+    order: tuple[int, ...] = ()
+    asked: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
     @property
     def scratch_bytes(self) -> int:
@@ -141,9 +146,12 @@ class Schedule:
     def __str__(self) -> str:
         size = self.scratch_bytes
         lines = [f"{self.tasks} tasks over tiles of {self.tile}, {size} bytes scratch"]
+        lines += [f"  outer axes in the order {self.order}"] if self.order else []
         lines += [f"  {step}" for step in self.steps]
         lines += [f"  finish: {step}" for step in self.finish]
         for number, home in enumerate(self.residences):
             where = home.place.value if home.slot is None else f"{home.place.value} {home.slot}"
             lines.append(f"  stage {number} in {where}")
+        if self.asked:
+            lines.append("  # asked for: " + ", ".join(f"{n} = {v}" for n, v in self.asked))
         return "\n".join(lines)

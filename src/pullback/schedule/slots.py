@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from pullback.ir.dtype import DType
@@ -11,7 +12,7 @@ from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.target import Target
 from pullback.schedule.schedule import Place, Residence, Slot, Step
-from pullback.schedule.steps import identical
+from pullback.schedule.steps import NOTHING, identical
 
 
 def residences(
@@ -94,7 +95,7 @@ class Lives:
         for life in self.stages:
             shape = tile_shape(life.stage, tile) if not life.finish else whole_shape(life.stage)
             slot = _take_slot(slots, life, prod(shape))
-            found[life.number] = Residence(Place.SCRATCH, slot)
+            found[life.number] = replace(found[life.number], slot=slot)
         return tuple(Slot(s.dtype, s.size) for s in slots), tuple(found)
 
 
@@ -104,8 +105,9 @@ def lives(
     finish: tuple[Step, ...],
     homes: tuple[Residence, ...],
     target: Target,
+    given: Mapping[str, int] = NOTHING,
 ) -> Lives:
-    """When each stage in scratch lives."""
+    """When each stage in scratch lives. `given`: what is chosen by name (`choices`)."""
     every = kernel.stages + kernel.finish
     ahead = len(kernel.stages)
     sequence = [s.stages for s in sorted(body, key=lambda s: s.level)]
@@ -133,10 +135,11 @@ def lives(
     scratch = []
     for life in found:
         host = None if life.hoisted or life.finish else hosts.host(life)
-        if host is None:
+        scratched = host is None or given.get(f"place.{life.number}") == 0
+        place = Place.SCRATCH if scratched else Place.MEMORY
+        settled[life.number] = Residence(place, host=host)
+        if scratched:
             scratch.append(life)
-        else:
-            settled[life.number] = Residence(Place.MEMORY, host=host)
     return Lives(tuple(settled), tuple(scratch))
 
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 
-from pullback.config import Options, parse_bytes
+from pullback.config import Options, Schedules, parse_bytes
 from pullback.errors import AbsentError, OptionError, ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
@@ -33,6 +33,7 @@ from pullback.tensor.entry import Entry
 from pullback.tensor.given import functions
 from pullback.tensor.held import Held, Kind, kind_of, shared
 from pullback.tensor.host import Feeder, Receiver
+from pullback.tensor.schedules import Given, given
 from pullback.tensor.tensor import Tensor, shape_of
 from pullback.tensor.trace import (
     Cell,
@@ -67,6 +68,7 @@ class Jit(Generic[P, R]):
         shapes: Sequence[Sequence[Extent] | None] | None = None,
         options: Options | None = None,
         memory: int | None = None,
+        schedules: Schedules = (),
     ) -> None:
         functions(function=function)
         if shapes is not None and not isinstance(shapes, Sequence):
@@ -78,6 +80,7 @@ class Jit(Generic[P, R]):
         self.shapes = None if shapes is None else [s if s is None else shape_of(s) for s in shapes]
         self.options = options
         self.memory = memory
+        self.schedules = schedules
         self.entries: dict[Any, list[Entry]] = {}
         self.quick: dict[Any, list[Entry]] = {}
         self.traces = 0
@@ -205,6 +208,8 @@ class Jit(Generic[P, R]):
         _refuse_stand_ins(trace, program)
         if self.memory is not None:
             options = replace(options, memory=self.memory)
+        if self.schedules:
+            options = replace(options, schedules=self.schedules)
         traced = time.perf_counter() - start
         executable = compile_program(program, options)
         executable.timings["trace"] = traced
@@ -229,6 +234,7 @@ def jit(
     shapes: Sequence[Sequence[Extent] | None] | None = None,
     options: Options | None = None,
     memory: int | str | None = None,
+    schedules: Given = (),
 ) -> Jit[P, R]: ...
 @overload
 def jit(
@@ -237,6 +243,7 @@ def jit(
     shapes: Sequence[Sequence[Extent] | None] | None = None,
     options: Options | None = None,
     memory: int | str | None = None,
+    schedules: Given = (),
 ) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
 def jit(
     function: Callable[..., Any] | None = None,
@@ -244,15 +251,18 @@ def jit(
     shapes: Sequence[Sequence[Extent] | None] | None = None,
     options: Options | None = None,
     memory: int | str | None = None,
+    schedules: Given = (),
 ) -> Any:
     """Compile `function` into one program, traced at its first call.
 
     `shapes`: one shape for each array argument, with `pb.dim` extents; None: as given.
     `memory`: bytes (or ``"64MB"``) for temporaries and working memory; what does not fit is
     computed again where it is used again, to the same bits.
+    `schedules`: how kernels run, each a `pb.schedule` or a file that one was saved to; a program
+    that has none of their kernels is refused when it is called.
 
-    Raises: OptionError for a `memory` that is no size; MemoryBudgetError, at the call, for one
-        that is too small.
+    Raises: OptionError for a `memory` that is no size, or a file that is no schedule;
+        MemoryBudgetError, at the call, for a budget that is too small.
 
     Example:
         >>> f = pb.jit(lambda x: pb.sum(x * x))
@@ -263,8 +273,9 @@ def jit(
     if options is not None and not isinstance(options, Options):
         raise OptionError(f"options={options!r}: a pb.Options is wanted", code="E225")
     if function is None:
-        return functools.partial(jit, shapes=shapes, options=options, memory=budget)
-    return Jit(function, shapes, options, budget)
+        rest = {"options": options, "memory": budget, "schedules": schedules}
+        return functools.partial(jit, shapes=shapes, **rest)
+    return Jit(function, shapes, options, budget, given(schedules))
 
 
 def _argument(leaf: Any) -> Any:

@@ -1,0 +1,350 @@
+"""Schedules by hand: each move applied and refused, files, and random ones beside the model's."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.config import Options
+from pullback.errors import OptionError
+from pullback.ir.kernel import Kernel
+from pullback.schedule.schedule import Place, Way
+from pullback.tensor.schedules import UserSchedule
+from pullback.tensor.tune import Bench, _close
+
+OPTIONS = Options(threads=2, cache=None)
+RNG = np.random.default_rng(0)
+A = RNG.uniform(0.1, 1.0, (40, 48)).astype(np.float32)
+B = RNG.uniform(0.1, 1.0, (48, 36)).astype(np.float32)
+X = RNG.uniform(0.1, 1.0, (24, 30)).astype(np.float32)
+
+
+def product(a: pb.Tensor, b: pb.Tensor) -> Any:
+    return pb.define("c[i, j] = sum[k](a[i, k] * b[k, j])", a=a, b=b)
+
+
+def made(function: Callable[..., Any], *arguments: Any, kernel: Any = None) -> UserSchedule:
+    return pb.schedule(pb.jit(function, options=OPTIONS), *arguments, kernel=kernel)
+
+
+def run(function: Callable[..., Any], schedules: Any, *arguments: Any) -> np.ndarray[Any, Any]:
+    found = pb.jit(function, options=OPTIONS, schedules=schedules)(*arguments)
+    return np.array(found.numpy())
+
+
+@pytest.fixture(scope="module")
+def matmul() -> UserSchedule:
+    return made(product, A, B)
+
+
+@pytest.fixture(scope="module")
+def rows() -> UserSchedule:
+    """A product, and stages of its rows."""
+    return made(lambda a, b: pb.nn.functional.softmax(a @ b, -1), A, B)
+
+
+# --- moves
+
+
+def test_moves_make_new_schedules(matmul: UserSchedule) -> None:
+    moved = matmul.tile(i=8, j=16).parallel(4).block(rows=3, vectors=1).reorder("j", "i")
+    found = moved.schedule
+    assert (found.tile, found.tasks, found.order) == ((8, 16), 4, (1, 0))
+    assert (found.steps[0].inner.rows, found.steps[0].inner.vectors) == (3, 1)
+    assert matmul.choices == () and moved.tile(9).schedule.tile == (9, 16)
+    assert moved.same_sums(matmul)
+    assert np.array_equal(run(product, moved, A, B), run(product, (), A, B))
+
+
+def test_a_plain_nest_becomes_a_tuned_one(matmul: UserSchedule) -> None:
+    plain = matmul.plain()
+    steps = plain.schedule.steps
+    assert [s.way for s in steps] == [Way.SWEEP] and steps[0].vector is None
+    assert (plain.schedule.tile, plain.schedule.tasks) == ((40, 36), 1)
+    lanes = plain.vectorize("j").unroll(4)
+    assert lanes.schedule.steps[0].vector == 1 and lanes.same_sums(plain)
+    tiles = lanes.tile(i=20).block(rows=4)
+    assert tiles.schedule.steps[0].way is Way.TILES and not tiles.same_sums(lanes)
+    packed = tiles.pack()
+    assert packed.schedule.steps[0].inner.packed is True
+    assert packed.plain() == plain
+    wanted = A.astype(np.float64) @ B.astype(np.float64)
+    for moved in (plain, lanes, tiles, packed):
+        assert np.allclose(run(product, moved, A, B), wanted, rtol=1e-6), moved
+    assert np.array_equal(run(product, plain, A, B), run(product, lanes, A, B))
+    assert np.array_equal(run(product, tiles, A, B), run(product, packed, A, B))
+
+
+def test_plain_is_one_loop_nest_for_each_stage(rows: UserSchedule) -> None:
+    found = rows.plain().schedule
+    assert [s.stages for s in found.steps] == [(n,) for n in range(len(rows.kernel.stages))]
+    assert all(s.vector is None for s in found.steps) and found.tasks == 1
+
+
+def test_columns_follow_the_lanes(matmul: UserSchedule) -> None:
+    turned = matmul.vectorize("i")
+    assert turned.schedule.steps[0].product.column == 0  # type: ignore[union-attr]
+    across = matmul.vectorize("k")
+    assert across.schedule.steps[0].way is Way.SWEEP and across.schedule.steps[0].vector == 2
+    assert matmul.vectorize(None).schedule.steps[0].vector is None
+
+
+def test_a_stage_leaves_its_register() -> None:
+    def layer(a: pb.Tensor, b: pb.Tensor) -> Any:
+        return pb.tanh(a @ b)
+
+    s = made(layer, A, B)
+    moved = s.place(0, "scratch")
+    homes = [t.schedule.residences[0].place for t in (s, moved, moved.place(0, "register"))]
+    assert homes == [Place.REGISTER, Place.SCRATCH, Place.REGISTER]
+    assert moved.same_sums(s) and len(moved.schedule.steps) == 2
+    assert np.array_equal(run(layer, moved, A, B), run(layer, (), A, B))
+    assert s.place(0, "memory").schedule.residences[0].place is Place.MEMORY
+
+
+def test_a_stage_kept_in_a_later_result_can_live_in_scratch() -> None:
+    def softmax(x: pb.Tensor) -> Any:
+        return pb.softmax(x, axis=1)
+
+    s = made(softmax, X)
+    (held,) = [n for n, r in enumerate(s.schedule.residences) if r.host is not None]
+    moved = s.place(held, "scratch")
+    homes = [t.schedule.residences[held].place for t in (s, moved, moved.place(held, "memory"))]
+    assert homes == [Place.MEMORY, Place.SCRATCH, Place.MEMORY]
+    assert np.array_equal(run(softmax, moved, X), run(softmax, (), X))
+    assert "asked for: place" in str(moved)
+
+
+REFUSED: dict[str, tuple[Callable[[UserSchedule], Any], str]] = {
+    "tile of no axis": (lambda s: s.tile(k=4), "outer axes are i, j"),
+    "tile of nothing": (lambda s: s.tile(i=0), "tile.0 = 0"),
+    "tile beyond": (lambda s: s.tile(i=41), "from 1 to 40"),
+    "a broken tile": (lambda s: s.tile(i=2.5), "whole number"),
+    "tiles of three axes": (lambda s: s.tile(1, 2, 3), "outer axis"),
+    "an axis twice": (lambda s: s.reorder("i", "i"), "each axis once"),
+    "no tasks": (lambda s: s.parallel(0), "tasks = 0"),
+    "lanes of no axis": (lambda s: s.vectorize("z"), "axes of 0 are i, j, k"),
+    "no such stage": (lambda s: s.vectorize("i", stage=3), "its stages are 0 c"),
+    "unrolled register tiles": (lambda s: s.unroll(2), "block"),
+    "vectors that no register holds": (lambda s: s.block(vectors=99), "vectors.0 = 99"),
+    "panels of a plain loop": (lambda s: s.plain().pack(), "block"),
+    "panels of what must be packed": (lambda s: s.vectorize("i").pack(False), "side by side"),
+    "a result elsewhere": (lambda s: s.place(0, "scratch"), "others read"),
+    "nowhere": (lambda s: s.place(0, "disk"), "register, scratch or memory"),
+    "no such choice": (lambda s: s.choose("speed", 9), "free are"),
+    "a first stage apart": (lambda s: s.apart(0), "apart.0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_moves_are_refused_with_what_is_free(matmul: UserSchedule, name: str) -> None:
+    move, reason = REFUSED[name]
+    with pytest.raises(OptionError, match=reason) as error:
+        move(matmul)
+    assert error.value.code == "E381" and __file__ in str(error.value)
+
+
+def test_which_stage_is_asked(rows: UserSchedule) -> None:
+    with pytest.raises(OptionError, match=r"which stage\?"):
+        rows.vectorize(None)
+    step = rows.schedule.steps[-1]
+    assert rows.vectorize(None, stage=step.stages[0]).schedule.steps[-1].vector is None
+
+
+def test_parts_of_sums_keep_their_order() -> None:
+    s = made(lambda x: pb.sum(pb.exp(x)), np.ones(400_000, np.float32))
+    assert s.kernel.stages[0].partial
+    with pytest.raises(OptionError, match="parts of one sum"):
+        s.reorder("i")
+    with pytest.raises(OptionError, match="each task keeps its part"):
+        s.place(0, "scratch")
+    assert not s.tile(i=1000).same_sums(s)
+
+
+def test_tasks_need_tiles(matmul: UserSchedule) -> None:
+    with pytest.raises(OptionError, match="too few for 4 tasks"):
+        matmul.tile(i=40, j=36).parallel(4)
+    assert matmul.tile(i=10, j=36).parallel(4).schedule.tasks == 4
+
+
+# --- kernels
+
+
+def test_a_kernel_by_name_or_number() -> None:
+    def gradients(a: pb.Tensor, b: pb.Tensor) -> Any:
+        return pb.grad(lambda a, b: pb.sum(pb.sin(a @ b) ** 2), argnums=(0, 1))(a, b)
+
+    f = pb.jit(gradients, options=OPTIONS)
+    with pytest.raises(OptionError, match="no program") as error:
+        pb.schedule(f)
+    assert error.value.code == "E380"
+    wide = RNG.uniform(size=(600, 600)).astype(np.float32)
+    wanted = [g.numpy().copy() for g in f(wide, wide)]
+    kernels = f.program.distinct()
+    assert len(kernels) > 1
+    with pytest.raises(OptionError, match="which kernel"):
+        pb.schedule(f)
+    with pytest.raises(OptionError, match="no kernel 'none'"):
+        pb.schedule(f, kernel="none")
+    last = pb.schedule(f.program, kernel=len(kernels) - 1)
+    assert last.kernel is kernels[-1] or last.kernel.name == kernels[-1].name
+    every = [pb.schedule(f, kernel=n).tile(200).parallel(3) for n in range(len(kernels))]
+    g = pb.jit(gradients, options=OPTIONS, schedules=every)
+    for s, found, right in zip(every, g(wide, wide), wanted, strict=False):
+        assert np.array_equal(found.numpy(), right)
+        assert g.program.chosen(s.kernel, s.target).tasks == 3
+
+
+def test_interpreters_and_budgets_take_none(matmul: UserSchedule) -> None:
+    for backend in ("reference", "kernels"):
+        with pytest.raises(OptionError, match=backend) as error:
+            pb.jit(product, options=Options(backend=backend), schedules=matmul)(A, B)
+        assert error.value.code == "E384"
+    with pytest.raises(OptionError, match="budget"):
+        pb.jit(product, memory="1GB", schedules=matmul)(A, B)
+
+
+# --- files
+
+
+def test_a_schedule_is_saved_and_read_back(matmul: UserSchedule, tmp_path: Path) -> None:
+    path = tmp_path / "product.json"
+    moved = matmul.tile(i=8, j=36).parallel(5).block(rows=4)
+    moved.save(path)
+    assert matmul.load(path) == moved and json.loads(path.read_text())["kernel"] == "c"
+    f = pb.jit(product, options=OPTIONS, schedules=path)
+    assert np.array_equal(f(A, B).numpy(), run(product, (), A, B))
+    (kernel,) = f.program.kernels
+    assert f.program.chosen(kernel, matmul.target).tile == (8, 36)
+    assert "asked for: rows.0 = 4, tasks = 5" in f.program.explain()
+
+
+def test_the_cache_knows_schedules(matmul: UserSchedule, tmp_path: Path) -> None:
+    options = Options(threads=2, cache=tmp_path)
+    found = []
+    for tasks in (1, 3, 1):
+        f = pb.jit(product, options=options, schedules=matmul.tile(i=8).parallel(tasks))
+        f(A, B)
+        found.append(f.program.chosen(f.program.kernels[0], matmul.target).tasks)
+    assert found == [1, 3, 1]
+
+
+DAMAGED = {
+    "empty": "",
+    "a list": "[]",
+    "nothing": "{}",
+    "another version": '{"schedule": 99, "structure": "a", "choices": {}}',
+    "no choices": '{"schedule": 1, "structure": "a"}',
+    "text for a number": '{"schedule": 1, "structure": "a", "choices": {"tasks": "2"}}',
+    "a true number": '{"schedule": 1, "structure": "a", "choices": {"tasks": true}}',
+    "a number for text": '{"schedule": 1, "structure": 5, "choices": {}}',
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_files_are_named(matmul: UserSchedule, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "some.json"
+    path.write_text(DAMAGED[name])
+    for read in (matmul.load, lambda p: pb.jit(product, schedules=p)):
+        with pytest.raises(OptionError, match=r"some\.json") as error:
+            read(path)
+        assert error.value.code == "E382" and __file__ in str(error.value)
+
+
+def test_files_that_are_not_there(matmul: UserSchedule, tmp_path: Path) -> None:
+    for act in (matmul.load, matmul.save):
+        with pytest.raises(OptionError, match="other") as error:
+            act(tmp_path / "other" / "x.json")
+        assert error.value.code == "E382"
+
+
+def test_schedules_of_other_kernels(
+    matmul: UserSchedule, rows: UserSchedule, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "rows.json"
+    rows.save(path)
+    with pytest.raises(OptionError, match="another kernel") as error:
+        matmul.load(path)
+    assert error.value.code == "E383"
+    with pytest.raises(OptionError, match="no schedule that is given"):
+        run(product, path, A, B)
+    with pytest.raises(OptionError, match="no schedule that is given"):
+        run(product, matmul, A[:39], B)
+    with caplog.at_level(logging.WARNING, logger="pullback"):
+        run(product, [matmul, path], A, B)
+    assert "for no kernel" in caplog.text
+    with pytest.raises(OptionError, match="differ"):
+        run(product, [matmul.tile(i=8), matmul.tile(i=4)], A, B)
+    for wrong in (5, [5], None):
+        with pytest.raises(OptionError, match="schedules="):
+            pb.jit(product, schedules=wrong)  # type: ignore[arg-type]
+
+
+# --- any legal schedule
+
+
+def _scatter(x: pb.Tensor) -> Any:
+    at = pb.astype(pb.floor(x[:, 0] * 5.0), "int64")
+    return pb.define("y[p, j] = sum[i](where(at[i] == p, x[i, j], 0))", x=x, at=at, sizes={"p": 6})
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "product": (product, (A, B)),
+    "turned product": (lambda a, b: pb.sin(a.T) @ b, (A, A)),
+    "rows": (lambda a, b: pb.nn.functional.softmax(a @ b, -1), (A, B)),
+    "layer norm": (lambda x: pb.nn.functional.layer_norm(x, (30,)), (X,)),
+    "map": (lambda x: pb.exp(x.T) * 2.0 + pb.sin(x.T), (X,)),
+    "batches": (lambda a: a @ pb.tanh(a.mT), (RNG.uniform(size=(3, 17, 20)),)),
+    "running sum": (lambda x: pb.cumulative_sum(x * x, axis=1), (X,)),
+    "tall sum": (lambda x: pb.sum(x * x, axis=0), (RNG.uniform(size=(3000, 5)),)),
+    "whole sum": (lambda x: pb.sum(x * x), (RNG.uniform(size=200_000).astype(np.float32),)),
+    "guarded": (_scatter, (X,)),
+    "triangle": (lambda x: pb.tril(x @ x.T) @ x, (X,)),
+}
+DRAWS = 20  # of each
+
+
+def drawn(s: UserSchedule, random: Random) -> UserSchedule:
+    """A few choices at random, one after the other; what others rule out is left."""
+    for _ in range(random.randint(1, 6)):
+        name = random.choice(list(s.free))
+        try:
+            s = s.choose(name, random.choice(s.free[name]))
+        except OptionError:
+            continue
+    return s
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_random_schedules_give_the_same_results(name: str) -> None:
+    function, arguments = CASES[name]
+    compiled = pb.jit(function, options=OPTIONS)
+    compiled(*arguments)
+    random = Random(name)
+    for number, kernel in enumerate(compiled.program.distinct()):
+        own = pb.schedule(compiled, kernel=number)
+        bench = Bench(kernel, OPTIONS)
+        known: set[Any] = set()
+        for _ in range(DRAWS // len(compiled.program.distinct())):
+            s = drawn(own, random)
+            if s.choices not in known:
+                known.add(s.choices)
+                _same(bench, kernel, s, own)
+        assert len(known) > 3
+
+
+def _same(bench: Bench, kernel: Kernel, s: UserSchedule, own: UserSchedule) -> None:
+    found = bench.results(bench.compiled(s.choices))
+    for value, wanted, variable in zip(found, bench.wanted, kernel.writes, strict=True):
+        if s.same_sums(own):
+            assert np.array_equal(value, wanted), s.choices
+        else:
+            assert _close(value, wanted, variable.dtype), s.choices

@@ -362,17 +362,21 @@ def given(schedules: Given) -> Schedules:
 def read(path: str | os.PathLike[str]) -> tuple[str, Choices]:
     """A kernel's structure and choices from a file. Raises: OptionError for what is none."""
     try:
-        facts = json.loads(Path(path).read_text())
-        structure, choices = facts["structure"], facts["choices"]
-        if facts["schedule"] != VERSION:
-            raise ValueError(f"version {facts['schedule']!r}, not {VERSION}")
-        if not isinstance(structure, str) or not isinstance(choices, dict):
-            raise TypeError("structure is a text, choices are numbers by name")
-        if not all(type(v) is int for v in choices.values()):
-            raise TypeError("a choice is no whole number")
-        return structure, choices_of(choices)
+        return _record(json.loads(Path(path).read_text()))
     except (OSError, *MALFORMED) as error:
         raise OptionError(f"{path} is no schedule ({error})", code="E382") from error
+
+
+def _record(facts: dict[str, Any]) -> tuple[str, Choices]:
+    """Raises: LookupError, TypeError, ValueError for what is none."""
+    if facts["schedule"] != VERSION:
+        raise ValueError(f"version {facts['schedule']!r}, not {VERSION}")
+    structure, choices = facts["structure"], facts["choices"]
+    if not isinstance(structure, str) or not isinstance(choices, dict):
+        raise TypeError("structure is a text, choices are numbers by name")
+    if not all(type(v) is int for v in choices.values()):
+        raise TypeError("a choice is no whole number")
+    return structure, choices_of(choices)
 
 
 def _whole(value: Any) -> int:

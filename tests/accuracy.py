@@ -42,6 +42,8 @@ BOUNDS64 = {
 }  # fmt: skip
 """Units in the last place of float64."""
 POWER_BOUND64 = 1.3
+ELSEWHERE = {"float32": 3.3, "float64": 5.3}
+"""Of every function where libraries have them: backends `c` and `opencl`."""
 EDGES = (
     0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42, -1e-42, 1.0, -1.0, 0.5, -0.5, 88.9, 89.5,
     -89.5, -103.5, -110.0, 3e38, -3e38, 1e9, 2.5e9, -1e20, 3.1415927, 1.5707964, 16777216.0,
@@ -89,3 +91,25 @@ def ulps(found: Floats, wanted: Floats) -> Floats:
         error = np.abs(found.astype(np.float64) - wanted) / np.spacing(size).astype(np.float64)
         same = (found == nearest) | (np.isnan(found) & np.isnan(nearest))
     return np.where(np.isfinite(error), error, np.where(same, 0.0, np.inf))
+
+
+def ulps64(found: Floats, exact: Floats) -> Floats:
+    """Errors in units in the last place of float64; infinite where only one is no number."""
+    nearest = exact.astype(np.float64)
+    unit = np.abs(np.spacing(np.where(np.isfinite(nearest), nearest, 1.0)))
+    error = np.abs(found.astype(np.longdouble) - exact) / unit.astype(np.longdouble)
+    same = (found == nearest) | (np.isnan(found) & np.isnan(nearest))
+    plain = np.isfinite(nearest) & np.isfinite(found)
+    return np.where(plain, error, np.where(same, 0.0, np.inf)).astype(np.float64)
+
+
+def powers64(count: int) -> tuple[Floats, Floats]:
+    """Bases of all sizes and next to 1, exponents whose powers are numbers, and whole ones."""
+    random = np.random.default_rng(9)
+    near = 1 + random.uniform(-1, 1, count) * 2.0 ** -random.integers(1, 50, count)
+    parts = [np.exp(random.uniform(-740, 700, count)), random.uniform(0.5, 2, count), near]
+    x = np.concatenate([*parts, np.full(count, 10.0)])
+    y = random.uniform(-744, 709.5, x.size) / np.log(x)
+    y = np.where(random.random(x.size) < 0.5, y, random.uniform(-30, 30, x.size))
+    y[-600:] = np.arange(-300, 300)
+    return x, np.where(np.isfinite(y), y, 3.0)

@@ -11,6 +11,7 @@ import pytest
 
 import pullback as pb
 from acceptance_support import arrays, close
+from accuracy import ELSEWHERE, WANTED, points, points64, ulps, ulps64
 from pullback.backends import registry
 from pullback.backends.c import backend
 from pullback.backends.c import compiler as cc
@@ -80,6 +81,26 @@ def test_register_tiles_have_the_same_bits_in_c() -> None:
         for name in ("llvm", "c")
     ]
     np.testing.assert_array_equal(made[0].numpy(), made[1].numpy())
+
+
+def worst_errors(backend: str) -> dict[str, float]:
+    """Of elementary functions, those in units in the last place that are above the bound."""
+    options, found = Options(backend=backend, cache=None), {}
+    program = pb.jit(lambda t: tuple(getattr(pb, n)(t) for n in WANTED), options=options)
+    for kind, x in (("float32", points(16384)), ("float64", points64(500))):
+        wide = x.astype("float64" if kind == "float32" else "longdouble")
+        for name, y in zip(WANTED, program(x), strict=True):
+            exact = WANTED[name](x.astype("float64") if name == "erf" else wide)
+            units = ulps(y.numpy(), exact) if kind == "float32" else ulps64(y.numpy(), exact)
+            if units.max() > ELSEWHERE[kind]:
+                found[f"{name} of {kind}"] = float(units.max())
+    return found
+
+
+@needs_c
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_functions_in_c_are_close() -> None:
+    assert worst_errors("c") == {}
 
 
 @needs_c

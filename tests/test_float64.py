@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from accuracy import BOUNDS64, POWER_BOUND64, WANTED, points64
+from accuracy import BOUNDS64, POWER_BOUND64, WANTED, points64, powers64, ulps64
 from pullback.config import Options
 from test_arithmetic import BACKENDS, run
 
@@ -26,22 +26,12 @@ pytestmark = [
 ]
 
 
-def ulps(found: Array, exact: Array) -> Array:
-    """Errors in units in the last place; infinite where only one is no number."""
-    nearest = exact.astype(np.float64)
-    unit = np.abs(np.spacing(np.where(np.isfinite(nearest), nearest, 1.0)))
-    error = np.abs(found.astype(np.longdouble) - exact) / unit.astype(np.longdouble)
-    same = (found == nearest) | (np.isnan(found) & np.isnan(nearest))
-    plain = np.isfinite(nearest) & np.isfinite(found)
-    return np.where(plain, error, np.where(same, 0.0, np.inf)).astype(np.float64)
-
-
 def test_functions_within_their_bounds() -> None:
     x = points64(COUNT)
     program = pb.jit(lambda t: tuple(getattr(pb, n)(t) for n in BOUNDS64))
     for name, y in zip(BOUNDS64, program(pb.tensor(x)), strict=True):
         wide = x if name == "erf" else x.astype(np.longdouble)
-        worst = ulps(y.numpy(), WANTED[name](wide).astype(np.longdouble))
+        worst = ulps64(y.numpy(), WANTED[name](wide).astype(np.longdouble))
         at = int(worst.argmax())
         assert worst[at] <= BOUNDS64[name], f"{name}: {worst[at]} units at {x[at]!r}"
 
@@ -50,7 +40,7 @@ def test_acosh_where_two_roots_would_round_twice() -> None:
     x = np.array([1.0076612993370586, 1.000473899991355, 1.0000300493939125, 1.0019268423071799])
     wide = x.astype(np.longdouble) - 1
     found = pb.acosh(pb.tensor(x)).numpy()
-    assert ulps(found, np.log1p(wide + np.sqrt(wide * (wide + 2)))).max() <= BOUNDS64["acosh"]
+    assert ulps64(found, np.log1p(wide + np.sqrt(wide * (wide + 2)))).max() <= BOUNDS64["acosh"]
     below = pb.acosh(pb.tensor(np.array([0.999, -1.0, -2.0, -1e9, -math.inf])))
     assert np.isnan(below.numpy()).all()
 
@@ -66,28 +56,16 @@ def test_a_sample_against_more_digits() -> None:
             assert abs(mpmath.mpf(float(y)) - exact) <= BOUNDS64[name] * math.ulp(float(exact))
 
 
-def bases() -> tuple[Array, Array]:
-    """Bases of all sizes and next to 1, exponents whose powers are numbers, and whole ones."""
-    random = np.random.default_rng(9)
-    near = 1 + random.uniform(-1, 1, COUNT) * 2.0 ** -random.integers(1, 50, COUNT)
-    parts = [np.exp(random.uniform(-740, 700, COUNT)), random.uniform(0.5, 2, COUNT), near]
-    x = np.concatenate([*parts, np.full(COUNT, 10.0)])
-    y = random.uniform(-744, 709.5, x.size) / np.log(x)
-    y = np.where(random.random(x.size) < 0.5, y, random.uniform(-30, 30, x.size))
-    y[-600:] = np.arange(-300, 300)
-    return x, np.where(np.isfinite(y), y, 3.0)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_powers_within_their_bound(backend: str) -> None:
-    x, y = bases()
+    x, y = powers64(COUNT)
     exact = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
     found = run(lambda a, b: a**b, x, y, backend=backend)
-    assert ulps(found, exact).max() <= POWER_BOUND64
+    assert ulps64(found, exact).max() <= POWER_BOUND64
     for base in (10.0, 0.1, 2.5):
         found = run(lambda b, base=base: base**b, y[-COUNT:], backend=backend)
         wanted = np.power(np.longdouble(base), y[-COUNT:].astype(np.longdouble))
-        assert ulps(found, wanted).max() <= POWER_BOUND64
+        assert ulps64(found, wanted).max() <= POWER_BOUND64
         narrow = (y[-COUNT:] / 10).astype(np.float32)
         wanted = np.power(float(np.float32(base)), narrow.astype(np.float64))
         found = run(lambda b, base=base: base**b, narrow, backend=backend)
@@ -102,7 +80,7 @@ def test_cosines_and_tangents_next_to_their_zeros(backend: str) -> None:
     for name in ("cos", "tan"):
         found = run(getattr(pb, name), x, backend=backend)
         exact = getattr(np, name)(x.astype(np.longdouble))
-        assert ulps(found, exact).max() <= BOUNDS64[name]
+        assert ulps64(found, exact).max() <= BOUNDS64[name]
 
 
 VALUES = (

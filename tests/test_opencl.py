@@ -21,7 +21,7 @@ from pullback.cli.main import commands
 from pullback.config import Options
 from pullback.errors import DeviceError, IndexRangeError
 from small_programs import PROGRAMS
-from test_backends import agree
+from test_backends import agree, worst_errors
 
 Array = np.ndarray[Any, Any]
 SLOW = pytest.mark.slow
@@ -179,6 +179,12 @@ def test_division_and_roots_are_rounded_correctly() -> None:
         np.testing.assert_array_equal(got, want)
     tiny = np.float32(1e-40) * np.arange(1, 50, dtype="float32")
     np.testing.assert_array_equal(made(lambda x: x * 0.5 + x, tiny)[0], tiny * np.float32(1.5))
+
+
+@needs_device
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_functions_are_close() -> None:
+    assert worst_errors("opencl") == {}
 
 
 @needs_device

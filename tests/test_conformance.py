@@ -20,11 +20,13 @@ from pullback.ir.dtype import ALL, bfloat16, dtype, float16, float32, float64, i
 from pullback.ir.graph import Accumulate, Form, Map
 from pullback.ir.program import Compute, HostCall, Item, Launch
 from test_backends import needs_c
+from test_opencl import needs_device
 
 REPORTS = Path(__file__).parent.parent / "docs" / "conformance"
 # Every so many cells of a default run, those of programs of their own left out.
-EVERY = {"reference": 40, "kernels": 12, "llvm": 12, "c": 40}
-BACKENDS = [pytest.param(n, marks=needs_c) if n == "c" else n for n in EVERY]
+EVERY = {"reference": 40, "kernels": 12, "llvm": 12, "c": 40, "opencl": 40}
+NEEDS = {"c": needs_c, "opencl": needs_device}
+BACKENDS = [pytest.param(n, marks=NEEDS.get(n, ())) for n in EVERY]
 BY_NAME = {s.name: s for s in SECTIONS}
 
 

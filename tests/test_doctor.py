@@ -56,6 +56,22 @@ def test_what_is_wrong_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "1 altered" in found["cache"]["found"]
 
 
+def test_backends_that_need_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is told, and wrong where it was chosen."""
+    monkeypatch.setenv("PULLBACK_CC", "absent-compiler")
+    monkeypatch.setenv("PULLBACK_OPENCL", "absent-runtime.so")
+    monkeypatch.setattr(doctor, "_self_test", lambda: doctor.Finding("self-test", "not here"))
+    code, found = told()
+    assert code == 0
+    for name, says in (("c", "absent-compiler --version"), ("opencl", "absent-runtime.so")):
+        assert found[f"backend {name}"]["found"].startswith("not there: ")
+        assert says in found[f"backend {name}"]["found"]
+    for name in ("c", "absent"):
+        monkeypatch.setenv("PULLBACK_BACKEND", name)
+        code, found = told()
+        assert code == 1 and not found[f"backend {name}"]["good"]
+
+
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(name: str) -> str:
         if name == "rich":

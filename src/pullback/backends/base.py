@@ -156,4 +156,12 @@ class KernelInterpreter(Protocol):
         """New contents of every variable that `kernel` writes."""
 
 
+@runtime_checkable
+class Guest(Protocol):
+    """A backend that runs by something outside of this package."""
+
+    def host(self) -> str:
+        """What it runs by, for people. Raises: UnsupportedError where that is missing."""
+
+
 Backend = Compiler | GraphInterpreter | KernelInterpreter

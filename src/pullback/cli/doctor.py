@@ -14,6 +14,8 @@ import click
 import numpy as np
 from rich.table import Table
 
+from pullback.backends import registry
+from pullback.backends.base import Guest
 from pullback.backends.host.processor import DOTS, LEVELS, binding, chosen_target, host_target
 from pullback.cli.command import WRONG, Output, command
 from pullback.cli.measure import measured, sized, written
@@ -61,7 +63,8 @@ def doctor(out: Output, numbers: bool, save: Path | None) -> None:
         return
     packages = requirements()
     with out.working("looking, compiling and running"):
-        findings = [*_installed(packages), *_processor(), *_threads(), *_cache(), _self_test()]
+        findings = [*_installed(packages), *_processor(), *_threads(), *_cache()]
+        findings += [*_backends(), _self_test()]
     table = Table(box=None, show_header=False)
     for finding in findings:
         table.add_row("ok" if finding.good else "WRONG", finding.topic, finding.found)
@@ -159,6 +162,21 @@ def _cache() -> list[Finding]:
     state = f"{len(bad)} altered (pullback cache clear)" if bad else "all whole"
     facts = f"{folder}: {len(entries)} entries, {size:.1f} MiB, {state}"
     return [Finding("cache", facts, not bad)]
+
+
+def _backends() -> list[Finding]:
+    """What those backends have that need something from outside; only the chosen one must."""
+    chosen, findings = Options.from_environment().backend, []
+    for name in dict.fromkeys([*registry.names(), chosen]):
+        try:
+            backend = registry.named(name)
+            if isinstance(backend, Guest):
+                findings.append(Finding(f"backend {name}", backend.host()))
+        except PullbackError as problem:
+            help_ = f" ({problem.help})" if problem.help else ""
+            facts = f"not there: {problem.what}{help_}"
+            findings.append(Finding(f"backend {name}", facts, name != chosen))
+    return findings
 
 
 def _self_test() -> Finding:

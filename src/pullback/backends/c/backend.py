@@ -24,6 +24,10 @@ class C:
     name = "c"
     recorded = False
 
+    def host(self) -> str:
+        """The compiler, as it tells of itself. Raises: CompilerError."""
+        return compiler().version.partition("\n")[0]
+
     def target(self, options: Options) -> Target:
         return chosen_target(options.target, options.machine)
 

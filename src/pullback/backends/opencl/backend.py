@@ -32,6 +32,12 @@ class OpenCL:
     name = "opencl"
     recorded = False
 
+    def host(self) -> str:
+        """The device. Raises: DeviceError."""
+        on = device()
+        kinds = "float64" if on.doubles else "no float64"
+        return f"{on.name}, {on.units} units, {kinds}, driver {on.driver}"
+
     def target(self, options: Options) -> Target:
         return chosen_target(options.target)
 

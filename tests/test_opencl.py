@@ -18,6 +18,7 @@ import pullback as pb
 from pullback.backends.opencl import backend
 from pullback.backends.opencl import device as cl
 from pullback.cli.main import commands
+from pullback.cli.stages import parts
 from pullback.config import Options
 from pullback.errors import DeviceError, IndexRangeError
 from small_programs import PROGRAMS
@@ -48,6 +49,13 @@ def made(function: Any, *arguments: Any, **options: Any) -> list[Array]:
     found = pb.jit(function, options=chosen)(*arguments)
     every = found if isinstance(found, list | tuple) else [found]
     return [value.numpy() for value in every]
+
+
+def backend_source(function: Any, *arguments: Any) -> str:
+    """The text of a program's kernels."""
+    program = pb.jit(function, options=Options(backend="opencl", cache=None))
+    program(*arguments)
+    return "".join(text for _, text in parts(program.program, "opencl"))
 
 
 def exact(n: int, kind: str) -> Array:
@@ -103,6 +111,16 @@ def test_reductions_of_literal_lengths(sizes: Sequence[int], kind: str) -> None:
     wanted = [want for case in cases for want in case[2]]
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@needs_device
+def test_reductions_by_many_tasks() -> None:
+    """Partial results are combined by a second kernel."""
+    x = np.arange(2_000_003, dtype="int64") % 1000
+    found = made(lambda x: [pb.sum(x), pb.max(x + 1), pb.argmax(x), pb.sum(x * x)], x)
+    for got, want in zip(found, [x.sum(), x.max() + 1, x.argmax(), (x * x).sum()], strict=True):
+        assert got == want
+    assert "void finish(" in backend_source(lambda x: pb.sum(x), x)
 
 
 @needs_device

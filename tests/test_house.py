@@ -26,6 +26,7 @@ LEVELS = [
     {"backends"},
     {"runtime"},
     {"pipeline"},
+    {"rules"},
     {"tensor"},
     {
         "nn",

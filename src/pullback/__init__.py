@@ -336,6 +336,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import linalg as linalg
     from pullback import nn as nn
     from pullback import optim as optim
+    from pullback import rules as rules
     from pullback.bridge import torch as torch
 
 __version__ = "0.1.0"
@@ -411,7 +412,7 @@ if sys.excepthook is sys.__excepthook__:
     sys.excepthook = _report
 
 
-_LAZY = ("fft", "linalg", "nn", "optim")  # built of what is here
+_LAZY = ("fft", "linalg", "nn", "optim", "rules")  # built of what is here
 __dir__ = _shown([*__all__, *_LAZY, "torch"])
 _bounded(globals(), __all__)
 

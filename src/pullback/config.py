@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pullback.errors import OptionError
+from pullback.errors import OptionError, RuleError
 
 MOST_THREADS = 16  # of a pool that nobody chose the size of
 
@@ -79,6 +81,25 @@ def parse_bytes(given: object) -> int:
     return found
 
 
+class UserRule:
+    """A step of the user's in the passes: what `pullback.rules` makes. This one changes nothing.
+
+    `digest` tells it from others in the records of programs; where it is empty there is none.
+    `laws`: types of nodes, each with a function of a node and its context that simplifies it.
+    """
+
+    name = digest = ""
+    laws: Sequence[tuple[type[Any], Callable[[Any, Any], Any]]] = ()
+
+    def program(self, program: Any) -> Any:
+        """A traced program, rewritten."""
+        return program
+
+    def apart(self, a: Sequence[Any], b: Sequence[Any]) -> str:
+        """Why definitions of two kernels may not be in one; empty: they may."""
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How programs are compiled and run.
@@ -94,7 +115,8 @@ class Options:
     `schedules`: choices for kernels by their structure, as `pb.jit(schedules=..)` gives them.
     `host`: whether programs may call functions of the host, such as LAPACK; without, what would be
     faster there is generated too. `machine`: the numbers that schedules are chosen by, the name or
-    the file of a machine (docs/machine.md); None: those of the target.
+    the file of a machine (docs/machine.md); None: those of the target. `rules`: those of
+    `pullback.rules`, in the order in which they are asked.
 
     Example:
         >>> pb.Options(threads=2).threads
@@ -113,6 +135,7 @@ class Options:
     host: bool = True
     machine: str | None = None
     schedules: Schedules = ()
+    rules: Sequence[UserRule] = ()
 
     def __post_init__(self) -> None:
         """`memory` may be text with a unit, `dump` and `cache` text. Raises: OptionError."""
@@ -131,6 +154,10 @@ class Options:
             if not isinstance(given, str | os.PathLike | None):
                 raise OptionError(f"{name}={given!r}", help="the path of a folder", code="E225")
             object.__setattr__(self, name, None if given is None else Path(given))
+        rules = tuple(self.rules) if isinstance(self.rules, Iterable) else (self.rules,)
+        if not all(isinstance(rule, UserRule) for rule in rules):
+            raise RuleError(f"rules={self.rules!r}", help="what pb.rules makes", code="E371")
+        object.__setattr__(self, "rules", rules)
 
     @classmethod
     def from_environment(cls) -> Options:

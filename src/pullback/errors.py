@@ -328,6 +328,12 @@ class OptionError(PullbackError, ValueError):
     code = "E502"
 
 
+class RuleError(PullbackError, ValueError):
+    """A rule of the user's is none, or breaks the program that it is given."""
+
+    code = "E372"
+
+
 class NaNError(PullbackError, ArithmeticError):
     """A checked program made NaN of numbers."""
 

@@ -27,6 +27,7 @@ from pullback.errors import (
     MemoryBudgetError,
     OptionError,
     PullbackError,
+    RuleError,
     UnsupportedError,
 )
 from pullback.fuse.ahead import turned_ahead
@@ -62,6 +63,7 @@ from pullback.schedule.split import split
 from pullback.schedule.timeline import Timeline
 from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph
+from pullback.simplify.rules import RULES
 from pullback.verify.body import Proofs
 from pullback.verify.graph import verify_graph
 from pullback.verify.kernel import verify_kernel
@@ -88,11 +90,28 @@ def compile_program(program: Program, options: Options) -> Executable:
     except (PullbackError, MemoryError, OSError):
         raise
     except Exception as error:
+        if isinstance(error, InvalidIR):
+            _blame(program, options)
         error.add_note(fault.note(error, functools.partial(_compiled, program), options))
         raise
 
 
+def _blame(program: Program, options: Options) -> None:
+    """Raises: RuleError where a program is whole without the user's rules, and broken by them."""
+    alone = [(rule,) for rule in options.rules]
+    for rules in [(), *alone, options.rules] if alone else ():
+        try:
+            _compiled(program, replace(options, rules=rules, dump=None, cache=None))
+        except InvalidIR as error:
+            if not rules:
+                return
+            names = ", ".join(rule.name for rule in rules)
+            raise RuleError(f"rule {names} breaks the program: {error}", code="E374") from error
+
+
 def _compiled(program: Program, options: Options) -> Executable:
+    for rule in options.rules:
+        program = rule.program(program)
     for item in items(program.body):
         if isinstance(item, HostCall) and not options.host:
             what = f"{item.name} by {item.library}, in a program that calls no host"
@@ -119,9 +138,10 @@ def _native(program: Program, backend: Compiler, options: Options) -> Executable
     traced, program = program, replace(program, body=turned_ahead(program.body))
     folder = options.cache if options.memory is None else None
     chosen = chooser(folder, threads, options.schedules)
-    facts = repr(options.memory), chosen.digest
+    digests = [rule.digest for rule in options.rules]
+    facts = repr(options.memory), chosen.digest, *digests
     recorder = None
-    if store is not None and backend.recorded:
+    if store is not None and backend.recorded and all(digests):
         recorder = Recorder(program, target, threads, store, facts)
     made = None if recorder is None or report.wants_texts else recorder.find(stats)
     if made is not None:
@@ -287,16 +307,16 @@ def _silent(options: Options) -> Reporter:
 
 def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
     """One simultaneous assignment -> kernels in launch order."""
-    proofs = Proofs()
+    proofs, rules = Proofs(), report.options.rules
     verify_graph(graph, "trace", proofs)
     report.text(2, "traced-graph", lambda: show(graph))
     report.lap("verify")
-    simple = simplify_graph(without_empty(graph))
+    simple = simplify_graph(without_empty(graph), RULES.also(rules))
     report.lap("simplify")
     verify_graph(simple, "simplify", proofs)
     report.text(2, "simplified-graph", lambda: show(simple))
     report.lap("verify")
-    kernels = fuse(simple, target)
+    kernels = fuse(simple, target, rules=rules)
     report.lap("fuse")
     for kernel in kernels:
         verify_kernel(kernel, "fuse", proofs)

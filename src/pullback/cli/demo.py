@@ -12,6 +12,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from pullback.cli.adjoints import adjoints_text
 from pullback.cli.attention import (
     DISTANCES,
     PLACES,
@@ -26,7 +27,6 @@ from pullback.cli.attention import (
 from pullback.cli.command import WRONG, Output, command
 from pullback.cli.timing import medians
 from pullback.config import Options
-from pullback.grad.report import adjoints_text
 from pullback.ir.dtype import float32
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel

@@ -9,8 +9,8 @@ from pullback.backends.c.language import C11
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import assembly
 from pullback.backends.opencl.language import OpenCLC
+from pullback.cli.adjoints import adjoints_text
 from pullback.cli.command import Misuse
-from pullback.grad.report import adjoints_text
 from pullback.ir.graph import Value
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine

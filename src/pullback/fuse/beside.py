@@ -23,9 +23,9 @@ def set_beside(grouping: Grouping) -> None:
         able = [h for h in homes if value in grouping.groups[h].external and _able(grouping, h)]
         for number in able[1:]:
             first = able[0]
-            if not grouping.ordered(first, number):
-                joint = _together(grouping.groups[first], grouping.groups[number])
-                grouping.join(first, number, joint)
+            a, b = grouping.groups[first], grouping.groups[number]
+            if not grouping.ordered(first, number) and not grouping.held_apart(a, b):
+                grouping.join(first, number, _together(a, b))
 
 
 def _able(grouping: Grouping, number: int) -> bool:

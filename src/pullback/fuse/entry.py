@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from pullback.config import UserRule
 from pullback.fuse.beside import set_beside
 from pullback.fuse.cost import Cost, estimate
 from pullback.fuse.emit import Emitter, launch_order
@@ -18,35 +19,39 @@ from pullback.fuse.written import write_out
 from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
-from pullback.simplify.rules import Simplifier
+from pullback.simplify.rules import RULES, Simplifier
 
 # How often recomputed values that do not fit a tile are looked for; storing one may show another.
 STORE_ROUNDS = 3
 
 
-def fuse(graph: Graph, target: Target, cost: Cost = estimate) -> list[Kernel]:
+def fuse(
+    graph: Graph, target: Target, cost: Cost = estimate, rules: Sequence[UserRule] = ()
+) -> list[Kernel]:
     """Kernels of a simultaneous assignment, in launch order.
 
     ``z = sum[k] x * w; y = max(z + b, 0)  ->  one kernel: z in registers, y stored``
     Values that cross kernels become fresh variables named after their definitions.
     """
-    grouping = group(graph, target, cost)
+    grouping = group(graph, target, cost, rules)
     return emit(grouping, lambda g: grouping.price(g).outer)
 
 
-def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
+def group(
+    graph: Graph, target: Target, cost: Cost = estimate, rules: Sequence[UserRule] = ()
+) -> Grouping:
     """The groups of a graph: everything but the choice of outer axes."""
-    simplify = Simplifier()
+    simplify = Simplifier(RULES.also(rules))
     outputs = _outputs(extend(graph, simplify))
     scene = inline(list(outputs), simplify)
     told_by_results(scene, set(outputs), simplify)
-    grouping = _start(scene, outputs, target, cost)
+    grouping = _start(scene, outputs, target, cost, rules)
     for _ in range(STORE_ROUNDS):
         crowded = too_large(grouping)
         if not crowded:
             break
         scene.roles.update(dict.fromkeys(crowded, Role.NODE))
-        grouping = _start(scene, outputs, target, cost)
+        grouping = _start(scene, outputs, target, cost, rules)
     apply_rules(grouping)
     set_beside(grouping)
     best_first(grouping)
@@ -54,11 +59,15 @@ def group(graph: Graph, target: Target, cost: Cost = estimate) -> Grouping:
 
 
 def _start(
-    scene: Scene, outputs: dict[Definition, Variable], target: Target, cost: Cost
+    scene: Scene,
+    outputs: dict[Definition, Variable],
+    target: Target,
+    cost: Cost,
+    rules: Sequence[UserRule],
 ) -> Grouping:
     """One group for every node."""
     mine = scene.copy()
-    return Grouping(build(mine, _targets(mine, outputs)), target, cost)
+    return Grouping(build(mine, _targets(mine, outputs)), target, cost, rules)
 
 
 def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list[Kernel]:

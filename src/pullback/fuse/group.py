@@ -7,8 +7,10 @@ visited in set order.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pullback.config import UserRule
 from pullback.fuse.cost import Cost, Estimate, scratch_budget
 from pullback.fuse.facts import is_identity
 from pullback.fuse.groups import (
@@ -56,6 +58,7 @@ class Grouping:
     problem: Problem
     target: Target
     cost: Cost
+    rules: Sequence[UserRule] = ()
     groups: dict[int, Group] = field(default_factory=dict)
     home: dict[int, int] = field(default_factory=dict)
     above: dict[int, int] = field(default_factory=dict)
@@ -194,9 +197,16 @@ class Grouping:
             return None, "it runs side by side with others"
         if len({*a.stages, *b.stages}) > MAX_STAGES:
             return None, f"more than {MAX_STAGES} stages"
+        if refusal := self.held_apart(a, b):
+            return None, refusal
         why: list[Edge] = []
         joint = merge(self.problem, a, b, why)
         return joint, "" if joint is not None else self._explain(why)
+
+    def held_apart(self, a: Group, b: Group) -> str:
+        """Why a rule of the user's does not let two groups join; empty where none objects."""
+        one, other = ([self.problem.definition(s) for s in g.stages] for g in (a, b))
+        return next((why for rule in self.rules if (why := rule.apart(one, other))), "")
 
     def _explain(self, why: list[Edge]) -> str:
         if not why:

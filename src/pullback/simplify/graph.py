@@ -29,7 +29,7 @@ from pullback.ir.graph import (
 )
 from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.rounding import parts
-from pullback.simplify.rules import Simplifier
+from pullback.simplify.rules import RULES, Rules, Simplifier
 from pullback.simplify.triangle import running
 
 
@@ -118,14 +118,14 @@ def rewire(values: Iterable[Value], mapping: Mapping[Value, Value]) -> list[Valu
     return [sources.mapping.get(v, v) for v in values]
 
 
-def simplify_graph(graph: Graph) -> Graph:
+def simplify_graph(graph: Graph, rules: Rules = RULES) -> Graph:
     """Bodies in normal form, without arithmetic in 16 bits, equal definitions merged, plain
     copies forwarded; idempotent.
 
     Merging ends the identity of definitions, so differentiation must be done.
     """
     sources = Sources({}, through=True)
-    simplifier = Simplifier()
+    simplifier = Simplifier(rules)
     merged: dict[Any, Definition] = {}
     for definition in graph.definitions:
         for part in parts(definition):

@@ -8,11 +8,12 @@ Dropping an operand drops its reads (and their range checks) as dead code does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from math import copysign
 
+from pullback.config import UserRule
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_, float32, int64, is_half
@@ -24,6 +25,7 @@ from pullback.simplify.bounds import Intervals, Prover
 from pullback.simplify.division import divide, rejoin, remainder
 
 FUEL = 200_000  # rewrites in one call; far above anything real, far below forever
+USERS_FUEL = 20_000  # with rules that nobody has tried: a growing expression is slow by then
 NESTED = 400  # nodes searched below an `If` for conditions that it decides
 
 
@@ -48,6 +50,7 @@ class Rules:
 
     def __init__(self) -> None:
         self.by_type: dict[type[Expr], list[Rule]] = {}
+        self.fuel = FUEL
 
     def on(self, *types: type[Expr]) -> Callable[[Rule], Rule]:
         """Register the decorated rule, after those already there."""
@@ -59,6 +62,15 @@ class Rules:
 
         return register
 
+    def also(self, rules: Iterable[UserRule]) -> Rules:
+        """These, and after them a user's."""
+        both = Rules()
+        both.fuel = USERS_FUEL
+        both.by_type = {cls: list(own) for cls, own in self.by_type.items()}
+        for cls, law in (pair for rule in rules for pair in rule.laws):
+            both.on(cls)(law)
+        return both
+
     @property
     def names(self) -> tuple[str, ...]:
         """Every rule, once, in order."""
@@ -69,9 +81,9 @@ class Rules:
 class Simplifier:
     """The driver: innermost first, each node once, until no rule fires."""
 
-    def __init__(self, rules: Rules | None = None, fuel: int = FUEL) -> None:
+    def __init__(self, rules: Rules | None = None, fuel: int = 0) -> None:
         self.rules = RULES if rules is None else rules
-        self.fuel = fuel
+        self.fuel = fuel or self.rules.fuel
         self.context = Context()
         self.normal: dict[Expr, Expr] = {}
         self.fired: dict[str, int] = {}

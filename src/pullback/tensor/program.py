@@ -17,13 +17,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 
-from pullback.config import Options, Schedules, parse_bytes
+from pullback.config import Options, Schedules, UserRule, parse_bytes
 from pullback.errors import AbsentError, OptionError, ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
 from pullback.ir.markup import panel
 from pullback.ir.program import Compute, HostCall, Program, Receive, items
 from pullback.pipeline import begin, compile_program
+from pullback.rules.named import chosen
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import process, uncollected
 from pullback.tensor.arrays import Derivative, returned
@@ -69,6 +70,7 @@ class Jit(Generic[P, R]):
         options: Options | None = None,
         memory: int | None = None,
         schedules: Schedules = (),
+        rules: Sequence[UserRule] = (),
     ) -> None:
         functions(function=function)
         if shapes is not None and not isinstance(shapes, Sequence):
@@ -81,6 +83,7 @@ class Jit(Generic[P, R]):
         self.options = options
         self.memory = memory
         self.schedules = schedules
+        self.rules = rules
         self.entries: dict[Any, list[Entry]] = {}
         self.quick: dict[Any, list[Entry]] = {}
         self.traces = 0
@@ -210,6 +213,8 @@ class Jit(Generic[P, R]):
             options = replace(options, memory=self.memory)
         if self.schedules:
             options = replace(options, schedules=self.schedules)
+        if self.rules:
+            options = replace(options, rules=(*options.rules, *self.rules))
         traced = time.perf_counter() - start
         executable = compile_program(program, options)
         executable.timings["trace"] = traced
@@ -235,6 +240,7 @@ def jit(
     options: Options | None = None,
     memory: int | str | None = None,
     schedules: Given = (),
+    rules: Any = (),
 ) -> Jit[P, R]: ...
 @overload
 def jit(
@@ -244,6 +250,7 @@ def jit(
     options: Options | None = None,
     memory: int | str | None = None,
     schedules: Given = (),
+    rules: Any = (),
 ) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
 def jit(
     function: Callable[..., Any] | None = None,
@@ -252,6 +259,7 @@ def jit(
     options: Options | None = None,
     memory: int | str | None = None,
     schedules: Given = (),
+    rules: Any = (),
 ) -> Any:
     """Compile `function` into one program, traced at its first call.
 
@@ -260,9 +268,10 @@ def jit(
     computed again where it is used again, to the same bits.
     `schedules`: how kernels run, each a `pb.schedule` or a file that one was saved to; a program
     that has none of their kernels is refused when it is called.
+    `rules`: of `pb.rules`, or their names, after those of `options`.
 
-    Raises: OptionError for a `memory` that is no size, or a file that is no schedule;
-        MemoryBudgetError, at the call, for a budget that is too small.
+    Raises: OptionError for a `memory` that is no size, or a file that is no schedule; RuleError
+        for what is no rule; MemoryBudgetError, at the call, for a budget that is too small.
 
     Example:
         >>> f = pb.jit(lambda x: pb.sum(x * x))
@@ -270,12 +279,13 @@ def jit(
         Tensor(5., dtype=float32)
     """
     budget = None if memory is None else parse_bytes(memory)
+    own = Options(rules=chosen(rules)).rules
     if options is not None and not isinstance(options, Options):
         raise OptionError(f"options={options!r}: a pb.Options is wanted", code="E225")
     if function is None:
         rest = {"options": options, "memory": budget, "schedules": schedules}
-        return functools.partial(jit, shapes=shapes, **rest)
-    return Jit(function, shapes, options, budget, given(schedules))
+        return functools.partial(jit, shapes=shapes, rules=own, **rest)
+    return Jit(function, shapes, options, budget, given(schedules), own)
 
 
 def _argument(leaf: Any) -> Any:

@@ -38,10 +38,11 @@ MODULES = [
     "pullback.optim.schedules",
     "pullback.special",
     "pullback.random",
+    "pullback.rules",
     "pullback.tensor.random",
     "pullback.bridge.torch",
 ]
-LAZY = {"fft", "linalg", "nn", "optim", "torch"}  # of `pb`
+LAZY = {"fft", "linalg", "nn", "optim", "rules", "torch"}  # of `pb`
 
 
 def public(name: str) -> ModuleType:

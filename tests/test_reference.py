@@ -22,6 +22,7 @@ MODULES = {
     "pullback.linalg": linalg,
     "pullback.random": pb.random,
     "pullback.special": pb.special,
+    "pullback.rules": pb.rules,
     "pullback.nn": nn,
     "pullback.nn.functional": nn.functional,
     "pullback.optim": optim,

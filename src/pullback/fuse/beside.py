@@ -23,9 +23,10 @@ def set_beside(grouping: Grouping) -> None:
         able = [h for h in homes if value in grouping.groups[h].external and _able(grouping, h)]
         for number in able[1:]:
             first = able[0]
-            a, b = grouping.groups[first], grouping.groups[number]
-            if not grouping.ordered(first, number) and not grouping.held_apart(a, b):
-                grouping.join(first, number, _together(a, b))
+            if not grouping.ordered(first, number):
+                a, b = grouping.groups[first], grouping.groups[number]
+                if not grouping.held_apart(a, b):
+                    grouping.join(first, number, _together(a, b))
 
 
 def _able(grouping: Grouping, number: int) -> bool:

@@ -5,16 +5,11 @@ A rule is a function under a decorator of this module. It does nothing until a p
 derivatives go by them too.
 """
 
-from pullback.rules.kinds import FusionRule, RewriteRule, SimplifyRule, fusion, rewrite, simplify
-from pullback.rules.named import named, names
-from pullback.rules.rewriting import OnHost, PlainProduct, on_host, product, stored
+from pullback.rules.installed import named, names
+from pullback.rules.kinds import fusion, rewrite, simplify
+from pullback.rules.rewriting import on_host, product, stored
 
 __all__ = [
-    "FusionRule",
-    "OnHost",
-    "PlainProduct",
-    "RewriteRule",
-    "SimplifyRule",
     "fusion",
     "named",
     "names",

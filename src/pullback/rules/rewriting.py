@@ -73,6 +73,12 @@ class PlainProduct:
     left: Value
     right: Value
 
+    @property
+    def swapped(self) -> PlainProduct:
+        """The same with its operands the other way round."""
+        left, right, out = self.spec.replace("->", ",").split(",")
+        return PlainProduct(f"{right},{left}->{out}", self.right, self.left)
+
 
 def product(definition: Definition) -> PlainProduct | None:
     """A sum of products of two values read at plain axes, as einsum says it; None for others.
@@ -118,6 +124,8 @@ def stored(definition: Definition) -> Definition:
         >>> @pb.rules.rewrite
         ... def exponentials(definition):
         ...     return pb.rules.stored(definition) if definition.name == "exp" else None
+        >>> pb.jit(lambda x: pb.sum(pb.exp(x)), rules=[exponentials])(pb.zeros(3))
+        Tensor(3., dtype=float32)
     """
     d = definition
     return Definition(d.name, d.shape, d.body, d.form, d.stop, Keep.ALWAYS, d.origin)

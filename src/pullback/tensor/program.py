@@ -24,7 +24,7 @@ from pullback.ir.graph import Variable
 from pullback.ir.markup import panel
 from pullback.ir.program import Compute, HostCall, Program, Receive, items
 from pullback.pipeline import begin, compile_program
-from pullback.rules.named import chosen
+from pullback.rules.installed import chosen
 from pullback.runtime.executable import Executable
 from pullback.runtime.system import process, uncollected
 from pullback.tensor.arrays import Derivative, returned

@@ -36,9 +36,11 @@ def named(name: str) -> tuple[UserRule, ...]:
     Raises: RuleError for a name that is not there, that fails to import or holds no rule.
 
     Example:
-        >>> pb.rules.named("missing")
-        Traceback (most recent call last):
-        pullback.errors.RuleError: no rules 'missing' [E371]
+        >>> try:
+        ...     pb.rules.named("missing")
+        ... except ValueError as error:
+        ...     error.code
+        'E371'
     """
     if name.endswith(".py"):
         return _checked(name, _of_file(Path(name)))

@@ -32,9 +32,9 @@ from pullback.ir.program import (
     Program,
     Receive,
 )
-from pullback.simplify.dead import without_dead
 from pullback.simplify.graph import with_roots
 from pullback.tensor.calls import Call
+from pullback.tensor.dead import without_dead
 
 
 @dataclass(eq=False, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from accuracy import ELSEWHERE, WANTED, points, points64, ulps, ulps64
 from pullback.backends import registry
 from pullback.backends.c import backend
 from pullback.backends.c import compiler as cc
+from pullback.cli.stages import parts
 from pullback.config import Options
 from pullback.errors import CompilerError, UnsupportedError
 from small_programs import PROGRAMS
 
+Array = np.ndarray[Any, Any]
 SOME = ["matmul", "layer norm", "causal attention", "gather", "integers", "scan", "normal"]
 
 
@@ -101,6 +105,40 @@ def worst_errors(backend: str) -> dict[str, float]:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_functions_in_c_are_close() -> None:
     assert worst_errors("c") == {}
+
+
+def own_tasks(program: Any, folder: Path, *flags: str) -> Array:
+    """What the standalone C of a program of one kernel gives for a million numbers, by itself."""
+    ((_, text),) = parts(program, "c")
+    source, library = folder / "own.c", folder / "own.so"
+    source.write_text(text)
+    command = [*cc.compiler().command, *cc.FLAGS, "-march=native", "-Wall", "-Werror", *flags]
+    command.remove("-w")
+    told = subprocess.run(
+        [*command, "-Wno-unused-function", "-Wno-unknown-pragmas", "-Wno-unused-const-variable",
+         "-o", str(library), str(source), "-lm"], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if told.returncode and "omp" in told.stderr:
+        pytest.skip("this compiler has no OpenMP")
+    assert told.returncode == 0, told.stderr
+    x, y = np.linspace(0, 3, 1_000_000, dtype="float32"), np.empty(1_000_000, "float32")
+    block = (ctypes.c_void_p * 3)(x.ctypes.data, y.ctypes.data, 0)
+    ctypes.CDLL(str(library)).run_0(block)
+    return y
+
+
+@needs_c
+def test_standalone_c_runs_by_openmp(tmp_path: Path) -> None:
+    """The text compiles without a warning, and its tasks run by threads of its own or in order."""
+    program = pb.jit(lambda x: pb.exp(x) * 2, options=Options(cache=None))
+    x = np.linspace(0, 3, 1_000_000, dtype="float32")
+    wanted = program(x).numpy()
+    (kernel,) = program.program.kernels
+    assert len(kernel.reads) == 1
+    for flags in ((), ("-fopenmp",)):
+        folder = tmp_path / "".join(["c", *flags])
+        folder.mkdir()
+        np.testing.assert_array_equal(own_tasks(program.program, folder, *flags), wanted)
 
 
 @needs_c

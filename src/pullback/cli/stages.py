@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.backends.c.emit import emit_routine as emit_c
-from pullback.backends.c.language import C11
+from pullback.backends.c.backend import C
 from pullback.backends.llvm.emit import emit_routine
 from pullback.backends.llvm.jit import assembly
-from pullback.backends.opencl.language import OpenCLC
+from pullback.backends.opencl.backend import OpenCL
 from pullback.cli.adjoints import adjoints_text
 from pullback.cli.command import Misuse
 from pullback.ir.graph import Value
@@ -21,24 +20,15 @@ from pullback.lower.kernel import lower
 from pullback.runtime.executable import Executable
 
 WHOLE = "program"
-STAGES = (
-    WHOLE,
-    "definitions",
-    "adjoint",
-    "kernels",
-    "schedule",
-    "loops",
-    "llvm",
-    "asm",
-    "c",
-    "opencl",
-)
+FILES = {backend.name: backend for backend in (C(), OpenCL())}  # a file each, whole
+STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", "loops", "llvm", "asm", *FILES)
 
 Part = tuple[str, str]  # the name of a kernel, or of the stage, and its text
 
 
 def parts(program: Executable, stage: str, wrt: Sequence[str] = ()) -> list[Part]:
-    """A stage of a program, one part for each kernel structure where it is of kernels.
+    """A stage of a program, one part for each kernel structure where it is of kernels, in one file
+    where a backend compiles files.
 
     Raises: Misuse where the stage does not exist for this program.
     """
@@ -51,7 +41,18 @@ def parts(program: Executable, stage: str, wrt: Sequence[str] = ()) -> list[Part
     target = program.target
     if target is None:
         raise Misuse(f"the reference backend interprets definitions: it has no {stage}")
+    if stage in FILES:
+        return [(stage, _file(program, FILES[stage], target))]
     return [(k.name, _text(program, k, stage, target)) for k in program.distinct()]
+
+
+def _file(program: Executable, backend: C | OpenCL, target: Target) -> str:
+    """All kernels as one text that compiles by itself, each below its name."""
+    kernels = program.distinct()
+    nests = [lower(k, program.chosen(k, target), target, marks=True) for k in kernels]
+    shared, *texts = backend.sources(nests, target)
+    own = [f"/* {k.name} */\n{placed(t, k)}" for k, t in zip(kernels, texts, strict=True)]
+    return "\n".join([shared, *own])
 
 
 def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> str:
@@ -64,8 +65,6 @@ def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> st
         "loops": lambda nest, _: show(nest),
         "llvm": emit_routine,
         "asm": assembly,
-        "c": lambda nest, target: emit_c(nest, C11(target.vector)),
-        "opencl": lambda nest, target: emit_c(nest, OpenCLC(target.vector)),
     }
     return placed(of_nest[stage](lower(kernel, schedule, target, marks=True), target), kernel)
 

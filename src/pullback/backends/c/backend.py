@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
 from pullback.backends.c.compiler import compiler
-from pullback.backends.c.emit import emit_program, emit_routine
+from pullback.backends.c.emit import emit_program, emit_routine, standalone
 from pullback.backends.c.language import C11
 from pullback.backends.host.processor import chosen_target, processor
 from pullback.config import Options
@@ -27,6 +27,10 @@ class C:
     def host(self) -> str:
         """The compiler, as it tells of itself. Raises: CompilerError."""
         return compiler().version.partition("\n")[0]
+
+    def sources(self, routines: Sequence[Routine], target: Target) -> list[str]:
+        """Parts of a file that compiles by itself: what is shared, then one for each routine."""
+        return standalone(routines, C11(target.vector))
 
     def target(self, options: Options) -> Target:
         return chosen_target(options.target, options.machine)

@@ -35,6 +35,16 @@ def emit_program(routines: Sequence[N.Routine], language: C11) -> str:
     return "\n".join([language.prelude(), *parts])
 
 
+def standalone(routines: Sequence[N.Routine], language: C11) -> list[str]:
+    """A file that says itself how a routine is run: the prelude, then a part for each routine."""
+    suffixes = [f"_{number}" for number in range(len(routines))]
+    parts = [
+        emit_routine(r, language, end) + language.run(r, end)
+        for r, end in zip(routines, suffixes, strict=True)
+    ]
+    return [language.prelude(), *parts]
+
+
 def emit_routine(routine: N.Routine, language: C11, suffix: str = "") -> str:
     """The functions of one routine."""
     names = [("body", routine.body)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pullback.backends.base import array_bytes
+from pullback.backends.base import ALIGNMENT, array_bytes
 from pullback.backends.loops import polynomials
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType, is_half
@@ -109,6 +109,25 @@ class C11:
                 lines.append(f"const int64_t {names[what]} = (int64_t)block[{place}];")
         return f"void {name}(void **block, int64_t task, char *scratch) {{", lines, "}"
 
+    def run(self, routine: N.Routine, end: str) -> str:
+        """All tasks of a routine, by threads where the compiler has OpenMP; each with scratch."""
+        size = sum(map(array_bytes, routine.scratch))
+        own = f"char *const scratch = aligned_alloc({ALIGNMENT}, {_lines(size + 1)});"
+        lines = [
+            f"void run{end}(void **block) {{",
+            "#pragma omp parallel",
+            "  {",
+            f"    {own}",
+            "#pragma omp for schedule(dynamic)",
+            f"    for (int64_t task = 0; task < {routine.tasks}; ++task)",
+            f"      body{end}(block, task, scratch);",
+            "    free(scratch);",
+            "  }",
+        ]
+        if routine.finish:
+            lines += [f"  {own}", f"  finish{end}(block, 0, scratch);", "  free(scratch);"]
+        return "\n".join([*lines, "}", ""])
+
     def scratch(self, routine: N.Routine, names: Mapping[object, str]) -> list[str]:
         """Pointers to what is private to a task."""
         lines, offset = [], 0
@@ -169,3 +188,8 @@ class C11:
     def store_part(self, part: str, where: str, count: int, kind: str) -> str:
         size = count * (4 if kind == "float32" else 8)
         return f"memcpy({where}, &{part}, {size});"
+
+
+def _lines(size: int) -> int:
+    """Bytes in whole cache lines."""
+    return -(-size // ALIGNMENT) * ALIGNMENT

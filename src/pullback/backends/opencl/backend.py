@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.base import Code, CompileStats, ObjectStore, array_bytes
-from pullback.backends.c.emit import emit_program, emit_routine, passed
+from pullback.backends.c.emit import emit_program, emit_routine, passed, standalone
 from pullback.backends.host.processor import chosen_target, processor
 from pullback.backends.loops.analysis import roots, statements
 from pullback.backends.opencl.device import FLAGS, Device, device
@@ -37,6 +37,10 @@ class OpenCL:
         on = device()
         kinds = "float64" if on.doubles else "no float64"
         return f"{on.name}, {on.units} units, {kinds}, driver {on.driver}"
+
+    def sources(self, routines: Sequence[N.Routine], target: Target) -> list[str]:
+        """Parts of a text that builds by itself: what is shared, then one for each routine."""
+        return standalone(routines, OpenCLC(target.vector))
 
     def target(self, options: Options) -> Target:
         return chosen_target(options.target)

@@ -16,6 +16,8 @@ import pullback as pb
 from pullback.config import Options
 from pullback.errors import OptionError
 from pullback.ir.kernel import Kernel
+from pullback.ir.text import show
+from pullback.lower.kernel import lower
 from pullback.schedule.schedule import Place, Way
 from pullback.tensor.schedules import UserSchedule
 from pullback.tensor.tune import Bench, _close
@@ -81,6 +83,12 @@ def test_a_plain_nest_becomes_a_tuned_one(matmul: UserSchedule) -> None:
         assert np.allclose(run(product, moved, A, B), wanted, rtol=1e-6), moved
     assert np.array_equal(run(product, plain, A, B), run(product, lanes, A, B))
     assert np.array_equal(run(product, tiles, A, B), run(product, packed, A, B))
+
+
+def test_a_plain_nest_has_one_of_all(matmul: UserSchedule) -> None:
+    found = matmul.plain().schedule
+    assert found.steps[0].inner.unroll == 1 and found.scratch_bytes == 0
+    assert "vector" not in show(lower(matmul.kernel, found, matmul.target))
 
 
 def test_plain_is_one_loop_nest_for_each_stage(rows: UserSchedule) -> None:
@@ -169,6 +177,31 @@ def test_parts_of_sums_keep_their_order() -> None:
     assert not s.tile(i=1000).same_sums(s)
 
 
+def test_an_order_turns_the_loops(matmul: UserSchedule) -> None:
+    s = matmul.plain().tile(i=10, j=4)
+    turned = s.reorder("j")
+    nests = [show(lower(t.kernel, t.schedule, t.target)) for t in (s, turned)]
+    loops = [[line.strip() for line in nest.splitlines() if "seq t" in line] for nest in nests]
+    assert loops == [["seq t0 in 0..4:", "seq t1 in 0..9:"], ["seq t0 in 0..9:", "seq t1 in 0..4:"]]
+    assert turned.same_sums(s)
+    assert np.array_equal(run(product, turned, A, B), run(product, s, A, B))
+    levels = [t.schedule.steps[0].level for t in (s, turned)]
+    assert levels == [2, 2] and turned.reorder("i", "j").schedule.order == ()
+
+
+def test_an_order_hoists_what_it_lets(rows: UserSchedule) -> None:
+    """Stages stand inside of as many loops as they need, in the order that there is."""
+
+    def outer(x: pb.Tensor, y: pb.Tensor) -> Any:
+        return pb.define("z[i, j] = sum[k](x[i, k] * x[i, k]) * y[i, j]", x=x, y=y)
+
+    s = made(outer, X, X)
+    assert len(s.kernel.outer) < 2 or s.reorder("j").schedule.order == (1, 0)
+    orders = [s.choose("order", n) for n in s.free.get("order", ())]
+    for turned in orders:
+        assert np.array_equal(run(outer, turned, X, X), run(outer, (), X, X))
+
+
 def test_tasks_need_tiles(matmul: UserSchedule) -> None:
     with pytest.raises(OptionError, match="too few for 4 tasks"):
         matmul.tile(i=40, j=36).parallel(4)
@@ -212,6 +245,29 @@ def test_interpreters_and_budgets_take_none(matmul: UserSchedule) -> None:
         pb.jit(product, memory="1GB", schedules=matmul)(A, B)
 
 
+# --- searches
+
+
+def test_a_search_by_any_measure(matmul: UserSchedule) -> None:
+    def far(s: UserSchedule) -> float:
+        tile = s.schedule.tile
+        return abs(tile[0] - 4) + abs(tile[1] - 6) + (0 if s.schedule.order else 3)
+
+    found = matmul.best(far, tries=300)
+    assert (found.schedule.tile, found.schedule.order) == ((4, 6), (1, 0))
+    assert matmul.best(far, tries=1).choices == ()
+    assert found.best(far, tries=1) == found
+
+
+def test_a_search_by_a_stopwatch(matmul: UserSchedule) -> None:
+    plain = matmul.plain()
+    for search in ("beam", "random"):
+        found = plain.tuned(seconds=0.3, search=search, options=OPTIONS)
+        assert np.allclose(run(product, found, A, B), A @ B, rtol=1e-5)
+    with pytest.raises(OptionError, match="beam"):
+        plain.tuned(search="luck")
+
+
 # --- files
 
 
@@ -229,12 +285,12 @@ def test_a_schedule_is_saved_and_read_back(matmul: UserSchedule, tmp_path: Path)
 
 def test_the_cache_knows_schedules(matmul: UserSchedule, tmp_path: Path) -> None:
     options = Options(threads=2, cache=tmp_path)
-    found = []
-    for tasks in (1, 3, 1):
-        f = pb.jit(product, options=options, schedules=matmul.tile(i=8).parallel(tasks))
+    compiled = []
+    for rows in (3, 4, 3):
+        f = pb.jit(product, options=options, schedules=matmul.block(rows=rows))
         f(A, B)
-        found.append(f.program.chosen(f.program.kernels[0], matmul.target).tasks)
-    assert found == [1, 3, 1]
+        compiled.append(f.program.stats.compiled)
+    assert compiled == [1, 1, 0]
 
 
 DAMAGED = {

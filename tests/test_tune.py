@@ -31,7 +31,7 @@ from pullback.runtime.executable import Executable
 from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, merged, read, write
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.choose import choose
-from pullback.schedule.tune import Space, Trials, beam, draws
+from pullback.schedule.moves import Space, Trials, best, draws
 from pullback.tensor.tune import Bench, kernels_of
 
 measures = sys.modules["pullback.tensor.tune"]  # the name `pb.tensor` is a function
@@ -114,27 +114,27 @@ BEST = (("x", 6), ("y", 7), ("z", 3))
 
 def test_a_beam_finds_the_best_of_a_known_cost() -> None:
     trials = measured(200)
-    assert beam(Grid(), trials) == BEST
+    assert best([()], Grid(), trials) == BEST
     assert len(trials.times) < 200, "it ends by itself"
 
 
 def test_random_draws_need_more_tries() -> None:
     ours, other = measured(100), measured(100)
-    found, drawn = beam(Grid(), ours), draws(Grid(), other)
+    found, drawn = best([()], Grid(), ours), draws([()], Grid(), other)
     assert cost(found) < cost(drawn) < cost(())
-    assert draws(Grid(), measured(1000)) == BEST, "all of them in the end"
+    assert draws([()], Grid(), measured(1000)) == BEST, "all of them in the end"
 
 
 def test_a_search_is_a_function_of_its_seed() -> None:
-    for search in (beam, draws):
+    for search in (best, draws):
         first, second = measured(60), measured(60)
-        search(Grid(), first, seed=3), search(Grid(), second, seed=3)
+        search([()], Grid(), first, seed=3), search([()], Grid(), second, seed=3)
         assert list(first.times) == list(second.times)
 
 
 def test_a_start_that_is_refused_is_not_the_best() -> None:
-    assert beam(Grid(), measured(1), [(("y", 1),), ()]) == ()
-    assert draws(Grid(), measured(0)) == ()
+    assert best([(("y", 1),), ()], Grid(), measured(1)) == ()
+    assert draws([()], Grid(), measured(0)) == ()
 
 
 # --- choices of a schedule

@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from pullback.config import Schedules
+from pullback.config import Options, Schedules
 from pullback.errors import MALFORMED, OptionError
 from pullback.ir import expr as E
 from pullback.ir.expr import upper
@@ -29,10 +29,13 @@ from pullback.ir.notation import axis_name, axis_number
 from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import kernel_text
-from pullback.schedule.choices import Choices, Options, choices_of, offered
+from pullback.schedule.choices import Choices, choices_of, offered
+from pullback.schedule.choices import Options as Free
 from pullback.schedule.choose import choose
 from pullback.schedule.contraction import columns
+from pullback.schedule.moves import Space, Trials, best
 from pullback.schedule.schedule import Place, Schedule, Step, Way
+from pullback.tensor.tune import SEARCHES, Bench
 
 VERSION = 1  # of files; raised where choices get another meaning
 
@@ -65,7 +68,7 @@ class UserSchedule:
         return choose(self.kernel, self.target, self.choices)
 
     @property
-    def free(self) -> Options:
+    def free(self) -> Free:
         """The choices that this schedule has, by name, and values of each worth trying."""
         return offered(self.kernel, self.schedule, self.target, dict(self.choices))
 
@@ -251,6 +254,41 @@ class UserSchedule:
         """One of the choices in `free`, by its name."""
         return self._with({name: _whole(value)}, "choose")
 
+    # --- searches
+
+    def best(
+        self, evaluate: Callable[[UserSchedule], float], tries: int = 100, seed: int = 0
+    ) -> UserSchedule:
+        """The least by `evaluate` of at most so many schedules, from this one on.
+
+        The search of `pullback tune` by another measure: one move of the best few so far at a time,
+        ``s.best(lambda t: t.schedule.scratch_bytes)``. Infinity refuses a schedule.
+        """
+
+        def values(batch: Sequence[Choices]) -> list[float]:
+            return [evaluate(UserSchedule(self.kernel, self.target, c)) for c in batch]
+
+        trials = Trials(values, lambda: len(trials.times) < _whole(tries))
+        space = Space(self.kernel, self.target)
+        return self._by(best([self.choices], space, trials, seed))
+
+    def tuned(
+        self,
+        seconds: float = 10.0,
+        search: str = "beam",
+        seed: int = 0,
+        options: Options | None = None,
+    ) -> UserSchedule:
+        """The fastest that a search finds in so many seconds, by a stopwatch on random inputs.
+
+        `search`: "beam" goes by moves from this schedule, "random" draws, for comparison. Gains of
+        less than 3 % over the compiler's own schedule are taken for noise: then it is that.
+        """
+        if search not in SEARCHES:
+            raise OptionError(f"search={search!r}", help=f"one of {[*SEARCHES]}", code="E381")
+        bench = Bench(self.kernel, options or Options.from_environment())
+        return self._by(bench.tuned(seconds, [search], self.choices, seed).choices)
+
     # --- files
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -275,6 +313,9 @@ class UserSchedule:
         return UserSchedule(self.kernel, self.target)._with(dict(choices), f"load({str(path)!r})")
 
     # --- what moves share
+
+    def _by(self, choices: Choices) -> UserSchedule:
+        return UserSchedule(self.kernel, self.target, choices)
 
     def _with(self, changes: Changes, what: str) -> UserSchedule:
         """This schedule with other choices. Raises: OptionError with what is free."""

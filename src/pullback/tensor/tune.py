@@ -33,8 +33,8 @@ from pullback.runtime.machine import Machine
 from pullback.runtime.profile import Clock
 from pullback.schedule.choices import Choices
 from pullback.schedule.choose import choose
+from pullback.schedule.moves import Space, Trials, best, draws
 from pullback.schedule.schedule import Schedule
-from pullback.schedule.tune import Space, Trials, beam, draws
 
 Array = np.ndarray[Any, Any]
 
@@ -50,7 +50,7 @@ MOST_INDEX = 100  # fits every type
 # The error that is allowed, of the largest result: half of the digits of a float with so many bits.
 HALF_DIGITS = {16: 2.0**-4, 32: 2.0**-12, 64: 2.0**-26}
 
-SEARCHES = {"beam": beam, "random": draws}
+SEARCHES = {"beam": best, "random": draws}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +179,19 @@ class Bench:
     ) -> Outcome:
         """Search for so long, in equal parts, then compare what was found with the default."""
         target = chosen_target(self.options.target, self.options.machine)
-        best: dict[str, Choices] = {}
+        chosen: dict[str, Choices] = {}
         tries = 0
         for name in searches:
             until = time.perf_counter() + seconds / len(searches)
             trials = Trials(self.measure, functools.partial(_early, until))
-            best[name] = SEARCHES[name](Space(self.kernel, target), trials, ((), known), seed)
+            space = Space(self.kernel, target)
+            chosen[name] = SEARCHES[name](((), known), space, trials, seed)
             tries += len(trials.times)
-        runners = [self.compiled(choices) for choices in best.values()]
+        runners = [self.compiled(choices) for choices in chosen.values()]
         default, *times = self.race([self.default, *runners], LAST_ROUNDS)
-        found = {name: ns / 1e3 for name, ns in zip(best, times, strict=True)}
+        found = {name: ns / 1e3 for name, ns in zip(chosen, times, strict=True)}
         name = min(found, key=found.__getitem__)
-        choices = best[name] if default > MARGIN * 1e3 * found[name] else ()
+        choices = chosen[name] if default > MARGIN * 1e3 * found[name] else ()
         return Outcome(self.kernel, default / 1e3, found, choices, tries, self.refused)
 
 

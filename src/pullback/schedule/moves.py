@@ -1,13 +1,14 @@
-"""Schedules by measured time: a beam search over the choices of a kernel, random draws beside it.
+"""The one search over schedules: moves to neighbours of the best so far, random draws beside it.
 
 ``() 120 us -> (tile.0 = 64) 100 us -> (tile.0 = 64, unroll.1 = 4) 84 us``: each step changes one
-choice of the best few schedules so far. What is measured, and how, is the caller's business.
+choice of the best few schedules so far. What evaluates them is the business of who searches: a
+stopwatch (`tensor/tune.py`), a price, or a function of the user's (`tensor/schedules.py`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
@@ -25,8 +26,9 @@ BATCH = 8  # schedules measured side by side
 DRAWS = 50  # attempts to draw a schedule that is new
 MOST_DRAWN = 6  # choices of a random schedule that differ from the model's
 
-# Times of the schedules in a batch, in any one unit; `inf`: it does not run, or not rightly.
-Measure = Callable[[Sequence[Choices]], Sequence[float]]
+# Times, or prices, of the schedules in a batch, in any one unit; `inf`: it does not run, or not
+# rightly.
+Evaluate = Callable[[Sequence[Choices]], Sequence[float]]
 
 
 class Moves(Protocol):
@@ -41,29 +43,29 @@ class Moves(Protocol):
 
 @dataclass
 class Trials:
-    """What was measured. `more`: whether there is time for another batch."""
+    """What was evaluated. `more`: whether there is time for another batch."""
 
-    measure: Measure
+    evaluate: Evaluate
     more: Callable[[], bool]
     times: dict[Choices, float] = field(default_factory=dict)
 
     def ask(self, wanted: Sequence[Choices]) -> None:
-        """Measure what is wanted, as far as time allows."""
+        """Evaluate what is wanted, as far as time allows."""
         fresh = [c for c in dict.fromkeys(wanted) if c not in self.times]
         for start in range(0, len(fresh), BATCH):
             if not self.more():
                 return
             batch = fresh[start : start + BATCH]
-            self.times.update(zip(batch, self.measure(batch), strict=True))
+            self.times.update(zip(batch, self.evaluate(batch), strict=True))
 
     @property
     def ranked(self) -> list[Choices]:
-        """What runs, fastest first; of equal times what was measured first."""
+        """What runs, fastest first; of equal times what was evaluated first."""
         good = [c for c, time in self.times.items() if time < inf]
         return sorted(good, key=self.times.__getitem__)
 
 
-def beam(moves: Moves, trials: Trials, start: Sequence[Choices] = ((),), seed: int = 0) -> Choices:
+def best(start: Sequence[Choices], space: Moves, trials: Trials, seed: int = 0) -> Choices:
     """The best found by changing one choice of the best few, until none of them gets better.
 
     Which they are is asked again after every batch.
@@ -75,7 +77,7 @@ def beam(moves: Moves, trials: Trials, start: Sequence[Choices] = ((),), seed: i
         front = trials.ranked[:BEAM]
         for parent in front:
             if parent not in rest:
-                rest[parent] = moves.near(parent)
+                rest[parent] = space.near(parent)
                 random.shuffle(rest[parent])
         batch: list[Choices] = []
         for parent in BATCH * front:  # in turn
@@ -87,12 +89,12 @@ def beam(moves: Moves, trials: Trials, start: Sequence[Choices] = ((),), seed: i
     return next(iter(trials.ranked), ())
 
 
-def draws(moves: Moves, trials: Trials, start: Sequence[Choices] = ((),), seed: int = 0) -> Choices:
+def draws(start: Sequence[Choices], space: Moves, trials: Trials, seed: int = 0) -> Choices:
     """The best of random schedules beside those of the start: what a search has to beat."""
     random = Random(seed)
     trials.ask(start)
     while trials.more():
-        found = [c for c in (moves.draw(random) for _ in range(BATCH)) if c is not None]
+        found = [c for c in (space.draw(random) for _ in range(BATCH)) if c is not None]
         if not found:
             break
         trials.ask(found)
@@ -111,16 +113,10 @@ class Space:
         self.known.add(choose(self.kernel, self.target))
 
     def near(self, choices: Choices) -> list[Choices]:
-        """All that one change makes, numbers by a step up or down."""
+        """All that one move makes, each schedule once."""
         schedule = choose(self.kernel, self.target, choices)
-        given = dict(choices)
-        found: list[Choices | None] = []
-        for name, values in offered(self.kernel, schedule, self.target, given).items():
-            present = given.get(name, _present(name, schedule))
-            for value in _beside(name, values, present):
-                found.append(self._new({**given, name: value}))
-        found += [self._new({n: v for n, v in choices if n != name}) for name in given]
-        return [c for c in found if c is not None]
+        near = moves(self.kernel, schedule, self.target, dict(choices))
+        return [c for c in map(self._new, near) if c is not None]
 
     def draw(self, random: Random) -> Choices | None:
         """A schedule with a few choices at random."""
@@ -159,6 +155,21 @@ class Space:
             return None
         self.known.add(schedule)
         return choices_of(given)
+
+
+def moves(
+    kernel: Kernel, schedule: Schedule, target: Target, given: Mapping[str, int]
+) -> Iterator[dict[str, int]]:
+    """The choices beside those `given`, by which a kernel has `schedule`: one differs.
+
+    Numbers go a step up or down; what is chosen may also be as is best again.
+    """
+    for name, values in offered(kernel, schedule, target, given).items():
+        present = given.get(name, _present(name, schedule))
+        for value in _beside(name, values, present):
+            yield {**given, name: value}
+    for name in given:
+        yield {n: v for n, v in given.items() if n != name}
 
 
 def _present(name: str, schedule: Schedule) -> int | None:

@@ -21,6 +21,7 @@ from pullback.lower.kernel import lower
 from pullback.schedule.schedule import Place, Way
 from pullback.tensor.schedules import UserSchedule
 from pullback.tensor.tune import Bench, _close
+from pullback.viewer.page import collect
 
 OPTIONS = Options(threads=2, cache=None)
 RNG = np.random.default_rng(0)
@@ -243,6 +244,18 @@ def test_interpreters_and_budgets_take_none(matmul: UserSchedule) -> None:
         assert error.value.code == "E384"
     with pytest.raises(OptionError, match="budget"):
         pb.jit(product, memory="1GB", schedules=matmul)(A, B)
+
+
+def test_a_page_shows_the_schedule_of_each_program(matmul: UserSchedule) -> None:
+    programs = {}
+    for name, schedules in (("model", ()), ("hand", [matmul.tile(i=8)]), ("again", ())):
+        f = pb.jit(product, options=OPTIONS, schedules=schedules)
+        f(A, B)
+        programs[name] = f.program
+    data = collect("schedules", programs)
+    shown = [p["kernels"][0]["schedule"] for p in data["programs"]]
+    assert "asked for: tile.0 = 8" in shown[1] and "asked" not in shown[0]
+    assert shown[0] == shown[2] and len(data["codes"]) == 2
 
 
 # --- searches

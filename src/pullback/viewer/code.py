@@ -16,7 +16,8 @@ from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
 from pullback.schedule.budget import work
-from pullback.schedule.choose import choose
+from pullback.schedule.choose import Choose
+from pullback.schedule.schedule import Schedule
 
 MOST_PACKED = 1_500_000  # bytes of all code in a page, packed; what comes after is left out
 LEFT_OUT = "left out: the code of all kernels before this one fills the page"
@@ -26,17 +27,19 @@ LEVEL = 9
 
 @dataclass(slots=True)
 class Codes:
-    """The code of each kernel structure, once. `most`: of how many of a program, by their
-    operations, the machine code is made; None: of all.
+    """The code of each kernel structure by each schedule, once. `most`: of how many of a program,
+    by their operations, the machine code is made; None: of all. `number`: those of the program
+    that was added last.
     """
 
     most: int | None
+    made: dict[tuple[Target, Key, str], int] = field(default_factory=dict)
     number: dict[tuple[Target, Key], int] = field(default_factory=dict)
     packed: list[str] = field(default_factory=list)
     schedules: list[str] = field(default_factory=list)
 
-    def add(self, kernels: Sequence[Kernel], target: Target) -> None:
-        """Make the code of `kernels` and of their parts for a processor."""
+    def add(self, kernels: Sequence[Kernel], target: Target, chosen: Choose) -> None:
+        """Make the code of `kernels` and of their parts for a processor, by schedules `chosen`."""
         found: dict[Key, Kernel] = {}
         for piece in (p for k in kernels for p in k.pieces):
             found.setdefault(kernel_key(piece), piece)
@@ -44,10 +47,12 @@ class Codes:
         wanted = frozenset(largest[: self.most])
         room = MOST_PACKED - sum(map(len, self.packed))
         for key, kernel in found.items():
-            if (target, key) in self.number:
+            schedule = chosen(kernel, target)
+            number = self.made.setdefault((target, key, str(schedule)), len(self.packed))
+            self.number[target, key] = number
+            if number < len(self.packed):
                 continue
-            self.number[target, key] = len(self.packed)
-            packed = self._one(kernel, target, key in wanted)
+            packed = self._one(kernel, schedule, target, key in wanted)
             if len(packed) > room:
                 packed = pack({"loops": LEFT_OUT, "llvm": LEFT_OUT, "assembly": LEFT_OUT})
             room -= len(packed)
@@ -57,8 +62,7 @@ class Codes:
         """The numbers of the structures of a kernel's parts, each once."""
         return list(dict.fromkeys(self.number[target, kernel_key(p)] for p in kernel.pieces))
 
-    def _one(self, kernel: Kernel, target: Target, wanted: bool) -> str:
-        schedule = choose(kernel, target)
+    def _one(self, kernel: Kernel, schedule: Schedule, target: Target, wanted: bool) -> str:
         self.schedules.append(str(schedule))
         routine = lower(kernel, schedule, target, marks=True)
         llvm = emit_routine(routine, target)

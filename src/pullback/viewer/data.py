@@ -79,7 +79,7 @@ def program_data(
         "name": name,
         "facts": _facts(program),
         "columns": COLUMNS,
-        "kernels": _kernels(launches, program.target, profile, codes, tables),
+        "kernels": _kernels(launches, program, profile, codes, tables),
         "nodes": [_node(n, tables) for n in nodes],
         "layout": _laid(nodes, [[n] for n in range(len(nodes))]),
         "folds": {"line": _folds(nodes, lines(nodes)), "kernel": _folds(nodes, kernels(nodes))},
@@ -161,15 +161,16 @@ def _laid(nodes: Sequence[Node], groups: Sequence[Sequence[int]]) -> list[tuple[
 
 def _kernels(
     launches: Sequence[tuple[Place, Kernel, list[int]]],
-    target: Target | None,
+    program: Executable,
     profile: Profile | None,
     codes: Codes,
     tables: _Tables,
 ) -> list[Json]:
     """The launches in program order, with what each needs of those before."""
+    target = program.target
     if target is None:
         return []
-    codes.add([kernel for _, kernel, _ in launches], target)
+    codes.add([kernel for _, kernel, _ in launches], target, program.chosen)
     wrote: dict[Variable, int] = {}
     logged: dict[int, list[int]] = {}
     for span in () if profile is None else profile.spans:

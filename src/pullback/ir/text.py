@@ -147,11 +147,11 @@ def kernel_text(kernel: Kernel, names: Names | None = None) -> str:
     lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]
     lines += [f"{INDENT}{_variable(v, names)}" for v in kernel.arguments]
     for stage in kernel.stages:
-        lines += _stage(stage, names)
+        lines += stage_lines(stage, names)
     if kernel.finish:
         lines.append(f"{INDENT}finish")
         for stage in kernel.finish:
-            lines += [INDENT + line for line in _stage(stage, names)]
+            lines += [INDENT + line for line in stage_lines(stage, names)]
     return "\n".join(lines) + "\n"
 
 
@@ -163,7 +163,7 @@ def _(definition: Definition) -> str:
     return panel(title, definition_text(definition), place)
 
 
-def _stage(stage: Stage, names: Names) -> list[str]:
+def stage_lines(stage: Stage, names: Names) -> list[str]:
     bound = ", ".join("-" if a is None else axis_name(a) for a in stage.outer)
     kept = "scratch" if stage.store is None else f"store {names(stage.store)}"
     partial = ", partial" if stage.partial else ""

@@ -56,10 +56,10 @@ class Loaded:
     ) -> np.ndarray[Any, Any]:
         """Run the body (then the finish); the error record."""
         error = np.zeros(3, np.int64)
-        shared = [np.zeros(size, np.uint8) for size in self.code.shared]
+        shared = [np.zeros(size, np.uint8) for size in self.code.stored.shared]
         slots = [a.ctypes.data for a in [*arrays, *shared]]
         block = np.array([*slots, *sizes, error.ctypes.data], np.int64)
-        room = np.zeros(self.code.scratch + 64, np.uint8)
+        room = np.zeros(self.code.stored.scratch + 64, np.uint8)
         scratch = -(-room.ctypes.data // 64) * 64
         FUNCTION(self.code.body)(block.ctypes.data, task, scratch)
         if self.code.finish:

@@ -123,10 +123,10 @@ def run_native(routine: Routine, arrays: Sequence[Array], sizes: Sequence[int] =
     """All tasks, then the finish; the error record."""
     code = compile_routines([routine], Options(), HOST)[0]
     error = np.zeros(3, np.int64)
-    shared = [np.full(size, 255, np.uint8) for size in code.shared]
+    shared = [np.full(size, 255, np.uint8) for size in code.stored.shared]
     slots = [a.ctypes.data for a in [*arrays, *shared]]
     block = np.array([*slots, *sizes, error.ctypes.data], np.int64)
-    room = np.full(code.scratch + 64, 255, np.uint8)
+    room = np.full(code.stored.scratch + 64, 255, np.uint8)
     scratch = -(-room.ctypes.data // 64) * 64
     for task in reversed(range(routine.tasks)):
         FUNCTION(code.body)(block.ctypes.data, task, scratch)

@@ -201,7 +201,7 @@ class Counting:
     name = "counting"
     graphs = 0
 
-    def compute(self, graph, values):
+    def run_graph(self, graph, values):
         self.graphs += 1
         return evaluate(graph, {v: values[v] for v in graph.inputs}, infer_sizes(values))
 
@@ -220,7 +220,11 @@ def test_a_file_is_a_backend(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("backend = 3\n", "is int"), ("import absent_module\n", "absent_module"), ("", "NoneType")],
+    [
+        ("backend = 3\n", "is int"),
+        ("import absent_module\n", "absent_module"),
+        ("", "has no `backend`"),
+    ],
 )
 def test_a_file_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "bad.py"

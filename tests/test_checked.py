@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,12 @@ import pytest
 
 import pullback as pb
 from pullback import errors, nn, optim, pipeline
+from pullback.backends.base import Code, Stored
+from pullback.backends.loops import backend as loops
 from pullback.ir.dtype import float32
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.program import Compute
+from pullback.runtime.assemble import Call, Part
 from pullback.runtime.checked import FENCE, ROUTINE, Checked
 from pullback.tensor.tree import flatten
 from small_programs import PROGRAMS
@@ -148,11 +150,8 @@ def launched(body: Body) -> np.ndarray[Any, Any]:
 
     routine = ROUTINE(called)
     at = ctypes.cast(routine, ctypes.c_void_p).value
-    code: Any = SimpleNamespace(body=at, finish=0, scratch=0, shared=(), sites=())
-    unit = SimpleNamespace(code=code, tasks=1, sizes=())
-    call: Any = SimpleNamespace(
-        name="planted", parts=[SimpleNamespace(unit=unit, arguments=(x, y))], writes=(y,)
-    )
+    code = Code(Stored("planted", "", False, 0, (), (), 1, ()), at or 0, 0, routine)
+    call = Call("planted", (Part(code, (x, y)),), (), (y,), 0)
     kernel: Any = "kernel"
     checked = Checked((Compute(Graph(((y, x),))),), [[kernel]], {kernel: call})
     given = {x: np.ones(4, np.float32), y: np.zeros(4, np.float32)}
@@ -201,7 +200,7 @@ def broken(*given: Any) -> Any:
 
 
 def test_a_fault_says_how_to_report_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pipeline, "lower", broken)
+    monkeypatch.setattr(loops, "lower", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(errors.InvalidIR) as caught:
         pb.jit(logs, options=PLAIN)(np.ones(3))

@@ -90,7 +90,7 @@ from pullback.ir.graph import MAX, Reduce
 class Wrapped:
     name = "wrapped"
 
-    def compute(self, graph, values):
+    def run_graph(self, graph, values):
         {body}
         return evaluate(graph, {{v: values[v] for v in graph.inputs}}, infer_sizes(values))
 

@@ -288,7 +288,7 @@ def test_tasks_sizes_shared_and_finish() -> None:
     parts = loop(k, 2, Combine(r, (), SUM, Load(part, k)))
     two = (Declare(r, ZERO), parts, Store(y, index(0), Peek(r, ())))
     call = load([Routine("s", (x, y), (n,), (), (part,), TASK, 2, one, two)])[0]
-    assert call.code.shared == (8,)
+    assert call.code.stored.shared == (8,)
     values = np.arange(80, dtype=np.float32)
     out = np.zeros(1, np.float32)
     call([values, out], [40], task=1)

@@ -16,8 +16,10 @@ import pytest
 import pullback as pb
 from program_support import Batches, add, cell, less, mul, product, total, value
 from pullback import pipeline
+from pullback.backends.base import CompileStats, Job
 from pullback.backends.host.processor import host_target
 from pullback.backends.llvm.backend import LLVM
+from pullback.backends.loops import backend as loops
 from pullback.config import Options
 from pullback.errors import IndexRangeError, InvalidIR
 from pullback.ir import dtype as D
@@ -29,6 +31,7 @@ from pullback.ir.signature import signature
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.executable import Executable
 from pullback.runtime.record import Recorder
+from pullback.runtime.report import Reporter
 
 Passes = dict[str, int]
 
@@ -42,8 +45,8 @@ def options(tmp_path: Path) -> Options:
 def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
     """How often each pass has been entered."""
     counts: Passes = {}
-    passes = [(pipeline, n) for n in ("simplify_graph", "fuse", "lower", "plan")]
-    for place, name in [*passes, (LLVM, "compile")]:
+    passes = [(pipeline, n) for n in ("simplify_graph", "fuse", "plan")]
+    for place, name in [*passes, (loops, "lower"), (LLVM, "compile")]:
         counts[name] = 0
         monkeypatch.setattr(place, name, _counted(getattr(place, name), name, counts))
     return counts
@@ -184,8 +187,8 @@ def _authentic(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], N
         _authentic(lambda r: r["plan"]["totals"].pop()),
         _authentic(lambda r: r["groups"][0][0][1][0][1].append(10_000)),
         _authentic(lambda r: r["groups"][0][0][2].extend((0, 10_000))),
-        _authentic(lambda r: r["units"][0]["code"].update(key="0" * 64)),
-        _authentic(lambda r: r["units"][0]["code"].update(colour="red")),
+        _authentic(lambda r: r["codes"][0].update(key="0" * 64)),
+        _authentic(lambda r: r["codes"][0].update(colour="red")),
     ],
 )
 def test_a_damaged_record_is_built_again(
@@ -397,9 +400,8 @@ def test_a_chain_of_ten_thousand_definitions() -> None:
 def test_an_empty_store_has_no_record(tmp_path: Path) -> None:
     x, y = variable("x", 4), variable("y", 4)
     program = one(y, mapped(lambda a: E.Add(a, a), x), x, y)
-    store = ObjectCache(tmp_path)
-    target = host_target()
-    assert Recorder(program, target, 2, store).find(pipeline.CompileStats()) is None
+    job = Job(Options(), host_target(), ObjectCache(tmp_path), CompileStats(), Reporter(Options()))
+    assert Recorder(program, LLVM(), job, 2).find() is None
 
 
 # --- imports

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
-from pullback import pipeline
 from pullback.backends.host.processor import host_target
+from pullback.backends.loops import backend as loops
 from pullback.cli.main import commands
 from pullback.config import Options
 from pullback.errors import CacheError, InvalidIR, OptionError
@@ -216,7 +216,7 @@ def test_what_the_verifier_refuses_is_not_run(
     def refuse(routine: Routine, after: str) -> None:
         raise InvalidIR(f"{routine.name} after {after}")
 
-    monkeypatch.setattr(pipeline, "verify_routine", refuse)
+    monkeypatch.setattr(loops, "verify_routine", refuse)
     assert bench.measure([(("tasks", 1),)]) == [inf]
     assert bench.refused == 1
 

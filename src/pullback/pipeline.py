@@ -6,7 +6,7 @@ Program -> (each `Compute`) simplify -> fuse -> schedule -> lower -> native code
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,14 @@ from pullback.backends.base import (
     Compiler,
     CompileStats,
     GraphInterpreter,
+    Image,
+    Job,
     KernelInterpreter,
+    Report,
     Values,
+    Work,
 )
-from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import assembly
-from pullback.backends.registry import named
+from pullback.backends.registry import compiler, named
 from pullback.config import Options
 from pullback.errors import (
     InvalidIR,
@@ -34,18 +36,15 @@ from pullback.fuse.ahead import turned_ahead
 from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph
 from pullback.ir.kernel import Kernel
-from pullback.ir.nest import Routine
 from pullback.ir.program import Block, HostCall, Launch, Program, items
 from pullback.ir.structure import Key, checks, kernel_key
 from pullback.ir.target import Target
-from pullback.ir.text import placed, show
-from pullback.lower.inplace import Pair, in_place
-from pullback.lower.kernel import lower
+from pullback.ir.text import show
 from pullback.runtime import fault
-from pullback.runtime.assemble import Call, Unit, assemble
+from pullback.runtime.assemble import Call, assemble
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.checked import Checked
-from pullback.runtime.executable import Executable, Interpreted
+from pullback.runtime.executable import Executable, Foreign, Interpreted
 from pullback.runtime.machine import Crew, Machine
 from pullback.runtime.pool import loader, pools
 from pullback.runtime.profile import Clock
@@ -58,7 +57,6 @@ from pullback.schedule.choose import Choose
 from pullback.schedule.cost import shares
 from pullback.schedule.lives import lives, taken_over
 from pullback.schedule.plan import Needs, plan
-from pullback.schedule.schedule import Schedule
 from pullback.schedule.split import split
 from pullback.schedule.timeline import Timeline
 from pullback.simplify.empty import without_empty
@@ -67,13 +65,13 @@ from pullback.simplify.rules import RULES
 from pullback.verify.body import Proofs
 from pullback.verify.graph import verify_graph
 from pullback.verify.kernel import verify_kernel
-from pullback.verify.nest import verify_routine
 
 Build = Callable[[list[list[Kernel]]], tuple[Prepared, Start]]
+Prepare = Callable[[Graph], Graph]
 
 
 def begin(options: Options) -> None:
-    """A program is being traced: what any program needs of LLVM is made meanwhile."""
+    """A program is being traced: what any program needs to run is made meanwhile."""
     if isinstance(named(options.backend), Compiler):
         loader.begin(None if options.cache is None else _store(options.cache))
 
@@ -121,7 +119,7 @@ def _compiled(program: Program, options: Options) -> Executable:
         other = "a memory budget" if options.memory is not None else f"backend {options.backend!r}"
         raise OptionError(f"schedules of kernels beside {other}", code="E384")
     if isinstance(backend, GraphInterpreter):
-        runner = Interpreted(program.body, backend.compute, _no_launch)
+        runner = Interpreted(program.body, backend.run_graph, _no_launch)
         return Executable(program, options, runner, lambda: program.body)
     if isinstance(backend, KernelInterpreter):
         return _interpreted(program, backend, options)
@@ -129,38 +127,44 @@ def _compiled(program: Program, options: Options) -> Executable:
 
 
 def _native(program: Program, backend: Compiler, options: Options) -> Executable:
-    """A program as native code, which the machine runs."""
-    report, stats = Reporter(options), CompileStats()
+    """A program as code, which the machine runs, or who the backend says."""
+    report = Reporter(options)
     begin(options)
-    target = backend.target(options)
     threads = options.threads or pools.known()
     store = None if options.cache is None else _store(options.cache)
+    job = Job(options, backend.machine(options), store, CompileStats(), report)
     traced, program = program, replace(program, body=turned_ahead(program.body))
     folder = options.cache if options.memory is None else None
     chosen = chooser(folder, threads, options.schedules)
     digests = [rule.digest for rule in options.rules]
     facts = repr(options.memory), chosen.digest, *digests
-    recorder = None
-    if store is not None and backend.recorded and all(digests):
-        recorder = Recorder(program, target, threads, store, facts)
-    made = None if recorder is None or report.wants_texts else recorder.find(stats)
+    recorder = Recorder.of(program, backend, job, threads, facts) if all(digests) else None
+    made = None if recorder is None or report.wants_texts else recorder.find()
     if made is not None:
         report.stage("record", f"{len(made.calls)} launches")
-        fuse = functools.partial(_fused, program, target, _silent(options), made)
+        fuse = functools.partial(_fused, program, backend, _silent(job), made)
     else:
-        made = _passed(program, backend, target, chosen, store, stats, report)
+        made = _passed(program, backend, job, chosen)
         fuse = functools.partial(_given, made.block)
         if recorder is not None:
             recorder.keep(made)
-    done = stats, target, made.steps, report.times, chosen
+    done = job.stats, job.target, made.steps, report.times, chosen
     if options.check:
         checked = Checked(program.body, made.kernels, made.calls)
         return Executable(traced, options, checked, fuse, made.plan, *done)
+    own = backend.runner(_image(program, made, threads))
+    if own is not None:
+        return Executable(traced, options, Foreign(own), fuse, made.plan, *done)
     crew = Crew(threads, options.threads is None, options.memory is None)
-    rows = loader.get(store, stats).rows
+    rows = loader.get(store, job.stats).rows
     machine, _ = _wired(program, made, rows, crew, options.profile)
     report.stage("plan", f"{made.plan.arena_bytes} bytes")
     return Executable(traced, options, machine, fuse, made.plan, *done)
+
+
+def _image(program: Program, made: Prepared, threads: int) -> Image:
+    codes = {k: tuple(part.code for part in call.parts) for k, call in made.calls.items()}
+    return Image(program, made.block, codes, made.plan, threads)
 
 
 def compile_kernel(
@@ -168,13 +172,10 @@ def compile_kernel(
 ) -> tuple[Machine, Clock | None]:
     """One launch over what it reads and writes, timed: a program of its own, past the caches."""
     program = Program((Launch(kernel),), kernel.arguments)
-    backend = named(options.backend)
-    if not isinstance(backend, Compiler):
-        raise UnsupportedError(f"backend {options.backend!r} has no times", code="E313")
-    target, report = backend.target(options), _silent(options)
+    backend = compiler(options.backend)
+    job = _silent(Job(options, backend.machine(options), None, CompileStats(), Reporter(options)))
     threads = options.threads or pools.known()
-    stats = CompileStats()
-    made, _ = _built(program, backend, target, chosen, threads, None, stats, report, [])
+    made, _ = _built(program, backend, job, chosen, threads, [])
     return _wired(program, made, loader.get().rows, Crew(threads), timed=True)
 
 
@@ -189,31 +190,21 @@ def _wired(
     return Machine(image, program.state, arena, made.plan.offsets, checks, crew, clock), clock
 
 
-def _passed(
-    program: Program,
-    backend: Compiler,
-    target: Target,
-    chosen: Chooser,
-    store: ObjectCache | None,
-    stats: CompileStats,
-    report: Reporter,
-) -> Prepared:
+def _passed(program: Program, backend: Compiler, job: Job, chosen: Chooser) -> Prepared:
     """A program through all the passes."""
+    report = job.report
     report.text(2, "trace", lambda: show(program))
     groups: list[list[Kernel]] = []
 
     def change(graph: Graph) -> list[Kernel]:
-        groups.append(fuse_graph(graph, target, report))
+        groups.append(fuse_graph(graph, job.target, report, backend.prepare))
         return groups[-1]
 
     each(program.body, change)
     chosen.refuse_others(kernel for group in groups for kernel in group)
     report.stage("fuse", f"{sum(map(len, groups))} kernels")
-    threads = chosen.threads
-    build = functools.partial(
-        _built, program, backend, target, chosen, threads, store, stats, report
-    )
-    made = _within(build, groups, target, report)
+    build = functools.partial(_built, program, backend, job, chosen, chosen.threads)
+    made = _within(build, groups, job)
     report.text(3, "plan", made.plan.picture)
     return made
 
@@ -221,12 +212,9 @@ def _passed(
 def _built(
     program: Program,
     backend: Compiler,
-    target: Target,
+    job: Job,
     chosen: Choose,
     threads: int,
-    store: ObjectCache | None,
-    stats: CompileStats,
-    report: Reporter,
     groups: list[list[Kernel]],
 ) -> tuple[Prepared, Start]:
     """A fused program with its code and plan."""
@@ -234,33 +222,35 @@ def _built(
     fused = each(program.body, lambda _: next(rest))
     kernels, spans = lives(fused, program.state)
     keys = {piece: (kernel_key(piece), checks(piece)) for k in kernels for piece in k.pieces}
-    routines: dict[Key, Routine] = {}
-    made = _routines(keys, target, chosen, report, routines)
-    codes = backend.compile(made, report.options, target, store, stats)
-    report.stage("compile", f"{stats.compiled} compiled, {stats.loaded} loaded")
-    units = dict(zip(routines, map(_unit, routines.values(), codes), strict=True))
-    calls = {k: _call(k, [units[keys[piece]] for piece in k.pieces], target) for k in kernels}
-    over = {key: in_place(routine) for key, routine in routines.items()}
-    needs = {k: _needs(c, threads, [over[keys[p]] for p in k.pieces]) for k, c in calls.items()}
+    alike: dict[Key, Kernel] = {}
+    for piece, key in keys.items():
+        alike.setdefault(key, piece)
+    for kernel in alike.values():
+        accepted(kernel, backend)
+    made = backend.compile(_scheduled(alike.values(), job, chosen), job)
+    job.report.stage("compile", f"{job.stats.compiled} compiled, {job.stats.loaded} loaded")
+    codes = dict(zip(alike, made, strict=True))
+    calls = {k: _call(k, [codes[keys[piece]] for piece in k.pieces], job.target) for k in kernels}
+    needs = {k: _needs(call, threads) for k, call in calls.items()}
     placed = plan(kernels, list(spans), needs, spans, taken_over(fused, program.state, needs))
     return Prepared(fused, groups, calls, placed), Start(fused, program.state, needs)
 
 
-def _within(build: Build, groups: list[list[Kernel]], target: Target, report: Reporter) -> Prepared:
+def _within(build: Build, groups: list[list[Kernel]], job: Job) -> Prepared:
     """A program in its memory budget: as it is, with launches again, and cut into more launches.
 
     Raises: MemoryBudgetError.
     """
-    budget = report.options.memory
+    budget = job.options.memory
     made, start = build(groups)
     if budget is None or made.plan.arena_bytes <= budget:
         return made
     try:
         return _repeated(made, fit(start, budget))
     except MemoryBudgetError as whole:
-        pieces = [[piece for k in group for piece in split(k, target)] for group in groups]
+        pieces = [[piece for k in group for piece in split(k, job.target)] for group in groups]
         cut, start = build(pieces)
-        report.stage("split", f"{sum(map(len, pieces))} kernels")
+        job.report.stage("split", f"{sum(map(len, pieces))} kernels")
         cut = replace(cut, split=True)
         if cut.plan.arena_bytes <= budget:
             return cut
@@ -282,12 +272,12 @@ def _repeated(made: Prepared, found: Fitted) -> Prepared:
     return Prepared(block, kernels, calls, found.plan, found.steps, made.split)
 
 
-def _fused(program: Program, target: Target, report: Reporter, made: Prepared) -> Block:
+def _fused(program: Program, backend: Compiler, job: Job, made: Prepared) -> Block:
     """The launches of a traced program, as those of a recorded one."""
 
     def change(graph: Graph) -> list[Kernel]:
-        kernels = fuse_graph(graph, target, report)
-        return [p for k in kernels for p in split(k, target)] if made.split else kernels
+        kernels = fuse_graph(graph, job.target, job.report, backend.prepare)
+        return [p for k in kernels for p in split(k, job.target)] if made.split else kernels
 
     block = each(program.body, change)
     if not made.steps:
@@ -301,12 +291,14 @@ def _given(block: Block) -> Block:
     return block
 
 
-def _silent(options: Options) -> Reporter:
-    return Reporter(replace(options, debug=0, dump=None))
+def _silent(job: Job) -> Job:
+    return replace(job, report=Reporter(replace(job.options, debug=0, dump=None)))
 
 
-def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
-    """One simultaneous assignment -> kernels in launch order."""
+def fuse_graph(
+    graph: Graph, target: Target, report: Report, prepare: Prepare | None = None
+) -> list[Kernel]:
+    """One simultaneous assignment -> kernels in launch order; `prepare` rewrites it before."""
     proofs, rules = Proofs(), report.options.rules
     verify_graph(graph, "trace", proofs)
     report.text(2, "traced-graph", lambda: show(graph))
@@ -316,6 +308,9 @@ def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
     verify_graph(simple, "simplify", proofs)
     report.text(2, "simplified-graph", lambda: show(simple))
     report.lap("verify")
+    if prepare is not None and (prepared := prepare(simple)) is not simple:
+        verify_graph(prepared, "prepare", proofs)
+        simple = prepared
     kernels = fuse(simple, target, rules=rules)
     report.lap("fuse")
     for kernel in kernels:
@@ -325,39 +320,24 @@ def fuse_graph(graph: Graph, target: Target, report: Reporter) -> list[Kernel]:
     return kernels
 
 
-def _routines(
-    keys: Mapping[Kernel, Key],
-    target: Target,
-    chosen: Choose,
-    report: Reporter,
-    found: dict[Key, Routine],
-) -> Iterator[Routine]:
-    """One loop nest for each kernel structure, as they are asked for; `found` keeps them."""
-    for kernel, key in keys.items():
-        if key in found:
-            continue
-        schedule = chosen(kernel, target)
-        report.lap("schedule")
-        report.text(3, f"schedule-{kernel.name}", functools.partial(str, schedule))
-        routine = lower(kernel, schedule, target)
-        report.lap("lower")
-        verify_routine(routine, "lower")
-        report.lap("verify")
-        shown = functools.partial(_shown, kernel, schedule, target)
-        report.text(4, f"nest-{kernel.name}", functools.partial(shown, lambda nest, _: show(nest)))
-        report.text(4, f"llvm-{kernel.name}", functools.partial(shown, emit_routine))
-        report.text(4, f"assembly-{kernel.name}", functools.partial(assembly, routine, target))
-        found[key] = routine
-        yield routine
-        report.lap("emit")
-    report.stage("lower", f"{len(found)} routines")
+def accepted(kernel: Kernel, backend: Compiler) -> None:
+    """Raises: UnsupportedError with the user's line where a backend refuses a kernel."""
+    refusal = backend.refuses(kernel)
+    if refusal is None:
+        return
+    origins = [stage.target.origin for stage in reversed(kernel.stages)]
+    origin = refusal.origin or next((o for o in origins if o is not None), None)
+    what = f"backend {backend.name!r} refuses kernel {kernel.name}: {refusal.reason}"
+    raise UnsupportedError(what, origin=origin, code="E358")
 
 
-def _shown(
-    kernel: Kernel, schedule: Schedule, target: Target, text: Callable[[Routine, Target], str]
-) -> str:
-    """A loop nest, or its LLVM, with the user's lines: lowered again, what is compiled has none."""
-    return placed(text(lower(kernel, schedule, target, marks=True), target), kernel)
+def _scheduled(kernels: Iterable[Kernel], job: Job, chosen: Choose) -> Iterator[Work]:
+    """Kernels with their schedules, as they are asked for."""
+    for kernel in kernels:
+        schedule = chosen(kernel, job.target)
+        job.report.lap("schedule")
+        job.report.text(3, f"schedule-{kernel.name}", functools.partial(str, schedule))
+        yield kernel, schedule
 
 
 @functools.cache
@@ -365,27 +345,22 @@ def _store(folder: Path) -> ObjectCache:
     return ObjectCache(folder)
 
 
-def _unit(routine: Routine, code: Code) -> Unit:
-    tasks = 1 if code.whole else routine.tasks
-    return Unit(code, tasks, tuple(v.name for v in routine.sizes))
+def _call(kernel: Kernel, codes: list[Code], target: Target) -> Call:
+    tasks = [code.stored.tasks for code in codes]
+    return Call.of(kernel, codes, shares(kernel, tasks, target) if kernel.parts else ())
 
 
-def _call(kernel: Kernel, units: list[Unit], target: Target) -> Call:
-    cuts = shares(kernel, [u.tasks for u in units], target) if kernel.parts else ()
-    return Call.of(kernel, units, cuts)
-
-
-def _needs(call: Call, threads: int, over: list[tuple[Pair, ...]]) -> Needs:
+def _needs(call: Call, threads: int) -> Needs:
     """What a launch takes; of one of several parts, nothing is written over anything."""
-    pairs = over[0] if len(over) == 1 else ()
+    pairs = call.parts[0].code.over if len(call.parts) == 1 else ()
     return Needs(call.scratch, call.shared, threads if call.tasks > 1 else 1, pairs)
 
 
 def _interpreted(program: Program, backend: KernelInterpreter, options: Options) -> Executable:
     """A program whose kernels are run by a backend, one after the other."""
-    report, target = Reporter(options), backend.target(options)
+    report, target = Reporter(options), backend.machine(options)
     block = each(program.body, lambda graph: fuse_graph(graph, target, report))
-    runner = Interpreted(block, _no_graph, backend.launch)
+    runner = Interpreted(block, _no_graph, backend.run_kernel)
     return Executable(program, options, runner, lambda: block, target=target)
 
 

@@ -1,27 +1,32 @@
-"""What a backend is: an interpreter of definitions or of kernels, or a compiler of routines.
+"""The boundary: what a backend is given and what it gives back.
 
-`registry` knows those of this package; others register an object under the entry point
-`pullback.backends`, or are a Python file that has one called `backend`.
+``(kernel, schedule) -> code``, or an interpreter: ``graph -> values``, ``kernel -> values``
+
+A backend is an object that keeps one of three protocols. `registry` knows those of this package;
+others register one under the entry point `pullback.backends`, or are a Python file that has one
+called `backend`. A class that derives from its protocol inherits what it does not say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from pullback.config import Options
+from pullback.errors import Origin
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.nest import Array, Routine
+from pullback.ir.program import Block, Program
 from pullback.ir.target import Target
+from pullback.schedule.plan import Plan
+from pullback.schedule.schedule import Schedule
 
 Values = dict[Variable, np.ndarray[Any, Any]]
-
-ALIGNMENT = 64  # bytes, of scratch arrays
-WORD = 8  # bytes, of those below a cache line
+Work = tuple[Kernel, Schedule]
+Text = Callable[[Kernel, Schedule, Target], str]
 
 
 class ObjectStore(Protocol):
@@ -32,6 +37,21 @@ class ObjectStore(Protocol):
 
     def put(self, key: str, data: bytes) -> None:
         """Keep an object."""
+
+
+class Report(Protocol):
+    """Who looks on while a program is compiled."""
+
+    options: Options
+
+    def lap(self, name: str) -> float:
+        """What ran since the last lap was `name`."""
+
+    def stage(self, name: str, facts: str) -> None:
+        """A stage is done."""
+
+    def text(self, level: int, name: str, make: Callable[[], str]) -> None:
+        """What a stage made, for who wants to see texts of that level."""
 
 
 @dataclass(slots=True)
@@ -50,8 +70,23 @@ class CompileStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Job:
+    """Compiling one program: for which target, where code is kept, who counts and looks on."""
+
+    options: Options
+    target: Target
+    store: ObjectStore | None
+    stats: CompileStats
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
-    """What of a `Code` outlives the process: `key` names the object that holds it."""
+    """What of a `Code` outlives the process: `key` names the object that holds it, as `symbol`.
+
+    `scratch` is bytes per thread, `shared` bytes of each shared array, `sizes` the symbolic extents
+    that it is passed, by name, `sites` what its checks of indices say.
+    """
 
     name: str
     key: str
@@ -59,78 +94,101 @@ class Stored:
     scratch: int
     shared: tuple[int, ...]
     sites: tuple[str, ...]
+    tasks: int
+    sizes: tuple[str, ...]
+    symbol: str = ""
 
-    @classmethod
-    def of(cls, routine: Routine, key: str) -> Stored:
-        """What code of a routine wants, which lies under `key`."""
-        scratch = sum(map(array_bytes, routine.scratch))
-        shared = tuple(map(array_bytes, routine.shared))
-        return cls(routine.name, key, bool(routine.finish), scratch, shared, routine.sites)
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Code:
+    """Native code of a kernel by the code ABI: addresses (`finish` 0: none), what keeps it alive.
+
+    `over`: operand and result, by their places among the arguments, that may share memory.
+    """
+
+    stored: Stored
+    body: int
+    finish: int
+    engine: Any = field(repr=False)
+    over: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """Native code of a routine: addresses (`finish` 0: none), bytes it wants, what keeps it alive.
+class Image:
+    """A compiled program: its items, the code of each launch by parts, where everything lies."""
 
-    `scratch` is bytes per thread, `shared` bytes of each shared array. `whole`: one call does all
-    tasks, as where a device shares them out.
-    """
-
-    name: str
-    body: int
-    finish: int
-    scratch: int
-    shared: tuple[int, ...]
-    sites: tuple[str, ...]
-    key: str
-    engine: Any = field(repr=False)
-    whole: bool = False
-
-    @classmethod
-    def at(cls, stored: Stored, body: int, finish: int, engine: Any) -> Code:
-        """The code of a routine once it has been loaded."""
-        scratch, shared, sites = stored.scratch, stored.shared, stored.sites
-        return cls(stored.name, body, finish, scratch, shared, sites, stored.key, engine)
-
-    @property
-    def stored(self) -> Stored:
-        """What another process needs to load it."""
-        shared, sites = self.shared, self.sites
-        return Stored(self.name, self.key, self.finish != 0, self.scratch, shared, sites)
+    program: Program
+    block: Block
+    codes: Mapping[Kernel, tuple[Code, ...]]
+    plan: Plan
+    threads: int
 
 
-def array_bytes(array: Array) -> int:
-    """Size in memory, bytes: whole cache lines, or whole words where less than one line."""
-    size = array.size * array.dtype.itemsize
-    unit = WORD if size < ALIGNMENT else ALIGNMENT
-    return -(-size // unit) * unit
+class Runner(Protocol):
+    """What executes a program: of a backend whose code the machine of this process cannot call."""
+
+    launches: int
+
+    def run(
+        self, bindings: Mapping[Variable, np.ndarray[Any, Any]], sizes: Mapping[str, int]
+    ) -> None:
+        """Run on contiguous arrays of the state variables, shaped by upper bounds; what the program
+        assigns is updated in place. `launches` counts those of the last run.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a backend does not compile a kernel, and the user's line that asks for it."""
+
+    reason: str
+    origin: Origin | None = None
 
 
 @runtime_checkable
 class Compiler(Protocol):
-    """Makes native code of loop nests, which the runtime calls by the code ABI.
-
-    `recorded`: code of one process can be loaded by the next one by its keys alone.
-    """
+    """Makes code of kernels by their schedules."""
 
     name: str
-    recorded: bool
 
-    def target(self, options: Options) -> Target:
-        """The processor that kernels are fused and scheduled for."""
+    def machine(self, options: Options) -> Target:
+        """What kernels are fused and scheduled for. Raises: OptionError, UnsupportedError."""
 
-    def compile(
-        self,
-        routines: Iterable[Routine],
-        options: Options,
-        target: Target,
-        store: ObjectStore | None,
-        stats: CompileStats,
-    ) -> list[Code]:
-        """Code of each routine; equal ones are compiled once.
+    def prepare(self, graph: Graph) -> Graph:
+        """A simplified graph as this backend wants it fused."""
+        return graph
+
+    def refuses(self, kernel: Kernel) -> Refusal | None:
+        """Why this backend does not compile a kernel; None: it does."""
+        return None
+
+    def identity(self, target: Target) -> str:
+        """What code depends on besides kernel, schedule and target: of whom, for which processor.
+
+        Empty: programs leave no record, and another process compiles them again.
+        """
+        return ""
+
+    def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
+        """Code of each kernel by its schedule. `work` makes them as they are asked for.
 
         Raises: UnsupportedError for what the backend refuses by name.
         """
+
+    def load(self, kept: Sequence[Stored], job: Job) -> list[Code] | None:
+        """Code that another process of the same identity compiled; None where it is not there."""
+        return None
+
+    def runner(self, image: Image) -> Runner | None:
+        """Who runs a program; None: the machine of this process, by the code ABI."""
+        return None
+
+    def texts(self) -> Mapping[str, Text]:
+        """What can be shown of a kernel by its schedule, each by its name, in order.
+
+        Lines of them may name the stages of the kernel by number, as `ir.text.mark_text` writes.
+        """
+        return {}
 
 
 @runtime_checkable
@@ -139,20 +197,20 @@ class GraphInterpreter(Protocol):
 
     name: str
 
-    def compute(self, graph: Graph, values: Mapping[Variable, Any]) -> Values:
+    def run_graph(self, graph: Graph, values: Mapping[Variable, Any]) -> Values:
         """New contents of every variable that `graph` assigns."""
 
 
 @runtime_checkable
 class KernelInterpreter(Protocol):
-    """Runs kernels, which are fused for the `target`."""
+    """Runs kernels, which are fused for its machine."""
 
     name: str
 
-    def target(self, options: Options) -> Target:
-        """The processor that kernels are fused for."""
+    def machine(self, options: Options) -> Target:
+        """What kernels are fused for."""
 
-    def launch(self, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
+    def run_kernel(self, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
         """New contents of every variable that `kernel` writes."""
 
 

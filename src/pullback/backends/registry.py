@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from pullback.backends.base import Backend, Compiler, GraphInterpreter, KernelInterpreter
+from pullback.backends.base import Backend, Compiler, GraphInterpreter, KernelInterpreter, Text
 from pullback.backends.c.backend import C
 from pullback.backends.llvm.backend import LLVM
 from pullback.backends.opencl.backend import OpenCL
 from pullback.backends.reference.backend import Kernels, Reference
-from pullback.errors import UnsupportedError
+from pullback.errors import PullbackError, UnsupportedError
 
 GROUP = "pullback.backends"
 OWN: dict[str, Backend] = {b.name: b for b in (LLVM(), C(), OpenCL(), Reference(), Kernels())}
+# What each protocol asks for, by what tells it from the others.
+PROTOCOLS = {
+    "compile": (Compiler, ("name", *(n for n in dir(Compiler) if not n.startswith("_")))),
+    "run_graph": (GraphInterpreter, ("name",)),
+    "run_kernel": (KernelInterpreter, ("name", "machine")),
+}
 
 
 def names() -> list[str]:
@@ -32,6 +40,24 @@ def named(name: str) -> Backend:
     return OWN.get(name) or _foreign(str(name))
 
 
+def compiler(name: str) -> Compiler:
+    """The compiler of this name. Raises: UnsupportedError for an interpreter, too."""
+    backend = named(name)
+    if isinstance(backend, Compiler):
+        return backend
+    what = f"backend {name!r} interprets: it has no schedules, no times and no code"
+    raise UnsupportedError(what, code="E313")
+
+
+def texts() -> Mapping[str, Text]:
+    """What the compilers of this package show of a kernel; of equal names the first one's."""
+    made: dict[str, Text] = {}
+    for backend in OWN.values():
+        if isinstance(backend, Compiler):
+            made |= {name: text for name, text in backend.texts().items() if name not in made}
+    return made
+
+
 @cache
 def _foreign(name: str) -> Backend:
     """A backend of another package or of a file."""
@@ -39,14 +65,20 @@ def _foreign(name: str) -> Backend:
         return _checked(name, _of_file(Path(name)))
     for point in entry_points(group=GROUP):
         if point.name == name:
-            try:
-                return _checked(name, point.load())
-            except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-                what = f"backend {name!r} of {point.value} fails to import: {said}"
-                raise UnsupportedError(what, code="E313") from error
-    known = ", ".join(names())
-    raise UnsupportedError(f"no backend {name!r}", help=f"use one of {known}", code="E313")
+            return _checked(name, _of_package(point))
+    known = names()
+    close = get_close_matches(name, known, 1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    help = f"{meant}use one of {', '.join(known)}, or the path of a Python file"
+    raise UnsupportedError(f"no backend {name!r}", help=help, code="E313")
+
+
+def _of_package(point: EntryPoint) -> Any:
+    """What an entry point names."""
+    try:
+        return point.load()
+    except Exception as error:
+        raise _failed(f"{point.name!r} of {point.value}", error) from error
 
 
 def _of_file(path: Path) -> Any:
@@ -58,16 +90,31 @@ def _of_file(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        what = f"backend {path} fails to import: {type(error).__name__}: {error}"
-        raise UnsupportedError(what, code="E313") from error
-    return getattr(module, "backend", None)
+        raise _failed(str(path), error) from error
+    if not hasattr(module, "backend"):
+        help = "name an object `backend` in it: backends/base.py says what it has"
+        raise UnsupportedError(f"{path} has no `backend`", help=help, code="E313")
+    return module.backend
+
+
+def _failed(which: str, error: Exception) -> PullbackError:
+    said = f"{type(error).__name__}: {error}"
+    return UnsupportedError(f"backend {which} fails to import: {said}", code="E313")
 
 
 def _checked(name: str, backend: Any) -> Backend:
     """An object, or the class of one, that keeps one of the protocols."""
-    made = backend() if isinstance(backend, type) else backend
+    try:
+        made = backend() if isinstance(backend, type) else backend
+    except Exception as error:
+        raise _failed(repr(name), error) from error
     if isinstance(made, Compiler | GraphInterpreter | KernelInterpreter):
         return made
     what = f"backend {name!r} is {type(made).__name__}"
-    wants = "an object with `name` and `compile`, `compute` or `launch`: backends/base.py"
+    wants = f"an object with `name` and one of {', '.join(PROTOCOLS)}: backends/base.py"
+    for method, (protocol, needs) in PROTOCOLS.items():
+        if hasattr(made, method):
+            lacks = ", ".join(n for n in needs if not hasattr(made, n))
+            what = f"backend {name!r} has `{method}` and lacks {lacks}"
+            wants = f"derive its class from backends.base.{protocol.__name__}"
     raise UnsupportedError(what, help=wants, code="E313")

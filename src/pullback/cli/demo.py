@@ -61,7 +61,7 @@ def demo(out: Output) -> None:
     checks = _checks(out, report)
     times = _times(out, compiled, arrays)
     passed = bool(report) and all(t["error"] < CLOSE for t in times)
-    out.show("\nYours: pullback new NAME; any stage of it: pullback explain WHAT --stage llvm")
+    out.show("\nYours: pullback new NAME; any stage of it: pullback explain WHAT --stage loops")
     facts = {"source": source, "adjoint": adjoint, "kernels": kernels, "checks": checks}
     out.tell(**facts, times=times, passed=passed)
     sys.exit(0 if passed else WRONG)

@@ -21,7 +21,7 @@ from pullback.tensor.program import Jit
 EXAMPLE = """\
 pullback explain "c[i, j] = sum[k](a[i, k] * b[k, j])" --shape a=2,3 --shape b=3,4
 pullback explain "y[i] = sum[k](x[2*i + k] * w[k])" --shape w=3 --size i=3 --stage adjoint
-pullback explain train.py --stage llvm --timings
+pullback explain train.py --stage loops --timings
 pullback explain E110"""
 
 

@@ -1,11 +1,12 @@
 """`pullback resume`: go on from what one stage of the compiler wrote, as it is or edited.
 
-graph -> kernel -> schedule -> loop nest -> LLVM -> assembly -> results
+graph -> kernel -> schedule -> loop nest -> the backend's texts -> results
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import zlib
 from dataclasses import replace
@@ -15,11 +16,9 @@ from typing import Any
 import click
 import numpy as np
 
-from pullback.backends.base import array_bytes
-from pullback.backends.host.engine import Engine, compile_object
-from pullback.backends.host.processor import host_target
-from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import assembly
+from pullback.backends.base import Code, CompileStats, Job
+from pullback.backends.loops.backend import DUMPED, Loops
+from pullback.backends.registry import OWN, named
 from pullback.cli.command import Output, command
 from pullback.cli.nest_text import parse_routine
 from pullback.config import Options
@@ -62,9 +61,9 @@ class DumpError(SyntaxFormError):
 def resume(out: Output, file: Path, later: Path | None, seed: int) -> None:
     """Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.
 
-    Graphs, kernels, schedules (tile and tasks), loop nests, LLVM text and assembly are read back. A
-    schedule needs its kernel beside it, code its loop nest. Inputs are drawn, by name: they are the
-    same at every stage.
+    Graphs, kernels, schedules (tile and tasks), loop nests, LLVM IR, assembly and C are read
+    back. A schedule needs its kernel beside it, code its loop nest. Inputs are drawn, by name:
+    they are the same at every stage.
     """
     for name, value in resumed(file, later, seed).items():
         flat = value.ravel().astype(np.float64)
@@ -85,11 +84,13 @@ def resumed(file: Path, out: Path | None = None, seed: int = 0) -> dict[str, Num
     if first in NOT_READ:
         raise DumpError(f"{file.name} is not read back", help=NOT_READ[first])
     try:
-        if "define void @body(" in text or re.search(r"^_?body:", text, re.MULTILINE):
-            return _run_code(text, parse_routine(_beside(file, "nest").read_text()), seed)
         options = replace(Options.from_environment(), cache=None, dump=out)
         if first == "routine":
-            return _run_nest(parse_routine(text), Reporter(options), seed)
+            return _run_nest(parse_routine(text), options, seed)
+        for backend in OWN.values():
+            if isinstance(backend, Loops) and backend.reads(text):
+                nest = parse_routine(_beside(file, "nest").read_text())
+                return _run_code(backend.resume(text, nest, backend.machine(options)), nest, seed)
         return _run_program(_program(file, text, first), options, seed)
     except InvalidIR as wrong:
         raise DumpError(f"{file.name} is read, but does not hold: {wrong}") from wrong
@@ -145,39 +146,40 @@ def _run_program(program: Program, options: Options, seed: int) -> dict[str, Num
     return {v.name: a for v, a in values.items() if not np.array_equal(a, before[v])}
 
 
-def _run_nest(routine: Routine, report: Reporter, seed: int) -> dict[str, Numbers]:
-    """A loop nest on drawn inputs, by way of LLVM."""
+def _run_nest(routine: Routine, options: Options, seed: int) -> dict[str, Numbers]:
+    """A loop nest on drawn inputs, by way of the backend's code."""
     verify_routine(routine, "resume")
-    text = emit_routine(routine, host_target())
+    backend, report = _loops(options), Reporter(options)
+    target = backend.machine(options)
     report.text(4, f"nest-{routine.name}", lambda: show(routine))
-    report.text(4, f"llvm-{routine.name}", lambda: text)
-    report.text(4, f"assembly-{routine.name}", lambda: assembly(routine, host_target()))
-    return _run_code(text, routine, seed)
+    for name, text in backend.written().items():
+        make = functools.partial(text, routine, target)
+        report.text(4, f"{DUMPED.get(name, name)}-{routine.name}", make)
+    job = Job(options, target, None, CompileStats(), report)
+    (code,) = backend.emit([routine], job)
+    return _run_code(code, routine, seed)
 
 
-def _run_code(text: str, routine: Routine, seed: int) -> dict[str, Numbers]:
-    """LLVM IR or assembly on drawn inputs, task after task; what it changed."""
-    if "define void @body(" not in text:
-        text = _as_module(text)
-    engine = Engine()
-    engine.add(compile_object(text, host_target()))
-    engine.finish()
+def _loops(options: Options) -> Loops:
+    backend = named(options.backend)
+    if not isinstance(backend, Loops):
+        raise DumpError(f"backend {options.backend!r} does not go by way of loop nests")
+    return backend
+
+
+def _run_code(code: Code, routine: Routine, seed: int) -> dict[str, Numbers]:
+    """Code on drawn inputs, task after task; what it changed."""
+    facts = code.stored
     given = {a.name: drawn(a.name, a.dtype, (a.size,), seed) for a in routine.arguments}
     before = {name: array.copy() for name, array in given.items()}
-    shared = [np.zeros(array_bytes(a), np.uint8) for a in routine.shared]
+    shared = [np.zeros(size, np.uint8) for size in facts.shared]
     error = np.zeros(3, np.int64)
     slots = [a.ctypes.data for a in [*given.values(), *shared]]
     block = np.array([*slots, *(v.hi for v in routine.sizes), error.ctypes.data], np.int64)
-    room = np.zeros(sum(map(array_bytes, routine.scratch)) + LINE, np.uint8)
+    room = np.zeros(facts.scratch + LINE, np.uint8)
     scratch = -(-room.ctypes.data // LINE) * LINE
-    calls = [("body", task) for task in range(routine.tasks)]
-    for name, task in [*calls, ("finish", 0)]:
-        if engine.address(name):
-            FUNCTION(engine.address(name))(block.ctypes.data, task, scratch)
+    for task in range(facts.tasks):
+        FUNCTION(code.body)(block.ctypes.data, task, scratch)
+    if code.finish:
+        FUNCTION(code.finish)(block.ctypes.data, 0, scratch)
     return {n: a for n, a in given.items() if not np.array_equal(a, before[n])}
-
-
-def _as_module(text: str) -> str:
-    """Assembly as a module of LLVM that has nothing else."""
-    lines = (n.replace("\\", "\\5C").replace('"', "\\22") for n in text.splitlines())
-    return "".join(f'module asm "{line}"\n' for line in lines)

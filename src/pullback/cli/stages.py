@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from pullback.backends.c.backend import C
-from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import assembly
-from pullback.backends.opencl.backend import OpenCL
+from pullback.backends.loops.backend import Loops
+from pullback.backends.registry import OWN, texts
 from pullback.cli.adjoints import adjoints_text
 from pullback.cli.command import Misuse
 from pullback.ir.graph import Value
 from pullback.ir.kernel import Kernel
-from pullback.ir.nest import Routine
 from pullback.ir.program import Compute
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
@@ -20,8 +17,10 @@ from pullback.lower.kernel import lower
 from pullback.runtime.executable import Executable
 
 WHOLE = "program"
-FILES = {backend.name: backend for backend in (C(), OpenCL())}  # a file each, whole
-STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", "loops", "llvm", "asm", *FILES)
+SHORT = {"asm": "assembly"}
+FILES = {n: b for n, b in OWN.items() if isinstance(b, Loops) and b.sources((), Target())}
+CODE = [next((s for s, name in SHORT.items() if name == text), text) for text in texts()]
+STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", *CODE)
 
 Part = tuple[str, str]  # the name of a kernel, or of the stage, and its text
 
@@ -46,12 +45,12 @@ def parts(program: Executable, stage: str, wrt: Sequence[str] = ()) -> list[Part
     return [(k.name, _text(program, k, stage, target)) for k in program.distinct()]
 
 
-def _file(program: Executable, backend: C | OpenCL, target: Target) -> str:
+def _file(program: Executable, backend: Loops, target: Target) -> str:
     """All kernels as one text that compiles by itself, each below its name."""
     kernels = program.distinct()
     nests = [lower(k, program.chosen(k, target), target, marks=True) for k in kernels]
-    shared, *texts = backend.sources(nests, target)
-    own = [f"/* {k.name} */\n{placed(t, k)}" for k, t in zip(kernels, texts, strict=True)]
+    shared, *written = backend.sources(nests, target)
+    own = [f"/* {k.name} */\n{placed(t, k)}" for k, t in zip(kernels, written, strict=True)]
     return "\n".join([shared, *own])
 
 
@@ -61,12 +60,8 @@ def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> st
     schedule = program.chosen(kernel, target)
     if stage == "schedule":
         return str(schedule)
-    of_nest: dict[str, Callable[[Routine, Target], str]] = {
-        "loops": lambda nest, _: show(nest),
-        "llvm": emit_routine,
-        "asm": assembly,
-    }
-    return placed(of_nest[stage](lower(kernel, schedule, target, marks=True), target), kernel)
+    made = {**texts(), **program.texts}[SHORT.get(stage, stage)]
+    return placed(made(kernel, schedule, target), kernel)
 
 
 def _adjoints(program: Executable, wrt: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from pullback.backends.host.processor import chosen_target
+from pullback.backends.registry import compiler
 from pullback.cli.command import Misuse, Output, command
 from pullback.cli.programs import function_at, of_definition, of_script
 from pullback.cli.shapes import TYPED, shapes_of, size_of
@@ -69,7 +69,7 @@ def tune(
     programs = [f.program for w in what for f in _functions(w, shapes, sizes)]
     options = Options.from_environment()
     threads = options.threads or pools.known()
-    target = chosen_target(options.target, options.machine)
+    target = compiler(options.backend).machine(options)
     known = Chooser(read(path), threads)
     changes: dict[Key, Tuned | None] = {}
     rows = []

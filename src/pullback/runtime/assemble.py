@@ -28,27 +28,19 @@ FOREVER = 1 << 40  # a loop of more steps than this is ended by something else
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Unit:
-    """A compiled routine: its code and how many tasks it has.
-
-    `sizes` names the symbolic extents that are passed.
-    """
-
-    code: Code
-    tasks: int
-    sizes: tuple[str, ...]
-
-    @property
-    def shared_bytes(self) -> int:
-        return sum(_round(s) for s in self.code.shared)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class Part:
     """Code, and the variables it is passed."""
 
-    unit: Unit
+    code: Code
     arguments: tuple[Variable, ...]
+
+    @property
+    def tasks(self) -> int:
+        return self.code.stored.tasks
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum(map(_round, self.code.stored.shared))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -67,43 +59,43 @@ class Call:
     moved: int
 
     def __post_init__(self) -> None:
-        shares, rows = self.shares, sum(part.unit.tasks for part in self.parts)
+        shares, rows = self.shares, sum(part.tasks for part in self.parts)
         whole = shares[:1] == (0,) and shares[-1] == rows and list(shares) == sorted(shares)
         if not (whole or (len(self.parts) == 1 and not shares)):
             raise InvalidIR(f"{self.name}: {rows} tasks are shared out as {shares}")
 
     @classmethod
-    def of(cls, kernel: Kernel, units: Sequence[Unit], shares: tuple[int, ...]) -> Call:
+    def of(cls, kernel: Kernel, codes: Sequence[Code], shares: tuple[int, ...]) -> Call:
         """The launch of a kernel."""
         moved = sum(map(_bytes, kernel.reads)) + sum(map(_bytes, kernel.writes))
-        pairs = zip(units, kernel.pieces, strict=True)
-        parts = tuple(Part(unit, piece.arguments) for unit, piece in pairs)
+        pairs = zip(codes, kernel.pieces, strict=True)
+        parts = tuple(Part(code, piece.arguments) for code, piece in pairs)
         return cls(kernel.name, parts, shares, kernel.writes, moved)
 
     def on(self, kernel: Kernel) -> Call:
         """The same code on the variables of a kernel of the same structure."""
         parts = zip(self.parts, kernel.pieces, strict=True)
-        own = tuple(Part(part.unit, piece.arguments) for part, piece in parts)
+        own = tuple(Part(part.code, piece.arguments) for part, piece in parts)
         return replace(self, parts=own, writes=kernel.writes)
 
     @property
     def tasks(self) -> int:
-        return len(self.shares) - 1 if self.shares else self.parts[0].unit.tasks
+        return len(self.shares) - 1 if self.shares else self.parts[0].tasks
 
     @property
     def scratch(self) -> int:
         """Scratch of one thread, bytes."""
-        return max(part.unit.code.scratch for part in self.parts)
+        return max(part.code.stored.scratch for part in self.parts)
 
     @property
     def shared(self) -> int:
         """Memory for the partial results of all tasks, bytes."""
-        return sum(part.unit.shared_bytes for part in self.parts)
+        return sum(part.shared_bytes for part in self.parts)
 
     @property
     def sites(self) -> tuple[str, ...]:
         """What the checks of indices say; several parts have none."""
-        return self.parts[0].unit.code.sites
+        return self.parts[0].code.stored.sites
 
 
 def _bytes(variable: Variable) -> int:
@@ -221,7 +213,7 @@ class _Assembler:
             for row in call.shares:
                 self.inner.append((False, self.reserve([0]), rows + 3 * row))
         else:
-            body, finish = call.parts[0].unit.code.body, call.parts[0].unit.code.finish
+            body, finish = call.parts[0].code.body, call.parts[0].code.finish
             start = self.reserve(working)
             self.passed(call.parts[0], shared)
         checks = int(bool(call.sites))
@@ -234,10 +226,10 @@ class _Assembler:
         start = len(self.data)
         for variable in part.arguments:
             self.patches.append((False, self.reserve([0]), variable))
-        for size in part.unit.code.shared:
+        for size in part.code.stored.shared:
             self.reserve([shared])
             shared += _round(size)
-        for name in part.unit.sizes:
+        for name in part.code.stored.sizes:
             self.sizes.append((self.reserve([0]), name))
         self.errors.append(self.reserve([0]))
         return start
@@ -246,8 +238,8 @@ class _Assembler:
         """A row {body, block, task} for each task of each part."""
         start = len(self.data)
         for part, block in zip(call.parts, blocks, strict=True):
-            for task in range(part.unit.tasks):
-                row = self.reserve([part.unit.code.body, 0, task])
+            for task in range(part.tasks):
+                row = self.reserve([part.code.body, 0, task])
                 self.inner.append((False, row + 1, block))
         return start
 

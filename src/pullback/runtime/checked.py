@@ -40,8 +40,7 @@ from pullback.ir.program import Block, Branch, Compute, HostCall, Loop, Receive,
 from pullback.ir.text import show
 from pullback.runtime.assemble import Call, Part
 from pullback.runtime.exchange import Array, box, shown
-from pullback.runtime.interpret import Interpreter, Values
-from pullback.runtime.profile import Profile
+from pullback.runtime.interpret import Interpreter, Plain, Values
 from pullback.runtime.system import address, memory
 
 FENCE = 256  # bytes on each side of an array
@@ -84,13 +83,8 @@ class Fenced:
         return np.asarray(self.inner == self.pattern)
 
 
-class Checked:
+class Checked(Plain):
     """Runs the launches of a program one by one; `barriers` and `moved` are not counted."""
-
-    barriers = 0
-    moved = 0
-    go = None
-    sizes = ()
 
     def __init__(
         self, body: Block, groups: Sequence[Sequence[Kernel]], calls: Mapping[Kernel, Call]
@@ -103,10 +97,6 @@ class Checked:
         self.calls = calls
         self.kernels = dict(zip(graphs, groups, strict=True))
         self.divisions = {g: _divisions(g) for g in graphs}
-
-    def profile(self, kernels: Sequence[Kernel]) -> Profile | None:
-        """Nothing is timed."""
-        return None
 
     def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
         """Run on arrays shaped by upper bounds; they are written where nothing was found.
@@ -210,20 +200,21 @@ class _Run:
 
     def part(self, call: Call, part: Part) -> None:
         """Run the tasks of one routine, in order. Raises: IndexRangeError."""
-        code, error = part.unit.code, np.zeros(3, np.int64)
-        working = [_patterned(size) for size in (code.scratch, *code.shared)]
+        code, error = part.code, np.zeros(3, np.int64)
+        facts = code.stored
+        working = [_patterned(size) for size in (facts.scratch, *facts.shared)]
         slots = [address(self.fenced[v].array) for v in part.arguments]
         slots += map(address, working[1:])
-        slots += [self.sizes[name] for name in part.unit.sizes]
+        slots += [self.sizes[name] for name in facts.sizes]
         block = np.array([*slots, address(error)], np.int64)
         given = address(block), address(working[0])
-        for task in range(part.unit.tasks):
+        for task in range(facts.tasks):
             ROUTINE(code.body)(given[0], task, given[1])
         if code.finish:
             ROUTINE(code.finish)(given[0], 0, given[1])
         state, site, value = error.tolist()
         if state:
-            raise IndexRangeError.checked(value, code.sites[site])
+            raise IndexRangeError.checked(value, facts.sites[site])
 
     def finished(self, variable: Variable) -> None:
         """Raises: InvalidIR where a part of a result was never written."""

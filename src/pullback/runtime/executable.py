@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pullback.backends.base import CompileStats
+from pullback.backends import base
+from pullback.backends.base import Compiler, CompileStats, Text
 from pullback.backends.host.processor import named_target
-from pullback.backends.llvm.emit import emit_routine
-from pullback.backends.llvm.jit import assembly
+from pullback.backends.registry import named
 from pullback.config import Options
 from pullback.errors import AbsentError, InvalidIR, OptionError, ShapeError
 from pullback.ir import markup
@@ -22,10 +22,9 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, HostCall, Launch, Program, items, written
 from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
-from pullback.ir.text import show
-from pullback.lower.kernel import lower
+from pullback.ir.text import placed, show
 from pullback.runtime.exchange import box, shown
-from pullback.runtime.interpret import Interpreter
+from pullback.runtime.interpret import Interpreter, Plain
 from pullback.runtime.profile import Profile
 from pullback.schedule.budget import Step, work
 from pullback.schedule.choose import Choose, choose
@@ -38,6 +37,7 @@ Array = np.ndarray[Any, Any]
 
 _NO_SIZES: dict[str, int] = {}
 SHOWN = 20  # kernels in a notebook
+LOOPS, ASSEMBLY = "loops", "assembly"  # texts of kernels
 
 
 class Runner(Protocol):
@@ -67,17 +67,8 @@ class Runner(Protocol):
         """Names of the symbolic extents that `go` wants the sizes of, in order."""
 
 
-class Interpreted:
+class Interpreted(Plain):
     """Runs a program with NumPy, item by item."""
-
-    barriers = 0
-    moved = 0
-    go = None
-    sizes = ()
-
-    def profile(self, kernels: Sequence[Kernel]) -> Profile | None:
-        """Nothing is timed."""
-        return None
 
     def __init__(
         self,
@@ -101,6 +92,18 @@ class Interpreted:
                 result = interpreter.values[variable]
                 if result is not array:
                     array[...] = result
+
+
+class Foreign(Plain):
+    """A program that its backend runs by itself."""
+
+    def __init__(self, runner: base.Runner) -> None:
+        self._runner = runner
+        self.launches = 0
+
+    def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
+        self._runner.run(bindings, sizes)
+        self.launches = self._runner.launches
 
 
 @dataclass(eq=False, repr=False)
@@ -213,25 +216,31 @@ class Executable:
         return self.plan
 
     def source(self) -> str:
-        """The generated code, one routine for each kernel structure."""
-        if self.target is None:
-            return ""
-        texts = []
-        for kernel in self.distinct():
-            schedule = self.chosen(kernel, self.target)
-            texts.append(emit_routine(lower(kernel, schedule, self.target), self.target))
-        return "\n\n".join(texts)
+        """The generated code, one text for each kernel structure; "" where nothing is generated."""
+        names = [name for name in self.texts if name != LOOPS]
+        return "" if self.target is None or not names else self._rendered(names[0], self.target)
 
     def assembly(self, target: str | None = None) -> str:
         """The machine code of each kernel structure, for a target by name (None: as it runs).
 
-        Raises: OptionError for a name that is none.
+        Raises: OptionError for a name that is none; AbsentError of a backend that shows none.
         """
         wanted = self.target if target is None else named_target(target)
-        if wanted is None:
-            return ""
-        nests = [lower(k, self.chosen(k, wanted), wanted) for k in self.distinct()]
-        return "\n\n".join(assembly(nest, wanted) for nest in nests)
+        return "" if wanted is None or not self.texts else self._rendered(ASSEMBLY, wanted)
+
+    @functools.cached_property
+    def texts(self) -> Mapping[str, Text]:
+        """What its backend shows of a kernel, by names; nothing of an interpreter."""
+        backend = named(self.options.backend)
+        return backend.texts() if isinstance(backend, Compiler) else {}
+
+    def _rendered(self, name: str, target: Target) -> str:
+        make = self.texts.get(name)
+        if make is None:
+            what = f"backend {self.options.backend!r} shows no {name}"
+            raise AbsentError(what, help=f"it has {', '.join(self.texts)}", code="E341")
+        texts = ((k, make(k, self.chosen(k, target), target)) for k in self.distinct())
+        return "\n\n".join(placed(text, kernel) for kernel, text in texts)
 
     def explain(self) -> str:
         """The program as traced, its kernels with reasons and schedules, the memory plan."""

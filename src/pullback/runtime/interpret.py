@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from pullback.ir import program as P
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.runtime.exchange import OUTSIDE, call_feeder, call_host, call_receiver
+from pullback.runtime.profile import Profile
 
 Array = np.ndarray[Any, Any]
 Values = dict[Variable, Array]
@@ -19,6 +20,19 @@ Values = dict[Variable, Array]
 
 class _Ended(Exception):
     """A feeder has no more batches."""
+
+
+class Plain:
+    """A runner that takes arrays alone, counts its launches and no more."""
+
+    barriers = 0
+    moved = 0
+    go = None
+    sizes = ()
+
+    def profile(self, kernels: Sequence[Kernel]) -> Profile | None:
+        """Nothing is timed."""
+        return None
 
 
 class Interpreter:

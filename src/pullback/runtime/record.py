@@ -16,9 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
-from pullback.backends.host.processor import processor
-from pullback.backends.llvm.jit import load_codes
+from pullback.backends.base import Code, Compiler, Job, Stored
 from pullback.errors import MALFORMED, InvalidIR
 from pullback.ir.dtype import BY_NAME
 from pullback.ir.expr import Dim, Extent
@@ -26,8 +24,7 @@ from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, Item, Launch, Program, expand
 from pullback.ir.signature import Signature, digest, signature
-from pullback.ir.target import Target
-from pullback.runtime.assemble import Call, Part, Unit
+from pullback.runtime.assemble import Call, Part
 from pullback.schedule.budget import Step
 from pullback.schedule.plan import Buffer, Plan
 
@@ -51,36 +48,53 @@ class Prepared:
 
 
 class Recorder:
-    """The record of one program in a store of objects. `facts`: what else decides its code."""
+    """The record of one program. `identity`: what of the backend decides its code, `facts`: what
+    else does.
+    """
 
     def __init__(
         self,
         program: Program,
-        target: Target,
+        backend: Compiler,
+        job: Job,
         threads: int,
-        store: ObjectStore,
         facts: tuple[str, ...] = (),
     ) -> None:
         self._program = program
-        self._store = store
+        self._backend = backend
+        self._job = job
         self._signature = signature(program)
         own = self._signature.digest
-        machine = repr(target), processor(target), str(threads)
+        machine = backend.name, backend.identity(job.target), repr(job.target), str(threads)
         self._key = digest("program", own, *machine, *facts, compiler())
 
-    def find(self, stats: CompileStats) -> Prepared | None:
+    @classmethod
+    def of(
+        cls, program: Program, backend: Compiler, job: Job, threads: int, facts: tuple[str, ...]
+    ) -> Recorder | None:
+        """None where nothing is kept: without a store, or by a backend whose code is not."""
+        kept = job.store is not None and backend.identity(job.target)
+        return cls(program, backend, job, threads, facts) if kept else None
+
+    def find(self) -> Prepared | None:
         """What an equal program left; None where that or its code is not whole."""
-        data = self._store.get(self._key)
+        data = None if self._job.store is None else self._job.store.get(self._key)
         if data is None:
             return None
         try:
-            return _decoded(json.loads(data), self._program, self._signature, self._store, stats)
+            record = json.loads(data)
+            stored = [_stored(row) for row in record["codes"]]
+            codes = self._backend.load(stored, self._job)
+            if codes is None:
+                return None
+            return _decoded(record, codes, self._program, self._signature)
         except (InvalidIR, StopIteration, *MALFORMED):
             return None
 
     def keep(self, made: Prepared) -> None:
         """Leave it for the next process."""
-        self._store.put(self._key, encode(made, self._signature))
+        if self._job.store is not None:
+            self._job.store.put(self._key, encode(made, self._signature))
 
 
 @cache
@@ -108,7 +122,7 @@ def encode(made: Prepared, found: Signature) -> bytes:
     record = {
         "groups": [[writer.call(made.calls[k]) for k in group] for group in made.kernels],
         "plan": writer.plan(made.plan),
-        "units": [_unit_row(u) for u in writer.units],
+        "codes": [asdict(code.stored) for code in writer.codes],
         "temporaries": [_variable_row(v) for v in writer.temporaries],
         "steps": [astuple(step) for step in made.steps],
         "split": made.split,
@@ -118,10 +132,10 @@ def encode(made: Prepared, found: Signature) -> bytes:
 
 @dataclass(slots=True)
 class _Writer:
-    """Numbers variables and units in order of appearance, after the program's own variables."""
+    """Numbers variables and codes in order of appearance, after the program's own variables."""
 
     variables: dict[Variable, int]
-    units: dict[Unit, int] = field(default_factory=dict)
+    codes: dict[Code, int] = field(default_factory=dict)
     temporaries: list[Variable] = field(default_factory=list)
 
     def variable(self, variable: Variable) -> int:
@@ -137,8 +151,8 @@ class _Writer:
         return [call.name, parts, call.shares, writes, call.moved]
 
     def part(self, part: Part) -> list[Any]:
-        unit = self.units.setdefault(part.unit, len(self.units))
-        return [unit, [self.variable(v) for v in part.arguments]]
+        code = self.codes.setdefault(part.code, len(self.codes))
+        return [code, [self.variable(v) for v in part.arguments]]
 
     def plan(self, plan: Plan) -> dict[str, Any]:
         totals = [plan.arena_bytes, plan.lower_bound_bytes, plan.total_bytes]
@@ -152,32 +166,19 @@ class _Writer:
         return [b.name, b.size, b.align, b.first, b.last, number, over, at]
 
 
-def _unit_row(unit: Unit) -> dict[str, Any]:
-    return {"code": asdict(unit.code.stored), "tasks": unit.tasks, "sizes": unit.sizes}
-
-
 def _variable_row(variable: Variable) -> list[Any]:
     shape = [[e.name, e.lo, e.hi] if isinstance(e, Dim) else e for e in variable.shape]
     return [variable.name, shape, variable.dtype.name]
 
 
 def _decoded(
-    record: dict[str, Any],
-    program: Program,
-    found: Signature,
-    store: ObjectStore,
-    stats: CompileStats,
-) -> Prepared | None:
+    record: dict[str, Any], codes: Sequence[Code], program: Program, found: Signature
+) -> Prepared:
     variables = (*found.variables, *map(_variable, record["temporaries"]))
-    stored = [_stored(row["code"]) for row in record["units"]]
-    codes = load_codes(stored, store, stats)
-    if codes is None:
-        return None
-    units = [_unit(c, row) for c, row in zip(codes, record["units"], strict=True)]
     calls: dict[Kernel, Call] = {}
     groups = []
     for rows in record["groups"]:
-        own = {Kernel(row[0], (), ()): _call(row, units, variables) for row in rows}
+        own = {Kernel(row[0], (), ()): _call(row, codes, variables) for row in rows}
         calls.update(own)
         groups.append(list(own))
     rest = iter(groups)
@@ -188,11 +189,7 @@ def _decoded(
 
 
 def _stored(row: dict[str, Any]) -> Stored:
-    return Stored(**{**row, "shared": tuple(row["shared"]), "sites": tuple(row["sites"])})
-
-
-def _unit(code: Code, row: dict[str, Any]) -> Unit:
-    return Unit(code, row["tasks"], tuple(row["sizes"]))
+    return Stored(**{**row, **{name: tuple(row[name]) for name in ("shared", "sites", "sizes")}})
 
 
 def _variable(row: list[Any]) -> Variable:
@@ -201,9 +198,9 @@ def _variable(row: list[Any]) -> Variable:
     return Variable(name, tuple(extents), BY_NAME[kind])
 
 
-def _call(row: list[Any], units: Sequence[Unit], variables: Sequence[Variable]) -> Call:
+def _call(row: list[Any], codes: Sequence[Code], variables: Sequence[Variable]) -> Call:
     name, rows, shares, writes, moved = row
-    parts = [Part(units[unit], tuple(variables[n] for n in given)) for unit, given in rows]
+    parts = [Part(codes[code], tuple(variables[n] for n in given)) for code, given in rows]
     return Call(name, tuple(parts), tuple(shares), tuple(variables[n] for n in writes), moved)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.backends.host.processor import chosen_target
+from pullback.backends.registry import compiler
 from pullback.config import Options
 from pullback.errors import IndexRangeError, InvalidIR, OptionError, UnsupportedError
 from pullback.ir.dtype import DType
@@ -178,7 +178,7 @@ class Bench:
         self, seconds: float, searches: Sequence[str], known: Choices = (), seed: int = 0
     ) -> Outcome:
         """Search for so long, in equal parts, then compare what was found with the default."""
-        target = chosen_target(self.options.target, self.options.machine)
+        target = compiler(self.options.backend).machine(self.options)
         chosen: dict[str, Choices] = {}
         tries = 0
         for name in searches:

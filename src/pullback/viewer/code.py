@@ -1,20 +1,18 @@
-"""The code of kernels: loop nest, LLVM, machine code; packed, for a page that stays small."""
+"""The code of kernels, as their backend writes it; packed, for a page that stays small."""
 
 from __future__ import annotations
 
 import base64
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pullback.backends.host.engine import assembled
-from pullback.backends.llvm.emit import emit_routine
+from pullback.backends.base import Text
 from pullback.ir.kernel import Kernel
 from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
-from pullback.ir.text import show
-from pullback.lower.kernel import lower
+from pullback.runtime.executable import ASSEMBLY
 from pullback.schedule.budget import work
 from pullback.schedule.choose import Choose
 from pullback.schedule.schedule import Schedule
@@ -33,13 +31,21 @@ class Codes:
     """
 
     most: int | None
-    made: dict[tuple[Target, Key, str], int] = field(default_factory=dict)
+    made: dict[tuple[Target, Key, str, tuple[str, ...]], int] = field(default_factory=dict)
     number: dict[tuple[Target, Key], int] = field(default_factory=dict)
     packed: list[str] = field(default_factory=list)
     schedules: list[str] = field(default_factory=list)
 
-    def add(self, kernels: Sequence[Kernel], target: Target, chosen: Choose) -> None:
-        """Make the code of `kernels` and of their parts for a processor, by schedules `chosen`."""
+    def add(
+        self,
+        kernels: Sequence[Kernel],
+        target: Target,
+        chosen: Choose,
+        texts: Mapping[str, Text],
+    ) -> None:
+        """Make the code of `kernels` and of their parts for a processor, by schedules `chosen`, as
+        `texts` write it.
+        """
         found: dict[Key, Kernel] = {}
         for piece in (p for k in kernels for p in k.pieces):
             found.setdefault(kernel_key(piece), piece)
@@ -48,13 +54,15 @@ class Codes:
         room = MOST_PACKED - sum(map(len, self.packed))
         for key, kernel in found.items():
             schedule = chosen(kernel, target)
-            number = self.made.setdefault((target, key, str(schedule)), len(self.packed))
+            number = self.made.setdefault(
+                (target, key, str(schedule), tuple(texts)), len(self.packed)
+            )
             self.number[target, key] = number
             if number < len(self.packed):
                 continue
-            packed = self._one(kernel, schedule, target, key in wanted)
+            packed = self._one(kernel, schedule, target, texts, key in wanted)
             if len(packed) > room:
-                packed = pack({"loops": LEFT_OUT, "llvm": LEFT_OUT, "assembly": LEFT_OUT})
+                packed = pack(dict.fromkeys(texts, LEFT_OUT))
             room -= len(packed)
             self.packed.append(packed)
 
@@ -62,12 +70,20 @@ class Codes:
         """The numbers of the structures of a kernel's parts, each once."""
         return list(dict.fromkeys(self.number[target, kernel_key(p)] for p in kernel.pieces))
 
-    def _one(self, kernel: Kernel, schedule: Schedule, target: Target, wanted: bool) -> str:
+    def _one(
+        self,
+        kernel: Kernel,
+        schedule: Schedule,
+        target: Target,
+        texts: Mapping[str, Text],
+        wanted: bool,
+    ) -> str:
         self.schedules.append(str(schedule))
-        routine = lower(kernel, schedule, target, marks=True)
-        llvm = emit_routine(routine, target)
-        machine = assembled(llvm, target) if wanted else NOT_MADE
-        return pack({"loops": show(routine), "llvm": llvm, "assembly": machine})
+        made = {
+            name: text(kernel, schedule, target) if wanted or name != ASSEMBLY else NOT_MADE
+            for name, text in texts.items()
+        }
+        return pack(made)
 
 
 def pack(texts: dict[str, str]) -> str:

@@ -80,6 +80,7 @@ def program_data(
         "facts": _facts(program),
         "columns": COLUMNS,
         "kernels": _kernels(launches, program, profile, codes, tables),
+        "texts": list(program.texts),
         "nodes": [_node(n, tables) for n in nodes],
         "layout": _laid(nodes, [[n] for n in range(len(nodes))]),
         "folds": {"line": _folds(nodes, lines(nodes)), "kernel": _folds(nodes, kernels(nodes))},
@@ -170,7 +171,7 @@ def _kernels(
     target = program.target
     if target is None:
         return []
-    codes.add([kernel for _, kernel, _ in launches], target, program.chosen)
+    codes.add([kernel for _, kernel, _ in launches], target, program.chosen, program.texts)
     wrote: dict[Variable, int] = {}
     logged: dict[int, list[int]] = {}
     for span in () if profile is None else profile.spans:

@@ -1,6 +1,6 @@
 // What is known of the chosen definition, group or kernel.
 
-const VIEWS = ["stages", "schedule", "loops", "llvm", "assembly"];
+const VIEWS = ["stages", "schedule"]; // and the texts of the backend
 const unpacked = new Map();
 
 // The texts of a kernel structure: base64, deflated, JSON.
@@ -104,14 +104,16 @@ function kernelDetails(number) {
   const which = make("select", { onchange: () => show(state.view) },
     kernel.codes.map((_, n) => make("option", { value: n }, `part ${n + 1}`)));
   which.hidden = kernel.codes.length < 2;
-  const buttons = VIEWS.map((view) =>
-    make("button", { type: "button", id: `view-${view}`, onclick: () => show(view) }, view === "llvm" ? "LLVM" : view));
-  async function show(view) {
+  const views = [...VIEWS, ...p.texts];
+  const buttons = views.map((view) =>
+    make("button", { type: "button", id: `view-${view}`, onclick: () => show(view) }, view));
+  async function show(wanted) {
+    const view = views.includes(wanted) ? wanted : VIEWS[0];
     state.view = view;
-    buttons.forEach((button, n) => button.classList.toggle("on", VIEWS[n] === view));
+    buttons.forEach((button, n) => button.classList.toggle("on", views[n] === view));
     let text = view === "stages" ? kernel.text : kernel.schedule;
     const part = Number(which.value);
-    if (view !== "stages" && view !== "schedule") text = (await code(kernel.codes[part]))[view];
+    if (!VIEWS.includes(view)) text = (await code(kernel.codes[part]))[view];
     pane.replaceChildren(numbered(text, kernel.lines[part]));
   }
   show(state.view);

@@ -36,7 +36,7 @@ class NumPy:
 
     name = "numpy"
 
-    def compute(self, graph: Graph, values: Mapping[Variable, Array]) -> dict[Variable, Array]:
+    def run_graph(self, graph: Graph, values: Mapping[Variable, Array]) -> dict[Variable, Array]:
         """Every definition once, sources before users.
 
         Raises: UnsupportedError for what is refused; IndexRangeError for a place outside.

@@ -4,72 +4,91 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Mapping, Sequence
 
-from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
+from pullback.backends.base import Code, Job, Stored
 from pullback.backends.c.compiler import compiler
 from pullback.backends.c.emit import emit_program, emit_routine, standalone
 from pullback.backends.c.language import C11
-from pullback.backends.host.processor import chosen_target, processor
-from pullback.config import Options
+from pullback.backends.host.processor import processor
+from pullback.backends.loops.backend import Loops, NestText, stored
 from pullback.ir.nest import Routine
+from pullback.ir.signature import digest
 from pullback.ir.target import Target
 
+DEFINES = re.compile(r"^void body\(", re.MULTILINE)
 
-class C:
+
+class C(Loops):
     """Routines as C11; what it needs is a compiler."""
 
     name = "c"
-    recorded = False
 
     def host(self) -> str:
         """The compiler, as it tells of itself. Raises: CompilerError."""
         return compiler().version.partition("\n")[0]
 
-    def sources(self, routines: Sequence[Routine], target: Target) -> list[str]:
-        """Parts of a file that compiles by itself: what is shared, then one for each routine."""
-        return standalone(routines, C11(target.vector))
+    def identity(self, target: Target) -> str:
+        """Raises: CompilerError where there is none."""
+        tool = compiler()
+        return " ".join([tool.version, *tool.flags(target.cpu), processor(target)])
 
-    def target(self, options: Options) -> Target:
-        return chosen_target(options.target, options.machine)
-
-    def compile(
-        self,
-        routines: Iterable[Routine],
-        options: Options,
-        target: Target,
-        store: ObjectStore | None,
-        stats: CompileStats,
-    ) -> list[Code]:
+    def emit(self, routines: Iterable[Routine], job: Job) -> list[Code]:
         """Code of each routine, of one library. Raises: CompilerError."""
         every = list(routines)
-        language = C11(target.vector)
+        language = C11(job.target.vector)
         texts = [emit_routine(r, language) for r in every]
         first = {text: n for n, text in reversed(list(enumerate(texts)))}
         kept = sorted(first.values())
-        stats.shared += len(every) - len(kept)
+        job.stats.shared += len(every) - len(kept)
         if not every:
             return []
-        tool = compiler()
         text = emit_program([every[n] for n in kept], language)
-        parts = "\0".join([text, tool.version, *tool.flags(target.cpu), processor(target)])
-        key = blake2b(parts.encode(), digest_size=32).hexdigest()
-        data = None if store is None else store.get(key)
-        if data is None:
-            data = tool.compile(text, target.cpu)
-            stats.compiled += 1
-            if store is not None:
-                store.put(key, data)
-        else:
-            stats.loaded += 1
-        library = _loaded(data)
-        places = {n: place for place, n in enumerate(kept)}
+        key = digest(text, self.identity(job.target))
+        library = _loaded(_library(text, key, job))
+        places = {n: f"_{place}" for place, n in enumerate(kept)}
         return [
-            _code(r, key, library, places[first[text]])
+            _code(stored(r, key, places[first[text]]), library)
             for r, text in zip(every, texts, strict=True)
         ]
+
+    def load(self, kept: Sequence[Stored], job: Job) -> list[Code] | None:
+        keys = dict.fromkeys(s.key for s in kept)
+        data = {key: None if job.store is None else job.store.get(key) for key in keys}
+        libraries = {key: _loaded(found) for key, found in data.items() if found is not None}
+        if len(libraries) < len(keys):
+            return None
+        job.stats.loaded += len(libraries)
+        return [_code(s, libraries[s.key]) for s in kept]
+
+    def reads(self, text: str) -> bool:
+        return DEFINES.search(text) is not None
+
+    def resume(self, text: str, routine: Routine, target: Target) -> Code:
+        program = f"{emit_program([], C11(target.vector))}\n{text}"
+        return _code(stored(routine, ""), _loaded(compiler().compile(program, target.cpu)))
+
+    def sources(self, routines: Sequence[Routine], target: Target) -> list[str]:
+        return standalone(routines, C11(target.vector))
+
+    def written(self) -> Mapping[str, NestText]:
+        return {self.name: lambda nest, target: emit_routine(nest, C11(target.vector))}
+
+
+def _library(text: str, key: str, job: Job) -> bytes:
+    """The library of a program, from the store where it is there."""
+    store, stats = job.store, job.stats
+    data = None if store is None else store.get(key)
+    if data is not None:
+        stats.loaded += 1
+        return data
+    data = compiler().compile(text, job.target.cpu)
+    stats.compiled += 1
+    if store is not None:
+        store.put(key, data)
+    return data
 
 
 def _loaded(data: bytes) -> ctypes.CDLL:
@@ -83,10 +102,9 @@ def _loaded(data: bytes) -> ctypes.CDLL:
         os.unlink(name)
 
 
-def _code(routine: Routine, key: str, library: ctypes.CDLL, number: int) -> Code:
-    stored = Stored.of(routine, key)
-    finish = _address(library, f"finish_{number}") if stored.finish else 0
-    return Code.at(stored, _address(library, f"body_{number}"), finish, library)
+def _code(facts: Stored, library: ctypes.CDLL) -> Code:
+    finish = _address(library, f"finish{facts.symbol}") if facts.finish else 0
+    return Code(facts, _address(library, f"body{facts.symbol}"), finish, library)
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

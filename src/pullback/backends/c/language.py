@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pullback.backends.base import ALIGNMENT, array_bytes
 from pullback.backends.loops import polynomials
+from pullback.backends.loops.sizes import ALIGNMENT, array_bytes
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType, is_half
 

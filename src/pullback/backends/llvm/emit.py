@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.backends.base import array_bytes
 from pullback.backends.llvm import dots, transpose
 from pullback.backends.llvm.memory import SAFE, Memory
 from pullback.backends.llvm.reduce import Reductions
@@ -25,6 +24,7 @@ from pullback.backends.loops.analysis import (
     statements,
     substitute,
 )
+from pullback.backends.loops.sizes import array_bytes
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Const, Expr, Mul, index
 from pullback.ir.nest import (

@@ -6,6 +6,7 @@ the routine before any text is written, so a warm start emits and compiles nothi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from pullback.backends.base import Code, CompileStats, ObjectStore, Stored
 from pullback.backends.host.engine import Engine, assembled, compile_object
 from pullback.backends.host.processor import processor
 from pullback.backends.llvm.emit import emit_routine
+from pullback.backends.loops.backend import stored
 from pullback.backends.loops.key import routine_key, source_digest
 from pullback.config import Options
 from pullback.errors import InvalidIR
@@ -22,6 +24,8 @@ from pullback.ir.signature import digest
 from pullback.ir.target import Target
 
 ROOM = Path(__file__).parent
+DEFINES = "define void @body("
+ASSEMBLED = re.compile(r"^_?body:", re.MULTILINE)
 
 
 def compile_routines(
@@ -57,7 +61,7 @@ def compile_routines(
         for key, found in objects.items():
             engine.add(_finished(found, key, store, stats))
     engine.finish()
-    return [_located(Stored.of(r, k), engine) for r, k in keyed]
+    return [_located(stored(r, k), engine) for r, k in keyed]
 
 
 def _text(routine: Routine, target: Target, key: str) -> str:
@@ -83,10 +87,10 @@ def _finished(
 
 
 def load_codes(
-    stored: Sequence[Stored], store: ObjectStore, stats: CompileStats
+    kept: Sequence[Stored], store: ObjectStore, stats: CompileStats
 ) -> list[Code] | None:
     """Code that another process compiled; None where the store lacks an object."""
-    objects = {s.key: store.get(s.key) for s in stored}
+    objects = {s.key: store.get(s.key) for s in kept}
     engine = Engine()
     for data in objects.values():
         if data is None:
@@ -94,22 +98,37 @@ def load_codes(
         engine.add(data)
     engine.finish()
     stats.loaded += len(objects)
-    return [_located(s, engine) for s in stored]
+    return [_located(s, engine) for s in kept]
 
 
 def _symbol(key: str, name: str) -> str:
     return f"pb_{key[:24]}_{name}"
 
 
-def _located(stored: Stored, engine: Engine) -> Code:
-    key = stored.key
-    body = engine.address(_symbol(key, "body"))
-    finish = engine.address(_symbol(key, "finish")) if stored.finish else 0
-    if not body or (stored.finish and not finish):
-        raise InvalidIR(f"routine {stored.name}: the compiled object lacks its code")
-    return Code.at(stored, body, finish, engine)
+def _located(facts: Stored, engine: Engine) -> Code:
+    body = engine.address(_symbol(facts.key, "body"))
+    finish = engine.address(_symbol(facts.key, "finish")) if facts.finish else 0
+    if not body or (facts.finish and not finish):
+        raise InvalidIR(f"routine {facts.name}: the compiled object lacks its code")
+    return Code(facts, body, finish, engine)
 
 
 def assembly(routine: Routine, target: Target) -> str:
     """The routine's machine code as text, for people, of any processor that LLVM knows."""
     return assembled(emit_routine(routine, target), target)
+
+
+def resumed(text: str, facts: Stored, target: Target) -> Code:
+    """Code of LLVM IR or assembly that defines `body`."""
+    if DEFINES not in text:
+        text = _as_module(text)
+    engine = Engine()
+    engine.add(compile_object(text, target))
+    engine.finish()
+    return Code(facts, engine.address("body"), engine.address("finish"), engine)
+
+
+def _as_module(text: str) -> str:
+    """Assembly as a module of LLVM that has nothing else."""
+    lines = (n.replace("\\", "\\5C").replace('"', "\\22") for n in text.splitlines())
+    return "".join(f'module asm "{line}"\n' for line in lines)

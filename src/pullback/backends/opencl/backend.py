@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pullback.backends.base import Code, CompileStats, ObjectStore, array_bytes
+from pullback.backends.base import Code, Job
 from pullback.backends.c.emit import emit_program, emit_routine, passed, standalone
-from pullback.backends.host.processor import chosen_target, processor
+from pullback.backends.host.processor import processor
 from pullback.backends.loops.analysis import roots, statements
+from pullback.backends.loops.backend import Loops, NestText, stored
 from pullback.backends.opencl.device import FLAGS, Device, device
 from pullback.backends.opencl.language import OpenCLC
 from pullback.backends.opencl.launch import NUMBER, POINTER, SCRATCH, Stubs
-from pullback.config import Options
 from pullback.errors import DeviceError
 from pullback.ir import expr as E
 from pullback.ir import nest as N
 from pullback.ir.expr import Expr
 from pullback.ir.node import walk
+from pullback.ir.signature import digest
 from pullback.ir.target import Target
 
 Words = np.ndarray[Any, Any]
 
 
-class OpenCL:
+class OpenCL(Loops):
     """Routines as kernels; what it needs is a device that shares the memory of this process."""
 
     name = "opencl"
-    recorded = False
 
     def host(self) -> str:
         """The device. Raises: DeviceError."""
@@ -38,58 +38,47 @@ class OpenCL:
         kinds = "float64" if on.doubles else "no float64"
         return f"{on.name}, {on.units} units, {kinds}, driver {on.driver}"
 
-    def sources(self, routines: Sequence[N.Routine], target: Target) -> list[str]:
-        """Parts of a text that builds by itself: what is shared, then one for each routine."""
-        return standalone(routines, OpenCLC(target.vector))
-
-    def target(self, options: Options) -> Target:
-        return chosen_target(options.target)
-
-    def compile(
-        self,
-        routines: Iterable[N.Routine],
-        options: Options,
-        target: Target,
-        store: ObjectStore | None,
-        stats: CompileStats,
-    ) -> list[Code]:
+    def emit(self, routines: Iterable[N.Routine], job: Job) -> list[Code]:
         """Code of each routine, of one program. Raises: DeviceError."""
         every = list(routines)
         if not every:
             return []
-        on = device(options.threads)
-        language = OpenCLC(target.vector, on.doubles)
+        on = device(job.options.threads)
+        language = OpenCLC(job.target.vector, on.doubles)
         for routine in every:
             if not on.doubles and doubles(routine):
                 raise DeviceError(f"{on.name} has no float64: {routine.name}", code="E363")
         texts = [emit_routine(r, language) for r in every]
         first = {text: n for n, text in reversed(list(enumerate(texts)))}
         kept = sorted(first.values())
-        stats.shared += len(every) - len(kept)
+        job.stats.shared += len(every) - len(kept)
         text = emit_program([every[n] for n in kept], language)
-        parts = "\0".join([text, on.name, on.driver, FLAGS.decode(), processor(target)])
-        key = blake2b(parts.encode(), digest_size=32).hexdigest()
-        program = _program(on, text, key, store, stats)
-        made = Stubs(store)
+        key = digest(text, on.name, on.driver, FLAGS.decode(), processor(job.target))
+        program = _program(on, text, key, job)
+        made = Stubs(job.store)
         bodies = {n: _launch(made, on, program, every[n], at) for at, n in enumerate(kept)}
         return [
             _code(routine, key, bodies[first[t]], on, made)
             for routine, t in zip(every, texts, strict=True)
         ]
 
+    def sources(self, routines: Sequence[N.Routine], target: Target) -> list[str]:
+        return standalone(routines, OpenCLC(target.vector))
 
-def _program(
-    on: Device, text: str, key: str, store: ObjectStore | None, stats: CompileStats
-) -> int:
+    def written(self) -> Mapping[str, NestText]:
+        return {self.name: lambda nest, target: emit_routine(nest, OpenCLC(target.vector))}
+
+
+def _program(on: Device, text: str, key: str, job: Job) -> int:
     """A program, from the store where it is there."""
-    data = None if store is None else store.get(key)
+    data = None if job.store is None else job.store.get(key)
     if data is not None:
-        stats.loaded += 1
+        job.stats.loaded += 1
         return on.loaded(data)
     program = on.built(text)
-    stats.compiled += 1
-    if store is not None:
-        store.put(key, on.binary(program))
+    job.stats.compiled += 1
+    if job.store is not None:
+        job.store.put(key, on.binary(program))
     return program
 
 
@@ -119,10 +108,10 @@ def _launch(made: Stubs, on: Device, program: int, routine: N.Routine, number: i
 
 def _code(routine: N.Routine, key: str, body: int, on: Device, made: Stubs) -> Code:
     """A launch as one task, with scratch for all work-items; it is looked at for errors."""
-    scratch = sum(map(array_bytes, routine.scratch)) * _items(routine, on)
-    shared = tuple(map(array_bytes, routine.shared))
-    sites = (*routine.sites, f"a launch by {on.name}")
-    return Code(routine.name, body, 0, scratch, shared, sites, key, made, whole=True)
+    facts = stored(routine, key)
+    scratch = facts.scratch * _items(routine, on)
+    sites = (*facts.sites, f"a launch by {on.name}")
+    return Code(replace(facts, finish=False, scratch=scratch, sites=sites, tasks=1), body, 0, made)
 
 
 def doubles(routine: N.Routine) -> bool:

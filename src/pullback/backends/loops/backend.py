@@ -1,0 +1,112 @@
+"""The base of backends that write loop nests.
+
+``(kernel, schedule) -> nest, verified -> code``; who derives from `Loops` makes code of nests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
+from pullback.backends.host.processor import chosen_target
+from pullback.backends.loops.sizes import array_bytes
+from pullback.config import Options
+from pullback.ir.kernel import Kernel
+from pullback.ir.nest import Routine
+from pullback.ir.target import Target
+from pullback.ir.text import placed, show
+from pullback.lower.inplace import in_place
+from pullback.lower.kernel import lower
+from pullback.schedule.schedule import Schedule
+from pullback.verify.nest import verify_routine
+
+LOOPS = "loops"  # the nest among the texts; in dumps it is called so:
+DUMPED = {LOOPS: "nest"}
+
+NestText = Callable[[Routine, Target], str]
+
+
+class Loops(Compiler):
+    """What is common to all: they differ in `emit`, and in what they write a nest as."""
+
+    def machine(self, options: Options) -> Target:
+        """The processor that this process runs on, or less of it."""
+        return chosen_target(options.target, options.machine)
+
+    def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
+        """Code of each kernel; nests are made as they are asked for."""
+        nests: list[Routine] = []
+        codes = self.emit(self._nests(work, job, nests), job)
+        return [replace(c, over=in_place(n)) for n, c in zip(nests, codes, strict=True)]
+
+    def emit(self, routines: Iterable[Routine], job: Job) -> list[Code]:
+        """Code of each nest. Raises: UnsupportedError for what the backend does not do."""
+        raise NotImplementedError
+
+    def written(self) -> Mapping[str, NestText]:
+        """What a nest is written as, by the name of the text, in order."""
+        return {}
+
+    def reads(self, text: str) -> bool:
+        """Whether a text is one that this backend writes and can go on from."""
+        return False
+
+    def resume(self, text: str, routine: Routine, target: Target) -> Code:
+        """Code of a nest out of a text of it, which may be edited."""
+        raise NotImplementedError
+
+    def sources(self, routines: Sequence[Routine], target: Target) -> list[str]:
+        """Parts of a text that compiles by itself: what is shared, then one for each routine; none
+        where each kernel has a text of its own.
+        """
+        return []
+
+    def texts(self) -> Mapping[str, Text]:
+        """The nest and what it is written as."""
+        makes = {LOOPS: _shown, **self.written()}
+        return {name: partial(_text, make) for name, make in makes.items()}
+
+    def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
+        report, target, texts = job.report, job.target, self.texts()
+        for kernel, schedule in work:
+            routine = lower(kernel, schedule, target)
+            report.lap("lower")
+            verify_routine(routine, "lower")
+            report.lap("verify")
+            for name, text in texts.items():
+                make = partial(_placed, text, kernel, schedule, target)
+                report.text(4, f"{DUMPED.get(name, name)}-{kernel.name}", make)
+            made.append(routine)
+            yield routine
+            report.lap("emit")
+        report.stage("lower", f"{len(made)} routines")
+
+
+def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
+    """What code of a routine wants, which lies under `key`."""
+    return Stored(
+        routine.name,
+        key,
+        bool(routine.finish),
+        sum(map(array_bytes, routine.scratch)),
+        tuple(map(array_bytes, routine.shared)),
+        routine.sites,
+        routine.tasks,
+        tuple(v.name for v in routine.sizes),
+        symbol,
+    )
+
+
+def _shown(routine: Routine, _: Target) -> str:
+    return show(routine)
+
+
+def _text(make: NestText, kernel: Kernel, schedule: Schedule, target: Target) -> str:
+    """Lowered again: what is compiled has no marks of stages."""
+    return make(lower(kernel, schedule, target, marks=True), target)
+
+
+def _placed(text: Text, kernel: Kernel, schedule: Schedule, target: Target) -> str:
+    return placed(text(kernel, schedule, target), kernel)

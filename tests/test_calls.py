@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.backends.host.system import LINE, Spare, address, block
 from pullback.errors import IndexRangeError
-from pullback.runtime.system import LINE, Spare, address, block
 from pullback.tensor import held, trace
 from pullback.tensor.held import LARGE
 

@@ -101,6 +101,32 @@ def test_backends_know_no_other(path: Path) -> None:
         assert not inside or room in below, f"{path}:{line}: {own} imports {module}"
 
 
+OUTSIDE = [p for p in FILES if p.relative_to(ROOT).parts[0] != "backends"]
+ROOMS = {p.name for p in (ROOT / "backends").iterdir() if p.is_dir()}
+CONCRETE = sorted(ROOMS - {*SHARED, "reference", "__pycache__"})
+DEFAULT = "config.py"  # where the default backend has its name
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_backend_is_named_above_the_boundary(path: Path) -> None:
+    """Nor is one imported: `registry` finds them. The reference is what others are held to."""
+    tree = ast.parse(path.read_text())
+    for module, line in imports(tree):
+        parts = module.split(".")
+        own = parts[:2] == ["pullback", "backends"] and parts[2:3] and parts[2] in CONCRETE
+        assert not own, f"{path}:{line}: {module}"
+    holders = (ast.FunctionDef, ast.ClassDef, ast.Module)
+    texts = {id(n.body[0].value) for n in ast.walk(tree) if _documented(n, holders)}
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) and id(node) not in texts else None
+        named = isinstance(text, str) and re.search(r"\bllvm\b", text, re.IGNORECASE)
+        assert not named or path.name == DEFAULT, f"{path}:{node.lineno}: {text!r}"
+
+
+def _documented(node: ast.AST, holders: tuple[type[ast.AST], ...]) -> bool:
+    return isinstance(node, holders) and ast.get_docstring(node) is not None
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_late_imports(path: Path) -> None:
     tree = ast.parse(path.read_text())
@@ -286,9 +312,11 @@ def tokens(path: Path) -> tuple[int, int]:
 
 
 def concrete(path: Path) -> bool:
-    """Whether a file is of one backend alone: others stand beside it, and none is the core."""
+    """Whether a file is of one backend alone: others stand beside it, and none is the core. The
+    host is where code of this processor runs.
+    """
     parts = path.relative_to(ROOT).parts
-    return parts[0] == "backends" and len(parts) > 2
+    return parts[0] == "backends" and len(parts) > 2 and parts[1] != "loops"
 
 
 def test_size_of_the_core(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lower_support import HOST, agree, check, kernel, num, routine_of, run_native, stage, variable
-from pullback.backends.loops.analysis import statements
+from pullback.backends.loops.walk import statements
 from pullback.errors import IndexRangeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lower_support import HOST, check, kernel, num, stage, variable
-from pullback.backends.loops.analysis import roots, statements
+from pullback.backends.loops.walk import roots, statements
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Definition, define, read

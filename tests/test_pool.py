@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from pullback.backends.host.engine import compile_text
-from pullback.runtime.native_pool import POOL
-from pullback.runtime.pool import Pool
-from pullback.runtime.system import address, own_waits
+from pullback.backends.host.native_pool import POOL
+from pullback.backends.host.pool import Pool
+from pullback.backends.host.system import address, own_waits
 
 LONG, SHORT = 7, 2  # tasks
 
@@ -117,7 +117,7 @@ define i64 @who(ptr %pool, ptr %counts, ptr %scratch) {
 
 CHILD = """
 import os, signal, time
-from pullback.runtime import pool
+from pullback.backends.host import pool
 load, begun = pool._load, []
 def slow(*args):
     begun.append(1)

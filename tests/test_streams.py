@@ -9,7 +9,7 @@ import pytest
 
 import pullback as pb
 from pullback.backends.host.processor import host_target
-from pullback.runtime.system import address
+from pullback.backends.host.system import address
 
 LARGE = host_target().l3 // 2
 X86 = host_target().name.startswith("x86")

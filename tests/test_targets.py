@@ -14,6 +14,8 @@ import pytest
 
 import pullback as pb
 from pullback.backends.host.engine import compile_object, compile_text
+from pullback.backends.host.native_run import machine_text
+from pullback.backends.host.native_waits import waits
 from pullback.backends.host.processor import (
     APPLE,
     LEVELS,
@@ -23,11 +25,9 @@ from pullback.backends.host.processor import (
     host_target,
     machine,
 )
+from pullback.backends.host.system import address, function_table, memory, own_waits
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
-from pullback.runtime.native_run import machine_text
-from pullback.runtime.native_waits import waits
-from pullback.runtime.system import address, function_table, memory, own_waits
 
 NAMES = [t.name for t in LEVELS]
 RUNS = NAMES[NAMES.index(host_target().name) :] if host_target().name in NAMES else []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pullback import array_api as array_api
 from pullback import random as random
 from pullback import special as special
+from pullback.backends.host.pool import get_num_threads, set_num_threads
 from pullback.bridge import dispatch as _dispatch
 from pullback.composite.text import define
 from pullback.config import Options
@@ -32,7 +33,6 @@ from pullback.ir.dtype import (
     uint64,
 )
 from pullback.ir.expr import Dim
-from pullback.runtime.pool import get_num_threads, set_num_threads
 from pullback.stats.counts import (
     bincount,
     histc,

@@ -22,6 +22,8 @@ from pullback.backends.base import (
     Values,
     Work,
 )
+from pullback.backends.host.pool import loader, pools
+from pullback.backends.host.system import address, memory, uncollected
 from pullback.backends.registry import compiler, named
 from pullback.config import Options
 from pullback.errors import (
@@ -46,11 +48,9 @@ from pullback.runtime.cache import ObjectCache
 from pullback.runtime.checked import Checked
 from pullback.runtime.executable import Executable, Foreign, Interpreted
 from pullback.runtime.machine import Crew, Machine
-from pullback.runtime.pool import loader, pools
 from pullback.runtime.profile import Clock
 from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
-from pullback.runtime.system import address, memory, uncollected
 from pullback.runtime.tuned import Chooser, chooser
 from pullback.schedule.budget import Fitted, Start, fit, replaced, replay
 from pullback.schedule.choose import Choose

@@ -13,6 +13,7 @@ from typing import Any
 from pullback.backends.base import Backend, Compiler, GraphInterpreter, KernelInterpreter, Text
 from pullback.backends.c.backend import C
 from pullback.backends.llvm.backend import LLVM
+from pullback.backends.loops.backend import Loops
 from pullback.backends.opencl.backend import OpenCL
 from pullback.backends.reference.backend import Kernels, Reference
 from pullback.errors import PullbackError, UnsupportedError
@@ -47,6 +48,14 @@ def compiler(name: str) -> Compiler:
         return backend
     what = f"backend {name!r} interprets: it has no schedules, no times and no code"
     raise UnsupportedError(what, code="E313")
+
+
+def of_nests(name: str) -> Loops:
+    """The backend of this name that makes code of loop nests. Raises: UnsupportedError."""
+    backend = named(name)
+    if isinstance(backend, Loops):
+        return backend
+    raise UnsupportedError(f"backend {name!r} does not go by way of loop nests", code="E313")
 
 
 def texts() -> Mapping[str, Text]:

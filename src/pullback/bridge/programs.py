@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pullback.backends.host.system import array_at
 from pullback.bridge.derived import Derived
 from pullback.bridge.layout import memory, placed
 from pullback.config import Options
@@ -24,7 +25,6 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Value, Variable
 from pullback.ir.program import Feed, Receive, items
-from pullback.runtime.system import array_at
 from pullback.tensor.entry import Entry
 from pullback.tensor.ops import broadcast_to
 from pullback.tensor.program import Jit

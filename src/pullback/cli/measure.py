@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from pullback.backends.llvm.jit import compile_routines
+from pullback.backends.base import CompileStats, Job
+from pullback.backends.registry import of_nests
 from pullback.config import Options
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -43,6 +44,7 @@ from pullback.ir.nest import (
 )
 from pullback.ir.target import Target
 from pullback.machine.machine import Machine
+from pullback.runtime.report import Reporter
 
 NEAR = 2048  # elements of an array that stays in every first-level cache
 RUN_NS = 1e6  # of one run; the best of many short ones is taken
@@ -67,7 +69,9 @@ def timed(
     repeat, again = Var("n", 0, MOST), Var("r", 0, MOST)
     body = (For(again, index(0), repeat, tuple(body)),)
     routine = Routine("probe", tuple(arrays), (repeat,), (), (), Var("task", 0, 0), 1, body)
-    (code,) = compile_routines([routine], Options(cache=None), target)
+    options = Options(cache=None)
+    job = Job(options, target, None, CompileStats(), Reporter(options))
+    (code,) = of_nests(options.backend).emit([routine], job)
     held = [*data, *(ones(a.size, a.dtype) for a in arrays[len(data) :])]
     call = _CALL(code.body)
     error = np.zeros(3, np.int64)

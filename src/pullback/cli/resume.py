@@ -18,7 +18,7 @@ import numpy as np
 
 from pullback.backends.base import Code, CompileStats, Job
 from pullback.backends.loops.backend import DUMPED, Loops
-from pullback.backends.registry import OWN, named
+from pullback.backends.registry import OWN, of_nests
 from pullback.cli.command import Output, command
 from pullback.cli.nest_text import parse_routine
 from pullback.config import Options
@@ -149,7 +149,7 @@ def _run_program(program: Program, options: Options, seed: int) -> dict[str, Num
 def _run_nest(routine: Routine, options: Options, seed: int) -> dict[str, Numbers]:
     """A loop nest on drawn inputs, by way of the backend's code."""
     verify_routine(routine, "resume")
-    backend, report = _loops(options), Reporter(options)
+    backend, report = of_nests(options.backend), Reporter(options)
     target = backend.machine(options)
     report.text(4, f"nest-{routine.name}", lambda: show(routine))
     for name, text in backend.written().items():
@@ -158,13 +158,6 @@ def _run_nest(routine: Routine, options: Options, seed: int) -> dict[str, Number
     job = Job(options, target, None, CompileStats(), report)
     (code,) = backend.emit([routine], job)
     return _run_code(code, routine, seed)
-
-
-def _loops(options: Options) -> Loops:
-    backend = named(options.backend)
-    if not isinstance(backend, Loops):
-        raise DumpError(f"backend {options.backend!r} does not go by way of loop nests")
-    return backend
 
 
 def _run_code(code: Code, routine: Routine, seed: int) -> dict[str, Numbers]:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
+from pullback.backends.host.pool import pools
 from pullback.backends.registry import compiler
 from pullback.cli.command import Misuse, Output, command
 from pullback.cli.programs import function_at, of_definition, of_script
@@ -18,7 +19,6 @@ from pullback.cli.shapes import TYPED, shapes_of, size_of
 from pullback.config import Options
 from pullback.errors import LIBRARY, IndexRangeError
 from pullback.ir.kernel import Kernel
-from pullback.runtime.pool import pools
 from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, merged, read, write
 from pullback.tensor.program import Jit
 from pullback.tensor.tune import Bench, Outcome, kernels_of

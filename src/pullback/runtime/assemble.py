@@ -13,14 +13,14 @@ from math import prod
 import numpy as np
 
 from pullback.backends.base import Code
+from pullback.backends.host.native import Op
+from pullback.backends.host.system import Array, address
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Branch, Feed, HostCall, Item, Launch, Loop, Receive
-from pullback.runtime.native import Op
 from pullback.runtime.rings import Calls, Ring
-from pullback.runtime.system import Array, address
 from pullback.schedule.plan import Plan
 
 WIDTH = 8  # words of an instruction

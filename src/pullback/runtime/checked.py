@@ -20,6 +20,7 @@ from math import prod
 
 import numpy as np
 
+from pullback.backends.host.system import address, memory
 from pullback.backends.reference.definitions import evaluate_values
 from pullback.errors import DivisionError, IndexRangeError, InvalidIR, NaNError
 from pullback.ir import expr as E
@@ -41,7 +42,6 @@ from pullback.ir.text import show
 from pullback.runtime.assemble import Call, Part
 from pullback.runtime.exchange import Array, box, shown
 from pullback.runtime.interpret import Interpreter, Plain, Values
-from pullback.runtime.system import address, memory
 
 FENCE = 256  # bytes on each side of an array
 ROUTINE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)

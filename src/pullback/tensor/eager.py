@@ -18,10 +18,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from pullback.backends.host.system import address
 from pullback.errors import InvalidIR, Origin
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Definition, Value, Variable, topological
-from pullback.runtime.system import address
 from pullback.tensor.deferred import Call, Deferred, Node, remember_call, tables
 from pullback.tensor.held import Array, Held, copied, kind_of, looks
 from pullback.tensor.indexing import element_rows, index

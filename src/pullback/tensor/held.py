@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from pullback.backends.host.system import LINE, address, block, room, spare
 from pullback.errors import Origin
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Size
 from pullback.ir.graph import Value, Variable, topological, variables
 from pullback.ir.node import walk
-from pullback.runtime.system import LINE, address, block, room, spare
 
 Array = np.ndarray[Any, Any]
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 
+from pullback.backends.host.system import process, uncollected
 from pullback.config import Options, Schedules, UserRule, parse_bytes
 from pullback.errors import AbsentError, OptionError, ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
@@ -26,7 +27,6 @@ from pullback.ir.program import Compute, HostCall, Program, Receive, items
 from pullback.pipeline import begin, compile_program
 from pullback.rules.installed import chosen
 from pullback.runtime.executable import Executable
-from pullback.runtime.system import process, uncollected
 from pullback.tensor.arrays import Derivative, returned
 from pullback.tensor.constants import seen
 from pullback.tensor.control import cond, loop, scan, while_loop

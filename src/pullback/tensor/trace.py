@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.backends.host.system import process
 from pullback.errors import (
     DTypeError,
     InvalidIR,
@@ -26,7 +27,6 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Dim, Extent, upper
 from pullback.ir.graph import Definition, Graph, Keep, Value, Variable, read, variables
 from pullback.runtime.executable import Executable
-from pullback.runtime.system import process
 from pullback.tensor.calls import Call
 from pullback.tensor.compiled import Compiled, runs
 from pullback.tensor.deferred import Deferred, Plan, Work, remember_plan, value_of, written

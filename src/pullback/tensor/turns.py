@@ -11,8 +11,8 @@ import threading
 from collections.abc import Sequence
 from threading import get_ident
 
+from pullback.backends.host.system import process
 from pullback.runtime.rings import Server
-from pullback.runtime.system import process
 
 NONE: frozenset[int] = frozenset()
 

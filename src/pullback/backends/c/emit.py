@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pullback.backends.c.expressions import Scope, Values, combined
 from pullback.backends.c.language import C11, Passed, computed
-from pullback.backends.loops.analysis import roots, statements
+from pullback.backends.loops.walk import roots, statements
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import nest as N

@@ -1,1 +1,1 @@
-"""This machine: its processor by name, and LLVM as the library that knows it."""
+"""This machine: its processor, the machine that runs programs on it, LLVM as their library."""

@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.backends.llvm import dots, transpose
+from pullback.backends.llvm.analysis import (
+    Cell,
+    Facts,
+    LanePlan,
+    Varying,
+    plan_lanes,
+    substitute,
+)
 from pullback.backends.llvm.memory import SAFE, Memory
 from pullback.backends.llvm.reduce import Reductions
 from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Frame, Lanes, Scope
 from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
 from pullback.backends.llvm.values import Values
-from pullback.backends.loops.analysis import (
-    Cell,
-    Facts,
-    LanePlan,
-    Varying,
-    plan_lanes,
-    roots,
-    statements,
-    substitute,
-)
 from pullback.backends.loops.sizes import array_bytes
+from pullback.backends.loops.walk import roots, statements
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Const, Expr, Mul, index
 from pullback.ir.nest import (

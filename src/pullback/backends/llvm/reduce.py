@@ -12,7 +12,7 @@ from pullback.backends.llvm.registers import Group, Registers, elements
 from pullback.backends.llvm.scope import Lanes, Scope
 from pullback.backends.llvm.text import Builder, Key, Val, const
 from pullback.backends.llvm.values import Values
-from pullback.backends.loops.analysis import statements
+from pullback.backends.loops.walk import statements
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import Combiner

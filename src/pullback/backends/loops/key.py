@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pullback.backends.loops.analysis import Given, roots
+from pullback.backends.loops.walk import Given, roots
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Combiner

@@ -11,8 +11,8 @@ import numpy as np
 from pullback.backends.base import Code, Job
 from pullback.backends.c.emit import emit_program, emit_routine, passed, standalone
 from pullback.backends.host.processor import processor
-from pullback.backends.loops.analysis import roots, statements
 from pullback.backends.loops.backend import Loops, NestText, stored
+from pullback.backends.loops.walk import roots, statements
 from pullback.backends.opencl.device import FLAGS, Device, device
 from pullback.backends.opencl.language import OpenCLC
 from pullback.backends.opencl.launch import NUMBER, POINTER, SCRATCH, Stubs

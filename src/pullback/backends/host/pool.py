@@ -20,12 +20,10 @@ import numpy as np
 
 from pullback.backends.base import CompileStats, ObjectStore
 from pullback.backends.host.engine import Symbols, compile_text
+from pullback.backends.host.native import PoolByte
+from pullback.backends.host.native_run import machine_text
 from pullback.backends.host.processor import host_target, processor
-from pullback.config import default_threads
-from pullback.errors import OptionError
-from pullback.runtime.native import PoolByte
-from pullback.runtime.native_run import machine_text
-from pullback.runtime.system import (
+from pullback.backends.host.system import (
     Array,
     address,
     function_table,
@@ -35,6 +33,8 @@ from pullback.runtime.system import (
     process,
     start_thread,
 )
+from pullback.config import default_threads
+from pullback.errors import OptionError
 
 SPIN = 2000  # pauses before a worker sleeps: about 50 us, more than the gap between two launches
 

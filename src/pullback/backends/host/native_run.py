@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pullback.runtime.native_pool import POOL
-from pullback.runtime.native_waits import Waits
+from pullback.backends.host.native_pool import POOL
+from pullback.backends.host.native_waits import Waits
 
 _RUN = r"""
 define internal i64 @word(ptr %p, i64 %n) alwaysinline {

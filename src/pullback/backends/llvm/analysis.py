@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pullback.backends.loops.walk import roots, statements
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Cast, Const, Expr
 from pullback.ir.nest import (
@@ -36,17 +37,6 @@ from pullback.simplify.bounds import Intervals
 INT32 = (-(2**31), 2**31 - 1)
 Cell = Array | Register
 NOTHING: frozenset[Cell] = frozenset()
-
-
-class Given(Expr):
-    """A value that is there already: stands for one in a combiner's expression."""
-
-    __slots__ = ("kind", "number")
-    number: int
-    kind: DType
-
-    def derive(self) -> None:
-        self._set(dtype=self.kind, axes=frozenset())
 
 
 class Facts:
@@ -120,37 +110,6 @@ class Varying:
                 own = True
             self._known[node] = own or any(self._known[c] for c in node.children)
         return self._known[e]
-
-
-def roots(stmt: Stmt) -> tuple[Expr, ...]:
-    """The expressions of a statement, those of its body excluded."""
-    match stmt:
-        case For():
-            return stmt.lo, stmt.hi
-        case Declare():
-            return (stmt.init,)
-        case Set() | Combine():
-            return *stmt.indices, stmt.value
-        case Store() | StoreCombine():
-            return stmt.offset, stmt.value
-        case Guard():
-            return (stmt.condition,)
-        case Check():
-            return stmt.index, stmt.extent
-        case Transpose():
-            return stmt.target_offset, stmt.source_offset, stmt.rows, stmt.columns
-        case Prefetch():
-            return (stmt.offset,)
-        case Mark():
-            return ()
-
-
-def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Every statement, outer before inner."""
-    for stmt in body:
-        yield stmt
-        if isinstance(stmt, For | Guard):
-            yield from statements(stmt.body)
 
 
 def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:

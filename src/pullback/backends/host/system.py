@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pullback.backends.host.native_waits import Waits, waits
 from pullback.errors import UnsupportedError
-from pullback.runtime.native_waits import Waits, waits
 
 Array = np.ndarray[Any, Any]
 Block = tuple[Array, int]  # bytes, and the address among them where a cache line starts

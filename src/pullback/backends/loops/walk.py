@@ -1,0 +1,64 @@
+"""The statements of a nest and their expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pullback.ir.dtype import DType
+from pullback.ir.expr import Expr
+from pullback.ir.nest import (
+    Check,
+    Combine,
+    Declare,
+    For,
+    Guard,
+    Mark,
+    Prefetch,
+    Set,
+    Stmt,
+    Store,
+    StoreCombine,
+    Transpose,
+)
+
+
+class Given(Expr):
+    """A value that is there already: stands for one in a combiner's expression."""
+
+    __slots__ = ("kind", "number")
+    number: int
+    kind: DType
+
+    def derive(self) -> None:
+        self._set(dtype=self.kind, axes=frozenset())
+
+
+def roots(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions of a statement, those of its body excluded."""
+    match stmt:
+        case For():
+            return stmt.lo, stmt.hi
+        case Declare():
+            return (stmt.init,)
+        case Set() | Combine():
+            return *stmt.indices, stmt.value
+        case Store() | StoreCombine():
+            return stmt.offset, stmt.value
+        case Guard():
+            return (stmt.condition,)
+        case Check():
+            return stmt.index, stmt.extent
+        case Transpose():
+            return stmt.target_offset, stmt.source_offset, stmt.rows, stmt.columns
+        case Prefetch():
+            return (stmt.offset,)
+        case Mark():
+            return ()
+
+
+def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Every statement, outer before inner."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, For | Guard):
+            yield from statements(stmt.body)

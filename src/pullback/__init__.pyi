@@ -9,6 +9,8 @@ from pullback import nn as nn
 from pullback import optim as optim
 from pullback import random as random
 from pullback import special as special
+from pullback.backends.host.pool import get_num_threads as get_num_threads
+from pullback.backends.host.pool import set_num_threads as set_num_threads
 from pullback.bridge import torch as torch
 from pullback.composite.text import define as define
 from pullback.config import Options as Options
@@ -28,8 +30,6 @@ from pullback.ir.dtype import uint16 as uint16
 from pullback.ir.dtype import uint32 as uint32
 from pullback.ir.dtype import uint64 as uint64
 from pullback.ir.expr import Dim as Dim
-from pullback.runtime.pool import get_num_threads as get_num_threads
-from pullback.runtime.pool import set_num_threads as set_num_threads
 from pullback.stats.counts import bincount as bincount
 from pullback.stats.counts import histc as histc
 from pullback.stats.counts import histogram as histogram

@@ -5,7 +5,6 @@ Everything is computed in float64 and rounded once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,11 +18,15 @@ from pullback.tensor import elementwise as W
 from pullback.tensor import maths as M
 from pullback.tensor import ops as O
 from pullback.tensor import random as R
+from pullback.tensor import steady
 from pullback.tensor import views as V
+from pullback.tensor.rules import Rule
+from pullback.tensor.scalars import applied
 from pullback.tensor.tensor import Tensor, check_device, operand, shape_of
 from pullback.tensor.threefry import threefry, word
 
 LIFT = 1 << 30  # numbers of the stream beyond those of trials
+LEAST = -53  # a uniform number is at least 2^LEAST
 
 
 class Draws:
@@ -48,8 +51,20 @@ class Draws:
     def normal(self, number: Tensor | int = 0) -> Tensor:
         """A normal number of two uniform ones: ``sqrt(-2 log u) cos(2 pi v)``."""
         first, second = self.uniform(number * 2), self.uniform(number * 2 + 1)
-        size = M.sqrt(M.log(first) * -2.0)
-        return O.stop_gradient(size * M.cos(second * (2 * math.pi)))
+        size = M.sqrt(log_of(first, LEAST) * -2.0)
+        return O.stop_gradient(size * applied(Rule("cosine", steady.cosine), second))
+
+
+def log_of(x: Any, low: int, high: int = 0) -> Tensor:
+    """``log x`` of ``2^low <= x <= 2^high``, the same on every backend and without a gradient."""
+    found = applied(Rule("log", lambda e: steady.log(e, low, high)), x)
+    return finished(O.stop_gradient(found), float64)
+
+
+def exp_of(x: Tensor) -> Tensor:
+    """``exp x``, the same on every backend; its derivative is itself."""
+    value: Tensor = O.stop_gradient(applied(Rule("exp", steady.exp), x))
+    return finished(value * M.exp(x - O.stop_gradient(x)), float64)
 
 
 def parameters(

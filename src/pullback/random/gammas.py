@@ -7,10 +7,13 @@ from typing import Any
 from pullback.ir import dtype as D
 from pullback.ir.dtype import float64
 from pullback.random.draws import (
+    LEAST,
     LIFT,
     Draws,
+    exp_of,
     finished,
     first_turn,
+    log_of,
     parameters,
 )
 from pullback.random.implicit import reparameterised
@@ -21,6 +24,8 @@ from pullback.tensor.scalars import repeated, value_tensor
 from pullback.tensor.shaped import shaped
 from pullback.tensor.tensor import Tensor, operand, shape_of
 
+LARGEST = 1022  # of a shape: below 2^LARGEST
+
 
 def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
     """The logarithm of a gamma number, by rejection; below 1 of one more, times ``u^(1 / a)``.
@@ -30,7 +35,7 @@ def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
     given, shape = shape, O.stop_gradient(shape)
     small = shape < 1.0
     d = O.where(small, shape + 1.0, shape) - 1 / 3
-    c = 1.0 / M.sqrt(d * 9.0)
+    c, log_d = 1.0 / M.sqrt(d * 9.0), log_of(d, -1, LARGEST)
 
     def trial(carry: Any) -> Any:
         logs, done, turn = carry
@@ -38,16 +43,17 @@ def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
         u = draws.uniform(turn * 4 + first * 2 + 2)
         v = 1.0 + c * z
         good = v > 0.0
-        log_v = M.log(O.where(good, v, 1.0)) * 3.0
-        limit = z * z * 0.5 + d - d * M.exp(log_v) + d * log_v
-        good = M.logical_and(good, M.log(u) < limit)
+        v = O.where(good, v, 1.0)
+        log_v = log_of(v, LEAST, 3) * 3.0  # c z is below 4
+        limit = z * z * 0.5 + d - d * (v * v * v) + d * log_v
+        good = M.logical_and(good, log_of(u, LEAST) < limit)
         new = M.logical_and(good, M.logical_not(done))
-        found = O.where(new, M.log(d) + log_v, logs)
+        found = O.where(new, log_d + log_v, logs)
         return found, M.logical_or(done, good), turn + 1
 
-    start = (M.log(d), O.astype(d < 0.0, D.bool_), first_turn())
+    start = (log_d, O.astype(d < 0.0, D.bool_), first_turn())
     logs = repeated(lambda carry: O.any(M.logical_not(carry[1])), trial, start)[0]
-    lift = M.log(draws.uniform(LIFT + first)) / shape
+    lift = log_of(draws.uniform(LIFT + first), LEAST) / shape
     return reparameterised(O.stop_gradient(O.where(small, logs + lift, logs)), given)
 
 
@@ -74,7 +80,7 @@ def gamma(
         (4,)
     """
     draws, kind, (a, scale) = parameters(shape, key, dtype, device, concentration, rate)
-    return finished(M.exp(_log_gamma(draws, a)) / scale, kind)
+    return finished(exp_of(_log_gamma(draws, a)) / scale, kind)
 
 
 @shaped("df[*shape?] -> [*shape]", where="df > 0")
@@ -94,7 +100,7 @@ def chisquare(
         (4,)
     """
     draws, kind, (count,) = parameters(shape, key, dtype, device, df)
-    return finished(M.exp(_log_gamma(draws, count * 0.5)) * 2.0, kind)
+    return finished(exp_of(_log_gamma(draws, count * 0.5)) * 2.0, kind)
 
 
 @shaped("df[*shape?] -> [*shape]", where="df > 0")
@@ -142,7 +148,9 @@ def beta(
     whole = [O.broadcast_to(O.astype(value_tensor(x), float64), extents) for x in (a, b)]
     draws, kind, (pair,) = parameters(None, key, dtype, device, O.stack(whole))
     logs = _log_gamma(draws, pair)
-    return finished(M.sigmoid(logs[0] - logs[1]), kind)
+    odds = logs[0] - logs[1]
+    small = exp_of(O.where(odds < 0.0, odds, -odds))
+    return finished(O.where(odds < 0.0, small, 1.0) / (1.0 + small), kind)
 
 
 @shaped("concentration[s..., k] -> [*shape, s..., k]")

@@ -24,6 +24,7 @@ from pullback.ir.expr import Add, Axis, Cast, Expr, Extent, FloorDiv, Mul, upper
 from pullback.ir.graph import Definition, Keep, Value, read
 from pullback.tensor import elementwise as W
 from pullback.tensor import indexing as X
+from pullback.tensor import steady
 from pullback.tensor import views as V
 from pullback.tensor.dialect import shown, spelled
 from pullback.tensor.elementwise import Shape, axes_of, make
@@ -245,6 +246,8 @@ def normal(
 ) -> Tensor:
     """Normally distributed: ``sqrt(-2 log u) sin(2 pi v)`` (Box and Muller).
 
+    Sums, products and roots alone make it (`steady`): every backend draws the same bits.
+
     Example:
         >>> pb.random.normal((2, 3)).shape
         (2, 3)
@@ -255,13 +258,12 @@ def normal(
     work = D.float64 if kind == D.float64 else D.float32
 
     def body(a: Expr, b: Expr) -> Expr:
-        top = Add(Cast(FloorDiv(a, word(1 << 8)), work), E.const(1.0, work))
-        if work == D.float64:
-            top = Add(Cast(a, work), E.const(1.0, work))
-        u = Mul(top, E.const(2.0**-32 if work == D.float64 else 2.0**-24, work))
-        turn = Mul(Cast(FloorDiv(b, word(1 << 8)), work), E.const(math.pi * 2.0**-23, work))
-        radius = E.Sqrt(Mul(E.Log(u), E.const(-2.0, work)))
-        unit = Mul(radius, E.Sin(turn))
+        digits = 32 if work == D.float64 else 24
+        top = Add(Cast(FloorDiv(a, word(1 << (32 - digits))), work), E.const(1.0, work))
+        u = Mul(top, E.const(2.0**-digits, work))
+        turn = Mul(Cast(FloorDiv(b, word(1 << 8)), work), E.const(2.0**-24, work))
+        radius = E.Sqrt(Mul(steady.log(u, -digits, 0), E.const(-2.0, work)))
+        unit = Mul(radius, steady.sine(turn))
         scaled = Mul(unit, E.const(std, work))
         return W.cast(Add(scaled, E.const(mean, work)) if mean else scaled, kind)
 

@@ -81,6 +81,7 @@ class Values:
         self.scope = Scope()
         self._count = 0
         self._loads: dict[Node, bool] = {}
+        self._certain: dict[Node, frozenset[Node]] = {}
         self._data: dict[Node, bool] = {}
 
     def fresh(self, letter: str) -> str:
@@ -135,10 +136,28 @@ class Values:
         return found
 
     def needed(self, e: Expr) -> list[Expr]:
-        """What must be known before `e`; of a branch that reads memory, its condition alone."""
+        """What must be known before `e`; of a branch that reads memory, what both sides need."""
         if isinstance(e, E.If) and (self.loads(e.then) or self.loads(e.otherwise)):
-            return [e.condition]
+            return [e.condition, *self.shared(e)]
         return [c for c in e.children if isinstance(c, Expr)]
+
+    def shared(self, e: E.If) -> list[Expr]:
+        """What is computed whichever side is taken.
+
+        Left to the sides, a chain of branches would be written twice at every link.
+        """
+        both = self.certain(e.then) & self.certain(e.otherwise)
+        return [n for n in walk(e.then) if n in both and isinstance(n, Expr)]
+
+    def certain(self, e: Expr) -> frozenset[Node]:
+        """`e` and what it is made of, but for what is on one side of a branch alone."""
+        for node in walk(e, skip=self._certain):
+            kids = [self._certain[c] for c in node.children]
+            if isinstance(node, E.If) and (self.loads(node.then) or self.loads(node.otherwise)):
+                condition, then, otherwise = kids
+                kids = [condition, then & otherwise]
+            self._certain[node] = frozenset({node}).union(*kids)
+        return self._certain[e]
 
     def named(self, e: Expr) -> str:
         """Write `e`, whose parts are known; its name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.metadata
 import subprocess
 from pathlib import Path
@@ -139,6 +140,23 @@ def test_standalone_c_runs_by_openmp(tmp_path: Path) -> None:
         folder = tmp_path / "".join(["c", *flags])
         folder.mkdir()
         np.testing.assert_array_equal(own_tasks(program.program, folder, *flags), wanted)
+
+
+@needs_c
+def test_a_chain_of_branches_is_written_once() -> None:
+    """Its text grows by a link, and does not double."""
+
+    def chain(x: Any, count: int) -> Any:
+        for n in range(count):
+            x = pb.where(x < 0.5**n, x, x * 0.75)
+        return x
+
+    sizes = []
+    for count in (4, 8, 12):
+        f = pb.jit(functools.partial(chain, count=count), options=Options(backend="c", cache=None))
+        f(pb.ones(50))
+        sizes.append(len(f.program.source()))
+    assert sizes[2] - sizes[1] < 1.2 * (sizes[1] - sizes[0])
 
 
 @needs_c

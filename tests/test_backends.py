@@ -147,9 +147,10 @@ def test_a_chain_of_branches_is_written_once() -> None:
     """Its text grows by a link, and does not double."""
 
     def chain(x: Any, count: int) -> Any:
+        y = x * 3
         for n in range(count):
-            x = pb.where(x < 0.5**n, x, x * 0.75)
-        return x
+            y = pb.where(x < 0.5**n, y, y * 0.75)
+        return y
 
     sizes = []
     for count in (4, 8, 12):

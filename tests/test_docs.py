@@ -26,8 +26,12 @@ GIVEN = ("script.py",)  # the reader's own
 README_LINES = 10  # of prose, the table and the commands left out
 
 
+def blocks_of(text: str, language: str) -> list[str]:
+    return [code for kind, code in BLOCK.findall(text) if kind == language]
+
+
 def blocks(page: Path, language: str) -> list[str]:
-    return [code for kind, code in BLOCK.findall(page.read_text()) if kind == language]
+    return blocks_of(page.read_text(), language)
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +145,18 @@ def test_commands_exist(page: Path) -> None:
         assert shown.exit_code == 0, line
         for option in re.findall(r" (--\w+)", line.split("#")[0]):
             assert option in shown.output, f"{option} in {line}"
+
+
+def test_the_picture_of_the_passes_names_what_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert len(page.splitlines()) < 250
+    (picture,) = [text for text in blocks_of(page, "text") if text.startswith("your function")]
+    places = re.findall(r"\b(\w+/(?:\w+\.py)?)", picture)
+    assert len(places) > 10
+    assert not [p for p in places if not (ROOT / "src" / "pullback" / p).exists()]
+    order = ["simplify_graph(", "prepare(", "fuse(", "verify_kernel("]
+    passes = (ROOT / "src" / "pullback" / "pipeline.py").read_text().split("def fuse_graph(")[1]
+    assert [passes.index(name) for name in order] == sorted(passes.index(name) for name in order)
 
 
 def test_readme_is_short() -> None:

@@ -1,6 +1,6 @@
 """A routine -> LLVM IR text: one function for its body, one for its finish.
 
-``void @body(ptr block, i64 task, ptr scratch)``; see the code ABI in the architecture page.
+``void @body(ptr block, i64 task, ptr scratch)``; see the code ABI in docs/running.md.
 """
 
 from __future__ import annotations

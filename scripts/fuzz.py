@@ -11,8 +11,9 @@ definitions of what was wrong. `--jobs` processes share the work. The kinds:
     control   control forms in control forms, with derivatives, of samples: dual numbers, unrolled
     recurrences  tensors that read themselves: loops over cells, differences
     layers    layers and functions of `nn.functional`: compiled, interpreted, PyTorch's
+    schedules  legal schedules of kernels: their definitions' results, the compiler's own bits
 
-What the programs of the last three had is counted at the end, in shares of all that were compared.
+What the programs of the last four had is counted at the end, in shares of all that were compared.
 Another kind is a function of its numbers in `KINDS`; `each` makes one of a check of one number.
 """
 
@@ -35,6 +36,7 @@ from random_control import check_control
 from random_layers import check_layers
 from random_programs import Checked, check_map, check_native, check_program
 from random_recurrences import check_recurrence
+from random_schedules import check_schedule
 
 TOGETHER = 10  # programs compiled as one
 SHOWN = 20  # numbers between two signs of life
@@ -99,6 +101,11 @@ def layers(backend: str, seeds: Sequence[int]) -> Outcome:
     return each("layers", check_layers, backend, seeds)
 
 
+def schedules(backend: str, seeds: Sequence[int]) -> Outcome:
+    """What went wrong in kernels that run by other schedules."""
+    return each("schedules", check_schedule, backend, seeds)
+
+
 def maps(_: str, seeds: Sequence[int]) -> Outcome:
     """What went wrong, with a line that says how the adjoints were had."""
     began, wrong, scatters, worst = time.perf_counter(), [], 0, 0.0
@@ -152,6 +159,7 @@ KINDS: dict[str, Callable[[str, Sequence[int]], Outcome]] = {
     "control": control,
     "recurrences": recurrences,
     "layers": layers,
+    "schedules": schedules,
 }
 
 

@@ -15,8 +15,6 @@ import difflib
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +22,8 @@ ROOT = Path(__file__).parent.parent
 GOLDENS = ROOT / "tests" / "goldens"
 sys.path.insert(0, str(ROOT / "tests"))
 
-import pullback as pb
-from golden_programs import Program, programs
+from golden_programs import OPTIONS, programs, traced
 from pullback.backends.host.processor import named_target
-from pullback.config import Options
-from pullback.ir.expr import Expr
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Compute, items
 from pullback.ir.program import Program as Traced
@@ -36,24 +31,15 @@ from pullback.ir.structure import checks, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
+from pullback.lower.whole import scheduled
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
-from pullback.schedule.choose import choose
-from pullback.schedule.schedule import Schedule
-from pullback.tensor.tree import flatten
+from pullback.schedule.text import read_schedule, schedule_text
+from pullback.schedule.verify import verify_schedule
 
 PROCESSORS = ("x86-64-v4", "x86-64-v3")  # vectors of 64 bytes, and of 32
-OPTIONS = Options(backend="reference", threads=2, cache=None)  # nothing is compiled or run
 PLACE = re.compile(r" \([^()]*\.py:\d+\)")  # a line of a file, which says nothing here
 SHOWN = 40  # lines of a difference that are printed
-
-
-def traced(program: Program) -> Traced:
-    """The definitions of a program; its arguments are looked at for types and shapes alone."""
-    function, arguments = program
-    jitted = pb.jit(function, options=OPTIONS)
-    given = flatten((tuple(map(pb.tensor, arguments)), {}))
-    return jitted.trace(given, jitted.declared(given)).executable.program
 
 
 def rendered(name: str, program: Traced, target: Target) -> str:
@@ -78,34 +64,13 @@ def rendered(name: str, program: Traced, target: Target) -> str:
 
 def _piece(kernel: Kernel, target: Target) -> str:
     """One kernel with its schedule and its nest."""
-    schedule = choose(kernel, target)
-    nest = show(lower(kernel, schedule, target))
-    return "\n".join([show(kernel).rstrip(), "schedule", *_lines(schedule), PLACE.sub("", nest)])
-
-
-def _lines(schedule: Schedule) -> Iterator[str]:
-    """Everything that a schedule says but expressions, which the kernel above has."""
-    for field in fields(schedule):
-        value = getattr(schedule, field.name)
-        if field.name in ("steps", "finish", "residences", "slots"):
-            yield from (f"  {field.name} {n}: {_text(one)}" for n, one in enumerate(value))
-        else:
-            yield f"  {field.name}: {_text(value)}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Expr):
-        return show(value)
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, frozenset):
-        return _text(tuple(sorted(value)))
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_text, value))})"
-    if is_dataclass(value):
-        said = [(f.name, getattr(value, f.name)) for f in fields(value) if f.repr]
-        return " ".join(f"{name}={_text(v)}" for name, v in said if v is not None)
-    return str(value)
+    schedule = scheduled(kernel, target)
+    nest = show(lower(kernel, schedule))
+    verify_schedule(kernel, schedule, "schedule")
+    text = schedule_text(schedule)
+    if read_schedule(text, kernel) != schedule:
+        raise SystemExit(f"{kernel.name}: a schedule is not what its text says:\n{text}")
+    return "\n".join([show(kernel).rstrip(), "schedule", text, PLACE.sub("", nest)])
 
 
 def files(only: str = "", exact: bool = False) -> Iterator[tuple[str, str]]:

@@ -12,9 +12,13 @@ import numpy as np
 
 import pullback as pb
 from pullback import nn, optim
+from pullback.config import Options
+from pullback.ir.program import Program as Traced
 from pullback.nn import functional as F
+from pullback.tensor.tree import flatten
 from small_programs import PROGRAMS
 
+OPTIONS = Options(backend="reference", threads=2, cache=None)  # nothing is compiled or run
 Array = np.ndarray[Any, Any]
 # A function and the shapes of its floating arguments; integers stand behind them.
 Program = tuple[Callable[..., Any], tuple[Array, ...]]
@@ -246,6 +250,14 @@ REAL: dict[str, Callable[[], Program]] = {
     "convnet": convnet,
     "gru": recurrent,
 }
+
+
+def traced(program: Program) -> Traced:
+    """The definitions of a program; its arguments are looked at for types and shapes alone."""
+    function, arguments = program
+    jitted = pb.jit(function, options=OPTIONS)
+    given = flatten((tuple(map(pb.tensor, arguments)), {}))
+    return jitted.trace(given, jitted.declared(given)).executable.program
 
 
 def programs() -> dict[str, Callable[[], Program]]:

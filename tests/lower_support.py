@@ -20,6 +20,7 @@ from pullback.ir.graph import Definition, Graph, Variable
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.nest import Routine
 from pullback.lower import lower
+from pullback.lower.whole import whole
 from pullback.schedule.choose import choose, schedule_with
 from pullback.schedule.schedule import Schedule
 from pullback.verify.nest import verify_routine
@@ -67,7 +68,7 @@ def routine_of(
     k: Kernel, tile: tuple[int, ...] | None = None, tasks: int = 1
 ) -> tuple[Schedule, Routine]:
     plan = choose(k, HOST) if tile is None else schedule_with(k, HOST, tile, tasks)
-    routine = lower(k, plan, HOST)
+    routine = lower(k, whole(k, plan, HOST))
     verify_routine(routine, "lower")
     return plan, routine
 
@@ -112,6 +113,14 @@ def agree(
         fenced = [Fenced(padded(given[v], v)).array for v in k.arguments]
         run_native(routine, fenced, order)
         _compare(k, fenced, want, tolerance)
+
+
+def natively(k: Kernel, routine: Routine) -> list[Array]:
+    """What every argument holds after a run on random numbers, in memory between fences."""
+    given = (padded(random_array(v, n, {}), v) for n, v in enumerate(k.arguments))
+    arrays = [Fenced(array).array for array in given]
+    run_native(routine, arrays)
+    return arrays
 
 
 def _dims(routine: Routine, sizes: Mapping[Dim, int]) -> list[Dim]:

@@ -35,9 +35,9 @@ from pullback.ir.program import Compute, Program, items
 from pullback.ir.target import Target
 from pullback.ir.text import graph_text, show
 from pullback.lower.kernel import lower
+from pullback.lower.whole import scheduled
 from pullback.pipeline import compile_program, fuse_graph
 from pullback.runtime.report import Reporter
-from pullback.schedule.choose import choose
 from pullback.verify.graph import verify_graph
 from pullback.verify.kernel import verify_kernel
 from pullback.verify.nest import verify_routine
@@ -164,7 +164,7 @@ def _stages() -> dict[str, list[str]]:
 
 
 def _nest(kernel: Kernel) -> str:
-    return show(lower(kernel, choose(kernel, Target()), Target()))
+    return show(lower(kernel, scheduled(kernel, Target())))
 
 
 def _stage(name: str) -> list[str]:

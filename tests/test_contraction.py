@@ -25,6 +25,7 @@ from pullback.ir.nest import Routine
 from pullback.ir.target import Target
 from pullback.ir.text import routine_text
 from pullback.lower.kernel import lower
+from pullback.lower.whole import scheduled, whole
 from pullback.schedule.choose import choose, schedule_with
 from pullback.verify.nest import verify_routine
 
@@ -93,7 +94,7 @@ def product(m: Extent, n: Extent, k: Extent, layout: str, pair: Pair, ending: st
 def blocked(one: Kernel, tile: tuple[int, ...], tasks: int, terms: int, target: Target) -> Routine:
     plan = schedule_with(one, target, tile, tasks)
     steps = tuple(s if s.product is None else replace(s, terms=terms) for s in plan.steps)
-    routine = lower(one, replace(plan, steps=steps), target)
+    routine = lower(one, whole(one, replace(plan, steps=steps), target))
     verify_routine(routine, "lower")
     return routine
 
@@ -165,11 +166,11 @@ def test_words_of_run_time_rows_and_columns() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_words_are_one_instruction(pair: Pair, name: str, layout: str) -> None:
     one = product(64, 64, 64, layout, pair)
-    text = emit_routine(lower(one, choose(one, WORDS), WORDS), WORDS)
+    text = emit_routine(lower(one, scheduled(one, WORDS)), WORDS)
     assert name in text
     assert "@llvm.masked.gather" not in text
     assert "@llvm.masked.scatter" not in text
-    assert name not in emit_routine(lower(one, choose(one, HOST), HOST), replace(HOST, dots=()))
+    assert name not in emit_routine(lower(one, scheduled(one, HOST)), replace(HOST, dots=()))
 
 
 def test_few_rows_stay_as_they_are() -> None:
@@ -191,7 +192,7 @@ def launched(f: Any, *arrays: Array) -> tuple[Array, Kernel, str]:
     found = jitted(*(pb.tensor(a) for a in arrays)).numpy()
     executable = jitted.last.executable
     (one,) = executable.kernels
-    routine = lower(one, choose(one, executable.target), executable.target)
+    routine = lower(one, scheduled(one, executable.target))
     return found, one, routine_text(routine)
 
 

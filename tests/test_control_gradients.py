@@ -18,7 +18,7 @@ from pullback.ir import expr as E
 from pullback.ir.graph import Reduce
 from pullback.ir.node import walk
 from pullback.lower.kernel import lower
-from pullback.schedule.choose import choose
+from pullback.lower.whole import scheduled
 
 MODES = ("tape", "recompute", "sqrt")
 HOST = host_target()
@@ -518,7 +518,7 @@ def test_a_scan_writes_a_row_a_step():
     for count in (10, 1000):
         program = jitted(rnn("tape"), normal(2, 3), normal(count, 2, 3), normal(3, 3))[2]
         inside = [k for k in program.kernels if any("step" in v.name for v in k.reads)]
-        routines = [lower(k, choose(k, HOST), HOST) for k in inside]
+        routines = [lower(k, scheduled(k, HOST)) for k in inside]
         stores.append(sum(executed(r).stores for r in routines))
     assert 0 < stores[1] < 1.5 * stores[0]
 

@@ -17,6 +17,7 @@ from pullback.ir.graph import Value, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Array, For, Guard, LoopKind, Prefetch, Routine, Stmt, Var
 from pullback.lower.kernel import lower
+from pullback.lower.whole import scheduled, whole
 from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Way
 from pullback.verify.nest import verify_routine
@@ -43,7 +44,7 @@ def test_an_operand_from_memory_is_prefetched(rows: int, layout: str) -> None:
     one = product(rows, 1100, 331, layout, "map")
     plan = choose(one, HOST)
     assert plan.steps[0].way is (Way.DOTS if layout == "nt" else Way.TILES)
-    routine = lower(one, plan, HOST)
+    routine = lower(one, whole(one, plan, HOST))
     verify_routine(routine, "lower")
     assert ahead(routine)
     agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
@@ -52,7 +53,7 @@ def test_an_operand_from_memory_is_prefetched(rows: int, layout: str) -> None:
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 def test_one_from_the_cache_is_not(layout: str) -> None:
     one = product(8, 110, 331, layout)
-    assert not ahead(lower(one, choose(one, HOST), HOST))
+    assert not ahead(lower(one, scheduled(one, HOST)))
 
 
 def test_blocks_of_k_are_shorter_for_very_few_rows() -> None:
@@ -64,7 +65,7 @@ def test_blocks_of_k_are_shorter_for_very_few_rows() -> None:
 def test_in_the_interpreter(layout: str) -> None:
     """A prefetch means nothing, also where it lies outside."""
     one = product(5, 70, 67, layout, "map")
-    routine = lower(one, choose(one, SMALL), SMALL)
+    routine = lower(one, scheduled(one, SMALL))
     assert ahead(routine)
     agree(one, routine, None, {}, native=False, scalar=True)
 
@@ -86,7 +87,7 @@ def test_a_computed_left_operand_is_evaluated_first(rows: int) -> None:
     one = prologue(rows, 600, 500)
     plan = choose(one, HOST)
     assert plan.steps[0].way is Way.DOTS
-    routine = lower(one, plan, HOST)
+    routine = lower(one, whole(one, plan, HOST))
     verify_routine(routine, "lower")
     agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
 
@@ -108,7 +109,7 @@ def heads(rows: int) -> Kernel:
 def test_terms_that_lie_as_one_again_are_one_loop(rows: int) -> None:
     """What was taken apart to compute an operand: else lanes are added up once a head."""
     one = heads(rows)
-    routine = lower(one, choose(one, HOST), HOST)
+    routine = lower(one, scheduled(one, HOST))
     sums = [s for s in all_of(routine.body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
     assert any(s.hi == index(64) for s in sums)
     agree(one, routine, None, {}, native=True, scalar=True)
@@ -144,7 +145,7 @@ def test_rows_that_share_their_places_in_the_cache_are_copied() -> None:
     """``1024`` elements apart all rows lie in one set; ``1040`` they do not."""
     for terms, copies in ((1024, [8 * 1040]), (1040, [])):
         one = product(8, 300, terms, "nt")
-        routine = lower(one, choose(one, HOST), HOST)
+        routine = lower(one, scheduled(one, HOST))
         assert [a.size for a in routine.scratch] == copies
         agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
 
@@ -157,7 +158,7 @@ def test_few_rows_are_rows() -> None:
     step = choose(one, HOST).steps[0]
     assert step.product is not None
     assert (step.way, step.product.row, step.product.column) == (Way.DOTS, 1, 0)
-    agree(one, lower(one, choose(one, HOST), HOST), None, {}, native=True, scalar=False)
+    agree(one, lower(one, scheduled(one, HOST)), None, {}, native=True, scalar=False)
 
 
 def test_prefetches_are_verified() -> None:

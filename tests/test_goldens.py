@@ -53,9 +53,9 @@ def test_a_change_is_shown_and_accepted(tmp_path: Path) -> None:
     path = tmp_path / "x86-64-v3" / "softmax.txt"
     committed = path.read_text()
     assert committed == (script["GOLDENS"] / "x86-64-v3" / "softmax.txt").read_text()
-    path.write_text(committed.replace("tasks: 1", "tasks: 3", 1))
+    path.write_text(committed.replace("\n1 tasks", "\n3 tasks", 1))
     changed = run(tmp_path)
     assert changed.returncode == 1
-    assert "-  tasks: 3\n+  tasks: 1" in changed.stdout
+    assert "\n-3 tasks over" in changed.stdout and "\n+1 tasks over" in changed.stdout
     assert run(tmp_path, "--accept").returncode == 0
     assert path.read_text() == committed

@@ -19,8 +19,8 @@ from pullback.ir.expr import Axis, Dim, Expr, Extent, index
 from pullback.ir.graph import MAX, MIN, PROD, SUM, Combiner, Definition, define, read
 from pullback.ir.kernel import Kernel, Stage
 from pullback.lower import lower
+from pullback.lower.whole import scheduled
 from pullback.nn import functional as F
-from pullback.schedule.choose import choose
 from pullback.schedule.regions import bounds_of
 
 FEW = settings(
@@ -33,7 +33,7 @@ def work(function: Callable[[], Any]) -> Work:
     """What the kernels of a function execute."""
     program = pb.jit(function)
     program()
-    routines = [lower(k, choose(k, HOST), HOST) for k in program.program.kernels]
+    routines = [lower(k, scheduled(k, HOST)) for k in program.program.kernels]
     return sum((executed(r) for r in routines), Work())
 
 

@@ -19,6 +19,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
+from pullback.lower.whole import whole
 from pullback.schedule.choose import choose, schedule_with
 from pullback.schedule.schedule import Schedule
 from pullback.simplify.graph import simplify_graph
@@ -65,7 +66,7 @@ def blocked(k: Kernel, tile: tuple[int, ...], tasks: int, terms: int, target: Ta
     """The routine with `terms` products in a block of k."""
     plan = schedule_with(k, target, tile, tasks)
     steps = tuple(s if s.product is None else replace(s, terms=terms) for s in plan.steps)
-    routine = lower(k, replace(plan, steps=steps), target)
+    routine = lower(k, whole(k, replace(plan, steps=steps), target))
     verify_routine(routine, "lower")
     return routine
 
@@ -147,7 +148,7 @@ def test_large_products_as_chosen(layout: str) -> None:
     plan = chosen(one)
     assert plan.tasks == 2
     assert plan.steps[0].terms is not None
-    routine = lower(one, plan, HOST)
+    routine = lower(one, whole(one, plan, HOST))
     agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
 
 
@@ -177,7 +178,7 @@ def test_a_tall_sum_is_cut_along_its_terms() -> None:
     plan = chosen(first)
     assert plan.tasks == 4
     assert plan.steps[0].terms == 59
-    routine = lower(first, plan, HOST)
+    routine = lower(first, whole(first, plan, HOST))
     verify_routine(routine, "lower")
     agree(first, routine, None, {}, native=True, scalar=False, tolerance=1e-2)
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from lower_support import HOST
 from pullback.config import Options
 from pullback.errors import OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
-from pullback.schedule.schedule import Place, Way
+from pullback.schedule.schedule import Place, Right, TileLoops, Way
 from pullback.tensor.schedules import UserSchedule
 from pullback.tensor.tune import Bench, _close
 from pullback.viewer.page import collect
@@ -61,7 +62,11 @@ def test_moves_make_new_schedules(matmul: UserSchedule) -> None:
     moved = matmul.tile(i=8, j=16).parallel(4).block(rows=3, vectors=1).reorder("j", "i")
     found = moved.schedule
     assert (found.tile, found.tasks, found.order) == ((8, 16), 4, (1, 0))
-    assert (found.steps[0].inner.rows, found.steps[0].inner.vectors) == (3, 1)
+    loops = found.steps[0].loops
+    assert isinstance(loops, TileLoops) and (loops.rows, loops.columns) == (
+        3,
+        min(16, HOST.lanes(4)),
+    )
     assert matmul.choices == () and moved.tile(9).schedule.tile == (9, 16)
     assert moved.same_sums(matmul)
     assert np.array_equal(run(product, moved, A, B), run(product, (), A, B))
@@ -77,7 +82,8 @@ def test_a_plain_nest_becomes_a_tuned_one(matmul: UserSchedule) -> None:
     tiles = lanes.tile(i=20).block(rows=4)
     assert tiles.schedule.steps[0].way is Way.TILES and not tiles.same_sums(lanes)
     packed = tiles.pack()
-    assert packed.schedule.steps[0].inner.packed is True
+    loops = packed.schedule.steps[0].loops
+    assert isinstance(loops, TileLoops) and loops.right is not Right.IN_PLACE
     assert packed.plain() == plain
     wanted = A.astype(np.float64) @ B.astype(np.float64)
     for moved in (plain, lanes, tiles, packed):
@@ -88,8 +94,8 @@ def test_a_plain_nest_becomes_a_tuned_one(matmul: UserSchedule) -> None:
 
 def test_a_plain_nest_has_one_of_all(matmul: UserSchedule) -> None:
     found = matmul.plain().schedule
-    assert found.steps[0].inner.unroll == 1 and found.scratch_bytes == 0
-    assert "vector" not in show(lower(matmul.kernel, found, matmul.target))
+    assert found.steps[0].loops.unroll == 1 and found.scratch_bytes == 0  # type: ignore[union-attr]
+    assert "vector" not in show(lower(matmul.kernel, found))
 
 
 def test_plain_is_one_loop_nest_for_each_stage(rows: UserSchedule) -> None:
@@ -181,7 +187,7 @@ def test_parts_of_sums_keep_their_order() -> None:
 def test_an_order_turns_the_loops(matmul: UserSchedule) -> None:
     s = matmul.plain().tile(i=10, j=4)
     turned = s.reorder("j")
-    nests = [show(lower(t.kernel, t.schedule, t.target)) for t in (s, turned)]
+    nests = [show(lower(t.kernel, t.schedule)) for t in (s, turned)]
     loops = [[line.strip() for line in nest.splitlines() if "seq t" in line] for nest in nests]
     assert loops == [["seq t0 in 0..4:", "seq t1 in 0..9:"], ["seq t0 in 0..9:", "seq t1 in 0..4:"]]
     assert turned.same_sums(s)

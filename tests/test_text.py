@@ -35,7 +35,7 @@ from pullback.ir.signature import graph_signature
 from pullback.ir.target import Target
 from pullback.ir.text import graph_text, kernel_text, parse_graph, routine_text, show
 from pullback.lower.kernel import lower
-from pullback.schedule.choose import choose
+from pullback.lower.whole import scheduled
 
 A = Variable("a", (4, 5), float32)
 B = Variable("b", (5, 6), float32)
@@ -208,7 +208,7 @@ def test_kernels_and_nests_print() -> None:
     text = kernel_text(kernel)
     assert "sum[k < 9](x[i, k] * w1[j, k])" in text and "store w1" in text
     assert "reads " in text and text.startswith("kernel ")
-    nest = routine_text(lower(kernel, choose(kernel, Target()), Target()))
+    nest = routine_text(lower(kernel, scheduled(kernel, Target())))
     assert "vector" in nest and " sum= " in nest and "routine " in nest
 
 

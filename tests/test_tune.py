@@ -26,6 +26,7 @@ from pullback.errors import CacheError, InvalidIR, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.signature import kernel_digest
+from pullback.lower.whole import scheduled
 from pullback.runtime import tuned as records
 from pullback.runtime.executable import Executable
 from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, merged, read, write
@@ -331,7 +332,7 @@ def test_the_key_is_of_the_structure(kernel: Kernel, options: Options) -> None:
 def test_a_record_changes_the_schedule_and_no_result(kernel: Kernel, options: Options) -> None:
     assert options.cache is not None
     plain, wanted = compiled(options)
-    assert plain.chosen(kernel, HOST) == choose(kernel, HOST)
+    assert plain.chosen(kernel, HOST) == scheduled(kernel, HOST)
     write(options.cache / FILE, record(kernel, {"tile.0": 8, "tasks": 4, "unroll.4": 1}))
     tuned, found = compiled(options)
     schedule = tuned.chosen(kernel, HOST)
@@ -355,14 +356,14 @@ def test_records_of_others_are_not_used(kernel: Kernel, options: Options) -> Non
     assert Chooser({key: found}, 2)(kernel, HOST).tile == (8,) != choose(kernel, HOST).tile
     for change in changes:
         other = Chooser({replace(key, **change): found}, 2)
-        assert other(kernel, HOST) == choose(kernel, HOST), change
+        assert other(kernel, HOST) == scheduled(kernel, HOST), change
     less = replace(HOST, cpu="other")
-    assert Chooser({key: found}, 2)(kernel, less) == choose(kernel, less)
+    assert Chooser({key: found}, 2)(kernel, less) == scheduled(kernel, less)
     assert options.cache is not None
     write(options.cache / FILE, {key: found})
     bound = pb.jit(rows, options=options, memory="1MB")
     bound(A, B)
-    assert bound.program.chosen(kernel, HOST) == choose(kernel, HOST), "a budget was planned for"
+    assert bound.program.chosen(kernel, HOST) == scheduled(kernel, HOST), "a budget was planned for"
 
 
 def test_a_record_that_does_not_fit_is_ignored_by_name(
@@ -373,7 +374,7 @@ def test_a_record_that_does_not_fit_is_ignored_by_name(
     with caplog.at_level(logging.WARNING, logger="pullback"):
         program, _ = compiled(options)
     assert str(options.cache / FILE) in caplog.text and "tile.0 = 70" in caplog.text
-    assert program.chosen(kernel, HOST) == choose(kernel, HOST)
+    assert program.chosen(kernel, HOST) == scheduled(kernel, HOST)
 
 
 def test_a_damaged_file_is_ignored_by_name(

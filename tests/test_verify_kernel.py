@@ -27,7 +27,7 @@ from pullback.ir.graph import (
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
-from pullback.schedule.choose import choose
+from pullback.lower.whole import scheduled
 from pullback.verify.kernel import verify_kernel
 from pullback.verify.nest import verify_routine
 
@@ -47,7 +47,7 @@ STEPS: dict[str, Callable[[], Graph]] = {
 def test_what_fusion_and_lowering_make_passes(name: str) -> None:
     for kernel in fuse(STEPS[name](), TARGET):
         verify_kernel(kernel, "fuse")
-        verify_routine(lower(kernel, choose(kernel, TARGET), TARGET), "lower")
+        verify_routine(lower(kernel, scheduled(kernel, TARGET)), "lower")
 
 
 def stage(d: Definition, *outer: int | None, store: Variable | None = None) -> Stage:

@@ -31,9 +31,10 @@ from pullback.ir.graph import Definition
 from pullback.ir.program import Compute
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
+from pullback.lower.whole import scheduled
 from pullback.runtime.executable import Executable
 from pullback.schedule.budget import work
-from pullback.schedule.choose import choose
+from pullback.schedule.text import schedule_text
 from pullback.viewer.data import MOST_POINTS, Curve
 from pullback.viewer.graph import ADJOINT, AFTER, PRIMAL, Graph
 from pullback.viewer.layout import layered
@@ -202,9 +203,9 @@ def test_the_code_is_that_of_the_kernels() -> None:
     for kernel, row in zip(program.kernels, data["programs"][0]["kernels"], strict=True):
         (number,) = row["codes"]
         text = json.loads(zlib.decompress(base64.b64decode(data["codes"][number])))
-        schedule = choose(kernel, program.target)
-        routine = lower(kernel, schedule, program.target, marks=True)
-        assert row["schedule"] == str(schedule)
+        schedule = scheduled(kernel, program.target)
+        routine = lower(kernel, schedule, marks=True)
+        assert row["schedule"] == schedule_text(schedule)
         assert text["loops"] == show(routine)
         assert text["llvm"] == emit_routine(routine, program.target)
         assert "ret" in text["assembly"]
@@ -226,7 +227,7 @@ def test_lines_of_code_name_their_stages() -> None:
         assert [own["origins"][n]["place"] for n in origins] == [
             s.target.origin.place for s in stages if s.target.origin is not None
         ]
-        bare = lower(kernel, choose(kernel, program.target), program.target)
+        bare = lower(kernel, scheduled(kernel, program.target))
         plain = [line for line in text["llvm"].splitlines() if not line.lstrip().startswith(";")]
         assert plain == emit_routine(bare, program.target).splitlines()
 
@@ -427,7 +428,7 @@ def test_a_click_shows_a_kernel_with_its_code(browser: Browser, tmp_path: Path) 
     assert browser.text("#code .lines").rstrip() == show(kernel).rstrip()
     browser.click("#view-llvm")
     assert program.target is not None
-    routine = lower(kernel, choose(kernel, program.target), program.target, marks=True)
+    routine = lower(kernel, scheduled(kernel, program.target), marks=True)
     llvm = emit_routine(routine, program.target)
     waited(browser, "return document.querySelector('#code .lines').textContent.includes('define')")
     shown = browser.text("#code .lines").splitlines()

@@ -58,7 +58,9 @@ from pullback.schedule.cost import shares
 from pullback.schedule.lives import lives, taken_over
 from pullback.schedule.plan import Needs, plan
 from pullback.schedule.split import split
+from pullback.schedule.text import schedule_text
 from pullback.schedule.timeline import Timeline
+from pullback.schedule.verify import verify_schedule
 from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph
 from pullback.simplify.rules import RULES
@@ -77,14 +79,17 @@ def begin(options: Options) -> None:
 
 
 @uncollected()
-def compile_program(program: Program, options: Options) -> Executable:
-    """A program ready to run: through all passes, or as an equal one was recorded.
+def compile_program(
+    program: Program, options: Options, chosen: Chooser | None = None
+) -> Executable:
+    """A program ready to run: through all passes, or as an equal one was recorded. `chosen`: what
+    chooses schedules, where that is not the model and what was tuned.
 
     Raises: UnsupportedError for a backend that does not exist. A fault of the compiler's own gets
     a note that says how to report it.
     """
     try:
-        return _compiled(program, options)
+        return _compiled(program, options, chosen)
     except (PullbackError, MemoryError, OSError):
         raise
     except Exception as error:
@@ -107,7 +112,7 @@ def _blame(program: Program, options: Options) -> None:
             raise RuleError(f"rule {names} breaks the program: {error}", code="E374") from error
 
 
-def _compiled(program: Program, options: Options) -> Executable:
+def _compiled(program: Program, options: Options, chosen: Chooser | None = None) -> Executable:
     for rule in options.rules:
         program = rule.program(program)
     for item in items(program.body):
@@ -123,10 +128,12 @@ def _compiled(program: Program, options: Options) -> Executable:
         return Executable(program, options, runner, lambda: program.body)
     if isinstance(backend, KernelInterpreter):
         return _interpreted(program, backend, options)
-    return _native(program, backend, options)
+    return _native(program, backend, options, chosen)
 
 
-def _native(program: Program, backend: Compiler, options: Options) -> Executable:
+def _native(
+    program: Program, backend: Compiler, options: Options, chosen: Chooser | None
+) -> Executable:
     """A program as code, which the machine runs, or who the backend says."""
     report = Reporter(options)
     begin(options)
@@ -135,7 +142,9 @@ def _native(program: Program, backend: Compiler, options: Options) -> Executable
     job = Job(options, backend.machine(options), store, CompileStats(), report)
     traced, program = program, replace(program, body=turned_ahead(program.body))
     folder = options.cache if options.memory is None else None
-    chosen = chooser(folder, threads, options.schedules)
+    if chosen is None:
+        chosen = chooser(folder, threads, options.schedules)
+    threads = chosen.threads
     digests = [rule.digest for rule in options.rules]
     facts = repr(options.memory), chosen.digest, *digests
     recorder = Recorder.of(program, backend, job, threads, facts) if all(digests) else None
@@ -336,7 +345,9 @@ def _scheduled(kernels: Iterable[Kernel], job: Job, chosen: Choose) -> Iterator[
     for kernel in kernels:
         schedule = chosen(kernel, job.target)
         job.report.lap("schedule")
-        job.report.text(3, f"schedule-{kernel.name}", functools.partial(str, schedule))
+        job.report.text(3, f"schedule-{kernel.name}", functools.partial(schedule_text, schedule))
+        verify_schedule(kernel, schedule, "schedule")
+        job.report.lap("verify")
         yield kernel, schedule
 
 

@@ -18,7 +18,7 @@ from pullback.ir.parse import Scope, Tokens, expression
 
 # Numbers of more than 18 digits are none that an int64 holds.
 ROUTINE = re.compile(r"routine (\S+), task (\S+) < (\d{1,18})")
-ARRAY = re.compile(r"  (argument|scratch|shared) (\S+): (\w+)\[(\d{1,18})\]")
+ARRAY = re.compile(r"  (argument|scratch|shared) (\S+): (\w+)\[(\d{1,18})\]( past the caches)?")
 SIZE = re.compile(r"  size (\S+) in (\d{1,18})\.\.(\d{1,18})")
 SITE = re.compile(r"  site \d+: ?(.*)")
 RANGE = r"in (.+?)\.\.(.+?)(?: by (\d{1,18}))?(?: within (-?\d{1,18})\.\.(-?\d{1,18}))?:"
@@ -176,7 +176,7 @@ def parse_routine(text: str) -> N.Routine:
         raise SyntaxFormError("expected: routine NAME, task NAME < NUMBER", code="E172")
     reader = _Reader()
     spaces: dict[str, list[N.Array]] = {"argument": [], "scratch": [], "shared": []}
-    sizes, sites = [], []
+    sizes, sites, streamed = [], [], []
     lines: list[Line] = []
     for number, line in enumerate(rest, 2):
         if head := ARRAY.fullmatch(line):
@@ -184,6 +184,7 @@ def parse_routine(text: str) -> N.Routine:
                 raise SyntaxFormError(f"line {number}: no element type {head[3]}", code="E172")
             array = N.Array(head[2], D.BY_NAME[head[3]], int(head[4]), head[1])
             spaces[head[1]].append(array)
+            streamed += [array] if head[5] else []
             reader.know(array)
         elif head := SIZE.fullmatch(line):
             sizes.append(N.Var(head[1], int(head[2]), int(head[3])))
@@ -200,5 +201,15 @@ def parse_routine(text: str) -> N.Routine:
         finish = reader.block(lines, 1)
     given, scratch, shared = map(tuple, spaces.values())
     return N.Routine(
-        found[1], given, tuple(sizes), scratch, shared, task, tasks, body, finish, tuple(sites)
+        found[1],
+        given,
+        tuple(sizes),
+        scratch,
+        shared,
+        task,
+        tasks,
+        body,
+        finish,
+        tuple(sites),
+        tuple(streamed),
     )

@@ -25,13 +25,15 @@ from pullback.config import Options
 from pullback.errors import InvalidIR, SyntaxFormError
 from pullback.ir import dtype as D
 from pullback.ir.expr import upper
-from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.parse import parse_graph, parse_kernel
 from pullback.ir.program import Compute, Launch, Program
 from pullback.ir.text import show
 from pullback.pipeline import compile_program
 from pullback.runtime.report import Reporter
+from pullback.runtime.tuned import Chooser, Given
+from pullback.schedule.text import read_schedule
+from pullback.schedule.verify import verify_schedule
 from pullback.verify.kernel import verify_kernel
 from pullback.verify.nest import verify_routine
 
@@ -39,7 +41,7 @@ Numbers = np.ndarray[Any, Any]
 SHOWN = 4  # elements of each result
 LINE = 64  # bytes of a cache line, to which scratch is aligned
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-SCHEDULE = re.compile(r"(\d+) tasks over tiles of \(([\d, ]*)\)")
+SCHEDULE = re.compile(r"\d+ tasks over tiles of ")
 LATER = "a folder for what later stages write"
 NOT_READ = {
     "program": "resume from a graph: items of a program hold functions of the host",
@@ -61,7 +63,7 @@ class DumpError(SyntaxFormError):
 def resume(out: Output, file: Path, later: Path | None, seed: int) -> None:
     """Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.
 
-    Graphs, kernels, schedules (tile and tasks), loop nests, LLVM IR, assembly and C are read
+    Graphs, kernels, schedules, loop nests, LLVM IR, assembly and C are read
     back. A schedule needs its kernel beside it, code its loop nest. Inputs are drawn, by name:
     they are the same at every stage.
     """
@@ -91,7 +93,9 @@ def resumed(file: Path, out: Path | None = None, seed: int = 0) -> dict[str, Num
             if isinstance(backend, Loops) and backend.reads(text):
                 nest = parse_routine(_beside(file, "nest").read_text())
                 return _run_code(backend.resume(text, nest, backend.machine(options)), nest, seed)
-        return _run_program(_program(file, text, first), options, seed)
+        if SCHEDULE.match(text):
+            return _run_schedule(file, text, options, seed)
+        return _run_program(_program(text, first), options, seed)
     except InvalidIR as wrong:
         raise DumpError(f"{file.name} is read, but does not hold: {wrong}") from wrong
 
@@ -104,27 +108,26 @@ def drawn(name: str, kind: D.DType, shape: tuple[int, ...], seed: int = 0) -> Nu
     return rng.integers(0, 2, shape).astype(kind.numpy)
 
 
-def _program(file: Path, text: str, first: str) -> Program:
+def _program(text: str, first: str) -> Program:
     """What a file describes, with nothing around it."""
     if first == "graph":
         graph = parse_graph(text)
         state = dict.fromkeys([*graph.inputs, *(target for target, _ in graph.assigns)])
         return Program((Compute(graph),), tuple(state))
-    found = SCHEDULE.match(text)
-    kernel = parse_kernel(_beside(file, "kernel").read_text() if found else text)
-    if found:
-        kernel = _scheduled(kernel, found)
+    kernel = parse_kernel(text)
     for piece in kernel.pieces:
         verify_kernel(piece, "resume")
     return Program((Launch(kernel),), kernel.arguments)
 
 
-def _scheduled(kernel: Kernel, found: re.Match[str]) -> Kernel:
-    """A kernel that must have this tile and at most so many tasks."""
-    tile = tuple(int(n) for n in re.findall(r"\d+", found[2]))
-    if len(tile) != len(kernel.outer):
-        raise DumpError(f"a tile of {len(tile)} axes, and {len(kernel.outer)} outer axes")
-    return replace(kernel, tiling=(tile, int(found[1])))
+def _run_schedule(file: Path, text: str, options: Options, seed: int) -> dict[str, Numbers]:
+    """The kernel beside a schedule, as that says."""
+    kernel = parse_kernel(_beside(file, "kernel").read_text())
+    verify_kernel(kernel, "resume")
+    schedule = read_schedule(text, kernel)
+    verify_schedule(kernel, schedule, "resume")
+    program = Program((Launch(kernel),), kernel.arguments)
+    return _run_program(program, options, seed, Given(schedule))
 
 
 def _beside(file: Path, stage: str) -> Path:
@@ -138,11 +141,13 @@ def _beside(file: Path, stage: str) -> Path:
     return before[-1]
 
 
-def _run_program(program: Program, options: Options, seed: int) -> dict[str, Numbers]:
+def _run_program(
+    program: Program, options: Options, seed: int, chosen: Chooser | None = None
+) -> dict[str, Numbers]:
     """Compile and run it on drawn inputs; what it changed."""
     values = {v: drawn(v.name, v.dtype, tuple(map(upper, v.shape)), seed) for v in program.state}
     before = {v: array.copy() for v, array in values.items()}
-    compile_program(program, options).run(values)
+    compile_program(program, options, chosen).run(values)
     return {v.name: a for v, a in values.items() if not np.array_equal(a, before[v])}
 
 

@@ -15,6 +15,7 @@ from pullback.ir.target import Target
 from pullback.ir.text import placed, show
 from pullback.lower.kernel import lower
 from pullback.runtime.executable import Executable
+from pullback.schedule.text import schedule_text
 
 WHOLE = "program"
 SHORT = {"asm": "assembly"}
@@ -48,7 +49,7 @@ def parts(program: Executable, stage: str, wrt: Sequence[str] = ()) -> list[Part
 def _file(program: Executable, backend: Loops, target: Target) -> str:
     """All kernels as one text that compiles by itself, each below its name."""
     kernels = program.distinct()
-    nests = [lower(k, program.chosen(k, target), target, marks=True) for k in kernels]
+    nests = [lower(k, program.chosen(k, target), marks=True) for k in kernels]
     shared, *written = backend.sources(nests, target)
     own = [f"/* {k.name} */\n{placed(t, k)}" for k, t in zip(kernels, written, strict=True)]
     return "\n".join([shared, *own])
@@ -59,7 +60,7 @@ def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> st
         return show(kernel)
     schedule = program.chosen(kernel, target)
     if stage == "schedule":
-        return str(schedule)
+        return schedule_text(schedule)
     made = {**texts(), **program.texts}[SHORT.get(stage, stage)]
     return placed(made(kernel, schedule, target), kernel)
 

@@ -246,6 +246,7 @@ class Routine:
 
     `arguments` in call order; `sizes` are run-time extents passed after them; `scratch` is per
     task; `shared` is one block for the launch. `sites[n]` describes check `n` for the user.
+    `streamed` are arguments that are written past the caches: nothing here reads them.
     """
 
     name: str
@@ -258,3 +259,4 @@ class Routine:
     body: tuple[Stmt, ...]
     finish: tuple[Stmt, ...] = ()
     sites: tuple[str, ...] = ()
+    streamed: tuple[Array, ...] = ()

@@ -298,7 +298,8 @@ def routine_text(routine: N.Routine) -> str:
     }
     for space, arrays in groups.items():
         for a in arrays:
-            nest.put(1, f"{space} {a}: {a.dtype}[{a.size}]")
+            past = " past the caches" if a in routine.streamed else ""
+            nest.put(1, f"{space} {a}: {a.dtype}[{a.size}]{past}")
     for var in routine.sizes:
         nest.put(1, f"size {var.name} in {var.lo}..{var.hi}")
     for n, site in enumerate(routine.sites):

@@ -45,8 +45,6 @@ from pullback.lower.operands import (
 from pullback.lower.words import unrolled
 from pullback.schedule.linear import Linear, divide, linear
 
-SHARES = 4  # of the vector registers: sums, their parts, what those lose, operands
-
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -60,6 +58,7 @@ class Block:
     size: tuple[int, int]
     depth: Depth | None
     less: Array | None
+    exact: int
 
     def _spans(self, rows: int, first: Linear, base: Linear, width: Expr) -> Spans:
         """The rows and columns of the block."""
@@ -134,7 +133,7 @@ class Block:
 
         stores = self._joined(sums, (i, j), self._at(first, i, base, j), each)
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
-        lanes = self.context.target.lanes(kind.itemsize)
+        lanes = self.context.lanes(kind.itemsize)
         terms = self._exactly(sums, (i,), rows * lanes, self._terms(spans, step), each)
         body = [*begin, *terms, *stores]
         lane = For(j, index(0), width, tuple(body), LoopKind.VECTOR, 1, 1)
@@ -150,9 +149,7 @@ class Block:
         each: Callable[..., Stmt],
     ) -> list[Stmt]:
         """`terms`, long ones in blocks where registers are left for what blocks lose."""
-        target = self.context.target
-        few = elements <= target.vectors // SHARES * target.lanes(self.prob.kind.itemsize)
-        if not few or self.depth is not None or self.prob.word is not None:
+        if elements > self.exact or self.depth is not None or self.prob.word is not None:
             return terms
         return blocked_tile(self.context, sums, at, terms, each)
 
@@ -279,7 +276,7 @@ class Block:
         lane = Loop(self.column.axes, j, width, self.size[1])
         # Written out: a loop of two turns inside costs more than the maps (1024x512x128 with GELU:
         # 2.5 ms rolled, 1.4 ms written out).
-        whole = rounded_up(self.size[1], self.context.target.lanes(prob.kind.itemsize))
+        whole = rounded_up(self.size[1], self.context.lanes(prob.kind.itemsize))
         inner = hoisted(self.context, vector(lane, whole, body))
         return nest([Loop((), i, index(rows), rows)], inner)
 

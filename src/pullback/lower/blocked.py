@@ -159,7 +159,7 @@ class Blocked:
         if stmt.kind is not LoopKind.VECTOR:
             return 1
         bytes = max(r.dtype.itemsize for r in self.parts)
-        return stmt.unroll * self.context.target.lanes(bytes)
+        return stmt.unroll * self.context.lanes(bytes)
 
 
 def blocked(context: Context, before: Sequence[Stmt], inner: list[Stmt]) -> list[Stmt]:

@@ -14,7 +14,6 @@ from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.nest import Array, For, LoopKind, Mark, Register, Stmt, Var
 from pullback.ir.node import walk
-from pullback.ir.target import Target
 from pullback.lower.natives import with_natives
 from pullback.schedule.linear import Linear, linear, row_major
 from pullback.schedule.regions import Regions, regions
@@ -63,7 +62,6 @@ class Context:
 
     kernel: Kernel
     schedule: Schedule
-    target: Target
     arrays: dict[Variable, Array] = field(default_factory=dict)
     sizes: dict[Dim, Var] = field(default_factory=dict)
     homes: dict[Definition, Home] = field(default_factory=dict)
@@ -87,6 +85,10 @@ class Context:
         """How many tiles a task has at most."""
         pairs = zip(self.kernel.outer, self.schedule.tile, strict=True)
         return -(-prod(-(-upper(e) // t) for e, t in pairs) // self.schedule.tasks)
+
+    def lanes(self, itemsize: int) -> int:
+        """Elements of `itemsize` bytes in a vector."""
+        return max(1, self.schedule.vector // itemsize)
 
     def number(self) -> int:
         """A fresh number."""
@@ -197,9 +199,9 @@ class Context:
         self.hoisted.setdefault(level, []).extend([*self.marked, *statements])
 
 
-def begin(kernel: Kernel, schedule: Schedule, target: Target) -> Context:
+def begin(kernel: Kernel, schedule: Schedule) -> Context:
     """A context with the kernel's arrays and sizes."""
-    context = Context(kernel, schedule, target)
+    context = Context(kernel, schedule)
     context.regions = regions(kernel.stages, kernel.finish)
     taken: dict[str, int] = {}
     for variable in kernel.arguments:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 
+from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
@@ -32,59 +32,35 @@ from pullback.lower.bounds import guarded, narrowed, outer
 from pullback.lower.context import Context, Loop, cast, nest, vector
 from pullback.lower.merge import merged
 from pullback.lower.operands import Operand, Problem, evaluated, moved, problem, replaced
-from pullback.lower.tiles import plain
-from pullback.schedule.contraction import balanced
 from pullback.schedule.linear import Linear, linear
-from pullback.schedule.schedule import Product
-
-# Sums in flight: columns times rows. As many as there are registers for, since each row and each
-# column is one more load for all of them. Rows in excess of eight go by four: six columns then
-# stay near for the next rows (16 x 2000 x 2000: 81 GF/s in blocks of 8 x 3, 107 in 4 x 6).
-SUMS = 24
-MOST_ROWS = 8
-MOST_COLUMNS = 8
-FEW_ROWS = 4
-
-# Lines of the first-level cache for addresses that are a multiple of its size over this apart.
-L1_WAYS = 8
+from pullback.schedule.schedule import DotLoops, Product, Step
 
 Body = Callable[[int, Linear], list[Stmt]]
 
 
-def dots(context: Context, product: Product, stage: Stage) -> list[Stmt]:
+def dots(context: Context, product: Product, stage: Stage, step: Step) -> list[Stmt]:
     """The loop nest of a contraction by dot products."""
-    prob = problem(context, product, [stage])
+    prob, loops = problem(context, product, [stage]), step.loops
     column = prob.column
-    if column is None or prob.store is None or not prob.over or not prob.right.plain:
-        return plain(context, stage)
-    before, prob = _left_ready(context, prob)
+    if not isinstance(loops, DotLoops) or not dottable(prob) or column is None:
+        raise InvalidIR(f"no dot products of {stage.target} by {loops}")
+    before: list[Stmt] = []
+    if loops.pitch is not None:
+        rows = [] if prob.row is None else [prob.row]
+        over = [*rows, *prob.over]
+        if loops.pitch < over[-1].most:
+            raise InvalidIR(f"rows of {loops.pitch} elements hold no {over[-1].most}")
+        before, left = evaluated(context, prob.left, over, prob.kind, loops.pitch)
+        prob = replace(prob, left=left)
     prob = _joined(context, prob)
-    rows = 1 if prob.row is None else prob.row.most
-    work = _Dots(context, prob, column)
-    streams = _streams(context, prob.right.value)
-    lanes = context.target.lanes(prob.kind.itemsize)
-    body = work.blocks(prob.row, *_block_size(rows, streams, lanes))
+    body = _Dots(context, prob, column, loops.ahead).blocks(loops.rows, loops.columns)
     return nest([*prob.shared, *prob.rest], before + body)
 
 
-def _left_ready(context: Context, prob: Problem) -> tuple[list[Stmt], Problem]:
-    """`left` as one load, evaluated first if it is more or if its rows share their places in the
-    first-level cache (8 x 4096 of 4096: 57 GF/s where they lie, 84 from a copy).
-
-    ``left[i, k] = x[i*4096 + k]  ->  s[i*4112 + k] = x[i*4096 + k]``
-    """
-    left, target, kind = prob.left, context.target, prob.kind
-    rows = [] if prob.row is None else [prob.row]
-    way = target.l1 // L1_WAYS // kind.itemsize
-    met = any((left.stride(o.var) or 1) % way == 0 and o.most >= FEW_ROWS for o in rows)
-    if left.plain and not met:
-        return [], prob
-    *outside, last = prob.over
-    apart = -(-last.most // target.lanes(kind.itemsize)) * target.lanes(kind.itemsize)
-    if apart * prod(o.most for o in outside) % way == 0:
-        apart += target.lanes(kind.itemsize)
-    before, left = evaluated(context, left, [*rows, *prob.over], kind, apart)
-    return before, replace(prob, left=left)
+def dottable(prob: Problem) -> bool:
+    """Whether a contraction has dot products: columns, terms, and a right operand as it lies."""
+    columns = prob.column is not None and prob.store is not None
+    return columns and bool(prob.over) and prob.right.plain
 
 
 def _joined(context: Context, prob: Problem) -> Problem:
@@ -99,32 +75,16 @@ def _joined(context: Context, prob: Problem) -> Problem:
     return replace(prob, left=left, right=right, over=over)
 
 
-def _streams(context: Context, right: Expr) -> bool:
-    """Whether an operand comes from memory, not from the second-level cache."""
-    if not isinstance(right, Load):
-        return False
-    return right.array.size * right.array.dtype.itemsize > context.target.l2
-
-
-def _block_size(rows: int, streams: bool, lanes: int) -> tuple[int, int]:
-    """Rows and columns of a block of sums: from the cache as many as one vector holds when their
-    lanes are added up. ``8 -> 8 x 3 from memory, 4 x 4 from the cache``
-    """
-    few = balanced(rows, FEW_ROWS)
-    if not streams:
-        return few, max(2, lanes // few)
-    height = rows if rows <= MOST_ROWS else few
-    return height, min(MOST_COLUMNS, SUMS // height)
-
-
 class _Dots:
-    def __init__(self, context: Context, prob: Problem, column: Loop) -> None:
+    def __init__(self, context: Context, prob: Problem, column: Loop, ahead: bool) -> None:
         self.context = context
         self.prob = prob
         self.column = column
+        self.ahead = ahead
 
-    def blocks(self, row: Loop | None, rows: int, columns: int) -> list[Stmt]:
+    def blocks(self, rows: int, columns: int) -> list[Stmt]:
         """Blocks of columns around blocks of rows."""
+        row = self.prob.row
 
         def inner(count: int, first: Linear) -> list[Stmt]:
             if row is None:
@@ -184,7 +144,7 @@ class _Dots:
 
     def _ahead(self, right: Expr, j: Var, columns: int) -> list[Stmt]:
         """What the next columns read here, where they come from memory."""
-        if not _streams(self.context, right):
+        if not self.ahead:
             return []
         following = replaced(right, {j: Linear(columns, {j: 1}).expr()})
         assert isinstance(following, Load)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index, upper
 from pullback.ir.graph import Reduce
-from pullback.ir.kernel import Kernel, Stage, reordered
+from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.nest import (
     Array,
     Combine,
@@ -23,7 +22,6 @@ from pullback.ir.nest import (
     Store,
     Var,
 )
-from pullback.ir.target import Target
 from pullback.lower.context import (
     Context,
     Home,
@@ -42,22 +40,20 @@ from pullback.lower.special import copy_home, scan, scatter
 from pullback.lower.sweep import sweep
 from pullback.lower.tiles import tiles
 from pullback.schedule.linear import Linear, linear, row_major
-from pullback.schedule.schedule import Schedule, Step, Way
+from pullback.schedule.schedule import Schedule, Step, Way, in_order
 from pullback.schedule.slots import overwrites_itself
 
 
-def lower(kernel: Kernel, schedule: Schedule, target: Target, *, marks: bool = False) -> Routine:
-    """The routine of `kernel` as `schedule` says; with `marks`, its loops name their stages."""
-    if schedule.order:
-        tile = tuple(schedule.tile[axis] for axis in schedule.order)
-        kernel, schedule = reordered(kernel, schedule.order), replace(schedule, tile=tile, order=())
-    context = begin(kernel, schedule, target)
+def lower(kernel: Kernel, schedule: Schedule, *, marks: bool = False) -> Routine:
+    """The routine of `kernel` as `schedule` says; with `marks`, its loops name their stages.
+
+    Raises: InvalidIR for a schedule that is not whole, or asks for what the kernel cannot do.
+    """
+    if not schedule.whole:
+        raise InvalidIR(f"the schedule of {kernel.name} is not whole")
+    context, outer, level_of = opened(kernel, schedule)
     context.marks = marks
-    outer, level_of = _outer_loops(context)
-    for number, stage in enumerate(kernel.stages):
-        settle(context, number, stage)
     body = _zero_partials(context) + _tile_nest(context, outer, level_of)
-    context.starts, context.spans = [], []
     finish = _finish(context)
     if schedule.tasks == 1:
         body, finish = body + finish, []
@@ -72,7 +68,30 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, marks: bool = F
         tuple(body),
         tuple(finish),
         tuple(context.sites),
+        tuple(context.arrays[kernel.arguments[n]] for n in schedule.streamed),
     )
+
+
+def opened(kernel: Kernel, schedule: Schedule) -> tuple[Context, list[_Outer], list[int]]:
+    """A kernel inside of its outer loops, with a place for the value of every stage."""
+    context = begin(*in_order(kernel, schedule))
+    outer, levels = _outer_loops(context)
+    for number, stage in enumerate(context.kernel.stages):
+        settle(context, number, stage)
+    return context, outer, levels
+
+
+def closed(context: Context) -> list[Stmt]:
+    """After the tiles: partial results combined in task order, a place for all finish stages."""
+    kernel = context.kernel
+    context.starts, context.spans = [], []
+    statements: list[Stmt] = []
+    for stage in kernel.stages:
+        if stage.partial and isinstance(stage.form, Reduce):
+            statements += _combine_partials(context, stage, stage.form)
+    for number, stage in enumerate(kernel.finish):
+        settle(context, len(kernel.stages) + number, stage)
+    return statements
 
 
 class _Outer:
@@ -249,7 +268,7 @@ def _dispatch(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     if step.product is not None and step.way is Way.TILES:
         return tiles(context, step.product, stages, step)
     if step.product is not None:
-        return dots(context, step.product, stages[0])
+        return dots(context, step.product, stages[0], step)
     return sweep(context, step, stages)
 
 
@@ -269,16 +288,10 @@ def _zero_partials(context: Context) -> list[Stmt]:
 
 
 def _finish(context: Context) -> list[Stmt]:
-    """Partial results combined in task order, then the finish stages."""
-    kernel = context.kernel
-    statements: list[Stmt] = []
-    for stage in kernel.stages:
-        if stage.partial and isinstance(stage.form, Reduce):
-            statements += _combine_partials(context, stage, stage.form)
-    for number, stage in enumerate(kernel.finish):
-        settle(context, len(kernel.stages) + number, stage)
+    """Partial results combined, then the finish stages."""
+    statements = closed(context)
     for step in context.schedule.finish:
-        stages = [kernel.finish[n] for n in step.stages]
+        stages = [context.kernel.finish[n] for n in step.stages]
         statements += _compute(context, step, stages)
     late = [s for level in sorted(context.hoisted) for s in context.hoisted[level]]
     context.hoisted.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Combiner, Reduce, Value
 from pullback.ir.kernel import Stage, stage_reads
@@ -38,12 +39,9 @@ from pullback.lower.pieces import pieces
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear
 from pullback.schedule.regions import Region, common
-from pullback.schedule.schedule import Step
+from pullback.schedule.schedule import Step, SweepLoops
 
-# Vectors in flight. A sum needs four to hide the latency of an addition (probes/cpu/kernels.py);
-# a map gains from two while its body is short, and code size costs compile time.
-REDUCE_UNROLL = 4
-MAP_UNROLL = 2
+# So many nodes make a body long, twice as many that of a sum.
 SHORT_BODY = 12
 
 # Lanes whose sums have bounds of their own are cut into this many blocks, and loops of so many
@@ -74,7 +72,9 @@ def sweep(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     box, values = make_box(context, stages, step.vector)
     lane = _lane(box, step.vector)
     work = [_work(context, box.axes, s) for s in stages]
-    part = _Part(context, box, stages, values, work, step.inner.unroll)
+    if not isinstance(step.loops, SweepLoops):
+        raise InvalidIR(f"a sweep of {stages[0].target} by {step.loops}")
+    part = _Part(context, box, stages, values, work, step.loops)
     place = patch(stages)
     loop = None if place is None else _lane(box, place.axis.number)
     if place is not None and loop is not None and len(loop.axes) == 1:
@@ -220,7 +220,7 @@ class _Part:
     stages: list[Stage]
     values: Values
     work: list[Region]
-    unroll: int | None = None
+    loops: SweepLoops
 
     def body(self, known: dict[Expr, bool], maps: bool = False) -> _Body:
         """The statements of an iteration where tests are decided; `maps`: of maps alone."""
@@ -246,7 +246,7 @@ def _shrunk(part: _Part, lane: Loop | None, region: Region) -> list[Stmt]:
     overs = [loop for loop in box.overs if loop is not lane]
     above = outer(region, [*overs, *([] if lane is None else [lane])])
     if lane is not None and lane in box.outs:
-        blocks, lane = _blocked(context, lane, overs, region)
+        blocks, lane = _blocked(part, lane, overs, region)
         found = narrowed(overs, region, spans([lane]))
         body = part.body(_known(part, found, above))
         inner = guarded(above, {}, nest([b.loop for b in found], body.inside))
@@ -268,20 +268,16 @@ def _known(part: _Part, found: list[Bounded], above: Region) -> dict[Expr, bool]
 
 
 def _unroll(part: _Part, body: _Body) -> int:
-    """Vectors in flight of a loop in lanes, as chosen or by how long its body is."""
-    if part.unroll is not None:
-        return part.unroll
-    if any(isinstance(s.form, Reduce) for s in body.stages):
-        return REDUCE_UNROLL if body.size <= 2 * SHORT_BODY else 2
-    return MAP_UNROLL if body.size <= SHORT_BODY else 1
+    """Vectors in flight of a loop in lanes, by how long its body is."""
+    sums = any(isinstance(s.form, Reduce) for s in body.stages)
+    short = body.size <= (2 * SHORT_BODY if sums else SHORT_BODY)
+    return part.loops.unroll if short else part.loops.long
 
 
-def _blocked(
-    context: Context, lane: Loop, overs: list[Loop], region: Region
-) -> tuple[list[Loop], Loop]:
+def _blocked(part: _Part, lane: Loop, overs: list[Loop], region: Region) -> tuple[list[Loop], Loop]:
     """Lanes in blocks, each with its own bounds, where bounds of other loops depend on them."""
-    width = context.target.lanes(4)
-    size = max(width, min(REDUCE_UNROLL * width, lane.most // BLOCKS // width * width))
+    context, width = part.context, part.context.lanes(4)
+    size = max(width, min(part.loops.block, lane.most // BLOCKS // width * width))
     skewed = any(b.form.of(lane.var) and any(b.form.of(o.var) for o in overs) for b in region)
     if not skewed or lane.most <= size:
         return [], lane
@@ -306,7 +302,7 @@ def _parted(part: _Part, lane: Loop | None) -> list[Stmt]:
         body = part.body({})
         return nest(outs, [*body.before, *nest(overs, body.inside), *body.after])
     reduced = any(isinstance(s.form, Reduce) for s in part.stages)
-    wide = lane.most >= PARTED * part.context.target.lanes(4)
+    wide = lane.most >= PARTED * part.context.lanes(4)
     region = [b for b in common(part.work) if len(b.form.terms) > 1 and (b.tests or reduced)]
     cut = bounded(lane, region if wide else (), {})
     if not cut.exact and not reduced:
@@ -330,7 +326,7 @@ def _pieces(part: _Part, lane: Loop) -> list[Stmt]:
     if not whole:
         return _lanes(part, lane, part.body({}))
     axis = Axis(lane.axes[0], lane.most)
-    width = part.context.target.lanes(4)
+    width = part.context.lanes(4)
     for piece in pieces((s.body for s in part.stages), axis, lane.most, width):
         own = replace(lane, first=index(piece.first), extent=index(piece.end))
         found += _lanes(part, own, part.body(piece.known))

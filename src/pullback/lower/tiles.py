@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
+from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index, upper
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import Array, For, Guard, Load, Stmt, Var
-from pullback.ir.node import walk
+from pullback.ir.nest import Array, For, Guard, Stmt, Var
 from pullback.lower.block import Block
 from pullback.lower.context import (
     Context,
@@ -21,8 +19,6 @@ from pullback.lower.context import (
     ceil_div,
     name_value,
     nest,
-    scratch_home,
-    tile_extents,
 )
 from pullback.lower.depth import Depth, by_depth, in_blocks, pack
 from pullback.lower.operands import (
@@ -36,97 +32,36 @@ from pullback.lower.operands import (
     problem,
     rounded_up,
 )
-from pullback.lower.sweep import sweep
 from pullback.lower.words import Packing, in_words, wordable
-from pullback.schedule.contraction import register_tile
-from pullback.schedule.large import TERMS
 from pullback.schedule.linear import Linear, linear
-from pullback.schedule.schedule import Product, Step, Way
-from pullback.schedule.steps import lanes
-
-# A panel set up to this many second-level caches is packed once and then streamed: rows of a tile
-# use each panel often enough to hide the third level (probes/cpu/gemm.py, 1024^3).
-PACK_CACHES = 4
-
-# An evaluated left operand beyond this share of the second-level cache is computed in place.
-LEFT_CACHES = 1
-
-# Fewer rows do not pay for a copy of what can be read in place.
-FEWEST_PACKED = 64
-
-# Of `left`, this share of the second-level cache is read where it lies.
-NEAR_SHARE = 4
-
-# A block of it in k may take so much.
-DEEP_CACHES = 4
-
-# Vectors of a panel that is skipped where its block has no work: the finer, the more is skipped.
-NARROW = 2
-
-# With so few rows and panels an element of the left operand is used too seldom to be kept.
-FEW_ROWS = 2
-FEW_PANELS = 2
+from pullback.schedule.schedule import Left, Product, Right, Step, TileLoops
 
 
 def tiles(context: Context, product: Product, stages: list[Stage], step: Step) -> list[Stmt]:
     """The loop nest of a contraction in one tile, and of the maps that follow on its blocks."""
-    prob = problem(context, product, stages)
+    prob, loops = problem(context, product, stages), step.loops
     column = prob.column
-    if column is None or not prob.over:
-        return plain_stages(context, stages)
-    lanes_ = context.target.lanes(prob.kind.itemsize)
-    rows = 1 if prob.row is None else prob.row.most
-    most = NARROW if _oblique(prob, column) else None
-    inner, held = step.inner, context.target.vectors
-    height, vectors = register_tile(rows, column.most, lanes_, held, most, inner.vectors)
-    if inner.rows is not None:
-        height = max(1, min(inner.rows, rows, (held - 1 - vectors) // vectors))
-    word = product.word if wordable(prob, product.word) else 1
-    width = vectors * lanes_ if word > 1 else min(vectors * lanes_, column.most)
+    if column is None or not prob.over or not isinstance(loops, TileLoops):
+        raise InvalidIR(f"no register tiles of {stages[0].target} by {loops}")
+    if product.word > 1 and not wordable(prob, product.word):
+        raise InvalidIR(f"no words of {product.word} terms in {stages[0].target}")
     before: list[Stmt] = []
-    much = rows > FEW_ROWS or column.most > FEW_PANELS * width
-    if step.terms is None and word == 1 and much:
-        before, prob = _left_ready(context, prob, LEFT_CACHES)
-    return before + _Tiles(context, prob, column, (height, width), step, word).nest()
+    if loops.left is Left.EVALUATED:
+        before, prob = left_evaluated(context, prob)
+    return before + _Tiles(context, prob, column, loops, product.word).nest()
 
 
-def _oblique(prob: Problem, column: Loop) -> bool:
-    """Whether what is skipped depends on the column and something else."""
-    bounds = [*prob.work, *prob.needed]
-    return any(b.form.of(column.var) != 0 and len(b.form.terms) > 1 for b in bounds)
-
-
-def plain_stages(context: Context, stages: list[Stage]) -> list[Stmt]:
-    """The same stages as a plain reduction and a sweep over what it leaves in scratch."""
-    lead, rest = stages[0], stages[1:]
-    if lead.target not in context.homes:
-        shape = tile_extents(context, lead)
-        array = context.panel("whole", lead.body.dtype, prod(shape))
-        context.homes[lead.target] = scratch_home(context, lead, array, shape)
-    statements = plain(context, lead)
-    if rest:
-        lane, _ = lanes(rest, context.target)
-        statements += sweep(context, Step((0,), Way.SWEEP, 0, lane), rest)
-    return statements
-
-
-def plain(context: Context, stage: Stage) -> list[Stmt]:
-    """The same stage as a plain reduction."""
-    lane, _ = lanes([stage], context.target)
-    return sweep(context, Step((0,), Way.SWEEP, 0, lane), [stage])
-
-
-def _left_ready(context: Context, prob: Problem, caches: int) -> tuple[list[Stmt], Problem]:
-    """`left` as one load: evaluated into scratch first if it is more."""
-    if prob.left.plain:
-        return [], prob
+def left_loops(prob: Problem) -> list[Loop]:
+    """The loops that the left operand changes with."""
     loops = [*prob.shared, *prob.rest, *([] if prob.row is None else [prob.row]), *prob.over]
-    loops = [loop for loop in loops if prob.left.uses(loop.var)]
-    size = prob.kind.itemsize
-    for loop in loops:
-        size *= loop.most
-    if not loops or (size > caches * context.target.l2 and not prob.left.checks):
-        return [], prob
+    return [loop for loop in loops if prob.left.uses(loop.var)]
+
+
+def left_evaluated(context: Context, prob: Problem) -> tuple[list[Stmt], Problem]:
+    """`left` computed into scratch before it is used."""
+    loops = left_loops(prob)
+    if not loops:
+        raise InvalidIR(f"the left operand of {prob.stage.target} is one number")
     before, left = evaluated(context, prob.left, loops, prob.kind)
     return before, replace(prob, left=left)
 
@@ -139,16 +74,14 @@ class _Tiles:
         context: Context,
         prob: Problem,
         column: Loop,
-        size: tuple[int, int],
-        step: Step,
+        loops: TileLoops,
         word: int,
     ) -> None:
         self.context = context
         self.prob = prob
         self.column = column
-        self.height, self.width = size
-        self.terms = step.terms
-        self.packed = step.inner.packed
+        self.loops = loops
+        self.height, self.width = loops.rows, loops.columns
         self.word = word
         self.less: Array | None = None
         self.left: Panels | None = None
@@ -157,32 +90,33 @@ class _Tiles:
         self.depth: Depth | None = None
         self.block: Array | None = None
         if prob.store is None:
-            self.block = context.local("block", prob.stage.body.dtype, size[0] * size[1])
+            size = loops.rows * loops.columns
+            self.block = context.local("block", prob.stage.body.dtype, size)
 
     def nest(self) -> list[Stmt]:
         """Loops over what `right` depends on, then panels, then rows."""
-        prob, context = self.prob, self.context
-        if wordable(prob, self.word):
-            return self._in_words((self.terms or TERMS) * self.word)
-        if self.terms and not prob.work and not prob.needed:
-            return self._in_depth(self.terms)
-        if prob.right.stride(self.column.var) == 1 and not self.packed:
+        prob, context, loops = self.prob, self.context, self.loops
+        if self.word > 1:
+            return self._in_words(loops.terms)
+        if loops.terms is not None:
+            return self._in_depth(loops.terms)
+        if loops.right is Right.IN_PLACE:
             return nest(prob.shared, self._panel_loop())
-        count = rounded_up(self.column.most, self.width)
-        level = self._pack_level(count)
         side, kind = Side(prob.right, self.column), kept(prob.right, prob.kind)
-        if level is None and self._is_deep(kind):
-            return self._in_depth(TERMS)
-        if level is None:
+        if loops.right is not Right.PANELS:
             self.right = panels(context, kind, self.width, 1, [], prob.over, lasting=False)
             self.fill_one = True
             return nest(prob.shared, self._panel_loop())
+        if loops.level < context.depth(prob.right.value):
+            what = f"panels of {prob.stage.target} change inside of {loops.level} loops"
+            raise InvalidIR(what)
+        count = rounded_up(self.column.most, self.width)
         self.right = panels(context, kind, self.width, count, prob.shared, prob.over, lasting=True)
         number = context.var("p", count)
         every = Loop((), number, ceil_div(self.column.extent, self.width), count)
         around = [*prob.shared, every]
         fill = pack_panel(context, side, prob.over, self.right, number, number, around)
-        context.hoist(level, fill)
+        context.hoist(loops.level, fill)
         return nest(prob.shared, self._panel_loop())
 
     def _in_depth(self, terms: int) -> list[Stmt]:
@@ -191,16 +125,19 @@ class _Tiles:
         self.depth = by_depth(context, self.prob, terms)
         if self.depth is not None:
             self.prob = self.depth.prob
-        fill, self.prob = _left_ready(context, self.prob, DEEP_CACHES)
+        fill: list[Stmt] = []
+        if self.loops.left is Left.BLOCKS:
+            fill, self.prob = left_evaluated(context, self.prob)
         prob, over, row = self.prob, self.prob.over, self.prob.row
-        if row is not None and self._scattered(row):
+        if row is not None and self.loops.scattered:
             around = [loop for loop in prob.rest if prob.left.uses(loop.var)]
             count = rounded_up(row.most, self.height)
             kind = kept(prob.left, prob.kind)
             self.left = panels(context, kind, self.height, count, around, over, False)
             fill += nest(around, pack(context, Side(prob.left, row), over, self.left, count))
-        if self._lies_well():
-            self.depth = self._streamed()
+        if self.loops.right is Right.IN_PLACE:
+            if self.depth is not None:
+                self.depth = replace(self.depth, streams=self.loops.ahead)
         else:
             count = rounded_up(self.column.most, self.width)
             kind = kept(prob.right, prob.kind)
@@ -209,11 +146,11 @@ class _Tiles:
         body = fill + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
 
-    def _in_words(self, terms: int) -> list[Stmt]:
+    def _in_words(self, terms: int | None) -> list[Stmt]:
         """Blocks of k in words: both sides where they do not lie so, then all tiles."""
         context, shared = self.context, self.prob.shared
         rest = self.prob.over[-1].most % self.word > 0
-        self.depth = by_depth(context, self.prob, terms)
+        self.depth = None if terms is None else by_depth(context, self.prob, terms)
         if self.depth is not None:
             self.prob = self.depth.prob
         self.prob = in_words(context, self.prob, self.word, rest)
@@ -222,52 +159,6 @@ class _Tiles:
         more, self.prob, self.left = packing.left(self.prob.row, self.height)
         body = fill + more + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
-
-    def _is_deep(self, kind: DType) -> bool:
-        """Whether one panel of all of k leaves the second-level cache."""
-        size = self.width * prod(o.most for o in self.prob.over) * kind.itemsize
-        return size > self.context.target.l2 and not self.prob.work and not self.prob.needed
-
-    def _scattered(self, row: Loop) -> bool:
-        """Whether `left` is not contiguous along k, and more than stays near."""
-        if not row.static and self._rows_of_tiles(row) is None:
-            return False
-        over = self.prob.over
-        size = row.most * prod(o.most for o in over) * self.prob.kind.itemsize
-        far = size > self.context.target.l2 // NEAR_SHARE
-        return far and self.prob.left.stride(over[-1].var) not in (0, 1)
-
-    def _lies_well(self) -> bool:
-        """Whether `right` is read in place: whole vectors, from the second-level cache."""
-        size = self.column.most * prod(o.most for o in self.prob.over) * self.prob.kind.itemsize
-        row = self.prob.row
-        few = row is None or row.most < FEWEST_PACKED
-        near = size <= self.context.target.l2
-        wanted = near or few if self.packed is None else not self.packed
-        return wanted and self.prob.right.stride(self.column.var) == 1
-
-    def _streamed(self) -> Depth | None:
-        """The blocks of k, prefetched where few rows share an operand beyond the caches."""
-        right, row = self.prob.right.value, self.prob.row
-        few = row is None or row.most < FEWEST_PACKED
-        if self.depth is None or not few or not isinstance(right, Load):
-            return self.depth
-        far = right.array.size * right.array.dtype.itemsize > self.context.target.l2
-        return replace(self.depth, streams=far)
-
-    def _pack_level(self, count: int) -> int | None:
-        """The outermost loop level at which all panels can be packed; None: as they come."""
-        prob, context = self.prob, self.context
-        inner = {home.array for home in context.homes.values()}
-        if any(isinstance(n, Load) and n.array in inner for n in walk(prob.right.value)):
-            return None
-        level = context.depth(prob.right.value)
-        if context.turns == 1 or not any(start.terms for start in context.starts[level:]):
-            return None
-        size = count * self.width * prob.kind.itemsize
-        for loop in [*prob.shared, *prob.over]:
-            size *= loop.most
-        return level if size <= PACK_CACHES * context.target.l2 else None
 
     def _panel_loop(self) -> list[Stmt]:
         """Whole panels, then the narrower last one."""
@@ -326,7 +217,7 @@ class _Tiles:
             start = Linear(row.most - rest)
             return self._block(rest, start, number, width) if rest else []
         done = linear(E.FloorDiv(row.extent, index(height))).times(height)
-        known = self._rows_of_tiles(row)
+        known = rows_of_tiles(self.context, row)
         if known is None:
             single = self.context.var("m", row.most)
             body = self._block(1, Linear(0, {single: 1}), number, width)
@@ -339,15 +230,6 @@ class _Tiles:
                 found.append(Guard(E.Equal(row.extent, index(rows)), tuple(body)))
         return found
 
-    def _rows_of_tiles(self, row: Loop) -> list[int] | None:
-        """How many rows tiles have: those of a literal extent are whole, but for the last."""
-        context = self.context
-        for number, span in enumerate(context.spans):
-            if span is row.extent and isinstance(context.kernel.outer[number], int):
-                size, tile = upper(context.kernel.outer[number]), context.schedule.tile[number]
-                return sorted({tile, size % tile})
-        return None
-
     def _block(self, rows: int, first: Linear, number: Expr, width: int | Expr) -> list[Stmt]:
         block = Block(
             self.context,
@@ -358,8 +240,18 @@ class _Tiles:
             (self.height, self.width),
             self.depth,
             self.less,
+            self.loops.exact,
         )
         base = linear(number).times(self.width)
         if isinstance(width, int):
             return block.whole(rows, first, number, base, width)
         return block.open(rows, first, number, base, width)
+
+
+def rows_of_tiles(context: Context, row: Loop) -> list[int] | None:
+    """How many rows tiles have: those of a literal extent are whole, but for the last."""
+    for number, span in enumerate(context.spans):
+        if span is row.extent and isinstance(context.kernel.outer[number], int):
+            size, tile = upper(context.kernel.outer[number]), context.schedule.tile[number]
+            return sorted({tile, size % tile})
+    return None

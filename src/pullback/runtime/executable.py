@@ -23,13 +23,15 @@ from pullback.ir.program import Block, Compute, HostCall, Launch, Program, items
 from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
+from pullback.lower.whole import scheduled
 from pullback.runtime.exchange import box, shown
 from pullback.runtime.interpret import Interpreter, Plain
 from pullback.runtime.profile import Profile
 from pullback.schedule.budget import Step, work
-from pullback.schedule.choose import Choose, choose
+from pullback.schedule.choose import Choose
 from pullback.schedule.count import Cost, cost
 from pullback.schedule.plan import Plan
+from pullback.schedule.text import schedule_text
 from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph
 
@@ -125,7 +127,7 @@ class Executable:
     target: Target | None = None
     steps: tuple[Step, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
-    chosen: Choose = choose
+    chosen: Choose = scheduled
     _written: frozenset[Variable] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -249,7 +251,7 @@ class Executable:
             return parts[0]
         for kernel in self.distinct():
             schedule = self.chosen(kernel, self.target)
-            parts.append(f"== kernel {kernel.name}\n{show(kernel)}\n{schedule}")
+            parts.append(f"== kernel {kernel.name}\n{show(kernel)}\n{schedule_text(schedule)}")
         if self.steps:
             parts.append("== computed again\n" + "\n".join(map(_again, self.recomputed)))
         parts.append(f"== as run\n{show(Program(self.fused, self.program.state))}")

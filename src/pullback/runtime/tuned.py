@@ -25,9 +25,10 @@ from pullback.errors import MALFORMED, CacheError, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest, kernel_digest
 from pullback.ir.target import Target
+from pullback.lower.whole import scheduled
 from pullback.schedule.choices import Choices, choices_of
-from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Schedule
+from pullback.schedule.text import schedule_text
 
 FILE = "tuned.json"
 VERSION = 1  # raised where choices get another meaning
@@ -112,15 +113,32 @@ class Chooser:
         """The schedule of a kernel; a record that does not fit it is told of and left out."""
         wanted = self.wanted.get(kernel_digest(kernel)) if self.wanted else None
         if wanted is not None:
-            return choose(kernel, target, wanted)
+            return scheduled(kernel, target, wanted)
         found = self.found(kernel, target)
         if found is None:
-            return choose(kernel, target)
+            return scheduled(kernel, target)
         try:
-            return choose(kernel, target, found.choices)
+            return scheduled(kernel, target, found.choices)
         except OptionError as error:
             log.warning("%s: a record is ignored: %s", self.path, error.what)
-            return choose(kernel, target)
+            return scheduled(kernel, target)
+
+
+class Given(Chooser):
+    """One schedule, for the one kernel of a program."""
+
+    def __init__(self, schedule: Schedule, threads: int = 1) -> None:
+        super().__init__({}, threads)
+        self.schedule = schedule
+
+    @property
+    def digest(self) -> str:
+        """What a program's record depends on."""
+        return digest(schedule_text(self.schedule))
+
+    def __call__(self, kernel: Kernel, target: Target) -> Schedule:
+        """The schedule that is given."""
+        return self.schedule
 
 
 def chooser(folder: Path | None, threads: int, wanted: Schedules = ()) -> Chooser:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
 
@@ -136,6 +136,11 @@ def columns(stage: Stage, target: Target) -> tuple[int, ...]:
 
 
 def _ways(stage: Stage, target: Target) -> list[_Choice]:
+    """All ways to see `stage` as a contraction, with what each costs."""
+    return [_choice(stage, product, target) for product in _products(stage)]
+
+
+def _products(stage: Stage) -> list[Product]:
     """All ways to see `stage` as a contraction."""
     if not can(stage):
         return []
@@ -146,13 +151,16 @@ def _ways(stage: Stage, target: Target) -> list[_Choice]:
     if len(inner) < 2:
         return []
     wide = [n for n, extent in enumerate(stage.shape) if upper(extent) > 1]
-    found = [_choice(stage, inner, scale, target, column) for column in wide]
-    return [c for c in found if c is not None]
+    products = [_product(stage, inner, scale, column) for column in wide]
+    return [p for p in products if p is not None]
 
 
-def _choice(
-    stage: Stage, inner: list[Expr], scale: list[Expr], target: Target, column: int
-) -> _Choice | None:
+def seen(stage: Stage, column: int) -> Product | None:
+    """`stage` as a contraction with these columns, whatever the processor, or None."""
+    return next((p for p in _products(stage) if p.column == column), None)
+
+
+def _product(stage: Stage, inner: list[Expr], scale: list[Expr], column: int) -> Product | None:
     right = [f for f in inner if column in f.axes]
     left = [f for f in inner if column not in f.axes]
     if not left or not right:
@@ -172,19 +180,18 @@ def _choice(
     if terms * extents[row] * extents[column] < SMALLEST:
         return None
     one, other = _side(left), _side(right)
-    word = _word(stage, one, other, column, target)
-    direct = word == 1 and _unit([other], column, stage)
-    product = Product(
-        one,
-        other,
-        reduce(E.Mul, scale) if scale else None,
-        row,
-        column,
-        direct,
-        word,
-        0 if direct or word > 1 else _dots(stage, one, other, target),
-    )
-    return _Choice(_cost(stage, product, extents, terms, target), product)
+    by = reduce(E.Mul, scale) if scale else None
+    return Product(one, other, by, row, column, _unit([other], column, stage))
+
+
+def _choice(stage: Stage, product: Product, target: Target) -> _Choice:
+    """A product with the words and the dot products that a processor has for it."""
+    one, other = product.left, product.right
+    word = _word(stage, one, other, product.column, target)
+    direct = word == 1 and product.direct
+    dots = 0 if direct or word > 1 else _dots(stage, one, other, target)
+    product = replace(product, direct=direct, word=word, dots=dots)
+    return _Choice(_cost(stage, product, target), product)
 
 
 def _side(parts: list[Expr]) -> Expr:
@@ -225,8 +232,10 @@ def _unit(operand: list[Expr], axis: int, stage: Stage) -> bool:
     return form.of(at) == 1 and not form.hidden(at)
 
 
-def _cost(stage: Stage, product: Product, extents: list[int], terms: int, target: Target) -> float:
+def _cost(stage: Stage, product: Product, target: Target) -> float:
     """Relative time of one multiplication: lanes wasted, panels packed, results scattered."""
+    extents = [upper(e) for e in stage.extents]
+    terms = prod(extents[axis] for axis in stage.over)
     lanes = target.lanes(stage.body.dtype.itemsize)
     columns = _columns(stage, product, extents)
     waste = -(-columns // lanes) * lanes / columns

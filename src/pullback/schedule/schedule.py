@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr
+from pullback.ir.kernel import Kernel, reordered
 
 
 class Place(Enum):
@@ -65,16 +66,86 @@ class Inner:
     packed: bool | None = None
     unroll: int | None = None
 
-    def __str__(self) -> str:
-        facts = {name: getattr(self, name) for name in self.__slots__}
-        return ", ".join(f"{name} {v}" for name, v in facts.items() if v is not None)
+
+class Left(Enum):
+    """What of a contraction's left operand is computed before it is used: nothing, all of it for
+    a tile, or that of each block of k.
+    """
+
+    IN_PLACE = "in place"
+    EVALUATED = "evaluated"
+    BLOCKS = "evaluated in blocks"
+
+
+class Right(Enum):
+    """Where the right operand of register tiles is read: where it lies, in panels that are all
+    packed in front of some outer loops, in panels of each block of k, or from one panel that is
+    packed anew for each column of tiles.
+    """
+
+    IN_PLACE = "in place"
+    PANELS = "in panels"
+    BLOCKS = "in panels of blocks"
+    ONE = "in one panel"
+
+
+@dataclass(frozen=True, slots=True)
+class TileLoops:
+    """The loops of register tiles of `rows` x `columns` sums.
+
+    `terms`: products of a block of k; None: k is one block. `scattered`: `left` is copied into
+    panels, too. `level`: right panels are packed inside of so many outer loops. `ahead`: the next
+    block of `right` is fetched meanwhile. `exact`: tiles of up to so many sums add up long ones in
+    blocks, elements.
+    """
+
+    rows: int
+    columns: int
+    exact: int
+    terms: int | None = None
+    left: Left = Left.IN_PLACE
+    scattered: bool = False
+    right: Right = Right.IN_PLACE
+    level: int = 0
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DotLoops:
+    """The loops of dot products, `rows` x `columns` at a time.
+
+    `pitch`: elements from one row of an evaluated left operand to the next; None: it is read where
+    it lies. `ahead`: the next columns are fetched meanwhile.
+    """
+
+    rows: int
+    columns: int
+    pitch: int | None = None
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLoops:
+    """The loops in lanes of a sweep: `unroll` vectors in flight, `long` where the body is long.
+
+    `block`: lanes whose sums have bounds of their own are cut into blocks of at most so many
+    elements.
+    """
+
+    unroll: int
+    long: int
+    block: int
+
+
+Loops = TileLoops | DotLoops | SweepLoops
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """Stages computed in one loop. `level`: how many outer loops enclose it.
 
-    `terms`: of a contraction whose operands are packed a block of k at a time, so many.
+    `terms` and `inner` are what is asked for: of a contraction, products of a block of k, and how
+    innermost loops are shaped. `loops` is how they are written; None: that is still open.
     """
 
     stages: tuple[int, ...]
@@ -84,11 +155,7 @@ class Step:
     product: Product | None = None
     terms: int | None = None
     inner: Inner = Inner()
-
-    def __str__(self) -> str:
-        lane = "" if self.vector is None else f", axis {self.vector} in lanes"
-        found = f"{self.way.value} of stages {list(self.stages)} in {self.level} loops{lane}"
-        return found if self.inner == Inner() else f"{found}; {self.inner}"
+    loops: Loops | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +192,8 @@ class Schedule:
     dealt to `tasks` tasks in contiguous ranges; the rest are loops inside a task.
     `residences` covers the stages and then the finish stages. `order`: the outer axes, outermost
     loop first; none: as they come. Levels and `split` count loops in that order. `asked`: what of
-    it was asked for by name (`choices`).
+    it was asked for by name (`choices`). `vector`: bytes of a vector; 0: some loops are still open.
+    `streamed`: numbers of the arguments that are written past the caches.
     """
 
     tile: tuple[int, ...]
@@ -137,21 +205,26 @@ class Schedule:
     slots: tuple[Slot, ...]
     order: tuple[int, ...] = ()
     asked: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    vector: int = 0
+    streamed: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that decides code is in it."""
+        return self.vector > 0
 
     @property
     def scratch_bytes(self) -> int:
         """Scratch of one task without packed panels, bytes."""
         return sum(s.bytes for s in self.slots)
 
-    def __str__(self) -> str:
-        size = self.scratch_bytes
-        lines = [f"{self.tasks} tasks over tiles of {self.tile}, {size} bytes scratch"]
-        lines += [f"  outer axes in the order {self.order}"] if self.order else []
-        lines += [f"  {step}" for step in self.steps]
-        lines += [f"  finish: {step}" for step in self.finish]
-        for number, home in enumerate(self.residences):
-            where = home.place.value if home.slot is None else f"{home.place.value} {home.slot}"
-            lines.append(f"  stage {number} in {where}")
-        if self.asked:
-            lines.append("  # asked for: " + ", ".join(f"{n} = {v}" for n, v in self.asked))
-        return "\n".join(lines)
+
+def in_order(kernel: Kernel, schedule: Schedule) -> tuple[Kernel, Schedule]:
+    """A kernel and its schedule with outer axes as the loops over them stand.
+
+    ``tile (8, 64), order (1, 0)  ->  tile (64, 8)``
+    """
+    if not schedule.order:
+        return kernel, schedule
+    tile = tuple(schedule.tile[axis] for axis in schedule.order)
+    return reordered(kernel, schedule.order), replace(schedule, tile=tile, order=())

@@ -104,7 +104,7 @@ def follows(step: Step, number: int, stages: tuple[Stage, ...]) -> bool:
         return False
     if any(t.source is not lead.target and t.is_data for t in stage_reads(stage)):
         return False
-    return _meets(lead, stage, True) and all(_meets(stages[n], stage) for n in step.stages[1:])
+    return meets(lead, stage, True) and all(meets(stages[n], stage) for n in step.stages[1:])
 
 
 def level(stage: Stage) -> int:
@@ -119,7 +119,7 @@ def special(
     if isinstance(stage.form, Scan):
         return Step((number,), Way.SCAN, level(stage), _scan_lanes(stage, target))
     if isinstance(stage.form, Accumulate):
-        return Step((number,), Way.SCATTER, level(stage), _scatter_lanes(stage))
+        return Step((number,), Way.SCATTER, level(stage), scatter_lanes(stage))
     product = recognise(stage, target, given.get(f"column.{number}"))
     if product is None:
         return None
@@ -148,7 +148,7 @@ def joined(group: Group, number: int, stages: tuple[Stage, ...], target: Target)
     rank = len(stage.shape) if isinstance(stage.form, Reduce) else group.rank
     if group.rank is not None and rank != group.rank:
         return None
-    if not all(_meets(m, stage) for m in members):
+    if not all(meets(m, stage) for m in members):
         return None
     vector, cost = lanes([*members, stage], target)
     apart = group.cost + lanes([stage], target)[1]
@@ -157,7 +157,7 @@ def joined(group: Group, number: int, stages: tuple[Stage, ...], target: Target)
     return Group((*group.stages, number), group.box, rank, vector, cost)
 
 
-def _meets(earlier: Stage, later: Stage, block: bool = False) -> bool:
+def meets(earlier: Stage, later: Stage, block: bool = False) -> bool:
     """Whether `later` may run in the iteration of `earlier`: shared values at one coordinate.
 
     `block`: right after a block of `earlier`, which may then be a reduction.
@@ -250,7 +250,7 @@ def _scan_lanes(stage: Stage, target: Target) -> int | None:
     return -min(choices)[1]
 
 
-def _scatter_lanes(stage: Stage) -> int | None:
+def scatter_lanes(stage: Stage) -> int | None:
     """The plain axis with unit stride in the target, or None."""
     assert isinstance(stage.form, Accumulate)
     at = stage.form.at

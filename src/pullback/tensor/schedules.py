@@ -29,12 +29,14 @@ from pullback.ir.notation import axis_name, axis_number
 from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import kernel_text
+from pullback.lower.whole import scheduled
 from pullback.schedule.choices import Choices, choices_of, offered
 from pullback.schedule.choices import Options as Free
 from pullback.schedule.choose import choose
 from pullback.schedule.contraction import columns
 from pullback.schedule.moves import Space, Trials, best
 from pullback.schedule.schedule import Place, Schedule, Step, Way
+from pullback.schedule.text import schedule_text
 from pullback.tensor.tune import SEARCHES, Bench
 
 VERSION = 1  # of files; raised where choices get another meaning
@@ -65,12 +67,17 @@ class UserSchedule:
     @property
     def schedule(self) -> Schedule:
         """All that was decided."""
+        return scheduled(self.kernel, self.target, self.choices)
+
+    @property
+    def _asked(self) -> Schedule:
+        """What was asked for, before the loops of each step are decided."""
         return choose(self.kernel, self.target, self.choices)
 
     @property
     def free(self) -> Free:
         """The choices that this schedule has, by name, and values of each worth trying."""
-        return offered(self.kernel, self.schedule, self.target, dict(self.choices))
+        return offered(self.kernel, self._asked, self.target, dict(self.choices))
 
     def __repr__(self) -> str:
         asked = ", ".join(f"{name} = {value}" for name, value in self.choices)
@@ -78,7 +85,9 @@ class UserSchedule:
 
     def __str__(self) -> str:
         lines = [f"  {name}: {_shown(values)}" for name, values in self.free.items()]
-        return "\n".join([kernel_text(self.kernel), str(self.schedule), "free are", *lines])
+        return "\n".join(
+            [kernel_text(self.kernel), schedule_text(self.schedule), "free are", *lines]
+        )
 
     def same_sums(self, other: UserSchedule) -> bool:
         """Whether both add up the terms of every sum in one order, so that results have one bits.
@@ -87,7 +96,7 @@ class UserSchedule:
         """
         if kernel_digest(self.kernel) != kernel_digest(other.kernel):
             return False
-        pair = [_sums(s.kernel, s.schedule) for s in (self, other)]
+        pair = [_sums(s.kernel, s._asked) for s in (self, other)]
         return pair[0] == pair[1]
 
     # --- moves
@@ -227,7 +236,7 @@ class UserSchedule:
         text = f"place({stage!r}, {where!r})"
         if where not in ("register", "scratch", "memory"):
             raise self._refused(text, "register, scratch or memory")
-        home = self.schedule.residences[number]
+        home = self._asked.residences[number]
         if home.place.value == where:
             return self
         reason = _fixed(self.kernel.stages[number], home.place)
@@ -246,7 +255,7 @@ class UserSchedule:
             if home.host is None:
                 raise self._refused(text, reason)
             moved = self._with({f"place.{number}": int(where == "memory")}, "place")
-        if moved.schedule.residences[number].place.value != where:
+        if moved._asked.residences[number].place.value != where:
             raise self._refused(text, reason)
         return moved
 
@@ -354,7 +363,7 @@ class UserSchedule:
 
     def _step(self, stage: str | int | None, what: str, fits: Any) -> Step:
         """The loop that a stage begins; without one, the only loop that a move fits."""
-        steps = self.schedule.steps
+        steps = self._asked.steps
         if stage is None:
             found = [s for s in steps if fits(s)] or list(steps)
             if len(found) > 1:

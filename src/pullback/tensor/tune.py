@@ -26,13 +26,13 @@ from pullback.ir.kernel import Kernel, stage_reads
 from pullback.ir.node import walk
 from pullback.ir.structure import kernel_key
 from pullback.ir.target import Target
+from pullback.lower.whole import scheduled
 from pullback.pipeline import compile_kernel
 from pullback.runtime.exchange import box
 from pullback.runtime.executable import Executable
 from pullback.runtime.machine import Machine
 from pullback.runtime.profile import Clock
 from pullback.schedule.choices import Choices
-from pullback.schedule.choose import choose
 from pullback.schedule.moves import Space, Trials, best, draws
 from pullback.schedule.schedule import Schedule
 
@@ -120,7 +120,7 @@ class Bench:
         """Raises: InvalidIR, UnsupportedError where the schedule cannot be lowered."""
 
         def chosen(kernel: Kernel, target: Target) -> Schedule:
-            return choose(kernel, target, choices)
+            return scheduled(kernel, target, choices)
 
         return _Timed(*compile_kernel(self.kernel, chosen, self.options))
 

@@ -68,6 +68,8 @@ class _Verifier:
                 self.register(s.register, s.indices, scope)
                 self.typed(s.value, s.register.dtype, f"value for {s.register}", scope)
             case N.Store() | N.StoreCombine():
+                if isinstance(s, N.StoreCombine):
+                    self.unread(s.array)
                 self.typed(s.offset, int64, f"offset into {s.array}", scope)
                 self.typed(s.value, s.array.dtype, f"value for {s.array}", scope)
                 self.access(s.array, s.offset, (scope.guards,))
@@ -126,6 +128,7 @@ class _Verifier:
         r, c = E.Add(s.rows, index(-1)), E.Add(s.columns, index(-1))
         last = E.Add(E.Mul(c, index(s.target_row)), _end(r, s.word))
         self.access(s.target, E.Add(s.target_offset, last), (scope.guards,), last)
+        self.unread(s.source)
         last = E.Add(E.Mul(r, index(s.source_row)), _end(c, s.word))
         self.access(s.source, E.Add(s.source_offset, last), (scope.guards,), last)
 
@@ -137,6 +140,7 @@ class _Verifier:
         for node in walk(e):
             self.leaf(node, scope)
             if isinstance(node, N.Load):
+                self.unread(node.array)
                 ways = contexts((e,)) if ways is None else ways
                 paths = tuple(scope.guards + guards for guards in ways[node])
                 self.access(node.array, node.offset, paths)
@@ -181,6 +185,11 @@ class _Verifier:
             lo, hi = self.intervals.of(offset)
             what = f"{array}[{lo}..{hi}] is not proved to lie within {array.size} elements"
             raise self.fail("accesses_inside", what)
+
+    def unread(self, array: N.Array) -> None:
+        """What is written past the caches is not read."""
+        if array in self.routine.streamed:
+            raise self.fail("streamed_unread", f"{array} is written past the caches, and read")
 
     def known(self, array: N.Array) -> None:
         if array not in self.arrays:

@@ -16,6 +16,7 @@ from pullback.runtime.executable import ASSEMBLY
 from pullback.schedule.budget import work
 from pullback.schedule.choose import Choose
 from pullback.schedule.schedule import Schedule
+from pullback.schedule.text import schedule_text
 
 MOST_PACKED = 1_500_000  # bytes of all code in a page, packed; what comes after is left out
 LEFT_OUT = "left out: the code of all kernels before this one fills the page"
@@ -55,7 +56,7 @@ class Codes:
         for key, kernel in found.items():
             schedule = chosen(kernel, target)
             number = self.made.setdefault(
-                (target, key, str(schedule), tuple(texts)), len(self.packed)
+                (target, key, schedule_text(schedule), tuple(texts)), len(self.packed)
             )
             self.number[target, key] = number
             if number < len(self.packed):
@@ -78,7 +79,7 @@ class Codes:
         texts: Mapping[str, Text],
         wanted: bool,
     ) -> str:
-        self.schedules.append(str(schedule))
+        self.schedules.append(schedule_text(schedule))
         made = {
             name: text(kernel, schedule, target) if wanted or name != ASSEMBLY else NOT_MADE
             for name, text in texts.items()

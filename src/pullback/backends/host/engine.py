@@ -128,7 +128,10 @@ def check_symbols(text: str, target: Target) -> None:
 
     Raises: UnsupportedError naming it.
     """
-    for name in _externals(text, target):
+    missing = [n for n in _externals(text, target) if not binding().address_of_symbol(n)]
+    if missing:
+        Engine()  # the first of a process shows LLVM what the process has
+    for name in missing:
         if not binding().address_of_symbol(name):
             raise UnsupportedError(f"the process has no function {name}", code="E528")
 

@@ -69,7 +69,7 @@ done:
 def emit_routine(routine: Routine, target: Target) -> str:
     """LLVM IR text that defines `@body` and, where the routine has one, `@finish`."""
     module = Module(target)
-    streamed = _streamed(routine, target)
+    streamed = set(routine.streamed)
     module.helpers[SAFE] = f"{SAFE} = internal constant [8 x i64] zeroinitializer, align 64"
     plan = plan_lanes(routine, target)
     facts = Facts()
@@ -477,20 +477,6 @@ def written(body: Sequence[Stmt]) -> list[Cell]:
             case Transpose():
                 found[stmt.target] = None
     return list(found)
-
-
-def _streamed(routine: Routine, target: Target) -> set[Array]:
-    """The results that are written past the caches: large ones that the routine does not read."""
-    if routine.sizes:
-        return set()
-    found: set[Array] = {a for a in routine.arguments if target.streams(a.size * a.dtype.itemsize)}
-    for stmt in statements((*routine.body, *routine.finish)):
-        found -= {node.array for node in walk(roots(stmt)) if isinstance(node, Load)}
-        if isinstance(stmt, StoreCombine):
-            found.discard(stmt.array)
-        if isinstance(stmt, Transpose):
-            found.discard(stmt.source)
-    return found
 
 
 def _used(body: Sequence[Stmt]) -> set[Array | Var]:

@@ -71,7 +71,7 @@ class Loops(Compiler):
     def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
         report, target, texts = job.report, job.target, self.texts()
         for kernel, schedule in work:
-            routine = lower(kernel, schedule, target)
+            routine = lower(kernel, schedule)
             report.lap("lower")
             verify_routine(routine, "lower")
             report.lap("verify")
@@ -105,7 +105,7 @@ def _shown(routine: Routine, _: Target) -> str:
 
 def _text(make: NestText, kernel: Kernel, schedule: Schedule, target: Target) -> str:
     """Lowered again: what is compiled has no marks of stages."""
-    return make(lower(kernel, schedule, target, marks=True), target)
+    return make(lower(kernel, schedule, marks=True), target)
 
 
 def _placed(text: Text, kernel: Kernel, schedule: Schedule, target: Target) -> str:

@@ -52,6 +52,8 @@ class _Writer:
         self.numbers: dict[Any, int] = {}
         for array in (*routine.arguments, *routine.shared, *routine.scratch):
             self._name(array, f"{array.dtype} {array.size}")
+        past = [n for n, a in enumerate(routine.arguments) if a in routine.streamed]
+        self.lines.append(f"streamed {past}")
         counts = [len(routine.arguments), len(routine.shared), len(routine.scratch)]
         self.lines.append(f"{counts} {len(routine.sizes)}")
         for var in (*routine.sizes, routine.task):

@@ -1,0 +1,353 @@
+"""Schedules made whole: how the loops of every step are written is decided for a processor.
+
+``tiles of stages [0, 1], axis 1 in lanes
+->  tiles of stages [0, 1], axis 1 in lanes; 8 x 48 sums, right in panels of blocks, ..``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from pullback.ir.expr import Expr
+from pullback.ir.graph import Accumulate, Definition, Reduce, Value, Variable
+from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.nest import Load
+from pullback.ir.node import walk
+from pullback.ir.target import Target
+from pullback.lower.context import Context, Loop, scratch_home, symbols, tile_extents
+from pullback.lower.depth import by_depth
+from pullback.lower.dots import dottable
+from pullback.lower.kernel import closed, opened
+from pullback.lower.operands import Problem, kept, problem, rounded_up
+from pullback.lower.tiles import left_evaluated, left_loops, rows_of_tiles
+from pullback.lower.words import wordable
+from pullback.schedule.choices import Choices
+from pullback.schedule.choose import choose
+from pullback.schedule.contraction import balanced, register_tile
+from pullback.schedule.large import TERMS
+from pullback.schedule.schedule import (
+    DotLoops,
+    Inner,
+    Left,
+    Place,
+    Residence,
+    Right,
+    Schedule,
+    Slot,
+    Step,
+    SweepLoops,
+    TileLoops,
+    Way,
+)
+from pullback.schedule.slots import whole_bytes
+from pullback.schedule.steps import lanes
+
+# A panel set up to this many second-level caches is packed once and then streamed: rows of a tile
+# use each panel often enough to hide the third level (probes/cpu/gemm.py, 1024^3).
+PACK_CACHES = 4
+
+# An evaluated left operand beyond this share of the second-level cache is computed in place; a
+# block of it in k may take so much.
+LEFT_CACHES = 1
+DEEP_CACHES = 4
+
+# Fewer rows do not pay for a copy of what can be read in place.
+FEWEST_PACKED = 64
+
+# Of `left`, this share of the second-level cache is read where it lies.
+NEAR_SHARE = 4
+
+# Vectors of a panel that is skipped where its block has no work: the finer, the more is skipped.
+NARROW = 2
+
+# With so few rows and panels an element of the left operand is used too seldom to be kept.
+FEW_ROWS = 2
+FEW_PANELS = 2
+
+# Of the vector registers: sums, their parts, what those lose, operands.
+SHARES = 4
+
+# Dot products in flight: columns times rows. As many as there are registers for, since each row and
+# each column is one more load for all of them. Rows in excess of eight go by four: six columns then
+# stay near for the next rows (16 x 2000 x 2000: 81 GF/s in blocks of 8 x 3, 107 in 4 x 6).
+SUMS = 24
+MOST_ROWS = 8
+MOST_COLUMNS = 8
+DOT_ROWS = 4
+
+# Addresses that are a multiple of a page apart share their lines in the first-level cache, which is
+# looked up by the part of an address that pages leave alone, bytes.
+PAGE = 4096
+
+# Vectors in flight. A sum needs four to hide the latency of an addition (probes/cpu/kernels.py);
+# a map gains from two while its body is short, and code size costs compile time.
+SUMS_IN_FLIGHT = 4
+MAPS_IN_FLIGHT = 2
+
+
+def scheduled(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
+    """The whole schedule of `kernel`: the best by the model of costs, but for `choices`.
+
+    Raises: OptionError for a choice that the kernel does not have.
+    """
+    return whole(kernel, choose(kernel, target, choices), target)
+
+
+def whole(kernel: Kernel, schedule: Schedule, target: Target) -> Schedule:
+    """`schedule` with the loops of every step; itself if it is whole."""
+    if schedule.whole:
+        return schedule
+    schedule = replace(schedule, vector=target.vector)
+    context = opened(kernel, schedule)[0]
+    decided = _Decided(context, target, list(schedule.slots), list(schedule.residences))
+    stages, finish_ = context.kernel.stages, context.kernel.finish
+    steps = [s for step in schedule.steps for s in decided.step(step, stages, 0)]
+    closed(context)
+    count = len(stages)
+    finish = [s for step in schedule.finish for s in decided.step(step, finish_, count)]
+    found = replace(
+        schedule,
+        steps=tuple(steps),
+        finish=tuple(finish),
+        slots=tuple(decided.slots),
+        residences=tuple(decided.residences),
+    )
+    return replace(found, streamed=_streamed(kernel, found, decided.near, target))
+
+
+@dataclass(slots=True)
+class _Decided:
+    """Steps of one kernel with their loops; what is taken apart gets a place of its own."""
+
+    context: Context
+    target: Target
+    slots: list[Slot]
+    residences: list[Residence]
+    near: set[Variable] = field(default_factory=set)
+
+    def step(self, step: Step, stages: Sequence[Stage], first: int) -> list[Step]:
+        """A step with its loops; sweeps where there is no contraction in such tiles.
+
+        `first`: the number of the first of `stages` among the kernel's.
+        """
+        members = [stages[n] for n in step.stages]
+        settled = replace(step, inner=Inner(), terms=None)
+        if step.way in (Way.SCAN, Way.SCATTER):
+            return [settled]
+        if step.product is None:
+            return [replace(settled, loops=sweep_loops(step, members, self.target.vector))]
+        prob = problem(self.context, step.product, members)
+        word = step.product.word if wordable(prob, step.product.word) else 1
+        product = replace(step.product, word=word, direct=False, dots=0)
+        settled = replace(settled, product=product)
+        if step.way is Way.DOTS:
+            if not dottable(prob):
+                return self._plain(step, stages, first)
+            return [replace(settled, loops=dot_loops(self.context, prob, self.target))]
+        if prob.column is None or not prob.over:
+            return self._plain(step, stages, first)
+        loops = tile_loops(self.context, prob, step, word, self.target)
+        if loops.terms is not None and self._waits(prob, loops.terms):
+            self.near |= {s.store for s in members[:1] if s.store is not None}
+        return [replace(settled, loops=loops)]
+
+    def _waits(self, prob: Problem, terms: int) -> bool:
+        """Whether sums wait where the result goes for the next block of k."""
+        depth = by_depth(self.context, prob, terms)
+        return depth is not None and depth.home
+
+    def _plain(self, step: Step, stages: Sequence[Stage], first: int) -> list[Step]:
+        """A contraction as a plain reduction, and the maps after it as a sweep of their own."""
+        lead, rest = stages[step.stages[0]], [stages[n] for n in step.stages[1:]]
+        number = first + step.stages[0]
+        if self.residences[number].place is Place.REGISTER:
+            size = prod(tile_extents(self.context, lead))
+            self.residences[number] = Residence(Place.SCRATCH, len(self.slots))
+            self.slots.append(Slot(lead.body.dtype, size))
+            settle_slot(self.context, lead, self.slots[-1])
+        lane, _ = lanes([lead], self.target)
+        made = [Step(step.stages[:1], Way.SWEEP, step.level, lane)]
+        if rest:
+            lane, _ = lanes(rest, self.target)
+            made.append(Step(step.stages[1:], Way.SWEEP, step.level, lane))
+        return [part for one in made for part in self.step(one, stages, first)]
+
+
+def settle_slot(context: Context, stage: Stage, slot: Slot) -> None:
+    """A place in scratch for a stage that had none."""
+    array = context.panel("tile", slot.dtype, slot.size)
+    context.homes[stage.target] = scratch_home(context, stage, array, tile_extents(context, stage))
+
+
+def sweep_loops(step: Step, stages: Sequence[Stage], vector: int) -> SweepLoops:
+    """Vectors in flight, as asked for or by what is computed; blocks of lanes."""
+    sums = any(isinstance(s.form, Reduce) for s in stages)
+    unroll, long = (SUMS_IN_FLIGHT, 2) if sums else (MAPS_IN_FLIGHT, 1)
+    wanted = step.inner.unroll
+    return SweepLoops(wanted or unroll, wanted or long, SUMS_IN_FLIGHT * vector // 4)
+
+
+def dot_loops(context: Context, prob: Problem, target: Target) -> DotLoops:
+    """Rows and columns of a block of sums: from the cache as many as one vector holds when their
+    lanes are added up. ``8 -> 8 x 3 from memory, 4 x 4 from the cache``
+    """
+    rows = 1 if prob.row is None else prob.row.most
+    few = balanced(rows, DOT_ROWS)
+    ahead = _far(prob.right.value, target)
+    pitch = _pitch(context, prob)
+    if not ahead:
+        return DotLoops(few, max(2, context.lanes(prob.kind.itemsize) // few), pitch)
+    height = rows if rows <= MOST_ROWS else few
+    return DotLoops(height, min(MOST_COLUMNS, SUMS // height), pitch, ahead)
+
+
+def _far(operand: Expr, target: Target) -> bool:
+    """Whether an operand comes from memory, not from the second-level cache."""
+    if not isinstance(operand, Load):
+        return False
+    return operand.array.size * operand.array.dtype.itemsize > target.l2
+
+
+def _pitch(context: Context, prob: Problem) -> int | None:
+    """From row to row of `left`, evaluated because it is more than a load, or because its rows
+    share their places in the first-level cache (8 x 4096 of 4096: 57 GF/s where they lie, 84 from a
+    copy); None: it is neither.
+
+    ``left[i, k] = x[i*4096 + k]  ->  s[i*4112 + k] = x[i*4096 + k]``
+    """
+    left, width = prob.left, context.lanes(prob.kind.itemsize)
+    rows = [] if prob.row is None else [prob.row]
+    way = PAGE // prob.kind.itemsize
+    met = any((left.stride(o.var) or 1) % way == 0 and o.most >= DOT_ROWS for o in rows)
+    if left.plain and not met:
+        return None
+    *outside, last = prob.over
+    apart = rounded_up(last.most, width) * width
+    return apart + width if apart * prod(o.most for o in outside) % way == 0 else apart
+
+
+def tile_loops(context: Context, prob: Problem, step: Step, word: int, target: Target) -> TileLoops:
+    """The register tile of a contraction, and how its operands reach it."""
+    column, inner = prob.column, step.inner
+    assert column is not None
+    width = context.lanes(prob.kind.itemsize)
+    rows = 1 if prob.row is None else prob.row.most
+    most = NARROW if _oblique(prob, column) else None
+    height, vectors = register_tile(rows, column.most, width, target.vectors, most, inner.vectors)
+    if inner.rows is not None:
+        height = max(1, min(inner.rows, rows, (target.vectors - 1 - vectors) // vectors))
+    exact = target.vectors // SHARES * width
+    if word > 1:
+        terms = (step.terms or TERMS) * word
+        return TileLoops(height, vectors * width, exact, terms, right=Right.BLOCKS)
+    columns = min(vectors * width, column.most)
+    made = TileLoops(height, columns, exact)
+    much = rows > FEW_ROWS or column.most > FEW_PANELS * columns
+    if step.terms is None and much and _ready(prob, LEFT_CACHES * target.l2):
+        made = replace(made, left=Left.EVALUATED)
+        prob = left_evaluated(context, prob)[1]
+    if step.terms and not prob.work and not prob.needed:
+        return _deep(context, prob, step, replace(made, terms=step.terms), target)
+    if prob.right.stride(column.var) == 1 and not inner.packed:
+        return made
+    level = _pack_level(context, prob, rounded_up(column.most, columns) * columns, target)
+    if level is not None:
+        return replace(made, right=Right.PANELS, level=level)
+    kind = kept(prob.right, prob.kind)
+    panel = columns * prod(o.most for o in prob.over) * kind.itemsize
+    if panel > target.l2 and not prob.work and not prob.needed:
+        return _deep(context, prob, step, replace(made, terms=TERMS), target)
+    return replace(made, right=Right.ONE)
+
+
+def _oblique(prob: Problem, column: Loop) -> bool:
+    """Whether what is skipped depends on the column and something else."""
+    bounds = [*prob.work, *prob.needed]
+    return any(b.form.of(column.var) != 0 and len(b.form.terms) > 1 for b in bounds)
+
+
+def _ready(prob: Problem, most: int) -> bool:
+    """Whether `left` is more than a load and, once computed, takes at most `most` bytes."""
+    loops = [] if prob.left.plain else left_loops(prob)
+    size = prod(o.most for o in loops) * prob.kind.itemsize
+    return bool(loops) and (size <= most or bool(prob.left.checks))
+
+
+def _deep(
+    context: Context, prob: Problem, step: Step, made: TileLoops, target: Target
+) -> TileLoops:
+    """The same with k in blocks."""
+    column = prob.column
+    assert column is not None and made.terms is not None
+    depth = by_depth(context, prob, made.terms)
+    prob = prob if depth is None else depth.prob
+    if _ready(prob, DEEP_CACHES * target.l2):
+        made = replace(made, left=Left.BLOCKS)
+        prob = left_evaluated(context, prob)[1]
+    made = replace(made, scattered=_scattered(context, prob, target))
+    size = column.most * prod(o.most for o in prob.over) * prob.kind.itemsize
+    few = prob.row is None or prob.row.most < FEWEST_PACKED
+    packed = step.inner.packed
+    wanted = size <= target.l2 or few if packed is None else not packed
+    if not wanted or prob.right.stride(column.var) != 1:
+        return replace(made, right=Right.BLOCKS)
+    return replace(made, ahead=depth is not None and few and _far(prob.right.value, target))
+
+
+def _scattered(context: Context, prob: Problem, target: Target) -> bool:
+    """Whether `left` is not contiguous along k, and more than stays near."""
+    row, over = prob.row, prob.over
+    if row is None or (not row.static and rows_of_tiles(context, row) is None):
+        return False
+    size = row.most * prod(o.most for o in over) * prob.kind.itemsize
+    far = size > target.l2 // NEAR_SHARE
+    return far and prob.left.stride(over[-1].var) not in (0, 1)
+
+
+def _pack_level(context: Context, prob: Problem, columns: int, target: Target) -> int | None:
+    """The outermost loop level at which all panels can be packed; None: as they come."""
+    inner = {home.array for home in context.homes.values()}
+    if any(isinstance(n, Load) and n.array in inner for n in walk(prob.right.value)):
+        return None
+    level = context.depth(prob.right.value)
+    if context.turns == 1 or not any(start.terms for start in context.starts[level:]):
+        return None
+    size = columns * prob.kind.itemsize
+    for loop in [*prob.shared, *prob.over]:
+        size *= loop.most
+    return level if size <= PACK_CACHES * target.l2 else None
+
+
+def _streamed(
+    kernel: Kernel, schedule: Schedule, near: Set[Variable], target: Target
+) -> tuple[int, ...]:
+    """The arguments that are written past the caches: large ones that nothing reads again."""
+    if symbols(kernel):
+        return ()
+    near = near | set(kernel.reads) | _revisited(kernel, schedule)
+    return tuple(
+        n
+        for n, variable in enumerate(kernel.arguments)
+        if variable not in near and target.streams(whole_bytes(variable))
+    )
+
+
+def _revisited(kernel: Kernel, schedule: Schedule) -> set[Variable]:
+    """Variables that a kernel reads after it has written them, as values of its stages."""
+    every = kernel.stages + kernel.finish
+    stored = {stage.target: stage.store for stage in every}
+    rows = [(step, kernel.stages) for step in schedule.steps]
+    rows += [(step, kernel.finish) for step in schedule.finish]
+    found: set[Variable | None] = set()
+    for step, stages in rows:
+        members = [stages[n] for n in step.stages]
+        # maps of one step meet in registers, but the sums of a block wait in memory
+        meets: set[Value] = {s.target for s in members[step.product is not None :]}
+        takes = [t for s in members for t in stage_reads(s) if t.source not in meets]
+        found.update(stored.get(t.source) for t in takes if isinstance(t.source, Definition))
+        found.update(s.store for s in members if isinstance(s.form, Accumulate))
+    hosts = [r.host for r in schedule.residences if r.host is not None]
+    found.update(kernel.stages[host].store for host in hosts)
+    return {variable for variable in found if variable is not None}

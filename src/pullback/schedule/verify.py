@@ -1,0 +1,340 @@
+"""Checks on whole schedules: what a kernel cannot do as its schedule says is refused, with why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from pullback.ir.expr import upper
+from pullback.ir.graph import Accumulate, Map, Reduce, Scan, Value
+from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.schedule.contraction import seen
+from pullback.schedule.schedule import (
+    DotLoops,
+    Left,
+    Place,
+    Right,
+    Schedule,
+    Step,
+    SweepLoops,
+    TileLoops,
+    Way,
+    in_order,
+)
+from pullback.schedule.slots import overwrites_itself, tile_shape, whole_shape
+from pullback.schedule.steps import follows, level, meets, scatter_lanes, space
+from pullback.verify.report import fail
+
+Fault = str | None
+
+# Register tiles and vectors in flight are written out: more sums than this are a program by itself.
+MOST_SUMS = 4096
+MOST_IN_FLIGHT = 16
+
+LOOPS = {Way.SWEEP: SweepLoops, Way.TILES: TileLoops, Way.DOTS: DotLoops}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A kernel with its schedule, and when each stage is computed."""
+
+    kernel: Kernel
+    schedule: Schedule
+
+    @property
+    def every(self) -> tuple[Stage, ...]:
+        """All stages, those of the finish last."""
+        return self.kernel.stages + self.kernel.finish
+
+    def steps(self) -> Iterator[tuple[Step, tuple[Stage, ...], int]]:
+        """Each step with the stages that it counts, and the number of the first of them."""
+        for step in self.schedule.steps:
+            yield step, self.kernel.stages, 0
+        for step in self.schedule.finish:
+            yield step, self.kernel.finish, len(self.kernel.stages)
+
+    @cached_property
+    def when(self) -> dict[int, tuple[int, int]]:
+        """By stage: how deep its step stands and, of those, which it is; what stands deeper runs
+        later.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        for order, (step, _, first) in enumerate(self.steps()):
+            depth = len(self.kernel.outer) + 1 if first or not self.kernel.stages else step.level
+            found.update({first + n: (depth, order) for n in step.stages})
+        return found
+
+    @cached_property
+    def number(self) -> dict[Value, int]:
+        """The number of the stage that makes a value."""
+        return {stage.target: n for n, stage in enumerate(self.every)}
+
+    def readers(self, number: int) -> list[int]:
+        """The stages that read what a stage makes."""
+        target = self.every[number].target
+        return [
+            n for n, s in enumerate(self.every) if any(t.source is target for t in stage_reads(s))
+        ]
+
+
+def tiles_fit(scene: Scene) -> Fault:
+    """A tile has an extent for each outer axis, within it; tasks have tiles to run."""
+    outer, schedule = scene.kernel.outer, scene.schedule
+    for axis, (extent, tile) in enumerate(zip(outer, schedule.tile, strict=True)):
+        if not 1 <= tile <= max(1, upper(extent)):
+            return f"tiles of {tile} along outer axis {axis} of {upper(extent)}"
+    counts = [-(-upper(e) // t) for e, t in zip(outer, schedule.tile, strict=True)]
+    if not 0 <= schedule.split <= len(outer):
+        return f"tiles of {schedule.split} axes are dealt out, and there are {len(outer)}"
+    if not 1 <= schedule.tasks <= max(1, prod(counts[: schedule.split])):
+        return f"{schedule.tasks} tasks for {prod(counts[: schedule.split])} tiles"
+    if schedule.vector < 1 or schedule.vector & (schedule.vector - 1):
+        return f"vectors of {schedule.vector} bytes"
+    return None
+
+
+def stages_once(scene: Scene) -> Fault:
+    """Steps have each stage once, in order."""
+    for steps, stages in (
+        (scene.schedule.steps, scene.kernel.stages),
+        (scene.schedule.finish, scene.kernel.finish),
+    ):
+        listed = [n for step in steps for n in step.stages]
+        if listed != list(range(len(stages))):
+            return f"steps have stages {listed} of {len(stages)}"
+    return None
+
+
+def levels_hold(scene: Scene) -> Fault:
+    """A step stands inside of the loops that its stages depend on, and after what it reads."""
+    full, read = len(scene.kernel.outer), set(scene.kernel.reads)
+    for step, stages, first in scene.steps():
+        members = [stages[n] for n in step.stages]
+        deep = any(s.partial or s.store in read for s in members)
+        least = max(full if deep else level(s) for s in members)
+        if first or stages is scene.kernel.finish:
+            least = 0
+        if not least <= step.level <= full:
+            return f"stages {list(step.stages)} stand in {step.level} loops, not {least} to {full}"
+    for number, stage in enumerate(scene.every):
+        for take in stage_reads(stage):
+            source = scene.number.get(take.source)
+            if source is not None and scene.when[source] > scene.when[number]:
+                return f"stage {number} runs before stage {source}, which it reads"
+    return None
+
+
+def ways_fit(scene: Scene) -> Fault:
+    """Scans, accumulating writes and contractions run as such, all else in sweeps."""
+    for step, stages, _ in scene.steps():
+        lead = stages[step.stages[0]]
+        kinds = {Scan: Way.SCAN, Accumulate: Way.SCATTER}
+        wanted = kinds.get(type(lead.form))
+        if wanted is not step.way and (wanted or step.way in (Way.SCAN, Way.SCATTER)):
+            return f"{lead.target} by {step.way.value}"
+        product = step.way in (Way.TILES, Way.DOTS)
+        if product != (step.product is not None):
+            return f"{lead.target} by {step.way.value}, with columns or without"
+        if step.product is not None and seen(lead, step.product.column) is None:
+            return f"{lead.target} is no contraction with columns {step.product.column}"
+        if step.way in LOOPS and not isinstance(step.loops, LOOPS[step.way]):
+            return f"{lead.target}: {step.way.value} without its loops"
+    return None
+
+
+def lanes_fit(scene: Scene) -> Fault:
+    """What runs in lanes is an axis of the stages; of scans and writes, one without an order."""
+    for step, stages, _ in scene.steps():
+        lead = stages[step.stages[0]]
+        if step.vector is None:
+            continue
+        if not 0 <= step.vector < len(lead.extents):
+            return f"{lead.target} has no axis {step.vector} for lanes"
+        if isinstance(lead.form, Scan) and step.vector == lead.form.axis:
+            return f"{lead.target} is scanned along axis {step.vector}"
+        if isinstance(lead.form, Accumulate) and step.vector != scatter_lanes(lead):
+            return f"writes of {lead.target} may meet along axis {step.vector}"
+    return None
+
+
+def steps_meet(scene: Scene) -> Fault:
+    """Stages share a loop only where each finds what it reads at its own coordinates."""
+    for step, stages, _ in scene.steps():
+        members = [stages[n] for n in step.stages]
+        if len(members) > 1 and step.way not in (Way.SWEEP, Way.TILES):
+            return f"{len(members)} stages by {step.way.value}"
+        for place, stage in enumerate(members[1:], 1):
+            if step.product is not None:
+                near = Step(step.stages[:place], step.way, step.level, step.vector, step.product)
+                fits = follows(near, step.stages[place], stages)
+            else:
+                fits = _sweeps_together(members[:place], stage)
+            if not fits:
+                return f"{stage.target} cannot share the loop of {members[0].target}"
+    return None
+
+
+def _sweeps_together(members: list[Stage], stage: Stage) -> bool:
+    """Whether a stage may join a sweep."""
+    ranks = {len(m.shape) for m in (*members, stage) if isinstance(m.form, Reduce)}
+    same = all(space(m) == space(stage) for m in members)
+    return same and len(ranks) <= 1 and all(meets(m, stage) for m in members)
+
+
+def loops_fit(scene: Scene) -> Fault:
+    """Numbers of loops are such that they can be written out."""
+    for step, stages, _ in scene.steps():
+        loops, lead = step.loops, stages[step.stages[0]]
+        if isinstance(loops, SweepLoops):
+            counts = loops.unroll, loops.long
+            if not all(1 <= n <= MOST_IN_FLIGHT for n in counts) or loops.block < 1:
+                return f"{lead.target}: {max(counts)} vectors in flight, blocks of {loops.block}"
+        elif loops is not None:
+            least = min(loops.rows, loops.columns)
+            if least < 1 or loops.rows * loops.columns > MOST_SUMS:
+                return f"{lead.target}: {loops.rows} x {loops.columns} sums"
+        if isinstance(loops, TileLoops):
+            fault = _tile_loops(loops, step, len(scene.kernel.outer))
+            if fault is not None:
+                return f"{lead.target}: {fault}"
+    return None
+
+
+def _tile_loops(loops: TileLoops, step: Step, outer: int) -> Fault:
+    blocks = loops.left is Left.BLOCKS or loops.scattered or loops.right is Right.BLOCKS
+    if loops.terms is None and blocks:
+        return "blocks of k without their terms"
+    if loops.terms is not None and (loops.terms < 1 or loops.right in (Right.PANELS, Right.ONE)):
+        return f"blocks of {loops.terms} terms, right {loops.right.value}"
+    if step.product is not None and step.product.word > 1 and loops.right is not Right.BLOCKS:
+        return f"words, right {loops.right.value}"
+    if loops.ahead and (loops.terms is None or loops.right is not Right.IN_PLACE):
+        return "fetched ahead, but not read in place by blocks of k"
+    return None if 0 <= loops.level <= outer else f"packed inside of {loops.level} loops"
+
+
+def homes_hold(scene: Scene) -> Fault:
+    """Every value lives where all that read it find it."""
+    schedule, every = scene.schedule, scene.every
+    if len(schedule.residences) != len(every):
+        return f"{len(schedule.residences)} places for {len(every)} stages"
+    company = {
+        first + n: {first + m for m in step.stages}
+        for step, _, first in scene.steps()
+        for n in step.stages
+    }
+    for number, (stage, home) in enumerate(zip(every, schedule.residences, strict=True)):
+        if stage.partial != (home.place is Place.SHARED):
+            return f"{stage.target} in {home.place.value}"
+        if home.place is Place.MEMORY and home.host is None and stage.store is None:
+            return f"{stage.target} in memory, without a variable"
+        if stage.store is not None and home.place is Place.REGISTER:
+            return f"{stage.target} in a register, and stored"
+        if home.place is Place.MEMORY and home.host is None and overwrites_itself(stage):
+            return f"{stage.target} overwrites what it has yet to read"
+        elsewhere = set(scene.readers(number)) - company[number]
+        if home.place is Place.REGISTER and (elsewhere or not _in_loop(scene, number)):
+            return f"{stage.target} in a register, and read by stages {sorted(elsewhere)}"
+        aside = stage.store is None or overwrites_itself(stage)
+        if home.place is Place.SCRATCH and not aside:
+            return f"{stage.target} in scratch, and stored"
+    return None
+
+
+def _in_loop(scene: Scene, number: int) -> bool:
+    """Whether a value is made where its loop goes on: a map, a contraction with maps after it."""
+    stage = scene.every[number]
+    leads = {
+        first + step.stages[0]
+        for step, _, first in scene.steps()
+        if step.product is not None and len(step.stages) > 1
+    }
+    return isinstance(stage.form, Map) or number in leads
+
+
+def scratch_holds(scene: Scene) -> Fault:
+    """Pieces of scratch are large enough, and hold one value at a time."""
+    schedule, every = scene.schedule, scene.every
+    for number, home in enumerate(schedule.residences):
+        stage = every[number]
+        if home.host is not None and not _hosted(scene, number, home.host):
+            return f"{stage.target} in the variable of stage {home.host}, which is not its like"
+        if home.slot is None:
+            continue
+        if home.place is not Place.SCRATCH or not 0 <= home.slot < len(schedule.slots):
+            return f"{stage.target} in {home.place.value} {home.slot}"
+        slot = schedule.slots[home.slot]
+        last = number >= len(scene.kernel.stages)
+        shape = whole_shape(stage) if last else tile_shape(stage, schedule.tile)
+        if slot.dtype != stage.body.dtype or slot.size < prod(shape):
+            return f"{stage.target} does not fit scratch {home.slot}"
+        for other in range(number):
+            if schedule.residences[other].slot == home.slot and _alive(scene, other, number):
+                return f"stages {other} and {number} are in scratch {home.slot} at once"
+    return None
+
+
+def _alive(scene: Scene, one: int, two: int) -> bool:
+    """Whether two values are needed at one time; what stands outside of a loop is for all turns."""
+    full = len(scene.kernel.outer)
+    if any(scene.when[n][0] < full for n in (one, two)):
+        return True
+    first, second = sorted((one, two), key=lambda n: scene.when[n])
+    last = max((scene.when[n] for n in scene.readers(first)), default=scene.when[first])
+    return last >= scene.when[second]
+
+
+def _hosted(scene: Scene, number: int, host: int) -> bool:
+    """Whether a variable that is yet to be written holds a value of the same box meanwhile."""
+    if not 0 <= host < len(scene.kernel.stages) or number >= len(scene.kernel.stages):
+        return False
+    stage, owner = scene.every[number], scene.every[host]
+    same = (owner.shape, owner.outer) == (stage.shape, stage.outer)
+    same = same and owner.body.dtype == stage.body.dtype and isinstance(owner.form, Map)
+    unread = owner.store is not None and owner.store not in scene.kernel.reads
+    before = scene.when[number] < scene.when[host]
+    last = max((scene.when[n] for n in scene.readers(number)), default=(0, 0))
+    return same and unread and before and last <= scene.when[host]
+
+
+def streams_hold(scene: Scene) -> Fault:
+    """What is written past the caches is a result that the kernel does not read."""
+    arguments, read = scene.kernel.arguments, set(scene.kernel.reads)
+    for number in scene.schedule.streamed:
+        if not 0 <= number < len(arguments):
+            return f"argument {number} of {len(arguments)} past the caches"
+        if arguments[number] in read:
+            return f"{arguments[number]} is read, and written past the caches"
+    return None
+
+
+CHECKS: tuple[Callable[[Scene], Fault], ...] = (
+    tiles_fit,
+    stages_once,
+    levels_hold,
+    ways_fit,
+    lanes_fit,
+    steps_meet,
+    loops_fit,
+    homes_hold,
+    scratch_holds,
+    streams_hold,
+)
+
+
+def verify_schedule(kernel: Kernel, schedule: Schedule, after: str) -> None:
+    """Every stage once, in an order that holds, in loops that exist, and a place for its value.
+
+    Raises: InvalidIR naming the pass, the kernel and the check.
+    """
+    order = sorted(schedule.order or range(len(kernel.outer)))
+    if order != list(range(len(kernel.outer))) or len(schedule.tile) != len(kernel.outer):
+        what = f"{len(kernel.outer)} outer axes, order {schedule.order}, tile {schedule.tile}"
+        raise fail(after, kernel.name, "axes_once", what)
+    scene = Scene(*in_order(kernel, schedule))
+    for check in CHECKS:
+        fault = check(scene)
+        if fault is not None:
+            raise fail(after, kernel.name, check.__name__, fault)

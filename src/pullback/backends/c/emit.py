@@ -19,6 +19,7 @@ from pullback.ir import expr as E
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Const, Expr
+from pullback.ir.graph import Combiner
 from pullback.ir.node import walk
 from pullback.ir.text import mark_text
 from pullback.simplify.affine import affine
@@ -29,28 +30,36 @@ Names = Mapping[K, str]
 Width = Callable[[DType], int]
 
 
-def emit_program(routines: Sequence[N.Routine], language: C11) -> str:
+def emit_program(
+    routines: Sequence[N.Routine], language: C11, writer: type[Function] | None = None
+) -> str:
     """The file of a program."""
-    parts = [emit_routine(r, language, f"_{number}") for number, r in enumerate(routines)]
+    parts = [emit_routine(r, language, f"_{n}", writer) for n, r in enumerate(routines)]
     return "\n".join([language.prelude(), *parts])
 
 
-def standalone(routines: Sequence[N.Routine], language: C11) -> list[str]:
+def standalone(
+    routines: Sequence[N.Routine], language: C11, writer: type[Function] | None = None
+) -> list[str]:
     """A file that says itself how a routine is run: the prelude, then a part for each routine."""
     suffixes = [f"_{number}" for number in range(len(routines))]
     parts = [
-        emit_routine(r, language, end) + language.run(r, end)
+        emit_routine(r, language, end, writer) + language.run(r, end)
         for r, end in zip(routines, suffixes, strict=True)
     ]
     return [language.prelude(), *parts]
 
 
-def emit_routine(routine: N.Routine, language: C11, suffix: str = "") -> str:
-    """The functions of one routine."""
+def emit_routine(
+    routine: N.Routine, language: C11, suffix: str = "", writer: type[Function] | None = None
+) -> str:
+    """The functions of one routine, by a `writer` that may know more than C does."""
     names = [("body", routine.body)]
     if routine.finish:
         names.append(("finish", routine.finish))
-    return "\n".join(_Function(routine, language).written(n + suffix, b) for n, b in names)
+    made = [(writer or Function)(routine, language) for _ in names]
+    pairs = zip(made, names, strict=True)
+    return "\n".join(own.written(n + suffix, b) for own, (n, b) in pairs)
 
 
 def passed(routine: N.Routine, body: Sequence[N.Stmt]) -> list[Passed]:
@@ -64,7 +73,7 @@ def passed(routine: N.Routine, body: Sequence[N.Stmt]) -> list[Passed]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lanes:
+class Lanes:
     """One vector of a loop in lanes that is written out: lanes ``first .. first + count``."""
 
     var: N.Var
@@ -73,7 +82,7 @@ class _Lanes:
     count: int
 
 
-class _Function:
+class Function:
     """Writes one of a routine's functions."""
 
     def __init__(self, routine: N.Routine, language: C11) -> None:
@@ -256,17 +265,21 @@ class _Function:
             width = self.width(tile[0].dtype)
             for number in range(-(-trip // width)):
                 count = min(width, trip - number * width)
-                self.tile_part(stmt, _Lanes(stmt.var, number, number * width, count))
+                self.tile_part(stmt, Lanes(stmt.var, number, number * width, count))
             return
         sums = _carried(stmt)
         lo, hi = self.bounds(stmt)
         if sums:
             self.side_by_side(stmt, sums, lo, hi)
         else:
-            name = self.values.variables[stmt.var] = self.values.fresh(_plain(stmt.var.name))
-            self.emit("IVDEP")
-            self.braced(f"for (int64_t {name} = {lo}; {name} < {hi}; ++{name})", stmt.body)
+            self.apart(stmt, lo, hi)
         self.emit("}")
+
+    def apart(self, stmt: N.For, lo: str, hi: str) -> None:
+        """Turns that have nothing in common."""
+        name = self.values.variables[stmt.var] = self.values.fresh(_plain(stmt.var.name))
+        self.emit("IVDEP")
+        self.braced(f"for (int64_t {name} = {lo}; {name} < {hi}; ++{name})", stmt.body)
 
     def side_by_side(self, stmt: N.For, sums: list[N.Combine], lo: str, hi: str) -> None:
         """Each lane adds up for itself; then the lanes, halves onto halves."""
@@ -284,19 +297,10 @@ class _Function:
             for place in _places(register.shape):
                 at = lanes + "".join(f"[{n}]" for n in place)
                 self.emit(f"for (int l = 0; l < {count}; ++l) {at}[l] = {identity};")
-        name = values.variables[stmt.var] = values.fresh(_plain(stmt.var.name))
         start = values.fresh("start")
         self.emit(f"int64_t {start} = {lo};")
-        whole = f"for (; {start} + {count} <= {hi}; {start} += {count})"
-        rest = f"for (int l = 0; l < (int)({hi} - {start}); ++l)"
-        for outer, head in ((whole, f"for (int l = 0; l < {count}; ++l)"), ("", rest)):
-            with values.inside() as scope:
-                self.emit(f"const int64_t {name} = {start} + l;")
-                self.block(stmt.body)
-            self.emit(f"{outer} {{ IVDEP")
-            self.emit(f"{head} {{")
-            values.scope.lines += [INDENT + line for line in scope.lines]
-            self.emit("} }")
+        self.beside(stmt, first, count, start, hi)
+        self.turn(stmt, start, "", f"for (int l = 0; l < (int)({hi} - {start}); ++l)")
         for register, combiner in first.items():
             lanes, kind = values.carried.pop(register), register.dtype
             for place in _places(register.shape):
@@ -307,9 +311,27 @@ class _Function:
                 self.emit(f"  for (int l = 0; l < step; ++l) {at}[l] = {pair};")
                 self.emit(f"{cell} = {combined(self.language, combiner, cell, f'{at}[0]', kind)};")
 
+    def beside(
+        self, stmt: N.For, sums: dict[N.Register, Combiner], count: int, start: str, hi: str
+    ) -> None:
+        """As many turns at a time as there are `sums` side by side."""
+        outer = f"for (; {start} + {count} <= {hi}; {start} += {count})"
+        self.turn(stmt, start, outer, f"for (int l = 0; l < {count}; ++l)")
+
+    def turn(self, stmt: N.For, start: str, outer: str, head: str) -> None:
+        values = self.values
+        name = values.variables[stmt.var] = values.fresh(_plain(stmt.var.name))
+        with values.inside() as scope:
+            self.emit(f"const int64_t {name} = {start} + l;")
+            self.block(stmt.body)
+        self.emit(f"{outer} {{ IVDEP")
+        self.emit(f"{head} {{")
+        values.scope.lines += [INDENT + line for line in scope.lines]
+        self.emit("} }")
+
     # -- register tiles
 
-    def tile_part(self, stmt: N.For, lanes: _Lanes) -> None:
+    def tile_part(self, stmt: N.For, lanes: Lanes) -> None:
         """One vector's part of a loop over a tile."""
         whole = []
         for inner in stmt.body:
@@ -324,14 +346,14 @@ class _Function:
             self.values.scope.lines += [INDENT + text for text in lines]
             self.emit("}")
 
-    def lane_by_lane(self, stmt: N.For, lanes: _Lanes) -> None:
+    def lane_by_lane(self, stmt: N.For, lanes: Lanes) -> None:
         name = self.values.variables[lanes.var] = self.values.fresh(_plain(lanes.var.name))
         end = lanes.first + lanes.count
         self.emit("IVDEP")
         head = f"for (int64_t {name} = {lanes.first}; {name} < {end}; ++{name})"
         self.braced(head, stmt.body)
 
-    def vector_line(self, stmt: N.Stmt, lanes: _Lanes) -> str | None:
+    def vector_line(self, stmt: N.Stmt, lanes: Lanes) -> str | None:
         """A statement over a whole vector; None where it is not one of those that matter."""
         match stmt:
             case N.Set() | N.Combine() if stmt.register in self.tiled:
@@ -351,7 +373,7 @@ class _Function:
                 return f"const v_{kind} part = {every}; {copied}"
         return None
 
-    def into(self, stmt: N.Set | N.Combine, place: str, lanes: _Lanes) -> str | None:
+    def into(self, stmt: N.Set | N.Combine, place: str, lanes: Lanes) -> str | None:
         """``acc = a * b + acc``, rounded once where the processor does that."""
         kind = stmt.register.dtype.name
         if isinstance(stmt, N.Set):
@@ -366,7 +388,7 @@ class _Function:
         sides = ", ".join(self.language.every_lane(side, kind) for side in (left, right))
         return f"{place} = madd_{kind}({sides}, {place});"
 
-    def whole(self, e: Expr, lanes: _Lanes) -> str | None:
+    def whole(self, e: Expr, lanes: Lanes) -> str | None:
         """A vector, or one value for all lanes; None where it has to be lane by lane."""
         if not any(n is lanes.var for n in walk(e)):
             return self.values.of(e) if e.dtype.is_float else None
@@ -389,14 +411,14 @@ class _Function:
             return None if left is None or right is None else f"({left} {sign} {right})"
         return None
 
-    def place(self, register: N.Register, indices: Sequence[Expr], lanes: _Lanes) -> str | None:
+    def place(self, register: N.Register, indices: Sequence[Expr], lanes: Lanes) -> str | None:
         """The vector of a tile that lanes are."""
         if not indices or indices[-1] is not lanes.var:
             return None
         known = "".join(f"[{self.values.of(i)}]" for i in indices[:-1])
         return f"{self.cells[register]}{known}[{lanes.number}]"
 
-    def address(self, e: N.Load | N.Store, lanes: _Lanes) -> str | None:
+    def address(self, e: N.Load | N.Store, lanes: Lanes) -> str | None:
         """Where the first lane lies, if the others lie behind it."""
         form = affine(e.offset)
         if dict(form.terms).get(lanes.var) != 1 or any(

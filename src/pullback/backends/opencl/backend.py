@@ -14,6 +14,7 @@ from pullback.backends.host.processor import processor
 from pullback.backends.loops.backend import Loops, NestText, stored
 from pullback.backends.loops.walk import roots, statements
 from pullback.backends.opencl.device import FLAGS, Device, device
+from pullback.backends.opencl.lanes import Kernel
 from pullback.backends.opencl.language import OpenCLC
 from pullback.backends.opencl.launch import NUMBER, POINTER, SCRATCH, Stubs
 from pullback.errors import DeviceError
@@ -48,11 +49,11 @@ class OpenCL(Loops):
         for routine in every:
             if not on.doubles and doubles(routine):
                 raise DeviceError(f"{on.name} has no float64: {routine.name}", code="E363")
-        texts = [emit_routine(r, language) for r in every]
+        texts = [emit_routine(r, language, writer=Kernel) for r in every]
         first = {text: n for n, text in reversed(list(enumerate(texts)))}
         kept = sorted(first.values())
         job.stats.shared += len(every) - len(kept)
-        text = emit_program([every[n] for n in kept], language)
+        text = emit_program([every[n] for n in kept], language, Kernel)
         key = digest(text, on.name, on.driver, FLAGS.decode(), processor(job.target))
         program = _program(on, text, key, job)
         made = Stubs(job.store)
@@ -63,10 +64,14 @@ class OpenCL(Loops):
         ]
 
     def sources(self, routines: Sequence[N.Routine], target: Target) -> list[str]:
-        return standalone(routines, OpenCLC(target.vector))
+        return standalone(routines, OpenCLC(target.vector), Kernel)
 
     def written(self) -> Mapping[str, NestText]:
-        return {self.name: lambda nest, target: emit_routine(nest, OpenCLC(target.vector))}
+
+        def text(nest: N.Routine, target: Target) -> str:
+            return emit_routine(nest, OpenCLC(target.vector), writer=Kernel)
+
+        return {self.name: text}
 
 
 def _program(on: Device, text: str, key: str, job: Job) -> int:

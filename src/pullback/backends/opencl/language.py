@@ -5,6 +5,7 @@ Every other line is what the backend `c` writes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,7 +36,16 @@ class OpenCLC(C11):
         for kind, c_type, width in FLOATS if self.wide else FLOATS[:1]:
             lines.append(f"typedef {c_type}{self.vector // width} v_{kind};")
             lines.append(f"#define madd_{kind} fma")
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, self.wide_functions()])
+
+    def wide_functions(self) -> str:
+        """Those of wide.cl for as many float32 as a vector has."""
+        text = Path(__file__).with_name("wide.cl").read_text()
+        for letter, kind in (("F", "float"), ("I", "int"), ("U", "uint")):
+            text = re.sub(
+                rf"\b((?:as_|convert_)?){letter}\b", rf"\g<1>{kind}{self.vector // 4}", text
+            )
+        return text
 
     # -- functions
 

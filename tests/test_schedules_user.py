@@ -215,6 +215,18 @@ def test_tasks_need_tiles(matmul: UserSchedule) -> None:
     assert matmul.tile(i=10, j=36).parallel(4).schedule.tasks == 4
 
 
+def test_columns_that_tiles_cut_to_one() -> None:
+    """They are plain sums then, which add up in another order."""
+
+    def weights(x: pb.Tensor, d: pb.Tensor) -> Any:
+        return pb.define("w[o, r] = sum[n, p](d[n, o, p] * x[n, r + p])", x=x, d=d, sizes={"r": 3})
+
+    x, d = RNG.uniform(size=(2, 15)), RNG.uniform(size=(2, 8, 13))
+    s = made(weights, x.astype(np.float32), d.astype(np.float32)).block().vectorize("i")
+    narrow, wide = s.tile(i=1), s.tile(i=4)
+    assert not narrow.same_sums(s) and wide.same_sums(s)
+
+
 # --- kernels
 
 

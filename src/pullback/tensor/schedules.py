@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pullback.config import Options, Schedules
 from pullback.errors import MALFORMED, OptionError
 from pullback.ir import expr as E
 from pullback.ir.expr import upper
-from pullback.ir.graph import Accumulate, Reduce
+from pullback.ir.graph import Map
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
 from pullback.ir.notation import axis_name, axis_number
@@ -35,7 +36,7 @@ from pullback.schedule.choices import Options as Free
 from pullback.schedule.choose import choose
 from pullback.schedule.contraction import columns
 from pullback.schedule.moves import Space, Trials, best
-from pullback.schedule.schedule import Place, Schedule, Step, Way
+from pullback.schedule.schedule import Place, Schedule, Step, TileLoops, Way
 from pullback.schedule.text import schedule_text
 from pullback.tensor.tune import SEARCHES, Bench
 
@@ -96,7 +97,7 @@ class UserSchedule:
         """
         if kernel_digest(self.kernel) != kernel_digest(other.kernel):
             return False
-        pair = [_sums(s.kernel, s._asked) for s in (self, other)]
+        pair = [_sums(s.kernel, s.schedule) for s in (self, other)]
         return pair[0] == pair[1]
 
     # --- moves
@@ -460,29 +461,28 @@ def _fixed(stage: Stage, place: Place) -> str:
 
 
 def _sums(kernel: Kernel, schedule: Schedule) -> list[Any]:
-    """What decides in which order sums are added up, stage by stage."""
+    """What decides in which order floats are added up, stage by stage."""
     return [
-        _order(kernel, schedule, step, stage)
+        _order(schedule, step, stage, number)
         for step in schedule.steps
-        for stage in (kernel.stages[n] for n in step.stages)
-        if not isinstance(stage.form, Reduce | Accumulate) or stage.body.dtype.is_float
-        if isinstance(stage.form, Reduce | Accumulate) or step.way is Way.SCAN
+        for number, stage in ((n, kernel.stages[n]) for n in step.stages)
+        if stage.body.dtype.is_float and not isinstance(stage.form, Map)
     ]
 
 
-def _order(kernel: Kernel, schedule: Schedule, step: Step, stage: Stage) -> Any:
-    lanes = step.vector in stage.over
-    guarded = any(upper(e) != e for e in stage.extents) or _guards(stage)
-    whole = (schedule.tile, schedule.tasks, schedule.order) if stage.partial else ()
-    if step.way is Way.SWEEP and not lanes and not guarded:
-        return (stage.target, Way.SWEEP, whole)
-    terms = 1
-    for axis in stage.over:
-        terms *= upper(stage.extents[axis])
-    if step.way is Way.TILES and not guarded and terms < LONG_SUM:
-        word = 1 if step.product is None else step.product.word
-        return (stage.target, Way.TILES, step.terms, word, whole)
-    return (stage.target, step, schedule.tile, schedule.tasks, schedule.order)
+def _order(schedule: Schedule, step: Step, stage: Stage, number: int) -> Any:
+    sizes = (schedule.tile, schedule.tasks, schedule.order)
+    among = sizes if stage.partial else ()
+    word = 1 if step.product is None else step.product.word
+    every = (step.stages, step.way, step.vector, step.loops, word, sizes)
+    if any(upper(e) != e for e in stage.extents) or _guards(stage):
+        return every
+    if step.way is Way.SWEEP and step.vector not in stage.over:
+        return (number, Way.SWEEP, among)
+    terms = prod(upper(stage.extents[axis]) for axis in stage.over)
+    if isinstance(step.loops, TileLoops) and terms < LONG_SUM:
+        return (number, Way.TILES, step.loops.terms, word, among)
+    return every
 
 
 def _guards(stage: Stage) -> bool:

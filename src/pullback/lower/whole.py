@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 from pullback.ir.expr import Expr
-from pullback.ir.graph import Accumulate, Definition, Reduce, Value, Variable
-from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.graph import Reduce, Variable
+from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.nest import Load
 from pullback.ir.node import walk
 from pullback.ir.target import Target
@@ -40,9 +41,11 @@ from pullback.schedule.schedule import (
     SweepLoops,
     TileLoops,
     Way,
+    in_order,
 )
 from pullback.schedule.slots import whole_bytes
 from pullback.schedule.steps import lanes
+from pullback.schedule.verify import revisited
 
 # A panel set up to this many second-level caches is packed once and then streamed: rows of a tile
 # use each panel often enough to hide the third level (probes/cpu/gemm.py, 1024^3).
@@ -100,13 +103,13 @@ def whole(kernel: Kernel, schedule: Schedule, target: Target) -> Schedule:
     if schedule.whole:
         return schedule
     schedule = replace(schedule, vector=target.vector)
-    context = opened(kernel, schedule)[0]
-    decided = _Decided(context, target, list(schedule.slots), list(schedule.residences))
-    stages, finish_ = context.kernel.stages, context.kernel.finish
-    steps = [s for step in schedule.steps for s in decided.step(step, stages, 0)]
-    closed(context)
-    count = len(stages)
-    finish = [s for step in schedule.finish for s in decided.step(step, finish_, count)]
+    turned, plain = in_order(kernel, schedule)
+    decided = _Decided(turned, plain, target, list(schedule.slots), list(schedule.residences))
+    steps = [s for step in schedule.steps for s in decided.step(step, turned.stages, 0)]
+    if any(step.product is not None for step in schedule.finish):
+        closed(decided.context)
+    count = len(turned.stages)
+    finish = [s for step in schedule.finish for s in decided.step(step, turned.finish, count)]
     found = replace(
         schedule,
         steps=tuple(steps),
@@ -117,15 +120,21 @@ def whole(kernel: Kernel, schedule: Schedule, target: Target) -> Schedule:
     return replace(found, streamed=_streamed(kernel, found, decided.near, target))
 
 
-@dataclass(slots=True)
+@dataclass
 class _Decided:
     """Steps of one kernel with their loops; what is taken apart gets a place of its own."""
 
-    context: Context
+    kernel: Kernel
+    schedule: Schedule
     target: Target
     slots: list[Slot]
     residences: list[Residence]
     near: set[Variable] = field(default_factory=set)
+
+    @cached_property
+    def context(self) -> Context:
+        """The kernel inside of its outer loops, for contractions: what of them there is to see."""
+        return opened(self.kernel, self.schedule)[0]
 
     def step(self, step: Step, stages: Sequence[Stage], first: int) -> list[Step]:
         """A step with its loops; sweeps where there is no contraction in such tiles.
@@ -326,28 +335,9 @@ def _streamed(
     """The arguments that are written past the caches: large ones that nothing reads again."""
     if symbols(kernel):
         return ()
-    near = near | set(kernel.reads) | _revisited(kernel, schedule)
+    near = near | set(kernel.reads) | revisited(kernel, schedule)
     return tuple(
         n
         for n, variable in enumerate(kernel.arguments)
         if variable not in near and target.streams(whole_bytes(variable))
     )
-
-
-def _revisited(kernel: Kernel, schedule: Schedule) -> set[Variable]:
-    """Variables that a kernel reads after it has written them, as values of its stages."""
-    every = kernel.stages + kernel.finish
-    stored = {stage.target: stage.store for stage in every}
-    rows = [(step, kernel.stages) for step in schedule.steps]
-    rows += [(step, kernel.finish) for step in schedule.finish]
-    found: set[Variable | None] = set()
-    for step, stages in rows:
-        members = [stages[n] for n in step.stages]
-        # maps of one step meet in registers, but the sums of a block wait in memory
-        meets: set[Value] = {s.target for s in members[step.product is not None :]}
-        takes = [t for s in members for t in stage_reads(s) if t.source not in meets]
-        found.update(stored.get(t.source) for t in takes if isinstance(t.source, Definition))
-        found.update(s.store for s in members if isinstance(s.form, Accumulate))
-    hosts = [r.host for r in schedule.residences if r.host is not None]
-    found.update(kernel.stages[host].store for host in hosts)
-    return {variable for variable in found if variable is not None}

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from pullback.ir.expr import upper
-from pullback.ir.graph import Accumulate, Map, Reduce, Scan, Value
+from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.schedule.contraction import seen
 from pullback.schedule.schedule import (
@@ -299,9 +299,29 @@ def _hosted(scene: Scene, number: int, host: int) -> bool:
     return same and unread and before and last <= scene.when[host]
 
 
+def revisited(kernel: Kernel, schedule: Schedule) -> set[Variable]:
+    """Variables that a kernel reads after it has written them, as values of its stages."""
+    every = kernel.stages + kernel.finish
+    stored = {stage.target: stage.store for stage in every}
+    rows = [(step, kernel.stages) for step in schedule.steps]
+    rows += [(step, kernel.finish) for step in schedule.finish]
+    found: set[Variable | None] = set()
+    for step, stages in rows:
+        members = [stages[n] for n in step.stages]
+        # maps of one step meet in registers, but the sums of a block wait in memory
+        meets: set[Value] = {s.target for s in members[step.product is not None :]}
+        takes = [t for s in members for t in stage_reads(s) if t.source not in meets]
+        found.update(stored.get(t.source) for t in takes if isinstance(t.source, Definition))
+        found.update(s.store for s in members if isinstance(s.form, Accumulate))
+    hosts = [r.host for r in schedule.residences if r.host is not None]
+    found.update(kernel.stages[host].store for host in hosts)
+    return {variable for variable in found if variable is not None}
+
+
 def streams_hold(scene: Scene) -> Fault:
     """What is written past the caches is a result that the kernel does not read."""
-    arguments, read = scene.kernel.arguments, set(scene.kernel.reads)
+    arguments = scene.kernel.arguments
+    read = set(scene.kernel.reads) | revisited(scene.kernel, scene.schedule)
     for number in scene.schedule.streamed:
         if not 0 <= number < len(arguments):
             return f"argument {number} of {len(arguments)} past the caches"

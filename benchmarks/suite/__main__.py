@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from suite import limits, measure, regress, table
+from suite import limits, measure, model, regress, table
 from suite.classes import CLASSES, Class
 from suite.measure import PEERS, SOURCE, Run, Setting
 from suite.table import Row
@@ -31,6 +31,10 @@ DRAWN = 5  # sizes of each class that come from the seed
 
 def main() -> None:
     options = arguments().parse_args()
+    if options.model:
+        only = options.only[0] if options.only else ""
+        model.report(options.seed, options.kernels, only, options.out)
+        return
     chosen = select(options.only)
     if options.list:
         names = {name: [w.name for w in workloads] for name, workloads in chosen.items()}
@@ -136,6 +140,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--sizes", choices=known, help="both, with --quick the fixed ones")
     kept = "keeps what is compiled for warm rows: the next run starts sooner"
     parser.add_argument("--cache", metavar="FOLDER", default="", help=kept)
+    priced = "prices of kernels that the seed draws, beside their times"
+    parser.add_argument("--model", action="store_true", help=priced)
+    parser.add_argument("--kernels", type=int, default=model.COUNT, help="of --model")
     parser.add_argument("--list", action="store_true", help="name the workloads, run nothing")
     return parser
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from pullback.config import Options
+from pullback.cost.price import Price
 from pullback.errors import Origin
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
@@ -181,6 +182,10 @@ class Compiler(Protocol):
 
     def runner(self, image: Image) -> Runner | None:
         """Who runs a program; None: the machine of this process, by the code ABI."""
+        return None
+
+    def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price | None:
+        """What one launch costs; None: this backend does not know."""
         return None
 
     def texts(self) -> Mapping[str, Text]:

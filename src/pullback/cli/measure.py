@@ -40,6 +40,7 @@ from pullback.ir.nest import (
     Set,
     Stmt,
     Store,
+    Transpose,
     Var,
 )
 from pullback.ir.target import Target
@@ -123,11 +124,12 @@ def filled(target: Target, size: int) -> float:
     return timed((y,), (loop,), target) * target.lanes(4) / size
 
 
-def summed(target: Target, size: int, unroll: int) -> float:
-    """Nanoseconds of a vector of ``s += x[v]``, with so many sums in flight."""
+def summed(target: Target, size: int, unroll: int, square: bool = False) -> float:
+    """Nanoseconds of a vector of ``s += x[v]``, or of squares, with so many sums in flight."""
     x, y, v = Array("x", float32, size), Array("y", float32, 1), Var("v", 0, size - 1)
     total = Register("s", float32)
-    loop = lanes(v, size, Combine(total, (), SUM, Load(x, v)), unroll=unroll)
+    value: Expr = E.Mul(Load(x, v), Load(x, v)) if square else Load(x, v)
+    loop = lanes(v, size, Combine(total, (), SUM, value), unroll=unroll)
     zero = Declare(total, E.Const(0.0, float32))
     body = (zero, loop, Store(y, index(0), Peek(total, ())))
     return timed((x, y), body, target) * target.lanes(4) / size
@@ -172,6 +174,26 @@ def one_by_one(target: Target, chain: bool) -> float:
         (Declare(total, half), For(k, index(0), index(NEAR), body)),
         target,
     ) / NEAR  # fmt: skip
+
+
+def entered(target: Target) -> float:
+    """Nanoseconds to enter and leave a loop: of short ones in a row, less their turns."""
+
+    def copied(rows: int, turns: int) -> float:
+        x, y = Array("x", float32, rows * turns), Array("y", float32, rows * turns)
+        i, k = Var("i", 0, rows - 1), Var("k", 0, turns - 1)
+        place = E.Add(E.Mul(i, index(turns)), k)
+        inner = For(k, index(0), index(turns), (Store(y, place, Load(x, place)),))
+        return timed((x, y), (For(i, index(0), index(rows), (inner,)),), target) / rows
+
+    return max(0.1, copied(512, 3) - 3 * copied(1, 1536) / 1536)
+
+
+def packed(target: Target, side: int = 64) -> float:
+    """Nanoseconds of an element of a panel that is copied transposed."""
+    x, y = Array("x", float32, side * side), Array("y", float32, side * side)
+    zero, whole = index(0), index(side)
+    return timed((x, y), (Transpose(y, zero, side, x, zero, side, whole, whole),), target) / side**2
 
 
 def tile(target: Target, terms: int = 256) -> float:
@@ -224,11 +246,14 @@ def units(target: Target) -> dict[str, float]:
         "store": filled(target, NEAR),
         "shuffle": fourth / 4,
         "chain": summed(target, NEAR, 1),
+        "chain_multiply_add": summed(target, NEAR, 1, square=True),
         "gather": indexed(target, False),
         "scatter": indexed(target, True),
+        "pack": packed(target),
         "scalar": turn / 4,  # two loads, a multiply-add and a store
         "scalar_chain": one_by_one(target, True),
         "turn": turn,
+        "enter": entered(target),
     }
 
 

@@ -25,8 +25,8 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         # A full vector of float32: in flow, or (`chain`) waited for by the next one.
         "unit": (
-            "multiply_add", "plain", "load", "store", "shuffle", "chain", "gather", "scatter",
-            "scalar", "scalar_chain", "turn",
+            "multiply_add", "plain", "load", "store", "shuffle", "chain", "chain_multiply_add",
+            "gather", "scatter", "pack", "scalar", "scalar_chain", "turn", "enter",
         ),
         # A full vector of each type.
         "float32": ("div", "sqrt", "exp", "log", "sin"),

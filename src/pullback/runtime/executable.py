@@ -39,7 +39,7 @@ Array = np.ndarray[Any, Any]
 
 _NO_SIZES: dict[str, int] = {}
 SHOWN = 20  # kernels in a notebook
-LOOPS, ASSEMBLY = "loops", "assembly"  # texts of kernels
+LOOPS, ASSEMBLY, PRICE = "loops", "assembly", "price"  # texts of kernels
 
 
 class Runner(Protocol):
@@ -252,6 +252,8 @@ class Executable:
         for kernel in self.distinct():
             schedule = self.chosen(kernel, self.target)
             parts.append(f"== kernel {kernel.name}\n{show(kernel)}\n{schedule_text(schedule)}")
+            if PRICE in self.texts:
+                parts[-1] += "\n" + self.texts[PRICE](kernel, schedule, self.target)
         if self.steps:
             parts.append("== computed again\n" + "\n".join(map(_again, self.recomputed)))
         parts.append(f"== as run\n{show(Program(self.fused, self.program.state))}")

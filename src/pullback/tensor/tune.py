@@ -103,7 +103,7 @@ class Bench:
         self.kernel = kernel
         self.options = options
         self.refused = 0
-        self.arrays = _inputs(kernel)
+        self.arrays = inputs(kernel)
         read = set(kernel.reads)
         self.kept = {v: self.arrays[v].copy() for v in kernel.writes if v in read}
         self.sizes = {e.name: e.hi for v in self.arrays for e in v.shape if isinstance(e, Dim)}
@@ -219,10 +219,10 @@ def _early(until: float) -> bool:
     return time.perf_counter() < until
 
 
-def _inputs(kernel: Kernel, seed: int = 0) -> dict[Variable, Array]:
+def inputs(kernel: Kernel, seed: int = 0, most: int = MOST_INDEX) -> dict[Variable, Array]:
     """An array for all that a kernel touches: floats in 0.1 .. 1, indices that are in range."""
     rng = np.random.default_rng(seed)
-    below = _index_bounds(kernel)
+    below = _index_bounds(kernel, most)
     found: dict[Variable, Array] = {}
     for variable in kernel.arguments:
         shape, kind = box(variable), variable.dtype
@@ -234,7 +234,7 @@ def _inputs(kernel: Kernel, seed: int = 0) -> dict[Variable, Array]:
     return found
 
 
-def _index_bounds(kernel: Kernel) -> dict[Variable, int]:
+def _index_bounds(kernel: Kernel, most: int) -> dict[Variable, int]:
     """What is read as an index, with the least extent there."""
     found: dict[Variable, int] = {}
     for stage in kernel.every:
@@ -244,7 +244,7 @@ def _index_bounds(kernel: Kernel) -> dict[Variable, int]:
         for index, extent in (pair for place in places for pair in zip(*place, strict=True)):
             for node in walk(index):
                 if isinstance(node, Take) and isinstance(node.source, Variable):
-                    found[node.source] = min(upper(extent), found.get(node.source, MOST_INDEX))
+                    found[node.source] = min(upper(extent), found.get(node.source, most))
     return found
 
 

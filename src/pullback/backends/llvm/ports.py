@@ -1,0 +1,278 @@
+"""Which part of a processor a straight run of statements keeps busy, and for how long.
+
+``acc[8, 32] += a[i] * b[j]``: 16 multiply-adds, 8 loads that go to all lanes, 2 of vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil, log2
+
+from pullback.backends.llvm.analysis import Facts, Varying, compute_bytes
+from pullback.backends.llvm.reuse import LINE
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr
+from pullback.ir.nest import Array, Load, Native, Peek, Register, Var
+from pullback.ir.node import Node, walk
+from pullback.ir.target import Target
+from pullback.machine.machine import Machine
+
+NAMES: Mapping[type[Expr], str] = {
+    E.Exp: "exp",
+    E.Log: "log",
+    E.Sqrt: "sqrt",
+    E.Sin: "sin",
+    E.Div: "div",
+}
+FREE = (E.Const, Var, Peek, E.Axis, E.Size)
+PICKED = 4  # strides up to which whole vectors are loaded and lanes picked
+LATENCY = 3.0  # times as long as in flow until a function's value is there
+WINDOW = 300.0  # instructions that a processor looks ahead
+QUOTIENT = 6  # plain operations of an integer's quotient by a constant
+
+
+@dataclass(slots=True)
+class Ports:
+    """Nanoseconds that each part is busy in one turn; `chain`: what waits for the turn before."""
+
+    vector: float = 0.0
+    load: float = 0.0
+    store: float = 0.0
+    shuffle: float = 0.0
+    scalar: float = 0.0
+    chains: dict[object, float] = field(default_factory=dict)
+    across: float = 0.0
+    depth: float = 0.0
+    window: float = 0.0
+
+    @property
+    def busy(self) -> float:
+        """Of the part that is busiest."""
+        chain = max(self.chains.values(), default=0.0)
+        chain = max(chain, self.depth * self.window)
+        return max(self.vector, self.load, self.store, self.shuffle, self.scalar, chain)
+
+
+@dataclass(slots=True)
+class Lane:
+    """A loop in lanes: what differs between them, how many they are, groups side by side."""
+
+    varying: Varying
+    count: int
+    groups: int
+    masked: float = 0.0
+
+
+@dataclass(slots=True)
+class Reader:
+    """Prices expressions in one place: in lanes or without, in loops that are written out."""
+
+    target: Target
+    machine: Machine
+    facts: Facts
+    depends: dict[Register, frozenset[Var]] = field(default_factory=dict)
+    known: dict[Node, frozenset[Var]] = field(default_factory=dict)
+    late: dict[Register, float] = field(default_factory=dict)
+    waits: dict[Node, float] = field(default_factory=dict)
+
+    def wait(self, root: Expr) -> float:
+        """Nanoseconds from loads to a value, one operation after the other."""
+        for node in walk(root, skip=self.waits):
+            below = max((self.waits[c] for c in node.children), default=0.0)
+            if isinstance(node, Peek):
+                below = self.late.get(node.register, 0.0)
+            elif isinstance(node, Expr) and node.children and not isinstance(node, Load):
+                below += self.latency(node)
+            self.waits[node] = below
+        return self.waits[root]
+
+    def latency(self, e: Expr) -> float:
+        """Nanoseconds that the next one waits for an operation."""
+        if not e.dtype.is_float:
+            return 0.0
+        return max(self.unit("chain_multiply_add"), LATENCY * self.operation(e))
+
+    def unit(self, name: str) -> float:
+        return self.machine.tables["unit"][name]
+
+    def variables(self, e: Node) -> frozenset[Var]:
+        """The variables that a value depends on, those of registers included."""
+        done = self.known.get(e)
+        if done is not None:
+            return done
+        for node in walk(e, skip=self.known):
+            own = frozenset().union(*(self.known[c] for c in node.children))
+            if isinstance(node, Var):
+                own |= {node}
+            elif isinstance(node, Peek):
+                own |= self.depends.get(node.register, frozenset())
+            self.known[node] = own
+        return self.known[e]
+
+    def times(self, e: Expr, written: Mapping[Var, int], lane: Lane | None) -> float:
+        """How often a value is made in loops that are written out."""
+        found = 1.0
+        own = self.variables(e)
+        for var, count in written.items():
+            if var in own:
+                found *= count
+        return found * lane.groups if lane is not None and lane.varying.of(e) else found
+
+    def parts(self, e: Expr, lane: Lane) -> int:
+        """Vector registers that a value of all lanes takes."""
+        size = e.dtype.itemsize if e.dtype.is_float else min(4, e.dtype.itemsize)
+        if e.dtype.is_float:
+            size = compute_bytes(e.dtype)
+        return max(1, ceil(lane.count * size / self.target.vector))
+
+    def scaled(self, name: str) -> float:
+        """A unit for vectors of the target, which may be shorter than the machine's."""
+        return self.unit(name) * max(1.0, self.target.vector / self.machine.vector)
+
+    def value(
+        self,
+        ports: Ports,
+        root: Expr,
+        written: Mapping[Var, int],
+        lane: Lane | None,
+        seen: set[Node],
+    ) -> None:
+        """Add what it takes to make `root`; `seen` is made already."""
+        stack: list[Node] = [root]
+        fused: set[Node] = set()
+        while stack:
+            e = stack.pop()
+            if e in seen or not isinstance(e, Expr):
+                continue
+            seen.add(e)
+            if isinstance(e, Load):
+                self.load(ports, e, written, lane, seen)
+                continue
+            stack.extend(e.children)
+            if isinstance(e, FREE) or e in fused:
+                continue
+            if isinstance(e, E.Add) and e.dtype.is_float and self.target.fused:
+                product = next((k for k in (e.left, e.right) if isinstance(k, E.Mul)), None)
+                if product is not None:
+                    fused.add(product)
+            count = self.times(e, written, lane)
+            if lane is not None and lane.varying.of(e):
+                ports.vector += count * self.parts(e, lane) * self.operation(e)
+            else:
+                ports.scalar += count * self.alone(e)
+
+    def operation(self, e: Expr) -> float:
+        """Nanoseconds of one vector instruction, or of a function."""
+        table = self.machine.tables["float64" if e.dtype.itemsize == 8 else "float32"]
+        name = e.name if isinstance(e, Native) else NAMES.get(type(e), "")
+        known = table.get(name) or 2 * self.machine.tables["float32"].get(name, 0.0)
+        if known and e.dtype.is_float:
+            return known * max(1.0, self.target.vector / self.machine.vector)
+        if isinstance(e, E.FloorDiv | E.Mod):
+            return QUOTIENT * self.scaled("plain")
+        if isinstance(e, E.Cast) and e.to == e.value.dtype:
+            return 0.0
+        return self.scaled("multiply_add" if isinstance(e, E.Mul | E.Add) else "plain")
+
+    def alone(self, e: Expr) -> float:
+        """Nanoseconds of an operation without lanes; functions are those of vectors."""
+        name = e.name if isinstance(e, Native) else NAMES.get(type(e), "")
+        if e.dtype.is_float and name in self.machine.tables["float32"]:
+            return self.operation(e)
+        return self.unit("scalar") * (QUOTIENT if isinstance(e, E.FloorDiv | E.Mod) else 1)
+
+    def stride(self, offset: Expr, lane: Lane) -> int | None:
+        """Elements between lanes; None where it is not one number."""
+        if not lane.varying.of(offset):
+            return 0
+        form = self.facts.form(offset)
+        if any(lane.varying.of(a) for a in form.without(lane.varying.var).atoms):
+            return None
+        return form.coefficient(lane.varying.var)
+
+    def load(
+        self, ports: Ports, e: Load, written: Mapping[Var, int], lane: Lane | None, seen: set[Node]
+    ) -> None:
+        """A read, and what its address is made of beyond sums of loop variables."""
+        count = self.times(e, written, lane)
+        self.address(ports, e.offset, written, lane, seen)
+        if lane is None or not lane.varying.of(e):
+            ports.load += count * self.unit("load")
+            return
+        stride, parts = self.stride(e.offset, lane), self.parts(e, lane)
+        if stride is not None and abs(stride) <= PICKED:
+            many = abs(stride) > 1
+            alone = count * lane.masked * many
+            ports.load += alone * lane.count * self.unit("gather")
+            count -= alone
+            across = 1 + self.crossing(e.array, e.offset) if stride else 1.0
+            ports.load += count * parts * max(1, abs(stride)) * across * self.scaled("load")
+            moves = max(0, abs(stride) - 1) + (stride < 0)
+            half = e.dtype.is_float and e.dtype.itemsize == 2
+            ports.shuffle += count * parts * (moves + half) * self.scaled("shuffle")
+        elif stride is None and self.repeats(e.offset, lane):
+            ports.load += count * parts * 2 * self.scaled("load")
+            ports.shuffle += count * parts * 2 * self.scaled("shuffle")
+        else:
+            ports.load += count * lane.count * self.unit("gather")
+
+    def repeats(self, offset: Expr, lane: Lane) -> bool:
+        """Whether lanes differ by quotients and remainders alone, which are whole short vectors."""
+        atoms = [a for a in self.facts.form(offset).atoms if lane.varying.of(a)]
+        plain = (E.FloorDiv, E.Mod)
+        return all(isinstance(a, plain) and not self.facts.loads(a) for a in atoms)
+
+    def address(
+        self,
+        ports: Ports,
+        offset: Expr,
+        written: Mapping[Var, int],
+        lane: Lane | None,
+        seen: set[Node],
+    ) -> None:
+        for atom in self.facts.form(offset).atoms:
+            if not isinstance(atom, Var):
+                self.value(ports, atom, written, lane, seen)
+
+    def store(
+        self,
+        ports: Ports,
+        array: Array,
+        offset: Expr,
+        written: Mapping[Var, int],
+        lane: Lane | None,
+        seen: set[Node],
+    ) -> None:
+        """A write of a value that is there."""
+        self.address(ports, offset, written, lane, seen)
+        count = 1.0
+        own = self.variables(offset)
+        for var, turns in written.items():
+            count *= turns if var in own else 1
+        if lane is None or not lane.varying.of(offset):
+            ports.store += count * self.unit("store")
+            return
+        stride = self.stride(offset, lane)
+        count *= lane.groups
+        if stride in (1, -1):
+            parts = max(1, ceil(lane.count * array.dtype.itemsize / self.target.vector))
+            across = 1 + self.crossing(array, offset) / 2
+            ports.store += count * parts * across * self.scaled("store")
+            half = array.dtype.is_float and array.dtype.itemsize == 2
+            ports.shuffle += count * (half + (stride == -1)) * self.scaled("shuffle")
+        else:
+            ports.store += count * lane.count * self.unit("scatter")
+
+    def folded(self, lane: Lane) -> float:
+        """Nanoseconds to add up the lanes of the groups of a reduction."""
+        steps = log2(max(2, lane.count)) * (self.unit("shuffle") + self.unit("plain"))
+        return steps + (lane.groups - 1) * self.unit("plain")
+
+    def crossing(self, array: Array, offset: Expr) -> float:
+        """Of the vectors along an offset, the share that lies across two cache lines."""
+        size = array.dtype.itemsize
+        form = self.facts.form(offset)
+        steps = [form.const, *(c for a, c in form.terms if isinstance(a, Var) and a.hi > a.lo)]
+        whole = all(s * size % LINE in (0, size * (s == 1)) for s in steps)
+        return 0.0 if whole else min(1.0, self.target.vector / LINE)

@@ -1,0 +1,514 @@
+"""The price of a launch, read from its loop nest: what really runs, in nanoseconds.
+
+Each loop without another inside is a *region*: in each turn the busiest part of the processor
+counts, or the chain of sums that wait for one another. What a memory takes beside that is known
+from `reuse`; both overlap but for what is lost where they are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from pullback.backends.llvm.analysis import Facts, LanePlan, Varying, plan_lanes
+from pullback.backends.llvm.ports import WINDOW, Lane, Ports, Reader
+from pullback.backends.llvm.reuse import LINE, Access, Level, cycled, missed, spanned, stepped
+from pullback.backends.loops.walk import statements
+from pullback.cost.price import Price
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr, index
+from pullback.ir.kernel import Kernel
+from pullback.ir.nest import (
+    Array,
+    Combine,
+    Declare,
+    For,
+    Guard,
+    Load,
+    LoopKind,
+    Native,
+    Peek,
+    Prefetch,
+    Register,
+    Routine,
+    Set,
+    Stmt,
+    Store,
+    StoreCombine,
+    Transpose,
+    Var,
+)
+from pullback.ir.node import Node, walk
+from pullback.ir.target import Target
+from pullback.lower.kernel import lower
+from pullback.schedule.schedule import Schedule
+
+# Turns of a loop that stand for all, where what is inside depends on which it is; of loops in
+# one another so many in all.
+SAMPLES = 8
+MOST_SAMPLES = 64
+OVERLAP = 1.5  # exponent: parts that take equally long take 2 ** (2/3) times as long together
+KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
+
+Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
+
+
+def price(kernel: Kernel, schedule: Schedule, target: Target) -> Price:
+    """What one launch of `kernel` costs by `schedule`, on the machine of `target`."""
+    return nest_price(lower(kernel, schedule, target), target)
+
+
+def nest_price(routine: Routine, target: Target) -> Price:
+    """What one launch of a loop nest costs, its arrays as near as they can stay."""
+    walker = _Walk(routine, target)
+    body: Sequence[Stmt] = routine.body
+    if routine.tasks > 1:
+        tasks = For(routine.task, index(0), index(routine.tasks), tuple(body))
+        body = (tasks, *routine.finish)
+    else:
+        walker.values[routine.task] = 0.0
+        body = (*body, *routine.finish)
+    whole = Level(1.0)
+    walker.block(body, walker.region((whole,), 1.0, 1.0), _Place((whole,)))
+    return walker.total()
+
+
+@dataclass(slots=True)
+class _Region:
+    """Statements in a row, run in so many turns of each of so many executions."""
+
+    path: tuple[Level, ...]
+    turns: float
+    executions: float
+    ports: Ports = field(default_factory=Ports)
+    accesses: list[Access] = field(default_factory=list)
+    packs: bool = False
+    own: set[Register] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a statement stands: the loops around, those written out, lanes."""
+
+    path: tuple[Level, ...]
+    written: tuple[tuple[Var, int], ...] = ()
+    lane: Lane | None = None
+
+
+class _Walk:
+    """Visits a nest once and notes its regions."""
+
+    def __init__(self, routine: Routine, target: Target) -> None:
+        self.routine, self.target, self.machine = routine, target, target.profile
+        self.facts = Facts()
+        self.plan: LanePlan = plan_lanes(routine, target)
+        self.reader = Reader(target, self.machine, self.facts)
+        self.values: dict[Var, float] = {}
+        self.moves: dict[Var, Moves] = {}
+        self.regions: list[_Region] = []
+        self.sampled = 1
+        self.control: dict[For, frozenset[Node]] = {}
+
+    def region(self, path: tuple[Level, ...], turns: float, executions: float) -> _Region:
+        made = _Region(path, turns, executions)
+        self.regions.append(made)
+        return made
+
+    # -- statements
+
+    def block(self, body: Iterable[Stmt], region: _Region, place: _Place) -> None:
+        seen: set[Node] = set()
+        for statement in body:
+            self.statement(statement, region, place, seen)
+
+    def statement(self, s: Stmt, region: _Region, place: _Place, seen: set[Node]) -> None:
+        reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
+        match s:
+            case For():
+                self.loop(s, region, place)
+            case Guard():
+                if self.number(s.condition) != 0:
+                    reader.value(ports, s.condition, written, lane, seen)
+                    self.read(s.condition, region, place)
+                    self.block(s.body, region, place)
+            case Transpose():
+                self.transpose(s, region, place)
+            case Declare() | Set():
+                value = s.init if isinstance(s, Declare) else s.value
+                self.read(value, region, place)
+                reader.value(ports, value, written, lane, seen)
+                self.deep(ports, value, lane, s.register)
+                around = frozenset(v for v, _ in place.written)
+                reader.depends[s.register] = reader.variables(value) | (
+                    around if isinstance(s, Declare) else frozenset()
+                )
+                if isinstance(s, Declare):
+                    region.own.add(s.register)
+                elif s.register not in region.own and _peeks(value, s.register):
+                    ports.chains[s.register] = self.waited(value, s.register)
+            case Combine():
+                self.combine(s, region, place, seen)
+            case Store() | StoreCombine():
+                self.read(s.value, region, place)
+                reader.value(ports, s.value, written, lane, seen)
+                if isinstance(s, StoreCombine):
+                    self.value_read(s.array, s.offset, region, place, seen)
+                    ports.vector += reader.unit("plain") * (lane.groups if lane else 1)
+                self.deep(ports, s.value, lane, None)
+                reader.store(ports, s.array, s.offset, written, lane, seen)
+                self.access(s.array, s.offset, region, place, True)
+            case Prefetch():
+                ports.load += reader.unit("load")
+
+    def value_read(
+        self, array: Array, offset: Expr, region: _Region, place: _Place, seen: set[Node]
+    ) -> None:
+        load = Load(array, offset)
+        self.reader.value(region.ports, load, dict(place.written), place.lane, seen)
+        self.access(array, offset, region, place, False)
+
+    def combine(self, s: Combine, region: _Region, place: _Place, seen: set[Node]) -> None:
+        """A sum: the multiply-add is one instruction; sums of one register wait for one another."""
+        reader, ports, lane, written = self.reader, region.ports, place.lane, dict(place.written)
+        self.read(s.value, region, place)
+        fused = s.combiner.name == "sum" and isinstance(s.value, E.Mul)
+        fused = fused and s.value.dtype.is_float and self.target.fused
+        for kid in s.value.children if fused else (s.value,):
+            assert isinstance(kid, Expr)
+            reader.value(ports, kid, written, lane, seen)
+        count, apart = 1.0, 1.0
+        own = reader.variables(s.value)
+        held = frozenset().union(*(reader.variables(i) for i in s.indices))
+        for var, turns in written.items():
+            count *= turns if var in own or var in held else 1
+            apart *= turns if var in held else 1
+        unit = "multiply_add" if fused else "plain"
+        if lane is None:
+            ports.scalar += count * reader.unit("scalar")
+        else:
+            count, apart = count * lane.groups, apart * lane.groups
+            parts = max(1, ceil(lane.count * s.register.dtype.itemsize / self.target.vector))
+            ports.vector += count * parts * reader.scaled(unit)
+            if not self.per_lane(s, lane):
+                ports.across += apart / lane.groups * reader.folded(lane)
+        if s.register not in region.own:
+            wait = reader.unit("chain_multiply_add" if fused else "chain")
+            before = ports.chains.get(s.register, 0.0)
+            ports.chains[s.register] = before + count / apart * wait
+
+    def deep(self, ports: Ports, value: Expr, lane: Lane | None, into: Register | None) -> None:
+        """How long a value takes alone: what the processor sees ahead hides it, or not."""
+        wait = self.reader.wait(value)
+        if into is not None:
+            self.reader.late[into] = wait
+        if lane is not None:
+            ports.depth = max(ports.depth, wait)
+
+    def per_lane(self, s: Combine, lane: Lane) -> bool:
+        """Whether each lane has a sum of its own."""
+        own = s.register in lane.varying.registers
+        return own or bool(s.indices and lane.varying.of(s.indices[-1]))
+
+    def waited(self, root: Expr, register: Register) -> float:
+        """Nanoseconds from a register's value of the turn before to that of this one."""
+        longest: dict[Node, float] = {}
+        for node in walk(root):
+            below = [longest[c] for c in node.children if longest.get(c, -1.0) >= 0]
+            if isinstance(node, Peek) and node.register is register:
+                longest[node] = 0.0
+            elif below and isinstance(node, Expr):
+                wait = max(self.reader.unit("chain"), 2 * self.reader.operation(node))
+                longest[node] = max(below) + wait
+        return longest.get(root, 0.0)
+
+    def transpose(self, s: Transpose, region: _Region, place: _Place) -> None:
+        """A panel copied: a region of its own."""
+        rows, columns = self.number(s.rows), self.number(s.columns)
+        words = rows * columns * s.word
+        size = s.source.dtype.itemsize
+        executions = region.executions * region.turns
+        made = self.region(place.path, 1.0, executions)
+        made.packs = True
+        made.ports.shuffle = words * self.reader.unit("pack") * max(1.0, size / 4)
+        level, across = Level(rows), Level(columns)
+        path = (*place.path, level, across)
+        pairs = (
+            (s.source, s.source_offset, (s.source_row, s.word), False),
+            (s.target, s.target_offset, (s.word, s.target_row), True),
+        )
+        for array, offset, (down, along), write in pairs:
+            terms = self.moved(offset)[0]
+            terms += ((level, down * size, rows), (across, along * size, columns))
+            self.keep(made, Access(array, path, terms, size, write, False))
+
+    # -- loops
+
+    def loop(self, s: For, region: _Region, place: _Place) -> None:
+        lo, hi = self.number(s.lo), self.number(s.hi)
+        turns = max(0.0, ceil((hi - lo) / s.step))
+        if turns <= 0:
+            return
+        if s.kind is LoopKind.VECTOR:
+            self.lanes(s, lo, turns, region, place)
+            return
+        if s.kind is LoopKind.UNROLL:
+            level = Level(turns)
+            self.bind(s, lo + (turns - 1) * s.step / 2, level, turns)
+            written = (*place.written, (s.var, int(turns)))
+            self.block(s.body, region, replace(place, path=(*place.path, level), written=written))
+            return
+        if turns == 1:
+            self.bind(s, lo, None, 1.0)
+            self.block(s.body, region, place)
+            return
+        samples = [(turns // 2, turns)]
+        if s.var in self.controls(s):
+            samples = sampled(int(turns), self.sampled)
+        executions = region.executions * region.turns
+        around, self.sampled = self.sampled, self.sampled * len(samples)
+        for sample, count in samples:
+            level = Level(turns, count / turns)
+            self.bind(s, lo + sample * s.step, level, turns)
+            path = (*place.path, level)
+            inner = self.region(path, count, executions)
+            inner.ports.scalar += self.reader.unit("turn") / 2
+            self.block(s.body, inner, replace(place, path=path, written=()))
+        self.sampled = around
+
+    def lanes(self, s: For, lo: float, turns: float, region: _Region, place: _Place) -> None:
+        """Whole vectors `unroll` at a time, then masked ones; short ones are written out."""
+        count = self.plan.loops[s.var]
+        own = frozenset(x.register for x in statements(s.body) if isinstance(x, Declare))
+        varying = Varying(s.var, own)
+        trip = self.facts.form(s.hi).minus(self.facts.form(s.lo))
+        short = not trip.terms and turns <= s.unroll * count
+        tiled = not trip.terms and self.tiled(s, varying)
+        groups = ceil(turns / count) if short or tiled else s.unroll
+        block = min(turns, groups * count)
+        level = Level(max(1.0, turns / block))
+        self.bind(s, lo, level, turns, int(block))
+        masked = (turns % count > 0) / groups if short or tiled else 0.0
+        lane = Lane(varying, count, groups, masked)
+        if short or tiled:
+            before = region.ports.across
+            region.ports.across = 0.0
+            self.block(s.body, region, replace(place, path=(*place.path, level), lane=lane))
+            region.ports.shuffle += region.ports.across
+            region.ports.across = before
+            return
+        executions = region.executions * region.turns
+        path = (*place.path, level)
+        whole = turns // (groups * count)
+        if whole:
+            inner = self.region(path, whole, executions)
+            inner.ports.scalar += self.reader.unit("turn") / 2
+            self.block(s.body, inner, _Place(path, (), lane))
+        rest = ceil((turns - whole * groups * count) / count)
+        if rest:
+            tail = self.region(path, rest, executions)
+            tail.ports.scalar += self.reader.unit("turn")
+            at = len(self.regions)
+            self.block(s.body, tail, _Place(path, (), Lane(varying, count, 1, 1.0)))
+            for one in self.regions[at - 1 :] if whole else ():
+                one.accesses.clear()
+                one.ports.across = 0.0
+
+    def tiled(self, s: For, varying: Varying) -> bool:
+        for inner in statements(s.body):
+            at = inner.indices if isinstance(inner, Set | Combine) else ()
+            if at and inner.register in self.plan.tiles and varying.of(at[-1]):  # type: ignore[union-attr]
+                return True
+            values = [inner.value] if isinstance(inner, Store | Set | Combine) else []
+            for node in walk(values):
+                tile = isinstance(node, Peek) and node.register in self.plan.tiles
+                if tile and isinstance(node, Peek) and varying.of(node.indices[-1]):
+                    return True
+        return False
+
+    def controls(self, s: For) -> frozenset[Node]:
+        """Every node that decides what runs inside a loop."""
+        if s not in self.control:
+            roots: list[Expr] = []
+            for inner in statements(s.body):
+                if isinstance(inner, For):
+                    roots += [inner.lo, inner.hi]
+                elif isinstance(inner, Guard):
+                    roots.append(inner.condition)
+            self.control[s] = frozenset(walk(roots))
+        return self.control[s]
+
+    def bind(self, s: For, value: float, level: Level | None, turns: float, block: int = 1) -> None:
+        """A variable's value, and how it moves: with its lower bound, and turn by turn."""
+        self.values[s.var] = value
+        terms, scattered = self.moved(s.lo)
+        if level is not None and level.turns > 1:
+            terms += ((level, s.step * block, level.turns),)
+        self.moves[s.var] = terms, scattered
+
+    # -- arrays
+
+    def moved(self, offset: Expr, scale: int = 1) -> Moves:
+        """The terms of an offset by loop levels; whether it is at random within them."""
+        found: list[tuple[Level, int, float]] = []
+        scattered = False
+        for atom, coefficient in self.facts.form(offset).terms:
+            factor = coefficient * scale
+            if isinstance(atom, Var):
+                terms, random = self.moves.get(atom, ((), False))
+                found += [(level, step * factor, n) for level, step, n in terms]
+                scattered |= random
+            elif isinstance(atom, E.FloorDiv | E.Mod) and isinstance(atom.right, E.Const):
+                terms, random = self.moved(atom.left)
+                divisor = max(1, abs(int(atom.right.value)))
+                ways = stepped if isinstance(atom, E.FloorDiv) else cycled
+                parts = [(level, s, ways(s, n, divisor)) for level, s, n in terms]
+                sizes = [max(1, abs(s)) for _, s, _ in parts]
+                if isinstance(atom, E.FloorDiv):
+                    sizes = [max(1, s // divisor) for s in sizes]
+                pairs = zip(parts, sizes, strict=True)
+                found += [(level, size * factor, n) for (level, _, n), size in pairs]
+                scattered |= random
+            else:
+                low, high = self.facts.interval(atom)
+                inside = self.reader.variables(atom)
+                levels = [t for v in inside for t in self.moves.get(v, ((), False))[0]]
+                span = float(max(1, high - low + 1))
+                for level, _, n in levels:
+                    found.append((level, factor, min(n, span)))
+                scattered = True
+        return tuple(found), scattered
+
+    def access(
+        self, array: Array, offset: Expr, region: _Region, place: _Place, write: bool
+    ) -> None:
+        size = array.dtype.itemsize
+        terms, scattered = self.moved(offset, size)
+        if scattered:  # each touches a line of its own
+            most = array.size * size
+            terms = tuple((at, max(abs(s), LINE + 1) if n > 1 else s, n) for at, s, n in terms)
+            terms = tuple((at, s, min(n, most / LINE)) for at, s, n in terms)
+        width = size
+        if place.lane is not None:
+            stride = self.reader.stride(offset, place.lane)
+            lanes = place.lane.count * place.lane.groups
+            step = (
+                LINE + 1 if stride is None and scattered else abs(1 if stride is None else stride)
+            )
+            width = int(spanned([(step * size, lanes)], size)) if stride != 0 else size
+            width = min(width, array.size * size)
+        self.keep(region, Access(array, place.path, terms, width, write, scattered))
+
+    def keep(self, region: _Region, access: Access) -> None:
+        region.accesses.append(access)
+
+    def read(self, root: Expr, region: _Region, place: _Place) -> None:
+        """Every load below an expression."""
+        for node in walk(root):
+            if isinstance(node, Load):
+                self.access(node.array, node.offset, region, place, False)
+
+    # -- numbers
+
+    def number(self, e: Expr) -> float:
+        """A value at the samples of the loops around; what is data is in the middle."""
+        form = self.facts.form(e) if e.dtype.is_integer and not e.dtype.is_bool else None
+        if form is not None and (len(form.terms) != 1 or form.terms[0][0] is not e):
+            return form.const + sum(c * self.number(a) for a, c in form.terms)
+        match e:
+            case E.Const():
+                return float(e.value)
+            case Var():
+                return self.values.get(e, e.hi if e in self.routine.sizes else (e.lo + e.hi) / 2)
+            case E.FloorDiv():
+                return self.number(e.left) // (self.number(e.right) or 1)
+            case E.Mod():
+                return self.number(e.left) % (self.number(e.right) or 1)
+            case E.If():
+                return self.number(e.then if self.number(e.condition) else e.otherwise)
+            case Native(name="maximum" | "minimum"):
+                return (max if e.name == "maximum" else min)(map(self.number, e.args))
+        if any(isinstance(n, Load | Peek) for n in walk(e)):
+            return 1.0 if e.dtype.is_bool else sum(self.facts.interval(e)) / 2
+        return self.condition(e)
+
+    def condition(self, e: Expr) -> float:
+        match e:
+            case E.Less():
+                return float(self.number(e.left) < self.number(e.right))
+            case E.Equal():
+                return float(self.number(e.left) == self.number(e.right))
+            case E.And():
+                return float(self.number(e.left) and self.number(e.right))
+            case E.Or():
+                return float(self.number(e.left) or self.number(e.right))
+            case E.Xor():
+                return float(bool(self.number(e.left)) != bool(self.number(e.right)))
+            case E.Cast():
+                return self.number(e.value)
+        return 1.0
+
+    # -- the sum
+
+    def beyond(self, every: Sequence[Access], size: int) -> dict[Access, float]:
+        """Bytes that come from beyond a cache, which keeps a little less or more than fits."""
+        found: dict[Access, float] = {}
+        for share in KEPT:
+            for access, missing in missed(every, size * share).items():
+                found[access] = found.get(access, 0.0) + missing / len(KEPT)
+        return found
+
+    def total(self) -> Price:
+        """All regions: instructions and memories overlap in each."""
+        machine, every = self.machine, [a for r in self.regions for a in r.accesses]
+        for access in every:
+            for level in access.path:
+                level.accesses.append(access)
+        beyond = [self.beyond(every, m.bytes) for m in machine.memories[:-1]]
+        names = [m.name for m in machine.memories[1:]]
+        sums, busy, packing, ns = dict.fromkeys(names, 0.0), 0.0, 0.0, 0.0
+        for region in self.regions:
+            executions = region.executions
+            region.ports.window = region.ports.vector / self.reader.unit("plain") / WINDOW
+            own = region.ports.busy * region.turns + region.ports.across
+            if region.turns > 1:
+                own += self.reader.unit("enter")
+            own *= executions
+            waits = [0.0] * len(names)
+            for access in region.accesses:
+                for number, name in enumerate(names):
+                    here = beyond[number].get(access, 0.0)
+                    past = beyond[number + 1].get(access, 0.0) if number + 1 < len(beyond) else 0.0
+                    memory = machine.memories[number + 1]
+                    rate = memory.write if access.write else memory.read
+                    wait = max(0.0, here - past) / rate
+                    waits[number] += wait
+                    sums[name] += wait
+            far = sum(waits)
+            both = (own**OVERLAP + far**OVERLAP) ** (1 / OVERLAP)
+            ns += both
+            packing += both if region.packs else 0.0
+            busy += 0.0 if region.packs else own
+        tasks = self.routine.tasks
+        launch = machine.rate("launch", "launch")
+        each = machine.rate("launch", "task") * tasks if tasks > 1 else 0.0
+        memories = tuple(sums.items())
+        return Price(ns + launch + each, busy, memories, packing, launch, each)
+
+
+def sampled(turns: int, before: int) -> list[tuple[float, float]]:
+    """Some turns of a loop and how many each stands for: all of a few; else the last one, and
+    the middles of equal parts of the others.
+
+    ``20  ->  (1, 2.7), (4, 2.7), .. (17, 2.7), (19, 1)``
+    """
+    most = SAMPLES if before * SAMPLES <= MOST_SAMPLES else 3
+    if turns <= most:
+        return [(float(n), 1.0) for n in range(turns)]
+    each = (turns - 1) / (most - 1)
+    parts = [(float(int((n + 0.5) * each)), each) for n in range(most - 1)]
+    return [*parts, (turns - 1.0, 1.0)]
+
+
+def _peeks(root: Expr, register: Register) -> bool:
+    return any(isinstance(n, Peek) and n.register is register for n in walk(root))

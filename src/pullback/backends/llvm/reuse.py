@@ -1,0 +1,129 @@
+"""From which memory each access of a loop nest is served: footprints by loop level.
+
+What one turn of a loop touches fits a cache, or not. If it fits, what the loop touches comes from
+beyond once; if not, once in each turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import gcd
+
+from pullback.ir.nest import Array
+
+LINE = 64  # bytes of a cache line
+
+# Of an offset: bytes from one value of a loop's variable to the next, in how many turns.
+Term = tuple[int, float]
+
+
+@dataclass(eq=False, slots=True)
+class Level:
+    """A loop: its turns in one execution, and the share of them that what is below stands for."""
+
+    turns: float
+    share: float = 1.0
+    accesses: list[Access] = field(default_factory=list)
+    touched: float | None = None
+
+    def footprint(self) -> float:
+        """Bytes that one turn touches."""
+        if self.touched is None:
+            self.touched = sum(union(self.accesses, self).values())
+        return self.touched
+
+
+@dataclass(eq=False, slots=True)
+class Access:
+    """Reads or writes of an array in a loop: what its offset moves by in each loop around it.
+
+    `path`: the loops around, outermost first. `scattered`: its lines are in no order.
+    """
+
+    array: Array
+    path: tuple[Level, ...]
+    terms: tuple[tuple[Level, int, float], ...]
+    width: int
+    write: bool
+    scattered: bool
+
+    def bytes(self, level: Level, whole: bool) -> float:
+        """Bytes of the lines that one turn of a loop touches; with `whole` all of its turns."""
+        first = self.path.index(level) + (not whole)
+        inner = set(map(id, self.path[first:]))
+        terms = [(abs(step), n) for at, step, n in self.terms if id(at) in inner]
+        return min(spanned(terms, self.width), self.array.size * self.array.dtype.itemsize + LINE)
+
+
+def spanned(terms: Iterable[Term], width: int) -> float:
+    """Bytes of the lines that offsets reach which move by `terms`.
+
+    ``8 rows of 4096 bytes, 16 elements of 4 in each  ->  8 lines``
+    """
+    run, count = float(width), 1.0
+    for step, turns in sorted(t for t in terms if t[0]):
+        if step <= max(run, LINE):
+            run += step * (turns - 1)
+        else:
+            count *= turns
+    return count * max(LINE, run + (LINE / 2 if count > 1 and run % LINE else 0))
+
+
+def union(accesses: Iterable[Access], level: Level) -> dict[Array, float]:
+    """Bytes of each array that one turn of a loop touches."""
+    alike: dict[tuple[object, ...], float] = {}
+    for access in accesses:
+        key = access.array, tuple(sorted((s, n) for _, s, n in access.terms))
+        alike[key] = max(alike.get(key, 0.0), access.bytes(level, whole=False))
+    found: dict[Array, float] = {}
+    for (array, *_), size in alike.items():
+        assert isinstance(array, Array)
+        most = array.size * array.dtype.itemsize
+        found[array] = min(found.get(array, 0.0) + size, max(most, LINE))
+    return found
+
+
+def fitting(access: Access, capacity: float) -> int | None:
+    """The outermost loop of whose turns each fits; None where not even the innermost's does."""
+    for number, level in enumerate(access.path):
+        if level.footprint() <= capacity:
+            return number
+    return None
+
+
+def missed(accesses: Iterable[Access], capacity: float) -> dict[Access, float]:
+    """Bytes that each access fetches, or writes, from beyond a cache of so many bytes.
+
+    What several read of one array in one turn of the loop that fits comes once. The outermost
+    loop repeats the whole: what fits there is in the cache already.
+    """
+    found: dict[Access, float] = {}
+    first: dict[tuple[object, ...], float] = {}
+    for access in accesses:
+        place = fitting(access, capacity)
+        if place == 0:
+            continue
+        level = access.path[-1] if place is None else access.path[place]
+        executions = 1.0
+        for outer in access.path[: -1 if place is None else place]:
+            executions *= outer.turns * outer.share
+        size = access.bytes(level, whole=place is not None)
+        executions *= level.share * (level.turns if place is None else 1.0)
+        key = access.array, id(level), access.write
+        before = first.get(key, 0.0)
+        now = max(before, size)
+        first[key] = now
+        if now > before:
+            found[access] = (now - before) * executions
+    return found
+
+
+def stepped(step: int, turns: float, divisor: int) -> float:
+    """Turns of ``(step v) // divisor``, by their number."""
+    return max(1.0, abs(step) * turns / divisor)
+
+
+def cycled(step: int, turns: float, divisor: int) -> float:
+    """Values of ``(step v) % divisor``."""
+    return min(turns, divisor / gcd(abs(step) or 1, divisor))

@@ -1,0 +1,182 @@
+"""The price of launches: read from loop nests, beside times, and never below the bound."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.backends.host.processor import named_target
+from pullback.backends.llvm.price import nest_price, price, sampled
+from pullback.backends.llvm.reuse import spanned
+from pullback.cost.bound import bound
+from pullback.cost.price import Price
+from pullback.ir import expr as E
+from pullback.ir.dtype import float32
+from pullback.ir.expr import index
+from pullback.ir.graph import SUM
+from pullback.ir.kernel import Kernel
+from pullback.ir.nest import (
+    Array,
+    Combine,
+    Declare,
+    For,
+    Load,
+    LoopKind,
+    Peek,
+    Register,
+    Routine,
+    Store,
+    Var,
+)
+from pullback.ir.target import Target
+from pullback.lower.kernel import lower
+from pullback.machine.machine import chosen
+from pullback.schedule.choose import choose
+from pullback.schedule.tiling import revisited_bytes
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from suite import model  # noqa: E402
+
+TARGET = named_target("x86-64-v4").on(chosen("zen5"))
+
+
+def kernels(function: Any, *shapes: tuple[int, ...]) -> list[Kernel]:
+    drawn = function, model.floats(*shapes)
+    return list(model.kernels(Random(0), lambda _: drawn, TARGET))
+
+
+def priced(function: Any, *shapes: tuple[int, ...], target: Target = TARGET) -> Price:
+    (kernel,) = kernels(function, *shapes)
+    return price(kernel, choose(kernel, target), target)
+
+
+def faster(table: str, name: str, times: float) -> Target:
+    """The machine with one number changed."""
+    machine = TARGET.profile
+    changed = {**machine.tables[table], name: machine.tables[table][name] / times}
+    tables = MappingProxyType({**machine.tables, table: MappingProxyType(changed)})
+    return replace(TARGET, machine=replace(machine, tables=tables))
+
+
+def test_a_product_costs_its_multiply_adds() -> None:
+    found = priced(lambda a, b: a @ b, (256, 256), (256, 256))
+    peak = 256**3 / 16 * TARGET.profile.rate("unit", "multiply_add")
+    assert peak <= found.arithmetic <= 1.1 * peak
+    assert found.ns <= 1.4 * peak
+
+
+def test_a_distance_is_no_product() -> None:
+    shapes = (256, 64), (256, 64)
+    product = priced(lambda a, b: a @ pb.permute_dims(b, (1, 0)), *shapes)
+    distance = priced(lambda a, b: pb.sum(pb.abs(a[:, None] - b[None]), axis=2), *shapes)
+    assert distance.ns > 2 * product.ns
+
+
+def test_memories_by_footprint() -> None:
+    near = priced(lambda x: x * 2.0, (1024,))
+    assert not any(ns for _, ns in near.memories)
+    for name, size in (("L2", 1 << 16), ("L3", 1 << 20), ("memory", 1 << 24)):
+        parts = dict(priced(lambda x: x * 2.0, (size,)).memories)
+        assert max(parts, key=parts.__getitem__) == name
+        memory = next(m for m in TARGET.profile.memories if m.name == name)
+        wanted = 4 * size / memory.read + 4 * size / memory.write
+        assert parts[name] == pytest.approx(wanted, rel=0.3)
+
+
+def test_a_transposed_copy_costs_more_than_a_plain_one() -> None:
+    plain = priced(lambda x: x * 2.0, (512, 512))
+    turned = priced(lambda x: pb.permute_dims(x, (1, 0)) * 2.0, (512, 512))
+    assert turned.ns > 1.5 * plain.ns
+
+
+def test_functions_by_their_table() -> None:
+    slow, fast = TARGET, faster("float32", "exp", 2.0)
+    before, after = (priced(pb.exp, (256,), target=t) for t in (slow, fast))
+    assert before.arithmetic > 1.5 * after.arithmetic
+
+
+def test_sums_that_wait_for_one_another() -> None:
+    """One sum after the other, and four beside one another."""
+
+    def one(count: int) -> float:
+        x, y = Array("x", float32, 4096), Array("y", float32, count)
+        total, k, r = Register("s", float32, (count,)), Var("k", 0, 1023), Var("r", 0, count - 1)
+        place = E.Add(E.Mul(k, index(count)), r)
+        step = Combine(total, (r,), SUM, Load(x, place))
+        body = (
+            Declare(total, E.Const(0.0, float32)),
+            For(k, index(0), index(1024), (each(r, count, step),)),
+            each(r, count, Store(y, r, Peek(total, (r,)))),
+        )
+        routine = Routine("sums", (x, y), (), (), (), Var("task", 0, 0), 1, body)
+        return nest_price(routine, TARGET).arithmetic
+
+    def each(r: Var, count: int, *body: Any) -> For:
+        return For(r, index(0), index(count), body, LoopKind.UNROLL)
+
+    assert one(1) == pytest.approx(1024 * TARGET.profile.rate("unit", "chain"), rel=0.1)
+    assert one(2) < 1.2 * one(1)
+
+
+def test_tasks_and_launches_are_parts() -> None:
+    found = priced(lambda x: pb.exp(x), (1024, 1024))
+    assert found.tasks > 0 and found.launch > 0 and "tasks" in str(found)
+    assert found.ns >= found.arithmetic
+
+
+def test_triangles_cost_half() -> None:
+    def lower_part(a: Any) -> Any:
+        k = pb.axis(256)
+        return pb.compute((256,), lambda i: pb.sum(pb.where(k <= i, a[i, k], 0.0), over=k))
+
+    half, whole = priced(lower_part, (256, 256)), priced(lambda a: pb.sum(a, axis=1), (256, 256))
+    assert half.ns < 0.9 * whole.ns
+
+
+def test_turns_stand_for_all() -> None:
+    for turns in (1, 2, 7, 8, 9, 100):
+        found = sampled(turns, 1)
+        assert sum(count for _, count in found) == pytest.approx(turns)
+        assert found[-1] == (turns - 1, 1.0)
+    assert spanned([(64, 8), (4, 16)], 4) == 8 * 64
+    assert spanned([(4096, 8), (4, 16)], 4) == 8 * 64
+
+
+@pytest.mark.parametrize("kind", model.CLASSES)
+def test_the_bound_is_below(kind: str) -> None:
+    rng = Random(len(kind))
+    for _ in range(4):
+        for kernel in model.kernels(rng, model.CLASSES[kind], TARGET):
+            found = price(kernel, choose(kernel, TARGET), TARGET)
+            assert 0 < bound(kernel, TARGET) <= found.ns, kernel.name
+            assert np.isfinite(found.ns)
+
+
+def test_explain_prints_the_parts() -> None:
+    program = pb.jit(lambda x: pb.exp(x))
+    program(pb.ones((64, 64)))
+    assert "price " in program.program.explain() and "arithmetic" in program.program.explain()
+
+
+def test_the_model_is_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    model.report(5, 4, "elementwise", str(out))
+    shown = capsys.readouterr().out
+    assert "median factor" in shown and "worst" in shown and '"factor"' in out.read_text()
+
+
+def test_a_nest_without_a_kernel() -> None:
+    (kernel,) = kernels(lambda x: x + 1.0, (100,))
+    routine = lower(kernel, choose(kernel, TARGET), TARGET)
+    assert nest_price(routine, TARGET).ns == price(kernel, choose(kernel, TARGET), TARGET).ns
+    assert revisited_bytes(kernel, (), ()) == 0

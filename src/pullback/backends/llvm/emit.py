@@ -8,12 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.backends.llvm import dots, transpose
-from pullback.backends.llvm.memory import SAFE, Memory
-from pullback.backends.llvm.reduce import Reductions
-from pullback.backends.llvm.registers import Registers
-from pullback.backends.llvm.scope import Frame, Lanes, Scope
-from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
-from pullback.backends.llvm.values import Values
 from pullback.backends.llvm.analysis import (
     Cell,
     Facts,
@@ -22,6 +16,12 @@ from pullback.backends.llvm.analysis import (
     plan_lanes,
     substitute,
 )
+from pullback.backends.llvm.memory import SAFE, Memory
+from pullback.backends.llvm.reduce import Reductions
+from pullback.backends.llvm.registers import Registers
+from pullback.backends.llvm.scope import Frame, Lanes, Scope
+from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
+from pullback.backends.llvm.values import Values
 from pullback.backends.loops.sizes import array_bytes
 from pullback.backends.loops.walk import roots, statements
 from pullback.errors import InvalidIR

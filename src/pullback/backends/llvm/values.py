@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import cast
 
 from pullback.backends.llvm import arith, vmath, vpower, vwide
+from pullback.backends.llvm.analysis import NOTHING, Facts
 from pullback.backends.llvm.memory import Memory
 from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import BITS, Builder, Val, const, iota, literals
-from pullback.backends.llvm.analysis import NOTHING, Facts
 from pullback.backends.loops.walk import Given
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E

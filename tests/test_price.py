@@ -177,6 +177,6 @@ def test_the_model_is_measured(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def test_a_nest_without_a_kernel() -> None:
     (kernel,) = kernels(lambda x: x + 1.0, (100,))
-    routine = lower(kernel, choose(kernel, TARGET), TARGET)
+    routine = lower(kernel, choose(kernel, TARGET))
     assert nest_price(routine, TARGET).ns == price(kernel, choose(kernel, TARGET), TARGET).ns
     assert revisited_bytes(kernel, (), ()) == 0

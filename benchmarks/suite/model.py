@@ -342,7 +342,7 @@ def drawn(seed: int, count: int, target: Target, only: str = "") -> Iterator[Row
 
 def measured(kind: str, kernel: Kernel, target: Target) -> Row | None:
     """A kernel's price and time; None where it is too slow, or does not run on such data."""
-    routine = lower(kernel, choose(kernel, target), target)
+    routine = lower(kernel, choose(kernel, target))
     price = nest_price(routine, target)
     work = price.ns - price.launch - price.tasks
     if work > SLOWEST_NS:

@@ -56,7 +56,7 @@ Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
 
 def price(kernel: Kernel, schedule: Schedule, target: Target) -> Price:
     """What one launch of `kernel` costs by `schedule`, on the machine of `target`."""
-    return nest_price(lower(kernel, schedule, target), target)
+    return nest_price(lower(kernel, schedule), target)
 
 
 def nest_price(routine: Routine, target: Target) -> Price:

@@ -38,8 +38,8 @@ from pullback.ir.nest import (
 )
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
+from pullback.lower.whole import scheduled
 from pullback.machine.machine import chosen
-from pullback.schedule.choose import choose
 from pullback.schedule.tiling import revisited_bytes
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -57,7 +57,7 @@ def kernels(function: Any, *shapes: tuple[int, ...]) -> list[Kernel]:
 
 def priced(function: Any, *shapes: tuple[int, ...], target: Target = TARGET) -> Price:
     (kernel,) = kernels(function, *shapes)
-    return price(kernel, choose(kernel, target), target)
+    return price(kernel, scheduled(kernel, target), target)
 
 
 def faster(table: str, name: str, times: float) -> Target:
@@ -157,7 +157,7 @@ def test_the_bound_is_below(kind: str) -> None:
     rng = Random(len(kind))
     for _ in range(4):
         for kernel in model.kernels(rng, model.CLASSES[kind], TARGET):
-            found = price(kernel, choose(kernel, TARGET), TARGET)
+            found = price(kernel, scheduled(kernel, TARGET), TARGET)
             assert 0 < bound(kernel, TARGET) <= found.ns, kernel.name
             assert np.isfinite(found.ns)
 
@@ -177,6 +177,6 @@ def test_the_model_is_measured(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def test_a_nest_without_a_kernel() -> None:
     (kernel,) = kernels(lambda x: x + 1.0, (100,))
-    routine = lower(kernel, choose(kernel, TARGET))
-    assert nest_price(routine, TARGET).ns == price(kernel, choose(kernel, TARGET), TARGET).ns
+    routine = lower(kernel, scheduled(kernel, TARGET))
+    assert nest_price(routine, TARGET).ns == price(kernel, scheduled(kernel, TARGET), TARGET).ns
     assert revisited_bytes(kernel, (), ()) == 0

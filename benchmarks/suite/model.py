@@ -32,10 +32,10 @@ from pullback.ir.program import Compute, items
 from pullback.ir.structure import kernel_key
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
+from pullback.lower.whole import scheduled
 from pullback.nn import functional as F
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
-from pullback.schedule.choose import choose
 from pullback.tensor.tree import flatten
 from pullback.tensor.tune import inputs
 
@@ -342,7 +342,7 @@ def drawn(seed: int, count: int, target: Target, only: str = "") -> Iterator[Row
 
 def measured(kind: str, kernel: Kernel, target: Target) -> Row | None:
     """A kernel's price and time; None where it is too slow, or does not run on such data."""
-    routine = lower(kernel, choose(kernel, target))
+    routine = lower(kernel, scheduled(kernel, target))
     price = nest_price(routine, target)
     work = price.ns - price.launch - price.tasks
     if work > SLOWEST_NS:

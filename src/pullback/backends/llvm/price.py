@@ -42,6 +42,7 @@ from pullback.ir.nest import (
 from pullback.ir.node import Node, walk
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
+from pullback.lower.whole import whole
 from pullback.schedule.schedule import Schedule
 
 # Turns of a loop that stand for all, where what is inside depends on which it is; of loops in
@@ -56,7 +57,7 @@ Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
 
 def price(kernel: Kernel, schedule: Schedule, target: Target) -> Price:
     """What one launch of `kernel` costs by `schedule`, on the machine of `target`."""
-    return nest_price(lower(kernel, schedule), target)
+    return nest_price(lower(kernel, whole(kernel, schedule, target)), target)
 
 
 def nest_price(routine: Routine, target: Target) -> Price:

@@ -147,10 +147,13 @@ def test_a_chain_of_branches_is_written_once() -> None:
     """Its text grows by a link, and does not double."""
 
     def chain(x: Any, count: int) -> Any:
-        y = x * 3
-        for n in range(count):
-            y = pb.where(x < 0.5**n, y, y * 0.75)
-        return y
+        def body(i: Any) -> Any:
+            y = x[i] * 3
+            for n in range(count):
+                y = pb.where(x[i] < 0.5**n, y, y * 0.75)
+            return y
+
+        return pb.compute((50,), body)
 
     sizes = []
     for count in (4, 8, 12):

@@ -18,7 +18,7 @@ from pullback.ir.graph import Definition, Graph, Value, Variable, topological
 from pullback.ir.program import Compute, Program
 from pullback.pipeline import compile_program
 from pullback.runtime.executable import Executable
-from test_backends import needs_c
+from test_conformance import NEEDS
 
 CASES = {c.name: c for c in C.all_cases()}
 SYMBOLIC = {s.case.name: s for s in C.symbolic()}
@@ -100,16 +100,19 @@ def test_native_code_equals_the_interpreter() -> None:
 # The gradient checks of TVM's `test_te_autodiff.py`: 21 expressions, 21 operators, 36 strides. Of
 # the cases here it has not the half of 1.18, the network, and fails 1.22.
 TVM = [c for c in C.all_cases() if c.name not in ("1.18 1", "1.22", "network")]
-STEP = 1e-6
+STEP, PARTS = 1e-6, 3
+SLOW = [pytest.param(n, marks=[m, pytest.mark.slow]) for n, m in NEEDS.items()]
 
 
-@pytest.mark.parametrize("backend", ["llvm", pytest.param("c", marks=[needs_c, pytest.mark.slow])])
-def test_the_checks_of_tvm(backend: str) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("backend", ["llvm", *SLOW])
+def test_the_checks_of_tvm(backend: str, part: int) -> None:
     """Each gradient of the sum of a result beside central differences, all by one backend."""
     assert len(TVM) == 78
+    cases = TVM[part::PARTS]
     values: Arrays = {}
     outputs, adjoints, owners = [], [], []
-    for case in TVM:
+    for case in cases:
         head = Variable("head", case.output.shape, case.output.dtype)
         own = values_of(case)
         fresh = {v: Variable(v.name, v.shape, v.dtype) for v in own}
@@ -126,7 +129,7 @@ def test_the_checks_of_tvm(backend: str) -> None:
     for step in (STEP, -STEP):
         moved = {v: a + step * ways[v] if v in ways else a for v, a in values.items()}
         ends.append([float(np.sum(y)) for y in run(*made, moved)])
-    for case, above, below in zip(TVM, *ends, strict=True):
+    for case, above, below in zip(cases, *ends, strict=True):
         own = [(x, s) for (c, x), s in zip(owners, slopes, strict=True) if c is case]
         slope = sum(float(np.sum(s * ways[x])) for x, s in own)
         size = sum(float(np.sum(abs(s * ways[x]))) for x, s in own)

@@ -18,7 +18,7 @@ from pullback.errors import PullbackError
 from pullback.tensor import steady
 from pullback.tensor.rules import Rule
 from pullback.tensor.scalars import applied
-from test_backends import needs_c
+from test_conformance import BACKENDS
 
 N = 20_000
 R = pb.random
@@ -229,7 +229,7 @@ def test_refused_by_code() -> None:
         assert caught.value.code == code
 
 
-@pytest.mark.parametrize("backend", ["reference", "llvm", pytest.param("c", marks=needs_c)])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_numbers_have_the_same_bits_on_every_backend(backend: str) -> None:
     """One program of all: normal numbers of each type, gamma and beta ones; and they are those."""
     key = R.key(5)

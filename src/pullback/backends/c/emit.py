@@ -300,7 +300,9 @@ class Function:
         start = values.fresh("start")
         self.emit(f"int64_t {start} = {lo};")
         self.beside(stmt, first, count, start, hi)
-        self.turn(stmt, start, "", f"for (int l = 0; l < (int)({hi} - {start}); ++l)")
+        trip = _trip(stmt)
+        if trip is None or trip % count:
+            self.turn(stmt, start, "", f"for (int l = 0; l < (int)({hi} - {start}); ++l)")
         for register, combiner in first.items():
             lanes, kind = values.carried.pop(register), register.dtype
             for place in _places(register.shape):

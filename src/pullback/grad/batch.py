@@ -60,9 +60,9 @@ class Batch:
     def _enter(self, definition: Definition) -> None:
         self._done.add(definition)
         if self.depends(definition):
-            found = self.known[definition] = self._lifted(definition)
+            lifted = self.known[definition] = self._lifted(definition)
             if definition.rule is not None:
-                self._rules.setdefault(definition.rule, []).append((definition, found))
+                self._rules.setdefault(definition.rule, []).append((definition, lifted))
 
     def _carry_rules(self) -> None:
         rules, self._rules = self._rules, {}
@@ -99,10 +99,10 @@ class Batch:
             return None
 
         def moved(root: Expr) -> Expr:
-            found = rebuild(root, change, memo)
-            if not isinstance(found, Expr):
-                raise InvalidIR(f"batching {root} gave {found}")
-            return found
+            batched = rebuild(root, change, memo)
+            if not isinstance(batched, Expr):
+                raise InvalidIR(f"batching {root} gave {batched}")
+            return batched
 
         form: Form = definition.form
         if isinstance(form, Scan):
@@ -138,14 +138,14 @@ class Batch:
             given: Sequence[Value],
         ) -> list[Value | None]:
             inner = [self.like(v) for v in like]
-            found = function(inner)
+            results = function(inner)
             batch = self.wider(dict(zip(inner, given, strict=True)))
-            return [None if v is None else batch([v])[0] for v in found]
+            return [None if v is None else batch([v])[0] for v in results]
 
         def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
             assert rule.pull is not None
-            found = through(rule.pull, rule.outputs, heads)
-            pairs = zip(found, rule.deps, strict=True)
+            adjoints = through(rule.pull, rule.outputs, heads)
+            pairs = zip(adjoints, rule.deps, strict=True)
             return [v if v is None or d in self.known else self._total(v) for v, d in pairs]
 
         def push(tangents: Sequence[Value]) -> Sequence[Value]:
@@ -174,9 +174,9 @@ class Batch:
             return lifted[value]
         self.visit([value])
         self.known.setdefault(value, self._lifted(value))
-        found = self.known[value]
-        assert isinstance(found, Definition)
-        return found
+        output = self.known[value]
+        assert isinstance(output, Definition)
+        return output
 
     def _total(self, value: Value) -> Value:
         """The sum over the prefix: what is read by all gets the adjoints of all."""

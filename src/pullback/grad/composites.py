@@ -106,9 +106,9 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
 
 def slopes(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
     """(argument, derivative) pairs of a named composite; None where `node` is none."""
-    found = _named(node)
-    if found is not None:
-        known, x = found
+    composite = _named(node)
+    if composite is not None:
+        known, x = composite
         return ((x, known.slope(x, node)),)
     return _power(node) or _whole(node) or _angle(node)
 
@@ -124,14 +124,14 @@ def _named(node: Expr) -> tuple[Composite, Expr] | None:
 
 def tame(node: Expr) -> tuple[Expr, ...] | None:
     """The argument of a named composite whose slope is finite everywhere; else None."""
-    found = _named(node)
-    return (found[1],) if found is not None and found[0].tame else None
+    composite = _named(node)
+    return (composite[1],) if composite is not None and composite[0].tame else None
 
 
 def arguments(node: Expr) -> tuple[Expr, ...] | None:
     """What a named composite is a function of; None where `node` is none."""
-    found = slopes(node) if node.dtype.is_float else None
-    return None if found is None else tuple(x for x, _ in found)
+    pairs = slopes(node) if node.dtype.is_float else None
+    return None if pairs is None else tuple(x for x, _ in pairs)
 
 
 def _power(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
@@ -154,13 +154,13 @@ def _whole(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
     if not isinstance(node, E.Div) or not E.is_const(node.left, 1):
         return None
     power, x = node.right, node.right
-    found = None
+    slope = None
     while isinstance(x, E.Mul):
         x = x.right
         n = _factors(power, x)
         if n > 1 and F.integer_power(x, n) is power:
-            found = ((x, fold.mul(E.Div(node, x), F.like(-n, x))),)
-    return found
+            slope = ((x, fold.mul(E.Div(node, x), F.like(-n, x))),)
+    return slope
 
 
 def _factors(power: Expr, x: Expr) -> int:
@@ -186,7 +186,7 @@ def _angle(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
 
 
 def _at(node: Expr, path: Path) -> Expr | None:
-    found: object = node
+    part: object = node
     for name in path:
-        found = getattr(found, name, None)
-    return found if isinstance(found, Expr) else None
+        part = getattr(part, name, None)
+    return part if isinstance(part, Expr) else None

@@ -72,15 +72,15 @@ def div(a: Expr, b: Expr) -> Expr:
 
 def addends(e: Expr) -> list[Expr]:
     """``a + (b + c) -> a, b, c``."""
-    found: list[Expr] = []
+    terms: list[Expr] = []
     todo = [e]
     while todo:
         part = todo.pop()
         if isinstance(part, Add):
             todo += [part.right, part.left]
         else:
-            found.append(part)
-    return found
+            terms.append(part)
+    return terms
 
 
 def scaled(e: Expr, by: Expr) -> Expr:

@@ -167,17 +167,17 @@ def _others(definition: Definition) -> Expr:
     name = definition.name
     rank = len(definition.shape)
     factor = definition.body
-    found: Expr | None = None
+    product: Expr | None = None
     for number in reversed(range(rank, len(definition.extents))):
         shape = definition.extents[: number + 1]
         before, after = scans.products(definition, shape, factor, number)
         others = E.Mul(before, after)
-        found = others if found is None else E.Mul(others, found)
+        product = others if product is None else E.Mul(others, product)
         form = Reduce(PROD, shape[number:])
         rows = beside(definition, f"{name}_rows", factor, form, shape[:number])
         factor = read(rows, *definition.axes[:number])
-    if found is None:
+    if product is None:
         raise UnsupportedError(
             f"a product over no axis ({name})", origin=definition.origin, code="E214"
         )
-    return found
+    return product

@@ -54,10 +54,10 @@ def tangents(
         if isinstance(step, Rule):
             _apply(step, known)
         elif rules(step) is None:
-            found = _tangent(step, known, made)
-            if found is not None:
-                known[step] = found
-                made.add(found)
+            own = _tangent(step, known, made)
+            if own is not None:
+                known[step] = own
+                made.add(own)
     return [known.get(o) or zeros(o) for o in outputs]
 
 
@@ -73,9 +73,9 @@ def _apply(rule: Rule, known: dict[Value, Value]) -> None:
             help="give a custom_jvp, or use reverse mode",
             code="E215",
         )
-    found = rule.push([known.get(d) or zeros(d) for d in rule.deps])
-    fitting(found, rule.outputs, rule)
-    for output, tangent in zip(rule.outputs, found, strict=True):
+    tangents_of_outputs = rule.push([known.get(d) or zeros(d) for d in rule.deps])
+    fitting(tangents_of_outputs, rule.outputs, rule)
+    for output, tangent in zip(rule.outputs, tangents_of_outputs, strict=True):
         known.setdefault(output, tangent)
 
 
@@ -83,10 +83,10 @@ def _tangent(
     definition: Definition, known: Mapping[Value, Value], made: Container[Value]
 ) -> Value | None:
     """The tangent of one definition, from those of its sources; None where it is 0."""
-    found = running(definition) if sums_nothing(definition) else None
-    if found is None:
+    factored = running(definition) if sums_nothing(definition) else None
+    if factored is None:
         return _moved(definition, known, made)
-    whole, scan, turned = found
+    whole, scan, turned = factored
     inner = _moved(scan, known, made, first=not turned)
     return None if inner is None else _moved(whole, {**known, scan: inner}, made)
 

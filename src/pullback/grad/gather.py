@@ -54,8 +54,8 @@ class Gatherer:
             part = term
             for condition in conditions:
                 part = part.under(condition)
-            found = self._piece(tuple(extents), Take(take.source, indices), part, label)
-            summands += [] if found is None else [found]
+            summand = self._piece(tuple(extents), Take(take.source, indices), part, label)
+            summands += [] if summand is None else [summand]
         return summands
 
     def _piece(
@@ -113,9 +113,9 @@ class Gatherer:
         body = term.expression()
         shape = take.source.shape
         name, keep, origin = label.name, label.keep, label.origin
-        found = Definition(name, shape, body, form, False, keep, origin)
-        self.why[found] = why
-        return identity(found)
+        adjoint = Definition(name, shape, body, form, False, keep, origin)
+        self.why[adjoint] = why
+        return identity(adjoint)
 
     def _inverse(
         self,
@@ -144,16 +144,16 @@ class Gatherer:
 
     def _changed(self, e: Expr, axes: Mapping[int, Expr]) -> Expr:
         """`e` with its axes replaced, conditions and the indices of reads in normal form."""
-        found = substitute(e, axes)
+        moved = substitute(e, axes)
         if all(isinstance(a, Axis | E.Const) for a in axes.values()):
-            return found
-        if found.dtype.is_bool:
-            return self._simplify(found)
+            return moved
+        if moved.dtype.is_bool:
+            return self._simplify(moved)
 
         def change(take: Take) -> Expr:
             return take.with_children(tuple(self._simplify(i) for i in take.indices))
 
-        return replace_reads(found, change)
+        return replace_reads(moved, change)
 
 
 def _total(index: Expr) -> bool:
@@ -227,13 +227,13 @@ def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | No
     """``a < b -> (Less, b - a - 1 >= 0)``, ``not a < b -> (Less, a - b >= 0)``, ``a == b``."""
     inner = G.negated(condition)
     opposite = isinstance(inner, Less) and isinstance(condition, E.Xor)
-    found = inner if opposite else condition
-    if not isinstance(found, E.Less | E.Equal) or not found.left.dtype.is_integer:
+    comparison = inner if opposite else condition
+    if not isinstance(comparison, E.Less | E.Equal) or not comparison.left.dtype.is_integer:
         return None
-    left, right = system.form(found.left), system.form(found.right)
+    left, right = system.form(comparison.left), system.form(comparison.right)
     if left is None or right is None:
         return None
-    if isinstance(found, E.Equal):
+    if isinstance(comparison, E.Equal):
         return E.Equal, plus(left, right, -1)
     if opposite:
         return Less, plus(left, right, -1)
@@ -241,10 +241,10 @@ def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | No
 
 
 def _require(system: System, condition: Expr) -> None:
-    found = _difference(system, condition)
-    if found is None:
+    difference = _difference(system, condition)
+    if difference is None:
         return
-    kind, form = found
+    kind, form = difference
     (system.equations if kind is E.Equal else system.inequalities).append(form)
 
 

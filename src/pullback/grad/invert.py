@@ -213,11 +213,11 @@ class _Solver:
                 continue
             most = -self.system.least(times(rest, -1))
             if c > 0:
-                found = ceil(-most / c)
-                low = found if low is None else max(low, found)
+                bound = ceil(-most / c)
+                low = bound if low is None else max(low, bound)
             else:
-                found = floor(most / -c)
-                high = found if high is None else min(high, found)
+                bound = floor(most / -c)
+                high = bound if high is None else min(high, bound)
         return low, high
 
     def _relaxed(self, form: Form, v: int) -> tuple[Form, int] | None:
@@ -238,9 +238,9 @@ class _Solver:
         highs: list[tuple[int, Form, int]] = []
         for form in self.inequalities:
             c = form.get(v, 0)
-            found = self._relaxed(form, v) if c else None
-            if found is not None:
-                (lows if c > 0 else highs).append((abs(c), *found))
+            bounds = self._relaxed(form, v) if c else None
+            if bounds is not None:
+                (lows if c > 0 else highs).append((abs(c), *bounds))
         return [
             bounded
             for a, low, first in lows
@@ -264,10 +264,10 @@ class _Solver:
 
     def _enumerate(self) -> None:
         """Turn the free unknown of smallest trip count into a loop, or into a value if it is 1."""
-        found = [c for v in self.free for c in self._candidates(v)]
-        if not found:
+        candidates = [c for v in self.free for c in self._candidates(v)]
+        if not candidates:
             raise Unsolvable
-        best = min(found, key=lambda c: c.rank)
+        best = min(candidates, key=lambda c: c.rank)
         if best.rank[0] <= 0:
             raise Empty
         low = best.low

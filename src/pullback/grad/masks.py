@@ -35,16 +35,16 @@ class Masks:
 
     def learn(self, adjoint: Value, summands: Sequence[Expr]) -> None:
         """Remember where every summand is 0."""
-        found = [self._guards(s) for s in summands]
-        if not found or not all(found):
+        zeros = [self._guards(s) for s in summands]
+        if not zeros or not all(zeros):
             return
-        if len(found) > 1:
-            sides = [c for c in map(G.every, found) if c is not None]
+        if len(zeros) > 1:
+            sides = [c for c in map(G.every, zeros) if c is not None]
             whole = sides[0]
             for side in sides[1:]:
                 whole = whole if side is whole else E.Or(whole, side)
-            found = [(whole,)]
-        guards = found[0]
+            zeros = [(whole,)]
+        guards = zeros[0]
         if len(guards) > GUARDS or not all(map(_small, guards)):
             # A guard may keep a later one's reads inside: all are kept, as one tensor.
             whole = G.every(guards) or guards[0]
@@ -60,11 +60,11 @@ class Masks:
 
     def _guards(self, e: Expr, sums: bool = True) -> tuple[Expr, ...]:
         """``(c ? x : 0) * y -> c``; of a read of an adjoint, that adjoint's."""
-        found: dict[Expr, None] = {}
+        conditions: dict[Expr, None] = {}
         todo = [e]
         while todo:
             term = fold.opened(Term((), todo.pop()))
-            found.update(dict.fromkeys(term.guards))
+            conditions.update(dict.fromkeys(term.guards))
             part = term.value
             if isinstance(part, E.Mul):
                 todo += [part.right, part.left]
@@ -77,8 +77,8 @@ class Masks:
                 own = self._known.get(part.source, ())
                 if not own and sums:
                     own = self._of_sum(part.source)
-                found.update((substitute(g, axes), None) for g in own)
-        return tuple(found)
+                conditions.update((substitute(g, axes), None) for g in own)
+        return tuple(conditions)
 
     def _of_sum(self, value: Value) -> tuple[Expr, ...]:
         """Where a sum has a term: what guards all of them, and whether any is taken.
@@ -125,8 +125,8 @@ def _somewhere(guard: Expr, rank: int) -> Expr | None:
             form = form.without(axis)
             last = affine(E.extent_expr(axis.extent)).shifted(-1)
             form = form.plus(last.scaled(step)) if step > 0 else form
-    found = to_expr(form)
-    return None if _moves(found, rank) else E.Less(E.index(-1), found)
+    difference = to_expr(form)
+    return None if _moves(difference, rank) else E.Less(E.index(-1), difference)
 
 
 def _moves(e: Expr, rank: int) -> bool:

@@ -55,13 +55,13 @@ class Pins:
         parts = [part for summand in summands for part in fold.addends(summand)]
         if len(parts) > PARTS:
             return None
-        found = []
+        pieces = []
         for part in parts:
             part = self._apart(value, fold.opened(Term((), part))).expression()
             if sum(1 for _ in walk(part)) > NODES:
                 return None
-            found.append(part)
-        return found
+            pieces.append(part)
+        return pieces
 
     def _apart(self, value: Definition, term: Term) -> Term:
         """A factor without pins as a definition of its own, over the axes of `value` alone.

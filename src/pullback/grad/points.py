@@ -72,7 +72,7 @@ class Points:
                 return read(self.rows[node.dim], Axis(0, box[0]))
             return self._at(node.source, node.indices, box) if isinstance(node, Take) else None
 
-        found = rebuild(e, change, {})
-        if not isinstance(found, Expr):
-            raise InvalidIR(f"{e} at points gave {found}")
-        return found
+        moved = rebuild(e, change, {})
+        if not isinstance(moved, Expr):
+            raise InvalidIR(f"{e} at points gave {moved}")
+        return moved

@@ -35,5 +35,5 @@ def reused(
     def change(node: Node) -> Node | None:
         return out if node in known else None
 
-    found = rebuild(value, change, {})
-    return found if isinstance(found, Expr) else value
+    shorter = rebuild(value, change, {})
+    return shorter if isinstance(shorter, Expr) else value

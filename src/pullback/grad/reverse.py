@@ -132,18 +132,18 @@ class Reverse:
         """The finished adjoint, or zeros."""
         return self._adjoint(value) or zeros(value)
 
-    def _add(self, value: Value, consumer: Value | None, found: Sequence[Expr]) -> None:
-        self.summands.setdefault(value, {}).setdefault(consumer, []).extend(found)
+    def _add(self, value: Value, consumer: Value | None, terms: Sequence[Expr]) -> None:
+        self.summands.setdefault(value, {}).setdefault(consumer, []).extend(terms)
 
     def _adjoint(self, value: Value) -> Value | None:
         """The sum of all summands as one definition; a lone one that is a tensor stays itself."""
         if value in self.adjoints or value not in self.summands:
             return self.adjoints.get(value)
-        parts = [e for found in self.summands[value].values() for e in found]
-        found = self.summed(value, parts)
-        if found is not None:
-            self.adjoints[value] = found
-        return found
+        parts = [e for terms in self.summands[value].values() for e in terms]
+        adjoint = self.summed(value, parts)
+        if adjoint is not None:
+            self.adjoints[value] = adjoint
+        return adjoint
 
     def summed(self, value: Value, parts: Sequence[Expr]) -> Value | None:
         """The sum of expressions over the axes of `value`; None where it is 0."""
@@ -178,9 +178,9 @@ class Reverse:
                 code="E215",
             )
         whole = [h or zeros(o) for h, o in zip(heads, rule.outputs, strict=True)]
-        found = rule.pull(whole)
-        fitting(found, rule.deps, rule)
-        for dep, part in zip(rule.deps, found, strict=True):
+        adjoints = rule.pull(whole)
+        fitting(adjoints, rule.deps, rule)
+        for dep, part in zip(rule.deps, adjoints, strict=True):
             if part is not None:
                 self._add(dep, rule.outputs[0], [identity(part)])
 
@@ -197,10 +197,10 @@ class Reverse:
 
         ``y[i] = max[k] (k <= i ? x[k] : least) -> y[i] = s[i], s[k] = max(s[k - 1], x[k])``
         """
-        found = running(definition) if sums_nothing(definition) else None
-        if found is None:
+        factored = running(definition) if sums_nothing(definition) else None
+        if factored is None:
             return False
-        whole, scan, turned = found
+        whole, scan, turned = factored
         self.active.add(scan)
         (at,) = self._seeds(definition, adjoint)
         self._add_reads(definition, whole, body_adjoint(whole, at))
@@ -214,13 +214,13 @@ class Reverse:
         """A summand for every active read of `whole`, which stands for `consumer`."""
         for take, term in [] if seed is None else self._terms(whole, seed):
             label = _label(take.source, consumer)
-            found = self.gatherer.gather(whole.extents, take, term, label)
-            self._add(take.source, consumer, found)
+            terms = self.gatherer.gather(whole.extents, take, term, label)
+            self._add(take.source, consumer, terms)
 
     def _seeds(self, definition: Definition, adjoint: Value) -> list[At]:
         """The adjoint as it is read: whole or, where it is pinned, summand by summand."""
         if self.pins is not None:
-            whole = [e for found in self.summands[definition].values() for e in found]
+            whole = [e for terms in self.summands[definition].values() for e in terms]
             parts = self.pins.parts(definition, whole)
             if parts is not None:
                 return [partial(_placed, part) for part in parts]

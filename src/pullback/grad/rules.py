@@ -44,22 +44,22 @@ def below(step: Step, rules: Rules) -> Sequence[Value | Rule]:
 
 def active(order: Sequence[Step], inputs: Iterable[Value], rules: Rules) -> set[Value | Rule]:
     """The inputs and every float definition, or rule, that depends on one of them."""
-    found: set[Value | Rule] = set(inputs)
+    reached: set[Value | Rule] = set(inputs)
     for step in order:
-        if any(s in found for s in below(step, rules)):
-            found.add(step)
-    return found
+        if any(s in reached for s in below(step, rules)):
+            reached.add(step)
+    return reached
 
 
-def fitting(found: Sequence[Value | None], wanted: Sequence[Value], rule: Rule) -> None:
+def fitting(given_values: Sequence[Value | None], wanted: Sequence[Value], rule: Rule) -> None:
     """Raises: GradientError where a rule gave a value of another number, shape or type."""
     named = f"the {rule.kind} of {rule.outputs[0]!r}"
     origin = rule.outputs[0].origin
-    if len(found) != len(wanted):
+    if len(given_values) != len(wanted):
         raise GradientError(
-            f"{named} gave {len(found)} values for {len(wanted)}", origin=origin, code="E207"
+            f"{named} gave {len(given_values)} values for {len(wanted)}", origin=origin, code="E207"
         )
-    for given, value in zip(found, wanted, strict=True):
+    for given, value in zip(given_values, wanted, strict=True):
         if given is not None and (given.shape, given.dtype) != (value.shape, value.dtype):
             raise GradientError(
                 f"{named} gave {given.dtype}{given.shape} for {value!r},"

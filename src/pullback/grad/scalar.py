@@ -125,31 +125,31 @@ def sweep(body: Expr, seed: Expr, wanted: Container[object]) -> dict[Take, Term]
     """
     order = _active(body, wanted)
     terms: dict[Expr, Term] = {body: Term((), seed)}
-    found: dict[Take, Term] = {}
+    adjoints: dict[Take, Term] = {}
     for node in reversed(order):
         term = terms.pop(node, None)
         if term is None or fold.is_zero(term.value):
             continue
         if isinstance(node, Take):
-            found[node] = term
+            adjoints[node] = term
             continue
         for operand, share in _shares(node, term):
             if operand in order:
                 old = terms.get(operand)
                 terms[operand] = share if old is None else fold.sum_of(old, share)
-    return dict(reversed(found.items()))
+    return dict(reversed(adjoints.items()))
 
 
 def _active(body: Expr, wanted: Container[object]) -> dict[Expr, None]:
     """The float nodes that depend on a float read of a wanted source, children first."""
-    found: dict[Expr, None] = {}
+    moving: dict[Expr, None] = {}
     for node in walk(body):
         if not isinstance(node, Expr) or not node.dtype.is_float:
             continue
         own = isinstance(node, Take) and node.source in wanted
-        if own or (not isinstance(node, Take) and any(c in found for c in node.children)):
-            found[node] = None
-    return found
+        if own or (not isinstance(node, Take) and any(c in moving for c in node.children)):
+            moving[node] = None
+    return moving
 
 
 def _shares(node: Expr, term: Term) -> tuple[tuple[Expr, Term], ...]:
@@ -170,19 +170,19 @@ def push(body: Expr, along: Callable[[Take], Expr], moving: Container[object]) -
 
     ``x[i] * w[k] -> along(x[i]) * w[k] + x[i] * along(w[k])``; a select selects tangents too.
     """
-    found: dict[Expr, Expr] = {}
+    tangents: dict[Expr, Expr] = {}
     none = fold.zero(body.dtype)
     for node in _active(body, moving):
         if isinstance(node, Take):
-            found[node] = along(node)
+            tangents[node] = along(node)
         elif isinstance(node, If):
             zero = fold.zero(node.dtype)
-            found[node] = fold.select(
-                node.condition, found.get(node.then, zero), found.get(node.otherwise, zero)
+            tangents[node] = fold.select(
+                node.condition, tangents.get(node.then, zero), tangents.get(node.otherwise, zero)
             )
         else:
-            found[node] = _pushed(node, found)
-    return found.get(body, none)
+            tangents[node] = _pushed(node, tangents)
+    return tangents.get(body, none)
 
 
 def _pushed(node: Expr, known: dict[Expr, Expr]) -> Expr:

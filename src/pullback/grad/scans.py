@@ -95,24 +95,24 @@ def products(
     """The products of `body` before and after each place along axis `number`."""
     axes: list[Expr] = [Axis(n, e) for n, e in enumerate(shape)]
     back = _flipped(axes, number)
-    found = []
+    sides = []
     for name, order in (("before", axes), ("after", back)):
         factor = _shifted(body, order, number, ONE if order is back else E.index(-1))
         start = If(Less(E.index(0), axes[number]), factor, fold.one(body.dtype))
         form = Scan(PROD, number)
         whole = beside(definition, f"{definition.name}_{name}", start, form, shape)
-        found.append(read(whole, *order))
-    return found[0], found[1]
+        sides.append(read(whole, *order))
+    return sides[0], sides[1]
 
 
 def _flipped(axes: Sequence[Expr], number: int) -> list[Expr]:
     """``t -> n - 1 - t`` along one axis."""
-    found = list(axes)
-    axis = found[number]
+    flipped = list(axes)
+    axis = flipped[number]
     assert isinstance(axis, Axis)
     last = fold.add(E.extent_expr(axis.extent), E.index(-1))
-    found[number] = fold.add(last, E.negate(axis))
-    return found
+    flipped[number] = fold.add(last, E.negate(axis))
+    return flipped
 
 
 def _shifted(body: Expr, axes: Sequence[Expr], number: int, by: Expr) -> Expr:

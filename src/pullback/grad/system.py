@@ -28,9 +28,9 @@ def plus(a: Form, b: Form, times: int = 1) -> Form:
     """``a + times * b``."""
     total = dict(a)
     for v, c in b.items():
-        found = total.get(v, 0) + times * c
-        if found:
-            total[v] = found
+        coefficient = total.get(v, 0) + times * c
+        if coefficient:
+            total[v] = coefficient
         else:
             total.pop(v, None)
     return total
@@ -108,10 +108,10 @@ class System:
         for node in walk(e, skip=known):
             if not isinstance(node, Expr):
                 return None
-            found = self._form(node)
-            if found is None:
+            linear = self._form(node)
+            if linear is None:
                 return None
-            known[node] = found
+            known[node] = linear
         return known[e]
 
     def _form(self, node: Expr) -> Form | None:
@@ -202,7 +202,7 @@ class System:
 
     def rejoined(self, form: Form) -> tuple[Form, list[tuple[Form, int, int]]]:
         """Remainders in a form: ``k n - k c (n // c)`` as (n, c, k), and the rest."""
-        found: list[tuple[Form, int, int]] = []
+        remainders: list[tuple[Form, int, int]] = []
         for v in sorted((v for v in form if v in self.floors), reverse=True):
             inner, divisor, exact = self.floors[v]
             factor, odd = divmod(-form.get(v, 0), divisor)
@@ -211,8 +211,8 @@ class System:
                 continue
             form = plus(plus(form, {v: 1}, -form[v]), inner, -factor)
             if not exact:
-                found.append((inner, divisor, factor))
-        return form, found
+                remainders.append((inner, divisor, factor))
+        return form, remainders
 
     def size_of(self, form: Form) -> Extent | None:
         """The form as an extent: a constant or exactly one symbolic extent, else None."""

@@ -56,11 +56,11 @@ def summed(
     kind = value.dtype
     while isinstance(value, E.Cast) and value.value.dtype.bits > value.dtype.bits:
         value = value.value
-    found = triangle(shape, over, guards, value)
-    if found is not None:
-        end = found.end(found.running(label.name, label.keep, label.origin))
-        total = fold.mul(end, found.outer.expression())
-        return fold.cast(G.guarded(found.guards, total), kind)
+    factored = triangle(shape, over, guards, value)
+    if factored is not None:
+        end = factored.end(factored.running(label.name, label.keep, label.origin))
+        total = fold.mul(end, factored.outer.expression())
+        return fold.cast(G.guarded(factored.guards, total), kind)
     product = Product.of(value)
     varying = [g for g in guards if not g.axes.isdisjoint(loops)]
     # Where a guard may fail in every iteration, 0 must not meet an infinite factor.
@@ -115,7 +115,7 @@ def _kept_inside(roots: Sequence[Expr], given: Sequence[Expr]) -> list[Expr]:
 
     ``x[i] -> -1 < i, i < n``; ``c ? x[i] : y -> not c or -1 < i and i < n``
     """
-    found: list[Expr] = []
+    conditions: list[Expr] = []
     # The index of an index comes first.
     for node, paths in reversed(G.contexts(roots).items()):
         if not isinstance(node, Take):
@@ -126,18 +126,18 @@ def _kept_inside(roots: Sequence[Expr], given: Sequence[Expr]) -> list[Expr]:
             if fits and taken is not None:
                 whole = reduce(G.both, fits)
                 fits = [E.Or(G.negated(taken), E.If(taken, whole, G.FALSE))]
-            found += fits
-    return found
+            conditions += fits
+    return conditions
 
 
 def _fits(take: Take, guards: Sequence[Expr]) -> list[Expr]:
     """``x[i] -> -1 < i, i < n``: those of the conditions that `guards` do not imply."""
-    found: list[Expr] = []
+    bounds: list[Expr] = []
     sure = in_bounds(take, guards)
     for index, extent, inside in zip(take.indices, take.source.shape, sure, strict=True):
         if not inside:
-            found += [E.Less(E.index(-1), index), E.Less(index, E.extent_expr(extent))]
-    return found
+            bounds += [E.Less(E.index(-1), index), E.Less(index, E.extent_expr(extent))]
+    return bounds
 
 
 def _define(kept: Sequence[Axis], inside: Sequence[Axis], body: Expr, label: Label) -> Take:

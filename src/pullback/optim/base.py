@@ -249,6 +249,6 @@ def _group(given: Mapping[str, Any], lr: float, defaults: Mapping[str, Any]) -> 
 
 
 def _check_unique(groups: list[Group]) -> None:
-    found = [id(p) for g in groups for p in g.params]
-    if len(set(found)) != len(found):
+    identities = [id(p) for g in groups for p in g.params]
+    if len(set(identities)) != len(identities):
         raise StateError("a parameter is in two groups, or twice in one", code="E334")

@@ -85,8 +85,8 @@ def lbfgs(
         end = while_loop(lambda s: s.going, search.step, start, max_steps=max_iter)
         return Minimum(flat.tree(end.x), end.f, end.count, end.evaluations)
 
-    found: Minimum = (minimum if current() is not None else jit(minimum))(x)
-    return found
+    result: Minimum = (minimum if current() is not None else jit(minimum))(x)
+    return result
 
 
 def _at(function: Callable[[Any], Any], flat: _Flat, vector: Tensor) -> Any:
@@ -249,8 +249,8 @@ class _Search:
         _, q, shares = while_loop(lambda c: c[0] < number, back, start, max_steps=self.kept)
         r = q * s.scale
         end = while_loop(lambda c: c[0] >= 0, forth, (number - 1, r), max_steps=self.kept)
-        found: Tensor = end[1]
-        return found
+        step: Tensor = end[1]
+        return step
 
     def along(self, s: _State, d: Tensor, t: Tensor, slope: Tensor) -> tuple[_Point, Any]:
         """Where the step ends, and how many evaluations that took."""

@@ -99,8 +99,8 @@ class SGD(Optimizer):
             d = direction(*i)
             if not dampening:
                 return Add(Mul(at(held, *i), factor), d)
-            found = Add(Mul(at(held, *i), factor), Mul(d, share))
-            return If(Equal(at(count), E.index(0)), d, found)
+            blended = Add(Mul(at(held, *i), factor), Mul(d, share))
+            return If(Equal(at(count), E.index(0)), d, blended)
 
         fresh = make("momentum_buffer", held.shape, body)
         buffer.assign(fresh)

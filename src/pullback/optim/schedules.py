@@ -82,14 +82,14 @@ class Schedule:
 
     def expression(self, step: Expr) -> Expr:
         """The factor as a scalar expression of a float64 step."""
-        found: Expr = E.const(self.pieces[-1].end, float64)
+        factor: Expr = E.const(self.pieces[-1].end, float64)
         begin = sum(p.steps for p in self.pieces)
         for piece in reversed(self.pieces):
             end = begin
             begin -= piece.steps
             inside = piece.expression(Add(step, E.const(-float(begin), float64)))
-            found = If(Less(step, E.const(float(end), float64)), inside, found)
-        return found
+            factor = If(Less(step, E.const(float(end), float64)), inside, factor)
+        return factor
 
 
 def constant(value: float = 1.0) -> Schedule:

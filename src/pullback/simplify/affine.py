@@ -75,10 +75,10 @@ class Affine(NamedTuple):
 
 def make(terms: Iterable[tuple[Expr, int]], const: int) -> Affine:
     """A form with equal atoms merged, zero terms dropped, atoms in canonical order."""
-    found: dict[Expr, int] = {}
+    coefficients: dict[Expr, int] = {}
     for atom, coefficient in terms:
-        found[atom] = found.get(atom, 0) + coefficient
-    kept = [(a, c) for a, c in found.items() if c != 0]
+        coefficients[atom] = coefficients.get(atom, 0) + coefficient
+    kept = [(a, c) for a, c in coefficients.items() if c != 0]
     if len(kept) > 1:
         kept.sort(key=lambda term: _order(term[0]))
     return Affine(tuple(kept), const)
@@ -167,11 +167,11 @@ def wrapped(form: Affine) -> Affine:
 
 def to_expr(form: Affine) -> Expr:
     """The canonical expression: terms in order, the constant last, no unit factors."""
-    found: Expr | None = None
+    total: Expr | None = None
     for e, coefficient in wrapped(form).terms:
         term = e if coefficient == 1 else E.Mul(e, E.index(coefficient))
-        found = term if found is None else E.Add(found, term)
+        total = term if total is None else E.Add(total, term)
     last = E.index(wrap(form.const))
-    if found is None:
+    if total is None:
         return last
-    return found if last.value == 0 else E.Add(found, last)
+    return total if last.value == 0 else E.Add(total, last)

@@ -101,10 +101,10 @@ class Intervals:
 
     def _bound(self, e: Expr) -> Interval:
         limits = e.dtype.range()
-        found = self._rule(e)
-        if found is None or found[0] < limits[0] or found[1] > limits[1]:
+        interval = self._rule(e)
+        if interval is None or interval[0] < limits[0] or interval[1] > limits[1]:
             return limits
-        return found
+        return interval
 
     def _rule(self, e: Expr) -> Interval | None:
         if isinstance(e, E.Const):
@@ -153,11 +153,11 @@ class Intervals:
             return self._refined(e, modulo(left, right))
         return bitwise(e, left, right)
 
-    def _refined(self, e: Expr, found: Interval) -> Interval:
-        """`found`, made tighter by facts about the quotient or remainder itself."""
+    def _refined(self, e: Expr, whole: Interval) -> Interval:
+        """`whole`, made tighter by facts about the quotient or remainder itself."""
         if not self.facts or e.dtype != int64:
-            return found
-        return self._leaf(e, *found)
+            return whole
+        return self._leaf(e, *whole)
 
     def _choice(self, e: E.If) -> Interval | None:
         if e.dtype.is_float:
@@ -203,21 +203,21 @@ def strongest(facts: Iterable[Fact]) -> tuple[Fact, ...]:
 
 def _implicit(form: Affine) -> list[Fact]:
     """``axis < size`` for the axes of a form whose extents are symbolic."""
-    found: list[Fact] = []
+    facts: list[Fact] = []
     for e in form.atoms:
         if isinstance(e, E.Axis) and isinstance(e.extent, E.Dim):
-            found.append(make([(E.Size(e.extent), 1), (e, -1)], -1))
-    return found
+            facts.append(make([(E.Size(e.extent), 1), (e, -1)], -1))
+    return facts
 
 
 def _factors(form: Affine, fact: Fact) -> tuple[int, ...]:
     """Positive multiples of `fact` that cancel a term of `form`."""
-    found: dict[int, None] = {}
+    multiples: dict[int, None] = {}
     for e, coefficient in fact.terms:
         factor, rest = divmod(form.coefficient(e), coefficient)
         if rest == 0 and factor > 0:
-            found[factor] = None
-    return tuple(found)
+            multiples[factor] = None
+    return tuple(multiples)
 
 
 def floor_div(left: Interval, right: Interval) -> Interval:
@@ -354,10 +354,10 @@ class Prover:
         if not (self._exact(left) and self._exact(right)):
             return self._ranges(e)
         gap = right.minus(left)
-        found = _sign(e, intervals.tight(gap))
-        if found is None and intervals.learn(gap.atoms):
-            found = _sign(e, intervals.tight(gap))
-        return found
+        sign = _sign(e, intervals.tight(gap))
+        if sign is None and intervals.learn(gap.atoms):
+            sign = _sign(e, intervals.tight(gap))
+        return sign
 
     def _exact(self, form: Affine) -> bool:
         lo, hi = self.intervals.tight(form)
@@ -407,9 +407,9 @@ def prove(condition: Expr, given: Iterable[Expr] = ()) -> bool | None:
 def in_bounds(take: Take, guards: Iterable[Expr] = ()) -> tuple[bool, ...]:
     """For each index of a read whether it is proved to lie inside its axis."""
     prover = Prover(guards)
-    found: list[bool] = []
+    proved: list[bool] = []
     for position, extent in zip(take.indices, take.source.shape, strict=True):
         inside = E.Less(position, E.extent_expr(extent))
         negative = E.Less(position, E.index(0))
-        found.append(prover.prove(inside) is True and prover.prove(negative) is False)
-    return tuple(found)
+        proved.append(prover.prove(inside) is True and prover.prove(negative) is False)
+    return tuple(proved)

@@ -154,8 +154,8 @@ def _without_inner(rest: Affine, divisor: int, intervals: Intervals) -> Affine:
 def rejoin(form: Affine, intervals: Intervals) -> Affine:
     """``(x // c)*c + x % c -> x``, at any common factor, as often as possible."""
     best = form
-    while (found := _rejoined(best, intervals)) is not None:
-        best = found
+    while (shorter := _rejoined(best, intervals)) is not None:
+        best = shorter
     return best
 
 

@@ -46,10 +46,10 @@ class Sources:
         self.memo: dict[Node, Node] = {}
 
     def __call__(self, root: Expr) -> Expr:
-        found = rebuild(root, self._change, self.memo)
-        if not isinstance(found, Expr):
-            raise InvalidIR(f"rewiring {root} gave {found}")
-        return found
+        rewired = rebuild(root, self._change, self.memo)
+        if not isinstance(rewired, Expr):
+            raise InvalidIR(f"rewiring {root} gave {rewired}")
+        return rewired
 
     def _change(self, node: Node) -> Node | None:
         if not isinstance(node, Take):
@@ -150,8 +150,8 @@ def _run(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]) -
         fresh = _narrowed(with_roots(whole, [simplifier(whole.body)]), merged)
         return merged.setdefault(_identity(fresh), fresh)
 
-    found = running(d, share)
-    return d if found is None else with_roots(found[0], [simplifier(found[0].body)])
+    factored = running(d, share)
+    return d if factored is None else with_roots(factored[0], [simplifier(factored[0].body)])
 
 
 def _without_units(d: Definition) -> Definition:

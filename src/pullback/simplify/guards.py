@@ -24,13 +24,13 @@ def contexts(roots: Iterable[Expr]) -> dict[Expr, tuple[Guards, ...]]:
     order = [n for n in walk(roots) if isinstance(n, Expr)]
     if not any(isinstance(n, E.If) for n in order):
         return dict.fromkeys(reversed(order), ((),))
-    found: dict[Expr, dict[Guards, None]] = {root: {(): None} for root in roots}
+    paths_to: dict[Expr, dict[Guards, None]] = {root: {(): None} for root in roots}
     settled: dict[Expr, tuple[Guards, ...]] = {}
     for node in reversed(order):
-        paths = _limited(tuple(found[node]))
+        paths = _limited(tuple(paths_to[node]))
         settled[node] = paths
         for child, guard in _edges(node):
-            into = found.setdefault(child, {})
+            into = paths_to.setdefault(child, {})
             parts = () if guard is None else conjuncts(guard)
             for path in paths:
                 into[(*path, *(c for c in parts if c not in path))] = None
@@ -48,7 +48,7 @@ def negated(condition: Expr) -> Expr:
 
 def conjuncts(condition: Expr) -> tuple[Expr, ...]:
     """``a and (b and c) -> a, b, c``, ``not (a or b) -> not a, not b``; each once, in order."""
-    found: dict[Expr, None] = {}
+    conditions: dict[Expr, None] = {}
     todo = [condition]
     while todo:
         c = todo.pop()
@@ -59,8 +59,8 @@ def conjuncts(condition: Expr) -> tuple[Expr, ...]:
         elif isinstance(c, E.Xor) and isinstance(c.left, E.Or) and E.is_const(c.right, True):
             todo += [negated(c.left.right), negated(c.left.left)]
         elif not E.is_const(c, True):
-            found[c] = None
-    return tuple(found)
+            conditions[c] = None
+    return tuple(conditions)
 
 
 def reads_data(e: Expr) -> bool:

@@ -104,15 +104,15 @@ def uncast(factor: Expr) -> Expr:
 
 def factors(body: Expr) -> list[Expr]:
     """The operands of a product, flattened. ``(a * b) * c -> [a, b, c]``"""
-    found: list[Expr] = []
+    operands: list[Expr] = []
     stack = [body]
     while stack:
         node = stack.pop()
         if isinstance(node, E.Mul):
             stack.extend((node.right, node.left))
         else:
-            found.append(node)
-    return found
+            operands.append(node)
+    return operands
 
 
 def _shared(e: Expr) -> tuple[Product, Expr]:

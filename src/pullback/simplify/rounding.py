@@ -80,7 +80,7 @@ class Halves:
         return node.with_children(tuple(self._rounded[c] for c in node.children))
 
     def _wider(self, node: Expr) -> Expr:
-        found = self._wide.get(node)
-        if found is None:
-            found = self._wide[node] = Cast(self._rounded[node], float32)
-        return found
+        wide = self._wide.get(node)
+        if wide is None:
+            wide = self._wide[node] = Cast(self._rounded[node], float32)
+        return wide

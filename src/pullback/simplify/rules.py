@@ -322,8 +322,8 @@ def disjunction(e: Expr, context: Context) -> Expr | None:
 @RULES.on(E.Less, E.Equal)
 def decided(e: Expr, context: Context) -> Expr | None:
     """``i < 10 -> True`` where bounds decide it; ``x == x -> True`` of integers"""
-    found = context.prove(e)
-    return None if found is None else const(found, bool_)
+    truth = context.prove(e)
+    return None if truth is None else const(truth, bool_)
 
 
 @RULES.on(E.Equal)
@@ -419,8 +419,8 @@ def quotient(e: Expr, context: Context) -> Expr | None:
     assert isinstance(e, E.FloorDiv)
     if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
         return None
-    found = divide(context.form(e.left), int(e.right.value), context.intervals)
-    return None if found is None else to_expr(found)
+    divided = divide(context.form(e.left), int(e.right.value), context.intervals)
+    return None if divided is None else to_expr(divided)
 
 
 @RULES.on(E.Mod)
@@ -429,8 +429,8 @@ def rest(e: Expr, context: Context) -> Expr | None:
     assert isinstance(e, E.Mod)
     if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
         return None
-    found = remainder(context.form(e.left), int(e.right.value), context.intervals)
-    return None if found is None else to_expr(found)
+    left_over = remainder(context.form(e.left), int(e.right.value), context.intervals)
+    return None if left_over is None else to_expr(left_over)
 
 
 @RULES.on(E.FloorDiv, E.Mod)
@@ -565,18 +565,18 @@ def _decide_inside(
     memo: dict[Node, Node] = {}
     for condition in inner:
         assert isinstance(condition, Expr)
-        found = prover.prove(condition)
-        if found is not None:
-            memo[condition] = const(found, bool_)
+        truth = prover.prove(condition)
+        if truth is not None:
+            memo[condition] = const(truth, bool_)
     return None if not memo else _replaced(branch, memo | {n: n for n in kept})
 
 
 def _replaced(branch: Expr, memo: dict[Node, Node]) -> Expr:
     for node in walk(branch, skip=memo):
         memo[node] = node.with_children(tuple(memo[c] for c in node.children))
-    found = memo[branch]
-    assert isinstance(found, Expr)
-    return found
+    replaced = memo[branch]
+    assert isinstance(replaced, Expr)
+    return replaced
 
 
 @RULES.on(E.If)

@@ -129,19 +129,19 @@ def running(
     Also whether `s` runs from the last term to the first. `share` gives the definition to read
     for `s`.
     """
-    found = reduced(d)
-    if found is None:
+    split = reduced(d)
+    if split is None:
         return None
-    inner = found.running(d.name, Keep.AUTO, d.origin)
+    inner = split.running(d.name, Keep.AUTO, d.origin)
     inner = inner if share is None else share(inner)
-    total: Expr = found.end(inner)
-    if not found.outer.trivial:
-        total = E.Mul(total, found.outer.expression())
-    nothing = found.combiner.identity(d.dtype)
-    for guard in reversed(found.guards):
+    total: Expr = split.end(inner)
+    if not split.outer.trivial:
+        total = E.Mul(total, split.outer.expression())
+    nothing = split.combiner.identity(d.dtype)
+    for guard in reversed(split.guards):
         total = If(guard, total, nothing)
     whole = Definition(d.name, d.shape, total, Map(), d.stop, d.keep, d.origin)
-    return whole, inner, found.turned
+    return whole, inner, split.turned
 
 
 @dataclass(frozen=True, slots=True)

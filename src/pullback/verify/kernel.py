@@ -115,8 +115,8 @@ def _elsewhere(scene: Scene, stage: Stage, take: Take, maker: Stage) -> str | No
         if place is None or upper(extent) <= 1:
             continue
         own = stage.outer[o]
-        found = take.indices[place]
-        if own is None or not isinstance(found, Axis) or found.number != own:
+        index = take.indices[place]
+        if own is None or not isinstance(index, Axis) or index.number != own:
             return f"at another coordinate of outer axis {o}"
     return None
 

@@ -93,9 +93,9 @@ class _Verifier:
 
     def spelled(self, e: Expr) -> Expr:
         """`e` with registers that are never set replaced by what they hold."""
-        found = rebuild(e, self.named.get, {})
-        assert isinstance(found, Expr)
-        return found
+        whole = rebuild(e, self.named.get, {})
+        assert isinstance(whole, Expr)
+        return whole
 
     def inner(self, scope: _Scope, *guards: Expr) -> _Scope:
         return _Scope(scope.variables, scope.registers, scope.guards + guards)

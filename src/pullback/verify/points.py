@@ -36,8 +36,8 @@ def inside(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
     exact = [g for g in guards if not has_data(g)]
     leaves = [n for n in walk(position) if _range(n) is not None]
     near = _near(leaves, exact)
-    found = _tried(position, extent, near)
-    return found if found or len(near) == len(exact) else _tried(position, extent, exact)
+    proved = _tried(position, extent, near)
+    return proved if proved or len(near) == len(exact) else _tried(position, extent, exact)
 
 
 def _tried(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
@@ -70,9 +70,9 @@ def _near(leaves: Iterable[Node], guards: Sequence[Expr]) -> list[Expr]:
     known = set(leaves)
     parts = {g: {n for n in walk(g) if _range(n) is not None} for g in guards}
     near: list[Expr] = []
-    while found := [g for g in parts if g not in near and parts[g] & known]:
-        near += found
-        known.update(n for g in found for n in parts[g])
+    while linked := [g for g in parts if g not in near and parts[g] & known]:
+        near += linked
+        known.update(n for g in linked for n in parts[g])
     return near
 
 

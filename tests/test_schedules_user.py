@@ -19,7 +19,7 @@ from pullback.errors import OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
-from pullback.schedule.schedule import Place, Right, TileLoops, Way
+from pullback.schedule.schedule import Left, Place, Right, TileLoops, Way
 from pullback.tensor.schedules import UserSchedule
 from pullback.tensor.tune import Bench, _close
 from pullback.viewer.page import collect
@@ -225,6 +225,55 @@ def test_columns_that_tiles_cut_to_one() -> None:
     s = made(weights, x.astype(np.float32), d.astype(np.float32)).block().vectorize("i")
     narrow, wide = s.tile(i=1), s.tile(i=4)
     assert not narrow.same_sums(s) and wide.same_sums(s)
+
+
+def test_operands_are_where_they_are_asked_for() -> None:
+    def product(a: pb.Tensor, b: pb.Tensor) -> Any:
+        return pb.define("c[i, j] = sum[k]((a[i, k] + a[i, k] * a[i, k]) * b[k, j])", a=a, b=b)
+
+    a, b = (RNG.uniform(size=(160, 160)).astype(np.float32) for _ in range(2))
+    s = made(product, a, b).tile(i=40, j=80).vectorize("j").block(rows=4, vectors=2)
+    own = s.schedule.steps[0].loops
+    assert isinstance(own, TileLoops)
+    wanted = run(product, s, a, b)
+    moves = [("left.0", 0), ("left.0", 1), ("right.0", 0), ("right.0", 1), ("right.0", 3)]
+    seen = set()
+    for name, value in moves:
+        moved = s.choose(name, value)
+        loops = moved.schedule.steps[0].loops
+        assert isinstance(loops, TileLoops) and moved.same_sums(s)
+        found = loops.left if name == "left.0" else loops.right
+        assert found is [*(Left if name == "left.0" else Right)][value]
+        assert np.array_equal(run(product, moved, a, b), wanted), moved
+        seen.add((loops.left, loops.right))
+    assert len(seen) >= 4
+    deep = s.block(terms=128)
+    ahead = deep.choose("right.0", 0).choose("ahead.0", 1).schedule.steps[0].loops
+    assert isinstance(ahead, TileLoops) and ahead.ahead and ahead.terms == 128
+    assert np.array_equal(
+        run(product, deep.choose("scattered.0", 1), a, b), run(product, deep, a, b)
+    )
+    with pytest.raises(OptionError, match="one of"):
+        deep.choose("right.0", 3)
+
+
+def test_panels_of_what_a_tile_computes_are_refused() -> None:
+    """A gradient's columns are made in the tile that sums over them."""
+
+    def layer(x: pb.Tensor, w: pb.Tensor, v: pb.Tensor) -> Any:
+        return pb.grad(lambda w, v: pb.sum((pb.tanh(x @ w) @ v) ** 2), argnums=(0, 1))(w, v)
+
+    f = pb.jit(layer, options=OPTIONS)
+    f(*(RNG.uniform(size=size).astype(np.float32) for size in ((32, 40), (40, 48), (48, 10))))
+    refused = []
+    for number in range(len(f.program.distinct())):
+        s = pb.schedule(f, kernel=number)
+        for name in [n for n in s.free if n.startswith("right")]:
+            try:
+                s.choose(name, 1)
+            except OptionError as error:
+                refused.append(str(error))
+    assert any("is computed in the tile" in text for text in refused)
 
 
 # --- kernels

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
+from pullback.errors import InvalidIR, OptionError
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Reduce, Variable
 from pullback.ir.kernel import Kernel, Stage
@@ -20,11 +21,11 @@ from pullback.ir.target import Target
 from pullback.lower.context import Context, Loop, scratch_home, symbols, tile_extents
 from pullback.lower.depth import by_depth
 from pullback.lower.dots import dottable
-from pullback.lower.kernel import closed, opened
+from pullback.lower.kernel import closed, lower, opened
 from pullback.lower.operands import Problem, kept, problem, rounded_up
 from pullback.lower.tiles import left_evaluated, left_loops, rows_of_tiles
 from pullback.lower.words import wordable
-from pullback.schedule.choices import Choices
+from pullback.schedule.choices import OPERANDS, Choices
 from pullback.schedule.choose import choose
 from pullback.schedule.contraction import balanced, register_tile
 from pullback.schedule.large import TERMS
@@ -45,7 +46,7 @@ from pullback.schedule.schedule import (
 )
 from pullback.schedule.slots import whole_bytes
 from pullback.schedule.steps import lanes
-from pullback.schedule.verify import revisited
+from pullback.schedule.verify import revisited, verify_schedule
 
 # A panel set up to this many second-level caches is packed once and then streamed: rows of a tile
 # use each panel often enough to hide the third level (probes/cpu/gemm.py, 1024^3).
@@ -95,7 +96,17 @@ def scheduled(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule
 
     Raises: OptionError for a choice that the kernel does not have.
     """
-    return whole(kernel, choose(kernel, target, choices), target)
+    chosen = choose(kernel, target, choices)
+    if not any(name.partition(".")[0] in OPERANDS for name, _ in choices):
+        return whole(kernel, chosen, target)
+    try:
+        found = whole(kernel, chosen, target)
+        verify_schedule(kernel, found, "choices")
+        lower(kernel, found)
+        return found
+    except InvalidIR as problem:
+        what = f"kernel {kernel.name} has no such schedule: {problem}"
+        raise OptionError(what, code="E527") from None
 
 
 def whole(kernel: Kernel, schedule: Schedule, target: Target) -> Schedule:
@@ -158,6 +169,7 @@ class _Decided:
         if prob.column is None or not prob.over:
             return self._plain(step, stages, first)
         loops = tile_loops(self.context, prob, step, word, self.target)
+        loops = _asked(self.context, prob, loops, dict(step.inner.operands))
         if loops.terms is not None and self._waits(prob, loops.terms):
             self.near |= {s.store for s in members[:1] if s.store is not None}
         return [replace(settled, loops=loops)]
@@ -271,6 +283,29 @@ def tile_loops(context: Context, prob: Problem, step: Step, word: int, target: T
     return replace(made, right=Right.ONE)
 
 
+def _asked(context: Context, prob: Problem, made: TileLoops, asked: Mapping[str, int]) -> TileLoops:
+    """Loops whose operands are where they are asked for.
+
+    Raises: InvalidIR for panels in front of the loops that compute what is in them.
+    """
+    if "left" in asked:
+        made = replace(made, left=[*Left][asked["left"]])
+    if "right" in asked:
+        made = replace(made, right=[*Right][asked["right"]], ahead=False)
+    if made.right is Right.PANELS and "right" in asked:
+        if _inside(context, prob):
+            raise InvalidIR(f"the right operand of {prob.stage.target} is computed in the tile")
+        made = replace(made, level=context.depth(prob.right.value))
+    scattered = asked.get("scattered", int(made.scattered)) == 1
+    return replace(made, scattered=scattered, ahead=asked.get("ahead", int(made.ahead)) == 1)
+
+
+def _inside(context: Context, prob: Problem) -> bool:
+    """Whether the right operand is computed in the tile."""
+    inner = {home.array for home in context.homes.values()}
+    return any(isinstance(n, Load) and n.array in inner for n in walk(prob.right.value))
+
+
 def _oblique(prob: Problem, column: Loop) -> bool:
     """Whether what is skipped depends on the column and something else."""
     bounds = [*prob.work, *prob.needed]
@@ -317,8 +352,7 @@ def _scattered(context: Context, prob: Problem, target: Target) -> bool:
 
 def _pack_level(context: Context, prob: Problem, columns: int, target: Target) -> int | None:
     """The outermost loop level at which all panels can be packed; None: as they come."""
-    inner = {home.array for home in context.homes.values()}
-    if any(isinstance(n, Load) and n.array in inner for n in walk(prob.right.value)):
+    if _inside(context, prob):
         return None
     level = context.depth(prob.right.value)
     if context.turns == 1 or not any(start.terms for start in context.starts[level:]):

@@ -12,6 +12,12 @@
 `vectors.N`      of a row of the register tile
 `rows.N`         of the register tile
 `packed.N`       1: the right operand is copied where it could be read in place
+`left.N`         0: the left operand is computed where it is used, 1: in front of a tile, 2: of each
+                 block of k
+`right.N`        0: the right operand is read where it lies, 1: from panels that are packed in front
+                 of outer loops, 2: of blocks of k, 3: from one panel at a time
+`scattered.N`    1: the left operand is packed, too
+`ahead.N`        1: the next block of the right operand is fetched meanwhile
 `lanes.N`        the axis in lanes of the sweep that stage N begins; -1: none
 `unroll.N`       vectors in flight of it
 `order`          the loops over tiles: the n-th of all orders, as `permutations` counts
@@ -31,8 +37,9 @@ from itertools import islice, permutations
 from math import factorial, prod
 
 from pullback.errors import OptionError
-from pullback.ir.expr import Extent, upper
+from pullback.ir.expr import Extent, Take, upper
 from pullback.ir.kernel import Kernel
+from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule.contraction import columns, recognise, registers
 from pullback.schedule.cost import MOST_PARTIAL_TASKS, MOST_TASKS
@@ -50,6 +57,7 @@ DOTS = (0, 4, 8, 16, 32)
 ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 14)
 UNROLLS = (1, 2, 4, 8)
 WIDEST = 1 << 20  # coordinates along one axis
+OPERANDS = ("left", "right", "scattered", "ahead")
 MOST_ORDERED = 4  # outer axes whose orders are tried
 
 
@@ -125,7 +133,8 @@ def with_choices(step: Step, given: Mapping[str, int]) -> Step:
         return step
     packed = given.get(f"packed.{lead}")
     rows, vectors = given.get(f"rows.{lead}"), given.get(f"vectors.{lead}")
-    own = Inner(rows, vectors, None if packed is None else packed == 1)
+    asked = tuple((n, given[f"{n}.{lead}"]) for n in OPERANDS if f"{n}.{lead}" in given)
+    own = Inner(rows, vectors, None if packed is None else packed == 1, operands=asked)
     terms = given.get(f"terms.{lead}", step.terms)
     return replace(step, terms=terms or None, inner=own)
 
@@ -148,7 +157,14 @@ def _of_step(kernel: Kernel, step: Step, target: Target) -> Options:
     all_terms = prod(upper(stage.extents[a]) for a in stage.over)
     terms = tuple(n for n in TERMS if n < all_terms)
     widths = tuple(sorted(registers(target.vectors).shapes))
+    takes = [n for n in walk(step.product.left) if isinstance(n, Take)]
+    computed = takes != [step.product.left] and not any(t.is_data for t in takes)
+    blocks = step.terms is not None
     return {
+        "left": ((0, 2) if blocks else (0, 1)) if computed else (),
+        "right": (0, 2) if blocks else (0, 1, 3),
+        "scattered": (0, 1) if blocks else (),
+        "ahead": (0, 1) if blocks and step.product.direct else (),
         "terms": (0, *terms) if terms else (),
         "vectors": widths,
         "rows": ROWS,

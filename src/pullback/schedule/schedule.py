@@ -58,13 +58,15 @@ class Inner:
     """How innermost loops are shaped; None: as lowering finds best.
 
     `rows`, `vectors`: of a register tile. `packed`: whether its right operand is copied into panels
-    where it could be read in place. `unroll`: vectors in flight of a sweep.
+    where it could be read in place. `unroll`: vectors in flight of a sweep. `operands`: numbers by
+    name of how both reach a register tile: `left`, `right`, `scattered`, `ahead`.
     """
 
     rows: int | None = None
     vectors: int | None = None
     packed: bool | None = None
     unroll: int | None = None
+    operands: tuple[tuple[str, int], ...] = ()
 
 
 class Left(Enum):

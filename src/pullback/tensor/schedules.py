@@ -31,7 +31,7 @@ from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import kernel_text
 from pullback.lower.whole import scheduled
-from pullback.schedule.choices import Choices, choices_of, offered
+from pullback.schedule.choices import OPERANDS, Choices, choices_of, offered
 from pullback.schedule.choices import Options as Free
 from pullback.schedule.choose import choose
 from pullback.schedule.contraction import columns
@@ -44,7 +44,7 @@ VERSION = 1  # of files; raised where choices get another meaning
 
 # What is chosen for the lead of a loop in lanes, and for a contraction.
 OF_SWEEPS = ("lanes", "unroll")
-OF_PRODUCTS = ("column", "dots", "terms", "vectors", "rows", "packed")
+OF_PRODUCTS = ("column", "dots", "terms", "vectors", "rows", "packed", *OPERANDS)
 
 LONG_SUM = 4096  # terms from which register tiles add up in blocks, which depend on their size
 
@@ -332,7 +332,7 @@ class UserSchedule:
         given = {**dict(self.choices), **changes}
         choices = choices_of({n: v for n, v in given.items() if v is not None})
         try:
-            made = choose(self.kernel, self.target, choices)
+            made = scheduled(self.kernel, self.target, choices)
         except OptionError as error:
             reason = error.what.removeprefix(f"kernel {self.kernel.name} has ")
             raise self._refused(what, reason, error.help) from None

@@ -101,7 +101,9 @@ def offered(
         found.update((f"apart.{n}", (1,)) for n in step.stages[1:])
         if f"apart.{lead}" in given and lead:
             found[f"apart.{lead}"] = (1,)
-        found.update((f"{name}.{lead}", v) for name, v in _of_step(kernel, step, target).items())
+        found.update(
+            (f"{name}.{lead}", v) for name, v in _of_step(kernel, step, target, given).items()
+        )
     return {name: values for name, values in found.items() if values}
 
 
@@ -147,7 +149,7 @@ def _most(kernel: Kernel, name: str, values: tuple[int, ...]) -> int:
     return upper(kernel.outer[int(number)]) if kind == "tile" else max(values)
 
 
-def _of_step(kernel: Kernel, step: Step, target: Target) -> Options:
+def _of_step(kernel: Kernel, step: Step, target: Target, given: Mapping[str, int]) -> Options:
     stage = kernel.stages[step.stages[0]]
     if step.way is Way.SWEEP:
         wide = tuple(n for n, extent in enumerate(stage.extents) if upper(extent) > 1)
@@ -159,7 +161,7 @@ def _of_step(kernel: Kernel, step: Step, target: Target) -> Options:
     widths = tuple(sorted(registers(target.vectors).shapes))
     takes = [n for n in walk(step.product.left) if isinstance(n, Take)]
     computed = takes != [step.product.left] and not any(t.is_data for t in takes)
-    blocks = step.terms is not None
+    blocks = given.get(f"terms.{step.stages[0]}", step.terms or 0) > 0
     return {
         "left": ((0, 2) if blocks else (0, 1)) if computed else (),
         "right": (0, 2) if blocks else (0, 1, 3),

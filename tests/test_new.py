@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import pullback as pb
 from pullback.backends import registry
 from pullback.cli.main import commands
 from pullback.cli.new import BACKEND, USED, project
 from pullback.conformance.case import cells
 from pullback.conformance.cases import SECTIONS
 from pullback.conformance.run import conformance
+from pullback.errors import UnsupportedError
 
 NAME, DEVICE = "my_filter", "my_device"
 
@@ -85,10 +87,13 @@ def test_a_backend_shows_what_is_missing_until_it_is_filled_in() -> None:
             held[v.cell.case.name].add(v.why or v.state)
         return held
 
-    refused = {n: {f"{DEVICE} has no {n} [E301]"} for n in ("Sqrt", "Sin")}
+    refused = {n: {f"{DEVICE} has no {n} [E358]"} for n in ("Sqrt", "Sin")}
     assert rows() == {"Add": {"pass"}, **refused}
-    path.write_text(path.read_text().replace('raise missing("Sqrt")', "return np.sqrt(x)"))
+    path.write_text(path.read_text().replace('raise Missing("Sqrt")', "return np.sqrt(x)"))
     assert rows() == {"Add": {"pass"}, "Sqrt": {"pass"}, "Sin": refused["Sin"]}
+    with pytest.raises(UnsupportedError, match="has no Sin") as error:
+        pb.jit(pb.sin, options=pb.Options(backend=str(path)))(pb.ones(3))
+    assert "test_new.py" in str(error.value), "the line that asks for it"
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "program or seeds")
     done = run("-m", "pytest", *options, folder=DEVICE)
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout

@@ -68,7 +68,7 @@ def computed(d: Definition, known: Mapping[Value, Array], sizes: Sizes) -> Array
         return product.astype(kind)
     if math.prod(box) > LARGEST:
         what = f"numpy: {d.name} has {math.prod(box)} terms, more than it holds at once"
-        raise UnsupportedError(what, origin=d.origin)
+        raise UnsupportedError(what, origin=d.origin, code="E358")
     ends = Box(box, known, sizes)
     if isinstance(form, Accumulate):
         return scattered(d, form, ends, tuple(length(e, sizes) for e in d.shape))
@@ -95,7 +95,7 @@ def ufunc(form: Reduce | Scan | Accumulate, d: Definition) -> np.ufunc:
     found = UFUNCS.get(form.combiner.name)
     if found is None:
         what = f"numpy: {d.name} combines by {form.combiner.name}"
-        raise UnsupportedError(what, origin=d.origin)
+        raise UnsupportedError(what, origin=d.origin, code="E358")
     return found
 
 

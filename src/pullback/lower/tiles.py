@@ -45,6 +45,8 @@ def tiles(context: Context, product: Product, stages: list[Stage], step: Step) -
         raise InvalidIR(f"no register tiles of {stages[0].target} by {loops}")
     if product.word > 1 and not wordable(prob, product.word):
         raise InvalidIR(f"no words of {product.word} terms in {stages[0].target}")
+    if loops.terms is not None and (prob.work or prob.needed):
+        raise InvalidIR(f"no blocks of k where guards bound the terms of {stages[0].target}")
     before: list[Stmt] = []
     if loops.left is Left.EVALUATED:
         before, prob = left_evaluated(context, prob)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from grad_support import S, T, evaluate, fn, var, where
-from pullback.grad.invert import Empty, Guard, Unsolvable, invert
+from pullback.grad.invert import Condition, Empty, Unsolvable, invert
 from pullback.grad.reverse import gradients
 from pullback.grad.system import ONE, Form, System, constant, plus
 from pullback.ir.expr import upper
@@ -69,7 +69,7 @@ def number(form: Form, known: dict[int, Array], system: System) -> Array:
     return total
 
 
-def holds(guard: Guard, known: dict[int, Array], system: System) -> Array:
+def holds(guard: Condition, known: dict[int, Array], system: System) -> Array:
     value = number(guard.form, known, system)
     if guard.kind == "div":
         return value % guard.modulus == 0

@@ -337,6 +337,19 @@ def concrete(path: Path) -> bool:
     return parts[0] == "backends" and len(parts) > 2 and parts[1] != "loops"
 
 
+def test_one_name_is_one_thing() -> None:
+    """Classes of the core by name: what a reader meets in two rooms must not be two things."""
+    made: dict[str, list[str]] = {}
+    for path in FILES:
+        if RANK.get(room(path), 99) > RANK["pipeline"] or concrete(path):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                made.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    twice = {name: places for name, places in made.items() if len(places) > 1}
+    assert not twice, twice
+
+
 def test_size_of_the_core(capsys: pytest.CaptureFixture[str]) -> None:
     core = RANK["pipeline"]
     total_lines = total_tokens = 0

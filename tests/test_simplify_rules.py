@@ -30,7 +30,7 @@ from pullback.ir.expr import Const, Expr, const, index, logical_not
 from pullback.ir.graph import Variable, read
 from pullback.ir.meaning import constant
 from pullback.ir.node import walk
-from pullback.simplify.rules import RULES, Context, Rule, Rules, Simplifier, holds, simplify
+from pullback.simplify.rules import RULES, Rule, Rules, Simplification, Simplifier, holds, simplify
 
 I, J, K = AXES
 F = read(DATA[float32], I, J)
@@ -204,12 +204,12 @@ def test_deep_chain() -> None:
     assert isinstance(found, E.Exp)
 
 
-def _there(e: Expr, _: Context) -> Expr | None:
+def _there(e: Expr, _: Simplification) -> Expr | None:
     assert isinstance(e, E.Add)
     return E.Mul(e.left, e.right)
 
 
-def _back(e: Expr, _: Context) -> Expr | None:
+def _back(e: Expr, _: Simplification) -> Expr | None:
     assert isinstance(e, E.Mul)
     return E.Add(e.left, e.right)
 

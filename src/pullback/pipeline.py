@@ -47,7 +47,7 @@ from pullback.runtime.assemble import Call, assemble
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.checked import Checked
 from pullback.runtime.executable import Executable, Foreign, Interpreted
-from pullback.runtime.machine import Crew, Machine
+from pullback.runtime.machine import Crew, VirtualMachine
 from pullback.runtime.profile import Clock
 from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
@@ -178,7 +178,7 @@ def _image(program: Program, made: Prepared, threads: int) -> Image:
 
 def compile_kernel(
     kernel: Kernel, chosen: Choose, options: Options
-) -> tuple[Machine, Clock | None]:
+) -> tuple[VirtualMachine, Clock | None]:
     """One launch over what it reads and writes, timed: a program of its own, past the caches."""
     program = Program((Launch(kernel),), kernel.arguments)
     backend = compiler(options.backend)
@@ -190,13 +190,15 @@ def compile_kernel(
 
 def _wired(
     program: Program, made: Prepared, rows: int, crew: Crew, timed: bool
-) -> tuple[Machine, Clock | None]:
+) -> tuple[VirtualMachine, Clock | None]:
     """A prepared program in memory of its own."""
     arena = memory(made.plan.arena_bytes)
     image = assemble(made.block, made.calls, made.plan, address(arena), rows)
     checks = {place: call.sites for place, call in image.launches.items()}
     clock = Clock(list(image.launches)) if timed else None
-    return Machine(image, program.state, arena, made.plan.offsets, checks, crew, clock), clock
+    return VirtualMachine(
+        image, program.state, arena, made.plan.offsets, checks, crew, clock
+    ), clock
 
 
 def _passed(program: Program, backend: Compiler, job: Job, chosen: Chooser) -> Prepared:

@@ -31,7 +31,7 @@ from pullback.ir.program import Compute, Launch, Program
 from pullback.ir.text import show
 from pullback.pipeline import compile_program
 from pullback.runtime.report import Reporter
-from pullback.runtime.tuned import Chooser, Given
+from pullback.runtime.tuned import Chooser, Fixed
 from pullback.schedule.text import read_schedule
 from pullback.schedule.verify import verify_schedule
 from pullback.verify.kernel import verify_kernel
@@ -127,7 +127,7 @@ def _run_schedule(file: Path, text: str, options: Options, seed: int) -> dict[st
     schedule = read_schedule(text, kernel)
     verify_schedule(kernel, schedule, "resume")
     program = Program((Launch(kernel),), kernel.arguments)
-    return _run_program(program, options, seed, Given(schedule))
+    return _run_program(program, options, seed, Fixed(schedule))
 
 
 def _beside(file: Path, stage: str) -> Path:

@@ -38,7 +38,7 @@ SQUARE_POWER = 13
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class GroupCost:
     """Predicted seconds, the chosen classes, scratch bytes a thread, threads, bytes and work."""
 
     seconds: float
@@ -48,7 +48,7 @@ class Estimate:
     bytes: int
 
 
-Cost = Callable[[Problem, Group, Target], Estimate]
+Cost = Callable[[Problem, Group, Target], GroupCost]
 
 
 def row_rate(rows: int) -> float:
@@ -87,7 +87,7 @@ class _Load:
         return list(dict.fromkeys(found))
 
 
-def estimate(problem: Problem, group: Group, target: Target) -> Estimate:
+def estimate(problem: Problem, group: Group, target: Target) -> GroupCost:
     """The best schedule of a group."""
     load = _measure(problem, group, target.l2)
     total = sum(b for b, _ in load.reads) + load.written
@@ -97,7 +97,7 @@ def estimate(problem: Problem, group: Group, target: Target) -> Estimate:
         rate = L3_BYTES
     budget = scratch_budget(problem, group, target)
     best: tuple[bool, float] | None = None
-    found = Estimate(math.inf, (), 0, 1, total)
+    found = GroupCost(math.inf, (), 0, 1, total)
     for outer in outer_choices(problem, group):
         for tile in _tiles(load.sizes, outer):
             for seconds, scratch, threads in _times(load, outer, tile, rate, target):
@@ -105,7 +105,7 @@ def estimate(problem: Problem, group: Group, target: Target) -> Estimate:
                 rank = scratch > budget, seconds * (1 + 0.01 * fits)
                 if best is None or rank < best:
                     best = rank
-                    found = Estimate(seconds, outer, scratch, threads, total)
+                    found = GroupCost(seconds, outer, scratch, threads, total)
     return found
 
 

@@ -12,7 +12,7 @@ from pullback.fuse.extend import extend
 from pullback.fuse.facts import study
 from pullback.fuse.group import Grouping, apply_rules, best_first, too_large
 from pullback.fuse.groups import Group
-from pullback.fuse.inline import Role, Scene, inline
+from pullback.fuse.inline import Inlined, Role, inline
 from pullback.fuse.masks import told_by_results
 from pullback.fuse.problem import Order, build, closures, reads_itself_safely
 from pullback.fuse.written import write_out
@@ -59,7 +59,7 @@ def group(
 
 
 def _start(
-    scene: Scene,
+    scene: Inlined,
     outputs: dict[Definition, Variable],
     target: Target,
     cost: Cost,
@@ -105,7 +105,7 @@ def copy_of(value: Value, name: str) -> Definition:
     return define(name, value.shape, lambda *i: read(value, *i))
 
 
-def _targets(scene: Scene, outputs: dict[Definition, Variable]) -> dict[Definition, Variable]:
+def _targets(scene: Inlined, outputs: dict[Definition, Variable]) -> dict[Definition, Variable]:
     """Who stores into which variable: the value's own node where that is safe, else a late copy."""
     closure = closures(scene)
     order = Order(scene, closure)

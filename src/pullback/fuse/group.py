@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pullback.config import UserRule
-from pullback.fuse.cost import Cost, Estimate, scratch_budget
+from pullback.fuse.cost import Cost, GroupCost, scratch_budget
 from pullback.fuse.facts import is_identity
 from pullback.fuse.groups import (
     FINISH,
@@ -63,8 +63,8 @@ class Grouping:
     home: dict[int, int] = field(default_factory=dict)
     above: dict[int, int] = field(default_factory=dict)
     below: dict[int, int] = field(default_factory=dict)
-    prices: dict[tuple[object, ...], Estimate] = field(default_factory=dict)
-    priced: dict[Group, Estimate] = field(default_factory=dict)
+    prices: dict[tuple[object, ...], GroupCost] = field(default_factory=dict)
+    priced: dict[Group, GroupCost] = field(default_factory=dict)
     shapes: dict[tuple[object, ...], int] = field(default_factory=dict)
     shape: list[int] = field(default_factory=list)
     refusals: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Grouping:
         )
         return self.shapes.setdefault(key, len(self.shapes))
 
-    def price(self, group: Group) -> Estimate:
+    def price(self, group: Group) -> GroupCost:
         """The predicted cost of a group, memoised by structure."""
         known = self.priced.get(group)
         if known is not None:

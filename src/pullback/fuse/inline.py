@@ -57,7 +57,7 @@ class Role(Enum):
 
 
 @dataclass(slots=True)
-class Scene:
+class Inlined:
     """A graph after inlining: live definitions with their new bodies and roles."""
 
     order: list[Definition]
@@ -66,9 +66,9 @@ class Scene:
     forms: dict[Definition, Form] = field(default_factory=dict)
     facts: dict[Definition, BodyFacts] = field(default_factory=dict)
 
-    def copy(self) -> Scene:
+    def copy(self) -> Inlined:
         """The same decisions, to be changed apart."""
-        return Scene(
+        return Inlined(
             list(self.order),
             dict(self.roles),
             dict(self.bodies),
@@ -77,9 +77,9 @@ class Scene:
         )
 
 
-def inline(outputs: list[Definition], simplify: Simplify) -> Scene:
+def inline(outputs: list[Definition], simplify: Simplify) -> Inlined:
     """Views first, then what is cheaper to compute than to load."""
-    scene = Scene(topological(outputs))
+    scene = Inlined(topological(outputs))
     fixed = set(outputs) | padded(scene.order)
     places = asked(scene.order)
     for definition in scene.order:
@@ -114,13 +114,13 @@ def inline(outputs: list[Definition], simplify: Simplify) -> Scene:
     return scene
 
 
-def _checks(scene: Scene, definition: Definition, places: Places) -> bool:
+def _checks(scene: Inlined, definition: Definition, places: Places) -> bool:
     """Whether a definition, written into its readers, is checked as it is where it is read."""
     own = places.get(definition)
     return not own or checks(scene.bodies[definition], definition.shape, own)
 
 
-def live(scene: Scene, outputs: list[Definition]) -> list[Definition]:
+def live(scene: Inlined, outputs: list[Definition]) -> list[Definition]:
     """What the outputs still read, in the old order."""
     found = set(outputs)
     for definition in reversed(scene.order):
@@ -141,7 +141,7 @@ class Use:
     bind: tuple[int | None, ...]
 
 
-def readers(scene: Scene) -> dict[Definition, list[Use]]:
+def readers(scene: Inlined) -> dict[Definition, list[Use]]:
     """Who reads each definition, in order."""
     found: dict[Definition, list[Use]] = {}
     for user in scene.order:
@@ -151,7 +151,7 @@ def readers(scene: Scene) -> dict[Definition, list[Use]]:
     return found
 
 
-def _rewrite(scene: Scene, definition: Definition, simplify: Simplify) -> None:
+def _rewrite(scene: Inlined, definition: Definition, simplify: Simplify) -> None:
     """Substitute the sources that vanish."""
     body = scene.bodies.get(definition, definition.body)
     form = scene.forms.get(definition, definition.form)
@@ -173,14 +173,14 @@ def _rewrite(scene: Scene, definition: Definition, simplify: Simplify) -> None:
     scene.facts[definition] = facts
 
 
-def _vanishes(scene: Scene, definition: Definition) -> bool:
+def _vanishes(scene: Inlined, definition: Definition) -> bool:
     return scene.roles.get(definition) is Role.INLINE
 
 
 class _Reader:
     """Replaces reads of inlined definitions by their bodies."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Inlined) -> None:
         self.scene = scene
         self.moved = False
 
@@ -208,14 +208,14 @@ def _is_shared(definition: Definition, uses: list[Use]) -> bool:
     return definition.keep is not Keep.NEVER and len({use.user for use in uses}) > 1
 
 
-def _stages(scene: Scene, definition: Definition) -> list[Definition]:
+def _stages(scene: Inlined, definition: Definition) -> list[Definition]:
     """Recomputed definitions that this one reads."""
     sources = dict.fromkeys(a.source for a in scene.facts[definition].accesses)
     return [s for s in sources if isinstance(s, Definition) and scene.roles.get(s) is Role.STAGE]
 
 
 def _leaves(
-    scene: Scene, definition: Definition, known: dict[Definition, dict[Value, None]]
+    scene: Inlined, definition: Definition, known: dict[Definition, dict[Value, None]]
 ) -> dict[Value, None]:
     """Stored values that computing this definition again would read."""
     found: dict[Value, None] = {}
@@ -229,7 +229,7 @@ def _leaves(
 
 
 def _role(
-    scene: Scene,
+    scene: Inlined,
     definition: Definition,
     leaves: dict[Value, None],
     uses: list[Use],
@@ -262,7 +262,7 @@ def _role(
     return Role.STAGE if (exact and (once or big <= 1)) or big == 0 else Role.NODE
 
 
-def sums_up(scene: Scene, definition: Definition) -> Definition | None:
+def sums_up(scene: Inlined, definition: Definition) -> Definition | None:
     """The stored reduction of which one number is taken, every element once: a norm's share.
 
     ``dw[n, k] = sum[i](..); s[] = sum[n, k](dw[n, k] * dw[n, k])  ->  dw``
@@ -289,7 +289,7 @@ def _substitutes(
     return facts.flops <= CHEAP_FLOPS and not facts.hard and (big <= 1 or never)
 
 
-def _reduces(scene: Scene, definition: Definition) -> bool:
+def _reduces(scene: Inlined, definition: Definition) -> bool:
     """Whether recomputing a stage repeats a reduction."""
     stack = [definition]
     while stack:
@@ -300,7 +300,7 @@ def _reduces(scene: Scene, definition: Definition) -> bool:
     return False
 
 
-def _is_epilogue(scene: Scene, definition: Definition, uses: list[Use]) -> bool:
+def _is_epilogue(scene: Inlined, definition: Definition, uses: list[Use]) -> bool:
     """One map of the same size reads it, element by element: bias, activation, residual, update."""
     if len({use.user for use in uses}) != 1:
         return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pullback.fuse.facts import is_identity, study
-from pullback.fuse.inline import Role, Scene, readers
+from pullback.fuse.inline import Inlined, Role, readers
 from pullback.ir import expr as E
 from pullback.ir.expr import Const, Expr, If, Take
 from pullback.ir.graph import Definition, Map, replace_reads, substitute
@@ -20,7 +20,7 @@ from pullback.ir.node import Node, rebuild, walk
 Simplify = Callable[[Expr], Expr]
 
 
-def told_by_results(scene: Scene, outputs: set[Definition], simplify: Simplify) -> None:
+def told_by_results(scene: Inlined, outputs: set[Definition], simplify: Simplify) -> None:
     """Conditions over z become conditions over y where then nobody else reads z."""
     users = readers(scene)
     rank = {d: n for n, d in enumerate(scene.order)}
@@ -37,7 +37,7 @@ def told_by_results(scene: Scene, outputs: set[Definition], simplify: Simplify) 
             scene.facts[definition] = study(body, scene.forms[definition])
 
 
-def _chosen(scene: Scene, y: Definition, simplify: Simplify) -> Definition | None:
+def _chosen(scene: Inlined, y: Definition, simplify: Simplify) -> Definition | None:
     """`z` where a stored y is ``c(z) ? z : k``, in place, and c(k) is false."""
     body = scene.bodies[y]
     if scene.roles[y] is not Role.NODE or not isinstance(scene.forms[y], Map):
@@ -56,7 +56,7 @@ def _chosen(scene: Scene, y: Definition, simplify: Simplify) -> Definition | Non
     return take.source if E.is_const(never, False) else None
 
 
-def _retold(scene: Scene, definition: Definition, y: Definition, z: Definition) -> Expr:
+def _retold(scene: Inlined, definition: Definition, y: Definition, z: Definition) -> Expr:
     """A body with y's condition over z asked of y."""
     whole = scene.bodies[y]
     assert isinstance(whole, If)

@@ -11,8 +11,8 @@ import heapq
 from dataclasses import dataclass, field
 
 from pullback.fuse.facts import elements, is_identity, points, reduced_axes
-from pullback.fuse.inline import Role, Scene
-from pullback.fuse.products import Contraction, contraction
+from pullback.fuse.inline import Inlined, Role
+from pullback.fuse.products import ProductAxes, contraction
 from pullback.ir.graph import Definition, Form, Map, Value, Variable
 
 Bind = tuple[int | None, ...]
@@ -23,7 +23,7 @@ Reads = tuple[tuple[int, Bind], ...]
 class Problem:
     """`values[i]` is a definition for ``i < len(reads)``, else a variable."""
 
-    scene: Scene
+    scene: Inlined
     values: list[Value]
     reads: list[Reads]
     nodes: tuple[int, ...]
@@ -35,7 +35,7 @@ class Problem:
     points: list[int] = field(default_factory=list)
     is_node: list[bool] = field(default_factory=list)
     flops: list[int] = field(default_factory=list)
-    products: list[Contraction | None] = field(default_factory=list)
+    products: list[ProductAxes | None] = field(default_factory=list)
     reduced: list[tuple[int, ...]] = field(default_factory=list)
     footprint: int = 0
 
@@ -54,7 +54,7 @@ class Problem:
         return self.values[number].name
 
 
-def closures(scene: Scene) -> dict[Definition, tuple[Definition, ...]]:
+def closures(scene: Inlined) -> dict[Definition, tuple[Definition, ...]]:
     """Each node with the stages it needs, in definition order."""
     rank = {d: n for n, d in enumerate(scene.order)}
     found: dict[Definition, tuple[Definition, ...]] = {}
@@ -78,7 +78,7 @@ def closures(scene: Scene) -> dict[Definition, tuple[Definition, ...]]:
 class Order:
     """Who must run before whom among nodes, as bit sets; refuses what would close a cycle."""
 
-    def __init__(self, scene: Scene, closure: dict[Definition, tuple[Definition, ...]]) -> None:
+    def __init__(self, scene: Inlined, closure: dict[Definition, tuple[Definition, ...]]) -> None:
         self.number = {node: n for n, node in enumerate(closure)}
         self.nodes = list(closure)
         self.above = [0] * len(self.nodes)
@@ -87,14 +87,14 @@ class Order:
         for node, stages in closure.items():
             self._relate(scene, node, stages)
 
-    def append(self, scene: Scene, node: Definition) -> None:
+    def append(self, scene: Inlined, node: Definition) -> None:
         """One more node, without stages of its own."""
         self.number[node] = len(self.nodes)
         self.nodes.append(node)
         self.above.append(0)
         self._relate(scene, node, (node,))
 
-    def _relate(self, scene: Scene, node: Definition, stages: tuple[Definition, ...]) -> None:
+    def _relate(self, scene: Inlined, node: Definition, stages: tuple[Definition, ...]) -> None:
         mine = 0
         for access in (a for s in stages for a in scene.facts[s].accesses):
             source = access.source
@@ -124,7 +124,7 @@ class Order:
 
 
 def reads_itself_safely(
-    scene: Scene, closure: tuple[Definition, ...], node: Definition, variable: Variable
+    scene: Inlined, closure: tuple[Definition, ...], node: Definition, variable: Variable
 ) -> bool:
     """Whether a node may overwrite what its own stages read: same element, or reduced before."""
     if not isinstance(scene.forms[node], Map):
@@ -141,7 +141,7 @@ def reads_itself_safely(
     return True
 
 
-def build(scene: Scene, target: dict[Definition, Variable]) -> Problem:
+def build(scene: Inlined, target: dict[Definition, Variable]) -> Problem:
     """Number everything. `target` holds the nodes that store into a variable in place."""
     closure = closures(scene)
     ranked = _rank(scene, closure, target)
@@ -177,7 +177,7 @@ def build(scene: Scene, target: dict[Definition, Variable]) -> Problem:
 
 
 def _rank(
-    scene: Scene,
+    scene: Inlined,
     closure: dict[Definition, tuple[Definition, ...]],
     target: dict[Definition, Variable],
 ) -> list[Definition]:
@@ -230,6 +230,6 @@ def _relate(problem: Problem) -> None:
     problem.before = {n: tuple(sorted(b)) for n, b in before.items()}
 
 
-def _weight(scene: Scene, definition: Definition) -> int:
+def _weight(scene: Inlined, definition: Definition) -> int:
     """Weighted operations a point, the combination of a reduction included."""
     return scene.facts[definition].flops + (not isinstance(scene.forms[definition], Map))

@@ -27,7 +27,7 @@ TALL_POINTS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class ProductAxes:
     """A sum of products. `rows`, `columns`: output axes private to each of two reads.
 
     `whole`: no join is worth one of its output axes. `tall`: it is cut along its terms.
@@ -39,7 +39,7 @@ class Contraction:
     tall: bool
 
 
-def contraction(definition: Definition, form: Form, facts: BodyFacts) -> Contraction | None:
+def contraction(definition: Definition, form: Form, facts: BodyFacts) -> ProductAxes | None:
     """What a definition is as a product.
 
     ``y[i, n] = sum[k] x[i, k] * w[n, k]  ->  rows (1,), columns (0,)``
@@ -65,11 +65,11 @@ def _measured(
     larger: Value,
     rows: tuple[int, ...],
     columns: tuple[int, ...],
-) -> Contraction:
+) -> ProductAxes:
     high, wide = (elements(extents[a] for a in axes) for axes in (rows, columns))
     size, terms = elements(extents[:rank]), elements(extents[rank:])
     huge = size * terms >= HUGE_POINTS and min(high, wide, terms) >= HUGE_SIDE
     few = len(extents) == rank + 1 and size == high * wide <= TALL_ELEMENTS
     tall = few and size * terms >= TALL_POINTS and terms >= TALL_RATIO * max(high, wide)
     far = isinstance(larger, Variable) and wide <= FEW_ROWS and high * terms >= FAR_ELEMENTS
-    return Contraction(rows, columns, huge or far, tall)
+    return ProductAxes(rows, columns, huge or far, tall)

@@ -19,7 +19,7 @@ Kind = Literal["ge", "eq", "div"]
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class Condition:
     """``form >= 0``, ``form == 0`` or ``form % modulus == 0``."""
 
     kind: Kind
@@ -28,7 +28,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Remaining:
     """One remaining loop: variable ``0 <= v < extent``."""
 
     variable: int
@@ -41,8 +41,8 @@ class Solution:
 
     system: System
     axes: tuple[Form, ...]
-    loops: tuple[Loop, ...]
-    guards: tuple[Guard, ...]
+    loops: tuple[Remaining, ...]
+    guards: tuple[Condition, ...]
 
 
 class Unsolvable(Exception):
@@ -72,21 +72,21 @@ class _Bounded:
     extent: Extent
 
 
-def _divisible(form: Form, modulus: int) -> Guard:
+def _divisible(form: Form, modulus: int) -> Condition:
     """``form % modulus == 0``; of one variable ``2 x + 1`` by 3 as ``(x - 1) % 3 == 0``.
 
     Raises: Empty where no value of the variable will do.
     """
     variables = [v for v in form if v != ONE]
     if len(variables) > 1:
-        return Guard("div", form, modulus)
+        return Condition("div", form, modulus)
     v, rest = variables[0], form.get(ONE, 0)
     common = gcd(form[v], modulus)
     if rest % common:
         raise Empty
     period = modulus // common
     first = -rest // common * pow(form[v] // common, -1, period) % period
-    return Guard("div", plus({v: 1}, constant(-first)), period)
+    return Condition("div", plus({v: 1}, constant(-first)), period)
 
 
 def _tightened(form: Form) -> Form:
@@ -104,8 +104,8 @@ class _Solver:
         self.inequalities = [dict(e) for e in system.inequalities]
         self.free = list(system.unknowns)
         self.known: dict[int, Form] = {}
-        self.guards: list[Guard] = []
-        self.loops: dict[int, Loop] = {}
+        self.guards: list[Condition] = []
+        self.loops: dict[int, Remaining] = {}
 
     def run(self) -> Solution:
         for v in [v for v in self.free if self.system.upper[v] == constant(self.system.lower[v])]:
@@ -176,7 +176,7 @@ class _Solver:
         if low > 0 or high < 0:
             raise Empty
         if low != 0 or high != 0:
-            self.guards.append(Guard("eq", form))
+            self.guards.append(Condition("eq", form))
 
     def _divide(self, equation: Form, part: Form, common: int) -> Form:
         """``common * p + rest == 0 -> p + rest / common == 0`` where common divides rest.
@@ -275,7 +275,7 @@ class _Solver:
             low = self.system.floor(plus(low, constant(best.scale - 1)), best.scale)
         if best.extent != 1:
             t = self.system.fresh(self.system.extent(best.extent))
-            self.loops[best.v] = Loop(t, best.extent)
+            self.loops[best.v] = Remaining(t, best.extent)
             low = plus(low, {t: 1})
         self._substitute(best.v, low)
 
@@ -295,4 +295,4 @@ class _Solver:
             return
         if -self.system.least(times(form, -1)) < 0:
             raise Empty
-        self.guards.append(Guard("ge", form))
+        self.guards.append(Condition("ge", form))

@@ -20,7 +20,7 @@ from pullback.ir.graph import ANY, SUM, Definition, Reduce, Value, beside, subst
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
 from pullback.simplify.affine import affine, to_expr
-from pullback.simplify.product import Product
+from pullback.simplify.product import Quotient
 from pullback.simplify.triangle import gap
 
 GUARDS = 4  # of one adjoint that are written out where it is read
@@ -103,7 +103,7 @@ class Masks:
                 inner.append(guard)  # those before may keep its reads inside
             else:
                 outer.append(guard)
-        factors = Product.of(fold.opened(Term((), value.body)).value).above
+        factors = Quotient.of(fold.opened(Term((), value.body)).value).above
         taken = G.every(guards)
         few = sum(_moves(f, rank) for f in factors) < 2
         if few and taken is not None and any(map(G.reads_data, inner)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pullback.grad.invert import Guard, Solution
+from pullback.grad.invert import Condition, Solution
 from pullback.grad.system import ONE, Form, System
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, Less
@@ -47,7 +47,7 @@ def rendered(
         names[v] = E.FloorDiv(_expression(system, inner, names), E.index(divisor))
     axes = {n: simplify(_expression(system, f, names)) for n, f in enumerate(solution.axes)}
     steps: dict[int, tuple[int, int]] = {}
-    rest: list[Guard] = []
+    rest: list[Condition] = []
     for guard in solution.guards:
         step = _step(system, guard)
         if step is None or steps.setdefault(step[0], step[1]) != step[1]:
@@ -57,7 +57,7 @@ def rendered(
     return Inverse(axes, over, guards, steps)
 
 
-def _step(system: System, guard: Guard) -> tuple[int, tuple[int, int]] | None:
+def _step(system: System, guard: Condition) -> tuple[int, tuple[int, int]] | None:
     """``(x - 1) % 3 == 0`` of parameter x as its number and (3, 1)."""
     variables = [v for v in guard.form if v != ONE]
     if guard.kind != "div" or len(variables) > 1 or variables[0] not in system.parameters:
@@ -83,7 +83,7 @@ def _terms(
     return terms, rest.get(ONE, 0)
 
 
-def _condition(system: System, guard: Guard, names: Mapping[int, Expr]) -> Expr:
+def _condition(system: System, guard: Condition, names: Mapping[int, Expr]) -> Expr:
     """``x - 2 >= 0 -> 1 < x``; ``n - x >= 0 -> x < n + 1``."""
     if guard.kind == "div":
         whole = _expression(system, guard.form, names)

@@ -20,7 +20,7 @@ from pullback.ir.graph import SUM, Definition, Keep, Reduce, Value, read, substi
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.bounds import in_bounds
-from pullback.simplify.product import Product
+from pullback.simplify.product import Quotient
 from pullback.simplify.triangle import triangle
 
 
@@ -61,7 +61,7 @@ def summed(
         end = factored.end(factored.running(label.name, label.keep, label.origin))
         total = fold.mul(end, factored.outer.expression())
         return fold.cast(G.guarded(factored.guards, total), kind)
-    product = Product.of(value)
+    product = Quotient.of(value)
     varying = [g for g in guards if not g.axes.isdisjoint(loops)]
     # Where a guard may fail in every iteration, 0 must not meet an infinite factor.
     outer, inner = product.literal() if varying else product.split(loops)

@@ -31,12 +31,12 @@ from pullback.ir.nest import (
 )
 from pullback.lower.blocked import blocked_tile
 from pullback.lower.bounds import Spans, guarded, narrowed, outer
-from pullback.lower.context import Context, Loop, cast, nest, vector
+from pullback.lower.context import Lowering, NestLoop, cast, nest, vector
 from pullback.lower.depth import Depth
 from pullback.lower.hoist import hoisted
 from pullback.lower.operands import (
+    Contraction,
     Panels,
-    Problem,
     moved,
     moved_check,
     replaced,
@@ -50,9 +50,9 @@ from pullback.schedule.linear import Linear, divide, linear
 class Block:
     """One register tile: sums over all of k, then the stores."""
 
-    context: Context
-    prob: Problem
-    column: Loop
+    context: Lowering
+    prob: Contraction
+    column: NestLoop
     packed: tuple[Panels | None, Panels | None]
     near: Array | None
     size: tuple[int, int]
@@ -273,12 +273,12 @@ class Block:
             if store is not None:
                 array = self.context.home(stage).array
                 body.append(Store(array, moved(store, values), Peek(register, ())))
-        lane = Loop(self.column.axes, j, width, self.size[1])
+        lane = NestLoop(self.column.axes, j, width, self.size[1])
         # Written out: a loop of two turns inside costs more than the maps (1024x512x128 with GELU:
         # 2.5 ms rolled, 1.4 ms written out).
         whole = rounded_up(self.size[1], self.context.lanes(prob.kind.itemsize))
         inner = hoisted(self.context, vector(lane, whole, body))
-        return nest([Loop((), i, index(rows), rows)], inner)
+        return nest([NestLoop((), i, index(rows), rows)], inner)
 
     def _sum(self, i: Var, j: Var, values: dict[Expr, Expr]) -> Expr:
         """The contraction's value where the block just left it."""

@@ -26,7 +26,7 @@ from pullback.ir.nest import (
     Set,
     Stmt,
 )
-from pullback.lower.context import Context, ceil_div, smaller
+from pullback.lower.context import Lowering, ceil_div, smaller
 from pullback.schedule.linear import Linear, linear
 
 # Additions to one register of lanes: sixteen leave a sum of equal terms within 3 units, as NumPy's
@@ -46,7 +46,7 @@ class Blocked:
     `place`: the element of a register, where it is an array; `each` runs over its elements.
     """
 
-    context: Context
+    context: Lowering
     parts: dict[Register, Register]
     lost: dict[Register, Register]
     place: tuple[Expr, ...] = ()
@@ -162,7 +162,7 @@ class Blocked:
         return stmt.unroll * self.context.lanes(bytes)
 
 
-def blocked(context: Context, before: Sequence[Stmt], inner: list[Stmt]) -> list[Stmt]:
+def blocked(context: Lowering, before: Sequence[Stmt], inner: list[Stmt]) -> list[Stmt]:
     """`before`, which declares accumulators, and the loops `inner` that combine into them."""
     plain = [*before, *inner]
     sums = [s.register for s in before if isinstance(s, Declare) and _is_sum(s.register, inner)]
@@ -178,7 +178,7 @@ def blocked(context: Context, before: Sequence[Stmt], inner: list[Stmt]) -> list
 
 
 def blocked_tile(
-    context: Context,
+    context: Lowering,
     tile: Register,
     place: tuple[Expr, ...],
     terms: list[Stmt],

@@ -14,7 +14,7 @@ from pullback.ir.expr import Expr, index
 from pullback.ir.kernel import Stage
 from pullback.ir.nest import Guard, Stmt
 from pullback.ir.node import Node, walk
-from pullback.lower.context import Context, Loop, larger, smaller
+from pullback.lower.context import Lowering, NestLoop, larger, smaller
 from pullback.lower.guards import FALSE, TRUE, folded
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import UNKNOWN, Linear, atom_range, divide, linear
@@ -24,13 +24,13 @@ from pullback.schedule.regions import Bound, Region
 Spans = Mapping[Expr, tuple[Linear, Linear]]
 
 
-def over_loops(context: Context, axes: dict[int, Expr], region: Region) -> Region:
+def over_loops(context: Lowering, axes: dict[int, Expr], region: Region) -> Region:
     """Bounds over the loop variables of a nest, for bounds over a stage's axes."""
     translate = Translator(context, axes)
     return tuple(Bound(linear(translate(b.form.expr())), b.tests) for b in region)
 
 
-def spans(loops: Iterable[Loop]) -> dict[Expr, tuple[Linear, Linear]]:
+def spans(loops: Iterable[NestLoop]) -> dict[Expr, tuple[Linear, Linear]]:
     """All values of the variables of loops."""
     return {o.var: (linear(o.first), linear(o.extent).plus(Linear(-1))) for o in loops}
 
@@ -55,7 +55,7 @@ def most(form: Linear, inner: Spans) -> Linear | None:
 class Bounded:
     """A loop with its bounds, and the bounds that hold in every iteration of it."""
 
-    loop: Loop
+    loop: NestLoop
     below: Region = ()
     above: Region = ()
 
@@ -64,7 +64,7 @@ class Bounded:
         return self.below + self.above
 
 
-def bounded(loop: Loop, region: Sequence[Bound], inner: Spans) -> Bounded:
+def bounded(loop: NestLoop, region: Sequence[Bound], inner: Spans) -> Bounded:
     """`loop` where `region` may hold. ``i - k >= 0 -> k < i + 1``"""
     first, end = loop.first, loop.extent
     below: list[Bound] = []
@@ -92,7 +92,7 @@ def bounded(loop: Loop, region: Sequence[Bound], inner: Spans) -> Bounded:
     return Bounded(replace(loop, first=first, extent=end), tuple(below), tuple(above))
 
 
-def narrowed(loops: Sequence[Loop], region: Region, inner: Spans) -> list[Bounded]:
+def narrowed(loops: Sequence[NestLoop], region: Region, inner: Spans) -> list[Bounded]:
     """Loops, the first outermost, each where `region` may hold for all that are inside it."""
     return [
         bounded(loop, region, {**inner, **spans(loops[n + 1 :])}) for n, loop in enumerate(loops)
@@ -112,7 +112,7 @@ def guarded(region: Region, inner: Spans, body: list[Stmt]) -> list[Stmt]:
     return body if condition is TRUE else [Guard(condition, tuple(body))]
 
 
-def outer(region: Region, loops: Iterable[Loop]) -> Region:
+def outer(region: Region, loops: Iterable[NestLoop]) -> Region:
     """The bounds that say nothing of the variables of `loops`."""
     own = {loop.var for loop in loops}
     return tuple(b for b in region if own.isdisjoint(n for a in b.form.terms for n in walk(a)))

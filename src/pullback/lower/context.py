@@ -8,7 +8,7 @@ from math import prod
 
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, float32, int64
+from pullback.ir.dtype import DType, float32
 from pullback.ir.expr import Dim, Expr, Extent, Size, Take, index, upper
 from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
@@ -41,7 +41,7 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class NestLoop:
     """One loop to be: its variable runs over ``first..extent``; `axes` are the stage's axes."""
 
     axes: tuple[int, ...]
@@ -57,7 +57,7 @@ class Loop:
 
 
 @dataclass(slots=True)
-class Context:
+class Lowering:
     """The state of lowering one kernel. Names are numbered, so every variable is its own."""
 
     kernel: Kernel
@@ -137,10 +137,10 @@ class Context:
             return self.sizes[extent]
         return index(extent)
 
-    def loops(self, stage: Stage) -> tuple[list[Loop], dict[int, Expr]]:
+    def loops(self, stage: Stage) -> tuple[list[NestLoop], dict[int, Expr]]:
         """A loop for every axis of `stage` longer than one, and the values of all axes."""
         bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
-        found: list[Loop] = []
+        found: list[NestLoop] = []
         values: dict[int, Expr] = {}
         for axis, extent in enumerate(stage.extents):
             outer = bound.get(axis)
@@ -155,7 +155,7 @@ class Context:
                 values[axis] = origin.expr()
                 continue
             var = self.var(LETTERS[axis % len(LETTERS)], most)
-            found.append(Loop((axis,), var, span, most))
+            found.append(NestLoop((axis,), var, span, most))
             values[axis] = origin.plus(Linear(0, {var: 1})).expr()
         return found, values
 
@@ -199,9 +199,9 @@ class Context:
         self.hoisted.setdefault(level, []).extend([*self.marked, *statements])
 
 
-def begin(kernel: Kernel, schedule: Schedule) -> Context:
+def begin(kernel: Kernel, schedule: Schedule) -> Lowering:
     """A context with the kernel's arrays and sizes."""
-    context = Context(kernel, schedule)
+    context = Lowering(kernel, schedule)
     context.regions = regions(kernel.stages, kernel.finish)
     taken: dict[str, int] = {}
     for variable in kernel.arguments:
@@ -231,7 +231,7 @@ def symbols(kernel: Kernel) -> list[Dim]:
     return list(found)
 
 
-def settle(context: Context, number: int, stage: Stage) -> None:
+def settle(context: Lowering, number: int, stage: Stage) -> None:
     """Decide the home of a stage from its residence."""
     residence = context.schedule.residences[number]
     if residence.place is Place.MEMORY:
@@ -254,21 +254,21 @@ def settle(context: Context, number: int, stage: Stage) -> None:
         context.homes[stage.target] = scratch_home(context, stage, slot, shape)
 
 
-def tile_extents(context: Context, stage: Stage) -> tuple[int, ...]:
+def tile_extents(context: Lowering, stage: Stage) -> tuple[int, ...]:
     """Extents of the part of a stage at hand: of a tile, or all of it after the tiles."""
     if not context.starts:
         return tuple(upper(e) for e in stage.shape)
     return tile_shape(stage, context.schedule.tile)
 
 
-def scratch_home(context: Context, stage: Stage, array: Array, shape: tuple[int, ...]) -> Home:
+def scratch_home(context: Lowering, stage: Stage, array: Array, shape: tuple[int, ...]) -> Home:
     """A place of `shape` in scratch: coordinates of outer axes count from the tile's start."""
     bound = {a: o for o, a in enumerate(stage.outer) if a is not None and context.starts}
     origins = tuple(context.starts[bound[n]] if n in bound else Linear() for n in range(len(shape)))
     return Home(array, row_major(shape), origins, Linear())
 
 
-def task_var(context: Context) -> Var:
+def task_var(context: Lowering) -> Var:
     """The number of the running task."""
     return Var("task", 0, context.schedule.tasks - 1)
 
@@ -289,14 +289,14 @@ def name_value(var: Var, value: Expr, body: list[Stmt]) -> Stmt:
     return For(var, value, after, tuple(body))
 
 
-def nest(loops: list[Loop], body: list[Stmt]) -> list[Stmt]:
+def nest(loops: list[NestLoop], body: list[Stmt]) -> list[Stmt]:
     """Sequential loops around `body`, the first outermost."""
     for loop in reversed(loops):
         body = [For(loop.var, loop.first, loop.extent, tuple(body))]
     return body
 
 
-def vector(loop: Loop, unroll: int, body: list[Stmt]) -> For:
+def vector(loop: NestLoop, unroll: int, body: list[Stmt]) -> For:
     """A loop in lanes."""
     return For(loop.var, loop.first, loop.extent, tuple(body), LoopKind.VECTOR, 1, unroll)
 
@@ -318,6 +318,3 @@ def larger(left: Expr, right: Expr) -> Expr:
 def ceil_div(extent: Expr, by: int) -> Expr:
     """``ceil(extent / by)``"""
     return linear(E.FloorDiv(E.Add(extent, index(by - 1)), index(by))).expr()
-
-
-__all__ = ["Context", "Home", "Loop", "begin", "int64", "nest", "settle", "vector"]

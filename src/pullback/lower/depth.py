@@ -12,11 +12,11 @@ from math import prod
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Array, For, Stmt, Var
-from pullback.lower.context import Context, Loop, ceil_div, nest, smaller
+from pullback.lower.context import Lowering, NestLoop, ceil_div, nest, smaller
 from pullback.lower.operands import (
+    Contraction,
     Operand,
     Panels,
-    Problem,
     Side,
     moved_check,
     pack_panel,
@@ -37,8 +37,8 @@ class Depth:
     `streams`: `right` is read where it lies, by few rows, so that memory sets the pace.
     """
 
-    loop: Loop
-    prob: Problem
+    loop: NestLoop
+    prob: Contraction
     array: Array
     place: Linear
     home: bool
@@ -60,7 +60,7 @@ class Depth:
         return E.Less(linear(self.loop.var).plus(Linear(1)).expr(), self.loop.extent)
 
 
-def by_depth(context: Context, prob: Problem, terms: int) -> Depth | None:
+def by_depth(context: Lowering, prob: Contraction, terms: int) -> Depth | None:
     """`prob` in blocks of about `terms` products; None where one block is all."""
     level = _level(prob.over, terms)
     before, loop, inside = prob.over[:level], prob.over[level], prob.over[level + 1 :]
@@ -76,15 +76,15 @@ def by_depth(context: Context, prob: Problem, terms: int) -> Depth | None:
     rest = linear(loop.extent).plus(start, -1).expr()
     whole = loop.static and loop.most % size == 0
     extent = index(size) if whole else smaller(index(size), rest)
-    part = Loop(loop.axes, within, extent, size)
+    part = NestLoop(loop.axes, within, extent, size)
     values[loop.var] = start.plus(Linear(0, {within: 1})).expr()
     left, right = (_at(side, values) for side in (prob.left, prob.right))
     own = replace(prob, left=left, right=right, over=[part, *inside])
     total = index(count) if before else ceil_div(loop.extent, size)
-    return Depth(Loop((), block, total, count), own, *_waiting(context, prob))
+    return Depth(NestLoop((), block, total, count), own, *_waiting(context, prob))
 
 
-def _level(over: list[Loop], terms: int) -> int:
+def _level(over: list[NestLoop], terms: int) -> int:
     """The loop that is cut: the outermost one with room for what is inside it.
 
     ``m < 8, p < 112, q < 112, 1280 terms -> p``
@@ -95,7 +95,7 @@ def _level(over: list[Loop], terms: int) -> int:
     return len(over) - 1
 
 
-def _size(loop: Loop, most: int, inside: bool) -> int:
+def _size(loop: NestLoop, most: int, inside: bool) -> int:
     """How many of a loop make a block: all blocks alike where that costs little."""
     even = -(-loop.most // -(-loop.most // most))
     if not inside:
@@ -104,7 +104,7 @@ def _size(loop: Loop, most: int, inside: bool) -> int:
     return whole[-1] if loop.static and whole else even
 
 
-def _counted(block: Var, before: list[Loop], parts: int) -> tuple[dict[Expr, Expr], Linear]:
+def _counted(block: Var, before: list[NestLoop], parts: int) -> tuple[dict[Expr, Expr], Linear]:
     """What block `block` stands for: the values of the loops before, the part of the one cut."""
     if not before:
         return {}, linear(block)
@@ -122,7 +122,7 @@ def _at(side: Operand, values: Mapping[Expr, Expr]) -> Operand:
     return Operand(replaced(side.value, values), checks)
 
 
-def _waiting(context: Context, prob: Problem) -> tuple[Array, Linear, bool]:
+def _waiting(context: Lowering, prob: Contraction) -> tuple[Array, Linear, bool]:
     """Where sums wait: where the result is stored, if that holds them in full, else in scratch."""
     home = context.homes.get(prob.stage.target)
     if home is not None and prob.store is not None and home.array.dtype == prob.kind:
@@ -134,18 +134,20 @@ def _waiting(context: Context, prob: Problem) -> tuple[Array, Linear, bool]:
     return array, Linear(0, named), False
 
 
-def pack(context: Context, side: Side, over: list[Loop], panel: Panels, count: int) -> list[Stmt]:
+def pack(
+    context: Lowering, side: Side, over: list[NestLoop], panel: Panels, count: int
+) -> list[Stmt]:
     """All panels of a side; where rows of the source are copied, some rows of all panels first.
 
     ``for k by 8: for panel: for k..k+8: panel[k, c] = source[k, c]``
     """
     number = context.var("p", count)
-    panels = Loop((), number, ceil_div(side.loop.extent, panel.width), count)
+    panels = NestLoop((), number, ceil_div(side.loop.extent, panel.width), count)
     k = over[-1]
     if side.operand.stride(k.var) == 1 or k.most <= GROUP:
         return nest([panels], pack_panel(context, side, over, panel, number, number))
     some = context.var("g", -(-k.most // GROUP))
-    groups = Loop((), some, ceil_div(k.extent, GROUP), some.hi + 1)
+    groups = NestLoop((), some, ceil_div(k.extent, GROUP), some.hi + 1)
     first = Linear(0, {some: GROUP})
     end = first.plus(Linear(GROUP)).expr()
     whole = k.static and k.most % GROUP == 0

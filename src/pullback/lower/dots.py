@@ -29,16 +29,16 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.lower.bounds import guarded, narrowed, outer
-from pullback.lower.context import Context, Loop, cast, nest, vector
+from pullback.lower.context import Lowering, NestLoop, cast, nest, vector
 from pullback.lower.merge import merged
-from pullback.lower.operands import Operand, Problem, evaluated, moved, problem, replaced
+from pullback.lower.operands import Contraction, Operand, evaluated, moved, problem, replaced
 from pullback.schedule.linear import Linear, linear
 from pullback.schedule.schedule import DotLoops, Product, Step
 
 Body = Callable[[int, Linear], list[Stmt]]
 
 
-def dots(context: Context, product: Product, stage: Stage, step: Step) -> list[Stmt]:
+def dots(context: Lowering, product: Product, stage: Stage, step: Step) -> list[Stmt]:
     """The loop nest of a contraction by dot products."""
     prob, loops = problem(context, product, [stage]), step.loops
     column = prob.column
@@ -57,13 +57,13 @@ def dots(context: Context, product: Product, stage: Stage, step: Step) -> list[S
     return nest([*prob.shared, *prob.rest], before + body)
 
 
-def dottable(prob: Problem) -> bool:
+def dottable(prob: Contraction) -> bool:
     """Whether a contraction has dot products: columns, terms, and a right operand as it lies."""
     columns = prob.column is not None and prob.store is not None
     return columns and bool(prob.over) and prob.right.plain
 
 
-def _joined(context: Context, prob: Problem) -> Problem:
+def _joined(context: Lowering, prob: Contraction) -> Contraction:
     """Loops over terms that lie as one now are one: lanes are added up once, not every turn.
 
     ``for h in 4: for e in lanes 16: s[h*16 + e] * w[j*64 + h*16 + e]  ->  for k in lanes 64: ..``
@@ -76,7 +76,7 @@ def _joined(context: Context, prob: Problem) -> Problem:
 
 
 class _Dots:
-    def __init__(self, context: Context, prob: Problem, column: Loop, ahead: bool) -> None:
+    def __init__(self, context: Lowering, prob: Contraction, column: NestLoop, ahead: bool) -> None:
         self.context = context
         self.prob = prob
         self.column = column
@@ -93,7 +93,7 @@ class _Dots:
 
         return self._blocked(self.column, columns, inner)
 
-    def _blocked(self, loop: Loop, size: int, body: Body) -> list[Stmt]:
+    def _blocked(self, loop: NestLoop, size: int, body: Body) -> list[Stmt]:
         """Whole blocks of `size`, then single ones."""
         size = min(size, loop.most)
         whole = linear(E.FloorDiv(loop.extent, index(size))).expr()

@@ -25,14 +25,14 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import Node, walk
-from pullback.lower.context import Context
+from pullback.lower.context import Lowering
 from pullback.schedule.linear import linear
 
 # What is worth a register of its own. Additions and products of integers fold into addresses.
 COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, Load, Native)
 
 
-def hoisted(context: Context, loop: For) -> list[Stmt]:
+def hoisted(context: Lowering, loop: For) -> list[Stmt]:
     """`loop` with the lane-invariant values of its body declared before it."""
     if any(isinstance(s, For) for s in loop.body):
         return [loop]

@@ -23,9 +23,9 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.lower.context import (
-    Context,
     Home,
-    Loop,
+    Lowering,
+    NestLoop,
     begin,
     cast,
     ceil_div,
@@ -72,7 +72,7 @@ def lower(kernel: Kernel, schedule: Schedule, *, marks: bool = False) -> Routine
     )
 
 
-def opened(kernel: Kernel, schedule: Schedule) -> tuple[Context, list[_Outer], list[int]]:
+def opened(kernel: Kernel, schedule: Schedule) -> tuple[Lowering, list[_Outer], list[int]]:
     """A kernel inside of its outer loops, with a place for the value of every stage."""
     context = begin(*in_order(kernel, schedule))
     outer, levels = _outer_loops(context)
@@ -81,7 +81,7 @@ def opened(kernel: Kernel, schedule: Schedule) -> tuple[Context, list[_Outer], l
     return context, outer, levels
 
 
-def closed(context: Context) -> list[Stmt]:
+def closed(context: Lowering) -> list[Stmt]:
     """After the tiles: partial results combined in task order, a place for all finish stages."""
     kernel = context.kernel
     context.starts, context.spans = [], []
@@ -97,7 +97,7 @@ def closed(context: Context) -> list[Stmt]:
 class _Outer:
     """The loop over the tiles of one outer axis: its variable, and the variable of the extent."""
 
-    def __init__(self, context: Context, axis: int) -> None:
+    def __init__(self, context: Lowering, axis: int) -> None:
         extent, tile = context.kernel.outer[axis], context.schedule.tile[axis]
         size = upper(extent)
         self.total = ceil_div(context.extent(extent), tile)
@@ -127,7 +127,7 @@ class _Outer:
         return [For(self.var, lo, hi, tuple(body))]
 
 
-def _outer_loops(context: Context) -> tuple[list[_Outer], list[int]]:
+def _outer_loops(context: Lowering) -> tuple[list[_Outer], list[int]]:
     """The outer loops, and for each number of enclosing loops the level statements go to."""
     outer = [_Outer(context, n) for n in range(len(context.kernel.outer))]
     split = context.schedule.split if context.schedule.tasks > 1 else 0
@@ -142,7 +142,7 @@ def _outer_loops(context: Context) -> tuple[list[_Outer], list[int]]:
     return outer, levels
 
 
-def _lead(context: Context, outer: list[_Outer]) -> tuple[int, int]:
+def _lead(context: Lowering, outer: list[_Outer]) -> tuple[int, int]:
     """How many leading axes have one tile in a task, and how many tasks share such a tile.
 
     ``2 x 2 x 8 tiles, 8 tasks  ->  2 axes, 2 tasks``
@@ -165,7 +165,7 @@ def _large_first(arrays: list[Array]) -> tuple[Array, ...]:
     return tuple(sorted(arrays, key=lambda a: -a.size * a.dtype.itemsize))
 
 
-def _tile_nest(context: Context, outer: list[_Outer], levels: list[int]) -> list[Stmt]:
+def _tile_nest(context: Lowering, outer: list[_Outer], levels: list[int]) -> list[Stmt]:
     """Loops over tiles with every step at its level, built from the innermost outwards."""
     steps = [(levels[s.level], _step(context, s)) for s in context.schedule.steps]
     split = context.schedule.split if context.schedule.tasks > 1 else 0
@@ -189,7 +189,7 @@ def _tile_nest(context: Context, outer: list[_Outer], levels: list[int]) -> list
     return body
 
 
-def _dealt(context: Context, outer: list[_Outer], tasks: int, body: list[Stmt]) -> list[Stmt]:
+def _dealt(context: Lowering, outer: list[_Outer], tasks: int, body: list[Stmt]) -> list[Stmt]:
     """The loop over a task's share of the tiles of `outer`, which are counted as one."""
     total: Expr = index(1)
     most = 1
@@ -230,7 +230,7 @@ def _times(left: Expr, right: Expr) -> Expr:
     return E.Mul(left, right)
 
 
-def _step(context: Context, step: Step) -> list[Stmt]:
+def _step(context: Lowering, step: Step) -> list[Stmt]:
     """The statements of one step in one tile."""
     stages = [context.kernel.stages[n] for n in step.stages]
     statements = _compute(context, step, stages)
@@ -239,7 +239,7 @@ def _step(context: Context, step: Step) -> list[Stmt]:
     return statements
 
 
-def _once(context: Context, stage: Stage, statements: list[Stmt]) -> list[Stmt]:
+def _once(context: Lowering, stage: Stage, statements: list[Stmt]) -> list[Stmt]:
     """A partial stage counts once: only at the first tile of outer axes that it lacks."""
     if not stage.partial:
         return statements
@@ -251,7 +251,7 @@ def _once(context: Context, stage: Stage, statements: list[Stmt]) -> list[Stmt]:
     return statements
 
 
-def _compute(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
+def _compute(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
     context.begin_step()
     statements = context.mark(stages) + _dispatch(context, step, stages)
     for stage in stages:
@@ -260,7 +260,7 @@ def _compute(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     return statements
 
 
-def _dispatch(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
+def _dispatch(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
     if step.way is Way.SCAN:
         return scan(context, step, stages[0])
     if step.way is Way.SCATTER:
@@ -272,7 +272,7 @@ def _dispatch(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     return sweep(context, step, stages)
 
 
-def _zero_partials(context: Context) -> list[Stmt]:
+def _zero_partials(context: Lowering) -> list[Stmt]:
     """Each task starts its own partial results at the combiner's identity."""
     found: list[Stmt] = []
     for stage in context.kernel.stages:
@@ -283,11 +283,11 @@ def _zero_partials(context: Context) -> list[Stmt]:
         var = context.var("z", size)
         offset = home.base.plus(Linear(0, {var: 1})).expr()
         store = Store(home.array, offset, stage.form.combiner.identity(home.array.dtype))
-        found.append(vector(Loop((), var, index(size), size), 1, [store]))
+        found.append(vector(NestLoop((), var, index(size), size), 1, [store]))
     return found
 
 
-def _finish(context: Context) -> list[Stmt]:
+def _finish(context: Lowering) -> list[Stmt]:
     """Partial results combined, then the finish stages."""
     statements = closed(context)
     for step in context.schedule.finish:
@@ -298,7 +298,7 @@ def _finish(context: Context) -> list[Stmt]:
     return late + statements
 
 
-def _combine_partials(context: Context, stage: Stage, form: Reduce) -> list[Stmt]:
+def _combine_partials(context: Lowering, stage: Stage, form: Reduce) -> list[Stmt]:
     partial = context.home(stage).array
     size = partial.size // context.schedule.tasks
     var = context.var("z", size)
@@ -312,11 +312,11 @@ def _combine_partials(context: Context, stage: Stage, form: Reduce) -> list[Stmt
     if context.schedule.tasks > 1:
         body.append(_add_tasks(context, partial, total, form, var, size))
     body.append(Store(result.array, var, cast(Peek(total, ()), result.array.dtype)))
-    return [vector(Loop((), var, index(size), size), 1, body)]
+    return [vector(NestLoop((), var, index(size), size), 1, body)]
 
 
 def _add_tasks(
-    context: Context, partial: Array, total: Register, form: Reduce, var: Var, size: int
+    context: Lowering, partial: Array, total: Register, form: Reduce, var: Var, size: int
 ) -> Stmt:
     tasks = context.schedule.tasks
     other = Var(f"p{context.number()}", 1, tasks - 1)

@@ -11,7 +11,7 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Load
 from pullback.ir.node import Node
-from pullback.lower.context import Context, Loop
+from pullback.lower.context import Lowering, NestLoop
 from pullback.schedule.linear import Linear, linear
 
 
@@ -36,8 +36,12 @@ def accesses(roots: Iterable[Expr]) -> tuple[list[Linear], set[Node]]:
 
 
 def merged(
-    context: Context, loops: list[Loop], parts: list[int], roots: list[Expr], stores: list[Linear]
-) -> tuple[list[Loop], dict[Expr, Expr]]:
+    context: Lowering,
+    loops: list[NestLoop],
+    parts: list[int],
+    roots: list[Expr],
+    stores: list[Linear],
+) -> tuple[list[NestLoop], dict[Expr, Expr]]:
     """Loops after merging within parts (`parts[n]` numbers loop `n`'s), and values of old ones."""
     if len(loops) < 2:
         return loops, {}
@@ -71,8 +75,8 @@ SHORTEST = 16
 
 
 def split(
-    context: Context, loops: list[Loop], roots: list[Expr], lane: int | None = None
-) -> tuple[list[Loop], dict[Expr, Expr]]:
+    context: Lowering, loops: list[NestLoop], roots: list[Expr], lane: int | None = None
+) -> tuple[list[NestLoop], dict[Expr, Expr]]:
     """Loops cut in two where offsets divide them: ``x // 8, x % 8 -> high, low``.
 
     Not the one over axis `lane` into pieces shorter than a vector.
@@ -87,7 +91,7 @@ def split(
             for var, coefficient in linear(atom.left).terms.items():
                 if coefficient == 1 and divisor > 1:
                     wanted[var] = min(wanted.get(var, divisor), divisor)
-    found: list[Loop] = []
+    found: list[NestLoop] = []
     values: dict[Expr, Expr] = {}
     for loop in loops:
         divisor = wanted.get(loop.var, 0)
@@ -98,13 +102,13 @@ def split(
             continue
         high = context.var(loop.var.name.rstrip("0123456789"), loop.most // divisor)
         low = context.var(loop.var.name.rstrip("0123456789"), divisor)
-        found.append(Loop(loop.axes, high, index(loop.most // divisor), loop.most // divisor))
-        found.append(Loop(loop.axes, low, index(divisor), divisor))
+        found.append(NestLoop(loop.axes, high, index(loop.most // divisor), loop.most // divisor))
+        found.append(NestLoop(loop.axes, low, index(divisor), divisor))
         values[loop.var] = Linear(0, {high: divisor, low: 1}).expr()
     return found, values
 
 
-def _run(context: Context, run: list[Loop], values: dict[Expr, Expr]) -> Loop:
+def _run(context: Lowering, run: list[NestLoop], values: dict[Expr, Expr]) -> NestLoop:
     """One loop for a run of loops; sets the value of each old variable."""
     if len(run) == 1:
         return run[0]
@@ -119,7 +123,7 @@ def _run(context: Context, run: list[Loop], values: dict[Expr, Expr]) -> Loop:
         values[loop.var] = value if loop is run[0] else E.Mod(value, index(loop.most))
         digit *= loop.most
     extent = linear(run[0].extent).times(inner).expr()
-    return Loop(tuple(a for loop in run for a in loop.axes), var, extent, most)
+    return NestLoop(tuple(a for loop in run for a in loop.axes), var, extent, most)
 
 
 def revalued(axes: dict[int, Expr], values: dict[Expr, Expr]) -> dict[int, Expr]:

@@ -14,10 +14,10 @@ from pullback.ir.kernel import Stage
 from pullback.ir.nest import Array, Check, Load, Register, Stmt, Store, Transpose, Var
 from pullback.ir.node import Node, walk
 from pullback.lower.bounds import over_loops
-from pullback.lower.context import Context, Loop, accumulator, cast, nest, smaller, vector
+from pullback.lower.context import Lowering, NestLoop, accumulator, cast, nest, smaller, vector
 from pullback.lower.guards import folded
 from pullback.lower.merge import merged, revalued, split
-from pullback.lower.sweep import Values, stage_values, written
+from pullback.lower.sweep import Bodies, stage_values, written
 from pullback.lower.translate import Translator
 from pullback.schedule.linear import Linear, linear, row_major
 from pullback.schedule.regions import Region
@@ -55,7 +55,7 @@ class Side:
     """
 
     operand: Operand
-    loop: Loop
+    loop: NestLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Tail:
     """Maps that follow on each block: their values, and where those that live go."""
 
     stages: list[Stage]
-    values: Values
+    values: Bodies
     stores: list[Linear | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Words:
     """Elements of k that lie in one 32-bit word, counted by `var`; `terms` in all words.
 
     `rest`: the last word may be incomplete.
@@ -81,7 +81,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Contraction:
     """A contraction in one tile. `shared`: loops that `right` has too; `rest`: those it lacks.
 
     `work`: outside it terms are zero; `needed`: outside it nobody reads the sums. `word`: the last
@@ -93,16 +93,16 @@ class Problem:
     right: Operand
     scale: Expr | None
     scale_checks: tuple[Stmt, ...]
-    row: Loop | None
-    column: Loop | None
-    shared: list[Loop]
-    rest: list[Loop]
-    over: list[Loop]
+    row: NestLoop | None
+    column: NestLoop | None
+    shared: list[NestLoop]
+    rest: list[NestLoop]
+    over: list[NestLoop]
     store: Linear | None
     tail: Tail
     work: Region
     needed: Region
-    word: Word | None = None
+    word: Words | None = None
 
     @property
     def kind(self) -> DType:
@@ -110,7 +110,7 @@ class Problem:
         return accumulator(self.stage.body.dtype)
 
 
-def problem(context: Context, product: Product, stages: list[Stage]) -> Problem:
+def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contraction:
     """The operands of a contraction, and the maps after it, over merged loops."""
     stage, rest = stages[0], stages[1:]
     loops, axes = context.loops(stage)
@@ -143,7 +143,7 @@ def problem(context: Context, product: Product, stages: list[Stage]) -> Problem:
     others = [loop for loop in outs if loop is not row and loop is not column]
     stores = [_stored(context, s, axes) for s in stages]
     tail = Tail(rest, stage_values(context, rest, axes, registers), stores[1:])
-    return Problem(
+    return Contraction(
         stage,
         left,
         right,
@@ -161,7 +161,7 @@ def problem(context: Context, product: Product, stages: list[Stage]) -> Problem:
     )
 
 
-def _stored(context: Context, stage: Stage, axes: dict[int, Expr]) -> Linear | None:
+def _stored(context: Lowering, stage: Stage, axes: dict[int, Expr]) -> Linear | None:
     """Where a stage is stored, if it lives anywhere."""
     return written(context, stage, axes) if stage.target in context.homes else None
 
@@ -173,7 +173,7 @@ def _part(axis: int, product: Product, outputs: int) -> int:
     return sides + chosen
 
 
-def _operand(context: Context, axes: dict[int, Expr], value: Expr) -> Operand:
+def _operand(context: Lowering, axes: dict[int, Expr], value: Expr) -> Operand:
     translate = Translator(context, axes)
     found = translate(value)
     return Operand(found, tuple(translate.checks))
@@ -202,7 +202,7 @@ def moved(form: Linear, values: Mapping[Expr, Expr]) -> Expr:
 
 
 def evaluated(
-    context: Context, operand: Operand, loops: list[Loop], kind: DType, rows: int | None = None
+    context: Lowering, operand: Operand, loops: list[NestLoop], kind: DType, rows: int | None = None
 ) -> tuple[list[Stmt], Operand]:
     """`operand` computed into scratch over `loops`, contiguous along its best loop; or along the
     last one, with `rows` elements from one row to the next.
@@ -220,7 +220,7 @@ def evaluated(
     return statements, Operand(Load(array, offset), ())
 
 
-def _best_lane(value: Expr, loops: list[Loop]) -> Loop:
+def _best_lane(value: Expr, loops: list[NestLoop]) -> NestLoop:
     """The loop along which most loads are contiguous; of equals the longest, then the last."""
 
     def score(number: int) -> tuple[int, int, int]:
@@ -254,12 +254,12 @@ def kept(operand: Operand, kind: DType) -> DType:
 
 
 def panels(
-    context: Context,
+    context: Lowering,
     kind: DType,
     width: int,
     count: int,
-    around: list[Loop],
-    over: list[Loop],
+    around: list[NestLoop],
+    over: list[NestLoop],
     lasting: bool,
 ) -> Panels:
     """An array for `count` panels, one set for each coordinate of `around`.
@@ -278,13 +278,13 @@ def panels(
 
 
 def pack_panel(
-    context: Context,
+    context: Lowering,
     side: Side,
-    over: list[Loop],
+    over: list[NestLoop],
     panel: Panels,
     number: Expr,
     source: Expr,
-    around: list[Loop] | None = None,
+    around: list[NestLoop] | None = None,
 ) -> list[Stmt]:
     """Fill panel `number` with columns from panel `source` on; the last one may be narrower.
 
@@ -304,7 +304,7 @@ def pack_panel(
     packed = cast(replaced(value.value, at), panel.array.dtype)
     store = Store(panel.array, panel.at(number, j).offset, packed)
     checks = [moved_check(c, at) for c in value.checks]
-    lane = Loop(loop.axes, j, columns, panel.width)
+    lane = NestLoop(loop.axes, j, columns, panel.width)
     loops = over
     if around:
         loops = sorted([*around, *over], key=lambda loop: -_farthest(packed, loop.var))
@@ -324,7 +324,7 @@ def moved_check(check: Stmt, values: Mapping[Expr, Expr]) -> Stmt:
 
 def _transposed(
     side: Side,
-    over: list[Loop],
+    over: list[NestLoop],
     panel: Panels,
     number: Expr,
     first: Linear,
@@ -355,7 +355,7 @@ def _transposed(
     return nest(over[:-run], [copy])
 
 
-def _continues(side: Operand, over: list[Loop], run: int) -> bool:
+def _continues(side: Operand, over: list[NestLoop], run: int) -> bool:
     """Whether the last `run` loops over a side lie in memory as one, and the loop before too."""
     return side.stride(over[-run - 1].var) == prod(loop.most for loop in over[-run:])
 

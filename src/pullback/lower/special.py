@@ -22,7 +22,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import walk
-from pullback.lower.context import Context, Home, Loop, accumulator, cast, nest, vector
+from pullback.lower.context import Home, Lowering, NestLoop, accumulator, cast, nest, vector
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import revalued
 from pullback.lower.sweep import written
@@ -35,7 +35,7 @@ from pullback.schedule.schedule import Step
 ABREAST = 4
 
 
-def scan(context: Context, step: Step, stage: Stage) -> list[Stmt]:
+def scan(context: Lowering, step: Step, stage: Stage) -> list[Stmt]:
     """A running combination, in order along its axis; another axis may run in lanes.
 
     Where none does, a few rows run abreast, since each waits for its own last result:
@@ -64,9 +64,9 @@ def scan(context: Context, step: Step, stage: Stage) -> list[Stmt]:
 
 
 def _running(
-    context: Context,
+    context: Lowering,
     stage: Stage,
-    along: list[Loop],
+    along: list[NestLoop],
     axes: dict[int, Expr],
     each: Var | None = None,
 ) -> list[Stmt]:
@@ -89,7 +89,7 @@ def _running(
     return [Declare(running, stage.form.combiner.identity(kind)), *nest(along, inside)]
 
 
-def scatter(context: Context, step: Step, stage: Stage) -> list[Stmt]:
+def scatter(context: Lowering, step: Step, stage: Stage) -> list[Stmt]:
     """An accumulating write: the target starts at the identity, then takes one value at a time."""
     form = stage.form
     if not isinstance(form, Accumulate):
@@ -112,7 +112,7 @@ def scatter(context: Context, step: Step, stage: Stage) -> list[Stmt]:
 
 
 def _place(
-    context: Context, translate: Translator, stage: Stage, form: Accumulate, number: int
+    context: Lowering, translate: Translator, stage: Stage, form: Accumulate, number: int
 ) -> Expr:
     """One coordinate of the write, checked and clamped where it is data."""
     at = translate(form.at[number])
@@ -129,7 +129,7 @@ def _place(
     return clamped(at, limit)
 
 
-def _scatter_home(context: Context, stage: Stage, form: Accumulate, axes: dict[int, Expr]) -> Home:
+def _scatter_home(context: Lowering, stage: Stage, form: Accumulate, axes: dict[int, Expr]) -> Home:
     """Where the result lies. `Stage.outer` numbers axes of the domain, not of the target."""
     home = context.home(stage)
     if stage.store is None and any(a is not None for a in stage.outer) and context.starts:
@@ -137,11 +137,11 @@ def _scatter_home(context: Context, stage: Stage, form: Accumulate, axes: dict[i
     return replace(home)
 
 
-def _identity(context: Context, stage: Stage, form: Accumulate, home: Home) -> list[Stmt]:
+def _identity(context: Lowering, stage: Stage, form: Accumulate, home: Home) -> list[Stmt]:
     """The target (this tile's part of it) at the combiner's identity."""
     bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
     places = {p: bound[a] for a, p in plain_places(form, stage.shape).items() if a in bound}
-    loops: list[Loop] = []
+    loops: list[NestLoop] = []
     indices: list[Expr] = []
     for number, extent in enumerate(stage.target.shape):
         most = upper(extent)
@@ -154,7 +154,7 @@ def _identity(context: Context, stage: Stage, form: Accumulate, home: Home) -> l
             span = context.spans[outer]
             var = context.var("z", most)
             at = linear(var).plus(context.starts[outer]).expr()
-        loops.append(Loop((number,), var, span, most))
+        loops.append(NestLoop((number,), var, span, most))
         indices.append(at)
     offset = home.offset(tuple(indices)).expr()
     store = Store(home.array, offset, form.combiner.identity(home.array.dtype))
@@ -163,7 +163,7 @@ def _identity(context: Context, stage: Stage, form: Accumulate, home: Home) -> l
     return nest(loops[:-1], [vector(loops[-1], 1, [store])])
 
 
-def copy_home(context: Context, stage: Stage, target: Home) -> list[Stmt]:
+def copy_home(context: Lowering, stage: Stage, target: Home) -> list[Stmt]:
     """What was computed aside goes to its variable."""
     loops, axes = context.loops(replace(stage, form=stage.form))
     loops = [loop for loop in loops if loop.axes[0] < len(stage.shape)]

@@ -23,8 +23,8 @@ from pullback.lower.bounds import (
     spans,
 )
 from pullback.lower.context import (
-    Context,
-    Loop,
+    Lowering,
+    NestLoop,
     accumulator,
     cast,
     ceil_div,
@@ -54,20 +54,20 @@ PARTED = 2
 class Box:
     """The loops of a step: those of the output first, `rank` of them, then the reduced ones."""
 
-    loops: list[Loop]
+    loops: list[NestLoop]
     rank: int
     axes: dict[int, Expr]
 
     @property
-    def outs(self) -> list[Loop]:
+    def outs(self) -> list[NestLoop]:
         return self.loops[: self.rank]
 
     @property
-    def overs(self) -> list[Loop]:
+    def overs(self) -> list[NestLoop]:
         return self.loops[self.rank :]
 
 
-def sweep(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
+def sweep(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
     """The loop nest of a step."""
     box, values = make_box(context, stages, step.vector)
     lane = _lane(box, step.vector)
@@ -85,7 +85,7 @@ def sweep(context: Context, step: Step, stages: list[Stage]) -> list[Stmt]:
     return _shrunk(part, lane, () if maps else common(work))
 
 
-def _patched(part: _Part, lane: Loop | None, loop: Loop, place: Patch) -> list[Stmt]:
+def _patched(part: _Part, lane: NestLoop | None, loop: NestLoop, place: Patch) -> list[Stmt]:
     """Maps that change one place along `loop` only."""
     region = over_loops(part.context, part.box.axes, place.region)
     cut = bounded(loop, region, {}).loop
@@ -95,13 +95,13 @@ def _patched(part: _Part, lane: Loop | None, loop: Loop, place: Patch) -> list[S
     return nest(outs, inner)
 
 
-def _work(context: Context, axes: dict[int, Expr], stage: Stage) -> Region:
+def _work(context: Lowering, axes: dict[int, Expr], stage: Stage) -> Region:
     """Where a stage has work to do, over loop variables."""
     return over_loops(context, axes, context.regions.work.get(stage.target, ()))
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class Bodies:
     """Bodies of stages over loop variables, with the checks each needs and a register each."""
 
     bodies: list[Expr]
@@ -110,11 +110,11 @@ class Values:
 
 
 def stage_values(
-    context: Context,
+    context: Lowering,
     stages: list[Stage],
     axes: dict[int, Expr],
     registers: dict[Value, Register],
-) -> Values:
+) -> Bodies:
     """What each stage computes; stages of one step meet in registers."""
     bodies: list[Expr] = []
     checks: list[list[Stmt]] = []
@@ -122,10 +122,10 @@ def stage_values(
         translate = Translator(context, axes, registers)
         bodies.append(translate(stage.body))
         checks.append(translate.checks)
-    return Values(bodies, checks, registers)
+    return Bodies(bodies, checks, registers)
 
 
-def make_box(context: Context, stages: list[Stage], lane: int | None = None) -> tuple[Box, Values]:
+def make_box(context: Lowering, stages: list[Stage], lane: int | None = None) -> tuple[Box, Bodies]:
     """Loops of stages over one box, neighbours merged where every access allows it."""
     lead = next((s for s in stages if isinstance(s.form, Reduce)), stages[0])
     loops, axes = context.loops(lead)
@@ -149,12 +149,12 @@ def make_box(context: Context, stages: list[Stage], lane: int | None = None) -> 
     return Box(loops, rank, axes), values
 
 
-def written(context: Context, stage: Stage, axes: dict[int, Expr]) -> Linear:
+def written(context: Lowering, stage: Stage, axes: dict[int, Expr]) -> Linear:
     """Where the value of `stage` at the current coordinates is stored."""
     return context.home(stage).offset(tuple(axes[n] for n in range(len(stage.shape))))
 
 
-def _lane(box: Box, axis: int | None) -> Loop | None:
+def _lane(box: Box, axis: int | None) -> NestLoop | None:
     for loop in reversed(box.loops):
         if axis in loop.axes:
             return loop
@@ -164,7 +164,7 @@ def _lane(box: Box, axis: int | None) -> Loop | None:
 class _Body:
     """The statements of one iteration."""
 
-    def __init__(self, context: Context, box: Box, stages: list[Stage], values: Values) -> None:
+    def __init__(self, context: Lowering, box: Box, stages: list[Stage], values: Bodies) -> None:
         self.context = context
         self.stages = stages
         self.box = box
@@ -215,10 +215,10 @@ class _Body:
 class _Part:
     """Stages of one nest with their values, and where each has work to do."""
 
-    context: Context
+    context: Lowering
     box: Box
     stages: list[Stage]
-    values: Values
+    values: Bodies
     work: list[Region]
     loops: SweepLoops
 
@@ -236,7 +236,7 @@ class _Part:
         return _Body(context, self.box, stages, values)
 
 
-def _shrunk(part: _Part, lane: Loop | None, region: Region) -> list[Stmt]:
+def _shrunk(part: _Part, lane: NestLoop | None, region: Region) -> list[Stmt]:
     """Reductions, over what their guards leave.
 
     ``for i: for k: if k <= i: s += x[k]  ->  for i: for k in 0..i+1: s += x[k]``
@@ -274,7 +274,9 @@ def _unroll(part: _Part, body: _Body) -> int:
     return part.loops.unroll if short else part.loops.long
 
 
-def _blocked(part: _Part, lane: Loop, overs: list[Loop], region: Region) -> tuple[list[Loop], Loop]:
+def _blocked(
+    part: _Part, lane: NestLoop, overs: list[NestLoop], region: Region
+) -> tuple[list[NestLoop], NestLoop]:
     """Lanes in blocks, each with its own bounds, where bounds of other loops depend on them."""
     context, width = part.context, part.context.lanes(4)
     size = max(width, min(part.loops.block, lane.most // BLOCKS // width * width))
@@ -287,10 +289,10 @@ def _blocked(part: _Part, lane: Loop, overs: list[Loop], region: Region) -> tupl
     whole = lane.static and lane.most % size == 0
     end = first.plus(Linear(size)).expr()
     own = replace(lane, first=first.expr(), extent=end if whole else smaller(end, lane.extent))
-    return [Loop((), block, ceil_div(lane.extent, size), count)], own
+    return [NestLoop((), block, ceil_div(lane.extent, size), count)], own
 
 
-def _parted(part: _Part, lane: Loop | None) -> list[Stmt]:
+def _parted(part: _Part, lane: NestLoop | None) -> list[Stmt]:
     """Maps, perhaps with reductions along the lanes: apart where all is zero.
 
     ``for j: y[j] = if(j <= i, f(j), 0)  ->  for j in 0..i+1: y[j] = f(j); for j in i+1..n: ..``
@@ -319,7 +321,7 @@ def _parted(part: _Part, lane: Loop | None) -> list[Stmt]:
     return nest(outs, [*blocked(part.context, body.before, inner), *body.after])
 
 
-def _pieces(part: _Part, lane: Loop) -> list[Stmt]:
+def _pieces(part: _Part, lane: NestLoop) -> list[Stmt]:
     """Maps, each piece of the lanes by itself."""
     found: list[Stmt] = []
     whole = lane.static and lane.first is index(0) and len(lane.axes) == 1
@@ -333,6 +335,6 @@ def _pieces(part: _Part, lane: Loop) -> list[Stmt]:
     return found
 
 
-def _lanes(part: _Part, lane: Loop, body: _Body) -> list[Stmt]:
+def _lanes(part: _Part, lane: NestLoop, body: _Body) -> list[Stmt]:
     """One loop in lanes."""
     return hoisted(part.context, vector(lane, _unroll(part, body), body.inside))

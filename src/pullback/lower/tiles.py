@@ -14,16 +14,16 @@ from pullback.ir.kernel import Stage
 from pullback.ir.nest import Array, For, Guard, Stmt, Var
 from pullback.lower.block import Block
 from pullback.lower.context import (
-    Context,
-    Loop,
+    Lowering,
+    NestLoop,
     ceil_div,
     name_value,
     nest,
 )
 from pullback.lower.depth import Depth, by_depth, in_blocks, pack
 from pullback.lower.operands import (
+    Contraction,
     Panels,
-    Problem,
     Side,
     evaluated,
     kept,
@@ -37,7 +37,7 @@ from pullback.schedule.linear import Linear, linear
 from pullback.schedule.schedule import Left, Product, Right, Step, TileLoops
 
 
-def tiles(context: Context, product: Product, stages: list[Stage], step: Step) -> list[Stmt]:
+def tiles(context: Lowering, product: Product, stages: list[Stage], step: Step) -> list[Stmt]:
     """The loop nest of a contraction in one tile, and of the maps that follow on its blocks."""
     prob, loops = problem(context, product, stages), step.loops
     column = prob.column
@@ -53,13 +53,13 @@ def tiles(context: Context, product: Product, stages: list[Stage], step: Step) -
     return before + _Tiles(context, prob, column, loops, product.word).nest()
 
 
-def left_loops(prob: Problem) -> list[Loop]:
+def left_loops(prob: Contraction) -> list[NestLoop]:
     """The loops that the left operand changes with."""
     loops = [*prob.shared, *prob.rest, *([] if prob.row is None else [prob.row]), *prob.over]
     return [loop for loop in loops if prob.left.uses(loop.var)]
 
 
-def left_evaluated(context: Context, prob: Problem) -> tuple[list[Stmt], Problem]:
+def left_evaluated(context: Lowering, prob: Contraction) -> tuple[list[Stmt], Contraction]:
     """`left` computed into scratch before it is used."""
     loops = left_loops(prob)
     if not loops:
@@ -73,9 +73,9 @@ class _Tiles:
 
     def __init__(
         self,
-        context: Context,
-        prob: Problem,
-        column: Loop,
+        context: Lowering,
+        prob: Contraction,
+        column: NestLoop,
         loops: TileLoops,
         word: int,
     ) -> None:
@@ -115,7 +115,7 @@ class _Tiles:
         count = rounded_up(self.column.most, self.width)
         self.right = panels(context, kind, self.width, count, prob.shared, prob.over, lasting=True)
         number = context.var("p", count)
-        every = Loop((), number, ceil_div(self.column.extent, self.width), count)
+        every = NestLoop((), number, ceil_div(self.column.extent, self.width), count)
         around = [*prob.shared, every]
         fill = pack_panel(context, side, prob.over, self.right, number, number, around)
         context.hoist(loops.level, fill)
@@ -209,7 +209,7 @@ class _Tiles:
             found = [For(block, index(0), count, tuple(body))]
         return found + self._last_rows(row, number, width)
 
-    def _last_rows(self, row: Loop, number: Expr, width: int | Expr) -> list[Stmt]:
+    def _last_rows(self, row: NestLoop, number: Expr, width: int | Expr) -> list[Stmt]:
         """The rows after the last whole block: a smaller block, or one at a time."""
         height = self.height
         if height == 1:
@@ -250,7 +250,7 @@ class _Tiles:
         return block.open(rows, first, number, base, width)
 
 
-def rows_of_tiles(context: Context, row: Loop) -> list[int] | None:
+def rows_of_tiles(context: Lowering, row: NestLoop) -> list[int] | None:
     """How many rows tiles have: those of a literal extent are whole, but for the last."""
     for number, span in enumerate(context.spans):
         if span is row.extent and isinstance(context.kernel.outer[number], int):

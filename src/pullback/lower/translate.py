@@ -10,7 +10,7 @@ from pullback.ir.expr import Axis, Expr, Size, Take, index
 from pullback.ir.graph import Value, Variable
 from pullback.ir.nest import Check, Load, Peek, Register, Stmt
 from pullback.ir.node import Node, walk
-from pullback.lower.context import Context, Home
+from pullback.lower.context import Home, Lowering
 from pullback.lower.guards import FALSE, folded
 from pullback.schedule.linear import linear
 from pullback.simplify.guards import both
@@ -23,7 +23,7 @@ class Translator:
     `axes`: the value of each axis. `registers`: values computed earlier in the same iteration.
     """
 
-    context: Context
+    context: Lowering
     axes: dict[int, Expr]
     registers: dict[Value, Register] = field(default_factory=dict)
     checks: list[Stmt] = field(default_factory=list)

@@ -18,11 +18,11 @@ from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.nest import Load
 from pullback.ir.node import walk
 from pullback.ir.target import Target
-from pullback.lower.context import Context, Loop, scratch_home, symbols, tile_extents
+from pullback.lower.context import Lowering, NestLoop, scratch_home, symbols, tile_extents
 from pullback.lower.depth import by_depth
 from pullback.lower.dots import dottable
 from pullback.lower.kernel import closed, lower, opened
-from pullback.lower.operands import Problem, kept, problem, rounded_up
+from pullback.lower.operands import Contraction, kept, problem, rounded_up
 from pullback.lower.tiles import left_evaluated, left_loops, rows_of_tiles
 from pullback.lower.words import wordable
 from pullback.schedule.choices import OPERANDS, Choices
@@ -143,7 +143,7 @@ class _Decided:
     near: set[Variable] = field(default_factory=set)
 
     @cached_property
-    def context(self) -> Context:
+    def context(self) -> Lowering:
         """The kernel inside of its outer loops, for contractions: what of them there is to see."""
         return opened(self.kernel, self.schedule)[0]
 
@@ -174,7 +174,7 @@ class _Decided:
             self.near |= {s.store for s in members[:1] if s.store is not None}
         return [replace(settled, loops=loops)]
 
-    def _waits(self, prob: Problem, terms: int) -> bool:
+    def _waits(self, prob: Contraction, terms: int) -> bool:
         """Whether sums wait where the result goes for the next block of k."""
         depth = by_depth(self.context, prob, terms)
         return depth is not None and depth.home
@@ -196,7 +196,7 @@ class _Decided:
         return [part for one in made for part in self.step(one, stages, first)]
 
 
-def settle_slot(context: Context, stage: Stage, slot: Slot) -> None:
+def settle_slot(context: Lowering, stage: Stage, slot: Slot) -> None:
     """A place in scratch for a stage that had none."""
     array = context.panel("tile", slot.dtype, slot.size)
     context.homes[stage.target] = scratch_home(context, stage, array, tile_extents(context, stage))
@@ -210,7 +210,7 @@ def sweep_loops(step: Step, stages: Sequence[Stage], vector: int) -> SweepLoops:
     return SweepLoops(wanted or unroll, wanted or long, SUMS_IN_FLIGHT * vector // 4)
 
 
-def dot_loops(context: Context, prob: Problem, target: Target) -> DotLoops:
+def dot_loops(context: Lowering, prob: Contraction, target: Target) -> DotLoops:
     """Rows and columns of a block of sums: from the cache as many as one vector holds when their
     lanes are added up. ``8 -> 8 x 3 from memory, 4 x 4 from the cache``
     """
@@ -231,7 +231,7 @@ def _far(operand: Expr, target: Target) -> bool:
     return operand.array.size * operand.array.dtype.itemsize > target.l2
 
 
-def _pitch(context: Context, prob: Problem) -> int | None:
+def _pitch(context: Lowering, prob: Contraction) -> int | None:
     """From row to row of `left`, evaluated because it is more than a load, or because its rows
     share their places in the first-level cache (8 x 4096 of 4096: 57 GF/s where they lie, 84 from a
     copy); None: it is neither.
@@ -249,7 +249,9 @@ def _pitch(context: Context, prob: Problem) -> int | None:
     return apart + width if apart * prod(o.most for o in outside) % way == 0 else apart
 
 
-def tile_loops(context: Context, prob: Problem, step: Step, word: int, target: Target) -> TileLoops:
+def tile_loops(
+    context: Lowering, prob: Contraction, step: Step, word: int, target: Target
+) -> TileLoops:
     """The register tile of a contraction, and how its operands reach it."""
     column, inner = prob.column, step.inner
     assert column is not None
@@ -283,7 +285,9 @@ def tile_loops(context: Context, prob: Problem, step: Step, word: int, target: T
     return replace(made, right=Right.ONE)
 
 
-def _asked(context: Context, prob: Problem, made: TileLoops, asked: Mapping[str, int]) -> TileLoops:
+def _asked(
+    context: Lowering, prob: Contraction, made: TileLoops, asked: Mapping[str, int]
+) -> TileLoops:
     """Loops whose operands are where they are asked for.
 
     Raises: InvalidIR for panels in front of the loops that compute what is in them.
@@ -300,19 +304,19 @@ def _asked(context: Context, prob: Problem, made: TileLoops, asked: Mapping[str,
     return replace(made, scattered=scattered, ahead=asked.get("ahead", int(made.ahead)) == 1)
 
 
-def _inside(context: Context, prob: Problem) -> bool:
+def _inside(context: Lowering, prob: Contraction) -> bool:
     """Whether the right operand is computed in the tile."""
     inner = {home.array for home in context.homes.values()}
     return any(isinstance(n, Load) and n.array in inner for n in walk(prob.right.value))
 
 
-def _oblique(prob: Problem, column: Loop) -> bool:
+def _oblique(prob: Contraction, column: NestLoop) -> bool:
     """Whether what is skipped depends on the column and something else."""
     bounds = [*prob.work, *prob.needed]
     return any(b.form.of(column.var) != 0 and len(b.form.terms) > 1 for b in bounds)
 
 
-def _ready(prob: Problem, most: int) -> bool:
+def _ready(prob: Contraction, most: int) -> bool:
     """Whether `left` is more than a load and, once computed, takes at most `most` bytes."""
     loops = [] if prob.left.plain else left_loops(prob)
     size = prod(o.most for o in loops) * prob.kind.itemsize
@@ -320,7 +324,7 @@ def _ready(prob: Problem, most: int) -> bool:
 
 
 def _deep(
-    context: Context, prob: Problem, step: Step, made: TileLoops, target: Target
+    context: Lowering, prob: Contraction, step: Step, made: TileLoops, target: Target
 ) -> TileLoops:
     """The same with k in blocks."""
     column = prob.column
@@ -340,7 +344,7 @@ def _deep(
     return replace(made, ahead=depth is not None and few and _far(prob.right.value, target))
 
 
-def _scattered(context: Context, prob: Problem, target: Target) -> bool:
+def _scattered(context: Lowering, prob: Contraction, target: Target) -> bool:
     """Whether `left` is not contiguous along k, and more than stays near."""
     row, over = prob.row, prob.over
     if row is None or (not row.static and rows_of_tiles(context, row) is None):
@@ -350,7 +354,7 @@ def _scattered(context: Context, prob: Problem, target: Target) -> bool:
     return far and prob.left.stride(over[-1].var) not in (0, 1)
 
 
-def _pack_level(context: Context, prob: Problem, columns: int, target: Target) -> int | None:
+def _pack_level(context: Lowering, prob: Contraction, columns: int, target: Target) -> int | None:
     """The outermost loop level at which all panels can be packed; None: as they come."""
     if _inside(context, prob):
         return None

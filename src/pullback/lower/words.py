@@ -27,14 +27,14 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import walk
-from pullback.lower.context import Context, Loop, cast, ceil_div, nest, smaller, vector
+from pullback.lower.context import Lowering, NestLoop, cast, ceil_div, nest, smaller, vector
 from pullback.lower.depth import GROUP
 from pullback.lower.operands import (
+    Contraction,
     Operand,
     Panels,
-    Problem,
     Side,
-    Word,
+    Words,
     moved,
     moved_check,
     replaced,
@@ -46,7 +46,7 @@ from pullback.schedule.linear import Linear, linear, row_major
 SHIFT = {int8: 128, uint8: -128}
 
 
-def wordable(prob: Problem, word: int) -> bool:
+def wordable(prob: Contraction, word: int) -> bool:
     """Whether words of so many elements can be made of the last loop over k."""
     if word == 1 or prob.work or prob.needed or prob.column is None or not prob.over[-1].static:
         return False
@@ -61,15 +61,15 @@ def _strides(side: Operand, var: Var, known: tuple[int, ...]) -> bool:
     return all(f.of(var) in known and not f.hidden(var) for f in forms)
 
 
-def in_words(context: Context, prob: Problem, word: int, rest: bool) -> Problem:
+def in_words(context: Lowering, prob: Contraction, word: int, rest: bool) -> Contraction:
     """`prob` with its last loop over words. `rest`: the last word may be incomplete."""
     *outer, k = prob.over
     most = -(-k.most // word)
-    words = Loop(k.axes, context.var("w", most), ceil_div(k.extent, word), most)
+    words = NestLoop(k.axes, context.var("w", most), ceil_div(k.extent, word), most)
     unit = context.var("u", word)
     at: dict[Expr, Expr] = {k.var: Linear(0, {words.var: word, unit: 1}).expr()}
     left, right = (_at(side, at) for side in (prob.left, prob.right))
-    own = Word(unit, word, k.extent, rest)
+    own = Words(unit, word, k.extent, rest)
     return replace(prob, left=left, right=right, over=[*outer, words], word=own)
 
 
@@ -82,17 +82,19 @@ def _at(side: Operand, values: dict[Expr, Expr]) -> Operand:
 class Packing:
     """Copies of both sides of `prob`, which is in words."""
 
-    context: Context
-    prob: Problem
+    context: Lowering
+    prob: Contraction
 
     @property
-    def word(self) -> Word:
+    def word(self) -> Words:
         """The words of the problem."""
         if self.prob.word is None:
             raise InvalidIR(f"{self.prob.stage.target} is not in words")
         return self.prob.word
 
-    def left(self, row: Loop | None, height: int) -> tuple[list[Stmt], Problem, Panels | None]:
+    def left(
+        self, row: NestLoop | None, height: int
+    ) -> tuple[list[Stmt], Contraction, Panels | None]:
         """`left` in place, as rows of words, or in panels where it is contiguous along rows."""
         prob, word = self.prob, self.word
         shifted = self._shifted()
@@ -109,7 +111,7 @@ class Packing:
         fill, left = self._rows(shifted, [*around, *prob.over[:-1]])
         return fill, replace(prob, left=left), None
 
-    def _in_place(self, k: Loop) -> bool:
+    def _in_place(self, k: NestLoop) -> bool:
         left = self.prob.left
         return left.stride(self.word.var) == 1 and left.stride(k.var) == self.word.size
 
@@ -121,7 +123,7 @@ class Packing:
         other = uint8 if kind == int8 else int8
         return Operand(E.Add(E.Cast(left.value, other), E.const(SHIFT[kind], other)), left.checks)
 
-    def right(self, column: Loop, width: int) -> tuple[list[Stmt], Panels, Array | None]:
+    def right(self, column: NestLoop, width: int) -> tuple[list[Stmt], Panels, Array | None]:
         """`right` in panels, and where `left` was shifted the negated sums that this adds."""
         prob = self.prob
         count = rounded_up(column.most, width)
@@ -134,7 +136,7 @@ class Packing:
         return fill + self._less(less, panels, column, width, count), panels, less
 
     def _less(
-        self, less: Array, panels: Panels, column: Loop, width: int, count: int
+        self, less: Array, panels: Panels, column: NestLoop, width: int, count: int
     ) -> list[Stmt]:
         """``less[j] = -sum[k](shift * right[k, j])``"""
         number = self.context.var("p", count)
@@ -150,14 +152,14 @@ class Packing:
             E.Mul(Peek(total, ()), E.const(-1, int32)),
         )
         body: list[Stmt] = [Declare(total, E.const(0, int32)), *nest(self.prob.over, step), store]
-        lane = vector(Loop(column.axes, j, index(width), width), 1, body)
+        lane = vector(NestLoop(column.axes, j, index(width), width), 1, body)
         return [For(number, index(0), ceil_div(column.extent, width), (lane,))]
 
     def _place(self, column: Var) -> Expr:
         return Linear(0, {column: self.word.size, self.word.var: 1}).expr()
 
     def _panels(
-        self, name: str, side: Operand, width: int, count: int, around: list[Loop]
+        self, name: str, side: Operand, width: int, count: int, around: list[NestLoop]
     ) -> Panels:
         """An array ``[around, panel, k, word, element of the word]``."""
         loops = [*around, None, *self.prob.over]
@@ -175,7 +177,7 @@ class Packing:
         word, over = self.word, self.prob.over
         number = self.context.var("p", count)
         width = panels.width // word.size
-        every = Loop((), number, ceil_div(side.loop.extent, width), count)
+        every = NestLoop((), number, ceil_div(side.loop.extent, width), count)
         first = linear(number).times(width)
         left = linear(side.loop.extent).plus(first, -1).expr()
         whole = side.loop.static and side.loop.most % width == 0
@@ -192,7 +194,7 @@ class Packing:
         store = Store(panels.array, panels.at(number, c).offset, replaced(side.operand.value, at))
         checks = [moved_check(check, at) for check in side.operand.checks]
         extent = linear(columns).times(word.size).expr()
-        lane = vector(Loop(side.loop.axes, c, extent, panels.width), 1, [*checks, store])
+        lane = vector(NestLoop(side.loop.axes, c, extent, panels.width), 1, [*checks, store])
         rows = over[-1]
         if word.rest:
             full = linear(E.FloorDiv(word.terms, by)).expr()
@@ -201,12 +203,12 @@ class Packing:
         found = nest(over[:-1], self._grouped(rows, [every], [lane]))
         return found + self._last_word(side, panels, every, first, columns)
 
-    def _grouped(self, rows: Loop, every: list[Loop], body: list[Stmt]) -> list[Stmt]:
+    def _grouped(self, rows: NestLoop, every: list[NestLoop], body: list[Stmt]) -> list[Stmt]:
         """``for g: for panel: for row of group g``"""
         if rows.most <= GROUP:
             return nest([*every, rows], body)
         some = self.context.var("g", -(-rows.most // GROUP))
-        groups = Loop((), some, ceil_div(rows.extent, GROUP), some.hi + 1)
+        groups = NestLoop((), some, ceil_div(rows.extent, GROUP), some.hi + 1)
         first = Linear(0, {some: GROUP})
         end = first.plus(Linear(GROUP)).expr()
         whole = rows.static and rows.most % GROUP == 0
@@ -214,7 +216,7 @@ class Packing:
         return nest([groups, *every, part], body)
 
     def _last_word(
-        self, side: Side, panels: Panels, every: Loop, first: Linear, columns: Expr
+        self, side: Side, panels: Panels, every: NestLoop, first: Linear, columns: Expr
     ) -> list[Stmt]:
         """The word that k does not fill: zeros after its last element."""
         word, (*outer, k) = self.word, self.prob.over
@@ -228,11 +230,11 @@ class Packing:
         value = E.If(there, value, E.const(0, value.dtype))
         store = Store(panels.array, panels.at(every.var, self._place(j)).offset, value)
         checks = [moved_check(check, at) for check in side.operand.checks]
-        columns_ = Loop(side.loop.axes, j, columns, panels.width // word.size)
+        columns_ = NestLoop(side.loop.axes, j, columns, panels.width // word.size)
         fill: list[Stmt] = [unrolled(word.var, word.size, *checks, store)]
         return nest([*outer, rows, every, columns_], fill)
 
-    def _place_in(self, k: Loop) -> Expr:
+    def _place_in(self, k: NestLoop) -> Expr:
         return Linear(0, {k.var: self.word.size, self.word.var: 1}).expr()
 
     def _transposed(
@@ -262,7 +264,7 @@ class Packing:
             word.size,
         )
 
-    def _rows(self, side: Operand, around: list[Loop]) -> tuple[list[Stmt], Operand]:
+    def _rows(self, side: Operand, around: list[NestLoop]) -> tuple[list[Stmt], Operand]:
         """`side` as rows of words, zeros after the last element."""
         word, k = self.word, self.prob.over[-1]
         extents = [*(loop.most for loop in around), k.most * word.size]
@@ -280,12 +282,12 @@ class Packing:
         checks = [moved_check(check, at) for check in side.checks]
         store = Store(array, place, replaced(side.value, at))
         most = extents[-1]
-        lane = Loop(k.axes, t, word.terms, most)
+        lane = NestLoop(k.axes, t, word.terms, most)
         body: list[Stmt] = [vector(lane, 1, [*checks, store])]
         if word.rest:
             end = linear(k.extent).times(word.size).expr()
             zero = Store(array, place, E.const(0, kind))
-            body += nest([Loop((), t, end, most, word.terms)], [zero])
+            body += nest([NestLoop((), t, end, most, word.terms)], [zero])
         form = Linear(0, {**named, k.var: word.size, word.var: 1})
         return nest(around, body), Operand(Load(array, form.expr()), ())
 

@@ -107,7 +107,7 @@ def _round(size: int) -> int:
 
 
 @dataclass(eq=False, slots=True)
-class Image:
+class Assembled:
     """The words, and what must still be added to them."""
 
     words: Array
@@ -299,7 +299,7 @@ class _Assembler:
             place = self.emit(Op.FEED, address(ring.words), 0, first)
             exits.append(place * WIDTH + 2)
 
-    def image(self) -> Image:
+    def image(self) -> Assembled:
         """Code, then data."""
         end = self.emit(Op.END)
         size = len(self.code)
@@ -316,7 +316,7 @@ class _Assembler:
         errors = [size + place for place in self.errors]
         launches = {place: call for place, call in self.launches.items() if place < end}
         hosts = {place: (call, size + data) for place, (call, data) in self.hosts.items()}
-        return Image(words, patches, sizes, errors, self.rings, self.producers, launches, hosts)
+        return Assembled(words, patches, sizes, errors, self.rings, self.producers, launches, hosts)
 
 
 def named(call: HostCall) -> list[str]:
@@ -345,7 +345,7 @@ def _boundary(loop: Loop, outer: tuple[Loop, ...]) -> bool:
 
 def assemble(
     block: Block, calls: Mapping[Kernel, Call], plan: Plan, arena: int, rows: int
-) -> Image:
+) -> Assembled:
     """The code of a fused program whose temporaries lie at `arena` as `plan` says.
 
     `rows` is the address of the routine that runs the rows of a launch of several parts.

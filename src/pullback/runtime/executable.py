@@ -27,7 +27,7 @@ from pullback.lower.whole import scheduled
 from pullback.runtime.exchange import box, shown
 from pullback.runtime.interpret import Interpreter, Plain
 from pullback.runtime.profile import Profile
-from pullback.schedule.budget import Step, work
+from pullback.schedule.budget import Repetition, work
 from pullback.schedule.choose import Choose
 from pullback.schedule.count import Cost, cost
 from pullback.schedule.plan import Plan
@@ -42,7 +42,7 @@ SHOWN = 20  # kernels in a notebook
 LOOPS, ASSEMBLY, PRICE = "loops", "assembly", "price"  # texts of kernels
 
 
-class Runner(Protocol):
+class Executor(Protocol):
     """What executes a program. The counts are those of the last run; `moved` is bytes."""
 
     @property
@@ -120,12 +120,12 @@ class Executable:
 
     program: Program
     options: Options
-    runner: Runner
+    runner: Executor
     fuse: Callable[[], Block]
     plan: Plan | None = None
     stats: CompileStats = field(default_factory=CompileStats)
     target: Target | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Repetition, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
     chosen: Choose = scheduled
     _written: frozenset[Variable] = field(init=False)
@@ -161,7 +161,7 @@ class Executable:
         return sum((work(kernel) for kernel, _ in self.recomputed), found)
 
     @property
-    def recomputed(self) -> list[tuple[Kernel, Step]]:
+    def recomputed(self) -> list[tuple[Kernel, Repetition]]:
         """The launches that run again because of a memory budget, each with its reason."""
         kernels = self.kernels
         order = list(range(len(kernels) - len(self.steps)))
@@ -307,7 +307,7 @@ class Executable:
                     own[...] = array[tuple(slice(n) for n in own.shape)]
 
 
-def _again(found: tuple[Kernel, Step]) -> str:
+def _again(found: tuple[Kernel, Repetition]) -> str:
     """A repeated launch, with what it makes, saves and costs."""
     kernel, step = found
     names = ", ".join(v.name for v in kernel.writes)

@@ -17,7 +17,7 @@ from pullback.errors import DeviceError, FeedError, IndexRangeError, Unsupported
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Feed
-from pullback.runtime.assemble import WIDTH, Image, named
+from pullback.runtime.assemble import WIDTH, Assembled, named
 from pullback.runtime.exchange import box, call_host, shown
 from pullback.runtime.profile import Clock, Profile
 from pullback.runtime.rings import Consumer, Producer, master
@@ -39,7 +39,7 @@ class Crew:
     grows: bool = False
 
 
-class Machine:
+class VirtualMachine:
     """An image with its arena, queues and counters; one run at a time.
 
     `launches`, `barriers`, `moved` (bytes) count the last run.
@@ -47,7 +47,7 @@ class Machine:
 
     def __init__(
         self,
-        image: Image,
+        image: Assembled,
         state: Sequence[Variable],
         arena: Array,
         offsets: Mapping[Variable, int],

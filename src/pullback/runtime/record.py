@@ -25,7 +25,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, Item, Launch, Program, expand
 from pullback.ir.signature import Signature, digest, signature
 from pullback.runtime.assemble import Call, Part
-from pullback.schedule.budget import Step
+from pullback.schedule.budget import Repetition
 from pullback.schedule.plan import Buffer, Plan
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +43,7 @@ class Prepared:
     kernels: Sequence[Sequence[Kernel]]
     calls: Mapping[Kernel, Call]
     plan: Plan
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Repetition, ...] = ()
     split: bool = False
 
 
@@ -183,7 +183,7 @@ def _decoded(
         groups.append(list(own))
     rest = iter(groups)
     block = each(program.body, lambda _: next(rest))
-    steps = tuple(Step(*row) for row in record["steps"])
+    steps = tuple(Repetition(*row) for row in record["steps"])
     plan = _plan(record["plan"], variables)
     return Prepared(block, groups, calls, plan, steps, bool(record["split"]))
 

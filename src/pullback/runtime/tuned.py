@@ -124,7 +124,7 @@ class Chooser:
             return scheduled(kernel, target)
 
 
-class Given(Chooser):
+class Fixed(Chooser):
     """One schedule, for the one kernel of a program."""
 
     def __init__(self, schedule: Schedule, threads: int = 1) -> None:

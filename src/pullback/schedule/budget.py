@@ -50,7 +50,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Repetition:
     """Launch `source` runs again, as launch `number`, before launch `before`.
 
     Numbers are those of the original launches, in order, and then of earlier steps. `freed`: bytes
@@ -68,7 +68,7 @@ class Step:
 class Fitted:
     """A program within its budget. `launches`: see `Timeline.launches`."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[Repetition, ...]
     launches: list[list[tuple[Kernel, Kernel]]]
     plan: Plan
 
@@ -101,7 +101,7 @@ def fit(program: Start, budget: int) -> Fitted:
     raise _too_small(fullest, budget, smallest)
 
 
-def replay(start: Timeline, steps: Iterable[Step]) -> Timeline | None:
+def replay(start: Timeline, steps: Iterable[Repetition]) -> Timeline | None:
     """A timeline with steps taken that were chosen before; None if one cannot be."""
     found = start.copy()
     for step in steps:
@@ -112,7 +112,9 @@ def replay(start: Timeline, steps: Iterable[Step]) -> Timeline | None:
     return found
 
 
-def _pruned(start: Timeline, steps: list[Step], goal: int) -> tuple[Timeline, list[Step]]:
+def _pruned(
+    start: Timeline, steps: list[Repetition], goal: int
+) -> tuple[Timeline, list[Repetition]]:
     """Without the steps that later ones have made needless, the dearest looked at first."""
     for step in sorted(steps, key=lambda s: (-s.flops, s.number))[:MOST_PRUNED]:
         if any(step.number in (s.source, s.before) for s in steps):
@@ -150,7 +152,7 @@ class _Search:
     timeline: Timeline
     flops: dict[Key, int]
     easy: bool
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Repetition] = field(default_factory=list)
 
     def reach(self, goal: int) -> bool:
         """Take steps until no more than `goal` bytes are alive anywhere; False if stuck."""
@@ -199,7 +201,7 @@ class _Search:
         rows = self.timeline.rows
         number = 1 + max(row.number for row in rows)
         flops = self._flops(rows[source].kernel)
-        step = Step(number, rows[source].number, rows[before].number, freed, flops)
+        step = Repetition(number, rows[source].number, rows[before].number, freed, flops)
         self.steps.append(step)
         self.timeline.repeat(source, before, number)
 

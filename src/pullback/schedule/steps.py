@@ -49,7 +49,7 @@ def identical(take: Take, rank: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SharedLoop:
     """Consecutive stages over one space, with the axis chosen for the lanes and its cost."""
 
     stages: tuple[int, ...]
@@ -67,7 +67,7 @@ def steps(
     `given`: what is chosen by name (`choices`).
     """
     found: list[Step] = []
-    group: Group | None = None
+    group: SharedLoop | None = None
     for number, stage in enumerate(stages):
         apart = f"apart.{number}" in given
         if not apart and group is None and found and follows(found[-1], number, stages):
@@ -127,19 +127,21 @@ def special(
     return Step((number,), Way.TILES, level(stage), product.column, product)
 
 
-def _sweep(group: Group, stages: tuple[Stage, ...]) -> Step:
+def _sweep(group: SharedLoop, stages: tuple[Stage, ...]) -> Step:
     depth = max(level(stages[n]) for n in group.stages)
     return Step(group.stages, Way.SWEEP, depth, group.vector)
 
 
-def single(number: int, stage: Stage, target: Target) -> Group:
+def single(number: int, stage: Stage, target: Target) -> SharedLoop:
     """One stage by itself."""
     vector, cost = lanes([stage], target)
     rank = len(stage.shape) if isinstance(stage.form, Reduce) else None
-    return Group((number,), space(stage), rank, vector, cost)
+    return SharedLoop((number,), space(stage), rank, vector, cost)
 
 
-def joined(group: Group, number: int, stages: tuple[Stage, ...], target: Target) -> Group | None:
+def joined(
+    group: SharedLoop, number: int, stages: tuple[Stage, ...], target: Target
+) -> SharedLoop | None:
     """`group` with one more stage, where that is legal and no slower."""
     stage = stages[number]
     members = [stages[n] for n in group.stages]
@@ -154,7 +156,7 @@ def joined(group: Group, number: int, stages: tuple[Stage, ...], target: Target)
     apart = group.cost + lanes([stage], target)[1]
     if cost > apart * 1.05:
         return None
-    return Group((*group.stages, number), group.box, rank, vector, cost)
+    return SharedLoop((*group.stages, number), group.box, rank, vector, cost)
 
 
 def meets(earlier: Stage, later: Stage, block: bool = False) -> bool:

@@ -37,7 +37,7 @@ LOOPS = {Way.SWEEP: SweepLoops, Way.TILES: TileLoops, Way.DOTS: DotLoops}
 
 
 @dataclass(frozen=True)
-class Scene:
+class Timetable:
     """A kernel with its schedule, and when each stage is computed."""
 
     kernel: Kernel
@@ -79,7 +79,7 @@ class Scene:
         ]
 
 
-def tiles_fit(scene: Scene) -> Fault:
+def tiles_fit(scene: Timetable) -> Fault:
     """A tile has an extent for each outer axis, within it; tasks have tiles to run."""
     outer, schedule = scene.kernel.outer, scene.schedule
     for axis, (extent, tile) in enumerate(zip(outer, schedule.tile, strict=True)):
@@ -95,7 +95,7 @@ def tiles_fit(scene: Scene) -> Fault:
     return None
 
 
-def stages_once(scene: Scene) -> Fault:
+def stages_once(scene: Timetable) -> Fault:
     """Steps have each stage once, in order."""
     for steps, stages in (
         (scene.schedule.steps, scene.kernel.stages),
@@ -107,7 +107,7 @@ def stages_once(scene: Scene) -> Fault:
     return None
 
 
-def levels_hold(scene: Scene) -> Fault:
+def levels_hold(scene: Timetable) -> Fault:
     """A step stands inside of the loops that its stages depend on, and after what it reads."""
     full, read = len(scene.kernel.outer), set(scene.kernel.reads)
     for step, stages, first in scene.steps():
@@ -126,7 +126,7 @@ def levels_hold(scene: Scene) -> Fault:
     return None
 
 
-def ways_fit(scene: Scene) -> Fault:
+def ways_fit(scene: Timetable) -> Fault:
     """Scans, accumulating writes and contractions run as such, all else in sweeps."""
     for step, stages, _ in scene.steps():
         lead = stages[step.stages[0]]
@@ -144,7 +144,7 @@ def ways_fit(scene: Scene) -> Fault:
     return None
 
 
-def lanes_fit(scene: Scene) -> Fault:
+def lanes_fit(scene: Timetable) -> Fault:
     """What runs in lanes is an axis of the stages; of scans and writes, one without an order."""
     for step, stages, _ in scene.steps():
         lead = stages[step.stages[0]]
@@ -159,7 +159,7 @@ def lanes_fit(scene: Scene) -> Fault:
     return None
 
 
-def steps_meet(scene: Scene) -> Fault:
+def steps_meet(scene: Timetable) -> Fault:
     """Stages share a loop only where each finds what it reads at its own coordinates."""
     for step, stages, _ in scene.steps():
         members = [stages[n] for n in step.stages]
@@ -183,7 +183,7 @@ def _sweeps_together(members: list[Stage], stage: Stage) -> bool:
     return same and len(ranks) <= 1 and all(meets(m, stage) for m in members)
 
 
-def loops_fit(scene: Scene) -> Fault:
+def loops_fit(scene: Timetable) -> Fault:
     """Numbers of loops are such that they can be written out."""
     for step, stages, _ in scene.steps():
         loops, lead = step.loops, stages[step.stages[0]]
@@ -215,7 +215,7 @@ def _tile_loops(loops: TileLoops, step: Step, outer: int) -> Fault:
     return None if 0 <= loops.level <= outer else f"packed inside of {loops.level} loops"
 
 
-def homes_hold(scene: Scene) -> Fault:
+def homes_hold(scene: Timetable) -> Fault:
     """Every value lives where all that read it find it."""
     schedule, every = scene.schedule, scene.every
     if len(schedule.residences) != len(every):
@@ -243,7 +243,7 @@ def homes_hold(scene: Scene) -> Fault:
     return None
 
 
-def _in_loop(scene: Scene, number: int) -> bool:
+def _in_loop(scene: Timetable, number: int) -> bool:
     """Whether a value is made where its loop goes on: a map, a contraction with maps after it."""
     stage = scene.every[number]
     leads = {
@@ -254,7 +254,7 @@ def _in_loop(scene: Scene, number: int) -> bool:
     return isinstance(stage.form, Map) or number in leads
 
 
-def scratch_holds(scene: Scene) -> Fault:
+def scratch_holds(scene: Timetable) -> Fault:
     """Pieces of scratch are large enough, and hold one value at a time."""
     schedule, every = scene.schedule, scene.every
     for number, home in enumerate(schedule.residences):
@@ -276,7 +276,7 @@ def scratch_holds(scene: Scene) -> Fault:
     return None
 
 
-def _alive(scene: Scene, one: int, two: int) -> bool:
+def _alive(scene: Timetable, one: int, two: int) -> bool:
     """Whether two values are needed at one time; what stands outside of a loop is for all turns."""
     full = len(scene.kernel.outer)
     if any(scene.when[n][0] < full for n in (one, two)):
@@ -286,7 +286,7 @@ def _alive(scene: Scene, one: int, two: int) -> bool:
     return last >= scene.when[second]
 
 
-def _hosted(scene: Scene, number: int, host: int) -> bool:
+def _hosted(scene: Timetable, number: int, host: int) -> bool:
     """Whether a variable that is yet to be written holds a value of the same box meanwhile."""
     if not 0 <= host < len(scene.kernel.stages) or number >= len(scene.kernel.stages):
         return False
@@ -318,7 +318,7 @@ def revisited(kernel: Kernel, schedule: Schedule) -> set[Variable]:
     return {variable for variable in found if variable is not None}
 
 
-def streams_hold(scene: Scene) -> Fault:
+def streams_hold(scene: Timetable) -> Fault:
     """What is written past the caches is a result that the kernel does not read."""
     arguments = scene.kernel.arguments
     read = set(scene.kernel.reads) | revisited(scene.kernel, scene.schedule)
@@ -330,7 +330,7 @@ def streams_hold(scene: Scene) -> Fault:
     return None
 
 
-CHECKS: tuple[Callable[[Scene], Fault], ...] = (
+CHECKS: tuple[Callable[[Timetable], Fault], ...] = (
     tiles_fit,
     stages_once,
     levels_hold,
@@ -353,7 +353,7 @@ def verify_schedule(kernel: Kernel, schedule: Schedule, after: str) -> None:
     if order != list(range(len(kernel.outer))) or len(schedule.tile) != len(kernel.outer):
         what = f"{len(kernel.outer)} outer axes, order {schedule.order}, tile {schedule.tile}"
         raise fail(after, kernel.name, "axes_once", what)
-    scene = Scene(*in_order(kernel, schedule))
+    scene = Timetable(*in_order(kernel, schedule))
     for check in CHECKS:
         fault = check(scene)
         if fault is not None:

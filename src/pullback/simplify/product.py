@@ -18,7 +18,7 @@ def scale(e: Expr | None, factor: float, kind: DType) -> Expr:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Quotient:
     """``above[0] * above[1] .. / below[0] / .. * factor`` of type `kind`."""
 
     above: tuple[Expr, ...]
@@ -27,7 +27,7 @@ class Product:
     kind: DType
 
     @classmethod
-    def of(cls, e: Expr) -> Product:
+    def of(cls, e: Expr) -> Quotient:
         """The factors of `e`, in order."""
         above: list[Expr] = []
         below: list[Expr] = []
@@ -66,19 +66,19 @@ class Product:
             whole = E.Div(whole, part)
         return whole
 
-    def split(self, loops: frozenset[int]) -> tuple[Product, Product]:
+    def split(self, loops: frozenset[int]) -> tuple[Quotient, Quotient]:
         """(outside, inside): factors free of the axes `loops`, with the literal, and the rest."""
         above = [p for p in self.above if p.axes.isdisjoint(loops)]
         below = [p for p in self.below if p.axes.isdisjoint(loops)]
-        outside = Product(tuple(above), tuple(below), self.factor, self.kind)
-        return outside, Product(
+        outside = Quotient(tuple(above), tuple(below), self.factor, self.kind)
+        return outside, Quotient(
             tuple(p for p in self.above if p not in above),
             tuple(p for p in self.below if p not in below),
             1,
             self.kind,
         )
 
-    def taken_apart(self) -> Product:
+    def taken_apart(self) -> Quotient:
         """Sums among the factors without what their terms share. ``(a b + a c) -> a * (b + c)``"""
         above: list[Expr] = []
         below = list(self.below)
@@ -86,11 +86,11 @@ class Product:
             outer, rest = _shared(part)
             above += [*outer.above, rest]
             below += outer.below
-        return Product(tuple(above), tuple(below), self.factor, self.kind)
+        return Quotient(tuple(above), tuple(below), self.factor, self.kind)
 
-    def literal(self) -> tuple[Product, Product]:
+    def literal(self) -> tuple[Quotient, Quotient]:
         """(the literal, the rest)."""
-        return Product((), (), self.factor, self.kind), Product(
+        return Quotient((), (), self.factor, self.kind), Quotient(
             self.above, self.below, 1, self.kind
         )
 
@@ -115,28 +115,28 @@ def factors(body: Expr) -> list[Expr]:
     return operands
 
 
-def _shared(e: Expr) -> tuple[Product, Expr]:
+def _shared(e: Expr) -> tuple[Quotient, Expr]:
     """What all terms of a sum share, and what is left of it."""
-    terms: list[Product] = []
+    terms: list[Quotient] = []
     todo = [e]
     while todo:
         part = todo.pop()
         if isinstance(part, E.Add):
             todo += [part.right, part.left]
         else:
-            terms.append(Product.of(part))
+            terms.append(Quotient.of(part))
     if len(terms) == 1:
-        return Product((), (), 1, e.dtype), e
+        return Quotient((), (), 1, e.dtype), e
     above = [p for p in dict.fromkeys(terms[0].above) if all(p in t.above for t in terms)]
     below = [p for p in dict.fromkeys(terms[0].below) if all(p in t.below for t in terms)]
     rest = [_less(t, above, below).expression() for t in terms]
-    return Product(tuple(above), tuple(below), 1, e.dtype), functools.reduce(E.Add, rest)
+    return Quotient(tuple(above), tuple(below), 1, e.dtype), functools.reduce(E.Add, rest)
 
 
-def _less(product: Product, above: list[Expr], below: list[Expr]) -> Product:
+def _less(product: Quotient, above: list[Expr], below: list[Expr]) -> Quotient:
     """A product without these factors, each once."""
     left = [list(product.above), list(product.below)]
     for have, without in zip(left, (above, below), strict=True):
         for part in without:
             have.remove(part)
-    return Product(tuple(left[0]), tuple(left[1]), product.factor, product.kind)
+    return Quotient(tuple(left[0]), tuple(left[1]), product.factor, product.kind)

@@ -30,7 +30,7 @@ NESTED = 400  # nodes searched below an `If` for conditions that it decides
 
 
 @dataclass(slots=True)
-class Context:
+class Simplification:
     """Facts kept between the rules of one simplification."""
 
     intervals: Intervals = field(default_factory=Intervals)
@@ -42,7 +42,7 @@ class Context:
         return Prover(given, self.intervals).prove(condition)
 
 
-Rule = Callable[[Expr, Context], Expr | None]
+Rule = Callable[[Expr, Simplification], Expr | None]
 
 
 class Rules:
@@ -84,7 +84,7 @@ class Simplifier:
     def __init__(self, rules: Rules | None = None, fuel: int = 0) -> None:
         self.rules = RULES if rules is None else rules
         self.fuel = fuel or self.rules.fuel
-        self.context = Context()
+        self.context = Simplification()
         self.normal: dict[Expr, Expr] = {}
         self.fired: dict[str, int] = {}
 
@@ -163,7 +163,7 @@ def _index(e: Expr) -> bool:
     E.Add, E.Mul, E.Div, E.FloorDiv, E.Mod, E.Less, E.Equal, E.And, E.Or, E.Xor,
     E.Exp, E.Log, E.Sqrt, E.Sin, E.Cast,
 )  # fmt: skip
-def fold(e: Expr, _: Context) -> Expr | None:
+def fold(e: Expr, _: Simplification) -> Expr | None:
     """``f(2, 3) -> its value``, computed as the interpreter does; of 16-bit floats unrounded.
 
     A logarithm stays one: rounded, it would spoil the power that it is part of.
@@ -180,7 +180,7 @@ def fold(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.Add, E.Mul, E.And, E.Or, E.Xor, E.Equal)
-def constant_right(e: Expr, _: Context) -> Expr | None:
+def constant_right(e: Expr, _: Simplification) -> Expr | None:
     """``2 + x -> x + 2``"""
     assert isinstance(e, E.Binary)
     if isinstance(e.left, Const) and not isinstance(e.right, Const):
@@ -189,7 +189,7 @@ def constant_right(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.Add)
-def add_zero(e: Expr, _: Context) -> Expr | None:
+def add_zero(e: Expr, _: Simplification) -> Expr | None:
     """``x + 0 -> x``; of floats ``x + -0.0 -> x``, for -0.0 + 0.0 is 0.0."""
     assert isinstance(e, E.Add)
     zero = e.right
@@ -200,21 +200,21 @@ def add_zero(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.Mul)
-def multiply_one(e: Expr, _: Context) -> Expr | None:
+def multiply_one(e: Expr, _: Simplification) -> Expr | None:
     """``x * 1 -> x``"""
     assert isinstance(e, E.Mul)
     return e.left if _is(e.right, 1) else None
 
 
 @RULES.on(E.Mul)
-def multiply_zero(e: Expr, _: Context) -> Expr | None:
+def multiply_zero(e: Expr, _: Simplification) -> Expr | None:
     """``x * 0 -> 0`` of integers; of floats x may be NaN or infinite."""
     assert isinstance(e, E.Mul)
     return e.right if _is(e.right, 0) and not e.dtype.is_float else None
 
 
 @RULES.on(E.Mul)
-def signs(e: Expr, _: Context) -> Expr | None:
+def signs(e: Expr, _: Simplification) -> Expr | None:
     """``(x * a) * b -> x * (a*b)`` where a or b is -1, which is exact: ``-(-x) -> x``."""
     assert isinstance(e, E.Mul)
     inner, b = e.left, e.right
@@ -226,7 +226,7 @@ def signs(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.Div)
-def divide_constant(e: Expr, _: Context) -> Expr | None:
+def divide_constant(e: Expr, _: Simplification) -> Expr | None:
     """``x / c -> x * (1/c)`` where c is a power of two, so that 1/c is exact."""
     assert isinstance(e, E.Div)
     if not isinstance(e.right, Const) or not math.isfinite(e.right.value) or e.right.value == 0:
@@ -239,7 +239,7 @@ def divide_constant(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.Add, E.Mul, E.And, E.Or, E.Xor)
-def constants_meet(e: Expr, _: Context) -> Expr | None:
+def constants_meet(e: Expr, _: Simplification) -> Expr | None:
     """``(x op a) op b -> x op (a op b)`` of integers and booleans."""
     assert isinstance(e, E.Binary)
     inner = e.left
@@ -252,7 +252,7 @@ def constants_meet(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.And, E.Or)
-def absorbing(e: Expr, _: Context) -> Expr | None:
+def absorbing(e: Expr, _: Simplification) -> Expr | None:
     """``b & True -> b``, ``b & False -> False``, ``b | False -> b``, ``b | True -> True``"""
     assert isinstance(e, E.And | E.Or)
     if not isinstance(e.right, Const):
@@ -265,14 +265,14 @@ def absorbing(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.And, E.Or)
-def same_twice(e: Expr, _: Context) -> Expr | None:
+def same_twice(e: Expr, _: Simplification) -> Expr | None:
     """``b & b -> b``, ``b | b -> b``"""
     assert isinstance(e, E.And | E.Or)
     return e.left if e.left is e.right else None
 
 
 @RULES.on(E.Xor)
-def exclusive(e: Expr, _: Context) -> Expr | None:
+def exclusive(e: Expr, _: Simplification) -> Expr | None:
     """``b ^ False -> b``, ``b ^ b -> False``"""
     assert isinstance(e, E.Xor)
     if _truth(e.right, False) or (_is(e.right, 0) and not e.dtype.is_bool):
@@ -281,7 +281,7 @@ def exclusive(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.Xor)
-def negated_comparison(e: Expr, context: Context) -> Expr | None:
+def negated_comparison(e: Expr, context: Simplification) -> Expr | None:
     """``not (a < b) -> b < a + 1`` of int64 that does not wrap"""
     assert isinstance(e, E.Xor)
     inner = e.left
@@ -294,7 +294,7 @@ def negated_comparison(e: Expr, context: Context) -> Expr | None:
 
 
 @RULES.on(E.And)
-def conjunction(e: Expr, context: Context) -> Expr | None:
+def conjunction(e: Expr, context: Simplification) -> Expr | None:
     """``a & b -> a`` where a implies b, ``-> False`` where they contradict"""
     assert isinstance(e, E.And)
     if not e.dtype.is_bool:
@@ -307,7 +307,7 @@ def conjunction(e: Expr, context: Context) -> Expr | None:
 
 
 @RULES.on(E.Or)
-def disjunction(e: Expr, context: Context) -> Expr | None:
+def disjunction(e: Expr, context: Simplification) -> Expr | None:
     """``a | b -> a`` where not a excludes b, ``-> True`` where not a implies b"""
     assert isinstance(e, E.Or)
     if not e.dtype.is_bool:
@@ -320,14 +320,14 @@ def disjunction(e: Expr, context: Context) -> Expr | None:
 
 
 @RULES.on(E.Less, E.Equal)
-def decided(e: Expr, context: Context) -> Expr | None:
+def decided(e: Expr, context: Simplification) -> Expr | None:
     """``i < 10 -> True`` where bounds decide it; ``x == x -> True`` of integers"""
     truth = context.prove(e)
     return None if truth is None else const(truth, bool_)
 
 
 @RULES.on(E.Equal)
-def equal_truth(e: Expr, _: Context) -> Expr | None:
+def equal_truth(e: Expr, _: Simplification) -> Expr | None:
     """``b == True -> b``, ``b == False -> not b`` of booleans"""
     assert isinstance(e, E.Equal)
     if not e.left.dtype.is_bool or not isinstance(e.right, Const):
@@ -336,7 +336,7 @@ def equal_truth(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.Less, E.Equal)
-def comparison(e: Expr, context: Context) -> Expr | None:
+def comparison(e: Expr, context: Simplification) -> Expr | None:
     """``2*i + 1 < 2*j -> i < j``: terms on the side where they are positive, no common factor"""
     assert isinstance(e, E.Less | E.Equal)
     if not _index(e.left):
@@ -393,7 +393,7 @@ def _equal(difference: Affine) -> tuple[Affine, Affine] | None:
 
 
 @RULES.on(E.Add, E.Mul)
-def linear(e: Expr, context: Context) -> Expr | None:
+def linear(e: Expr, context: Simplification) -> Expr | None:
     """``(i + 2) * 3 + i -> i*4 + 6``, ``(x // c)*c + x % c -> x`` of int64"""
     if not _index(e):
         return None
@@ -404,7 +404,7 @@ def linear(e: Expr, context: Context) -> Expr | None:
 
 
 @RULES.on(E.FloorDiv, E.Mod)
-def divide_trivially(e: Expr, _: Context) -> Expr | None:
+def divide_trivially(e: Expr, _: Simplification) -> Expr | None:
     """``x // 1 -> x``, ``x % 1 -> 0``, ``x // 0 -> 0``, ``x % 0 -> 0`` of integers"""
     assert isinstance(e, E.FloorDiv | E.Mod)
     if e.dtype.is_float or not isinstance(e.right, Const) or e.right.value not in (0, 1):
@@ -414,7 +414,7 @@ def divide_trivially(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.FloorDiv)
-def quotient(e: Expr, context: Context) -> Expr | None:
+def quotient(e: Expr, context: Simplification) -> Expr | None:
     """``(c*q + r) // c -> q`` with 0 <= r < c, ``(x // b) // c -> x // (b*c)`` of int64"""
     assert isinstance(e, E.FloorDiv)
     if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
@@ -424,7 +424,7 @@ def quotient(e: Expr, context: Context) -> Expr | None:
 
 
 @RULES.on(E.Mod)
-def rest(e: Expr, context: Context) -> Expr | None:
+def rest(e: Expr, context: Simplification) -> Expr | None:
     """``(c*q + r) % c -> r`` with 0 <= r < c, ``(x % (a*c)) % c -> x % c`` of int64"""
     assert isinstance(e, E.Mod)
     if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
@@ -434,7 +434,7 @@ def rest(e: Expr, context: Context) -> Expr | None:
 
 
 @RULES.on(E.FloorDiv, E.Mod)
-def below_divisor(e: Expr, context: Context) -> Expr | None:
+def below_divisor(e: Expr, context: Simplification) -> Expr | None:
     """``x // n -> 0``, ``x % n -> x`` where 0 <= x < n is proved, n not a constant"""
     assert isinstance(e, E.FloorDiv | E.Mod)
     if e.dtype.is_float or isinstance(e.right, Const):
@@ -446,14 +446,14 @@ def below_divisor(e: Expr, context: Context) -> Expr | None:
 
 
 @RULES.on(E.Cast)
-def cast_same(e: Expr, _: Context) -> Expr | None:
+def cast_same(e: Expr, _: Simplification) -> Expr | None:
     """``cast(x: T, T) -> x``"""
     assert isinstance(e, E.Cast)
     return e.value if e.value.dtype == e.to else None
 
 
 @RULES.on(E.Cast)
-def cast_twice(e: Expr, _: Context) -> Expr | None:
+def cast_twice(e: Expr, _: Simplification) -> Expr | None:
     """``cast(cast(x, wide), T) -> cast(x, T)`` where the wide type holds every value of x"""
     assert isinstance(e, E.Cast)
     if not isinstance(e.value, E.Cast):
@@ -465,7 +465,7 @@ def cast_twice(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.Cast)
-def cast_choice(e: Expr, _: Context) -> Expr | None:
+def cast_choice(e: Expr, _: Simplification) -> Expr | None:
     """``cast(c ? x : 0) -> c ? cast(x) : cast(0)`` of floats: a guard stands outside of casts"""
     assert isinstance(e, E.Cast)
     inner = e.value
@@ -499,7 +499,7 @@ def _through(source: DType, middle: DType, to: DType) -> bool:
 
 
 @RULES.on(E.If)
-def if_constant(e: Expr, _: Context) -> Expr | None:
+def if_constant(e: Expr, _: Simplification) -> Expr | None:
     """``True ? a : b -> a``, ``c ? a : a -> a``"""
     assert isinstance(e, E.If)
     if e.then is e.otherwise:
@@ -510,7 +510,7 @@ def if_constant(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.If)
-def if_not(e: Expr, _: Context) -> Expr | None:
+def if_not(e: Expr, _: Simplification) -> Expr | None:
     """``not c ? a : b -> c ? b : a``"""
     assert isinstance(e, E.If)
     condition = e.condition
@@ -520,7 +520,7 @@ def if_not(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.If)
-def if_truth(e: Expr, _: Context) -> Expr | None:
+def if_truth(e: Expr, _: Simplification) -> Expr | None:
     """``c ? True : False -> c``, ``c ? False : True -> not c``"""
     assert isinstance(e, E.If)
     if _truth(e.then, True) and _truth(e.otherwise, False):
@@ -531,7 +531,7 @@ def if_truth(e: Expr, _: Context) -> Expr | None:
 
 
 @RULES.on(E.If)
-def if_nested(e: Expr, context: Context) -> Expr | None:
+def if_nested(e: Expr, context: Simplification) -> Expr | None:
     """``c ? (d ? a : b) : z -> c ? a : z`` where c implies d, alike for each branch of each If
 
     Not inside what is dear and in both branches: ``z = exp(-|x|); x < 0 ? z : 1 - z`` has one exp.
@@ -550,7 +550,7 @@ def _dear(branch: Expr) -> set[Node]:
 
 
 def _decide_inside(
-    branch: Expr, given: Expr, kept: Collection[Node], context: Context
+    branch: Expr, given: Expr, kept: Collection[Node], context: Simplification
 ) -> Expr | None:
     """`branch` outside of `kept`, the conditions of its inner Ifs that `given` decides replaced."""
     inner: dict[Node, None] = {}
@@ -580,7 +580,7 @@ def _replaced(branch: Expr, memo: dict[Node, Node]) -> Expr:
 
 
 @RULES.on(E.If)
-def if_merged(e: Expr, _: Context) -> Expr | None:
+def if_merged(e: Expr, _: Simplification) -> Expr | None:
     """``c ? (d ? a : z) : z -> c & d ? a : z``, ``c ? a : (d ? a : z) -> c | d ? a : z``
 
     Only where d reads nothing, for it would no longer be guarded by c.

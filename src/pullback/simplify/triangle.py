@@ -29,7 +29,7 @@ from pullback.ir.node import walk
 from pullback.simplify.affine import Affine, affine, to_expr
 from pullback.simplify.bounds import bounds, in_bounds
 from pullback.simplify.guards import conjuncts, negated
-from pullback.simplify.product import Product
+from pullback.simplify.product import Quotient
 from pullback.simplify.rules import Simplifier
 
 LEAST = 16  # a shorter sum is as quick
@@ -42,7 +42,7 @@ class Triangle:
     Zero, or what `combiner` has for nothing, where a guard fails. `turned`: it runs backwards.
     """
 
-    outer: Product
+    outer: Quotient
     axes: tuple[Axis, ...]
     loop: Axis
     body: Expr
@@ -81,9 +81,9 @@ def triangle(
     if edge.skewed:
         loop = edge.loop
         value = _unskewed(value, loop, edge.axis)
-    outer, terms = Product((), (), 1, value.dtype), value
+    outer, terms = Quotient((), (), 1, value.dtype), value
     if combiner is SUM:
-        outer, inner = Product.of(value).taken_apart().split(frozenset((loop.number,)))
+        outer, inner = Quotient.of(value).taken_apart().split(frozenset((loop.number,)))
         terms = inner.expression()
     if edge.axis.number in terms.axes:
         return None

@@ -30,7 +30,7 @@ from pullback.lower.whole import scheduled
 from pullback.pipeline import compile_kernel
 from pullback.runtime.exchange import box
 from pullback.runtime.executable import Executable
-from pullback.runtime.machine import Machine
+from pullback.runtime.machine import VirtualMachine
 from pullback.runtime.profile import Clock
 from pullback.schedule.choices import Choices
 from pullback.schedule.moves import Space, Trials, best, draws
@@ -198,7 +198,7 @@ class Bench:
 class _Timed:
     """A compiled schedule and its clock."""
 
-    def __init__(self, machine: Machine, clock: Clock | None) -> None:
+    def __init__(self, machine: VirtualMachine, clock: Clock | None) -> None:
         assert clock is not None, "a single kernel is timed"
         self.machine = machine
         self.clock = clock

@@ -82,6 +82,16 @@ def test_a_distance_is_no_product() -> None:
     assert distance.ns > 2 * product.ns
 
 
+def test_a_distance_is_grouped_as_none() -> None:
+    """Its value and a gradient share a launch, which rows of a product would forbid."""
+
+    def function(a: Any, b: Any, head: Any) -> Any:
+        y = pb.sum(pb.abs(a[:, None] - b[None]), axis=2)
+        return [y, *pb.grad(y, [a, b], head=head)]
+
+    assert len(kernels(function, (256, 64), (256, 64), (256, 256))) == 2
+
+
 def test_memories_by_footprint() -> None:
     near = priced(lambda x: x * 2.0, (1024,))
     assert not any(ns for _, ns in near.memories)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pullback.fuse.facts import BodyFacts, elements, reduced_axes
-from pullback.ir.expr import Extent
+from pullback.ir import expr as E
+from pullback.ir.expr import Expr, Extent
 from pullback.ir.graph import SUM, Definition, Form, Reduce, Value, Variable
 
 # From so many multiplications on, and so many rows, columns and terms, a product is bound by
@@ -51,12 +52,31 @@ def contraction(definition: Definition, form: Form, facts: BodyFacts) -> Product
     over = frozenset(reduced_axes(definition, form))
     reads = [a for a in facts.accesses if a.axes & over]
     reads.sort(key=lambda a: -elements(extents[n] for n in a.axes))
+    if not isinstance(_summed(definition.body, facts), E.Mul):
+        return None  # |a[i, k] - b[j, k]|
     for right in reads[1:]:
         rows = tuple(sorted(a for a in reads[0].axes - right.axes if a < rank))
         columns = tuple(sorted(a for a in right.axes - reads[0].axes if a < rank))
         if rows and columns:
             return _measured(extents, rank, reads[0].source, rows, columns)
     return None
+
+
+def _summed(body: Expr, facts: BodyFacts) -> Expr:
+    """What is summed where it is not left out, in the place of what is inlined."""
+    kept = {access.source for access in facts.accesses}
+    while True:
+        match body:
+            case E.Cast():
+                body = body.value
+            case E.If(then=E.Const()):
+                body = body.otherwise
+            case E.If(otherwise=E.Const()):
+                body = body.then
+            case E.Take(source=Definition() as inner) if inner not in kept:
+                body = inner.body
+            case _:
+                return body
 
 
 def _measured(

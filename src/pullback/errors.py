@@ -265,6 +265,13 @@ class DeviceError(UnsupportedError):
     placed = False
 
 
+class BackendError(PullbackError, RuntimeError):
+    """A backend fails, or gives what it was not asked for."""
+
+    code = "E359"
+    placed = False
+
+
 class ExtraError(UnsupportedError, ImportError):
     """A package that only an extra installs is wanted."""
 

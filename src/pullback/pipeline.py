@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +23,13 @@ from pullback.backends.base import (
     Values,
     Work,
 )
+from pullback.backends.guard import guarded, interpreted
 from pullback.backends.host.pool import loader, pools
 from pullback.backends.host.system import address, memory, uncollected
-from pullback.backends.registry import compiler, named
+from pullback.backends.registry import OWN, compiler, named
 from pullback.config import Options
 from pullback.errors import (
+    BackendError,
     InvalidIR,
     MemoryBudgetError,
     OptionError,
@@ -36,7 +39,7 @@ from pullback.errors import (
 )
 from pullback.fuse.ahead import turned_ahead
 from pullback.fuse.entry import fuse
-from pullback.ir.graph import Graph
+from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, HostCall, Launch, Program, items
 from pullback.ir.structure import Key, checks, kernel_key
@@ -124,7 +127,8 @@ def _compiled(program: Program, options: Options, chosen: Chooser | None = None)
         other = "a memory budget" if options.memory is not None else f"backend {options.backend!r}"
         raise OptionError(f"schedules of kernels beside {other}", code="E384")
     if isinstance(backend, GraphInterpreter):
-        runner = Interpreted(program.body, backend.run_graph, _no_launch)
+        compute = interpreted(backend.name, backend.run_graph, _assigned)
+        runner = Interpreted(program.body, compute, _no_launch)
         return Executable(program, options, runner, lambda: program.body)
     if isinstance(backend, KernelInterpreter):
         return _interpreted(program, backend, options)
@@ -238,7 +242,11 @@ def _built(
         alike.setdefault(key, piece)
     for kernel in alike.values():
         accepted(kernel, backend)
-    made = backend.compile(_scheduled(alike.values(), job, chosen), job)
+    with nullcontext() if backend.name in OWN else guarded(backend.name):
+        made = backend.compile(_scheduled(alike.values(), job, chosen), job)
+    if len(made) != len(alike):
+        what = f"backend {backend.name!r} gives {len(made)} codes for {len(alike)} kernels"
+        raise BackendError(what)
     job.report.stage("compile", f"{job.stats.compiled} compiled, {job.stats.loaded} loaded")
     codes = dict(zip(alike, made, strict=True))
     calls = {k: _call(k, [codes[keys[piece]] for piece in k.pieces], job.target) for k in kernels}
@@ -372,9 +380,18 @@ def _needs(call: Call, threads: int) -> Needs:
 def _interpreted(program: Program, backend: KernelInterpreter, options: Options) -> Executable:
     """A program whose kernels are run by a backend, one after the other."""
     report, target = Reporter(options), backend.machine(options)
+    launch = interpreted(backend.name, backend.run_kernel, _written)
     block = each(program.body, lambda graph: fuse_graph(graph, target, report))
-    runner = Interpreted(block, _no_graph, backend.run_kernel)
+    runner = Interpreted(block, _no_graph, launch)
     return Executable(program, options, runner, lambda: block, target=target)
+
+
+def _assigned(graph: Graph) -> list[Variable]:
+    return [target for target, _ in graph.assigns]
+
+
+def _written(kernel: Kernel) -> tuple[Variable, ...]:
+    return kernel.writes
 
 
 def _no_launch(kernel: Kernel, values: Values) -> Values:

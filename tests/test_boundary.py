@@ -33,6 +33,7 @@ from pullback.ir.graph import Graph, Scan, Variable, define
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.runtime.interpret import Interpreter
+from pullback.runtime.tuned import FILE, Key, Tuned, chooser, write
 
 try:
     cc.compiler()
@@ -42,6 +43,7 @@ except CompilerError:
 needs_c = pytest.mark.skipif(not HAS_C, reason="there is no C compiler")
 
 X = np.arange(6, dtype=np.float32)
+TIMES = {"llvm": 1.0, "c": 1.5}
 
 
 @pytest.fixture
@@ -89,8 +91,11 @@ def test_a_refusal_without_a_line_tells_the_kernels(use: Any) -> None:
         def refuses(self, kernel: Kernel) -> base.Refusal | None:
             return base.Refusal("it is Sunday")
 
+    def exponential(x: pb.Tensor) -> pb.Tensor:
+        return pb.exp(x)
+
     with pytest.raises(UnsupportedError, match="it is Sunday") as error:
-        pb.jit(lambda x: pb.exp(x), options=use(Nothing))(X)
+        pb.jit(exponential, options=use(Nothing))(X)
     assert "pb.exp(x)" in str(error.value)
 
 
@@ -172,16 +177,19 @@ def test_a_backend_may_run_programs_by_itself(use: Any) -> None:
             for variable, array in bindings.items():
                 array[...] = interpreter.values[variable]
 
+    made: list[Runner] = []
+
     class Self(LLVM):
         name = "self"
 
         def runner(self, image: base.Image) -> base.Runner | None:
-            return Runner(image)
+            made.append(Runner(image))
+            return made[-1]
 
     f = pb.jit(lambda x: pb.sum(pb.exp(x) + 1), options=use(Self))
     for _ in range(3):
         np.testing.assert_allclose(f(X).numpy(), np.sum(np.exp(X) + 1), rtol=1e-6)
-    assert f.program.launches >= 1 and f.program.barriers == 0
+    assert f.program.launches == made[0].launches >= 1 and f.program.barriers == 0
 
 
 # --- what is no backend, or fails
@@ -349,6 +357,43 @@ def test_without_an_identity_nothing_is_kept(
         Small.version = version
         with monkeypatch.context() as patch:
             assert ("lower" in counted(patch, options)) == fresh
+
+
+def test_an_identity_is_not_inherited(
+    use: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Who changes what the class below it does would be given what that one recorded."""
+
+    class Changed(LLVM):
+        name = "llvm"
+
+    counted(monkeypatch, Options(threads=1, cache=tmp_path))
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            assert "lower" in counted(patch, use(Changed, tmp_path))
+
+
+def test_tuned_schedules_are_of_a_backend(tmp_path: Path) -> None:
+    kernel = Kernel("k", (), ())
+    rows = {
+        Key.of(kernel, Target(), 1, name): Tuned("k", (), 2.0, us) for name, us in TIMES.items()
+    }
+    write(tmp_path / FILE, rows)
+    for name, us in TIMES.items():
+        known = chooser(tmp_path, 1, (), name)
+        record = known.found(kernel, Target())
+        assert record is not None and record.us == us
+    assert chooser(tmp_path, 1, (), "other").found(kernel, Target()) is None
+    assert len({chooser(tmp_path, 1, (), name).digest for name in TIMES}) == len(TIMES)
+
+
+def test_older_rows_are_of_the_default_backend(tmp_path: Path) -> None:
+    kernel = Kernel("k", (), ())
+    write(tmp_path / FILE, {Key.of(kernel, Target(), 1): Tuned("k", (), 2.0, 1.0)})
+    text = (tmp_path / FILE).read_text()
+    (tmp_path / FILE).write_text(text.replace(', "backend": "llvm"', ""))
+    assert "backend" not in (tmp_path / FILE).read_text()
+    assert chooser(tmp_path, 1, (), Options().backend).found(kernel, Target()) is not None
 
 
 # --- texts

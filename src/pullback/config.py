@@ -11,6 +11,7 @@ from typing import Any
 
 from pullback.errors import OptionError, RuleError
 
+BACKEND = "llvm"  # where nobody says which
 MOST_THREADS = 16  # of a pool that nobody chose the size of
 
 
@@ -104,7 +105,7 @@ class UserRule:
 class Options:
     """How programs are compiled and run.
 
-    `backend`: "llvm" or "reference". `threads`: threads that a program runs on, the caller
+    `backend`: its name, or the path of a Python file. `threads`: those of a program, the caller
     included; None: as many as `pb.set_num_threads` says at each run.
     `target`: the processor that is compiled for, by name ("x86-64-v3"); None: this one.
     `debug`: 0..4, from nothing to every stage printed. `dump`: a folder for numbered stage files.
@@ -123,7 +124,7 @@ class Options:
         2
     """
 
-    backend: str = "llvm"
+    backend: str = BACKEND
     threads: int | None = None
     debug: int = 0
     dump: Path | None = None
@@ -170,7 +171,7 @@ class Options:
         env = os.environ
         dump = env.get("PULLBACK_DUMP")
         return cls(
-            backend=env.get("PULLBACK_BACKEND", "llvm"),
+            backend=env.get("PULLBACK_BACKEND", BACKEND),
             debug=_number("PULLBACK_DEBUG", 0),
             dump=Path(dump) if dump else None,
             profile=env.get("PULLBACK_PROFILE", "0") != "0",

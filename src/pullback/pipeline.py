@@ -147,7 +147,7 @@ def _native(
     traced, program = program, replace(program, body=turned_ahead(program.body))
     folder = options.cache if options.memory is None else None
     if chosen is None:
-        chosen = chooser(folder, threads, options.schedules)
+        chosen = chooser(folder, threads, options.schedules, backend.name)
     threads = chosen.threads
     digests = [rule.digest for rule in options.rules]
     facts = repr(options.memory), chosen.digest, *digests

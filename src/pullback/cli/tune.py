@@ -69,8 +69,9 @@ def tune(
     programs = [f.program for w in what for f in _functions(w, shapes, sizes)]
     options = Options.from_environment()
     threads = options.threads or pools.known()
-    target = compiler(options.backend).machine(options)
-    known = Chooser(read(path), threads)
+    backend = compiler(options.backend)
+    target = backend.machine(options)
+    known = Chooser(read(path), threads, backend=backend.name)
     changes: dict[Key, Tuned | None] = {}
     rows = []
     for bench, seconds in _shares(kernels_of(programs), options, budget):
@@ -78,7 +79,7 @@ def tune(
         choices = () if record is None else record.choices
         with out.working(f"{bench.kernel.name}: {seconds:.0f} s"):
             outcome = bench.tuned(seconds, SEARCHES[way], choices, seed)
-        changes[Key.of(bench.kernel, target, threads)] = _record(outcome)
+        changes[Key.of(bench.kernel, target, threads, backend.name)] = _record(outcome)
         rows.append(_row(outcome))
         out.tell(**rows[-1])
     before = read(path)

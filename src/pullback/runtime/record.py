@@ -72,8 +72,11 @@ class Recorder:
     def of(
         cls, program: Program, backend: Compiler, job: Job, threads: int, facts: tuple[str, ...]
     ) -> Recorder | None:
-        """None where nothing is kept: without a store, or by a backend whose code is not."""
-        kept = job.store is not None and backend.identity(job.target)
+        """None where nothing is kept: without a store, or by a backend whose class does not say
+        what its code depends on. That of another class is not its own.
+        """
+        says = "identity" in vars(type(backend)) and backend.identity(job.target)
+        kept = job.store is not None and says
         return cls(program, backend, job, threads, facts) if kept else None
 
     def find(self) -> Prepared | None:

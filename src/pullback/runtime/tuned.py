@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.backends.host.processor import binding
-from pullback.config import Schedules
+from pullback.config import BACKEND, Schedules
 from pullback.errors import MALFORMED, CacheError, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest, kernel_digest
@@ -45,12 +45,14 @@ class Key:
     target: str
     threads: int
     version: int = VERSION
+    backend: str = BACKEND
 
     @classmethod
-    def of(cls, kernel: Kernel, target: Target, threads: int) -> Key:
+    def of(cls, kernel: Kernel, target: Target, threads: int, backend: str = BACKEND) -> Key:
         """The key of a kernel on this processor."""
         name = " ".join((target.name, target.cpu, *target.dots))
-        return cls(kernel_digest(kernel), binding().get_host_cpu_name(), name, threads)
+        cpu = binding().get_host_cpu_name()
+        return cls(kernel_digest(kernel), cpu, name, threads, backend=backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,11 @@ class Chooser:
         threads: int,
         path: Path | None = None,
         wanted: Schedules = (),
+        backend: str = BACKEND,
     ) -> None:
-        self.records = {k: r for k, r in records.items() if k.threads == threads}
+        here = threads, backend
+        self.records = {k: r for k, r in records.items() if (k.threads, k.backend) == here}
+        self.backend = backend
         self.threads = threads
         self.path = path
         self.wanted = dict(wanted)
@@ -107,7 +112,7 @@ class Chooser:
         """The record of a kernel."""
         if not self.records or kernel.tiling is not None:
             return None
-        return self.records.get(Key.of(kernel, target, self.threads))
+        return self.records.get(Key.of(kernel, target, self.threads, self.backend))
 
     def __call__(self, kernel: Kernel, target: Target) -> Schedule:
         """The schedule of a kernel; a record that does not fit it is told of and left out."""
@@ -141,18 +146,18 @@ class Fixed(Chooser):
         return self.schedule
 
 
-def chooser(folder: Path | None, threads: int, wanted: Schedules = ()) -> Chooser:
+def chooser(folder: Path | None, threads: int, wanted: Schedules, backend: str) -> Chooser:
     """What the cache folder knows of schedules, beside what the user wants; a file that is damaged
     is told of and left out.
     """
     if folder is None:
-        return Chooser({}, threads, None, wanted)
+        return Chooser({}, threads, None, wanted, backend)
     path = folder / FILE
     try:
         facts = path.stat()
     except OSError:
-        return Chooser({}, threads, path, wanted)
-    return Chooser(_known(path, facts.st_mtime_ns, facts.st_size), threads, path, wanted)
+        return Chooser({}, threads, path, wanted, backend)
+    return Chooser(_known(path, facts.st_mtime_ns, facts.st_size), threads, path, wanted, backend)
 
 
 @functools.lru_cache(maxsize=4)
@@ -211,7 +216,8 @@ def _text(records: Mapping[Key, Tuned]) -> str:
 
 def _record(row: dict[str, Any]) -> tuple[Key, Tuned]:
     """Raises: LookupError, TypeError, ValueError for what is none."""
-    texts = [row[name] for name in ("structure", "cpu", "target", "kernel")]
+    backend = row.get("backend", BACKEND)
+    texts = [*(row[name] for name in ("structure", "cpu", "target", "kernel")), backend]
     numbers = [row["threads"], row["version"], *row["choices"].values()]
     if not all(isinstance(t, str) for t in texts):
         raise TypeError(f"a name is no text: {texts}")
@@ -220,6 +226,6 @@ def _record(row: dict[str, Any]) -> tuple[Key, Tuned]:
     default, us = float(row["default_us"]), float(row["us"])
     if not (default > 0 and us > 0):
         raise ValueError(f"times of {default} and {us} us")
-    structure, cpu, target, kernel = texts
-    key = Key(structure, cpu, target, row["threads"], row["version"])
+    structure, cpu, target, kernel, _ = texts
+    key = Key(structure, cpu, target, row["threads"], row["version"], backend)
     return key, Tuned(kernel, choices_of(row["choices"]), default, us)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -232,7 +233,20 @@ def test_close_names_are_suggested(name: str, meant: str) -> None:
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(UnsupportedError, match=r"no backend '.*absent\.py'") as error:
         pb.jit(pb.sin, options=Options(backend="absent.py"))(X)
-    assert error.value.code == "E313" and "no such file" in str(error.value)
+    assert error.value.code == "E313" and "No such file" in str(error.value)
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is another one of the same relative name."""
+    made = []
+    for number, folder in enumerate(("one", "two", "two")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        path = Path("small.py")
+        path.write_text(f"class backend:\n    name = 'v{number}'\n    run_graph = print\n")
+        os.utime(path, ns=(number, number))
+        made.append(registry.named("small.py").name)
+    assert made == ["v0", "v1", "v2"]
 
 
 def given(*results: Any) -> Any:

@@ -38,7 +38,10 @@ def named(name: str) -> Backend:
 
     Raises: UnsupportedError for one that is not there, that fails to load or is no backend.
     """
-    return OWN.get(name) or _foreign(str(name))
+    name = str(name)
+    if name in OWN:
+        return OWN[name]
+    return _of_file(*_version(Path(name))) if name.endswith(".py") else _foreign(name)
 
 
 def compiler(name: str) -> Compiler:
@@ -69,9 +72,7 @@ def texts() -> Mapping[str, Text]:
 
 @cache
 def _foreign(name: str) -> Backend:
-    """A backend of another package or of a file."""
-    if name.endswith(".py"):
-        return _checked(name, _of_file(Path(name)))
+    """A backend of another package."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             return _checked(name, _of_package(point))
@@ -90,11 +91,20 @@ def _of_package(point: EntryPoint) -> Any:
         raise _failed(f"{point.name!r} of {point.value}", error) from error
 
 
-def _of_file(path: Path) -> Any:
+def _version(path: Path) -> tuple[Path, int]:
+    """A file, and when it was changed: a name may stand for another one later."""
+    try:
+        return path.resolve(), path.stat().st_mtime_ns
+    except OSError as error:
+        what = f"no backend {str(path)!r}"
+        raise UnsupportedError(what, help=f"{error.strerror}", code="E313") from error
+
+
+@cache
+def _of_file(path: Path, changed: int) -> Backend:
     """What a file calls `backend`."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UnsupportedError(f"no backend {str(path)!r}", help="no such file", code="E313")
+    assert spec is not None and spec.loader is not None, "its name ends with .py"
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -103,7 +113,7 @@ def _of_file(path: Path) -> Any:
     if not hasattr(module, "backend"):
         help = "name an object `backend` in it: backends/base.py says what it has"
         raise UnsupportedError(f"{path} has no `backend`", help=help, code="E313")
-    return module.backend
+    return _checked(str(path), module.backend)
 
 
 def _failed(which: str, error: Exception) -> PullbackError:

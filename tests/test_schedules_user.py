@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ from pullback.ir.text import show
 from pullback.lower.kernel import lower
 from pullback.schedule.schedule import Left, Place, Right, TileLoops, Way
 from pullback.tensor.schedules import UserSchedule
-from pullback.tensor.tune import Bench, _close
+from pullback.tensor.tune import PRICED, Bench, _close
 from pullback.viewer.page import collect
 
 OPTIONS = Options(threads=2, cache=None)
@@ -341,11 +342,24 @@ def test_a_search_by_any_measure(matmul: UserSchedule) -> None:
 
 def test_a_search_by_a_stopwatch(matmul: UserSchedule) -> None:
     plain = matmul.plain()
-    for search in ("beam", "random"):
+    for search in ("beam", "random", "price"):
         found = plain.tuned(seconds=0.3, search=search, options=OPTIONS)
         assert np.allclose(run(product, found, A, B), A @ B, rtol=1e-5)
     with pytest.raises(OptionError, match="beam"):
         plain.tuned(search="luck")
+
+
+def test_a_price_is_of_the_schedule(matmul: UserSchedule) -> None:
+    assert matmul.price.ns < matmul.plain().price.ns
+    cheap = matmul.plain().best(lambda s: s.price.ns, tries=30)
+    assert cheap.price.ns < matmul.plain().price.ns / 2
+
+
+def test_a_search_by_price_measures_few(matmul: UserSchedule) -> None:
+    bench = Bench(matmul.kernel, OPTIONS)
+    outcome = bench.tuned(1.0, ["price"])
+    assert outcome.tries <= PRICED + 1 and list(outcome.found_us) == ["price"]
+    assert bench.priced([(("tile.0", 4),), (("tile.0", 999),)])[1] == inf
 
 
 # --- files

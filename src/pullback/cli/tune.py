@@ -25,7 +25,13 @@ from pullback.tensor.tune import Bench, Outcome, kernels_of
 
 BUDGET = 60.0  # seconds
 LEAST = 1.0  # seconds for a kernel, however long the others took
-SEARCHES = {"beam": ("beam",), "random": ("random",), "both": ("beam", "random")}
+SEARCHES = {
+    "beam": ("beam",),
+    "random": ("random",),
+    "price": ("price",),
+    "both": ("beam", "random"),
+    "all": ("beam", "random", "price"),
+}
 
 EXAMPLE = """\
 pullback tune train.py --budget 120

@@ -36,7 +36,7 @@ def schedule(
     found = _kernel(program.distinct(), kernel)
     if found.tiling is not None:
         raise OptionError(f"kernel {found.name} was cut for a memory budget", code="E384")
-    return UserSchedule(found, program.target)
+    return UserSchedule(found, program.target, (), program.options)
 
 
 def _program(function: Callable[..., Any] | Executable, arguments: tuple[Any, ...]) -> Executable:

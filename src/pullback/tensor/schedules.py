@@ -13,13 +13,15 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from pullback.backends.registry import compiler
 from pullback.config import Options, Schedules
+from pullback.cost.price import Price
 from pullback.errors import MALFORMED, OptionError
 from pullback.ir import expr as E
 from pullback.ir.expr import upper
@@ -62,6 +64,7 @@ class UserSchedule:
     kernel: Kernel
     target: Target
     choices: Choices = ()
+    options: Options = field(default_factory=Options.from_environment, compare=False)
 
     # --- looking at it
 
@@ -79,6 +82,17 @@ class UserSchedule:
     def free(self) -> Free:
         """The choices that this schedule has, by name, and values of each worth trying."""
         return offered(self.kernel, self._asked, self.target, dict(self.choices))
+
+    @property
+    def price(self) -> Price:
+        """What one launch costs by the model of the backend, by parts.
+
+        Raises: OptionError where the backend has none.
+        """
+        found = compiler(self.options.backend).price(self.kernel, self.schedule, self.target)
+        if found is None:
+            raise OptionError(f"backend {self.options.backend!r} has no prices", code="E384")
+        return found
 
     def __repr__(self) -> str:
         asked = ", ".join(f"{name} = {value}" for name, value in self.choices)
@@ -113,7 +127,7 @@ class UserSchedule:
                 given[f"apart.{number}"] = 1
             if columns(stage, self.target):
                 given[f"column.{number}"] = -1
-        bare = UserSchedule(self.kernel, self.target)._with(given, "plain")
+        bare = self._by(())._with(given, "plain")
         for name, values in bare.free.items():
             if name.startswith("lanes"):
                 given[name] = -1
@@ -276,7 +290,7 @@ class UserSchedule:
         """
 
         def values(batch: Sequence[Choices]) -> list[float]:
-            return [evaluate(UserSchedule(self.kernel, self.target, c)) for c in batch]
+            return [evaluate(self._by(c)) for c in batch]
 
         trials = Trials(values, lambda: len(trials.times) < _whole(tries))
         space = Space(self.kernel, self.target)
@@ -291,12 +305,15 @@ class UserSchedule:
     ) -> UserSchedule:
         """The fastest that a search finds in so many seconds, by a stopwatch on random inputs.
 
-        `search`: "beam" goes by moves from this schedule, "random" draws, for comparison. Gains of
+        `search`: "beam" goes by moves from this schedule, "price" measures only what is cheapest by
+        its price, "random" draws, for comparison. Gains of
         less than 3 % over the compiler's own schedule are taken for noise: then it is that.
         """
         if search not in SEARCHES:
-            raise OptionError(f"search={search!r}", help=f"one of {[*SEARCHES]}", code="E381")
-        bench = Bench(self.kernel, options or Options.from_environment())
+            raise OptionError(
+                f"search={search!r}", help=f"one of {', '.join(SEARCHES)}", code="E381"
+            )
+        bench = Bench(self.kernel, options or self.options)
         return self._by(bench.tuned(seconds, [search], self.choices, seed).choices)
 
     # --- files
@@ -320,12 +337,12 @@ class UserSchedule:
         if structure != kernel_digest(self.kernel):
             what = f"{path} has the schedule of another kernel than {self.kernel.name}"
             raise OptionError(what, code="E383")
-        return UserSchedule(self.kernel, self.target)._with(dict(choices), f"load({str(path)!r})")
+        return self._by(())._with(dict(choices), f"load({str(path)!r})")
 
     # --- what moves share
 
     def _by(self, choices: Choices) -> UserSchedule:
-        return UserSchedule(self.kernel, self.target, choices)
+        return replace(self, choices=choices)
 
     def _with(self, changes: Changes, what: str) -> UserSchedule:
         """This schedule with other choices. Raises: OptionError with what is free."""
@@ -340,7 +357,7 @@ class UserSchedule:
         if made.tasks != tasks:
             reason = f"tiles of {made.tile} are too few for {tasks} tasks"
             raise self._refused(what, reason, "smaller tiles first, or fewer tasks")
-        return UserSchedule(self.kernel, self.target, choices)
+        return self._by(choices)
 
     def _refused(self, what: str, reason: str, help: str = "") -> OptionError:
         help = help or f"free are {', '.join(self.free)}"

@@ -50,7 +50,8 @@ MOST_INDEX = 100  # fits every type
 # The error that is allowed, of the largest result: half of the digits of a float with so many bits.
 HALF_DIGITS = {16: 2.0**-4, 32: 2.0**-12, 64: 2.0**-26}
 
-SEARCHES = {"beam": best, "random": draws}
+SEARCHES = ("beam", "random", "price")
+PRICED = 16  # of what is cheapest by its price, so many are measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class Bench:
         self.kernel = kernel
         self.options = options
         self.refused = 0
+        self.target = compiler(options.backend).machine(options)
         self.arrays = inputs(kernel)
         read = set(kernel.reads)
         self.kept = {v: self.arrays[v].copy() for v in kernel.writes if v in read}
@@ -145,6 +147,40 @@ class Bench:
         scale = self.ns / next(times)
         return [inf if r is None else next(times) * scale for r in runners]
 
+    def searched(
+        self, name: str, trials: Trials, start: Sequence[Choices], seconds: float, seed: int
+    ) -> Choices:
+        """The best by a stopwatch: of moves, of random draws, or of what moves make cheapest by its
+        price, for which half of the time goes.
+        """
+        space = Space(self.kernel, self.target)
+        if name != "price":
+            return (best if name == "beam" else draws)(start, space, trials, seed)
+        half = time.perf_counter() + seconds / 2
+        prices = Trials(self.priced, functools.partial(_early, half))
+        best(start, space, prices, seed)
+        trials.ask((*start, *prices.ranked[:PRICED]))
+        return next(iter(trials.ranked), ())
+
+    def priced(self, batch: Sequence[Choices]) -> list[float]:
+        """Nanoseconds of each by the model of the backend; `inf` for what is refused.
+
+        Raises: UnsupportedError for a backend that has none.
+        """
+        backend, found = compiler(self.options.backend), []
+        for choices in batch:
+            try:
+                schedule = scheduled(self.kernel, self.target, choices)
+                price = backend.price(self.kernel, schedule, self.target)
+            except (InvalidIR, OptionError):
+                found.append(inf)
+                continue
+            if price is None:
+                what = f"backend {self.options.backend!r} has no prices"
+                raise UnsupportedError(what, code="E313")
+            found.append(price.ns)
+        return found
+
     def checked(self, choices: Choices) -> _Timed | None:
         """A schedule that passes the verifier and gives the default's results."""
         try:
@@ -178,14 +214,14 @@ class Bench:
         self, seconds: float, searches: Sequence[str], known: Choices = (), seed: int = 0
     ) -> Outcome:
         """Search for so long, in equal parts, then compare what was found with the default."""
-        target = compiler(self.options.backend).machine(self.options)
         chosen: dict[str, Choices] = {}
         tries = 0
         for name in searches:
             until = time.perf_counter() + seconds / len(searches)
             trials = Trials(self.measure, functools.partial(_early, until))
-            space = Space(self.kernel, target)
-            chosen[name] = SEARCHES[name](((), known), space, trials, seed)
+            chosen[name] = self.searched(
+                name, trials, ((), known), until - time.perf_counter(), seed
+            )
             tries += len(trials.times)
         runners = [self.compiled(choices) for choices in chosen.values()]
         default, *times = self.race([self.default, *runners], LAST_ROUNDS)

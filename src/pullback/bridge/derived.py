@@ -45,8 +45,8 @@ class Derived:
             moving = [n for n in own.tensors if wanted >> n & 1]
             kept = [n for n, head in enumerate(given) if head is not None]
             _, back = vjp(_picked(self, primals, moving, kept), *[primals[n] for n in moving])
-            found = dict(zip(moving, back(tuple([given[n] for n in kept])), strict=True))
-            return tuple([found.get(n, _nothing()) for n in own.tensors])
+            adjoints = dict(zip(moving, back(tuple([given[n] for n in kept])), strict=True))
+            return tuple([adjoints.get(n, _nothing()) for n in own.tensors])
 
         return Derived(f"{self.name}_vjp", Signature(parameters, len(own.tensors)), call)
 
@@ -86,14 +86,14 @@ class Derived:
 def _apart(fresh: Sequence[Parameter], own: Signature) -> list[Parameter]:
     """Parameters under names that the function does not have."""
     taken = {p.name for p in own.parameters}
-    found = []
+    renamed = []
     for parameter in fresh:
         name = parameter.name
         while name in taken:
             name = f"d{name}"
-        found.append(replace(parameter, name=name))
+        renamed.append(replace(parameter, name=name))
         taken.add(name)
-    return found
+    return renamed
 
 
 def _picked(
@@ -105,8 +105,8 @@ def _picked(
         whole = list(args)
         for n, argument in zip(moving, given, strict=True):
             whole[n] = argument
-        found = function.call(*whole)
-        return tuple([found[n] for n in kept]) if kept else found
+        results = function.call(*whole)
+        return tuple([results[n] for n in kept]) if kept else results
 
     return call
 
@@ -121,11 +121,13 @@ def checked(
     count = len(signature.parameters) - len(keyed)
 
     def call(*args: Any) -> Tensors:
-        found = function(*args[:count], **dict(zip(keyed, args[count:], strict=True)))
-        single = isinstance(found, Tensor)
-        results = (found,) if single else tuple(found) if isinstance(found, list | tuple) else ()
+        returned = function(*args[:count], **dict(zip(keyed, args[count:], strict=True)))
+        single = isinstance(returned, Tensor)
+        results = (
+            (returned,) if single else tuple(returned) if isinstance(returned, list | tuple) else ()
+        )
         if not results or not all(isinstance(r, Tensor) for r in results):
-            what = f"`{name}` returns a {type(found).__name__}: an operator gives tensors"
+            what = f"`{name}` returns a {type(returned).__name__}: an operator gives tensors"
             raise UnsupportedError(what)
         if len(results) != signature.outputs or single == (signature.outputs != 1):
             raise UnsupportedError(

@@ -69,16 +69,16 @@ def of_function(function: Function, args: Sequence[Any], given: Mapping[str, Any
     if name in LOOKING:
         values, settings = as_arrays((list(args), dict(given)))
         return function(*values, **settings)
-    found = FUNCTIONS.get(name)
-    if found is None:
+    entry = FUNCTIONS.get(name)
+    if entry is None:
         raise _refused(f"np.{name} of a tensor")
     settings = {k: v for k, v in given.items() if v is not np._NoValue}
-    if len(args) > len(found.parameters) and not found.several:
+    if len(args) > len(entry.parameters) and not entry.several:
         raise _refused(f"np.{name} of a tensor with {len(args)} arguments")
-    if found.several:
-        return found.target(*args, **settings)
-    settings |= dict(zip(found.parameters, args, strict=False))
-    return found.call(name, settings)
+    if entry.several:
+        return entry.target(*args, **settings)
+    settings |= dict(zip(entry.parameters, args, strict=False))
+    return entry.call(name, settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +232,8 @@ def _under(names: str, function: Function) -> Function:
 
 
 def _at_least_1d(*given: Any) -> Any:
-    found = tuple(O.reshape(a, (1,)) if a.ndim == 0 else a for a in map(C.asarray, given))
-    return found[0] if len(found) == 1 else found
+    tensors = tuple(O.reshape(a, (1,)) if a.ndim == 0 else a for a in map(C.asarray, given))
+    return tensors[0] if len(tensors) == 1 else tensors
 
 
 def _like(function: Function) -> Known:

@@ -23,8 +23,8 @@ Shape = tuple[int, ...]
 
 def _apart(shape: Shape, strides: Shape) -> list[int]:
     """The axes along which memory changes, those that lie far apart first."""
-    found = [n for n, extent in enumerate(shape) if extent > 1 and strides[n] != 0]
-    return sorted(found, key=lambda n: -strides[n])
+    axes = [n for n, extent in enumerate(shape) if extent > 1 and strides[n] != 0]
+    return sorted(axes, key=lambda n: -strides[n])
 
 
 def _dense(axes: Sequence[int], shape: Shape, strides: Shape) -> bool:

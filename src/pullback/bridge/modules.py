@@ -86,9 +86,9 @@ def module(model: Any) -> Any:
         for name, child in own._modules.items():
             twin._modules[name] = None if child is None else twins[id(child)]
         twins[id(own)] = twin
-    found = twins[id(model)]
-    log.info("pb.torch.module:\n%s", report(found))
-    return found
+    whole = twins[id(model)]
+    log.info("pb.torch.module:\n%s", report(whole))
+    return whole
 
 
 def report(model: Any) -> Report:
@@ -231,8 +231,8 @@ def _own(layer: Any, kind: type) -> nn.Module:
     if told.get("max_norm") is not None:
         raise UnsupportedError("max_norm: it writes over its weights")
     given = {n: _blank(v) if isinstance(v, torch.Tensor) else v for n, v in told.items()}
-    found: nn.Module = getattr(nn, kind.__name__)(**given)
-    return found.eval()
+    own: nn.Module = getattr(nn, kind.__name__)(**given)
+    return own.eval()
 
 
 def _blank(tensor: Any) -> Any:

@@ -110,11 +110,11 @@ class Operator:
         return self._derive(self.function.batched())
 
     def _derive(self, function: Derived, dims: Callable[[], Dims] | None = None) -> Operator:
-        found = self.derived.get(function.name)
-        if found is None:
+        derived = self.derived.get(function.name)
+        if derived is None:
             made = Operator(function, self.namespace, {}, self.options, self.dispatched, dims)
-            found = self.derived.setdefault(function.name, made)
-        return found
+            derived = self.derived.setdefault(function.name, made)
+        return derived
 
     # --- what PyTorch is told ---------------------------------------------------------------------
 
@@ -157,10 +157,10 @@ class Operator:
         args = self.programs.filled(args)
         known = [axes[n] if n < len(axes) else None for n in self._tensors]
         told = " ".join(SHARED if a is None else str(a) for a in known)
-        found = self.batched().overload(*args, told)
-        if isinstance(found, torch.Tensor):
-            return found, 0
-        return found, (0,) * len(found)
+        batched = self.batched().overload(*args, told)
+        if isinstance(batched, torch.Tensor):
+            return batched, 0
+        return batched, (0,) * len(batched)
 
     # --- derivatives, as PyTorch asks for them ----------------------------------------------------
 
@@ -200,8 +200,8 @@ class Operator:
         """The `autograd.Function` of one level: what it keeps are its arguments."""
 
         def forward(ctx: Any, *args: Any) -> Any:
-            found = self._below(*args)
-            results = (found,) if isinstance(found, torch.Tensor) else tuple(found)
+            outcome = self._below(*args)
+            results = (outcome,) if isinstance(outcome, torch.Tensor) else tuple(outcome)
             kept = [a for a in args if isinstance(a, torch.Tensor)]
             ctx.save_for_backward(*kept)
             ctx.save_for_forward(*kept)
@@ -209,21 +209,21 @@ class Operator:
             ctx.places = [n for n, a in enumerate(args) if isinstance(a, torch.Tensor)]
             ctx.floats = [r.is_floating_point() for r in results]
             ctx.set_materialize_grads(False)
-            return found if isinstance(found, torch.Tensor) else results
+            return outcome if isinstance(outcome, torch.Tensor) else results
 
         def backward(ctx: Any, *heads: Any) -> Any:
-            found: list[Any] = [None] * len(ctx.static)
+            gradients: list[Any] = [None] * len(ctx.static)
             wanted = [n for n in ctx.places if ctx.needs_input_grad[n]]
             if not wanted or all(h is None for h in heads):
-                return tuple(found)
+                return tuple(gradients)
             given = self.programs.filled(_given(ctx))
             mask = sum(1 << n for n in wanted)
             adjoints = self.pullback().overload(*heads, *given, mask)
             adjoints = (adjoints,) if isinstance(adjoints, torch.Tensor) else adjoints
             for n, adjoint in zip(self._tensors, adjoints, strict=True):
                 if n in wanted:
-                    found[n] = adjoint
-            return tuple(found)
+                    gradients[n] = adjoint
+            return tuple(gradients)
 
         def jvp(ctx: Any, *moved: Any) -> Any:
             given = self.programs.filled(_given(ctx))
@@ -250,10 +250,10 @@ def _where(tensor: Any) -> str:
 
 def _given(ctx: Any) -> tuple[Any, ...]:
     """The arguments that a function was called with."""
-    found = list(ctx.static)
+    arguments = list(ctx.static)
     for n, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
-        found[n] = tensor
-    return tuple(found)
+        arguments[n] = tensor
+    return tuple(arguments)
 
 
 class _Known:
@@ -269,20 +269,20 @@ _known = _Known()
 
 def find(name: str) -> Operator:
     """The operator of this name. Raises: OptionError where there is none (yet)."""
-    found = known(name)
-    if found is None:
+    operator = known(name)
+    if operator is None:
         raise OptionError(
             f"no operator `{name}`",
             help="what uses an operator by name needs it made first: pb.torch.op(function)",
             code="E526",
         )
-    return found
+    return operator
 
 
 def known(name: str) -> Operator | None:
     """The operator of this name, if there is one."""
-    found = _known.operators.get(name)
-    return None if found is None else found[0]
+    entry = _known.operators.get(name)
+    return None if entry is None else entry[0]
 
 
 def made(name: str, function: Callable[..., Any], make: Callable[[], Operator]) -> Operator:

@@ -157,19 +157,19 @@ class Programs:
         Their rows lie one after the other, or are all the same one; what shares an extent has one
         size, within its bounds. Else all that share it have sizes of their own.
         """
-        found = {
+        symbolic = {
             n: dim
             for n, (dim, a) in enumerate(zip(self.dims(), args, strict=True))
             if dim is not None and isinstance(a, _Given)
         }
         sizes: dict[Dim, set[int]] = {}
-        for n, dim in found.items():
+        for n, dim in symbolic.items():
             a = args[n]
             fits = a.ndim and (a.is_contiguous() or a.stride(0) == 0)
             size = a.shape[0] if fits else 0
             sizes.setdefault(dim, set()).add(size)
         good = {d for d, own in sizes.items() if len(own) == 1 and d.lo <= min(own) <= d.hi}
-        return {n: dim for n, dim in found.items() if dim in good}
+        return {n: dim for n, dim in symbolic.items() if dim in good}
 
     def _compiled(self, args: Sequence[Any], places: Mapping[int, Dim]) -> Entry:
         """Raises: UnsupportedError for a function that does more than give results."""
@@ -200,9 +200,9 @@ class Programs:
     def _refuse(self, entry: Entry) -> None:
         name = self.function.name
         if entry.written:
-            found = ", ".join(f"`{c._value.name}`" for c in entry.written)
+            assigned = ", ".join(f"`{c._value.name}`" for c in entry.written)
             raise UnsupportedError(
-                f"`{name}` assigns {found}: an operator of PyTorch has no state",
+                f"`{name}` assigns {assigned}: an operator of PyTorch has no state",
                 origin=caller(),
                 help="pass what it needs as an argument (random numbers: a key), return the rest",
             )
@@ -217,9 +217,9 @@ class Programs:
         if not self._shapes(args, kept):
             kept = {n: s for n, s in sizes.items() if self._shapes(args, {n: s})}
             kept = kept if self._shapes(args, kept) else {}
-        found = self._traced(args, lambda size: _extent(size, kept, int))
+        outlined = self._traced(args, lambda size: _extent(size, kept, int))
         back: dict[Extent, Any] = dict(kept.values())
-        return [(tuple([back.get(e, e) for e in shape]), kind) for shape, kind in found]
+        return [(tuple([back.get(e, e) for e in shape]), kind) for shape, kind in outlined]
 
     def _shapes(self, args: tuple[Any, ...], kept: Symbols) -> bool:
         """Whether shapes can be worked out with these sizes symbolic, the others as they happen
@@ -238,9 +238,9 @@ class Programs:
         shapes = [tuple(map(extent, a.shape)) if isinstance(a, _Given) else None for a in args]
         kinds = [kind_of(a) if isinstance(a, _Given) else _static(a) for a in args]
         key = (*shapes, *kinds)
-        found = self._outlines.get(key)
-        if found is not None:
-            return found
+        outline = self._outlines.get(key)
+        if outline is not None:
+            return outline
         trace = Trace()
         with tracing(trace):
             given = [
@@ -248,9 +248,9 @@ class Programs:
                 for a, shape, kind in zip(args, shapes, kinds, strict=True)
             ]
             results = self.function.call(*given)
-            found = [(r.shape, KINDS[r.dtype]) for r in results]
-        self._outlines[key] = found
-        return found
+            outline = [(r.shape, KINDS[r.dtype]) for r in results]
+        self._outlines[key] = outline
+        return outline
 
 
 def _over_memory(function: Derived) -> Callable[..., Any]:
@@ -287,13 +287,13 @@ def caller() -> Origin:
 
 def kind_of(tensor: Any) -> DType:
     """The element type. Raises: DTypeError for one that is not here."""
-    found = TYPES.get(tensor.dtype)
-    if found is None:
+    element = TYPES.get(tensor.dtype)
+    if element is None:
         known = ", ".join(str(kind) for kind in TYPES)
         raise DTypeError(
             f"a tensor of {tensor.dtype}", origin=caller(), help=f"one of {known}", code="E140"
         )
-    return found
+    return element
 
 
 def _static(argument: Any) -> Any:
@@ -303,11 +303,11 @@ def _static(argument: Any) -> Any:
 
 def _symbols(args: Sequence[Any]) -> Symbols:
     """The symbolic sizes of tensors; equal ones are one extent."""
-    found: Symbols = {}
+    symbols: Symbols = {}
     for size in (s for a in args if isinstance(a, _Given) for s in a.shape):
         if not isinstance(size, int):
-            found.setdefault(str(size), (Dim(f"s{len(found)}", 2, MOST), size))
-    return found
+            symbols.setdefault(str(size), (Dim(f"s{len(symbols)}", 2, MOST), size))
+    return symbols
 
 
 def _extent(size: Any, kept: Symbols, number: Callable[[Any], int]) -> Extent:

@@ -70,13 +70,13 @@ def signature_of(
         is no parameter.
     """
     hints = _hints(function)
-    found = inspect.signature(function).parameters.values()
-    unknown = [n for n in types if n not in [p.name for p in found]]
+    every = inspect.signature(function).parameters.values()
+    unknown = [n for n in types if n not in [p.name for p in every]]
     if unknown:
         raise OptionError(f"`{unknown[0]}` is no parameter of the function", code="E529")
-    named = [p for p in found if p.kind in _NAMED]
-    keyed = [p for p in found if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    for p in found:
+    named = [p for p in every if p.kind in _NAMED]
+    keyed = [p for p in every if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    for p in every:
         if p not in named and p not in keyed:
             raise UnsupportedError(
                 f"an operator with `{p}`", help="name each of its tensors: def f(x, w, b)"

@@ -96,14 +96,14 @@ def _dims(signature: Signature, dynamic: Mapping[str, Dim]) -> list[Dim | None]:
 
 def _split(name: str) -> tuple[str, str]:
     """Raises: OptionError for what is no name."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    spelled = _NAME.fullmatch(name)
+    if spelled is None:
         raise OptionError(
             f"{name!r} is no name for an operator",
             help='pb.torch.op(f, name="smooth")',
             code="E525",
         )
-    return found[1] or SPACE, found[2]
+    return spelled[1] or SPACE, spelled[2]
 
 
 __dir__ = _shown(__all__)

@@ -156,7 +156,7 @@ class Parser:
     # --- tokens
 
     def _tokens(self) -> list[Token]:
-        found: list[Token] = []
+        tokens: list[Token] = []
         place = 0
         while place < len(self.text):
             match = _TOKEN.match(self.text, place)
@@ -168,10 +168,10 @@ class Parser:
             text = match.group()
             number = match.start("number") >= 0
             if number or kind != "space":
-                found.append(Token("number" if number else kind, text, place))
+                tokens.append(Token("number" if number else kind, text, place))
             place = match.end()
-        found.append(Token("end", "", len(self.text)))
-        return found
+        tokens.append(Token("end", "", len(self.text)))
+        return tokens
 
     def at(self, start: int, end: int) -> TextOrigin:
         """A place in the text."""
@@ -191,9 +191,9 @@ class Parser:
 
     def advance(self) -> Token:
         """That token, consumed."""
-        found = self.token
+        token = self.token
         self.place += 1
-        return found
+        return token
 
     def accept(self, symbol: str) -> bool:
         """Consume `symbol` if it is next."""
@@ -216,20 +216,20 @@ class Parser:
 
     def statements(self) -> list[Statement]:
         """All definitions of the text."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         while True:
             while self.token.kind == "newline" or self.accept(";"):
                 if self.token.kind == "newline":
                     self.place += 1
             if self.token.kind == "end":
                 break
-            found.append(self.statement())
+            statements.append(self.statement())
             token = self.token
             if token.kind not in ("end", "newline") and token.text != ";":
                 self.fail(f"unexpected {token.text!r}", token.start, token.end)
-        if not found:
+        if not statements:
             self.fail("no definition", 0, 1, "write one: c[i] = a[i] * 2", code="E162")
-        return found
+        return statements
 
     def statement(self) -> Statement:
         """``name[axes] = body``"""
@@ -244,22 +244,22 @@ class Parser:
     def names(self, what: str) -> tuple[Name, ...]:
         """Distinct names up to the closing bracket."""
         self.open += 1
-        found: list[Name] = []
+        names: list[Name] = []
         while not self.accept("]"):
-            if found:
+            if names:
                 self.expect(",", f"or ']' between {what}")
             token = self.advance()
             if token.kind != "name":
                 self.fail(
                     f"{what} are names", token.start, max(token.end, token.start + 1), code="E164"
                 )
-            if any(n.name == token.text for n in found):
+            if any(n.name == token.text for n in names):
                 self.fail(
                     f"axis {token.text!r} is named twice", token.start, token.end, code="E165"
                 )
-            found.append(Name(token.start, token.end, token.text))
+            names.append(Name(token.start, token.end, token.text))
         self.open -= 1
-        return tuple(found)
+        return tuple(names)
 
     # --- expressions
 
@@ -289,14 +289,14 @@ class Parser:
     def comparison(self, left: Tree, operator: str) -> Tree:
         """``a < b``, or a chain ``a < b <= c``, which means both."""
         right = self.expression(BINDING[operator])
-        found: Tree = Operation(left.start, right.end, operator, (left, right))
+        chain: Tree = Operation(left.start, right.end, operator, (left, right))
         while (following := self.operator()) in COMPARISONS and following is not None:
             self.advance()
             third = self.expression(BINDING[following])
             link = Operation(right.start, third.end, following, (right, third))
-            found = Operation(left.start, third.end, "&", (found, link))
+            chain = Operation(left.start, third.end, "&", (chain, link))
             right = third
-        return found
+        return chain
 
     def prefix(self) -> Tree:
         """A literal, a name, something in parentheses, or an operator before an operand."""
@@ -371,10 +371,10 @@ class Parser:
     def arguments(self, close: str) -> tuple[tuple[Tree, ...], int]:
         """Expressions up to the closing bracket, and where that ends."""
         self.open += 1
-        found: list[Tree] = []
+        args: list[Tree] = []
         while not self.accept(close):
-            if found:
+            if args:
                 self.expect(",", f"or {close!r} between arguments")
-            found.append(self.expression(0))
+            args.append(self.expression(0))
         self.open -= 1
-        return tuple(found), self.tokens[self.place - 1].end
+        return tuple(args), self.tokens[self.place - 1].end

@@ -83,15 +83,15 @@ def defined(
     statements = parser.statements()
     scope: dict[str, Any] = {n: _given(n, v) for n, v in names.items()}
     given = {n: shape_of(e)[0] for n, e in sizes.items()}
-    found: list[Tensor] = []
-    while len(found) < len(statements):
-        rest = statements[len(found) :]
+    tensors: list[Tensor] = []
+    while len(tensors) < len(statements):
+        rest = statements[len(tensors) :]
         together = rest[: _recurring(rest, scope)]
         made = _System(parser, scope, given, together).build() if together else []
         made = made or [_Builder(parser, scope, given).build(rest[0])]
         scope.update((s.name, t) for s, t in zip(rest, made, strict=False))
-        found += made
-    return found[0] if len(found) == 1 else tuple(found)
+        tensors += made
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
 def _recurring(statements: Sequence[Statement], scope: Mapping[str, Any]) -> int:
@@ -189,7 +189,7 @@ class _Builder:
         """The extent of an axis: as given, or that of every axis that it reads alone."""
         if name.name in self.sizes:
             return self.sizes[name.name]
-        found: Extent | None = None
+        known: Extent | None = None
         for read in reads(body):
             if read.name in self.pending:
                 continue
@@ -197,21 +197,21 @@ class _Builder:
             for index, extent in zip(read.indices, shape, strict=False):
                 if not isinstance(index, Name) or index.name != name.name:
                     continue
-                if found is not None and found != extent:
+                if known is not None and known != extent:
                     raise ShapeError(
-                        f"axis {name.name!r} has {found} elements elsewhere and {extent} here",
+                        f"axis {name.name!r} has {known} elements elsewhere and {extent} here",
                         origin=self.place(read),
                         code="E128",
                     )
-                found = extent
-        if found is None:
+                known = extent
+        if known is None:
             raise ShapeError(
                 f"no read fixes the extent of axis {name.name!r}",
                 origin=self.place(name),
                 help=f'give it: sizes={{"{name.name}": n}}',
                 code="E129",
             )
-        return found
+        return known
 
     def shape(self, read: Read) -> tuple[Extent, ...]:
         """The shape of what is read. Raises: UnboundNameError, ShapeError."""
@@ -246,21 +246,21 @@ class _Builder:
         while isinstance(tree, Operation):
             above.append(tree)
             tree = tree.args[0]
-        found = self.located(tree, lambda: self.made(tree))
+        value = self.located(tree, lambda: self.made(tree))
         for operation in reversed(above):
-            first, rest = found, operation.args[1:]
-            found = self.located(operation, partial(self.operated, operation.operator, first, rest))
-        return found
+            first, rest = value, operation.args[1:]
+            value = self.located(operation, partial(self.operated, operation.operator, first, rest))
+        return value
 
     def located(self, tree: Tree, make: Callable[[], Any]) -> Any:
         """What `make` makes of `tree`; what it is, or is wrong with it, has the tree's place."""
         try:
-            found = make()
+            value = make()
         except PullbackError as problem:
             raise self.moved(problem, tree) from None
-        if isinstance(found, ScalarHandle) and not isinstance(tree, Name):
-            handles.locate(found.expr, self.place(tree))
-        return found
+        if isinstance(value, ScalarHandle) and not isinstance(tree, Name):
+            handles.locate(value.expr, self.place(tree))
+        return value
 
     def operated(self, operator: str, first: Any, rest: Sequence[Tree]) -> Any:
         return self.operation(OPERATORS[operator], [first, *map(self.visit, rest)])
@@ -283,8 +283,8 @@ class _Builder:
         """An axis, a number, or a tensor without axes."""
         for known in (self.axes, self.scope, CONSTANTS, self.sizes):
             if tree.name in known:
-                found = known[tree.name]
-                return handles.scalar_of(found)
+                value = known[tree.name]
+                return handles.scalar_of(value)
         raise self.unbound(tree.name, tree)
 
     def operation(self, name: str, args: Sequence[Any]) -> Any:
@@ -295,13 +295,13 @@ class _Builder:
         kind = rule.dtype(args)
         if kind.is_float or (name == "pow" and args[1] < 0):
             kind = D.float64
-        found = simplify(rule.body(*(literal(a, kind) for a in args)))
-        if not isinstance(found, E.Const):
-            return ScalarHandle(found)
+        body = simplify(rule.body(*(literal(a, kind) for a in args)))
+        if not isinstance(body, E.Const):
+            return ScalarHandle(body)
         if name in GROWING and kind == D.int64 and not _fits(name, args):
             what = f"{name} of {' and '.join(map(str, args))} does not fit {kind}"
             raise DTypeError(what, help="write one of them as a float", code="E141")
-        return found.value
+        return body.value
 
     def call(self, tree: Call) -> Any:
         """A function by its name. Raises: UnboundNameError for one that there is not."""
@@ -411,13 +411,13 @@ class _System:
     def bodies(self, itself: Sequence[Itself], axes: Sequence[ScalarHandle]) -> list[Any]:
         """What each statement says, of the tensors themselves."""
         known = {s.name: t for s, t in zip(self.statements, itself, strict=True)}
-        found: list[Any] = []
+        bodies: list[Any] = []
         for builder, statement in zip(self.builders, self.statements, strict=True):
             builder.scope = {**builder.scope, **known}
             builder.pending = frozenset()
             builder.axes = {n.name: a for n, a in zip(statement.axes, axes, strict=True)}
-            found.append(builder.visit(statement.body))
-        return found
+            bodies.append(builder.visit(statement.body))
+        return bodies
 
 
 def _fits(name: str, args: Sequence[Any]) -> bool:

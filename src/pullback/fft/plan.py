@@ -82,8 +82,8 @@ def _bluestein(pair: Tensor, n: int, *, forward: bool) -> Tensor:
     lifted = _rotated(pair, chirp)
     padded = O.pad(lifted, [(0, 0)] * (len(lead) + 1) + [(0, size - n)])
     product = _rotated(transform(padded, size, forward=True), spectrum)
-    found = transform(product, size, forward=False)
-    return _rotated(found[..., :n], chirp)
+    convolved = transform(product, size, forward=False)
+    return _rotated(convolved[..., :n], chirp)
 
 
 def _rotated(pair: Tensor, factor: Tensor) -> Tensor:
@@ -97,9 +97,9 @@ def _rotated(pair: Tensor, factor: Tensor) -> Tensor:
 
 
 def _written(shape: tuple[Any, ...], body: Any, name: str) -> Tensor:
-    found = compute(shape, body, name=name)
-    assert isinstance(found, Tensor)
-    return found
+    tensor = compute(shape, body, name=name)
+    assert isinstance(tensor, Tensor)
+    return tensor
 
 
 # --- lengths -------------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ def _cheapest(n: int) -> tuple[int, tuple[int, ...]] | None:
     options = [r for r in range(2, min(n, RADIX) + 1) if n % r == 0]
     prime = not options and n <= DENSE
     options = [n] if prime else options or [p for p in range(RADIX + 1, DENSE) if n % p == 0][:1]
-    found = [(r, rest) for r in options if (rest := _cheapest(n // r)) is not None]
-    priced = [(r + STAGE + rest[0], (r, *rest[1])) for r, rest in found]
+    factorings = [(r, rest) for r in options if (rest := _cheapest(n // r)) is not None]
+    priced = [(r + STAGE + rest[0], (r, *rest[1])) for r, rest in factorings]
     return min(priced, default=None)
 
 
@@ -167,9 +167,9 @@ def _matrix(radix: int, parts: int, kind: DType, forward: bool) -> Tensor:
     place = np.arange(radix)
     values = _roots(np.outer(place, place), radix, forward)
     rows = np.stack([np.stack([values.real, -values.imag]), np.stack([values.imag, values.real])])
-    found = np.moveaxis(rows, 1, 2)[:, :, :parts]
+    matrix = np.moveaxis(rows, 1, 2)[:, :, :parts]
     with suspended():
-        return Tensor(bind(np.ascontiguousarray(found, kind.numpy), "roots"))
+        return Tensor(bind(np.ascontiguousarray(matrix, kind.numpy), "roots"))
 
 
 @lru_cache(maxsize=256)

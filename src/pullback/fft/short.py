@@ -53,11 +53,11 @@ def stft(
         if half:
             raise UnsupportedError("stft of complex numbers with onesided=True", code="E312")
         parts = [_frames(p, n_fft, hop, taper, center, pad_mode) for p in (own.real, own.imag)]
-        found = fft(Complex(*parts))
+        spectra = fft(Complex(*parts))
     else:
         frames = _frames(own, n_fft, hop, taper, center, pad_mode)
-        found = rfft(frames) if half else fft(frames)
-    turned = Complex(O.moveaxis(found.real, -1, -2), O.moveaxis(found.imag, -1, -2))
+        spectra = rfft(frames) if half else fft(frames)
+    turned = Complex(O.moveaxis(spectra.real, -1, -2), O.moveaxis(spectra.imag, -1, -2))
     return turned * float(n_fft**-0.5) if normalized else turned
 
 
@@ -102,9 +102,9 @@ def istft(
     end = total - start if length is None else start + length
     signal = _overlapped(frames * taper, total, hop)
     weight = _overlapped(O.broadcast_to(M.square(taper), (count, n_fft)), total, hop)
-    found = (signal / weight)[..., start : min(end, total)]
+    kept = (signal / weight)[..., start : min(end, total)]
     short = end - total
-    return O.pad(found, [*[(0, 0)] * (len(found.shape) - 1), (0, short)]) if short > 0 else found
+    return O.pad(kept, [*[(0, 0)] * (len(kept.shape) - 1), (0, short)]) if short > 0 else kept
 
 
 def _settings(
@@ -138,9 +138,9 @@ def _frames(x: Tensor, n_fft: int, hop: int, taper: Tensor, center: bool, mode: 
     def frame(*at: Any) -> Any:
         return own[(*at[:-2], at[-2] * hop + at[-1])] * taper[at[-1]]
 
-    found = compute((*lead, 1 + (size - n_fft) // hop, n_fft), frame, name="frames")
-    assert isinstance(found, Tensor)
-    return found
+    frames = compute((*lead, 1 + (size - n_fft) // hop, n_fft), frame, name="frames")
+    assert isinstance(frames, Tensor)
+    return frames
 
 
 def _around(x: Tensor, width: int, mode: str) -> Tensor:
@@ -180,6 +180,6 @@ def _overlapped(frames: Tensor, total: int, hop: int) -> Tensor:
         inside = (t >= 0) & (t < count) & (n < n_fft)
         return O.sum(O.where(inside, frames[(*at[:-1], t, n)], 0.0), over=back)
 
-    found = compute((*lead, total), added, name="overlapped")
-    assert isinstance(found, Tensor)
-    return found
+    signal = compute((*lead, total), added, name="overlapped")
+    assert isinstance(signal, Tensor)
+    return signal

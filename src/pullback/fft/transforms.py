@@ -55,9 +55,9 @@ def rfft(x: Any, n: int | None = None, axis: int = -1, norm: str = "backward") -
         >>> pb.fft.rfft(pb.ones(4)).shape
         (3,)
     """
-    found = _turned(_real(x, "rfft"), n, axis, norm, forward=True)
-    place = normal_axis(axis, len(found.shape))
-    return _cut(found, place, found.shape[place] // 2 + 1)
+    whole = _turned(_real(x, "rfft"), n, axis, norm, forward=True)
+    place = normal_axis(axis, len(whole.shape))
+    return _cut(whole, place, whole.shape[place] // 2 + 1)
 
 
 def irfft(x: Any, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
@@ -131,8 +131,8 @@ def rfftn(x: Any, s: Lengths = None, axes: Axes = None, norm: str = "backward") 
     lengths, places = _places(_real(x, "rfftn"), s, axes)
     if not places:
         raise _no_axes("rfftn")
-    found = rfft(x, lengths[-1], places[-1], norm)
-    return _each(found, lengths[:-1], places[:-1], norm, forward=True)
+    last = rfft(x, lengths[-1], places[-1], norm)
+    return _each(last, lengths[:-1], places[:-1], norm, forward=True)
 
 
 def irfftn(x: Any, s: Lengths = None, axes: Axes = None, norm: str = "backward") -> Tensor:
@@ -145,8 +145,8 @@ def irfftn(x: Any, s: Lengths = None, axes: Axes = None, norm: str = "backward")
     lengths, places = _places(operand(x), s, axes)
     if not places:
         raise _no_axes("irfftn")
-    found = _each(x, lengths[:-1], places[:-1], norm, forward=False)
-    return irfft(found, lengths[-1], places[-1], norm)
+    rest = _each(x, lengths[:-1], places[:-1], norm, forward=False)
+    return irfft(rest, lengths[-1], places[-1], norm)
 
 
 def fft2(x: Any, s: Lengths = None, axes: Axes = (-2, -1), norm: str = "backward") -> Complex:
@@ -233,11 +233,11 @@ def _turned(x: Any, n: int | None, axis: int, norm: str, *, forward: bool) -> Co
 
 
 def _each(x: Any, s: Lengths, axes: Axes, norm: str, *, forward: bool) -> Complex:
-    found = operand(x)
-    lengths, places = _places(found, s, axes)
+    turned = operand(x)
+    lengths, places = _places(turned, s, axes)
     for length, place in zip(reversed(lengths), reversed(places), strict=True):
-        found = _turned(found, length, place, norm, forward=forward)
-    return found if isinstance(found, Complex) else Complex.of(found)
+        turned = _turned(turned, length, place, norm, forward=forward)
+    return turned if isinstance(turned, Complex) else Complex.of(turned)
 
 
 def _places(x: Operand, s: Lengths, axes: Axes) -> tuple[list[int | None], list[int]]:
@@ -270,10 +270,10 @@ def _sized(x: Operand, count: int, place: int) -> Operand:
 
 def _cut(x: Form, place: int, count: int) -> Form:
     """The first `count` elements along an axis."""
-    found: Any = x
+    part: Any = x
     if x.shape[place] != count:
-        found = x[(*[slice(None)] * place, slice(0, count))]
-    return cast(Form, found)
+        part = x[(*[slice(None)] * place, slice(0, count))]
+    return cast(Form, part)
 
 
 def _whole(half: Operand, count: int, place: int) -> Operand:

@@ -111,8 +111,8 @@ def cholesky(a: Tensor, *, upper: bool = False, method: str = "auto") -> Tensor:
         [[2.0, 0.0], [1.0, 2.0]]
     """
     own = matrix(a)
-    (found,) = CHOLESKY(symmetric(own), method=method)
-    return back(found.mT if upper else found, a.dtype)
+    (lower,) = CHOLESKY(symmetric(own), method=method)
+    return back(lower.mT if upper else lower, a.dtype)
 
 
 def symmetric(a: Tensor) -> Tensor:
@@ -150,8 +150,8 @@ LOWER = _Lower("solve_triangular", None, T.solve_lower, _lower_pull, _lower_push
 
 def _upper(a: Tensor, b: Tensor, method: str = "auto") -> Tensor:
     """``triu(a)^-1 b``: backwards it is a lower triangle."""
-    found = LOWER(O.flip(a, axis=(-2, -1)), O.flip(b, axis=-2), method=method)[0]
-    return O.flip(found, axis=-2)
+    flipped = LOWER(O.flip(a, axis=(-2, -1)), O.flip(b, axis=-2), method=method)[0]
+    return O.flip(flipped, axis=-2)
 
 
 @shaped("a[*b, n, n], b[*b, _, _]")
@@ -184,8 +184,8 @@ def solve_triangular(
             f"solve_triangular of {show(a.shape)} with {show(b.shape)}, left={left}", code="E175"
         )
     own, given = together(own, given)
-    found = _upper(own, given, method) if upper else LOWER(own, given, method=method)[0]
-    return back(found if left else found.mT, O.result_type(a, b))
+    solution = _upper(own, given, method) if upper else LOWER(own, given, method=method)[0]
+    return back(solution if left else solution.mT, O.result_type(a, b))
 
 
 def together(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -261,8 +261,8 @@ def _solve_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors
 
 def _generated_solve(a: Tensor, b: Tensor) -> tuple[Tensor]:
     factors, order, _ = FACTORS(O.stop_gradient(a))
-    (found,) = WITH(a, factors, order, b)
-    return (found,)
+    (solution,) = WITH(a, factors, order, b)
+    return (solution,)
 
 
 SOLVE = Operation(
@@ -299,22 +299,22 @@ def solve(a: Tensor, b: Tensor, *, method: str = "auto") -> Tensor:
     own, given = _same_type(matrix(a), matrix(b))
     vector = len(given.shape) == 1
     given = O.expand_dims(given, -1) if vector else given
-    found = solved(*together(own, given), method)
-    found = O.squeeze(found, -1) if vector else found
-    return back(found, O.result_type(a, b))
+    solution = solved(*together(own, given), method)
+    solution = O.squeeze(solution, -1) if vector else solution
+    return back(solution, O.result_type(a, b))
 
 
 # --- inverse and determinant ---------------------------------------------------------------------
 
 
 def _inv_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
-    (found,) = outputs
-    return [-O.matmul(found.mT, O.matmul(heads[0], found.mT))]
+    (inverse,) = outputs
+    return [-O.matmul(inverse.mT, O.matmul(heads[0], inverse.mT))]
 
 
 def _inv_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
-    (found,) = outputs
-    return [-O.matmul(found, O.matmul(tangents[0], found))]
+    (inverse,) = outputs
+    return [-O.matmul(inverse, O.matmul(tangents[0], inverse))]
 
 
 def _generated_inv(a: Tensor) -> tuple[Tensor]:
@@ -437,8 +437,8 @@ def _third(a: Tensor, g: Tensor, k: Tensor) -> Tensor:
     both = O.sum(left * right.mT, axis=(-2, -1), keepdims=True)
     inner = O.matmul(left, right) + O.matmul(right, left) - second * left - first * right
     whole = (first * second - both) * inverse + O.matmul(inner, inverse)
-    found: Tensor = O.expand_dims(DET(a)[0], (-2, -1)) * whole.mT
-    return found
+    third: Tensor = O.expand_dims(DET(a)[0], (-2, -1)) * whole.mT
+    return third
 
 
 def _along_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
@@ -545,8 +545,8 @@ def slogdet(a: Tensor, *, method: str = "auto") -> SLogDet:
         >>> pb.linalg.slogdet(pb.tensor([[1.0, 0.0], [0.0, -1.0]]))
         SLogDet(sign=Tensor(-1., dtype=float32), logabsdet=Tensor(0., dtype=float32))
     """
-    found = SLOGDET(matrix(a), method=method)
-    return SLogDet(*(back(f, a.dtype) for f in found))
+    parts = SLOGDET(matrix(a), method=method)
+    return SLogDet(*(back(f, a.dtype) for f in parts))
 
 
 @shaped("a[*b, n, n] -> [*b, n, n], [*b, n, n], [*b, n, n]")

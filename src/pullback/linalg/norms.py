@@ -83,9 +83,9 @@ def matrix_norm(
     if ord in (2, -2, "nuc"):
         turned = O.moveaxis(O.moveaxis(own, row, -1), column - (column > row), -1)
         values = svdvals(turned)
-        found = {2: O.max, -2: O.min, "nuc": O.sum}[ord](values, axis=-1)
-        found = O.expand_dims(found, (min(row, column), max(row, column))) if keepdims else found
-        return back(found, x.dtype)
+        result = {2: O.max, -2: O.min, "nuc": O.sum}[ord](values, axis=-1)
+        result = O.expand_dims(result, (min(row, column), max(row, column))) if keepdims else result
+        return back(result, x.dtype)
     over, along = (row, column) if abs(ord) == 1 else (column, row)
     sums = O.sum(M.abs(own), axis=over, keepdims=True)
     best = (O.amax if ord > 0 else O.amin)(sums, axis=along, keepdims=True)

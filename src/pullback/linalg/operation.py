@@ -80,14 +80,14 @@ class Operation:
         known = current() is None and not written_out() and all(map(has_value, inputs))
         self._refuse(inputs, method, known)
         if known and method != "generated" and self.host is not None:
-            found = self._hosted(inputs)
+            factors = self._hosted(inputs)
         elif known:
-            found = compiled(self.program, *inputs)
+            factors = compiled(self.program, *inputs)
         elif self.called(inputs, method):
-            found = self._called(inputs, strict=method == "host")
+            factors = self._called(inputs, strict=method == "host")
         else:
-            found = self.generated(*inputs)
-        results = [W.copy(t.value, self.name) for t in found]
+            factors = self.generated(*inputs)
+        results = [W.copy(t.value, self.name) for t in factors]
         self._attach([t.value for t in inputs], results)
         return tuple(Tensor(r) for r in results)
 
@@ -149,10 +149,10 @@ class Operation:
         """By LAPACK. Raises: SingularError."""
         assert self.host is not None
         try:
-            found = self.host(*arrays)
+            factors = self.host(*arrays)
         except np.linalg.LinAlgError as error:
             raise SingularError(f"{self.name}: {error}", origin=origin) from error
-        return tuple(map(np.asarray, found if isinstance(found, tuple) else (found,)))
+        return tuple(map(np.asarray, factors if isinstance(factors, tuple) else (factors,)))
 
     def _lenient(self, *arrays: Array) -> tuple[Array, ...]:
         """By LAPACK; NaN for each matrix that has no such factors."""
@@ -185,8 +185,8 @@ class Operation:
                 raise _no_derivative(self.name, outputs[0].origin)
             by = dict(zip(wanted, heads, strict=True))
             whole = [Tensor(by.get(n) or zeros(r)) for n, r in enumerate(outputs)]
-            found = self.pull(given, made, whole)
-            pairs = zip(found, inputs, strict=True)
+            adjoints = self.pull(given, made, whole)
+            pairs = zip(adjoints, inputs, strict=True)
             return [None if t is None else t.value for t, v in pairs if v.dtype.is_float]
 
         def push(tangents: Sequence[Value]) -> Sequence[Value]:
@@ -194,8 +194,8 @@ class Operation:
                 raise _no_derivative(self.name, outputs[0].origin)
             along = iter(tangents)
             whole = [Tensor(next(along) if v.dtype.is_float else zeros(v)) for v in inputs]
-            found = self.push(given, made, whole)
-            return [found[n].value for n in wanted]
+            moved = self.push(given, made, whole)
+            return [moved[n].value for n in wanted]
 
         def again(here: Callable[[Value], Value]) -> Rule | None:
             copies = [here(o) for o in outputs]
@@ -214,8 +214,8 @@ class Operation:
 def library() -> str:
     """NumPy, and the LAPACK that it was built with."""
     built: Any = np.show_config(mode="dicts")
-    found = built.get("Build Dependencies", {}).get("lapack", {})
-    return f"NumPy {np.__version__} ({found.get('name', 'LAPACK')} {found.get('version', '')})"
+    lapack = built.get("Build Dependencies", {}).get("lapack", {})
+    return f"NumPy {np.__version__} ({lapack.get('name', 'LAPACK')} {lapack.get('version', '')})"
 
 
 # --- what functions of the host give -------------------------------------------------------------
@@ -274,7 +274,7 @@ def size(extent: Any) -> int:
 
 def written(name: str, shape: Sequence[Any], body: Callable[..., Any]) -> Tensor:
     """The tensor ``out[i..] = body(i..)``."""
-    found = compute(tuple(shape), body, name=name)
-    if not isinstance(found, Tensor):
+    tensor = compute(tuple(shape), body, name=name)
+    if not isinstance(tensor, Tensor):
         raise DTypeError("a definition of several tensors", code="E143")
-    return found
+    return tensor

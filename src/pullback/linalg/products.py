@@ -63,8 +63,8 @@ def trace(x: Tensor, *, offset: int = 0, dtype: Any = None) -> Tensor:
         >>> pb.linalg.trace(pb.tensor([[1.0, 2.0], [3.0, 4.0]]))
         Tensor(5., dtype=float32)
     """
-    found: Tensor = O.sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
-    return found
+    total: Tensor = O.sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+    return total
 
 
 @shaped("x1[m], x2[n] -> [m, n]")
@@ -101,9 +101,9 @@ def multi_dot(tensors: Sequence[Any]) -> Tensor:
     given[0] = O.expand_dims(given[0], 0) if first else given[0]
     given[-1] = O.expand_dims(given[-1], -1) if last else given[-1]
     sizes = [size(given[0].shape[0]), *(size(t.shape[1]) for t in given)]
-    found = _product(given, _cuts(sizes), 0, len(given) - 1)
-    found = O.squeeze(found, -1) if last else found
-    return O.squeeze(found, 0) if first else found
+    product = _product(given, _cuts(sizes), 0, len(given) - 1)
+    product = O.squeeze(product, -1) if last else product
+    return O.squeeze(product, 0) if first else product
 
 
 def _cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
@@ -141,14 +141,14 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
     if not isinstance(n, int):
         raise ArgumentError(f"matrix_power to {n}: an integer is needed", code="E176")
     base = inv(x) if n < 0 else x
-    found: Tensor | None = None
+    power: Tensor | None = None
     for bit in bin(abs(n))[:1:-1]:
         if bit == "1":
-            found = base if found is None else O.matmul(found, base)
+            power = base if power is None else O.matmul(power, base)
         base = O.matmul(base, base)
-    if found is None:
+    if power is None:
         return O.broadcast_to(eye(size(x.shape[-1]), dtype=x.dtype), x.shape)
-    return found
+    return power
 
 
 # --- the exponential -----------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _generated_exp(a: Tensor) -> tuple[Tensor]:
     half = M.pow(full((), 2.0, dtype=a.dtype), -M.minimum(halvings, 100.0))
     rest = M.pow(full((), 2.0, dtype=a.dtype), -(halvings - M.minimum(halvings, 100.0)))
     small = a * O.expand_dims(half, (-2, -1)) * O.expand_dims(rest, (-2, -1))
-    found = _polynomial(small)
+    polynomial = _polynomial(small)
 
     def step(carry: Any) -> Any:
         x, done = carry
@@ -179,7 +179,7 @@ def _generated_exp(a: Tensor) -> tuple[Tensor]:
     def more(carry: Any) -> Any:
         return O.any(halvings > carry[1])
 
-    start = (found, full((), 0.0, dtype=a.dtype))
+    start = (polynomial, full((), 0.0, dtype=a.dtype))
     return (while_loop(more, step, start, max_steps=HALVINGS)[0],)
 
 
@@ -196,10 +196,10 @@ def _polynomial(a: Tensor) -> Tensor:
         f = factors[4 * k :]
         return unit * f[0] + a * f[1] + two * f[2] + three * f[3]
 
-    found = four * factors[16] + part(3)
+    total = four * factors[16] + part(3)
     for k in (2, 1, 0):
-        found = O.matmul(found, four) + part(k)
-    return found
+        total = O.matmul(total, four) + part(k)
+    return total
 
 
 def _corner(a: Tensor, along: Tensor) -> Tensor:
@@ -213,8 +213,8 @@ def _corner(a: Tensor, along: Tensor) -> Tensor:
         return O.where(same, a[(*b, i % n, j % n)], above)
 
     whole = written("whole", (*a.shape[:-2], 2 * n, 2 * n), body)
-    found: Tensor = EXP(whole)[0][..., :n, n:]
-    return found
+    corner: Tensor = EXP(whole)[0][..., :n, n:]
+    return corner
 
 
 def _exp_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:

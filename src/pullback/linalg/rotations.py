@@ -146,8 +146,8 @@ def _sweeps(sweep: Callable[[Any], Any], state: tuple[Tensor, ...], going: Tenso
         return state, going, carry[2] + 1
 
     def more(carry: Any) -> Tensor:
-        found: Tensor = O.any(carry[1]) & (carry[2] < SWEEPS)
-        return found
+        again: Tensor = O.any(carry[1]) & (carry[2] < SWEEPS)
+        return again
 
     start = (state, going, full((), 0, dtype="int64"))
     return while_loop(more, step, start, max_steps=SWEEPS)[0]
@@ -156,8 +156,8 @@ def _sweeps(sweep: Callable[[Any], Any], state: tuple[Tensor, ...], going: Tenso
 def _rows_at(order: Tensor, x: Tensor) -> Tensor:
     """Rows in another order."""
     places = O.broadcast_to(O.expand_dims(order, -1), x.shape)
-    found: Tensor = O.take_along_axis(x, places, axis=-2)
-    return found
+    rows: Tensor = O.take_along_axis(x, places, axis=-2)
+    return rows
 
 
 def _diagonal(x: Tensor, count: int) -> Tensor:
@@ -193,9 +193,9 @@ def eigh(a: Tensor) -> Two:
 
     shifted = written("shifted", a.shape, begin)
     start = O.pad(shifted, [(0, 0)] * (len(a.shape) - 2) + [(0, odd), (0, 0)])
-    found = _turned_rows(start, ())[0] if n > 1 else start
-    length = M.sqrt(O.sum(M.square(found), axis=-1, keepdims=True))
-    rows = found / O.where(length == 0.0, 1.0, length)
+    turned = _turned_rows(start, ())[0] if n > 1 else start
+    length = M.sqrt(O.sum(M.square(turned), axis=-1, keepdims=True))
+    rows = turned / O.where(length == 0.0, 1.0, length)
     values = O.sum(rows * O.matmul(rows, a), axis=-1)
     if odd:  # the row that was added is 0, and goes last
         values = O.where(O.squeeze(length, -1) == 0.0, float("inf"), values)
@@ -225,8 +225,8 @@ def svd(a: Tensor, *, complete: bool = False) -> Three:
         return unit, O.sum(a, axis=-2), zeros((*lead, 0, 0), dtype=a.dtype)
     largest = O.max(M.abs(a), axis=(-2, -1), keepdims=True)
     scale = O.where(largest > 0.0, largest, 1.0)
-    found, vectors = _orthogonal_rows((a / scale).mT)
-    left, upper = qr(found.mT, complete=complete)
+    orthogonal, vectors = _orthogonal_rows((a / scale).mT)
+    left, upper = qr(orthogonal.mT, complete=complete)
     corner = _diagonal(upper, n)
     sign = O.where(corner < 0.0, -1.0, 1.0).astype(a.dtype)
     whole = O.pad(sign, [(0, 0)] * len(lead) + [(0, m - n if complete else 0)], 1.0)
@@ -241,12 +241,12 @@ def _orthogonal_rows(a: Tensor) -> Two:
     width = [(0, 0)] * (len(a.shape) - 2)
     start = O.pad(a, [*width, (0, odd), (0, 0)])
     vectors = _unit(n + odd, a)
-    found, vectors = _turned_rows(start, (vectors,)) if n > 1 else (start, vectors)
-    lengths = M.sqrt(O.sum(M.square(found), axis=-1))
+    orthogonal, vectors = _turned_rows(start, (vectors,)) if n > 1 else (start, vectors)
+    lengths = M.sqrt(O.sum(M.square(orthogonal), axis=-1))
     if odd:  # the row that was added is the last
         lengths = O.where(vectors[..., :, n] == 0.0, lengths, -1.0)
     order = argsort(lengths, axis=-1, descending=True)
-    return _rows_at(order, found)[..., :n, :], _rows_at(order, vectors)[..., :n, :n]
+    return _rows_at(order, orthogonal)[..., :n, :], _rows_at(order, vectors)[..., :n, :n]
 
 
 def _turned_rows(start: Tensor, others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -268,9 +268,9 @@ def _turned_rows(start: Tensor, others: tuple[Tensor, ...]) -> tuple[Tensor, ...
 
     def sweep(state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         done = full(start.shape[:-2], False, dtype="bool")
-        *found, going = loop(n - 1, turn, (*state, done))
-        return tuple(found), going
+        *swept, going = loop(n - 1, turn, (*state, done))
+        return tuple(swept), going
 
     going = full(start.shape[:-2], True, dtype="bool")
-    found: tuple[Tensor, ...] = _sweeps(sweep, (start, *others), going)
-    return found
+    turned: tuple[Tensor, ...] = _sweeps(sweep, (start, *others), going)
+    return turned

@@ -236,8 +236,8 @@ def eigh(a: Tensor, *, method: str = "auto") -> Eigen:
         >>> pb.linalg.eigh(pb.tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
         Tensor([1., 3.], dtype=float32)
     """
-    found = EIGH(symmetric(matrix(a)), method=method)
-    return Eigen(*(back(f, a.dtype) for f in found))
+    parts = EIGH(symmetric(matrix(a)), method=method)
+    return Eigen(*(back(f, a.dtype) for f in parts))
 
 
 @shaped("a[*b, n, n] -> [*b, n]")
@@ -268,16 +268,16 @@ def _svd_pull(inputs: Tensors, outputs: Tensors, heads: Tensors) -> Found:
     one = _gaps(_skew(O.matmul(left.mT, heads[0])), squares) * _scaled(values)
     two = O.expand_dims(values, -1) * _gaps(_skew(O.matmul(right, heads[2].mT)), squares)
     inner = _with_diagonal(one + two, heads[1])
-    found = O.matmul(left, inner)
+    adjoint = O.matmul(left, inner)
     if m > k:
         across = heads[0] / _scaled(values)
-        found = found + across - O.matmul(left, O.matmul(left.mT, across))
-    found = O.matmul(found, right)
+        adjoint = adjoint + across - O.matmul(left, O.matmul(left.mT, across))
+    adjoint = O.matmul(adjoint, right)
     if n > k:
         across = heads[2] / O.expand_dims(values, -1)
         rest = across - O.matmul(O.matmul(across, right.mT), right)
-        found = found + O.matmul(left, rest)
-    return [found]
+        adjoint = adjoint + O.matmul(left, rest)
+    return [adjoint]
 
 
 def _svd_push(inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Tensors:
@@ -366,8 +366,8 @@ def svd(a: Tensor, *, full_matrices: bool = True, method: str = "auto") -> SVD:
     """
     own = matrix(a)
     full = full_matrices and own.shape[-1] != own.shape[-2]
-    found = (_FULL if full else _SVD)(own, method=method)
-    return SVD(*(back(f, a.dtype) for f in found))
+    parts = (_FULL if full else _SVD)(own, method=method)
+    return SVD(*(back(f, a.dtype) for f in parts))
 
 
 @shaped("a[*b, m, n]")
@@ -478,13 +478,13 @@ def lstsq(a: Tensor, b: Tensor, *, rtol: Any = None, method: str = "auto") -> Ls
     vector = len(given.shape) == 1
     given = O.expand_dims(given, -1) if vector else given
     inverse, values, cut = _pinv(own, rtol, method)
-    found = O.matmul(inverse, given)
-    squares = O.sum(M.square(O.matmul(own, found) - given), axis=-2)
+    solution = O.matmul(inverse, given)
+    squares = O.sum(M.square(O.matmul(own, solution) - given), axis=-2)
     if vector:
-        found, squares = O.squeeze(found, -1), O.squeeze(squares, -1)
+        solution, squares = O.squeeze(solution, -1), O.squeeze(squares, -1)
     rank = O.sum((values > cut).astype("int64"), axis=-1)
     wide = O.result_type(a, b)
-    return Lstsq(back(found, wide), back(squares, wide), rank, back(values, wide))
+    return Lstsq(back(solution, wide), back(squares, wide), rank, back(values, wide))
 
 
 @shaped("a[*b, m, n] -> [*b]")
@@ -497,5 +497,5 @@ def matrix_rank(a: Tensor, *, rtol: Any = None, method: str = "auto") -> Tensor:
     """
     own = matrix(a)
     values = _SVD(O.stop_gradient(own), method=method)[1]
-    found: Tensor = O.sum((values > _cut(own, values, rtol)).astype("int64"), axis=-1)
-    return found
+    rank: Tensor = O.sum((values > _cut(own, values, rtol)).astype("int64"), axis=-1)
+    return rank

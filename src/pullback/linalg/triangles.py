@@ -67,8 +67,8 @@ def _cholesky_rows(a: Tensor) -> Tensor:
 
         return written("rest", a.shape, rest)
 
-    found: Tensor = loop(size(a.shape[-1]), step, O.tril(a))
-    return O.tril(found)
+    factor: Tensor = loop(size(a.shape[-1]), step, O.tril(a))
+    return O.tril(factor)
 
 
 def _cholesky_blocks(a: Tensor) -> Tensor:
@@ -97,8 +97,8 @@ def _cholesky_blocks(a: Tensor) -> Tensor:
 
         return written("joined", a.shape, joined)
 
-    found: Tensor = loop(size(n) // BLOCK, step, zeros(a.shape, dtype=a.dtype))
-    return found
+    factor: Tensor = loop(size(n) // BLOCK, step, zeros(a.shape, dtype=a.dtype))
+    return factor
 
 
 def _cholesky_pair(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,8 +170,8 @@ def _solve_rows(a: Tensor, b: Tensor) -> Tensor:
 
         return written("solved", (*lead, n, m), joined)
 
-    found: Tensor = loop(n, step, zeros(b.shape, dtype=b.dtype))
-    return found
+    solution: Tensor = loop(n, step, zeros(b.shape, dtype=b.dtype))
+    return solution
 
 
 def _solve_blocks(a: Tensor, b: Tensor) -> Tensor:
@@ -194,16 +194,16 @@ def _solve_blocks(a: Tensor, b: Tensor) -> Tensor:
         turned = written(
             "inverse", (*lead, BLOCK, BLOCK), lambda *at: inverse[(*at[:-2], now, at[-2], at[-1])]
         )
-        found = O.matmul(turned, left)
+        block = O.matmul(turned, left)
 
         def joined(*at: Any) -> Any:
             *batch, i, j = at
-            return O.where(i // BLOCK == now, found[(*batch, i % BLOCK, j)], x[(*batch, i, j)])
+            return O.where(i // BLOCK == now, block[(*batch, i % BLOCK, j)], x[(*batch, i, j)])
 
         return written("solved", (*lead, n, m), joined)
 
-    found: Tensor = loop(blocks, step, zeros(b.shape, dtype=b.dtype))
-    return found
+    solution: Tensor = loop(blocks, step, zeros(b.shape, dtype=b.dtype))
+    return solution
 
 
 # --- LU ------------------------------------------------------------------------------------------
@@ -220,8 +220,8 @@ def lu(a: Tensor) -> Factors:
     if n == 0:
         return start
     if n <= ROWS:
-        found: Factors = loop(n, _pivoted, start)
-        return found
+        factors: Factors = loop(n, _pivoted, start)
+        return factors
     wide = _padded(a)
     count = size(wide.shape[-1])
     order = O.broadcast_to(arange(count), (*lead, count))

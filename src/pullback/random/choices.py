@@ -50,8 +50,8 @@ def categorical(
     extra = () if shape is None else shape_of(shape)
     noise = gumbel(shape=(*extra, *given.shape), dtype=float64, key=key)
     scores = noise + O.astype(O.stop_gradient(given), float64)
-    found: Tensor = O.argmax(scores, axis=n + len(extra))
-    return found
+    places: Tensor = O.argmax(scores, axis=n + len(extra))
+    return places
 
 
 @shaped("weights[s..., n] -> [s..., num_samples]", where="int(num_samples) >= 1")

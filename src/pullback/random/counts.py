@@ -34,8 +34,8 @@ def _counted(u: Tensor, start: Tensor, ratio: Callable[[Tensor], Tensor]) -> Ten
         return O.where(more, k + 1.0, k), p, O.where(open_, O.where(more, total + p, 2.0), total)
 
     zero = start * 0.0
-    found: Tensor = repeated(lambda carry: O.any(carry[2] < u), step, (zero, start, start))[0]
-    return found
+    counts: Tensor = repeated(lambda carry: O.any(carry[2] < u), step, (zero, start, start))[0]
+    return counts
 
 
 def _rejected(
@@ -48,7 +48,7 @@ def _rejected(
     """
 
     def trial(carry: Any) -> Any:
-        found, done, turn = carry
+        kept, done, turn = carry
         u, v = draws.uniform(turn * 2) - 0.5, draws.uniform(turn * 2 + 1)
         s = 0.5 - M.abs(u)
         inside = s > 0.0
@@ -56,11 +56,11 @@ def _rejected(
         k = M.floor((a * 2.0 / s + b) * u + mean)
         good = M.logical_and(inside, accepted(k, s, v))
         new = M.logical_and(good, M.logical_not(done))
-        return O.where(new, k, found), M.logical_or(done, good), turn + 1
+        return O.where(new, k, kept), M.logical_or(done, good), turn + 1
 
     start = (mean * 0.0, O.astype(spread <= 0.0, D.bool_), first_turn())
-    found: Tensor = repeated(lambda c: O.any(M.logical_not(c[1])), trial, start)[0]
-    return found
+    counts: Tensor = repeated(lambda c: O.any(M.logical_not(c[1])), trial, start)[0]
+    return counts
 
 
 @shaped("rate[*shape?] -> [*shape]", where="rate >= 0")
@@ -97,8 +97,8 @@ def poisson(
         odds = known * M.log(high) - high - gammaln(known + 1.0)
         near = M.log(v) + log_alpha - M.log(a / (s * s) + b) <= odds
         slow = M.logical_and(k >= 0.0, near)
-        found: Tensor = M.logical_or(M.logical_and(quick, k >= 0.0), slow)
-        return found
+        good: Tensor = M.logical_or(M.logical_and(quick, k >= 0.0), slow)
+        return good
 
     large = _rejected(draws, high + 0.43, O.where(few, 0.0, 1.0), a, b, accepted)
     return finished(O.where(few, small, large), kind)
@@ -154,8 +154,8 @@ def _many(draws: Draws, n: Tensor, p: Tensor, few: Tensor) -> Tensor:
         known = O.where(inside, k, top)
         odds = here - gammaln(known + 1.0) - gammaln(n - known + 1.0) + (known - top) * log_odds
         near = M.log(v * alpha / (a / (s * s) + b)) <= odds
-        found: Tensor = M.logical_and(inside, M.logical_or(quick, near))
-        return found
+        good: Tensor = M.logical_and(inside, M.logical_or(quick, near))
+        return good
 
     return _rejected(draws, n * p + 0.5, O.where(few, 0.0, 1.0), a, b, accepted)
 

@@ -57,8 +57,8 @@ class Draws:
 
 def log_of(x: Any, low: int, high: int = 0) -> Tensor:
     """``log x`` of ``2^low <= x <= 2^high``, the same on every backend and without a gradient."""
-    found = applied(Rule("log", lambda e: steady.log(e, low, high)), x)
-    return finished(O.stop_gradient(found), float64)
+    logarithm = applied(Rule("log", lambda e: steady.log(e, low, high)), x)
+    return finished(O.stop_gradient(logarithm), float64)
 
 
 def exp_of(x: Tensor) -> Tensor:
@@ -89,14 +89,14 @@ def parameters(
 
 
 def finished(x: Any, kind: D.DType) -> Tensor:
-    found: Tensor = O.astype(x, kind)
-    return found
+    cast: Tensor = O.astype(x, kind)
+    return cast
 
 
 def unit_exponential(draws: Draws, number: int = 0) -> Tensor:
     """``-log u``, never 0."""
-    found: Tensor = O.stop_gradient(M.maximum(-M.log(draws.uniform(number)), 2.0**-54))
-    return found
+    drawn: Tensor = O.stop_gradient(M.maximum(-M.log(draws.uniform(number)), 2.0**-54))
+    return drawn
 
 
 def first_turn() -> Tensor:

@@ -48,8 +48,8 @@ def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
         limit = z * z * 0.5 + d - d * (v * v * v) + d * log_v
         good = M.logical_and(good, log_of(u, LEAST) < limit)
         new = M.logical_and(good, M.logical_not(done))
-        found = O.where(new, log_d + log_v, logs)
-        return found, M.logical_or(done, good), turn + 1
+        kept = O.where(new, log_d + log_v, logs)
+        return kept, M.logical_or(done, good), turn + 1
 
     start = (log_d, O.astype(d < 0.0, D.bool_), first_turn())
     logs = repeated(lambda carry: O.any(M.logical_not(carry[1])), trial, start)[0]

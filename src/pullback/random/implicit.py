@@ -48,8 +48,8 @@ def _quantile(a: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _large(a: Tensor, g: Tensor) -> Tensor:
     z = (g - a) / M.sqrt(a)
     for _ in range(STEPS):
-        found, _, by_z = _quantile(a, z)
-        z = z - (found - g) / by_z
+        near, _, by_z = _quantile(a, z)
+        z = z - (near - g) / by_z
     return _quantile(a, z)[1] / g
 
 
@@ -60,8 +60,8 @@ def _log_slope(a: Tensor, logs: Tensor) -> Tensor:
     total, by_a = series(b, M.exp(log))
     near = -(by_a + total / b + total * (log - digamma(b + 1.0)))
     large = O.where(far, a, LARGE)
-    found: Tensor = O.where(far, _large(large, O.where(far, M.exp(logs), LARGE)), near)
-    return found
+    slope: Tensor = O.where(far, _large(large, O.where(far, M.exp(logs), LARGE)), near)
+    return slope
 
 
 _PROGRAM = jit(_log_slope)
@@ -69,15 +69,15 @@ _PROGRAM = jit(_log_slope)
 
 def _once(slope: Tensor, args: Sequence[Value]) -> Tensor:
     """The slope, of which no derivative is asked: it would be 0 without a word."""
-    found: Definition = W.copy(slope.value, "gamma_slope")
+    known: Definition = W.copy(slope.value, "gamma_slope")
     origin = Origin.of_caller()
 
     def refuse(_: Sequence[Value]) -> Sequence[Value]:
         name = "the slope of a gamma number by its shape"
         raise GradientError(f"{name} has no derivative here", origin=origin, code="E355")
 
-    found.rule = Rule("gamma_slope", (found,), tuple(args), refuse, refuse)
-    return Tensor(found)
+    known.rule = Rule("gamma_slope", (known,), tuple(args), refuse, refuse)
+    return Tensor(known)
 
 
 def reparameterised(logs: Tensor, a: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ def reparameterised(logs: Tensor, a: Tensor) -> Tensor:
     def slope() -> Tensor:
         args = O.stop_gradient(a), O.stop_gradient(Tensor(result))
         known = current() is None and not written_out() and all(computable(t.value) for t in args)
-        found: Tensor = compiled(_PROGRAM, *args) if known else _log_slope(*args)
-        return _once(O.stop_gradient(found), (shape, result))
+        value: Tensor = compiled(_PROGRAM, *args) if known else _log_slope(*args)
+        return _once(O.stop_gradient(value), (shape, result))
 
     def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
         return (M.multiply(Tensor(heads[0]), slope()).value,)

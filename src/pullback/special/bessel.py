@@ -88,13 +88,13 @@ def _positive_j(order: int, a: Expr) -> Expr:
     series = horner(F.square(half), SERIES[order])
     near = If(close, Mul(series, half) if order else series, near)
     within = Less(a, F.like(FAR, a))
-    found = If(within, near, _far(order, If(within, F.like(FAR, a), a), second=False))
-    return If(F.is_inf(a), F.like(0, a), found)
+    value = If(within, near, _far(order, If(within, F.like(FAR, a), a), second=False))
+    return If(F.is_inf(a), F.like(0, a), value)
 
 
 def _j(order: int, x: Expr) -> Expr:
-    found = _positive_j(order, F.absolute(x))
-    return If(Less(x, F.like(0, x)), E.negate(found), found) if order else found
+    even = _positive_j(order, F.absolute(x))
+    return If(Less(x, F.like(0, x)), E.negate(even), even) if order else even
 
 
 def _near_y1(x: Expr) -> Expr:
@@ -116,21 +116,21 @@ def _y(order: int, x: Expr) -> Expr:
     wave = Mul(Mul(log, F.like(2 / math.pi, x)), _positive_j(order, x))
     rest = Mul(_zeros(x, zeros[0]), ratio(F.square(x), tables[0]))
     near = Add(wave, Div(rest, x) if order else rest)
-    found = _far(order, E.maximum(x, F.like(FAR, x)), second=True)
+    value = _far(order, E.maximum(x, F.like(FAR, x)), second=True)
     for n in reversed(range(1, len(tables))):
         piece = Mul(_zeros(x, zeros[n]), ratio(x, tables[n]))
-        found = If(Less(x, F.like(ends[n], x)), piece, found)
-    found = If(Less(F.square(x), F.like(ends[0], x)), near, found)
-    found = If(Less(x, F.like(1, x)), _near_y1(x), found) if order else found
-    found = If(F.is_inf(x), F.like(0, x), found)
-    return _on_the_right(x, found, -math.inf)
+        value = If(Less(x, F.like(ends[n], x)), piece, value)
+    value = If(Less(F.square(x), F.like(ends[0], x)), near, value)
+    value = If(Less(x, F.like(1, x)), _near_y1(x), value) if order else value
+    value = If(F.is_inf(x), F.like(0, x), value)
+    return _on_the_right(x, value, -math.inf)
 
 
 def _on_the_right(x: Expr, value: Expr, at_zero: float) -> Expr:
     """Of x > 0; infinite at 0, NaN below."""
     zero = F.like(0, x)
-    found = If(E.Equal(x, zero), F.like(at_zero, x), value)
-    return If(E.Or(Less(x, zero), F.is_nan(x)), F.like(math.nan, x), found)
+    right = If(E.Equal(x, zero), F.like(at_zero, x), value)
+    return If(E.Or(Less(x, zero), F.is_nan(x)), F.like(math.nan, x), right)
 
 
 def _k_parts(order: int, x: Expr) -> tuple[Expr, Expr, Expr]:
@@ -152,15 +152,15 @@ def _k_parts(order: int, x: Expr) -> tuple[Expr, Expr, Expr]:
 
 def _k(order: int, x: Expr) -> Expr:
     within, near, scaled = _k_parts(order, x)
-    found = If(within, near, Mul(scaled, E.Exp(E.negate(x))))
-    return _on_the_right(x, If(F.is_inf(x), F.like(0, x), found), math.inf)
+    value = If(within, near, Mul(scaled, E.Exp(E.negate(x))))
+    return _on_the_right(x, If(F.is_inf(x), F.like(0, x), value), math.inf)
 
 
 def _ke(order: int, x: Expr) -> Expr:
     within, near, scaled = _k_parts(order, x)
     b = If(within, x, F.like(0, x))
-    found = If(within, Mul(near, E.Exp(b)), scaled)
-    return _on_the_right(x, If(F.is_inf(x), F.like(0, x), found), math.inf)
+    value = If(within, Mul(near, E.Exp(b)), scaled)
+    return _on_the_right(x, If(F.is_inf(x), F.like(0, x), value), math.inf)
 
 
 def _higher_j(order: int, x: Expr) -> Expr:
@@ -192,8 +192,8 @@ def _higher_j(order: int, x: Expr) -> Expr:
     by_first = Less(F.absolute(second), F.absolute(first))
     scale = If(by_first, Mul(first, half), second)
     down = Div(Mul(scale, power), If(by_first, lower[-1], lower[-2]))
-    found = If(F.is_inf(a), F.like(0, a), If(above, last, down))
-    return If(Less(x, F.like(0, x)), E.negate(found), found) if order % 2 else found
+    value = If(F.is_inf(a), F.like(0, a), If(above, last, down))
+    return If(Less(x, F.like(0, x)), E.negate(value), value) if order % 2 else value
 
 
 @functools.cache
@@ -331,8 +331,8 @@ def _spherical_j0(x: Expr) -> Expr:
     close = Less(F.absolute(x), F.like(1, x))
     near = horner(F.square(x), SINE[::-1])
     apart = If(close, F.like(1, x), x)
-    found = If(close, near, Div(E.Sin(apart), apart))
-    return If(F.is_inf(x), F.like(0, x), found)
+    value = If(close, near, Div(E.Sin(apart), apart))
+    return If(F.is_inf(x), F.like(0, x), value)
 
 
 SINE = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(10)]

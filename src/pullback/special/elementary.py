@@ -39,9 +39,9 @@ def _none(x: Expr, y: Expr, low: float) -> Expr:
 def _entr(x: Expr) -> Expr:
     zero = F.like(0, x)
     positive = Less(zero, x)
-    found = E.negate(Mul(x, E.Log(If(positive, x, F.like(1, x)))))
+    entropy = E.negate(Mul(x, E.Log(If(positive, x, F.like(1, x)))))
     outside = If(Equal(x, zero), zero, F.like(-math.inf, x))
-    return If(F.is_nan(x), x, If(positive, found, outside))
+    return If(F.is_nan(x), x, If(positive, entropy, outside))
 
 
 def _logit(p: Expr) -> Expr:
@@ -59,8 +59,8 @@ def _sinc(x: Expr) -> Expr:
     close = Less(F.absolute(x), F.like(0.5, x))
     apart = If(close, F.like(1, x), x)
     far = Div(sinpi(apart), Mul(apart, F.like(math.pi, x)))
-    found = If(close, near, far)
-    return If(F.is_inf(x), F.like(0, x), found)
+    value = If(close, near, far)
+    return If(F.is_inf(x), F.like(0, x), value)
 
 
 def bessel_i(order: int, a: Expr) -> tuple[Expr, Expr, Expr]:
@@ -80,15 +80,15 @@ def _i(order: int, x: Expr) -> Expr:
     large = Less(F.like(700, a), a)
     root = E.Exp(Mul(a, F.like(0.5, a)))
     grown = If(large, Mul(Mul(scaled, root), root), Mul(scaled, E.Exp(a)))
-    found = If(F.is_inf(x), a, If(near, series, grown))
-    return If(Less(x, F.like(0, x)), E.negate(found), found) if order else found
+    value = If(F.is_inf(x), a, If(near, series, grown))
+    return If(Less(x, F.like(0, x)), E.negate(value), value) if order else value
 
 
 def _ie(order: int, x: Expr) -> Expr:
     a = F.absolute(x)
     near, series, scaled = bessel_i(order, a)
-    found = If(near, Mul(series, E.Exp(E.negate(a))), scaled)
-    return If(Less(x, F.like(0, x)), E.negate(found), found) if order else found
+    value = If(near, Mul(series, E.Exp(E.negate(a))), scaled)
+    return If(Less(x, F.like(0, x)), E.negate(value), value) if order else value
 
 
 _i0 = Special("i0", lambda x: _i(0, x), (lambda x: i1(x),))

@@ -59,13 +59,13 @@ def _positive_lgamma(a: Expr) -> Expr:
 def _lgamma(x: Expr) -> Expr:
     """Below 0 by reflection: ``log(pi / |x sin(pi x)|) - lgamma(-x)``."""
     a = F.absolute(x)
-    found = _positive_lgamma(a)
+    value = _positive_lgamma(a)
     tiny = Less(a, F.like(1e-17, a))
     circle = Mul(a, F.absolute(sinpi(a)))
-    mirrored = E.subtract(E.Log(Div(F.like(math.pi, a), circle)), found)
+    mirrored = E.subtract(E.Log(Div(F.like(math.pi, a), circle)), value)
     below = If(tiny, E.negate(E.Log(a)), mirrored)
-    found = If(Less(x, F.like(0, x)), below, found)
-    return If(F.is_inf(x), F.like(math.inf, x), found)
+    value = If(Less(x, F.like(0, x)), below, value)
+    return If(F.is_inf(x), F.like(math.inf, x), value)
 
 
 def _digamma(x: Expr) -> Expr:
@@ -84,11 +84,11 @@ def _digamma(x: Expr) -> Expr:
     high, rest = T.DIGAMMA_ROOT
     away = Add(Add(z, F.like(-high, z)), F.like(-rest, z))
     near = Mul(away, pieces(z, T.DIGAMMA_NEAR, T.DIGAMMA_NEAR_ENDS))
-    found = If(Less(z, F.like(2, z)), near, middle)
-    found = If(low, E.subtract(found, F.reciprocal(y)), found)
+    value = If(Less(z, F.like(2, z)), near, middle)
+    value = If(low, E.subtract(value, F.reciprocal(y)), value)
     circle = Mul(F.like(math.pi, x), Div(cospi(x), sinpi(x)))
-    found = If(negative, E.subtract(found, circle), found)
-    return If(And(negative, is_whole(x)), F.like(math.nan, x), found)
+    value = If(negative, E.subtract(value, circle), value)
+    return If(And(negative, is_whole(x)), F.like(math.nan, x), value)
 
 
 def _power(base: Expr, exponent: Expr | int) -> Expr:
@@ -104,11 +104,11 @@ def _shifted_power(q: Expr, k: int, s: Expr | int) -> Expr:
     if not k:
         return _power(q, s)
     a = Add(q, F.like(k, q))
-    found = _power(a, s)
+    power = _power(a, s)
     if not isinstance(s, int) or s <= MULTIPLIED:
-        return found
+        return power
     lost = E.subtract(q, Add(a, F.like(-k, q)))
-    return E.subtract(found, Mul(found, Div(Mul(lost, F.like(s, q)), a)))
+    return E.subtract(power, Mul(power, Div(Mul(lost, F.like(s, q)), a)))
 
 
 def _hurwitz(s: Expr | int, q: Expr) -> Expr:
@@ -139,10 +139,10 @@ def _hurwitz(s: Expr | int, q: Expr) -> Expr:
 def _zeta(s: Expr, q: Expr) -> Expr:
     zero, one = F.like(0, q), F.like(1, q)
     good = And(Less(one, s), Less(zero, q))
-    found = _hurwitz(If(good, s, F.like(2, s)), If(good, q, one))
+    value = _hurwitz(If(good, s, F.like(2, s)), If(good, q, one))
     pole = E.Or(Equal(s, one), And(F.less_equal(q, zero), is_whole(q)))
     outside = If(And(pole, F.less_equal(one, s)), F.like(math.inf, q), F.like(math.nan, q))
-    return If(good, found, outside)
+    return If(good, value, outside)
 
 
 def _cotangent(n: int) -> list[int]:
@@ -164,14 +164,14 @@ def _polygamma(n: int) -> Callable[[Expr], Expr]:
     def body(x: Expr) -> Expr:
         negative = Less(x, F.like(0, x))
         y = If(negative, E.subtract(F.like(1, x), x), x)
-        found = Mul(_hurwitz(n + 1, y), F.like(sign * math.factorial(n), x))
+        value = Mul(_hurwitz(n + 1, y), F.like(sign * math.factorial(n), x))
         cotangent = Div(cospi(x), sinpi(x))
         circle = horner(cotangent, [float(c) for c in reversed(_cotangent(n))])
         circle = Mul(circle, F.like(math.pi * (-math.pi) ** n, x))
-        mirrored = E.subtract(Mul(found, F.like((-1.0) ** n, x)), circle)
+        mirrored = E.subtract(Mul(value, F.like((-1.0) ** n, x)), circle)
         pole = F.like(math.inf if n % 2 else math.nan, x)
         mirrored = If(is_whole(x), pole, mirrored)
-        return If(negative, mirrored, found)
+        return If(negative, mirrored, value)
 
     return body
 

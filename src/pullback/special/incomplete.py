@@ -99,11 +99,11 @@ def _uniform_of(a: Expr, x: Expr) -> Expr:
 
 def _alternating(a: Expr, x: Expr) -> Expr:
     """``sum[k >= 1] (-1)^(k - 1) x^k / (k! (a + k))``"""
-    found: Expr = F.like(0, x)
+    partial: Expr = F.like(0, x)
     for k in range(SMALL_TERMS, 0, -1):
         scale = (-1.0) ** (k - 1) / math.factorial(k)
-        found = Mul(Add(found, Div(F.like(scale, x), Add(a, F.like(k, a)))), x)
-    return found
+        partial = Mul(Add(partial, Div(F.like(scale, x), Add(a, F.like(k, a)))), x)
+    return partial
 
 
 def _small_lower_of(a: Expr, x: Expr) -> Expr:
@@ -133,9 +133,9 @@ def _lower(a: Tensor, x: Tensor, active: Tensor) -> Any:
     a, x = O.where(active, a, 1.0), O.where(active, x, 0.5)
 
     def step(carry: Any) -> Any:
-        found, n = carry
-        found = O.where(n > 0.0, 1.0 + x / (a + n) * found, found)
-        return found, n - 1.0
+        fraction, n = carry
+        fraction = O.where(n > 0.0, 1.0 + x / (a + n) * fraction, fraction)
+        return fraction, n - 1.0
 
     count = O.where(active, 24.0 + M.floor(M.minimum(a, 50.0) * 2.2), 0.0)
     start = (a * 0.0 + 1.0, count)
@@ -207,8 +207,8 @@ def _values(a: Tensor, x: Tensor, upper: bool) -> Tensor:
     wrong = M.logical_or(wrong, M.logical_or(M.isnan(a), M.isnan(x)))
     empty = M.logical_or(x == 0.0, M.isinf(a))
     edge = O.where(empty, 1.0 if upper else 0.0, 0.0 if upper else 1.0)
-    found: Tensor = O.where(wrong, math.nan, O.where(ends, edge, inside))
-    return found
+    value: Tensor = O.where(wrong, math.nan, O.where(ends, edge, inside))
+    return value
 
 
 def series(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,8 +223,8 @@ def series(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
     first = 1.0 / a
     start = (first, first, first, -first * first, a * 0.0 + 1.0)
-    found = repeated(lambda c: O.any(c[0] * c[2] > M.abs(c[3]) * SMALL), step, start)
-    return found[1], found[3]
+    sums = repeated(lambda c: O.any(c[0] * c[2] > M.abs(c[3]) * SMALL), step, start)
+    return sums[1], sums[3]
 
 
 _LOWER = jit(functools.partial(_values, upper=False))
@@ -234,8 +234,8 @@ _UPPER = jit(functools.partial(_values, upper=True))
 def _computed(a: Tensor, x: Tensor, upper: bool) -> Tensor:
     """Outside of programs by one of their own, so that no step of a loop runs alone."""
     if current() is None and not written_out() and computable(a.value) and computable(x.value):
-        found: Tensor = compiled(_UPPER if upper else _LOWER, a, x)
-        return found
+        value: Tensor = compiled(_UPPER if upper else _LOWER, a, x)
+        return value
     return _values(a, x, upper)
 
 

@@ -32,10 +32,10 @@ def positive_erfcx(a: Expr) -> Expr:
 
 def _erfcx(x: Expr) -> Expr:
     a = F.absolute(x)
-    found = positive_erfcx(a)
+    right = positive_erfcx(a)
     grown = Div(F.like(2, x), bell(E.minimum(a, F.like(27, a))))
-    below = If(Less(F.like(26.7, a), a), F.like(math.inf, x), E.subtract(grown, found))
-    return If(Less(x, F.like(0, x)), below, found)
+    below = If(Less(F.like(26.7, a), a), F.like(math.inf, x), E.subtract(grown, right))
+    return If(Less(x, F.like(0, x)), below, right)
 
 
 def _erfc(x: Expr) -> Expr:
@@ -68,8 +68,8 @@ def _log_ndtr(x: Expr) -> Expr:
     part = E.Log(_mills(a))
     low = E.subtract(part, Mul(F.square(x), F.like(0.5, x)))
     high = F.log1p(E.negate(_ndtr(E.negate(x))))
-    found = If(Less(x, F.like(-1, x)), low, high)
-    return If(E.Equal(x, F.like(-math.inf, x)), F.like(-math.inf, x), found)
+    value = If(Less(x, F.like(-1, x)), low, high)
+    return If(E.Equal(x, F.like(-math.inf, x)), F.like(-math.inf, x), value)
 
 
 def _quantile(p: Expr) -> Expr:
@@ -82,10 +82,10 @@ def _quantile(p: Expr) -> Expr:
 def _ends(x: Expr, at: Expr, low: float, high: float) -> Expr:
     """`x` inside of low..high, infinite at both, NaN outside."""
     below, above = F.like(low, at), F.like(high, at)
-    found = If(E.Equal(at, below), F.like(-math.inf, at), x)
-    found = If(E.Equal(at, above), F.like(math.inf, at), found)
+    value = If(E.Equal(at, below), F.like(-math.inf, at), x)
+    value = If(E.Equal(at, above), F.like(math.inf, at), value)
     inside = E.And(F.less_equal(below, at), F.less_equal(at, above))
-    return If(inside, found, F.like(math.nan, at))
+    return If(inside, value, F.like(math.nan, at))
 
 
 def _erfinv(x: Expr) -> Expr:

@@ -29,10 +29,10 @@ WIDEST = 40.0  # exp(-x^2) is 0 beyond
 
 def horner(t: Expr, coefficients: Sequence[float]) -> Expr:
     """A polynomial, highest power first."""
-    found: Expr = F.like(coefficients[0], t)
+    value: Expr = F.like(coefficients[0], t)
     for c in coefficients[1:]:
-        found = Add(Mul(found, t), F.like(c, t))
-    return found
+        value = Add(Mul(value, t), F.like(c, t))
+    return value
 
 
 def ratio(x: Expr, table: Ratio) -> Expr:
@@ -46,12 +46,12 @@ def pieces(
     x: Expr, tables: Sequence[Ratio], ends: Sequence[float], beyond: Expr | None = None
 ) -> Expr:
     """The rational of the piece that `x` lies in; from the last end on `beyond`."""
-    found = ratio(x, tables[-1]) if beyond is None else beyond
+    value = ratio(x, tables[-1]) if beyond is None else beyond
     inner = zip(tables, ends, strict=True)
     listed = list(inner)[:-1] if beyond is None else list(inner)
     for table, end in reversed(listed):
-        found = If(Less(x, F.like(end, x)), ratio(x, table), found)
-    return found
+        value = If(Less(x, F.like(end, x)), ratio(x, table), value)
+    return value
 
 
 def bell(x: Expr, scale: float = 1.0) -> Expr:
@@ -106,13 +106,13 @@ class Special:
 
     def rounded(self, *args: Expr) -> Expr:
         """The body in float64, as the type of the arguments."""
-        found = self.body(*(W.cast(a, float64) for a in args))
-        return W.cast(found, args[0].dtype)
+        value = self.body(*(W.cast(a, float64) for a in args))
+        return W.cast(value, args[0].dtype)
 
     def __call__(self, *given: Any) -> Any:
-        found = answering(given)
-        if found is not None:
-            return found.answer(self.name, given, {})
+        stand_in = answering(given)
+        if stand_in is not None:
+            return stand_in.answer(self.name, given, {})
         rule = rules.Rule(self.name, self.rounded, "float")
         if any(isinstance(x, ScalarHandle) for x in given):
             lifted = [handles.lift(x) for x in given]

@@ -66,8 +66,8 @@ class Family:
             return last, O.where(k < count, (c + d * t) * last - e * before, last), k + 1.0
 
         first = t * self.slope + self.start
-        found = repeated(lambda c: O.any(c[2] < count), step, (t * 0.0 + 1.0, first, t * 0.0 + 1.0))
-        value = O.where(count < 0.0, 0.0, O.where(count < 1.0, 1.0, found[1]))
+        end = repeated(lambda c: O.any(c[2] < count), step, (t * 0.0 + 1.0, first, t * 0.0 + 1.0))
+        value = O.where(count < 0.0, 0.0, O.where(count < 1.0, 1.0, end[1]))
         result: Tensor = O.astype(value, kind)
         return result
 

@@ -61,8 +61,8 @@ def _edges(x: Tensor, bins: int, low: Any, high: Any, kind: D.DType) -> Tensor:
     step = (high - low) / float(bins)
     inner = low + step * C.arange(bins + 1, dtype=kind)
     last = M.equal(C.arange(bins + 1), bins)
-    found: Tensor = O.where(last, high, inner)
-    return found
+    edges: Tensor = O.where(last, high, inner)
+    return edges
 
 
 @shaped("x[...], weights[...] -> [n], [n + 1]")
@@ -107,10 +107,10 @@ def histogram(
         count = first - 1 if isinstance(first, int) else 0
         if count < 1:
             raise ShapeError(f"edges of bins of shape {W.show(edges.shape)}", code="E111")
-    found = _binned(flat, edges, count, weights)
+    counts = _binned(flat, edges, count, weights)
     if density:
-        found = O.astype(found, kind) / diff(edges) / O.astype(O.sum(found), kind)
-    return found, edges
+        counts = O.astype(counts, kind) / diff(edges) / O.astype(O.sum(counts), kind)
+    return counts, edges
 
 
 def _binned(flat: Tensor, edges: Tensor, count: int, weights: Any) -> Tensor:
@@ -121,8 +121,8 @@ def _binned(flat: Tensor, edges: Tensor, count: int, weights: Any) -> Tensor:
     place = O.where(M.equal(place, 0), count + 1, place) - 1
     place = O.where(M.greater(place, count), count, place)
     given = None if weights is None else O.reshape(value_tensor(weights), (-1,))
-    found: Tensor = bincount(place, count + 1, weights=given)[:count]
-    return found
+    counts: Tensor = bincount(place, count + 1, weights=given)[:count]
+    return counts
 
 
 @shaped("x[...] -> [bins]", where="int(bins) >= 1, min <= max")
@@ -139,7 +139,7 @@ def histc(x: Any, bins: int = 100, *, min: float = 0.0, max: float = 0.0) -> Ten
     """
     value = value_tensor(x)
     limits = None if min == max else (min, max)
-    found = histogram(x, bins, range=limits)[0]
+    counts = histogram(x, bins, range=limits)[0]
     kind = W.as_float(value.dtype)
-    counted: Tensor = O.astype(found, kind)
+    counted: Tensor = O.astype(counts, kind)
     return counted

@@ -38,8 +38,8 @@ def nansum(x: Any, axis: Axes = None, *, dtype: Any = None, keepdims: bool = Fal
         >>> pb.nansum(pb.tensor([float("nan"), 1.0, 3.0]))
         Tensor(4., dtype=float32)
     """
-    found: Tensor = O.sum(_numbers(x)[0], axis=axis, dtype=dtype, keepdims=keepdims)
-    return found
+    total: Tensor = O.sum(_numbers(x)[0], axis=axis, dtype=dtype, keepdims=keepdims)
+    return total
 
 
 @spelled
@@ -55,8 +55,8 @@ def nanmean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     wide = D.float32 if kind.bits == 16 else kind
     total = O.sum(O.astype(value, wide), axis=axis, keepdims=keepdims)
     count = O.sum(O.astype(real, wide), axis=axis, keepdims=keepdims)
-    found: Tensor = O.astype(M.divide(total, count), kind)
-    return found
+    mean: Tensor = O.astype(M.divide(total, count), kind)
+    return mean
 
 
 @answered
@@ -70,8 +70,8 @@ def count_nonzero(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tenso
     """
     value = value_tensor(x)
     hit = M.not_equal(value, False if value.dtype.is_bool else 0)
-    found: Tensor = O.sum(O.astype(hit, D.int64), axis=axis, keepdims=keepdims)
-    return found
+    counted: Tensor = O.sum(O.astype(hit, D.int64), axis=axis, keepdims=keepdims)
+    return counted
 
 
 @spelled
@@ -164,9 +164,9 @@ def _positive(number: Any) -> Any:
     return max(number, 0.0) if isinstance(number, float) else M.maximum(number, 0.0)
 
 
-def _shaped(found: Tensor, x: Tensor) -> Tensor:
+def _shaped(covariance: Tensor, x: Tensor) -> Tensor:
     """A covariance of one variable is a number."""
-    return O.reshape(found, ()) if x.ndim < 2 else found
+    return O.reshape(covariance, ()) if x.ndim < 2 else covariance
 
 
 @shaped("x[v, n] or [n] or [] -> [v, v] or []")
@@ -180,10 +180,10 @@ def corrcoef(x: Any, *, rowvar: bool = True) -> Tensor:
         >>> pb.corrcoef(pb.tensor([[1.0, 2.0, 3.0], [6.0, 4.0, 2.0]])).shape
         (2, 2)
     """
-    found = cov(x, rowvar=rowvar)
-    if found.ndim == 0:
-        return found / found
-    size = M.sqrt(diagonal(found))
-    scaled = found / O.expand_dims(size, 1) / O.expand_dims(size, 0)
+    covariance = cov(x, rowvar=rowvar)
+    if covariance.ndim == 0:
+        return covariance / covariance
+    size = M.sqrt(diagonal(covariance))
+    scaled = covariance / O.expand_dims(size, 1) / O.expand_dims(size, 0)
     clipped: Tensor = O.clip(scaled, -1.0, 1.0)
     return clipped

@@ -69,19 +69,19 @@ def _place(q: Expr, count: Expr, method: str) -> Expr:
     one = F.like(1, q)
     last = E.subtract(count, one)
     if method == "inverted_cdf":
-        found = E.subtract(F.ceil(Mul(q, count)), one)
+        place = E.subtract(F.ceil(Mul(q, count)), one)
     elif method == "averaged_inverted_cdf":  # half way where q n is whole
         whole = Add(F.floor(Mul(q, count)), F.ceil(Mul(q, count)))
-        found = Mul(E.subtract(whole, one), F.like(0.5, q))
+        place = Mul(E.subtract(whole, one), F.like(0.5, q))
     elif method == "closest_observation":  # half way between two the even one, counted from 1
-        found = E.subtract(F.rounded(Mul(q, count)), one)
+        place = E.subtract(F.rounded(Mul(q, count)), one)
     elif method in PLOTTING and method != "linear":
         alpha, beta = PLOTTING[method]
         spread = Add(Mul(count, q), Mul(q, F.like(1 - alpha - beta, q)))
-        found = Add(spread, F.like(alpha - 1, q))
+        place = Add(spread, F.like(alpha - 1, q))
     else:
-        found = Mul(q, last)
-    return E.minimum(E.maximum(found, F.like(0, q)), E.maximum(last, F.like(0, q)))
+        place = Mul(q, last)
+    return E.minimum(E.maximum(place, F.like(0, q)), E.maximum(last, F.like(0, q)))
 
 
 def _between(low: Expr, high: Expr, part: Expr, method: str) -> Expr:
@@ -92,8 +92,8 @@ def _between(low: Expr, high: Expr, part: Expr, method: str) -> Expr:
     gap = E.subtract(high, low)
     near = Add(low, Mul(gap, part))
     far = E.subtract(high, Mul(gap, E.subtract(F.like(1, part), part)))
-    found = If(E.Less(part, half), near, far)
-    return If(E.Equal(low, high), low, found)
+    value = If(E.Less(part, half), near, far)
+    return If(E.Equal(low, high), low, value)
 
 
 def _quantile(x: Any, q: Any, axis: Axes, keepdims: bool, method: str, skip: bool) -> Tensor:
@@ -127,10 +127,10 @@ def _quantile(x: Any, q: Any, axis: Axes, keepdims: bool, method: str, skip: boo
         body = W.cast(_between(*wide, part, method), kind)
     nothing = E.Equal(count, F.like(0, count)) if skip else F.is_nan(_at(ordered, lead, None, size))
     body = If(E.Or(outside, nothing), F.like(np.nan, body), body)
-    found: Value = W.make("quantile", shape, body)
+    values: Value = W.make("quantile", shape, body)
     if keepdims and over:
-        found = V.expand_dims(found, tuple(n + len(wanted.shape) for n in over))
-    return Tensor(found)
+        values = V.expand_dims(values, tuple(n + len(wanted.shape) for n in over))
+    return Tensor(values)
 
 
 def _checked(q: Any, kind: D.DType) -> Value:
@@ -254,8 +254,8 @@ def kthvalue(x: Any, k: int, axis: int = -1, *, keepdims: bool = False) -> tuple
 
 
 def _picked(x: Tensor, place: Value, axis: int, keepdims: bool) -> tuple[Tensor, Tensor]:
-    found = Tensor(X.take_along(x.value, place, axis)), Tensor(place)
-    return found if keepdims else (select(found[0], axis, 0), select(found[1], axis, 0))
+    picked = Tensor(X.take_along(x.value, place, axis)), Tensor(place)
+    return picked if keepdims else (select(picked[0], axis, 0), select(picked[1], axis, 0))
 
 
 @spelled

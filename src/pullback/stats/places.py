@@ -117,22 +117,22 @@ def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
         >>> pb.diff(pb.tensor([1.0, 4.0, 9.0]))
         Tensor([3., 5.], dtype=float32)
     """
-    found = value_tensor(x)
-    axis = V.normal_axis(axis, len(found.shape))
+    values = value_tensor(x)
+    axis = V.normal_axis(axis, len(values.shape))
     if n == 0:
-        return found
-    parts = [value_tensor(p) for p in (prepend, found, append) if p is not None]
+        return values
+    parts = [value_tensor(p) for p in (prepend, values, append) if p is not None]
     if len(parts) > 1:
-        edge = tuple(1 if k == axis else e for k, e in enumerate(found.shape))
-        found = O.concat([p if p.shape else O.broadcast_to(p, edge) for p in parts], axis=axis)
+        edge = tuple(1 if k == axis else e for k, e in enumerate(values.shape))
+        values = O.concat([p if p.shape else O.broadcast_to(p, edge) for p in parts], axis=axis)
     for _ in range(n):
-        extent = found.shape[axis]
+        extent = values.shape[axis]
         if not isinstance(extent, int):
             raise ShapeError(f"diff along the symbolic axis {extent}", code="E120")
         less = max(extent - 1, 0)
-        later, sooner = (narrow(found, axis, k, less) for k in (min(1, extent), 0))
-        found = M.not_equal(later, sooner) if found.dtype.is_bool else later - sooner
-    return found
+        later, sooner = (narrow(values, axis, k, less) for k in (min(1, extent), 0))
+        values = M.not_equal(later, sooner) if values.dtype.is_bool else later - sooner
+    return values
 
 
 def _steps(y: Tensor, x: Any, dx: Any, axis: int) -> Any:

@@ -47,13 +47,13 @@ class Codes:
         """Make the code of `kernels` and of their parts for a processor, by schedules `chosen`, as
         `texts` write it.
         """
-        found: dict[Key, Kernel] = {}
+        distinct: dict[Key, Kernel] = {}
         for piece in (p for k in kernels for p in k.pieces):
-            found.setdefault(kernel_key(piece), piece)
-        largest = sorted(found, key=lambda key: -work(found[key]).flops)
+            distinct.setdefault(kernel_key(piece), piece)
+        largest = sorted(distinct, key=lambda key: -work(distinct[key]).flops)
         wanted = frozenset(largest[: self.most])
         room = MOST_PACKED - sum(map(len, self.packed))
-        for key, kernel in found.items():
+        for key, kernel in distinct.items():
             schedule = chosen(kernel, target)
             number = self.made.setdefault(
                 (target, key, schedule_text(schedule), tuple(texts)), len(self.packed)

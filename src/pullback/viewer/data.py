@@ -58,8 +58,8 @@ class _Tables:
 
     def rows(self) -> Json:
         """The tables themselves."""
-        found = [{"place": o.place, "excerpt": o.excerpt()} for o in self.origins]
-        return {"places": [p.label for p in self.places], "origins": found}
+        origins = [{"place": o.place, "excerpt": o.excerpt()} for o in self.origins]
+        return {"places": [p.label for p in self.places], "origins": origins}
 
 
 def program_data(
@@ -150,14 +150,14 @@ def _laid(nodes: Sequence[Node], groups: Sequence[Sequence[int]]) -> list[tuple[
     for g, members in enumerate(groups):
         first = nodes[members[0]]
         parts.setdefault((first.column, first.place), []).append(g)
-    found = [(0, 0)] * len(groups)
+    spots = [(0, 0)] * len(groups)
     for part in parts.values():
         own = {g: at for at, g in enumerate(part)}
         reads = [[of[s] for n in groups[g] for s in nodes[n].below] for g in part]
         below = [[own[r] for r in every if r in own] for every in reads]
         for g, where in zip(part, layered(below), strict=True):
-            found[g] = where
-    return found
+            spots[g] = where
+    return spots
 
 
 def _kernels(

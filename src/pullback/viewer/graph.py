@@ -159,7 +159,7 @@ def link(nodes: Sequence[Node], fused: Block) -> list[tuple[Place, Kernel, list[
             known.setdefault(_key(node.place, node.value), []).append(n)
     launches = [(p, i.kernel) for p, i in placed(fused) if isinstance(i, Launch)]
     seen: dict[tuple[Path, str, int], int] = {}
-    found: list[tuple[Place, Kernel, list[int]]] = []
+    launched: list[tuple[Place, Kernel, list[int]]] = []
     computed: dict[int, list[int]] = {}
     for number, (place, kernel) in enumerate(launches):
         own: dict[int, None] = {}
@@ -172,9 +172,9 @@ def link(nodes: Sequence[Node], fused: Block) -> list[tuple[Place, Kernel, list[
                 own[same[min(turn, len(same) - 1)]] = None
         for n in own:
             computed.setdefault(n, []).append(number)
-        found.append((place, kernel, list(own)))
+        launched.append((place, kernel, list(own)))
     _inherit(nodes, computed)
-    return found
+    return launched
 
 
 def _key(place: Place, definition: Definition) -> tuple[Path, str, int]:
@@ -205,11 +205,11 @@ def kernels(nodes: Sequence[Node]) -> list[object]:
 
     None where there are none.
     """
-    found: list[object] = [node.kernels or None for node in nodes]
+    groups: list[object] = [node.kernels or None for node in nodes]
     for n, node in reversed(list(enumerate(nodes))):
         for below in node.below:
             other = nodes[below]
             same = (other.column, other.place) == (node.column, node.place)
             if same and isinstance(other.value, Variable):
-                found[below] = found[n]
-    return found
+                groups[below] = groups[n]
+    return groups

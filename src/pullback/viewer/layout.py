@@ -20,10 +20,10 @@ def layered(below: Below) -> list[tuple[int, int]]:
 
     Only a read of a smaller number counts, so any graph has a layout.
     """
-    sources = [[s for s in dict.fromkeys(found) if s < n] for n, found in enumerate(below)]
+    sources = [[s for s in dict.fromkeys(reads) if s < n] for n, reads in enumerate(below)]
     readers: list[list[int]] = [[] for _ in sources]
-    for n, found in enumerate(sources):
-        for s in found:
+    for n, reads in enumerate(sources):
+        for s in reads:
             readers[s].append(n)
     row = _rows(sources, readers)
     place = _places(row)
@@ -36,10 +36,10 @@ def layered(below: Below) -> list[tuple[int, int]]:
 def _rows(sources: Below, readers: Below) -> list[int]:
     """The longest way down to each node; what reads nothing stands just above its first reader."""
     row: list[int] = []
-    for found in sources:
-        row.append(max((row[s] + 1 for s in found), default=0))
-    for n, found in enumerate(sources):
-        if not found and readers[n]:
+    for reads in sources:
+        row.append(max((row[s] + 1 for s in reads), default=0))
+    for n, reads in enumerate(sources):
+        if not reads and readers[n]:
             row[n] = max(0, min(row[r] for r in readers[n]) - 1)
     return row
 

@@ -57,11 +57,11 @@ def collect(
 ) -> Json:
     """The data of a page: what `program_data` says of each program, and their code, once."""
     codes = Codes(assembled)
-    found = [program_data(name, program, codes, curves) for name, program in programs.items()]
+    shown = [program_data(name, program, codes, curves) for name, program in programs.items()]
     return {
         "title": title,
         "roof": None if roof is None else {"gflops": roof[0], "gbytes": roof[1]},
-        "programs": found,
+        "programs": shown,
         "codes": codes.packed,
     }
 

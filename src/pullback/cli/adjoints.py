@@ -24,17 +24,19 @@ def adjoints_text(outputs: Sequence[Value], inputs: Sequence[Value]) -> str:
     """The adjoints of `inputs` and of all between, from heads of the outputs' shapes."""
     heads = [Variable(f"d{output!r}", output.shape, output.dtype) for output in outputs]
     state = Reverse(outputs, inputs, heads)
-    found = [state.gradient(x) for x in inputs]
+    gradients = [state.gradient(x) for x in inputs]
     names, forward = Names(), set(topological(outputs))
     parts = []
     simplify = Simplifier()
-    for d in topological(found):
+    for d in topological(gradients):
         if d in forward:
             continue
         simple = with_roots(d, [simplify(r) for r in d.roots])
         names.of[simple] = names(d)
         parts.append("\n".join([definition_text(simple, names), *_notes(d, simple, state, names)]))
-    last = [f"the gradient by {names(x)} is {names(g)}" for x, g in zip(inputs, found, strict=True)]
+    last = [
+        f"the gradient by {names(x)} is {names(g)}" for x, g in zip(inputs, gradients, strict=True)
+    ]
     return "\n\n".join([*parts, "\n".join(last)])
 
 
@@ -58,11 +60,11 @@ def _manner(d: Definition, state: Reverse) -> str:
 
 def _guards(body: Expr) -> list[Expr]:
     """The conditions outside of which a body is 0."""
-    found: list[Expr] = []
+    conditions: list[Expr] = []
     while isinstance(body, If) and fold.is_zero(body.otherwise):
-        found += G.conjuncts(body.condition)
+        conditions += G.conjuncts(body.condition)
         body = body.then
-    return found
+    return conditions
 
 
 def _ranges(extents: Sequence[Extent], first: int) -> str:

@@ -99,7 +99,7 @@ def in_torch(arrays: Sequence[Array]) -> Step | None:
         s = s + bias[distance.clamp(0, size - 1)]
         p = s.masked_fill(outside, -torch.inf).softmax(-1)
         result = (p @ blocks(value)).reshape(query.shape)
-        found = torch.autograd.grad(result, inputs, head)
-        return [result.detach().numpy(), *(g.numpy() for g in found)]
+        gradients = torch.autograd.grad(result, inputs, head)
+        return [result.detach().numpy(), *(g.numpy() for g in gradients)]
 
     return call

@@ -49,14 +49,14 @@ def bench(out: Output, arguments: tuple[str, ...]) -> None:
     Prints Markdown; with --json every time of every process.
     """
     with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "found.json"
-        given = [*arguments, "--out", str(found)] if out.as_json else arguments
+        results = Path(folder) / "found.json"
+        given = [*arguments, "--out", str(results)] if out.as_json else arguments
         suite = Suite(given)
         with out.working("measuring"):
             for line in suite:
                 out.show(line.removesuffix("\n"))
-        if found.exists():
-            out.tell(**json.loads(found.read_text()))
+        if results.exists():
+            out.tell(**json.loads(results.read_text()))
     sys.exit(suite.code)
 
 

@@ -30,23 +30,23 @@ def _open() -> ObjectCache:
 @command(name="ls", example="pullback cache ls")
 def list_entries(out: Output) -> None:
     """List every entry, its size and age."""
-    found = _open()
-    entries = found.entries()
+    store = _open()
+    entries = store.entries()
     table = Table("key", "KiB", "age (s)")
     for entry in entries:
         table.add_row(entry.key[:16], f"{entry.bytes / KIB:.1f}", f"{entry.age:.0f}")
         out.tell(key=entry.key, bytes=entry.bytes, age=entry.age)
     total = sum(e.bytes for e in entries) / KIB
     out.show(table if entries else "no entries")
-    out.show(f"{len(entries)} entries, {total:.1f} KiB in {found.folder}")
+    out.show(f"{len(entries)} entries, {total:.1f} KiB in {store.folder}")
 
 
 @command(example="pullback cache clear")
 def clear(out: Output) -> None:
     """Remove every entry."""
-    found = _open()
+    store = _open()
     with out.working("removing"):
-        count = found.clear()
+        count = store.clear()
     out.show(f"{count} entries removed")
     out.tell(removed=count)
 
@@ -54,10 +54,10 @@ def clear(out: Output) -> None:
 @command(example="pullback cache verify && echo all good")
 def verify(out: Output) -> None:
     """Check every entry's authenticity; exit code 1 where one fails."""
-    found = _open()
+    store = _open()
     with out.working("checking entries"):
-        bad = found.verify()
-    good = len(found.entries()) - len(bad)
+        bad = store.verify()
+    good = len(store.entries()) - len(bad)
     for key in bad:
         out.show(f"altered or truncated: {key}")
     out.show(f"{good} entries are good, {len(bad)} are not")

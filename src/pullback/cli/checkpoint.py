@@ -38,11 +38,11 @@ def facts(folder: Path) -> tuple[Settings, str]:
     path = folder / STATE
     if not path.is_file():
         raise RunError(f"nothing to resume: {path} does not exist", code="E335")
-    found = load_metadata(path)
-    if "settings" not in found or "characters" not in found:
+    metadata = load_metadata(path)
+    if "settings" not in metadata or "characters" not in metadata:
         raise RunError(f"{path} was not written by pullback train", code="E336")
     try:
-        return parse(found["settings"]), str(json.loads(found["characters"]))
+        return parse(metadata["settings"]), str(json.loads(metadata["characters"]))
     except ValueError as error:
         raise RunError(f"the characters in {path} cannot be read: {error}", code="E336") from error
 

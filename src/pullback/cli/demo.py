@@ -87,11 +87,13 @@ def _adjoint(out: Output) -> list[str]:
     return [line.strip() for line in equations]
 
 
-def _kernels(out: Output, found: Sequence[Kernel]) -> list[Facts]:
+def _kernels(out: Output, kernels: Sequence[Kernel]) -> list[Facts]:
     """The kernels of result and gradients, each with the reasons for its borders."""
     facts = []
-    out.show(_title(f"3. {len(found)} kernels for result and gradient, and why they are not fewer"))
-    for kernel in found:
+    out.show(
+        _title(f"3. {len(kernels)} kernels for result and gradient, and why they are not fewer")
+    )
+    for kernel in kernels:
         parts = kernel.pieces
         extents = " and ".join(" x ".join(map(str, p.outer)) for p in parts)
         stages = sum(len(p.every) for p in parts)
@@ -146,7 +148,7 @@ def _times(out: Output, compiled: Jit[..., Any], arrays: Sequence[Any]) -> list[
     return facts
 
 
-def _apart(found: Sequence[Any], wanted: Sequence[Any]) -> float:
+def _apart(computed: Sequence[Any], wanted: Sequence[Any]) -> float:
     """The largest difference, relative to the largest element of its tensor."""
-    pairs = zip(map(np.asarray, found), wanted, strict=True)
+    pairs = zip(map(np.asarray, computed), wanted, strict=True)
     return max(float(np.max(abs(a - b)) / np.max(abs(b))) for a, b in pairs)

@@ -190,14 +190,14 @@ def _self_test() -> Finding:
     a, b = (rng.normal(size=(SIDE, SIDE)).astype(np.float32) / 10 for _ in range(2))
     start = time.perf_counter()
     try:
-        found = [x.numpy() for x in Jit(step, options=Options(cache=None))(a, b)]
+        computed = [x.numpy() for x in Jit(step, options=Options(cache=None))(a, b)]
     except (PullbackError, OSError, RuntimeError) as problem:
         return Finding("self-test", f"{type(problem).__name__}: {problem}", False)
     spent = time.perf_counter() - start
     y = np.tanh(a @ b)
     slope = 1 - y * y
     wanted = [y, slope @ b.T, a.T @ slope]
-    pairs = zip(found, wanted, strict=True)
+    pairs = zip(computed, wanted, strict=True)
     apart = max(float(np.max(abs(x - w)) / np.max(abs(w))) for x, w in pairs)
     facts = f"a product and its gradient, compiled and run in {spent:.2f} s, error {apart:.0e}"
     return Finding("self-test", facts, apart < CLOSE)

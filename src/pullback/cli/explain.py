@@ -80,15 +80,15 @@ def _code(out: Output, code: str) -> None:
 def _show(
     out: Output, name: str, function: Jit[..., Any], stage: str, wrt: Sequence[str], timings: bool
 ) -> None:
-    found = parts(function.program, stage, wrt)
+    texts_by_part = parts(function.program, stage, wrt)
     spent = function.program.timings if timings else {}
     if name.isidentifier():
         out.show(f"# {name}")
-    for part, text in found:
-        out.show(text if len(found) == 1 else f"== {part}\n{text}\n")
+    for part, text in texts_by_part:
+        out.show(text if len(texts_by_part) == 1 else f"== {part}\n{text}\n")
     if timings:
         out.show(_timings(spent))
-    texts = [{"name": part, "text": text} for part, text in found]
+    texts = [{"name": part, "text": text} for part, text in texts_by_part]
     seconds = {"seconds": spent} if timings else {}
     out.tell(name=name, stage=stage, parts=texts, **seconds)
 

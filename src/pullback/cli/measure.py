@@ -93,9 +93,9 @@ def ones(size: int, kind: DType) -> np.ndarray[Any, Any]:
     """An array that begins a cache line: a vector across two lines takes twice as long."""
     room = np.empty(size * kind.itemsize + LINE, np.uint8)
     start = -room.ctypes.data % LINE
-    found = room[start : start + size * kind.itemsize].view(kind.numpy)
-    found.fill(1)
-    return found
+    line = room[start : start + size * kind.itemsize].view(kind.numpy)
+    line.fill(1)
+    return line
 
 
 def lanes(var: Var, size: int, *body: Stmt, unroll: int = 1) -> For:
@@ -260,15 +260,15 @@ def units(target: Target) -> dict[str, float]:
 def functions(target: Target, kind: DType) -> dict[str, float]:
     """The table of a type: every function that the backend has for it."""
     one = E.Const(1.0, kind)
-    found = {"div": swept(target, lambda x: E.Div(one, E.Add(x, one)), kind)}
+    table = {"div": swept(target, lambda x: E.Div(one, E.Add(x, one)), kind)}
     for name, node in UNARY.items():
-        found[name] = swept(target, node, kind)
+        table[name] = swept(target, node, kind)
     for name in (n for n in NATIVES if n not in PLAIN):
         try:
-            found[name] = swept(target, functools.partial(_native, name), kind)
+            table[name] = swept(target, functools.partial(_native, name), kind)
         except InvalidIR:  # no such function of this type
             continue
-    return found
+    return table
 
 
 def _native(name: str, x: Expr) -> Expr:
@@ -278,20 +278,20 @@ def _native(name: str, x: Expr) -> Expr:
 def memories(target: Target, known: Machine) -> list[dict[str, float]]:
     """Each memory: bytes a nanosecond read and written, and what a read waits for."""
     sizes = [memory.bytes for memory in known.memories]
-    found = []
+    levels = []
     for number, size in enumerate(sizes):
         far = FAR * sizes[number - 1]
         room = size // 2 if number == 0 or (size and far > size) else far
         elements = room // 4
         bytes_ = 4 * target.lanes(4)
-        found.append(
+        levels.append(
             {
                 "read": bytes_ / summed(target, elements, 8),
                 "write": bytes_ / filled(target, elements),
                 "latency": chased(target, room),
             }
         )
-    return found
+    return levels
 
 
 def sized(known: Machine) -> Machine:
@@ -303,13 +303,13 @@ def sized(known: Machine) -> Machine:
 
 def cache_sizes() -> dict[str, int]:
     """The caches of the first processor, as the system tells them, bytes; by level."""
-    found = {}
+    sizes = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind = ((folder / n).read_text().strip() for n in ("level", "type"))
         if kind != "Instruction":
             size = (folder / "size").read_text().strip().removesuffix("K")
-            found[f"L{level}"] = int(size) * 1024
-    return found
+            sizes[f"L{level}"] = int(size) * 1024
+    return sizes
 
 
 def measured(target: Target, known: Machine) -> tuple[Tables, list[dict[str, float]]]:

@@ -56,12 +56,12 @@ class _Reader:
         """Expressions between commas."""
         tokens = Tokens(text, number)
         scope = Scope({**self.stands}, {}, parts=self.leaves, calls=NATIVES)
-        found = [expression(tokens, scope)]
+        expressions = [expression(tokens, scope)]
         while tokens.skip(","):
-            found.append(expression(tokens, scope))
+            expressions.append(expression(tokens, scope))
         if tokens.next:
             tokens.fail("unexpected text")
-        return tuple([replace_reads(e, self._load) for e in found])
+        return tuple([replace_reads(e, self._load) for e in expressions])
 
     def one(self, text: str, number: int) -> Expr:
         return self.several(text, number)[0]
@@ -74,10 +74,10 @@ class _Reader:
 
     def place(self, inner: str, number: int) -> Expr:
         """Where in an array."""
-        found = self.several(inner, number)
-        if len(found) != 1:
+        indices = self.several(inner, number)
+        if len(indices) != 1:
             raise SyntaxFormError(f"line {number}: an array has one index", code="E172")
-        return found[0]
+        return indices[0]
 
     def array(self, name: str, number: int) -> N.Array:
         place = self.places.get(name)
@@ -87,41 +87,41 @@ class _Reader:
 
     def block(self, lines: list[Line], depth: int) -> tuple[N.Stmt, ...]:
         """Statements at a depth, with what is deeper inside of them; taken off `lines`."""
-        found: list[N.Stmt] = []
+        statements: list[N.Stmt] = []
         while lines and lines[0][1] == depth:
             number, _, text = lines.pop(0)
             if text.startswith("$"):
                 name, _, value = text.partition(" = ")
                 self.leaves[name] = self.one(value, number)
                 continue
-            found.append(self.statement(text, number, lines, depth))
+            statements.append(self.statement(text, number, lines, depth))
         if lines and lines[0][1] > depth:
             raise SyntaxFormError(f"line {lines[0][0]}: too far to the right", code="E172")
-        return tuple(found)
+        return tuple(statements)
 
     def statement(self, text: str, number: int, lines: list[Line], depth: int) -> N.Stmt:
-        if found := LOOP.fullmatch(text):
-            return self.loop(found, number, lines, depth)
+        if match := LOOP.fullmatch(text):
+            return self.loop(match, number, lines, depth)
         if text.startswith("if ") and text.endswith(":"):
             condition = self.one(text[3:-1], number)
             return N.Guard(condition, self.block(lines, depth + 1))
-        if found := CHECK.fullmatch(text):
-            index, extent = (self.one(found[n], number) for n in (1, 2))
-            return N.Check(index, extent, int(found[3]))
-        if found := PREFETCH.fullmatch(text):
-            return N.Prefetch(self.array(found[1], number), self.place(found[2], number))
-        if found := TRANSPOSE.fullmatch(text):
-            return self.transpose(found, number)
-        if (found := DECLARE.fullmatch(text)) and found[1] in D.BY_NAME:
-            shape = tuple([int(n) for n in (found[2] or "").split(",") if n])
-            register = N.Register(found[3], D.BY_NAME[found[1]], shape)
-            init = self.one(found[4], number)
+        if match := CHECK.fullmatch(text):
+            index, extent = (self.one(match[n], number) for n in (1, 2))
+            return N.Check(index, extent, int(match[3]))
+        if match := PREFETCH.fullmatch(text):
+            return N.Prefetch(self.array(match[1], number), self.place(match[2], number))
+        if match := TRANSPOSE.fullmatch(text):
+            return self.transpose(match, number)
+        if (match := DECLARE.fullmatch(text)) and match[1] in D.BY_NAME:
+            shape = tuple([int(n) for n in (match[2] or "").split(",") if n])
+            register = N.Register(match[3], D.BY_NAME[match[1]], shape)
+            init = self.one(match[4], number)
             self.know(register)
             return N.Declare(register, init)
         return self.assignment(text, number)
 
-    def loop(self, found: re.Match[str], number: int, lines: list[Line], depth: int) -> N.For:
-        kind, flights, name, low, high, step, least, most = found.groups()
+    def loop(self, match: re.Match[str], number: int, lines: list[Line], depth: int) -> N.For:
+        kind, flights, name, low, high, step, least, most = match.groups()
         lo, hi = self.one(low, number), self.one(high, number)
         if least is None:
             least, most = _literal(lo, name, number), _literal(hi, name, number) - 1
@@ -130,8 +130,8 @@ class _Reader:
         body = self.block(lines, depth + 1)
         return N.For(var, lo, hi, body, N.LoopKind(kind), int(step or 1), int(flights or 1))
 
-    def transpose(self, found: re.Match[str], number: int) -> N.Transpose:
-        target, to, to_row, source, at, at_row, rows, columns, word = found.groups()
+    def transpose(self, match: re.Match[str], number: int) -> N.Transpose:
+        target, to, to_row, source, at, at_row, rows, columns, word = match.groups()
         return N.Transpose(
             self.array(target, number), self.one(to, number), int(to_row),
             self.array(source, number), self.one(at, number), int(at_row),
@@ -139,14 +139,14 @@ class _Reader:
         )  # fmt: skip
 
     def assignment(self, text: str, number: int) -> N.Stmt:
-        found = ASSIGN.search(text)
-        name, _, inner = text[: found.start()].partition("[") if found else ("", "", "")
+        match = ASSIGN.search(text)
+        name, _, inner = text[: match.start()].partition("[") if match else ("", "", "")
         place = self.places.get(name)
-        if found is None or place is None:
+        if match is None or place is None:
             raise SyntaxFormError(f"line {number}: not a statement: {text}", code="E172")
-        value = self.one(text[found.end() :], number)
+        value = self.one(text[match.end() :], number)
         inner = inner.removesuffix("]")
-        join = COMBINERS[found[1]] if found[1] else None
+        join = COMBINERS[match[1]] if match[1] else None
         if isinstance(place, N.Register):
             indices = self.several(inner, number) if inner else ()
             if join is None:
@@ -171,8 +171,8 @@ def parse_routine(text: str) -> N.Routine:
     Raises: SyntaxFormError with the line.
     """
     first, *rest = text.splitlines() or [""]
-    found = ROUTINE.fullmatch(first)
-    if found is None:
+    match = ROUTINE.fullmatch(first)
+    if match is None:
         raise SyntaxFormError("expected: routine NAME, task NAME < NUMBER", code="E172")
     reader = _Reader()
     spaces: dict[str, list[N.Array]] = {"argument": [], "scratch": [], "shared": []}
@@ -192,8 +192,8 @@ def parse_routine(text: str) -> N.Routine:
             sites.append(head[1])
         elif line.strip() and not line.lstrip().startswith("#"):
             lines.append((number, (len(line) - len(line.lstrip())) // 2, line.strip()))
-    tasks = int(found[3])
-    task = N.Var(found[2], 0, max(tasks - 1, 0))
+    tasks = int(match[3])
+    task = N.Var(match[2], 0, max(tasks - 1, 0))
     reader.leaves |= {v.name: v for v in (task, *sizes)}
     body = reader.block(lines, 1)
     finish: tuple[N.Stmt, ...] = ()
@@ -201,7 +201,7 @@ def parse_routine(text: str) -> N.Routine:
         finish = reader.block(lines, 1)
     given, scratch, shared = map(tuple, spaces.values())
     return N.Routine(
-        found[1],
+        match[1],
         given,
         tuple(sizes),
         scratch,

@@ -28,11 +28,11 @@ class Page:
         return self._block("text")
 
     def _block(self, kind: str) -> str:
-        found = re.search(_BLOCK.format(kind), self.text, re.MULTILINE | re.DOTALL)
-        return "" if found is None else found[1]
+        match = re.search(_BLOCK.format(kind), self.text, re.MULTILINE | re.DOTALL)
+        return "" if match is None else match[1]
 
 
 def pages() -> dict[str, Page]:
     """All pages, by code, in the order of the file."""
-    found = (Page(*m.groups()) for m in _PAGE.finditer(PAGES.read_text(encoding="utf-8")))
-    return {page.code: page for page in found}
+    every = (Page(*m.groups()) for m in _PAGE.finditer(PAGES.read_text(encoding="utf-8")))
+    return {page.code: page for page in every}

@@ -35,8 +35,8 @@ def profile(out: Output, script: Path, arguments: tuple[str, ...], trace: Path |
     """
     os.environ["PULLBACK_PROFILE"] = "1"
     with out.running(script):
-        found = of_script(script, arguments)
-    profiles = {name: function.program.profile for name, function in found.items()}
+        functions = of_script(script, arguments)
+    profiles = {name: function.program.profile for name, function in functions.items()}
     with out.working("measuring what this processor reaches"):
         roof = roofline()
     for name, own in profiles.items():

@@ -34,8 +34,8 @@ def of_script(path: Path, arguments: Sequence[str] = ()) -> dict[str, Jit[..., A
     if not path.is_file():
         raise Misuse(f"{path} does not exist")
     sys.argv = [str(path), *arguments]
-    found = runpy.run_path(str(path), run_name="__main__")
-    called = {n: v for n, v in found.items() if isinstance(v, Jit) and v.last is not None}
+    names = runpy.run_path(str(path), run_name="__main__")
+    called = {n: v for n, v in names.items() if isinstance(v, Jit) and v.last is not None}
     if not called:
         raise Misuse(f"{path} has no jitted function at its top level that it calls")
     return called
@@ -99,10 +99,10 @@ def function_at(
         raise click.UsageError(f"{place!r}: neither a definition nor module:function")
     sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.import_module(module)
+        loaded = importlib.import_module(module)
     except ImportError as problem:
         raise click.UsageError(f"{module}: {problem}") from problem
-    function = getattr(found, name, None)
+    function = getattr(loaded, name, None)
     if not callable(function):
         raise click.UsageError(f"{module} has no function {name!r}: give module:function")
     shapes = dict(map(parsed, options))

@@ -39,10 +39,10 @@ def requirements() -> list[Requirement]:
 
 def _requirement(line: str) -> Requirement | None:
     """``torch>=2.6; extra == 'torch'``"""
-    found = _LINE.fullmatch(line)
-    if found is None:
+    match = _LINE.fullmatch(line)
+    if match is None:
         return None
-    name, wanted, extra = found.groups()
+    name, wanted, extra = match.groups()
     try:
         installed = version(name)
     except PackageNotFoundError:
@@ -52,8 +52,8 @@ def _requirement(line: str) -> Requirement | None:
 
 def _numbers(text: str) -> tuple[int, ...]:
     """``2.6.1+cpu -> (2, 6, 1)``"""
-    found = re.match(r"\d+(\.\d+)*", text)
-    return tuple(int(n) for n in found[0].split(".")) if found else ()
+    match = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(n) for n in match[0].split(".")) if match else ()
 
 
 def _holds(own: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool:

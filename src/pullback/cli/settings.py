@@ -57,9 +57,9 @@ class Settings:
 def parse(text: str) -> Settings:
     """The inverse of `dump`. Raises: RunError where it is not."""
     try:
-        found = json.loads(text)
+        settings = json.loads(text)
         kinds = {f.name: type(getattr(Settings(), f.name)) for f in fields(Settings)}
-        made = Settings(**{name: kinds[name](value) for name, value in found.items()})
+        made = Settings(**{name: kinds[name](value) for name, value in settings.items()})
     except MALFORMED as error:
         raise RunError(f"the checkpoint's settings cannot be read: {error}", code="E336") from error
     for name, value in asdict(made).items():

@@ -61,21 +61,21 @@ def shapes_of(text: str, options: Sequence[str]) -> dict[str, Shape]:
     Raises: click.UsageError where an index is more than an axis, or makes it large, and no option
         gives the shape.
     """
-    found = dict(map(parsed, options))
+    shapes = dict(map(parsed, options))
     extents: dict[str, int] = {}
     statements = Parser(text, TYPED).statements()
     every = [r for s in statements for r in reads(s.body)]
     for read in every:
-        for index, extent in zip(read.indices, found.get(read.name, ()), strict=False):
+        for index, extent in zip(read.indices, shapes.get(read.name, ()), strict=False):
             if isinstance(index, Name):
                 extents[index.name] = extent
     made = {s.name for s in statements}
     for read in every:
-        if read.name not in found and read.name not in made:
-            found[read.name] = tuple(_extent(read.name, i, extents) for i in read.indices)
-            if prod(found[read.name]) > LARGEST:
+        if read.name not in shapes and read.name not in made:
+            shapes[read.name] = tuple(_extent(read.name, i, extents) for i in read.indices)
+            if prod(shapes[read.name]) > LARGEST:
                 raise _unknown(read.name)
-    return found
+    return shapes
 
 
 def data_indices(text: str, shapes: Mapping[str, Shape]) -> dict[str, int]:
@@ -83,14 +83,14 @@ def data_indices(text: str, shapes: Mapping[str, Shape]) -> dict[str, int]:
 
     1 where what they index is no input.
     """
-    found: dict[str, int] = {}
+    bounds: dict[str, int] = {}
     statements = Parser(text, TYPED).statements()
     for read in (r for s in statements for r in reads(s.body)):
         extents = shapes.get(read.name, (1,) * len(read.indices))
         for index, extent in zip(read.indices, extents, strict=False):
             for name in _operands(index):
-                found[name] = min(extent, found.get(name, extent))
-    return {name: bound for name, bound in found.items() if name in shapes}
+                bounds[name] = min(extent, bounds.get(name, extent))
+    return {name: bound for name, bound in bounds.items() if name in shapes}
 
 
 def _operands(index: Tree) -> Iterator[str]:

@@ -67,10 +67,10 @@ def tune(
     """
     path = _path()
     if merge:
-        found = merged(read(Path(p)) for p in (str(path), *map(_existing, what)))
-        write(path, found)
-        out.show(f"{len(found)} records in {path}")
-        out.tell(records=len(found), path=str(path))
+        records = merged(read(Path(p)) for p in (str(path), *map(_existing, what)))
+        write(path, records)
+        out.show(f"{len(records)} records in {path}")
+        out.tell(records=len(records), path=str(path))
         return
     programs = [f.program for w in what for f in _functions(w, shapes, sizes)]
     options = Options.from_environment()

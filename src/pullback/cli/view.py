@@ -69,8 +69,8 @@ def view(
             raise click.UsageError("--shape, --size and --wrt are for a definition given as text")
         os.environ["PULLBACK_PROFILE"] = "1"
         with output.running(what):
-            found = of_script(Path(what), arguments)
-        programs = {name: function.program for name, function in found.items()}
+            functions = of_script(Path(what), arguments)
+        programs = {name: function.program for name, function in functions.items()}
     else:
         with output.working("compiling"):
             programs = {what: _definition(what, shapes, sizes, wrt)}

@@ -126,15 +126,15 @@ class Mask:
 
     def condition(self, index: Index) -> Expr | None:
         """Whether column j counts for row i; None: always."""
-        found: Expr | None = None
+        counts: Expr | None = None
         *batch, _, i, j = index
         if self.causal:
-            found = E.logical_not(Less(i, j))
+            counts = E.logical_not(Less(i, j))
         if self.padding is not None:
-            found = _both(found, E.logical_not(at(self.padding, *batch, j)))
+            counts = _both(counts, E.logical_not(at(self.padding, *batch, j)))
         if self.allowed is not None:
-            found = _both(found, _stretched(self.allowed, index))
-        return found
+            counts = _both(counts, _stretched(self.allowed, index))
+        return counts
 
 
 def _both(a: Expr | None, b: Expr) -> Expr:
@@ -209,11 +209,11 @@ class _Table:
         added = self.mask.added
 
         def scaled(*i: Expr) -> Expr:
-            found: Expr = Mul(at(dots, *i), factor)
+            score: Expr = Mul(at(dots, *i), factor)
             if added is not None:
-                found = Add(found, cast(_stretched(added, i), kind))
+                score = Add(score, cast(_stretched(added, i), kind))
             condition = self.mask.condition(i)
-            return found if condition is None else If(condition, found, E.lowest(kind))
+            return score if condition is None else If(condition, score, E.lowest(kind))
 
         return make("scores", self.shape, scaled, keep=NEVER).value
 
@@ -242,9 +242,9 @@ class _Table:
         zero = E.const(0, self.query.kind)
 
         def body(*i: Expr) -> Expr:
-            found = E.Exp(E.subtract(at(scores, *i), at(top, *i[:-1])))
+            power = E.Exp(E.subtract(at(scores, *i), at(top, *i[:-1])))
             condition = self.mask.condition(i)
-            return found if condition is None else If(condition, found, zero)
+            return power if condition is None else If(condition, power, zero)
 
         return make("exps", self.shape, body, keep=NEVER).value
 
@@ -329,8 +329,8 @@ def scaled_dot_product_attention(
     used = 1.0 / math.sqrt(max(size, 1)) if scale is None else scale
     mask = with_mask(Mask(causal=is_causal), attn_mask)
     parts = (Packed(q, 0, 1, size, kind), Packed(k, 0, 1, size, kind))
-    found = attend(*parts, Packed(v, 0, 1, width, kind), _headless(mask), used, dropout_p)
-    return found.output
+    attended = attend(*parts, Packed(v, 0, 1, width, kind), _headless(mask), used, dropout_p)
+    return attended.output
 
 
 def _one_batch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> list[Value]:

@@ -59,9 +59,9 @@ def pointwise(name: str, function: Callable[..., Any], *tensors: Tensor) -> Tens
 
 def written(shape: Iterable[Any], body: Callable[..., Any], name: str = "compute") -> Tensor:
     """The tensor ``out[i..] = body(i..)`` of scalars, as `pb.compute` makes it."""
-    found = compute(tuple(shape), body, name=name)
-    assert isinstance(found, Tensor)
-    return found
+    tensor = compute(tuple(shape), body, name=name)
+    assert isinstance(tensor, Tensor)
+    return tensor
 
 
 def wide(x: Any) -> Any:
@@ -82,16 +82,16 @@ def cast(value: Expr, to: DType | None) -> Expr:
 def common(*tensors: Tensor | None) -> DType:
     """The promoted float type of `tensors`. Raises: DTypeError where it is no float."""
     kinds = [t.dtype for t in tensors if t is not None]
-    found = kinds[0]
+    promoted = kinds[0]
     for kind in kinds[1:]:
-        found = promote(found, kind)
-    if not found.is_float:
+        promoted = promote(promoted, kind)
+    if not promoted.is_float:
         raise DTypeError(
-            f"this layer works on floats, not {found}",
+            f"this layer works on floats, not {promoted}",
             help='cast the input first: x.astype("float32")',
             code="E144",
         )
-    return found
+    return promoted
 
 
 def axis_of(dim: int, rank: int) -> int:

@@ -80,8 +80,8 @@ def ctc_loss(
         losses = where(losses == math.inf, 0.0, losses)
     if reduction == "mean":
         losses = losses / astype(M.maximum(sizes, 1), kind)
-    found = reduced(losses, reduction)
-    return Tensor(reshape(found.value, ())) if alone and reduction == "none" else found
+    loss = reduced(losses, reduction)
+    return Tensor(reshape(loss.value, ())) if alone and reduction == "none" else loss
 
 
 def _check_row(targets: Tensor, lengths: Any) -> None:
@@ -103,8 +103,8 @@ def _check_row(targets: Tensor, lengths: Any) -> None:
 def _lengths(given: Any) -> Tensor:
     """One length for each of the batch, int64."""
     array = given if isinstance(given, Tensor) else Tensor(value_of(np.asarray(given, np.int64)))
-    found: Tensor = astype(array.reshape(-1), int64)
-    return found
+    lengths: Tensor = astype(array.reshape(-1), int64)
+    return lengths
 
 
 def _labels(targets: Tensor, sizes: Tensor, batch: Any, blank: int) -> Tensor:
@@ -158,8 +158,10 @@ def _alphas(logs: Tensor, labels: Tensor, counts: Tensor, blank: int) -> Tensor:
         reached = [alpha, *(written(shape, f, name="reached") for f in (one, two))]
         moved = logsumexp(stack(reached), axis=0) + emitted(row)
         live = t < counts
-        found = written(shape, lambda n, s: where(live[n], moved[n, s], alpha[n, s]), name="alpha")
-        return found, ()
+        following = written(
+            shape, lambda n, s: where(live[n], moved[n, s], alpha[n, s]), name="alpha"
+        )
+        return following, ()
 
     last, _ = scan(step, start, (logs[1:], arange(1, logs.shape[0])))
     found: Tensor = last

@@ -67,8 +67,8 @@ class CausalAttention(Module):
             Packed(packed.value, n * wide, self.heads, self.size, packed.dtype) for n in range(3)
         )
         dropout = self.dropout if self.training else 0.0
-        found = attend(q, k, v, Mask(causal=True), 1.0 / math.sqrt(self.size), dropout)
-        projected: Tensor = self.proj(found.output)
+        attended = attend(q, k, v, Mask(causal=True), 1.0 / math.sqrt(self.size), dropout)
+        projected: Tensor = self.proj(attended.output)
         return projected
 
 

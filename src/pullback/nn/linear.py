@@ -131,8 +131,8 @@ def _shared_slopes(weight: Tensor, tokens: Tensor) -> Tensor:
     ones = broadcast_to(full((), 1.0, dtype=weight.dtype), places.shape)
     counts = M.maximum(scatter_add(none, places, ones), 1.0)
     still = stop_gradient(weight)
-    found: Tensor = still + (weight - still) / expand_dims(counts, axis=1)
-    return found
+    shared: Tensor = still + (weight - still) / expand_dims(counts, axis=1)
+    return shared
 
 
 def without_row(weight: Tensor, row: int) -> Tensor:
@@ -230,10 +230,10 @@ def embedding_bag(
     k = axis(bags.longest)
 
     def row(b: Any, e: Any) -> Any:
-        found = weight[bags.token(b, k), e]
+        element = weight[bags.token(b, k), e]
         if per_sample_weights is not None:
-            found = found * per_sample_weights[bags.place(b, k)]
-        return found
+            element = element * per_sample_weights[bags.place(b, k)]
+        return element
 
     def added(b: Any, e: Any) -> Any:
         return sum_of(padded(bags.tests(b, k), row(b, e)), over=k)
@@ -288,14 +288,14 @@ class _Bags:
 
     def tests(self, b: Any, k: Any) -> list[Any]:
         """When token `k` counts in bag `b`."""
-        found: list[Any] = []
+        conditions: list[Any] = []
         if self.offsets is not None:
-            found += [k >= self.offsets[b], k < self._end(b)]
+            conditions += [k >= self.offsets[b], k < self._end(b)]
         if self.padding is not None:
             token = self.token(b, k)
             back = self.padding < 0  # counted from the end
-            found.append(token - self.padding != self.rows if back else token != self.padding)
-        return found
+            conditions.append(token - self.padding != self.rows if back else token != self.padding)
+        return conditions
 
     def _end(self, b: Any) -> Any:
         offsets = self.offsets

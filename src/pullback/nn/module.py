@@ -79,9 +79,9 @@ class Module:
 
     def __getattr__(self, name: str) -> Any:
         for home in ("_parameters", "_buffers", "_modules"):
-            found = self.__dict__.get(home, {})
-            if name in found:
-                return found[name]
+            own = self.__dict__.get(home, {})
+            if name in own:
+                return own[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
@@ -94,8 +94,8 @@ class Module:
     def __call__(self: Forward[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co:
         own = cast(Module, self)
         observe(own)
-        found: R_co = own.forward(*map(from_array, args), **kwargs)
-        return found
+        result: R_co = own.forward(*map(from_array, args), **kwargs)
+        return result
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's function. Raises: UnsupportedError where a subclass has none."""
@@ -171,12 +171,12 @@ class Module:
 
     def _cells(self) -> dict[str, Parameter | Buffer]:
         """Everything that a state_dict holds; a shared parameter stands under each of its names."""
-        found: dict[str, Parameter | Buffer] = {}
+        cells: dict[str, Parameter | Buffer] = {}
         for path, module in self.named_modules():
             for name, cell in (*module._parameters.items(), *module._buffers.items()):
                 if cell is not None:
-                    found[_join(path, name)] = cell
-        return found
+                    cells[_join(path, name)] = cell
+        return cells
 
     def state_dict(self) -> dict[str, Tensor]:
         """The contents of now, by torch's names."""

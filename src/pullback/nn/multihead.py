@@ -106,11 +106,11 @@ class MultiheadAttention(Module):
             memo = {id(t): _swap(t) for t in (query, key, value)}
             query, key, value = (memo[id(t)] for t in (query, key, value))
         mask = self._mask(query, key_padding_mask, attn_mask, is_causal)
-        found = self._attend(query, key, value, mask)
-        output = self.out_proj(found.output)
+        attended = self._attend(query, key, value, mask)
+        output = self.out_proj(attended.output)
         weights = None
         if need_weights:
-            weights = found.weights
+            weights = attended.weights
             if average_attn_weights:
                 weights = Tensor(reduction.mean(weights.value, len(query.shape) - 2, False))
         return (_swap(output) if swapped else output), weights

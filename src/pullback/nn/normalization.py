@@ -141,8 +141,8 @@ def layer_norm(
     """
     kind = common(input, weight, bias)
     rank = _last(input.value.shape, normalized_shape)
-    found = moments(input.value, range(rank, len(input.shape)), kind)
-    return scaled("layer_norm", found, eps, (weight, bias), lambda i: i[rank:])
+    measured = moments(input.value, range(rank, len(input.shape)), kind)
+    return scaled("layer_norm", measured, eps, (weight, bias), lambda i: i[rank:])
 
 
 @shaped(
@@ -166,10 +166,10 @@ def rms_norm(
     x = input.value if input.dtype == kind else elementwise.astype(input.value, kind)
     rank = _last(x.shape, normalized_shape)
     rows = Rows(x.shape, tuple(range(rank, len(x.shape))))
-    found = Moments(rows, x, _squares(x, rows), x, count(rows.box, kind))
+    measured = Moments(rows, x, _squares(x, rows), x, count(rows.box, kind))
     small = 2.0**-52 if kind.bits == 64 else 2.0**-23
     used = small if eps is None else eps
-    return scaled("rms_norm", found, used, (weight, None), lambda i: i[rank:])
+    return scaled("rms_norm", measured, used, (weight, None), lambda i: i[rank:])
 
 
 @shaped(
@@ -196,12 +196,12 @@ def group_norm(
     channels = channels_of("group_norm", input)
     size = channels // num_groups
     parts = input.reshape(input.shape[0], num_groups, size, *input.shape[2:])
-    found = moments(parts.value, range(2, len(parts.shape)), kind)
+    measured = moments(parts.value, range(2, len(parts.shape)), kind)
 
     def channel(i: Index) -> Index:
         return (Add(Mul(i[1], E.index(size)), i[2]),)
 
-    y = scaled("group_norm", found, eps, (weight, bias), channel)
+    y = scaled("group_norm", measured, eps, (weight, bias), channel)
     return y.reshape(*input.shape)
 
 
@@ -300,9 +300,9 @@ def _by_channel(
     kind = float32 if is_half(result) else result
     x: Value = widened(input.value)
     if own:
-        found = moments(x, over, kind)
-        _step(running, found, momentum)
-        return _typed(scaled(name, found, eps, affine, lambda i: (i[1],)), result)
+        measured = moments(x, over, kind)
+        _step(running, measured, momentum)
+        return _typed(scaled(name, measured, eps, affine, lambda i: (i[1],)), result)
     if running[0] is None or running[1] is None:
         raise StateError(f"{name} without running statistics", code="E332")
     mean, var = running[0].value, running[1].value
@@ -318,19 +318,19 @@ def _by_channel(
 
 
 def _typed(y: Tensor, kind: DType) -> Tensor:
-    found: Tensor = narrowed(y, kind)
-    return found
+    rounded: Tensor = narrowed(y, kind)
+    return rounded
 
 
-def _step(running: Pair, found: Moments, momentum: float | Tensor) -> None:
+def _step(running: Pair, measured: Moments, momentum: float | Tensor) -> None:
     """``running = (1 - m) running + m new``, the new variance unbiased: ``squares / (n - 1)``.
 
     Rows of several samples are averaged. Raises: StateError for what cannot be assigned.
     """
-    squares = found.squares
-    less = E.subtract(found.number, E.const(1, squares.dtype))
+    squares = measured.squares
+    less = E.subtract(measured.number, E.const(1, squares.dtype))
     var = make("var", squares.shape, lambda *i: Div(at(squares, *i), less))
-    for state, new in zip(running, (Tensor(found.mean), var), strict=True):
+    for state, new in zip(running, (Tensor(measured.mean), var), strict=True):
         if state is None:
             continue
         if not isinstance(state, State):

@@ -73,10 +73,10 @@ def _constant(input: Tensor, ends: dict[int, tuple[int, int]], value: float) -> 
 
 def _grown(extent: Extent, before: int, after: int) -> int:
     """Raises: ShapeError where nothing is left, UnsupportedError for a symbolic extent."""
-    found = literal("pad", (extent,))[0] + before + after
-    if found < 0:
+    extent_after = literal("pad", (extent,))[0] + before + after
+    if extent_after < 0:
         raise ShapeError(f"pad {(before, after)} of {extent} elements", code="E126")
-    return found
+    return extent_after
 
 
 def _extended(input: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
@@ -96,10 +96,10 @@ def _extended(input: Tensor, axis: int, before: int, after: int, mode: str) -> T
         low = {"reflect": -place, "replicate": 0, "circular": place + extent}[mode]
         last = extent - 1
         high = {"reflect": 2 * last - place, "replicate": last, "circular": place - extent}[mode]
-        found = at(place)
+        element = at(place)
         if after > 0:
-            found = where(place >= extent, at(high), found)
-        return where(place < 0, at(low), found) if before > 0 else found
+            element = where(place >= extent, at(high), element)
+        return where(place < 0, at(low), element) if before > 0 else element
 
     return written(shape, body, name=f"{mode}_pad")
 

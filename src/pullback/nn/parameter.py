@@ -81,13 +81,13 @@ def put(cells: Mapping[str, Cell], arrays: Mapping[str, Any]) -> None:
 
 def _fitted(cell: Cell, array: Any, name: str) -> np.ndarray[Any, Any]:
     """An array of a cell's shape, as its type. Raises: ShapeError, DTypeError."""
-    found = host_array(array)
-    if found.shape != cell.shape:
-        raise ShapeError(f"`{name}` has shape {found.shape}, {cell.shape} is wanted", code="E138")
+    given = host_array(array)
+    if given.shape != cell.shape:
+        raise ShapeError(f"`{name}` has shape {given.shape}, {cell.shape} is wanted", code="E138")
     kind = cell.dtype.numpy
-    if D.dtype(found.dtype).is_float and not cell.dtype.is_float:
-        raise DTypeError(f"`{name}` is {found.dtype}, {cell.dtype} is wanted", code="E142")
-    return found if found.dtype == kind else found.astype(kind)
+    if D.dtype(given.dtype).is_float and not cell.dtype.is_float:
+        raise DTypeError(f"`{name}` is {given.dtype}, {cell.dtype} is wanted", code="E142")
+    return given if given.dtype == kind else given.astype(kind)
 
 
 def host_array(array: Any) -> np.ndarray[Any, Any]:

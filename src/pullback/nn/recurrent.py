@@ -119,19 +119,19 @@ class Weights:
             return new, new[0]
 
         order = flip(given, axis=0) if back else given
-        last, found = (scan if current() else _unrolled)(body, state, order)
-        return (flip(found, axis=0) if back else found), last
+        last, states = (scan if current() else _unrolled)(body, state, order)
+        return (flip(states, axis=0) if back else states), last
 
 
 def _unrolled(
     body: Callable[[State, Tensor], tuple[State, Tensor]], state: State, steps: Tensor
 ) -> tuple[State, Tensor]:
     """`scan` outside of a program: every step is a definition of its own."""
-    found = []
+    outputs = []
     for x in steps:
         state, y = body(state, x)
-        found.append(y)
-    return state, stack(found)
+        outputs.append(y)
+    return state, stack(outputs)
 
 
 class _Recurrent(Module):
@@ -235,13 +235,13 @@ class _Layers(_Recurrent):
         for layer in range(self.num_layers):
             if layer and self.training:
                 x = dropout(x, self.dropout)
-            found = []
+            directions = []
             for back, name in enumerate(self._names(layer)):
                 start = starts[len(lasts)]
                 y, last = self._weights(name).run(self._gates(), x, start, bool(back))
-                found.append(y)
+                directions.append(y)
                 lasts.append(last)
-            x = found[0] if len(found) == 1 else concat(found, -1)
+            x = directions[0] if len(directions) == 1 else concat(directions, -1)
         ends = tuple(stack(parts) for parts in zip(*lasts, strict=True))
         y = x.permute_dims(1, 0, 2) if turned else x
         return y, ends if self.states > 1 else ends[0]

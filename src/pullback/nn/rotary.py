@@ -83,8 +83,8 @@ def _places(positions: Any, offset: Any, rows: Any) -> Tensor:
     """The position of each row, in float64."""
     shift = O.astype(value_tensor(offset), float64)
     if positions is not None:
-        found: Tensor = O.astype(value_tensor(positions), float64) + shift
-        return found
+        places: Tensor = O.astype(value_tensor(positions), float64) + shift
+        return places
     counted: Tensor = written((rows,), lambda t: O.astype(t, float64)) + shift
     return counted
 

@@ -263,8 +263,8 @@ def _corner(input: Tensor, lead: Any, ends: Sequence[_Ends], corner: Sequence[An
     """One element and its weight; nothing outside."""
     index = [i for i, _ in corner]
     tests = [t for e, i in zip(ends, index, strict=True) for t in (i >= 0, i < e.extent)]
-    found = padded(tests, input[(*lead, *index)])
-    return reduce(mul, (w for _, w in corner if w is not None), found)
+    element = padded(tests, input[(*lead, *index)])
+    return reduce(mul, (w for _, w in corner if w is not None), element)
 
 
 def _taps(ends: _Ends, place: Any, mode: str) -> Taps:

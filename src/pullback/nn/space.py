@@ -121,15 +121,15 @@ class Window:
 
     def inside(self, y: Any, k: Any) -> list[Any]:
         """The conditions under which that is an element; none where it always is."""
-        found = []
+        conditions = []
         if self.before > 0:
-            found.append(self.place(y, k) >= 0)
+            conditions.append(self.place(y, k) >= 0)
         # Padding alone may fill the last ones.
         places = max(self._places(False), self._places(True))
         last = (places - 1) * self.stride + self.reach - 1 - self.before
         if last >= self.extent:
-            found.append(self.place(y, k) < self.extent)
-        return found
+            conditions.append(self.place(y, k) < self.extent)
+        return conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +160,10 @@ class Taps:
     def count(self) -> int:
         """The extent of what the windows slid over."""
         reach = self.dilation * (self.size - 1) + 1
-        found = (self.extent - 1) * self.stride - 2 * self.padding + reach + self.more
-        if found < 1 or self.size < 1:
-            raise ShapeError(f"{self.size} taps: a result of {found} elements", code="E126")
-        return found
+        extent = (self.extent - 1) * self.stride - 2 * self.padding + reach + self.more
+        if extent < 1 or self.size < 1:
+            raise ShapeError(f"{self.size} taps: a result of {extent} elements", code="E126")
+        return extent
 
     @property
     def apart(self) -> int:

@@ -62,12 +62,12 @@ class _Block(Module):
     across: ClassVar[bool] = False
 
     def _added(self, x: Tensor, norm: Module, part: Callable[[Tensor], Tensor]) -> Tensor:
-        found: Tensor = x + part(norm(x)) if self.norm_first else norm(x + part(x))
-        return found
+        added: Tensor = x + part(norm(x)) if self.norm_first else norm(x + part(x))
+        return added
 
     def _feed_forward(self, x: Tensor, drop: Module) -> Tensor:
-        found: Tensor = drop(self.linear2(self.dropout(self.activation(self.linear1(x)))))
-        return found
+        fed: Tensor = drop(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+        return fed
 
 
 def _attended(
@@ -85,8 +85,8 @@ def _attended(
         need_weights=False,
         is_causal=causal,
     )
-    found: Tensor = drop(output)
-    return found
+    attended: Tensor = drop(output)
+    return attended
 
 
 class TransformerEncoderLayer(_Block):
@@ -180,8 +180,8 @@ class TransformerEncoder(Module):
         x = src
         for layer in self.layers:
             x = layer(x, mask, src_key_padding_mask, is_causal)
-        found: Tensor = x if self.norm is None else self.norm(x)
-        return found
+        normed: Tensor = x if self.norm is None else self.norm(x)
+        return normed
 
 
 class TransformerDecoder(Module):
@@ -216,8 +216,8 @@ class TransformerDecoder(Module):
         x = tgt
         for layer in self.layers:
             x = layer(x, memory, *masks, bool(tgt_is_causal), memory_is_causal)
-        found: Tensor = x if self.norm is None else self.norm(x)
-        return found
+        normed: Tensor = x if self.norm is None else self.norm(x)
+        return normed
 
 
 class Transformer(Module):
@@ -280,8 +280,8 @@ class Transformer(Module):
     ) -> Tensor:
         memory = self.encoder(src, src_mask, src_key_padding_mask, bool(src_is_causal))
         masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
-        found: Tensor = self.decoder(tgt, memory, *masks, tgt_is_causal, memory_is_causal)
-        return found
+        decoded: Tensor = self.decoder(tgt, memory, *masks, tgt_is_causal, memory_is_causal)
+        return decoded
 
     @staticmethod
     def generate_square_subsequent_mask(

@@ -66,12 +66,12 @@ def max_unpool(
     if any(abs(n - m) >= s for n, m, s in zip(new, plain, steps, strict=True)):
         raise ShapeError(f"output_size {new}: {plain} or near", code="E126")
     shape = (*lead, math.prod(new))
-    found = _sent(input, indices, shape)
+    summed = _sent(input, indices, shape)
     if any(k > s for k, s in zip(sizes, steps, strict=True)):
         # Windows that overlap may send one element several times: it stands there once.
         times = _sent(input * 0.0 + 1.0, indices, shape)
-        found = found + stop_gradient(found / M.maximum(times, 1.0) - found)
-    return found.reshape(*lead, *new)
+        summed = summed + stop_gradient(summed / M.maximum(times, 1.0) - summed)
+    return summed.reshape(*lead, *new)
 
 
 def _sent(input: Tensor, indices: Tensor, shape: Sequence[Any]) -> Tensor:

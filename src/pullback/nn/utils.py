@@ -42,11 +42,11 @@ def clip_grad_norm_(
     owners = _with_grad(parameters)
     grads = [p.grad.value for p in owners if p.grad is not None]
     norm = _norm(grads, norm_type)
-    found = norm.value
+    length = norm.value
     one = E.const(1, norm.dtype)
 
     def share() -> Expr:
-        ratio = Div(E.const(max_norm, norm.dtype), Add(at(found), E.const(TINY, norm.dtype)))
+        ratio = Div(E.const(max_norm, norm.dtype), Add(at(length), E.const(TINY, norm.dtype)))
         return E.minimum(ratio, one)
 
     scale = make("clip", (), share).value

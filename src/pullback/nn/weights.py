@@ -83,7 +83,7 @@ def renamed(
     """
     left = {n: t for n, t in tensors.items() if not any(_stars(u, n) is not None for u in unused)}
     taken: set[str] = set()
-    found: dict[str, Any] = {}
+    fresh: dict[str, Any] = {}
     for new, old in names.items():
         parts = [old] if isinstance(old, str) else list(old)
         places = [stars for n in left if (stars := _stars(parts[0], n)) is not None]
@@ -91,9 +91,9 @@ def renamed(
             raise StateError(f"no tensor is called `{parts[0]}`", code="E345")
         for stars in places:
             sources = [_filled(part, stars) for part in parts]
-            found[_filled(new, stars)] = _joined(left, sources)
+            fresh[_filled(new, stars)] = _joined(left, sources)
             taken.update(sources)
-    return found | {n: t for n, t in left.items() if n not in taken}
+    return fresh | {n: t for n, t in left.items() if n not in taken}
 
 
 def _stars(pattern: str, name: str) -> tuple[str, ...] | None:
@@ -114,18 +114,18 @@ def _joined(tensors: Mapping[str, Any], names: Sequence[str]) -> Any:
     missing = [name for name in names if name not in tensors]
     if missing:
         raise StateError(f"no tensor is called `{missing[0]}`", code="E345")
-    found = [tensors[name] for name in names]
-    return found[0] if len(found) == 1 else np.concatenate([host_array(t) for t in found])
+    parts = [tensors[name] for name in names]
+    return parts[0] if len(parts) == 1 else np.concatenate([host_array(t) for t in parts])
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays of a safetensors file by name. Raises: StateError where it is none."""
     read: Any = safetensors.deserialize
     try:
-        found = read(Path(path).read_bytes())
+        entries = read(Path(path).read_bytes())
     except safetensors.SafetensorError as error:
         raise StateError(f"{path} is no safetensors file: {error}", code="E330") from error
-    return {name: _array(path, name, entry) for name, entry in found}
+    return {name: _array(path, name, entry) for name, entry in entries}
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -133,8 +133,8 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     data = Path(path).read_bytes()
     try:
         size = int.from_bytes(data[:LENGTH], "little")
-        found = json.loads(data[LENGTH : LENGTH + size]).get("__metadata__", {})
-        return {str(name): str(value) for name, value in found.items()}
+        metadata = json.loads(data[LENGTH : LENGTH + size]).get("__metadata__", {})
+        return {str(name): str(value) for name, value in metadata.items()}
     except MALFORMED as error:
         raise StateError(f"{path} is no safetensors file: {error}", code="E330") from error
 

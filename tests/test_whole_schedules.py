@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from lower_support import HOST
+from lower_support import HOST, agree
 from pullback.backends.host.processor import named_target
 from pullback.errors import InvalidIR, SyntaxFormError
+from pullback.ir.expr import Dim
 from pullback.ir.kernel import Kernel
 from pullback.ir.parse import parse_kernel
 from pullback.ir.text import show
@@ -138,3 +139,26 @@ def test_what_is_read_again_is_not_written_past_the_caches() -> None:
 @pytest.mark.parametrize("seed", range(24))
 def test_any_legal_schedule_means_the_same(seed: int) -> None:
     check_schedule(seed, "llvm")
+
+
+COLUMNS = """kernel layer over [i < 64]
+  dim n: 1, 170
+  var x: float32[64, 40]
+  var w: float32[40, n]
+  var y: float32[64, n]
+  stage z: float32[64, n] at (i) -> scratch
+    z[i, j] = sum[k < 40](x[i, k] * w[k, j])
+  stage out: float32[64, n] at (i) -> store y
+    out[i, j] = if(z[i, j] < 0.0, 0.0, z[i, j])
+"""
+
+
+def test_symbolic_columns_of_three_vectors_end_where_they_end() -> None:
+    """Maps after a block of three vectors, which are no power of two, of any width."""
+    kernel = parse_kernel(COLUMNS)
+    made = scheduled(kernel, HOST)
+    wide = replace(made.steps[0].loops, rows=8, columns=3 * HOST.lanes(4))  # type: ignore[type-var]
+    routine = lower(kernel, replace(made, steps=(replace(made.steps[0], loops=wide),)))
+    (dim,) = (e for e in kernel.stages[0].shape if isinstance(e, Dim))
+    for n in (1, 15, 16, 17, 31, 47, 48, 49, 64, 80, 100, 165, 170):
+        agree(kernel, routine, None, {dim: n}, native=True, scalar=False)

@@ -395,7 +395,7 @@ class Function:
         if trip is not None:
             whole = const(trip // span * span, "i64")
         else:
-            whole = b.binary("and", b.binary("sub", hi, lo), const(-span, "i64"))
+            whole = self._whole(b.binary("sub", hi, lo), span)
         middle = b.binary("add", lo, whole)
         frame.forget(written(stmt.body))
 
@@ -413,6 +413,13 @@ class Function:
             self._written_out(stmt, frame, lanes, middle, rest)
         else:
             self._repeat(middle, hi, lanes.count, rest is not None, tail, stmt, 1)
+
+    def _whole(self, length: Val, span: int) -> Val:
+        """The part of a length in whole spans, which need not be a power of two."""
+        if span & (span - 1) == 0:
+            return self.b.binary("and", length, const(-span, "i64"))
+        rest = self.b.binary("srem", length, const(span, "i64"))
+        return self.b.binary("sub", length, rest)
 
     def _tail_mask(self, left: Val, count: int) -> Val:
         """The lanes below `left`, which is at least 1."""

@@ -14,7 +14,9 @@ import scipy.special as sp
 import scipy.stats as st
 
 import pullback as pb
+from pullback.conformance.cases import words
 from pullback.errors import PullbackError
+from pullback.ir.dtype import uint32
 from pullback.tensor import steady
 from pullback.tensor.rules import Rule
 from pullback.tensor.scalars import applied
@@ -247,6 +249,20 @@ def test_numbers_have_the_same_bits_on_every_backend(backend: str) -> None:
     for numbers, law in zip(found, laws, strict=True):
         if law is not None:
             assert st.kstest(numbers.astype(np.float64), law.cdf).pvalue > SMALLEST
+
+
+PUBLISHED = [  # by Random123: the first words of all three vectors, then the second ones
+    [0x6B200159, 0x1CB996FC, 0xC4923A9C],
+    [0x99BA4EFE, 0xBB002BE7, 0x483DF7A0],
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_threefry_gives_the_published_words_on_every_backend(backend: str) -> None:
+    sample = words(uint32)
+    options = pb.Options(backend=backend, cache=None)
+    found = pb.jit(sample.function, options=options)(*sample.calls[0])
+    assert [t.tolist() for t in found] == PUBLISHED
 
 
 FUNCTIONS = {

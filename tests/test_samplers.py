@@ -20,13 +20,14 @@ from pullback.ir.dtype import uint32
 from pullback.tensor import steady
 from pullback.tensor.rules import Rule
 from pullback.tensor.scalars import applied
-from test_conformance import BACKENDS
+from test_conformance import BACKENDS, NEEDS
 
 N = 20_000
 R = pb.random
 # Of 20,000 numbers of the key 5.
 BITS = ["03efb49977ec5d42", "51c8eac62468e2dc", "995cc59dc9ea3967", "d8bfecec03cc4c5f",
         "255de5911aedc2e8", "e7c70bd62c05cbbc"]  # fmt: skip
+SLOW = [pytest.param(n, marks=[m, pytest.mark.slow]) for n, m in NEEDS.items()]
 SMALLEST = 1e-3  # probability of a worse draw, with these seeds
 
 
@@ -231,7 +232,7 @@ def test_refused_by_code() -> None:
         assert caught.value.code == code
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["llvm", "reference", *SLOW])
 def test_numbers_have_the_same_bits_on_every_backend(backend: str) -> None:
     """One program of all: normal numbers of each type, gamma and beta ones; and they are those."""
     key = R.key(5)

@@ -306,11 +306,12 @@ def test_its_text(tmp_path: Path) -> None:
 
 
 # Loops in lanes are vectors; what is left of them, and what has no vectors, is done lane by lane.
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 LANES = {
     "contiguous": lambda x, i: pb.tanh(x) * 2 + pb.exp(-x),
     "truth": lambda x, i: pb.where((x > 0) & ~(x < 0.5) | (x == 0.25), x, -x),
     "truth as numbers": lambda x, i: (x > 0.1).astype("int64") + (x < 0),
-    "to integers": lambda x, i: [(x * 9).astype(k) for k in ("int8", "uint8", "int32", "int64")],
+    "to integers": lambda x, i: [(x * 9).astype(k) for k in INTEGERS],
     "to truth": lambda x, i: [x.astype("bool"), i.astype("bool"), (x > 0) != (i > 3)],
     "every second": lambda x, i: x[::2] * 2,
     "turned": lambda x, i: pb.flip(x) + 1,

@@ -352,8 +352,10 @@ class Wide:
             return text if source.itemsize == 4 else f"convert_int{self.width}{text}"
         if source.is_bool:
             return f"convert_{self.kind(to)}({value} & 1)"
-        ends = "_sat_rtz" if source.is_float and to.is_integer else ""
-        return f"convert_{self.kind(to)}{ends}({value})"
+        if source.is_float and to.is_integer:  # NaN may become any number by OpenCL alone
+            number = f"select({value}, ({self.kind(source)})(0), {value} != {value})"
+            return f"convert_{self.kind(to)}_sat_rtz({number})"
+        return f"convert_{self.kind(to)}({value})"
 
     def extreme(self, name: str, a: str, c: str, kind: DType) -> str:
         """The larger, or the smaller; NaN where one is."""

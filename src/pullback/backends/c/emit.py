@@ -237,7 +237,7 @@ class Function:
 
     def loop(self, stmt: N.For) -> None:
         """A loop in order, or written out; of one turn that names a value, a block."""
-        trip = _trip(stmt)
+        trip = trip_of(stmt)
         if stmt.kind is N.LoopKind.UNROLL and isinstance(stmt.lo, Const) and trip is not None:
             for step in range(0, trip, stmt.step):
                 self.values.variables[stmt.var] = str(int(stmt.lo.value) + step)
@@ -259,7 +259,7 @@ class Function:
 
     def lanes(self, stmt: N.For) -> None:
         """A loop whose turns are independent: written out over a tile, else beside each other."""
-        trip = _trip(stmt)
+        trip = trip_of(stmt)
         tile = [r for r, var in self.tiled.items() if stmt.var in var]
         if tile and trip is not None and isinstance(stmt.lo, Const):
             width = self.width(tile[0].dtype)
@@ -491,7 +491,7 @@ def _arrays(routine: N.Routine) -> tuple[N.Array, ...]:
     return (*routine.arguments, *routine.shared, *routine.scratch)
 
 
-def _trip(stmt: N.For) -> int | None:
+def trip_of(stmt: N.For) -> int | None:
     """``hi - lo`` where it is a literal."""
     form = affine(stmt.hi).minus(affine(stmt.lo))
     return None if form.terms else form.const

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.backends.c.emit import Function, Lanes
+from pullback.backends.c.emit import Function, Lanes, trip_of
 from pullback.backends.loops.walk import roots, statements
 from pullback.ir import expr as E
 from pullback.ir import nest as N
@@ -20,6 +20,7 @@ from pullback.simplify.affine import affine
 
 MOST = 16  # lanes of OpenCL's vectors
 DEEP = 150  # of an expression, in nodes; a deeper one stays a loop
+MANY = 2000  # vectors of a statement; one of more stays a loop
 NAMES = {
     "bool": "int", "int8": "char", "int16": "short", "int32": "int", "int64": "long",
     "uint8": "uchar", "uint16": "ushort", "uint32": "uint", "uint64": "ulong",
@@ -212,11 +213,13 @@ class Wide:
 
     def of(self, e: Expr, mask: str = "") -> str:
         """The name of a vector with the values of all lanes; under a `mask` those alone."""
+        if not self.values.loads(e):
+            mask = ""  # what reads no memory has a value in every lane
         name = self.named.get((e, mask))
         if name is not None:
             return name
         self.depth += 1
-        if self.depth > DEEP:
+        if self.depth > DEEP or len(self.named) > MANY:
             raise NotWide
         if self.varies(e):
             text = self.text(e, mask)
@@ -417,7 +420,9 @@ class Kernel(Function):
         """Whole vectors, then the lanes that are left."""
         start = self.values.fresh("start")
         try:
-            width = lanes_of(stmt, self.vector)
+            trip, width = trip_of(stmt), lanes_of(stmt, self.vector)
+            if trip is not None and trip < width:
+                raise NotWide
             lines = self.wide(stmt.body, stmt.var, start, width, None, {})
         except NotWide:
             super().apart(stmt, lo, hi)
@@ -426,7 +431,8 @@ class Kernel(Function):
         self.emit(f"for (; {start} + {width} <= {hi}; {start} += {width}) {{")
         self.values.scope.lines += ["  " + line for line in lines]
         self.emit("}")
-        super().apart(stmt, start, hi)
+        if trip is None or trip % width:
+            super().apart(stmt, start, hi)
 
     def beside(
         self, stmt: N.For, sums: dict[N.Register, Combiner], count: int, start: str, hi: str
@@ -448,7 +454,13 @@ class Kernel(Function):
         self, stmt: N.For, sums: dict[N.Register, Combiner], count: int, start: str, width: int
     ) -> tuple[list[str], list[str], list[str]]:
         """The lines of a turn, those before all turns and after them. Raises: NotWide."""
-        if count % width or any(r.shape or r.dtype.is_bool or is_half(r.dtype) for r in sums):
+        trip = trip_of(stmt)
+        few = trip is not None and trip < count
+        if (
+            few
+            or count % width
+            or any(r.shape or r.dtype.is_bool or is_half(r.dtype) for r in sums)
+        ):
             raise NotWide
         lines, before, after = [], [], []
         for number in range(count // width):

@@ -300,7 +300,7 @@ class Function:
         start = values.fresh("start")
         self.emit(f"int64_t {start} = {lo};")
         self.beside(stmt, first, count, start, hi)
-        trip = _trip(stmt)
+        trip = trip_of(stmt)
         if trip is None or trip % count:
             self.turn(stmt, start, "", f"for (int l = 0; l < (int)({hi} - {start}); ++l)")
         for register, combiner in first.items():

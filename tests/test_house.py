@@ -310,6 +310,61 @@ def test_names_say_what_was_found() -> None:
     assert len(functions) <= MAX_FOUND, f"{len(functions)} functions name something `found`"
 
 
+# Numbers that decide what code is made stand in the files of machines, with their measurement. What
+# else the rooms between definitions and backends compare with, by name or as a literal: a ratchet
+# at the present count, legality and caps of compile time included. The second design asks for 25.
+MAX_THRESHOLDS = 161
+DECIDING = ("fuse", "schedule", "lower", "prepare")
+PLAIN_NUMBERS = (-1, 0, 1, 2)
+
+
+def number(node: ast.expr) -> bool:
+    """Whether a node is a number, or arithmetic of numbers alone."""
+    leaves = [n for n in ast.walk(node) if isinstance(n, ast.Constant)]
+    kinds = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    numeric = all(type(n.value) in (int, float) for n in leaves)
+    return bool(leaves) and numeric and all(isinstance(n, kinds) for n in ast.walk(node))
+
+
+def thresholds(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Named numbers of a module, and other literals that something is compared with."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets += [node.target] if isinstance(node, ast.AnnAssign) else []
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if value is None:
+            continue
+        values = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
+        values = value.values if isinstance(value, ast.Dict) else values
+        if values and all(number(v) for v in values):
+            yield node.lineno, ast.unparse(targets[0])
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Compare):
+            continue
+        for side in (node.left, *node.comparators):
+            if number(side) and ast.literal_eval(compact(side)) not in PLAIN_NUMBERS:
+                yield node.lineno, ast.unparse(node)
+
+
+def compact(node: ast.expr) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Constant | ast.UnaryOp) else "None"
+
+
+def test_thresholds_are_counted() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {what}"
+        for path in FILES
+        if room(path) in DECIDING
+        for line, what in thresholds(ast.parse(path.read_text()))
+    ]
+    assert len(found) <= MAX_THRESHOLDS, "\n".join(found)
+
+
+def test_a_threshold_is_seen() -> None:
+    text = "A = 3\nB: float = 1 << 4\nC = 'x'\nD = {1: 0.5}\nif a > 7 or b == 2 or -1 < c: pass"
+    assert [what for _, what in thresholds(ast.parse(text))] == ["A", "B", "D", "a > 7"]
+
+
 def tokens(path: Path) -> tuple[int, int]:
     """Lines that hold code, and tokens on them; docstrings and comments left out."""
     skip = {

@@ -9,21 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 from pullback.fuse.groups import FINISH, Group, class_extent, is_partial, stored
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import upper
 from pullback.ir.target import Target
+from pullback.machine.machine import Machine
 
-# Measured on one Zen 4 core; the study is "what pays" in the fusion notes.
-GEMM_FLOPS = 100e9  # multiply-adds count two, flop/s
-VECTOR_FLOPS = 25e9  # weighted scalar operations, 1/s
-NEAR_BYTES = 90e9  # from L2, bytes/s
-L3_BYTES = 60e9
-DRAM_BYTES = 25e9
-FORK_SECONDS = 1e-6  # launch on several threads
-LAUNCH_SECONDS = 1e-7  # launch on the caller's thread
-PARALLEL_SECONDS = 1e-5  # less work than this stays on one thread
 # Groups, and with them the order of sums, must not depend on how many threads there are.
 THREADS = 2
 # What does not fit L2 comes in runs: to begin one costs as much as so many more elements of it
@@ -54,6 +47,41 @@ Cost = Callable[[Problem, Group, Target], GroupCost]
 def row_rate(rows: int) -> float:
     """Share of the peak rate by tile rows."""
     return 1.0 if rows >= MANY_ROWS else ROWS.get(rows, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a machine does in a second, and what it takes to launch, seconds.
+
+    `product`: floating-point operations of products; `vector`: weighted operations of others;
+    bytes from the second-level cache, the next one, memory. Less work than `parallel` stays on
+    one thread.
+    """
+
+    product: float
+    vector: float
+    near: float
+    cache: float
+    memory: float
+    fork: float
+    launch: float
+    parallel: float
+
+
+@cache
+def rates(machine: Machine) -> Rates:
+    """Of a machine, for whole kernels."""
+    whole, launch = machine.tables["whole"], machine.tables["launch"]
+    return Rates(
+        whole["product_flops"] * 1e9,
+        whole["work"] * 1e9,
+        whole["near"] * 1e9,
+        whole["cache"] * 1e9,
+        whole["memory"] * 1e9,
+        launch["fork"] / 1e9,
+        launch["launch"] / 1e9,
+        whole["parallel"] / 1e9,
+    )
 
 
 @dataclass(slots=True)
@@ -92,9 +120,10 @@ def estimate(problem: Problem, group: Group, target: Target) -> GroupCost:
     load = _measure(problem, group, target.l2)
     total = sum(b for b, _ in load.reads) + load.written
     footprint = problem.footprint
-    rate = NEAR_BYTES if footprint <= target.l2 else DRAM_BYTES
+    speeds = rates(target.profile)
+    rate = speeds.near if footprint <= target.l2 else speeds.memory
     if target.l2 < footprint <= 16 * target.l2:
-        rate = L3_BYTES
+        rate = speeds.cache
     budget = scratch_budget(problem, group, target)
     best: tuple[bool, float] | None = None
     found = GroupCost(math.inf, (), 0, 1, total)
@@ -230,13 +259,13 @@ def _times(
     again = {
         mask: math.prod(c for i, c in counts.items() if not mask >> i & 1) for mask in load.masks()
     }
-    lanes = target.lanes(4)
-    work = sum(v * again[m] for m, v in load.vector.items()) / VECTOR_FLOPS
+    lanes, speeds = target.lanes(4), rates(target.profile)
+    work = sum(v * again[m] for m, v in load.vector.items()) / speeds.vector
     # Of a row that tiles cut, each piece costs its vectors and one to enter.
     work += sum(
-        v * again[m] * ((-(-tile[i] // lanes) + 1) * lanes / tile[i] - 1) / VECTOR_FLOPS
+        v * again[m] * ((-(-tile[i] // lanes) + 1) * lanes / tile[i] - 1) / speeds.vector
         for (i, m), v in load.narrow.items()
-        if i in tile and tile[i] < load.sizes[i] and v > PARALLEL_SECONDS * VECTOR_FLOPS
+        if i in tile and tile[i] < load.sizes[i] and v > speeds.parallel * speeds.vector
     )
     runs = sum(
         b * RUN / tile[i] for i, b in load.runs.items() if i in tile and tile[i] < load.sizes[i]
@@ -246,10 +275,10 @@ def _times(
             local * math.prod(n if on >> i & 1 else 1 for i, n in tile.items())
             for on, local in groups
         )
-        work += flops * again[mask] / (GEMM_FLOPS * row_rate(rows))
+        work += flops * again[mask] / (speeds.product * row_rate(rows))
     scratch = sum(b * again[m] for m, b in load.near.items()) // tiles
     held = scratch + sum(b * again[m] for b, m in load.reads) / tiles
-    again_rate = NEAR_BYTES if held <= target.l2 else rate
+    again_rate = speeds.near if held <= target.l2 else rate
     found = []
     for used in sorted({1, min(THREADS, tiles)}):
         first = sum(b * min(used, again[m]) for b, m in load.reads) + load.written
@@ -258,8 +287,8 @@ def _times(
             first += 2 * used * sum(load.partial[i] for i in outer)
         more = sum(b * max(0, again[m] - used) for b, m in load.reads) + 2 * scratch * tiles
         busy = max(work, first / rate + more / again_rate)
-        if used > 1 and busy < PARALLEL_SECONDS:
+        if used > 1 and busy < speeds.parallel:
             continue
         share = busy / used * (-(-tiles // used) * used / tiles)
-        found.append((share + (FORK_SECONDS if used > 1 else LAUNCH_SECONDS), scratch, used))
+        found.append((share + (speeds.fork if used > 1 else speeds.launch), scratch, used))
     return found

@@ -16,40 +16,18 @@ from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule import contraction
 
-# Nanoseconds per element of one thread, float32 in 64-byte vectors (cpu-backend.md, "Vector math";
-# arithmetic: a fused chain of 15 operations on 2x64 elements takes 0.17 us, "Elementwise").
-EXP_NS = 0.35
-LOG_NS = 0.45
-SIN_NS = 0.60
-ROOT_NS = 0.15
-DIVIDE_NS = 0.10
-PLAIN_NS = 0.02
-SCALAR_NS = 0.8
-
-# Nanoseconds per multiply-add of a contraction (100 GF/s a core, cpu-backend.md, "GEMM") and of a
-# reduction that is one but too small for register tiles.
-FMA_NS = 0.02
-
-# Bytes per nanosecond and thread (cpu-backend.md, softmax 4096x1024: 33 MB in 1.1 ms, 2 threads).
-CACHE_BYTES_PER_NS = 30.0
-MEMORY_BYTES_PER_NS = 12.0
-
-# Below this much work a kernel stays on one thread (cpu-backend.md: parallel above 10 to 20 us).
-PARALLEL_US = 15.0
-TASK_US = 8.0
 MOST_TASKS = 8
 MOST_PARTIAL_TASKS = 4
 
-_WEIGHTS: dict[type[Expr], float] = {
-    E.Exp: EXP_NS,
-    E.Log: LOG_NS,
-    E.Sin: SIN_NS,
-    E.Sqrt: ROOT_NS,
-    E.Div: DIVIDE_NS,
-    E.FloorDiv: DIVIDE_NS,
-    E.Mod: DIVIDE_NS,
-    E.Const: 0.0,
-    E.Axis: 0.0,
+# What a node of a body costs, by the machine's names; what is not here is `plain`.
+_WEIGHTS: dict[type[Expr], str] = {
+    E.Exp: "exp",
+    E.Log: "log",
+    E.Sin: "sin",
+    E.Sqrt: "root",
+    E.Div: "divide",
+    E.FloorDiv: "divide",
+    E.Mod: "divide",
 }
 
 
@@ -90,9 +68,10 @@ class Model:
         """The cost of one launch of `kernel`."""
         costs = [self.stage(s) for s in kernel.stages + kernel.finish]
         traffic = traffic_bytes(kernel)
-        speed = MEMORY_BYTES_PER_NS if traffic > self.target.l2 else CACHE_BYTES_PER_NS
+        rates = self.target.profile.tables["whole"]
+        speed = rates["memory_sweep" if traffic > self.target.l2 else "cache_sweep"]
         work = sum(c.ns for c in costs) + traffic / speed
-        tasks = task_count(kernel, work / 1000)
+        tasks = task_count(kernel, work / 1000, self.target)
         flops = sum(c.flops for c in costs)
         scratch = sum(inner_bytes(s) for s in kernel.stages if s.store is None)
         return Estimate(work / 1000, flops, traffic, scratch, tasks)
@@ -106,18 +85,21 @@ def estimate(kernel: Kernel, target: Target) -> Estimate:
 def stage_cost(stage: Stage, target: Target) -> StageCost:
     """Arithmetic of one stage: a contraction by its multiplications, anything else by its nodes."""
     count = prod(upper(e) for e in stage.extents)
+    rates = target.profile.tables["whole"]
     if contraction.can(stage) and len(stage.extents) >= 3:
-        return StageCost(count * FMA_NS / contraction.word_size(stage, target), 2 * count)
+        ns = count * rates["multiply_add"] / contraction.word_size(stage, target)
+        return StageCost(ns, 2 * count)
     width = stage.body.dtype.itemsize / 4
     each = 0.0
     operations = int(isinstance(stage.form, Reduce))
     for node in walk(stage.body):
         if isinstance(node, Expr):
-            each += _WEIGHTS.get(type(node), PLAIN_NS)
+            free = isinstance(node, E.Const | E.Axis)
+            each += 0.0 if free else rates[_WEIGHTS.get(type(node), "plain")]
             operations += node.dtype.is_float and not isinstance(node, E.Const | E.Take)
     if stage_is_sequential(stage):
-        return StageCost(count * max(each * width, SCALAR_NS), count * operations)
-    return StageCost(count * max(each, PLAIN_NS) * width, count * operations)
+        return StageCost(count * max(each * width, rates["scalar"]), count * operations)
+    return StageCost(count * max(each, rates["plain"]) * width, count * operations)
 
 
 def stage_is_sequential(stage: Stage) -> bool:
@@ -146,13 +128,20 @@ def inner_bytes(stage: Stage) -> int:
     return local * stage.body.dtype.itemsize
 
 
-def task_count(kernel: Kernel, work_us: float) -> int:
+def task_count(kernel: Kernel, work_us: float, target: Target) -> int:
     """How many tasks share a launch, a power of two: a function of shapes only."""
     coordinates = prod(upper(e) for e in kernel.outer)
-    if work_us < PARALLEL_US or coordinates < 2:
+    least, each = _shared(target)
+    if work_us < least or coordinates < 2:
         return 1
     most = MOST_PARTIAL_TASKS if any(s.partial for s in kernel.stages) else MOST_TASKS
-    return _power(min(most, int(work_us / TASK_US), coordinates))
+    return _power(min(most, int(work_us / each), coordinates))
+
+
+def _shared(target: Target) -> tuple[float, float]:
+    """Microseconds of work below which a launch stays on one thread, and of one task."""
+    rates = target.profile.tables["whole"]
+    return rates["parallel_sweep"] / 1e3, rates["task"] / 1e3
 
 
 def _power(wanted: int) -> int:
@@ -165,10 +154,11 @@ def shares(kernel: Kernel, tasks: Sequence[int], target: Target) -> tuple[int, .
     ``tasks (1, 2, 1) of 10, 60, 10 us, in two  ->  (0, 2, 4)``
     """
     model = Model(target)
+    least, most = _shared(target)
     works = [model.estimate(part).work_us for part in kernel.parts]
     each = [w / n for w, n in zip(works, tasks, strict=True) for _ in range(n)]
     total = sum(each)
-    count = 1 if total < PARALLEL_US else _power(min(MOST_TASKS, int(total / TASK_US), len(each)))
+    count = 1 if total < least else _power(min(MOST_TASKS, int(total / most), len(each)))
     ends = list(accumulate(each))
     inner = [bisect_left(ends, total * n / count) + 1 for n in range(1, count)]
     return (0, *inner, len(each))

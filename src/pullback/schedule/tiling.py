@@ -61,10 +61,6 @@ DOT_COLUMNS = 8
 SMALL_SHARE = 256
 SMALL_BYTES = 4096
 
-# Nanoseconds to enter one step of one tile, and to pack one element of a panel.
-STEP_NS = 30.0
-PACK_NS = 0.4
-
 # Loads along a divided axis that tiles cut are gathered (a 16-lane gather is about 10 loads).
 ROUGH_FACTOR = 4.0
 
@@ -284,9 +280,9 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
     """Predicted time of the kernel on one thread with this tile, nanoseconds."""
     kernel = fit.kernel
     counts = [-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True)]
-    total = 0.0
+    total, enter = 0.0, model.target.profile.rate("whole", "step")
     for step in fit.body:
-        total += STEP_NS * prod(counts[: step.level])
+        total += enter * prod(counts[: step.level])
         for place, number in enumerate(step.stages):
             stage = kernel.stages[number]
             repeats = prod(
@@ -304,7 +300,8 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
                 total += work / _dot_share(step, stage, tile)
                 continue
             total += work / _share(step, stage, tile, model.target)
-            total += _packing_ns(step, stage, counts, fit.tasks)
+            each = model.target.profile.rate("whole", "pack")
+            total += _packing_ns(step, stage, counts, fit.tasks, each)
     return total
 
 
@@ -353,8 +350,10 @@ def _share(step: Step, stage: Stage, tile: tuple[int, ...], target: Target) -> f
     return ROW_SHARE.get(rows, 1.0 if rows >= 8 else 0.9) * wide
 
 
-def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int) -> float:
-    """Time to pack panels: once a task, or again for every tile of the loops around them."""
+def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int, each: float) -> float:
+    """Time to pack panels, `each` an element: once a task, or again for every tile of the loops
+    around them.
+    """
     if step.product is None or step.product.direct:
         return 0.0
     right = step.product.right
@@ -363,11 +362,11 @@ def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int) -> floa
     again_here = inner or step.product.word > 1
     own = [o for o, a in enumerate(stage.outer) if a is not None and a in right.axes]
     if not again_here and not own:
-        return size * PACK_NS * tasks
+        return size * each * tasks
     depth = step.level if again_here else max(own) + 1
     again = prod(count for o, count in enumerate(counts[:depth]) if o not in own)
     # Tasks that meet in a panel pack it each: six heads in each of eight tiles, eight times.
-    return size * max(again, tasks / prod(counts[o] for o in own)) * PACK_NS
+    return size * max(again, tasks / prod(counts[o] for o in own)) * each
 
 
 def _widest(most: int, limit: int, used: Callable[[int], int]) -> int:

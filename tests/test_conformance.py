@@ -147,7 +147,9 @@ def test_a_backend_that_breaks(tmp_path: Path) -> None:
     assert done.exit_code == 1
     facts = json.loads(done.stdout)
     assert (facts["cells"], facts["fail"]) == (4, 4)
-    assert facts["failed"][0] == "primitives: Xor, int8: RuntimeError: device lost"
+    assert facts["failed"][0] == (
+        "primitives: Xor, int8: backend 'wrapped' fails: RuntimeError: device lost [E359]"
+    )
 
 
 def call(*arguments: str) -> Result:

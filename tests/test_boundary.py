@@ -295,6 +295,16 @@ def test_an_error_of_its_own_is_told_as_its_own(use: Any) -> None:
         pb.jit(lambda x: x * 2, options=use(Refusing))(X)
 
 
+@pytest.mark.parametrize("method", ["machine", "refuses", "compile", "runner"])
+def test_any_method_that_fails_is_told_of(method: str, use: Any) -> None:
+    def fails(self: Any, *given: Any) -> Any:
+        raise KeyError("lost")
+
+    failing = type("Failing", (LLVM,), {"name": "failing", method: fails})
+    with pytest.raises(BackendError, match="'failing' fails: KeyError: 'lost'"):
+        pb.jit(lambda x: x * 2, options=use(failing))(X)
+
+
 def test_too_few_codes(use: Any) -> None:
     class Lazy(LLVM):
         name = "lazy"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,7 +143,9 @@ def _native(
     begin(options)
     threads = options.threads or pools.known()
     store = None if options.cache is None else _store(options.cache)
-    job = Job(options, backend.machine(options), store, CompileStats(), report)
+    with _by(backend):
+        target = backend.machine(options)
+    job = Job(options, target, store, CompileStats(), report)
     traced, program = program, replace(program, body=turned_ahead(program.body))
     folder = options.cache if options.memory is None else None
     if chosen is None:
@@ -165,7 +167,8 @@ def _native(
     if options.check:
         checked = Checked(program.body, made.kernels, made.calls)
         return Executable(traced, options, checked, fuse, made.plan, *done)
-    own = backend.runner(_image(program, made, threads))
+    with _by(backend):
+        own = backend.runner(_image(program, made, threads))
     if own is not None:
         return Executable(traced, options, Foreign(own), fuse, made.plan, *done)
     crew = Crew(threads, options.threads is None, options.memory is None)
@@ -242,7 +245,7 @@ def _built(
         alike.setdefault(key, piece)
     for kernel in alike.values():
         accepted(kernel, backend)
-    with nullcontext() if backend.name in OWN else guarded(backend.name):
+    with _by(backend):
         made = backend.compile(_scheduled(alike.values(), job, chosen), job)
     if len(made) != len(alike):
         what = f"backend {backend.name!r} gives {len(made)} codes for {len(alike)} kernels"
@@ -339,9 +342,15 @@ def fuse_graph(
     return kernels
 
 
+def _by(backend: Compiler) -> AbstractContextManager[None]:
+    """What is raised here is a backend's, where it is none of this package's."""
+    return nullcontext() if backend.name in OWN else guarded(backend.name)
+
+
 def accepted(kernel: Kernel, backend: Compiler) -> None:
     """Raises: UnsupportedError with the user's line where a backend refuses a kernel."""
-    refusal = backend.refuses(kernel)
+    with _by(backend):
+        refusal = backend.refuses(kernel)
     if refusal is None:
         return
     origins = [stage.target.origin for stage in reversed(kernel.stages)]

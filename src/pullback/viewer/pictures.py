@@ -18,6 +18,7 @@ from pullback.ir.notation import Names, shape_text
 from pullback.ir.program import Compute, Feed, HostCall, Item, Launch, Receive
 from pullback.ir.text import definition_text, stage_lines
 from pullback.runtime.executable import Executable
+from pullback.schedule.text import schedule_text
 from pullback.viewer.graph import Place, placed
 from pullback.viewer.layout import layered
 
@@ -132,7 +133,7 @@ def _tiles(kernel: Kernel, program: Executable) -> list[str]:
     """The first line of a kernel's schedule: tasks and tiles; of parts side by side none."""
     if program.target is None or kernel.parts:
         return []
-    return str(program.chosen(kernel, program.target)).splitlines()[:1]
+    return schedule_text(program.chosen(kernel, program.target)).splitlines()[:1]
 
 
 def _equation(lines: Sequence[str]) -> str:

@@ -326,6 +326,19 @@ def test_a_page_shows_the_schedule_of_each_program(matmul: UserSchedule) -> None
     assert shown[0] == shown[2] and len(data["codes"]) == 2
 
 
+@pytest.mark.parametrize("vectors", [1, 2, 3, 4])
+def test_lanes_of_three_vectors_end_where_a_tile_does(vectors: int) -> None:
+    """Of a tile that is cut off, whole groups of vectors are counted, whatever their number."""
+
+    def layer(a: pb.Tensor, b: pb.Tensor) -> Any:
+        return pb.tanh(a @ b)
+
+    a, b = RNG.uniform(size=(33, 40)), RNG.uniform(size=(40, 35))
+    s = made(layer, a, b)
+    found = run(layer, s.tile(8, 32).block(vectors=vectors), a, b)
+    assert np.array_equal(found, run(layer, (), a, b))
+
+
 # --- searches
 
 

@@ -152,6 +152,21 @@ def test_a_backend_that_breaks(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "states"), [("E358", ["refused"]), ("E364", ["fail"]), ("E362", [])]
+)
+def test_a_compiler_that_fails_refuses_nothing(
+    tmp_path: Path, code: str, states: list[str]
+) -> None:
+    """What fails on a program is red; what is absent is told once, as wrong use."""
+    name = wrapped(tmp_path, f'raise UnsupportedError("no", code="{code}")')
+    chosen = of("Xor, bool")
+    if states:
+        assert [v.state for v in run.conformance(name, chosen)] == states
+        return
+    assert call(name, "--only", "Xor, bool").exit_code == 2
+
+
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(commands, ["test-backend", *arguments])
 

@@ -13,7 +13,7 @@ import numpy as np
 from pullback.backends.registry import named
 from pullback.config import Options
 from pullback.conformance.case import Array, Cell, Sample
-from pullback.errors import CompilerError, PullbackError, UnsupportedError
+from pullback.errors import PullbackError, UnsupportedError
 from pullback.ir.dtype import DType, dtype
 from pullback.tensor.creation import ones
 from pullback.tensor.program import jit
@@ -21,6 +21,8 @@ from pullback.tensor.program import jit
 ORACLE = "reference"
 TOGETHER = 24  # cells in one program, at most
 THREADS = 2
+ABSENT = ("E357", "E362")  # no compiler, no device: nothing can be tried
+FAILS = ("E357", "E364", "E365")  # of a compiler or a device on what it was given: no refusals
 PRECISION = {
     "bfloat16": (8, -125),
     "float16": (11, -13),
@@ -44,8 +46,7 @@ class Verdict:
 def conformance(backend: str, wanted: Sequence[Cell]) -> list[Verdict]:
     """A verdict for each cell, in their order.
 
-    Raises: UnsupportedError for a backend that is not there; CompilerError for one whose compiler
-    is not.
+    Raises: UnsupportedError for a backend that is not there, or whose compiler or device is not.
     """
     options = options_of(backend)
     named(backend)
@@ -54,12 +55,12 @@ def conformance(backend: str, wanted: Sequence[Cell]) -> list[Verdict]:
 
 
 def probe(options: Options) -> None:
-    """A program of nothing much. Raises: CompilerError where there is no compiler."""
+    """A program of nothing much. Raises: UnsupportedError where a compiler or device is absent."""
     try:
         jit(lambda x: x + x, options=options)(ones(3))
-    except CompilerError:
-        raise
-    except Exception:
+    except Exception as error:
+        if isinstance(error, UnsupportedError) and error.code in ABSENT:
+            raise
         return  # each cell tells its own
 
 
@@ -90,10 +91,9 @@ def judged(group: list[Cell], options: Options) -> list[Verdict]:
     try:
         results = outcomes(group, options)
     except UnsupportedError as error:
-        if len(group) == 1 and error.code != CompilerError.code:
-            return [Verdict(group[0], "refused", why=said(error))]
         if len(group) == 1:
-            return [Verdict(group[0], "fail", why=said(error))]
+            state = "fail" if error.code in FAILS else "refused"
+            return [Verdict(group[0], state, why=said(error))]
     except Exception as error:
         if len(group) == 1:
             return [Verdict(group[0], "fail", why=said(error))]

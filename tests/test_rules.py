@@ -249,6 +249,22 @@ def test_states_that_change_places_through_calls() -> None:
         assert held[a].tolist() == [21, 42, 63] and held[b].tolist() == [1, 2, 3]
 
 
+def test_calls_that_wait_for_each_other() -> None:
+    """A launch between two calls: the second one is given what it has made."""
+    a, out = Variable("a", (3,), pb.float32), Variable("out", (3,), pb.float32)
+    value: Value = a
+    for n in range(4):
+        before = value
+        scale = E.const(n + 2.0, pb.float32)
+        value = define(f"d{n}", (3,), lambda i, b=before, s=scale: E.Add(E.Mul(read(b, i), s), s))
+    held = {a: np.float32([1, 2, 3]), out: np.zeros(3, np.float32)}
+    options = pb.Options(cache=None, rules=[hosted(lambda n: n % 2 == 1)])
+    made = compile_program(Program((Compute(Graph(((out, value),))),), (a, out)), options)
+    made.run(held)
+    wanted = (((held[a] * 2 + 2) * 3 + 3) * 4 + 4) * 5 + 5
+    assert held[out].tolist() == wanted.tolist() and len(made.host_calls) == 2
+
+
 def test_a_call_where_there_is_no_host_is_refused() -> None:
     options = pb.Options(cache=None, host=False, rules=[hosted(lambda _: True)])
     with pytest.raises(UnsupportedError) as error:

@@ -131,9 +131,10 @@ def same_sums(kernel: Kernel, one: Schedule, two: Schedule) -> bool:
     """Whether two schedules add up the terms of every sum in one order."""
     if any(s.partial for s in kernel.stages) and (one.tile, one.tasks) != (two.tile, two.tasks):
         return False
-    pairs = list(zip(one.steps + one.finish, two.steps + two.finish, strict=True))
-    for a, b in pairs:
-        sums = any(not isinstance(kernel.stages[n].form, Map) for n in a.stages)
+    pairs = [(kernel.stages, a, b) for a, b in zip(one.steps, two.steps, strict=True)]
+    pairs += [(kernel.finish, a, b) for a, b in zip(one.finish, two.finish, strict=True)]
+    for stages, a, b in pairs:
+        sums = any(not isinstance(stages[n].form, Map) for n in a.stages)
         if isinstance(a.loops, TileLoops) and isinstance(b.loops, TileLoops):
             sums = (a.loops.terms, a.loops.exact) != (b.loops.terms, b.loops.exact)
         elif (a.vector, a.loops) == (b.vector, b.loops):

@@ -148,7 +148,7 @@ def test_the_same_bits_for_any_number_of_work_items(monkeypatch: pytest.MonkeyPa
         return [loss, pb.grad(loss, x), pb.sum(pb.exp(x))]
 
     wanted = made(step, x)
-    for items in (1, 1000):
+    for items in (1, 2, 1001):
         monkeypatch.setattr(backend, "_items", lambda routine, on, n=items: n)
         for got, want in zip(made(step, x, threads=1 + items % 2), wanted, strict=True):
             np.testing.assert_array_equal(got, want)

@@ -64,7 +64,7 @@ OTHERWISE = FAMILIES | {
     *("Cell", "Complex", "DType", "Dim", "Feeder", "Options", "Receiver", "State", "Tensor"),
     *("arange", "asarray", "axis", "bfloat16", "bool", "bool_", "dim", "dtype", "e", "empty"),
     *("empty_like", "eye", "float16", "float32", "float64", "from_dlpack", "full", "full_like"),
-    *("inf", "int8", "int32", "int64", "linspace", "nan", "newaxis", "one_hot", "ones"),
+    *("inf", "int8", "int32", "int64", "linspace", "nan", "newaxis", "one_hot", "ones", "schedule"),
     *("ones_like", "pi", "random", "result_type", "tensor", "uint8", "uint32", "zeros"),
     *("zeros_like", "check_grads", "custom_jvp", "custom_vjp", "define", "differentiate", "grad"),
     *("hvp", "jacobian", "jit", "jvp", "value_and_grad", "vjp", "vmap", "keep"),

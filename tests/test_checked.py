@@ -195,7 +195,7 @@ def test_what_is_not_written_is_found() -> None:
         launched(lazy)
 
 
-def broken(*given: Any) -> Any:
+def broken(*given: Any, **named: Any) -> Any:
     raise errors.InvalidIR("planted")
 
 

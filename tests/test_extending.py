@@ -77,6 +77,7 @@ def passes(copy: Path, *arguments: str) -> str:
 
 
 def test_a_function(copy: Path) -> None:
+    pytest.importorskip("ruff", reason="it formats the stubs")
     (text,) = blocks(1, "py")
     appended(copy, text)
     listed(copy / "src/pullback/nn/functional.py", "squareplus", "softsign")

@@ -49,7 +49,8 @@ def test_the_processor_says_which() -> None:
     assert like("znver4", "x86-64-v3").name == "x86-64-v3"  # compiled for less than it has
     assert like("unheard-of", "x86-64-v4").name == "x86-64-v4"
     assert host_target().machine is not None
-    assert host_target().l1 == host_target().profile.memories[0].bytes
+    assert host_target().l2 == host_target().profile.memories[1].bytes
+    assert host_target().l1 == host_target().profile.rate("whole", "first_level")
     with pytest.raises(UnsupportedError, match="z14") as error:
         like("z14", "s390x")
     assert error.value.code == "E377"
@@ -62,12 +63,12 @@ def test_a_processor_of_no_known_machine(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(processor, "host_target", lambda: unknown)
     with pytest.raises(UnsupportedError, match="s390x"):
         chosen_target(None)
-    assert chosen_target(None, str(own)).l1 == 48 * 1024
+    assert chosen_target(None, str(own)).l1 == 32 * 1024
 
 
 def test_one_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
-    own.write_text(TEXT.replace('name = "zen5"', 'name = "own"').replace("= 49152", "= 65536"))
+    own.write_text(TEXT.replace('name = "zen5"', 'name = "own"').replace("= 32768", "= 65536"))
     assert chosen_target(None, "zen4").l1 == 32 * 1024
     assert chosen_target(None, str(own)).l1 == 64 * 1024
     monkeypatch.setenv("PULLBACK_MACHINE", str(own))

@@ -138,7 +138,10 @@ def test_a_variable_that_is_written_again_is_another_box() -> None:
     assert all(below < n for n, box in enumerate(boxes) for below in box.below)
 
 
-def test_pictures_are_written_by_the_command(tmp_path: Path) -> None:
+def test_pictures_are_written_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULLBACK_PROFILE", "0")  # set by `view`, and put back
     script = tmp_path / "mine.py"
     script.write_text(SCRIPT)
     pictures = ["--dot", str(tmp_path / "mine.dot"), "--svg", str(tmp_path / "mine.svg")]
@@ -155,7 +158,10 @@ def test_pictures_are_written_by_the_command(tmp_path: Path) -> None:
     assert {"mine-first.svg", "mine-second.svg", "mine.html"} <= names
 
 
-def test_a_picture_where_there_is_no_folder_is_misuse(tmp_path: Path) -> None:
+def test_a_picture_where_there_is_no_folder_is_misuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULLBACK_PROFILE", "0")
     gone = str(tmp_path / "gone" / "x.svg")
     done = CliRunner().invoke(commands, ["view", "y[i] = x[i]", "--shape", "x=3", "--svg", gone])
     assert done.exit_code == 2 and "no folder" in done.output

@@ -43,7 +43,8 @@ def _default_cache() -> Path | None:
 
 def chosen_names() -> tuple[str | None, ...]:
     """Backend, target and machine that the environment names: what is compiled is kept by them."""
-    return tuple(os.environ.get(f"PULLBACK_{n}") for n in ("BACKEND", "TARGET", "MACHINE"))
+    get = os.environ.get
+    return get("PULLBACK_BACKEND"), get("PULLBACK_TARGET"), get("PULLBACK_MACHINE")
 
 
 def _number(name: str, default: int) -> int:

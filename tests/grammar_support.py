@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs" / "grammar.md"
 BLOCKS = re.compile(r"^```peg\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOKEN = re.compile(r'"[^"]*"|/(?:[^/\\]|\\.)+/|\w+|[\[\]{}()|=]')
 
-Part = tuple[str, object]  # kind, and what it is made of
+Part = tuple[str, Any]  # kind, and what it is made of
 
 
 def rules() -> dict[str, Part]:
@@ -77,16 +78,16 @@ class Recogniser:
     def match(self, part: Part, at: int) -> int | None:
         kind, inner = part
         if kind == "any":
-            return next((e for p in inner if (e := self.match(p, at)) is not None), None)  # type: ignore[attr-defined]
+            return next((e for p in inner if (e := self.match(p, at)) is not None), None)
         if kind == "all":
             end: int | None = at
-            for p in inner:  # type: ignore[attr-defined]
+            for p in inner:
                 if end is None:
                     return None
                 end = self.match(p, end)
             return end
         if kind in ("maybe", "many"):
-            while (after := self.match(inner[0], at)) is not None and after > at:  # type: ignore[index]
+            while (after := self.match(inner[0], at)) is not None and after > at:
                 at = after
                 if kind == "maybe":
                     break
@@ -101,7 +102,7 @@ class Recogniser:
             start += 1
         self.furthest = max(self.furthest, start)
         if kind == "pattern":
-            found = inner.match(self.line, start)  # type: ignore[attr-defined]
+            found = inner.match(self.line, start)
             return found.end() if found else None
         text = str(inner)
         if not self.line.startswith(text, start):

@@ -163,8 +163,11 @@ def convolution(rng: Random) -> Drawn:
     groups = inner if kind == "depthwise" else 1
     outer = inner if kind == "depthwise" else outer
     shapes = [(batch, inner, side, side), (outer, inner // groups, window, window)]
-    function = lambda x, w: F.conv2d(x, w, stride=stride, padding=pad, groups=groups)  # noqa: E731
-    return both(function, shapes)
+
+    def convolved(x: Any, w: Any) -> Any:
+        return F.conv2d(x, w, stride=stride, padding=pad, groups=groups)
+
+    return both(convolved, shapes)
 
 
 def attention(rng: Random) -> Drawn:
@@ -172,8 +175,11 @@ def attention(rng: Random) -> Drawn:
     heads, length, width = size(rng, 1, 8), size(rng, 16, 512), rng.choice((16, 32, 64))
     causal = rng.random() < 0.5
     shape = (1, heads, length, width)
-    call = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)  # noqa: E731
-    return both(call, [shape] * 3)
+
+    def attended(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    return both(attended, [shape] * 3)
 
 
 def paper(rng: Random) -> Drawn:
@@ -206,7 +212,7 @@ def paper(rng: Random) -> Drawn:
             k = pb.axis(r)
             return pb.compute(
                 (n // 4 + 1, m // 4 + 1, d),
-                lambda i, j, l: pb.sum(a[i, k] * b[j, k] * c[l, k], over=k),  # noqa: E741
+                lambda i, j, x: pb.sum(a[i, k] * b[j, k] * c[x, k], over=k),
             )
 
         return form, floats((n // 4 + 1, r), (m // 4 + 1, r), (d, r))

@@ -317,9 +317,10 @@ class _Walk:
 
     def tiled(self, s: For, varying: Varying) -> bool:
         for inner in statements(s.body):
-            at = inner.indices if isinstance(inner, Set | Combine) else ()
-            if at and inner.register in self.plan.tiles and varying.of(at[-1]):  # type: ignore[union-attr]
-                return True
+            if isinstance(inner, Set | Combine) and inner.indices:
+                tile = inner.register in self.plan.tiles
+                if tile and varying.of(inner.indices[-1]):
+                    return True
             values = [inner.value] if isinstance(inner, Store | Set | Combine) else []
             for node in walk(values):
                 tile = isinstance(node, Peek) and node.register in self.plan.tiles

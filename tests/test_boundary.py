@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -237,7 +238,8 @@ def test_a_file_that_is_not_there() -> None:
 
 
 def test_a_file_that_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is another one of the same relative name."""
+    """So is another one of the same relative name; bytecode that is as old to the second is not."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     made = []
     for number, folder in enumerate(("one", "two", "two")):
         (tmp_path / folder).mkdir(exist_ok=True)

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -100,10 +101,18 @@ def _version(path: Path) -> tuple[Path, int]:
         raise UnsupportedError(what, help=f"{error.strerror}", code="E313") from error
 
 
+class _Source(SourceFileLoader):
+    """A file by its text alone: kept bytecode knows its age in whole seconds, and may be older."""
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError(f"no bytecode of {path}")
+
+
 @cache
 def _of_file(path: Path, changed: int) -> Backend:
     """What a file calls `backend`."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loader = _Source(path.stem, str(path))
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
     assert spec is not None and spec.loader is not None, "its name ends with .py"
     module = importlib.util.module_from_spec(spec)
     try:

@@ -29,9 +29,9 @@ from pullback import nn, optim
 from pullback.config import Options
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, stage_reads
+from pullback.memory.plan import check
 from pullback.nn.parameter import Parameter
 from pullback.runtime.executable import Executable
-from pullback.schedule.plan import check
 
 Opt = Callable[[Iterator[Parameter]], optim.Optimizer]
 OPTIMISERS: dict[str, Opt] = {

@@ -12,9 +12,9 @@ import pytest
 import pullback as pb
 from acceptance_support import TWO_THREADS, Array, arrays, close, normal, rng, run_once, stored
 from pullback import nn, optim
+from pullback.memory.plan import check
 from pullback.nn import functional as F
 from pullback.runtime.executable import Executable
-from pullback.schedule.plan import check
 
 L2 = 1 << 20  # bytes
 LENGTHS = [1, 17, 128, 1000, pytest.param(4096, marks=pytest.mark.slow)]

@@ -21,7 +21,7 @@ from acceptance_support import (
 )
 from pullback import nn, optim
 from pullback.ir.text import show
-from pullback.schedule.plan import check
+from pullback.memory.plan import check
 
 WIDTH, HEADS, INNER = 64, 4, 128
 ARENA = {1: 1800, 2: 3000, 3: 4200, 4: 5400, 5: 6600, 6: 7800}  # float32 elements

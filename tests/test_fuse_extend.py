@@ -9,12 +9,12 @@ import pytest
 
 import pullback as pb
 from pullback.backends.reference.definitions import evaluate
-from pullback.fuse.extend import SMALLEST, extend
-from pullback.fuse.facts import points
+from pullback.cost.facts import points
 from pullback.ir import expr as E
 from pullback.ir.expr import upper
 from pullback.ir.graph import Definition, Graph, Reduce, Variable
 from pullback.ir.node import walk
+from pullback.prepare.extend import SMALLEST, extend
 from pullback.simplify.graph import simplify_graph
 from pullback.simplify.rules import simplify
 

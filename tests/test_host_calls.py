@@ -19,12 +19,12 @@ from pullback.errors import (
     SingularError,
     UnsupportedError,
 )
-from pullback.fuse.ahead import turned_ahead
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Mul
 from pullback.ir.graph import Graph, Variable, define, read
 from pullback.ir.program import Compute, HostCall, Loop, Program, written
 from pullback.pipeline import compile_program
+from pullback.prepare.ahead import turned_ahead
 from pullback.runtime.exchange import call_host
 from robust_support import python
 
@@ -314,7 +314,7 @@ def test_memory_is_not_shared_too_early() -> None:
 
 
 def test_what_the_host_assigns_in_a_loop_changes_in_it() -> None:
-    """No copy of it is taken before the loop, as of what stays (`fuse/ahead.py`)."""
+    """No copy of it is taken before the loop, as of what stays (`prepare/ahead.py`)."""
     w, h, z = (
         Variable(n, s, float32) for n, s in (("w", (32, 24)), ("h", (4, 24)), ("z", (4, 32)))
     )

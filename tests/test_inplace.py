@@ -19,8 +19,8 @@ from pullback.ir.nest import Array as Memory
 from pullback.ir.nest import For, Guard, Load, LoopKind, Routine, Stmt, Store, StoreCombine, Var
 from pullback.ir.program import Launch, Loop
 from pullback.lower.inplace import in_place
-from pullback.schedule.lives import lives, taken_over
-from pullback.schedule.plan import Buffer, Needs, check, plan
+from pullback.memory.lives import lives, taken_over
+from pullback.memory.plan import Buffer, Needs, check, plan
 from test_plan import launch
 
 x, y, other = (Memory(name, float32, 64) for name in ("x", "y", "other"))

@@ -21,12 +21,12 @@ from pullback.ir.graph import Variable, define, read
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.program import Feed, Item, Launch, Loop
 from pullback.ir.structure import kernel_key
+from pullback.memory.plan import check
+from pullback.memory.timeline import Timeline
 from pullback.nn.gpt import Block
 from pullback.runtime.executable import Executable
 from pullback.schedule.choose import choose
-from pullback.schedule.plan import check
 from pullback.schedule.split import split
-from pullback.schedule.timeline import Timeline
 from pullback.verify.kernel import verify_kernel
 from test_acceptance_seed import HEADS, INNER, WIDTH
 

@@ -12,7 +12,7 @@ from pullback.ir.expr import Axis
 from pullback.ir.graph import Definition, Map, Variable, read
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
-from pullback.schedule.plan import Buffer, Needs, Plan, check, plan
+from pullback.memory.plan import Buffer, Needs, Plan, check, plan
 
 
 def launch(name: str, inputs: list[Variable], outputs: list[Variable]) -> Kernel:

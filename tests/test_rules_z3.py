@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expressions import AXES, conditions, expressions, numbers
+from pullback.algebra.bounds import bounds, prove
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bfloat16, bool_, float16, int8, int32, int64, uint8
 from pullback.ir.expr import Expr, const
 from pullback.ir.graph import Variable, read
 from pullback.ir.meaning import constant
 from pullback.ir.node import walk
-from pullback.simplify.bounds import bounds, prove
 from pullback.simplify.rules import RULES, Simplifier, simplify
 from rules_z3 import Terms, agree, proved, z3
 from test_simplify_rules import FIRES, only

@@ -18,9 +18,9 @@ from pullback.ir.graph import Graph, Variable, define, read
 from pullback.ir.parse import parse_graph
 from pullback.ir.program import Feed, Launch, Loop, Receive
 from pullback.ir.text import show
+from pullback.memory.lives import lives
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
-from pullback.schedule.lives import lives
 from pullback.tensor import program as pb
 from pullback.tensor.tensor import Tensor
 from pullback.tensor.trace import wrap

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lower_support import HOST, kernel, num, stage, variable
+from pullback.algebra.linear import coarser, divide, linear, offset
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import int64
@@ -22,7 +23,6 @@ from pullback.lower.guards import less
 from pullback.schedule.choose import choose, scratch_bytes
 from pullback.schedule.contraction import recognise, register_tile
 from pullback.schedule.cost import MOST_PARTIAL_TASKS, Model
-from pullback.schedule.linear import coarser, divide, linear, offset
 from pullback.schedule.schedule import Place, Way
 
 T, X, Y = Var("t", 0, 3), Var("x", 0, 7), Var("y", 0, 4)

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expressions import AXES, BOX, DATA, conditions, numbers, same, values
+from pullback.algebra.affine import affine, to_expr
+from pullback.algebra.bounds import bounds, in_bounds, prove
 from pullback.backends.reference.definitions import Evaluator
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, int64
@@ -18,8 +20,6 @@ from pullback.ir.expr import Axis, Dim, Expr, Size, index, logical_not
 from pullback.ir.graph import Variable, read
 from pullback.ir.nest import Var
 from pullback.ir.node import walk
-from pullback.simplify.affine import affine, to_expr
-from pullback.simplify.bounds import bounds, in_bounds, prove
 from pullback.simplify.guards import contexts
 from pullback.simplify.rules import simplify
 

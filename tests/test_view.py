@@ -32,8 +32,8 @@ from pullback.ir.program import Compute
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
 from pullback.lower.whole import scheduled
+from pullback.memory.budget import work
 from pullback.runtime.executable import Executable
-from pullback.schedule.budget import work
 from pullback.schedule.text import schedule_text
 from pullback.viewer.data import MOST_POINTS, Curve
 from pullback.viewer.graph import ADJOINT, AFTER, PRIMAL, Graph

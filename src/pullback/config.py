@@ -6,10 +6,19 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pullback.errors import OptionError, RuleError
+
+# Named numbers of the passes that decide no code by what it costs. `Cap`: what is tried or looked
+# at, for the sake of compile time; more would be as right. `Legal`: beyond it would be wrong.
+Cap = int
+Caps = tuple[int, ...]
+Legal = int
 
 BACKEND = "llvm"  # where nobody says which
 MOST_THREADS = 16  # of a pool that nobody chose the size of
@@ -45,6 +54,23 @@ def chosen_names() -> tuple[str | None, ...]:
     """Backend, target and machine that the environment names: what is compiled is kept by them."""
     get = os.environ.get
     return get("PULLBACK_BACKEND"), get("PULLBACK_TARGET"), get("PULLBACK_MACHINE")
+
+
+class _Source(SourceFileLoader):
+    """A file by its text alone: kept bytecode knows its age in whole seconds, and may be older."""
+
+    def path_stats(self, path: str) -> Any:
+        raise OSError(f"no bytecode of {path}")
+
+
+def module_of(path: Path) -> ModuleType:
+    """A user's Python file, run as a module. Raises: what it raises."""
+    loader = _Source(path.stem, str(path))
+    spec = spec_from_file_location(path.stem, path, loader=loader)
+    assert spec is not None, "a loader is given"
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 def _number(name: str, default: int) -> int:

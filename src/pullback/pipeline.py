@@ -37,7 +37,6 @@ from pullback.errors import (
     RuleError,
     UnsupportedError,
 )
-from pullback.fuse.ahead import turned_ahead
 from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
@@ -45,6 +44,11 @@ from pullback.ir.program import Block, HostCall, Launch, Program, items
 from pullback.ir.structure import Key, checks, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import show
+from pullback.memory.budget import Fitted, Start, fit, replaced, replay
+from pullback.memory.lives import lives, taken_over
+from pullback.memory.plan import Needs, plan
+from pullback.memory.timeline import Timeline
+from pullback.prepare.ahead import turned_ahead
 from pullback.runtime import fault
 from pullback.runtime.assemble import Call, assemble
 from pullback.runtime.cache import ObjectCache
@@ -55,14 +59,10 @@ from pullback.runtime.profile import Clock
 from pullback.runtime.record import Prepared, Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import Chooser, chooser
-from pullback.schedule.budget import Fitted, Start, fit, replaced, replay
 from pullback.schedule.choose import Choose
 from pullback.schedule.cost import shares
-from pullback.schedule.lives import lives, taken_over
-from pullback.schedule.plan import Needs, plan
 from pullback.schedule.split import split
 from pullback.schedule.text import schedule_text
-from pullback.schedule.timeline import Timeline
 from pullback.schedule.verify import verify_schedule
 from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph

@@ -22,7 +22,7 @@ from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Program
 from pullback.ir.target import Target
-from pullback.schedule.plan import Plan
+from pullback.memory.plan import Plan
 from pullback.schedule.schedule import Schedule
 
 Values = dict[Variable, np.ndarray[Any, Any]]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
-from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from pullback.backends.llvm.backend import LLVM
 from pullback.backends.loops.backend import Loops
 from pullback.backends.opencl.backend import OpenCL
 from pullback.backends.reference.backend import Kernels, Reference
+from pullback.config import module_of
 from pullback.errors import PullbackError, UnsupportedError
 
 GROUP = "pullback.backends"
@@ -101,22 +100,11 @@ def _version(path: Path) -> tuple[Path, int]:
         raise UnsupportedError(what, help=f"{error.strerror}", code="E313") from error
 
 
-class _Source(SourceFileLoader):
-    """A file by its text alone: kept bytecode knows its age in whole seconds, and may be older."""
-
-    def path_stats(self, path: str) -> Mapping[str, Any]:
-        raise OSError(f"no bytecode of {path}")
-
-
 @cache
 def _of_file(path: Path, changed: int) -> Backend:
     """What a file calls `backend`."""
-    loader = _Source(path.stem, str(path))
-    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
-    assert spec is not None and spec.loader is not None, "its name ends with .py"
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        module = module_of(path)
     except Exception as error:
         raise _failed(str(path), error) from error
     if not hasattr(module, "backend"):

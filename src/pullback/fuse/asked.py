@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from pullback.fuse.facts import roots
+from pullback.algebra.affine import affine
+from pullback.algebra.bounds import bounds, in_bounds
+from pullback.cost.facts import roots
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import Definition
 from pullback.ir.node import walk
-from pullback.simplify.affine import affine
-from pullback.simplify.bounds import bounds, in_bounds
 
 Places = dict[Definition, set[int]]
 

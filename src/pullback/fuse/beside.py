@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from pullback.fuse.facts import roots
+from pullback.cost.facts import roots
 from pullback.fuse.group import Grouping
 from pullback.fuse.groups import Group, stored
 from pullback.fuse.problem import Problem

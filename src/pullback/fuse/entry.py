@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.config import UserRule
+from pullback.cost.facts import study
 from pullback.fuse.beside import set_beside
 from pullback.fuse.cost import Cost, estimate
 from pullback.fuse.emit import Emitter, launch_order
-from pullback.fuse.extend import extend
-from pullback.fuse.facts import study
 from pullback.fuse.group import Grouping, apply_rules, best_first, too_large
 from pullback.fuse.groups import Group
 from pullback.fuse.inline import Inlined, Role, inline
 from pullback.fuse.masks import told_by_results
 from pullback.fuse.problem import Order, build, closures, reads_itself_safely
-from pullback.fuse.written import write_out
 from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
+from pullback.prepare.extend import extend
+from pullback.prepare.written import write_out
 from pullback.simplify.rules import RULES, Simplifier
 
 # How often recomputed values that do not fit a tile are looked for; storing one may show another.

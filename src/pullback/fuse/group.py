@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pullback.config import UserRule
+from pullback.cost.facts import is_identity
 from pullback.fuse.cost import Cost, GroupCost, scratch_budget
-from pullback.fuse.facts import is_identity
 from pullback.fuse.groups import (
     FINISH,
     Edge,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pullback.cost.facts import is_identity, split_axes
 from pullback.errors import InvalidIR
-from pullback.fuse.facts import is_identity, split_axes
 from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Bind, Problem
 from pullback.ir.expr import Extent, upper

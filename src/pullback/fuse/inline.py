@@ -11,9 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from pullback.fuse.asked import Places, asked, checks
-from pullback.fuse.extend import padded
-from pullback.fuse.facts import (
+from pullback.cost.facts import (
     BodyFacts,
     compose,
     elements,
@@ -22,6 +20,7 @@ from pullback.fuse.facts import (
     points,
     study,
 )
+from pullback.fuse.asked import Places, asked, checks
 from pullback.fuse.products import contraction
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import (
@@ -36,6 +35,7 @@ from pullback.ir.graph import (
     substitute,
     topological,
 )
+from pullback.prepare.extend import padded
 
 Simplify = Callable[[Expr], Expr]
 # Bodies beyond this many nodes take longer to compile than a buffer costs.

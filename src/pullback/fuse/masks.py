@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pullback.fuse.facts import is_identity, study
+from pullback.cost.facts import is_identity, study
 from pullback.fuse.inline import Inlined, Role, readers
 from pullback.ir import expr as E
 from pullback.ir.expr import Const, Expr, If, Take

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from pullback.fuse.facts import elements, is_identity, points, reduced_axes
+from pullback.cost.facts import elements, is_identity, points, reduced_axes
 from pullback.fuse.inline import Inlined, Role
 from pullback.fuse.products import ProductAxes, contraction
 from pullback.ir.graph import Definition, Form, Map, Value, Variable

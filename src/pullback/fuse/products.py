@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pullback.fuse.facts import BodyFacts, elements, reduced_axes
+from pullback.cost.facts import BodyFacts, elements, reduced_axes
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Extent
 from pullback.ir.graph import SUM, Definition, Form, Reduce, Value, Variable

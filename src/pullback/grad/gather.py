@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pullback.algebra.bounds import in_bounds
 from pullback.grad.fold import Term
 from pullback.grad.invert import Empty, Unsolvable, invert
 from pullback.grad.render import Inverse, rendered
@@ -25,7 +26,6 @@ from pullback.ir.graph import (
 )
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
-from pullback.simplify.bounds import in_bounds
 from pullback.simplify.rules import Simplifier
 
 BOUND = 4  # a gather may do this many times the work of the read and of clearing the result

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pullback.algebra.affine import affine, to_expr
 from pullback.grad import fold
 from pullback.grad.composites import tame
 from pullback.grad.fold import Term
@@ -19,7 +20,6 @@ from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import ANY, SUM, Definition, Reduce, Value, beside, substitute
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
-from pullback.simplify.affine import affine, to_expr
 from pullback.simplify.product import Quotient
 from pullback.simplify.triangle import gap
 

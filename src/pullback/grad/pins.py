@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pullback.algebra.bounds import in_bounds
 from pullback.grad import fold
 from pullback.grad.fold import Term
 from pullback.grad.total import identity
@@ -16,7 +17,6 @@ from pullback.ir.expr import Expr, Pin, Size, Take, upper
 from pullback.ir.graph import Definition, Map, Value, beside, read, topological
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
-from pullback.simplify.bounds import in_bounds
 
 PARTS = 16  # summands of one adjoint that are followed apart
 NODES = 200  # in one summand

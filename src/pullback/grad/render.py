@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pullback.algebra.affine import make, to_expr
 from pullback.grad.invert import Condition, Solution
 from pullback.grad.system import ONE, Form, System
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, Less
-from pullback.simplify.affine import make, to_expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 from math import prod
 
+from pullback.algebra.bounds import in_bounds
 from pullback.errors import Origin
 from pullback.grad import fold
 from pullback.ir import expr as E
@@ -19,7 +20,6 @@ from pullback.ir.expr import Axis, Expr, Extent, Take, upper
 from pullback.ir.graph import SUM, Definition, Keep, Reduce, Value, read, substitute
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
-from pullback.simplify.bounds import in_bounds
 from pullback.simplify.product import Quotient
 from pullback.simplify.triangle import triangle
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pullback.algebra.linear import Linear, divide, linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
@@ -43,7 +44,6 @@ from pullback.lower.operands import (
     rounded_up,
 )
 from pullback.lower.words import unrolled
-from pullback.schedule.linear import Linear, divide, linear
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from pullback.algebra.linear import Linear, linear
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
@@ -27,7 +28,6 @@ from pullback.ir.nest import (
     Stmt,
 )
 from pullback.lower.context import Lowering, ceil_div, smaller
-from pullback.schedule.linear import Linear, linear
 
 # Additions to one register of lanes: sixteen leave a sum of equal terms within 3 units, as NumPy's
 # pairwise one is, and a block of them (2048 float32 by AVX-512) hides the joining of its lanes.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pullback.algebra.linear import UNKNOWN, Linear, atom_range, divide, linear
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
 from pullback.ir.expr import Expr, index
@@ -17,7 +18,6 @@ from pullback.ir.node import Node, walk
 from pullback.lower.context import Lowering, NestLoop, larger, smaller
 from pullback.lower.guards import FALSE, TRUE, folded
 from pullback.lower.translate import Translator
-from pullback.schedule.linear import UNKNOWN, Linear, atom_range, divide, linear
 from pullback.schedule.regions import Bound, Region
 
 # Least and largest value of variables that are not settled where a loop starts.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from pullback.algebra.linear import Linear, linear, row_major
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32
@@ -15,7 +16,6 @@ from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.nest import Array, For, LoopKind, Mark, Register, Stmt, Var
 from pullback.ir.node import walk
 from pullback.lower.natives import with_natives
-from pullback.schedule.linear import Linear, linear, row_major
 from pullback.schedule.regions import Regions, regions
 from pullback.schedule.schedule import Place, Schedule
 from pullback.schedule.slots import tile_shape

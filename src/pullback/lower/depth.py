@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from pullback.algebra.linear import Linear, linear, row_major
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Array, For, Stmt, Var
@@ -22,7 +23,6 @@ from pullback.lower.operands import (
     pack_panel,
     replaced,
 )
-from pullback.schedule.linear import Linear, linear, row_major
 
 # Rows of the source copied into one panel after the other: a source is then read in its own order
 # and a panel written in pieces of some cache lines.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
@@ -32,7 +33,6 @@ from pullback.lower.bounds import guarded, narrowed, outer
 from pullback.lower.context import Lowering, NestLoop, cast, nest, vector
 from pullback.lower.merge import merged
 from pullback.lower.operands import Contraction, Operand, evaluated, moved, problem, replaced
-from pullback.schedule.linear import Linear, linear
 from pullback.schedule.schedule import DotLoops, Product, Step
 
 Body = Callable[[int, Linear], list[Stmt]]

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
+from pullback.algebra.linear import coarser, linear
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int64
 from pullback.ir.expr import Expr, index
-from pullback.schedule.linear import coarser, linear
 
 TRUE = E.Const(True, bool_)
 FALSE = E.Const(False, bool_)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pullback.algebra.linear import linear
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.nest import (
@@ -26,7 +27,6 @@ from pullback.ir.nest import (
 )
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Lowering
-from pullback.schedule.linear import linear
 
 # What is worth a register of its own. Additions and products of integers fold into addresses.
 COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, Load, Native)

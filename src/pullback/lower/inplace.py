@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
+from pullback.algebra.linear import Linear, atom_range, divide, linear
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.nest import (
@@ -29,7 +30,6 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import Node, walk
-from pullback.schedule.linear import Linear, atom_range, divide, linear
 
 Pair = tuple[int, int]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pullback.algebra.linear import Linear, linear, row_major
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index, upper
@@ -39,7 +40,6 @@ from pullback.lower.dots import dots
 from pullback.lower.special import copy_home, scan, scatter
 from pullback.lower.sweep import sweep
 from pullback.lower.tiles import tiles
-from pullback.schedule.linear import Linear, linear, row_major
 from pullback.schedule.schedule import Schedule, Step, Way, in_order
 from pullback.schedule.slots import overwrites_itself
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pullback.algebra.linear import Linear, linear
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Load
 from pullback.ir.node import Node
 from pullback.lower.context import Lowering, NestLoop
-from pullback.schedule.linear import Linear, linear
 
 
 def accesses(roots: Iterable[Expr]) -> tuple[list[Linear], set[Node]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from pullback.algebra.linear import Linear, linear, row_major
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index
@@ -19,7 +20,6 @@ from pullback.lower.guards import folded
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.sweep import Bodies, stage_values, written
 from pullback.lower.translate import Translator
-from pullback.schedule.linear import Linear, linear, row_major
 from pullback.schedule.regions import Region
 from pullback.schedule.schedule import Product
 

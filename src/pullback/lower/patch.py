@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pullback.algebra.linear import linear
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import Map, read
 from pullback.ir.kernel import Stage
-from pullback.schedule.linear import linear
 from pullback.schedule.regions import Bound, Region
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pullback.algebra.linear import linear
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr
 from pullback.ir.node import walk
-from pullback.schedule.linear import linear
 
 # Each piece is code of its own.
 MOST_PIECES = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, FloorDiv, Take, index, upper
 from pullback.ir.graph import Accumulate, Scan
@@ -27,7 +28,6 @@ from pullback.lower.hoist import hoisted
 from pullback.lower.merge import revalued
 from pullback.lower.sweep import written
 from pullback.lower.translate import Translator, clamped
-from pullback.schedule.linear import Linear, linear
 from pullback.schedule.schedule import Step
 
 # Rows of a scan without lanes that run side by side: an addition takes three cycles or four, and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pullback.algebra.linear import Linear
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Combiner, Reduce, Value
@@ -37,7 +38,6 @@ from pullback.lower.merge import merged, revalued, split
 from pullback.lower.patch import Patch, patch
 from pullback.lower.pieces import pieces
 from pullback.lower.translate import Translator
-from pullback.schedule.linear import Linear
 from pullback.schedule.regions import Region, common
 from pullback.schedule.schedule import Step, SweepLoops
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index, upper
@@ -33,7 +34,6 @@ from pullback.lower.operands import (
     rounded_up,
 )
 from pullback.lower.words import Packing, in_words, wordable
-from pullback.schedule.linear import Linear, linear
 from pullback.schedule.schedule import Left, Product, Right, Step, TileLoops
 
 

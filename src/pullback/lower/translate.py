@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pullback.algebra.linear import linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Size, Take, index
@@ -12,7 +13,6 @@ from pullback.ir.nest import Check, Load, Peek, Register, Stmt
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Home, Lowering
 from pullback.lower.guards import FALSE, folded
-from pullback.schedule.linear import linear
 from pullback.simplify.guards import both
 
 

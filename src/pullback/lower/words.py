@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from pullback.algebra.linear import Linear, linear, row_major
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import int8, int32, uint8
@@ -40,7 +41,6 @@ from pullback.lower.operands import (
     replaced,
     rounded_up,
 )
-from pullback.schedule.linear import Linear, linear, row_major
 
 # Added to one side where both are signed or both are not, so that the instruction fits.
 SHIFT = {int8: 128, uint8: -128}

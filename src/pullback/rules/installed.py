@@ -5,7 +5,6 @@ Being installed changes no program: a program is given the rules that its author
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pullback.config import UserRule
+from pullback.config import UserRule, module_of
 from pullback.errors import RuleError
 
 GROUP = "pullback.rules"
@@ -67,15 +66,12 @@ def chosen(given: Any) -> tuple[UserRule, ...]:
 
 
 def _of_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if not path.is_file():
         raise RuleError(f"no rules {str(path)!r}", help="no such file", code="E371")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        return module_of(path)
     except Exception as error:
         raise _failed(str(path), error) from error
-    return module
 
 
 def _failed(what: str, error: Exception) -> RuleError:

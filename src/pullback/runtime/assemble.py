@@ -20,8 +20,8 @@ from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Branch, Feed, HostCall, Item, Launch, Loop, Receive
+from pullback.memory.plan import Plan
 from pullback.runtime.rings import Calls, Ring
-from pullback.schedule.plan import Plan
 
 WIDTH = 8  # words of an instruction
 FOREVER = 1 << 40  # a loop of more steps than this is ended by something else

@@ -24,13 +24,13 @@ from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
 from pullback.lower.whole import scheduled
+from pullback.memory.budget import Repetition, work
+from pullback.memory.plan import Plan
 from pullback.runtime.exchange import box, shown
 from pullback.runtime.interpret import Interpreter, Plain
 from pullback.runtime.profile import Profile
-from pullback.schedule.budget import Repetition, work
 from pullback.schedule.choose import Choose
 from pullback.schedule.count import Cost, cost
-from pullback.schedule.plan import Plan
 from pullback.schedule.text import schedule_text
 from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import simplify_graph

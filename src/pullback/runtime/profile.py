@@ -11,7 +11,7 @@ import numpy as np
 
 from pullback.errors import Origin
 from pullback.ir.kernel import Kernel
-from pullback.schedule.budget import work
+from pullback.memory.budget import work
 from pullback.schedule.count import Cost
 
 LOGGED = 1 << 16  # launches whose start and end are kept; all are counted

@@ -24,9 +24,9 @@ from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, Item, Launch, Program, expand
 from pullback.ir.signature import Signature, digest, signature
+from pullback.memory.budget import Repetition
+from pullback.memory.plan import Buffer, Plan
 from pullback.runtime.assemble import Call, Part
-from pullback.schedule.budget import Repetition
-from pullback.schedule.plan import Buffer, Plan
 
 ROOT = Path(__file__).parent.parent
 

@@ -1,1 +1,1 @@
-"""Schedules as data, and the memory plan."""
+"""Schedules as data, and how one is chosen."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
 
+from pullback.algebra.linear import Linear, offset, row_major
 from pullback.ir import expr as E
 from pullback.ir.dtype import bfloat16, float32, int8, int32, uint8
 from pullback.ir.expr import Axis, Expr, Take, upper
@@ -16,7 +17,6 @@ from pullback.ir.graph import SUM, Reduce
 from pullback.ir.kernel import Stage
 from pullback.ir.node import walk
 from pullback.ir.target import Target
-from pullback.schedule.linear import Linear, offset, row_major
 from pullback.schedule.schedule import Product
 from pullback.simplify.product import factors
 

@@ -16,6 +16,7 @@ from math import prod
 
 import numpy as np
 
+from pullback.algebra.affine import affine
 from pullback.grad.composites import arguments
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, upper
@@ -23,7 +24,6 @@ from pullback.ir.graph import Accumulate, Definition, Map, Reduce
 from pullback.ir.meaning import Array, apply, constant
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
-from pullback.simplify.affine import affine
 
 Sizes = Mapping[Dim, int]
 PRODUCTS = (E.Mul, E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin)

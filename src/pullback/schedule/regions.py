@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pullback.algebra.linear import Linear, linear
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Size, Take
 from pullback.ir.graph import Definition, Map, Reduce, Value
 from pullback.ir.kernel import Stage
 from pullback.ir.node import walk
-from pullback.schedule.linear import Linear, linear
 from pullback.simplify.guards import contexts
 
 

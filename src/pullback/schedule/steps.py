@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from pullback.algebra.linear import row_major
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
 from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.target import Target
 from pullback.schedule.contraction import address, recognise
-from pullback.schedule.linear import row_major
 from pullback.schedule.schedule import Step, Way
 
 # Vector instructions' worth of one access by its stride along the lanes: one value for all, whole

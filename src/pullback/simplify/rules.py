@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import copysign
 
+from pullback.algebra.affine import Affine, affine, to_expr
+from pullback.algebra.bounds import Intervals, Prover
+from pullback.algebra.division import divide, rejoin, remainder
 from pullback.config import UserRule
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -20,9 +23,6 @@ from pullback.ir.dtype import DType, bool_, float32, int64, is_half
 from pullback.ir.expr import Const, Expr, Take, const, logical_not
 from pullback.ir.meaning import apply, constant
 from pullback.ir.node import Node, walk
-from pullback.simplify.affine import Affine, affine, to_expr
-from pullback.simplify.bounds import Intervals, Prover
-from pullback.simplify.division import divide, rejoin, remainder
 
 FUEL = 200_000  # rewrites in one call; far above anything real, far below forever
 USERS_FUEL = 20_000  # with rules that nobody has tried: a growing expression is slow by then

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pullback.algebra.affine import Affine, affine, to_expr
+from pullback.algebra.bounds import bounds, in_bounds
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
@@ -26,8 +28,6 @@ from pullback.ir.graph import (
     substitute,
 )
 from pullback.ir.node import walk
-from pullback.simplify.affine import Affine, affine, to_expr
-from pullback.simplify.bounds import bounds, in_bounds
 from pullback.simplify.guards import conjuncts, negated
 from pullback.simplify.product import Quotient
 from pullback.simplify.rules import Simplifier

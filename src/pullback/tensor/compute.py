@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pullback.algebra.affine import affine
+from pullback.algebra.bounds import bounds, in_bounds
 from pullback.errors import FreeAxisError, IndexRangeError, Origin, ShapeError
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Take
 from pullback.ir.graph import COMBINERS, Definition, Map, Reduce, read, substitute
 from pullback.ir.node import Node, rebuild, walk
-from pullback.simplify.affine import affine
-from pullback.simplify.bounds import bounds, in_bounds
 from pullback.tensor import handles
 from pullback.tensor.combine import Part, combined, whole
 from pullback.tensor.elementwise import show

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from pullback.algebra.affine import affine
+from pullback.algebra.bounds import in_bounds
 from pullback.errors import Origin
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Take, lower
 from pullback.ir.graph import Definition, Value, Variable, read, replace_reads, substitute
 from pullback.ir.node import Node, rebuild, walk
-from pullback.simplify.affine import affine
-from pullback.simplify.bounds import in_bounds
 from pullback.simplify.rules import simplify
 from pullback.tensor import elementwise as W
 from pullback.tensor.apart import Apart

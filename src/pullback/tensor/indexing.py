@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 
+from pullback.algebra.bounds import bounds
 from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, Less, Take, lower
 from pullback.ir.graph import Definition, Keep, Map, Value, Variable, read, variables
-from pullback.simplify.bounds import bounds
 from pullback.tensor import views as V
 from pullback.tensor.elementwise import (
     Scalar,

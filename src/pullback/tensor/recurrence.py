@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pullback.algebra.bounds import bounds, in_bounds, prove
 from pullback.errors import (
     DTypeError,
     IndexRangeError,
@@ -23,7 +24,6 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import Variable
-from pullback.simplify.bounds import bounds, in_bounds, prove
 from pullback.tensor import elementwise as W
 from pullback.tensor import handles
 from pullback.tensor.compute import check_free, check_reads, close

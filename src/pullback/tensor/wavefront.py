@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import permutations, product
 
+from pullback.algebra.affine import affine
+from pullback.algebra.bounds import bounds
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, Take, upper
-from pullback.simplify.affine import affine
-from pullback.simplify.bounds import bounds
 
 LARGEST = 8  # of weights that are tried in every combination; larger ones only axis after axis
 MANY = 1 << 12  # combinations

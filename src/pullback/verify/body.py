@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pullback.algebra.bounds import Intervals, Prover
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import SCALARS, Axis, Expr, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Form, Reduce, Scan
 from pullback.ir.node import Node, walk
-from pullback.simplify.bounds import Intervals, Prover
 from pullback.simplify.guards import Guards, contexts
 from pullback.verify import points
 from pullback.verify.points import has_data

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pullback.algebra.bounds import Intervals, Prover
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType, bool_, int64
 from pullback.ir.expr import Expr, index
 from pullback.ir.node import Node, rebuild, walk
-from pullback.simplify.bounds import Intervals, Prover
 from pullback.simplify.guards import Guards, conjuncts, contexts
 from pullback.verify import points
 

@@ -7,13 +7,13 @@ from math import prod
 
 import numpy as np
 
+from pullback.algebra.bounds import bounds
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, upper
 from pullback.ir.meaning import Array, apply, constant
 from pullback.ir.nest import Load, Peek, Var
 from pullback.ir.node import Node, walk
-from pullback.simplify.bounds import bounds
 
 POINTS = 1 << 14  # points of the largest box that is tried
 

@@ -12,8 +12,8 @@ from pullback.backends.base import Text
 from pullback.ir.kernel import Kernel
 from pullback.ir.structure import Key, kernel_key
 from pullback.ir.target import Target
+from pullback.memory.budget import work
 from pullback.runtime.executable import ASSEMBLY
-from pullback.schedule.budget import work
 from pullback.schedule.choose import Choose
 from pullback.schedule.schedule import Schedule
 from pullback.schedule.text import schedule_text

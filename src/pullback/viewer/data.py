@@ -16,10 +16,10 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.notation import Names, shape_text
 from pullback.ir.target import Target
 from pullback.ir.text import definition_text, kernel_text
+from pullback.memory.plan import Plan
 from pullback.runtime.executable import Executable
 from pullback.runtime.profile import Profile, Span, Timed
 from pullback.schedule.cost import estimate, traffic_bytes
-from pullback.schedule.plan import Plan
 from pullback.viewer.code import Codes
 from pullback.viewer.graph import COLUMNS, Graph, Node, Place, kernels, lines, link
 from pullback.viewer.layout import layered

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pullback.algebra.affine import affine
 from pullback.backends.c.expressions import Scope, Values, combined
 from pullback.backends.c.language import C11, Passed, computed
 from pullback.backends.loops.walk import roots, statements
@@ -22,7 +23,6 @@ from pullback.ir.expr import Const, Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.node import walk
 from pullback.ir.text import mark_text
-from pullback.simplify.affine import affine
 
 INDENT = "  "
 K = TypeVar("K")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pullback.algebra.affine import Affine, affine
+from pullback.algebra.bounds import Intervals
 from pullback.backends.loops.walk import roots, statements
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Cast, Const, Expr
@@ -31,8 +33,6 @@ from pullback.ir.nest import (
 )
 from pullback.ir.node import Node, rebuild, walk
 from pullback.ir.target import Target
-from pullback.simplify.affine import Affine, affine
-from pullback.simplify.bounds import Intervals
 
 INT32 = (-(2**31), 2**31 - 1)
 Cell = Array | Register

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from pullback.algebra.affine import Affine
 from pullback.backends.llvm import arith
 from pullback.backends.llvm.analysis import Facts
 from pullback.backends.llvm.scope import Scope
@@ -17,7 +18,6 @@ from pullback.backends.llvm.text import Builder, Val, const, iota, mangled, pref
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Expr, FloorDiv, Mod
 from pullback.ir.nest import Array, Load
-from pullback.simplify.affine import Affine
 
 Get = Callable[[Expr, Scope], Val]
 SAFE = "@safe"

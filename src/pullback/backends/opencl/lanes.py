@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pullback.algebra.affine import affine
 from pullback.backends.c.emit import Function, Lanes, trip_of
 from pullback.backends.loops.walk import roots, statements
 from pullback.ir import expr as E
@@ -16,7 +17,6 @@ from pullback.ir.dtype import DType, is_half
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.node import walk
-from pullback.simplify.affine import affine
 
 MOST = 16  # lanes of OpenCL's vectors
 DEEP = 150  # of an expression, in nodes; a deeper one stays a loop

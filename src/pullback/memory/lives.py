@@ -12,7 +12,7 @@ from pullback.errors import InvalidIR
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Branch, Feed, HostCall, Item, Launch, Loop, Receive
-from pullback.schedule.plan import Needs
+from pullback.memory.plan import Needs
 from pullback.simplify.empty import is_empty
 
 Span = tuple[int, int]

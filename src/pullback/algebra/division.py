@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from math import gcd
 
+from pullback.algebra.affine import Affine, affine, atom, constant, make, to_expr
+from pullback.algebra.bounds import Intervals
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.node import walk
-from pullback.simplify.affine import Affine, affine, atom, constant, make, to_expr
-from pullback.simplify.bounds import Intervals
 
 
 def _toward_zero(value: int, divisor: int) -> tuple[int, int]:

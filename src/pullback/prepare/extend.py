@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from pullback.fuse.facts import elements, is_view, points
+from pullback.algebra.affine import Affine, affine, to_expr
+from pullback.algebra.bounds import bounds
+from pullback.cost.facts import elements, is_view, points
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, Take, index, upper
 from pullback.ir.graph import SUM, Definition, Graph, Keep, Map, Reduce, Value, read, substitute
 from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify import guards as G
-from pullback.simplify.affine import Affine, affine, to_expr
-from pullback.simplify.bounds import bounds
 from pullback.simplify.graph import Sources, with_roots
 from pullback.simplify.product import factors, uncast
 from pullback.simplify.triangle import gap

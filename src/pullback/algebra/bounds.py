@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from pullback.algebra.affine import Affine, affine, atom, make
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int64
 from pullback.ir.expr import Expr, Take
 from pullback.ir.nest import Var
 from pullback.ir.node import Node, walk
-from pullback.simplify.affine import Affine, affine, atom, make
 
 Interval = tuple[int, int]
 Fact = Affine

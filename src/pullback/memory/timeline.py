@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, renamed
 from pullback.ir.program import Block
-from pullback.schedule.lives import Path, Touch, Walk
-from pullback.schedule.plan import Needs, size_of, working_bytes
+from pullback.memory.lives import Path, Touch, Walk
+from pullback.memory.plan import Needs, size_of, working_bytes
 
 Numbers = NDArray[np.int64]
 

@@ -24,10 +24,10 @@ from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Item, Launch, expand
 from pullback.ir.structure import Key, kernel_key
+from pullback.memory.lives import lives, taken_over
+from pullback.memory.plan import Needs, Plan, plan
+from pullback.memory.timeline import Numbers, Row, Timeline
 from pullback.schedule.count import Cost, cost
-from pullback.schedule.lives import lives, taken_over
-from pullback.schedule.plan import Needs, Plan, plan
-from pullback.schedule.timeline import Numbers, Row, Timeline
 
 # Goals between what is alive at most and what one launch needs that are tried when a search for the
 # budget is stuck: taking too much away at first may leave no way on.

@@ -1,0 +1,1 @@
+"""Indices as numbers: affine forms, their ranges, division."""

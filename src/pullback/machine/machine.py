@@ -31,7 +31,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # A full vector of each type.
         "float32": ("div", "sqrt", "exp", "log", "sin"),
         "float64": ("div", "sqrt", "exp", "log", "sin"),
-        "launch": ("launch", "fork", "task"),
+        "launch": ("launch", "fork", "task", "tasks", "partial_tasks"),
         # Rates of whole kernels that have no loops yet: what fusion and tiles are chosen by.
         "whole": (
             "product_flops", "work", "near", "cache", "memory", "parallel", "exp", "log", "sin",

@@ -36,13 +36,14 @@ from dataclasses import replace
 from itertools import islice, permutations
 from math import factorial, prod
 
+from pullback.config import Cap, Caps
 from pullback.errors import OptionError
 from pullback.ir.expr import Extent, Take, upper
 from pullback.ir.kernel import Kernel
 from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule.contraction import columns, recognise, registers
-from pullback.schedule.cost import MOST_PARTIAL_TASKS, MOST_TASKS
+from pullback.schedule.cost import most_tasks
 from pullback.schedule.schedule import Inner, Schedule, Step, Way
 from pullback.schedule.tiling import round_tile
 
@@ -52,13 +53,16 @@ Options = dict[str, tuple[int, ...]]
 # What changes which stages share a loop or how they are seen: other choices may come or go with it.
 STRUCTURE = ("apart", "column", "dots")
 
-TERMS = (128, 256, 512, 1024, 2048)
-DOTS = (0, 4, 8, 16, 32)
-ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 14)
-UNROLLS = (1, 2, 4, 8)
-WIDEST = 1 << 20  # coordinates along one axis
+# What a search tries of numbers that may be any: products of a block of k, rows that go by dot
+# products, rows of a register tile, vectors in flight, coordinates of a tile along one axis.
+TERMS: Caps = (128, 256, 512, 1024, 2048)
+DOTS: Caps = (0, 4, 8, 16, 32)
+ROWS: Caps = (1, 2, 3, 4, 6, 8, 10, 12, 14)
+UNROLLS: Caps = (1, 2, 4, 8)
+WIDEST: Cap = 1 << 20
+MOST_ORDERED: Cap = 4  # outer axes whose orders are tried
+
 OPERANDS = ("left", "right", "scattered", "ahead")
-MOST_ORDERED = 4  # outer axes whose orders are tried
 
 
 def choices_of(given: Mapping[str, int]) -> Choices:
@@ -83,7 +87,7 @@ def offered(
     """The values worth trying of all that is free in a kernel that runs by `schedule`."""
     if kernel.tiling is not None:
         return {}
-    found: Options = {"tasks": _tasks(kernel)}
+    found: Options = {"tasks": _tasks(kernel, target)}
     found.update((f"tile.{n}", _extents(extent)) for n, extent in enumerate(kernel.outer))
     found["order"] = _orders(kernel)
     homes = enumerate(schedule.residences[: len(kernel.stages)])
@@ -174,10 +178,10 @@ def _of_step(kernel: Kernel, step: Step, target: Target, given: Mapping[str, int
     }
 
 
-def _tasks(kernel: Kernel) -> tuple[int, ...]:
+def _tasks(kernel: Kernel, target: Target) -> tuple[int, ...]:
     """Powers of two; partial results are kept of few tasks."""
     partial = any(s.partial for s in kernel.stages)
-    most = min(MOST_PARTIAL_TASKS if partial else 2 * MOST_TASKS, prod(map(upper, kernel.outer)))
+    most = min(most_tasks(kernel, target) * (1 if partial else 2), prod(map(upper, kernel.outer)))
     return tuple(1 << n for n in range(most.bit_length()))
 
 

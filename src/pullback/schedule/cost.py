@@ -16,9 +16,6 @@ from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule import contraction
 
-MOST_TASKS = 8
-MOST_PARTIAL_TASKS = 4
-
 # What a node of a body costs, by the machine's names; what is not here is `plain`.
 _WEIGHTS: dict[type[Expr], str] = {
     E.Exp: "exp",
@@ -86,7 +83,7 @@ def stage_cost(stage: Stage, target: Target) -> StageCost:
     """Arithmetic of one stage: a contraction by its multiplications, anything else by its nodes."""
     count = prod(upper(e) for e in stage.extents)
     rates = target.profile.tables["whole"]
-    if contraction.can(stage) and len(stage.extents) >= 3:
+    if contraction.can(stage) and len(stage.extents) > 2:
         ns = count * rates["multiply_add"] / contraction.word_size(stage, target)
         return StageCost(ns, 2 * count)
     width = stage.body.dtype.itemsize / 4
@@ -134,8 +131,13 @@ def task_count(kernel: Kernel, work_us: float, target: Target) -> int:
     least, each = _shared(target)
     if work_us < least or coordinates < 2:
         return 1
-    most = MOST_PARTIAL_TASKS if any(s.partial for s in kernel.stages) else MOST_TASKS
-    return _power(min(most, int(work_us / each), coordinates))
+    return _power(min(most_tasks(kernel, target), int(work_us / each), coordinates))
+
+
+def most_tasks(kernel: Kernel, target: Target) -> int:
+    """How many tasks a launch is dealt to at most: fewer where each keeps sums of its own."""
+    partial = any(s.partial for s in kernel.stages)
+    return int(target.profile.rate("launch", "partial_tasks" if partial else "tasks"))
 
 
 def _shared(target: Target) -> tuple[float, float]:
@@ -158,7 +160,8 @@ def shares(kernel: Kernel, tasks: Sequence[int], target: Target) -> tuple[int, .
     works = [model.estimate(part).work_us for part in kernel.parts]
     each = [w / n for w, n in zip(works, tasks, strict=True) for _ in range(n)]
     total = sum(each)
-    count = 1 if total < least else _power(min(MOST_TASKS, int(total / most), len(each)))
+    wide = int(target.profile.rate("launch", "tasks"))
+    count = 1 if total < least else _power(min(wide, int(total / most), len(each)))
     ends = list(accumulate(each))
     inner = [bisect_left(ends, total * n / count) + 1 for n in range(1, count)]
     return (0, *inner, len(each))

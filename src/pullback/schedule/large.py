@@ -14,7 +14,7 @@ from math import prod
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
-from pullback.schedule.cost import MOST_PARTIAL_TASKS, MOST_TASKS
+from pullback.schedule.cost import most_tasks
 from pullback.schedule.regions import regions
 from pullback.schedule.schedule import Product, Step, Way
 from pullback.schedule.slots import Lives
@@ -92,13 +92,12 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     if scratch.bytes(tile) > SCRATCH_CACHES * target.l2:
         return None
     tiles = _tiles(kernel, tile)
-    partial = any(s.partial for s in kernel.stages)
     terms = TERMS
     if few:
         wide = prod(tile[a] for a in groups.columns)
         rows = _extent(stage, groups.rows)
         terms = _streamed_terms(rows, wide * stage.body.dtype.itemsize, target)
-    return Large(tile, min(tiles, MOST_PARTIAL_TASKS if partial else MOST_TASKS), terms)
+    return Large(tile, min(tiles, most_tasks(kernel, target)), terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> La
     size = stage.body.dtype.itemsize
     terms = target.l1 // ((rows + columns) * size)
     terms = max(terms, _streamed_terms(rows, columns * size, target))
-    tasks = MOST_PARTIAL_TASKS
+    tasks = most_tasks(kernel, target)
     chunk = -(-upper(kernel.outer[0]) // (tasks * terms)) * terms
     return Large((chunk,), tasks, terms)
 

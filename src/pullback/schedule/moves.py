@@ -14,6 +14,7 @@ from math import inf
 from random import Random
 from typing import Protocol
 
+from pullback.config import Cap
 from pullback.errors import OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
@@ -21,10 +22,10 @@ from pullback.schedule.choices import STRUCTURE, Choices, Options, choices_of, o
 from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Schedule
 
-BEAM = 3  # schedules of which every change is tried
-BATCH = 8  # schedules measured side by side
-DRAWS = 50  # attempts to draw a schedule that is new
-MOST_DRAWN = 6  # choices of a random schedule that differ from the model's
+BEAM: Cap = 3  # schedules of which every change is tried
+BATCH: Cap = 8  # schedules measured side by side
+DRAWS: Cap = 50  # attempts to draw a schedule that is new
+MOST_DRAWN: Cap = 6  # choices of a random schedule that differ from the model's
 
 # Times, or prices, of the schedules in a batch, in any one unit; `inf`: it does not run, or not
 # rightly.

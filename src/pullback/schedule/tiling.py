@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import prod
 
+from pullback.config import Cap, Caps
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Take, upper
 from pullback.ir.graph import Variable
@@ -19,18 +20,19 @@ from pullback.schedule.schedule import Step
 from pullback.schedule.slots import Lives, tile_shape
 
 # Tile extents tried along one axis.
-EXTENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+EXTENTS: Caps = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 # A tile's last vector has at most this part of the tile in empty lanes, one in so many.
 EMPTY_LANES = 6
 
-# Of so many tasks it matters whether they have equal work, unless they have many tiles each.
-FEW_TASKS = 4
-MANY_TILES = 8
+# It is worked out for so many tasks whether they have equal work, of so many tiles each: what one
+# tile more or less makes out is less where they have more.
+FEW_TASKS: Cap = 4
+MANY_TILES: Cap = 8
 
 # Axes searched, those of a contraction's rows and columns first, then from the last; tiles of the
 # others have an extent of one.
-SEARCHED = 3
+SEARCHED: Cap = 3
 
 # A stage with less than this share of the largest one's work has no say in which axes run in lanes.
 SMALL_WORK = 16

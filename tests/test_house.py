@@ -7,7 +7,7 @@ import functools
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,13 +57,43 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of a file: walked once for all checks."""
+    return tuple(ast.walk(parsed(path)))
+
+
+def of_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """One test of all files, which says what is wrong in each."""
+
+    def over(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            wrong = []
+            for path in paths:
+                try:
+                    check(path)
+                except AssertionError as error:
+                    wrong.append(str(error))
+            assert not wrong, "\n".join(wrong)
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return over
+
+
 def room(path: Path) -> str:
     relative = path.relative_to(ROOT)
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -72,12 +102,12 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.module, node.lineno
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@of_each(FILES)
 def test_imports_run_downwards(path: Path) -> None:
     own = room(path)
     if own in ("__init__", "__main__"):
         return
-    for module, line in imports(ast.parse(path.read_text())):
+    for module, line in imports(path):
         parts = module.split(".")
         if parts[0] != "pullback" or len(parts) < 2 or parts[1] not in RANK:
             continue
@@ -90,14 +120,14 @@ SHARED = ("host", "loops")
 BUILT_ON = {"opencl": {"c"}}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "backends").rglob("*.py")), ids=lambda p: p.stem)
+@of_each(sorted((ROOT / "backends").rglob("*.py")))
 def test_backends_know_no_other(path: Path) -> None:
     own = path.relative_to(ROOT).parts[1]
     if own in ("registry.py", "guard.py", "__init__.py"):
         return
     below = {"base", *SHARED[: SHARED.index(own) + 1]} if own in SHARED else {"base", own, *SHARED}
     below |= BUILT_ON.get(own, set())
-    for module, line in imports(ast.parse(path.read_text())):
+    for module, line in imports(path):
         room = module.removeprefix("pullback.backends.").split(".")[0]
         inside = module.startswith("pullback.backends.") and own != "base.py"
         assert not inside or room in below, f"{path}:{line}: {own} imports {module}"
@@ -109,17 +139,16 @@ CONCRETE = sorted(ROOMS - {*SHARED, "reference", "__pycache__"})
 DEFAULT = "config.py"  # where the default backend has its name
 
 
-@pytest.mark.parametrize("path", OUTSIDE, ids=lambda p: str(p.relative_to(ROOT)))
+@of_each(OUTSIDE)
 def test_no_backend_is_named_above_the_boundary(path: Path) -> None:
     """Nor is one imported: `registry` finds them. The reference is what others are held to."""
-    tree = ast.parse(path.read_text())
-    for module, line in imports(tree):
+    for module, line in imports(path):
         parts = module.split(".")
         own = parts[:2] == ["pullback", "backends"] and parts[2:3] and parts[2] in CONCRETE
         assert not own, f"{path}:{line}: {module}"
     holders = (ast.FunctionDef, ast.ClassDef, ast.Module)
-    texts = {id(n.body[0].value) for n in ast.walk(tree) if _documented(n, holders)}
-    for node in ast.walk(tree):
+    texts = {id(n.body[0].value) for n in nodes(path) if _documented(n, holders)}
+    for node in nodes(path):
         text = node.value if isinstance(node, ast.Constant) and id(node) not in texts else None
         named = isinstance(text, str) and re.search(r"\bllvm\b", text, re.IGNORECASE)
         assert not named or path.name == DEFAULT, f"{path}:{node.lineno}: {text!r}"
@@ -129,10 +158,9 @@ def _documented(node: ast.AST, holders: tuple[type[ast.AST], ...]) -> bool:
     return isinstance(node, holders) and ast.get_docstring(node) is not None
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@of_each(FILES)
 def test_no_late_imports(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    for function in ast.walk(tree):
+    for function in nodes(path):
         if not isinstance(function, ast.FunctionDef):
             continue
         late = [n for n in ast.walk(function) if isinstance(n, ast.Import | ast.ImportFrom)]
@@ -149,37 +177,35 @@ LOADERS = {
 }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@of_each(FILES)
 def test_no_module_is_loaded_by_name(path: Path) -> None:
     loads = "import_module" in path.read_text()
     assert not loads or str(path.relative_to(ROOT)) in LOADERS
 
 
-def examples(tree: ast.AST) -> int:
+def examples(path: Path) -> int:
     """Lines of docstrings from `Example:` on: `help` shows them, tests/test_names.py runs them."""
     holders = (ast.FunctionDef, ast.ClassDef)
-    texts = [ast.get_docstring(n) or "" for n in ast.walk(tree) if isinstance(n, holders)]
+    texts = [ast.get_docstring(n) or "" for n in nodes(path) if isinstance(n, holders)]
     return sum(t[t.index("Example:") :].count("\n") + 3 for t in texts if "Example:" in t)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@of_each(FILES)
 def test_files_and_functions_are_small(path: Path) -> None:
     text = path.read_text()
-    tree = ast.parse(text)
-    lines = len(text.splitlines()) - examples(tree)
+    lines = len(text.splitlines()) - examples(path)
     assert lines <= MAX_FILE_LINES, f"{path} is too long"
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= MAX_FUNCTION_LINES, f"{path}:{node.lineno} {node.name}: {length} lines"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@of_each(FILES)
 def test_nothing_evaluates_text(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    for module, line in imports(tree):
+    for module, line in imports(path):
         assert module.split(".")[0] not in FORBIDDEN_MODULES, f"{path}:{line}: {module}"
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in FORBIDDEN_CALLS, f"{path}:{node.lineno}: {node.func.id}()"
 
@@ -249,7 +275,7 @@ def library() -> Names:
     made: dict[str, frozenset[str]] = {}
     for path in FILES:
         listed = own[str(path.relative_to(ROOT))] = []
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 listed.append((node.name, frozenset().union(*map(spelled, node.bases))))
             elif isinstance(node, ast.ExceptHandler) and node.type is not None:
@@ -275,10 +301,10 @@ def raises(tree: ast.AST, function: str = "") -> Iterator[tuple[str, str, int, b
         yield from raises(node, function)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@of_each(FILES)
 def test_every_error_has_a_code(path: Path) -> None:
     names = library()
-    for what, function, line, alone in raises(ast.parse(path.read_text())):
+    for what, function, line, alone in raises(parsed(path)):
         name = what.split(".")[-1].replace("_unknown", "unknown")
         coded = name in names.users | names.gives | {FAULT} or function in PROTOCOLS.get(name, ())
         wrong_use = room(path) == "cli" and what in names.commands  # it ends with 2
@@ -304,7 +330,7 @@ def test_names_say_what_was_found() -> None:
     functions = {
         (path, function.lineno)
         for path in FILES
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in nodes(path)
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
         if (isinstance(node, ast.Name) and node.id == "found" and isinstance(node.ctx, ast.Store))
@@ -361,7 +387,7 @@ def test_thresholds_are_counted() -> None:
         f"{path.relative_to(ROOT)}:{line}: {what}"
         for path in FILES
         if room(path) in DECIDING
-        for line, what in thresholds(ast.parse(path.read_text()))
+        for line, what in thresholds(parsed(path))
     ]
     assert len(found) <= MAX_THRESHOLDS, "\n".join(found)
 
@@ -376,7 +402,7 @@ def test_what_is_capped_is_said() -> None:
     """A cap or a limit of legality has a comment: on its line, or above it and its neighbours."""
     for path in FILES:
         lines = path.read_text().splitlines()
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if not isinstance(node, ast.AnnAssign) or ast.unparse(node.annotation) not in EXEMPT:
                 continue
             above = node.lineno - 1
@@ -386,6 +412,7 @@ def test_what_is_capped_is_said() -> None:
             assert said, f"{path}:{node.lineno}: a cap of what?"
 
 
+@functools.cache
 def tokens(path: Path) -> tuple[int, int]:
     """Lines that hold code, and tokens on them; docstrings and comments left out."""
     skip = {
@@ -419,7 +446,7 @@ def test_one_name_is_one_thing() -> None:
     for path in FILES:
         if RANK.get(room(path), 99) > RANK["pipeline"] or concrete(path):
             continue
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 made.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     twice = {name: places for name, places in made.items() if len(places) > 1}

@@ -81,6 +81,7 @@ def test_pools() -> None:
     clean(robust_threads.pools(2, 0))
 
 
+@pytest.mark.slow
 def test_growth() -> None:
     """Fewer steps than the script's, of which a leak of a hundred bytes a step stays unseen."""
     clean(robust_growth.steps(100, 0))

@@ -44,7 +44,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.target import Target
-from pullback.machine.machine import Machine
+from pullback.machine.machine import LINE, Machine
 from pullback.runtime.report import Reporter
 
 NEAR = 2048  # elements of an array that stays in every first-level cache
@@ -53,7 +53,6 @@ RUNS = 12
 MOST = 1 << 22  # times that a nest is repeated in a run
 TILES = {32: (8, 3), 16: (6, 2)}  # by registers: rows and vectors of the register tile
 CHAIN = 16  # operations in a row, enough to hide a load and a store
-LINE = 64  # bytes of a cache line
 FAR = 4  # times the last cache is far from it
 UNARY: Mapping[str, type[Expr]] = {"exp": E.Exp, "log": E.Log, "sqrt": E.Sqrt, "sin": E.Sin}
 PLAIN = {"maximum", "minimum", "abs", "floor", "fma"}  # one instruction each

@@ -29,6 +29,7 @@ from pullback.ir.nest import Routine
 from pullback.ir.parse import parse_graph, parse_kernel
 from pullback.ir.program import Compute, Launch, Program
 from pullback.ir.text import show
+from pullback.machine.machine import LINE
 from pullback.pipeline import compile_program
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import Chooser, Fixed
@@ -39,7 +40,6 @@ from pullback.verify.nest import verify_routine
 
 Numbers = np.ndarray[Any, Any]
 SHOWN = 4  # elements of each result
-LINE = 64  # bytes of a cache line, to which scratch is aligned
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 SCHEDULE = re.compile(r"\d+ tasks over tiles of ")
 LATER = "a folder for what later stages write"

@@ -9,6 +9,9 @@ from typing import Any
 
 from pullback.errors import InvalidIR
 
+# Of a picture, pixels.
+WIDTH, HEIGHT, THIN = 640, 160, 0.2
+
 
 @singledispatch
 def html(shown: Any) -> str:
@@ -39,13 +42,15 @@ def _cells(tag: str, texts: Iterable[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(t)}</{tag}>" for t in texts) + "</tr>"
 
 
-def picture(width: int, height: int, shapes: Iterable[str]) -> str:
+def picture(shapes: Iterable[str]) -> str:
     """An SVG of shapes."""
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    size = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(shapes)}</svg>'
 
 
 def block(x: float, y: float, width: float, height: float, fill: str, title: str) -> str:
-    """A rectangle with a text for the pointer."""
+    """A rectangle with a text for the pointer; nothing where it is too thin to be seen."""
+    if height <= THIN:
+        return ""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
     return f'<rect {place} fill="{fill}"><title>{escape(title)}</title></rect>'

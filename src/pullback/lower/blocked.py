@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pullback.algebra.linear import Linear, linear
+from pullback.config import Legal
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
@@ -29,14 +30,13 @@ from pullback.ir.nest import (
 )
 from pullback.lower.context import Lowering, ceil_div, smaller
 
-# Additions to one register of lanes: sixteen leave a sum of equal terms within 3 units, as NumPy's
-# pairwise one is, and a block of them (2048 float32 by AVX-512) hides the joining of its lanes.
-TERMS = 16
-# Where each lane is a sum of its own, adding a block costs a quarter of that many terms.
-TERMS_ALONE = 64
-# Shorter sums stay whole; of products, whose tiles wait for memory, those within a panel.
-SHORT = 64
-LONG = 4096
+# Additions to one register, beyond which results are less exact than docs/accuracy.md says. Sixteen
+# to one of lanes leave a sum of equal terms within 3 units, as NumPy's pairwise one is; where each
+# lane is a sum of its own, or a sum is no longer than that, it may be sixty-four.
+TERMS: Legal = 16
+TERMS_ALONE: Legal = 64
+# Of products, whose tiles wait for memory, those within a panel.
+LONG: Legal = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def blocked(context: Lowering, before: Sequence[Stmt], inner: list[Stmt]) -> lis
     parts = {r: context.register("part", r.dtype) for r in sums}
     lost = {r: context.register("lost", r.dtype) for r in sums}
     found = Blocked(context, parts, lost)
-    if max(map(found._chain, inner)) <= SHORT:
+    if max(map(found._chain, inner)) <= TERMS_ALONE:
         return plain
     starts = [Declare(r, E.const(0, r.dtype)) for r in lost.values()]
     return [*before, *starts, *found.loops(inner), *found.ends()]

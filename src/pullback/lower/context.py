@@ -9,7 +9,7 @@ from math import prod
 from pullback.algebra.linear import Linear, linear, row_major
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
-from pullback.ir.dtype import DType, float32
+from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Dim, Expr, Extent, Size, Take, index, upper
 from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
@@ -275,7 +275,7 @@ def task_var(context: Lowering) -> Var:
 
 def accumulator(kind: DType) -> DType:
     """The type in which values of `kind` are added up: 16-bit floats in float32."""
-    return float32 if kind.is_float and kind.bits == 16 else kind
+    return float32 if is_half(kind) else kind
 
 
 def cast(value: Expr, to: DType) -> Expr:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -143,17 +143,29 @@ def pack(
     """
     number = context.var("p", count)
     panels = NestLoop((), number, ceil_div(side.loop.extent, panel.width), count)
-    k = over[-1]
+    *around, k = over
     if side.operand.stride(k.var) == 1 or k.most <= GROUP:
         return nest([panels], pack_panel(context, side, over, panel, number, number))
-    some = context.var("g", -(-k.most // GROUP))
-    groups = NestLoop((), some, ceil_div(k.extent, GROUP), some.hi + 1)
+
+    def fill(rows: NestLoop) -> list[Stmt]:
+        return nest([panels], pack_panel(context, side, [rows], panel, number, number))
+
+    return nest(around, grouped(context, k, fill))
+
+
+def grouped(
+    context: Lowering, rows: NestLoop, body: Callable[[NestLoop], list[Stmt]]
+) -> list[Stmt]:
+    """`body` of some rows at a time. ``for g: for row in 8 g .. 8 g + 8``"""
+    if rows.most <= GROUP:
+        return body(rows)
+    some = context.var("g", -(-rows.most // GROUP))
+    groups = NestLoop((), some, ceil_div(rows.extent, GROUP), some.hi + 1)
     first = Linear(0, {some: GROUP})
     end = first.plus(Linear(GROUP)).expr()
-    whole = k.static and k.most % GROUP == 0
-    rows = replace(k, first=first.expr(), extent=end if whole else smaller(end, k.extent))
-    fill = pack_panel(context, side, [rows], panel, number, number)
-    return nest([*over[:-1], groups, panels], fill)
+    whole = rows.static and rows.most % GROUP == 0
+    part = replace(rows, first=first.expr(), extent=end if whole else smaller(end, rows.extent))
+    return nest([groups], body(part))
 
 
 def in_blocks(depth: Depth, body: list[Stmt]) -> list[Stmt]:

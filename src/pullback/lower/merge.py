@@ -9,10 +9,12 @@ from collections.abc import Iterable
 
 from pullback.algebra.linear import Linear, linear
 from pullback.ir import expr as E
+from pullback.ir.dtype import float32
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Load
 from pullback.ir.node import Node
 from pullback.lower.context import Lowering, NestLoop
+from pullback.machine.machine import LINE
 
 
 def accesses(roots: Iterable[Expr]) -> tuple[list[Linear], set[Node]]:
@@ -70,16 +72,12 @@ def merged(
     return found, values
 
 
-# Blocks along the lanes shorter than this are not worth a loop: vectors span several of them.
-SHORTEST = 16
-
-
 def split(
     context: Lowering, loops: list[NestLoop], roots: list[Expr], lane: int | None = None
 ) -> tuple[list[NestLoop], dict[Expr, Expr]]:
     """Loops cut in two where offsets divide them: ``x // 8, x % 8 -> high, low``.
 
-    Not the one over axis `lane` into pieces shorter than a vector.
+    Not the one over axis `lane` into pieces shorter than a cache line: vectors span several.
     """
     forms, _ = accesses(roots)
     wanted: dict[Expr, int] = {}
@@ -95,7 +93,7 @@ def split(
     values: dict[Expr, Expr] = {}
     for loop in loops:
         divisor = wanted.get(loop.var, 0)
-        if lane in loop.axes and divisor < SHORTEST:
+        if lane in loop.axes and divisor < LINE // float32.itemsize:
             divisor = 0
         if not divisor or not loop.static or loop.most % divisor or loop.most == divisor:
             found.append(loop)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.dtype import float32
+from pullback.ir.dtype import float32, is_half
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Native
 from pullback.ir.node import Node, walk
@@ -114,7 +114,7 @@ def _native(node: Node) -> Native | None:
     match node:
         case E.FloorDiv(x, E.Const(1.0)):
             return Native("floor", (x,))
-        case E.Exp(E.Mul(y, E.Log(x)) | E.Mul(E.Log(x), y)) if node.dtype.bits > 16:
+        case E.Exp(E.Mul(y, E.Log(x)) | E.Mul(E.Log(x), y)) if not is_half(node.dtype):
             return Native("power", (x, y))
         case E.Add(E.Mul(E.Mul(E.Sin(half), E.Sin(same)), E.Const(-2.0)), E.Const(1.0)):
             return Native("cos", (_doubled(half),)) if same is half else None

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pullback.algebra.linear import linear
+from pullback.config import Cap
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr
 from pullback.ir.node import walk
 
-# Each piece is code of its own.
-MOST_PIECES = 4
+# Each piece is code of its own, which takes time to compile.
+MOST_PIECES: Cap = 4
 
 
 @dataclass(frozen=True, slots=True)

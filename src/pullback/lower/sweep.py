@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pullback.algebra.linear import Linear
+from pullback.config import Cap
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Combiner, Reduce, Value
@@ -41,13 +42,12 @@ from pullback.lower.translate import Translator
 from pullback.schedule.regions import Region, common
 from pullback.schedule.schedule import Step, SweepLoops
 
-# So many nodes make a body long, twice as many that of a sum.
-SHORT_BODY = 12
+# So many nodes make a body long, twice as many that of a sum: several copies of it take long to
+# compile.
+SHORT_BODY: Cap = 12
 
-# Lanes whose sums have bounds of their own are cut into this many blocks, and loops of so many
-# vectors are cut in two where one part is zero.
+# Lanes whose sums have bounds of their own are cut into this many blocks.
 BLOCKS = 8
-PARTED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,7 @@ def _parted(part: _Part, lane: NestLoop | None) -> list[Stmt]:
         body = part.body({})
         return nest(outs, [*body.before, *nest(overs, body.inside), *body.after])
     reduced = any(isinstance(s.form, Reduce) for s in part.stages)
-    wide = lane.most >= PARTED * part.context.lanes(4)
+    wide = lane.most // part.context.lanes(4) > 1
     region = [b for b in common(part.work) if len(b.form.terms) > 1 and (b.tests or reduced)]
     cut = bounded(lane, region if wide else (), {})
     if not cut.exact and not reduced:

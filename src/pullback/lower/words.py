@@ -29,7 +29,7 @@ from pullback.ir.nest import (
 )
 from pullback.ir.node import walk
 from pullback.lower.context import Lowering, NestLoop, cast, ceil_div, nest, smaller, vector
-from pullback.lower.depth import GROUP
+from pullback.lower.depth import grouped
 from pullback.lower.operands import (
     Contraction,
     Operand,
@@ -43,7 +43,8 @@ from pullback.lower.operands import (
 )
 
 # Added to one side where both are signed or both are not, so that the instruction fits.
-SHIFT = {int8: 128, uint8: -128}
+LEAST = int8.range()[0]
+SHIFT = {int8: -LEAST, uint8: LEAST}
 
 
 def wordable(prob: Contraction, word: int) -> bool:
@@ -200,20 +201,10 @@ class Packing:
             full = linear(E.FloorDiv(word.terms, by)).expr()
             most = full.value if isinstance(full, E.Const) else rows.most
             rows = replace(rows, extent=full, most=max(1, int(most)))
-        found = nest(over[:-1], self._grouped(rows, [every], [lane]))
+        found = nest(
+            over[:-1], grouped(self.context, rows, lambda part: nest([every, part], [lane]))
+        )
         return found + self._last_word(side, panels, every, first, columns)
-
-    def _grouped(self, rows: NestLoop, every: list[NestLoop], body: list[Stmt]) -> list[Stmt]:
-        """``for g: for panel: for row of group g``"""
-        if rows.most <= GROUP:
-            return nest([*every, rows], body)
-        some = self.context.var("g", -(-rows.most // GROUP))
-        groups = NestLoop((), some, ceil_div(rows.extent, GROUP), some.hi + 1)
-        first = Linear(0, {some: GROUP})
-        end = first.plus(Linear(GROUP)).expr()
-        whole = rows.static and rows.most % GROUP == 0
-        part = replace(rows, first=first.expr(), extent=end if whole else smaller(end, rows.extent))
-        return nest([groups, *every, part], body)
 
     def _last_word(
         self, side: Side, panels: Panels, every: NestLoop, first: Linear, columns: Expr

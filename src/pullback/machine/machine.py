@@ -19,6 +19,7 @@ from pullback.errors import OptionError, UnsupportedError
 
 HERE = Path(__file__).parent
 SUFFIX = ".toml"
+LINE = 64  # bytes: the smallest cache line of these processors; scratch begins one
 
 # What each table of a file must say; `source`, text, is wanted of every one.
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -19,6 +19,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from pullback.config import Cap
 from pullback.errors import MemoryBudgetError
 from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel
@@ -31,13 +32,13 @@ from pullback.schedule.count import Cost, cost
 
 # Goals between what is alive at most and what one launch needs that are tried when a search for the
 # budget is stuck: taking too much away at first may leave no way on.
-RUNGS = 6
+RUNGS: Cap = 6
 # Steps for each launch after which a search is given up.
-MOST_STEPS = 2
+MOST_STEPS: Cap = 2
 # Steps that are looked at twice.
-MOST_PRUNED = 64
+MOST_PRUNED: Cap = 64
 # Values of the fullest launch that an error names.
-NAMED = 5
+NAMED: Cap = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -3,6 +3,8 @@
 Lifetimes are whole launches: a temporary lives from the launch that first writes it to the last
 that reads it; the scratch of every thread and the partials live during their own launch. Two
 buffers alive in one launch never overlap. Several placement orders are tried, the best is taken.
+Vector code wants whole cache lines: what is large begins one, what is small fills at most a quarter
+of itself to be aligned.
 """
 
 from __future__ import annotations
@@ -13,21 +15,17 @@ from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
+from pullback.config import Cap
 from pullback.errors import InvalidIR
 from pullback.ir import markup
 from pullback.ir.expr import upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
+from pullback.machine.machine import LINE
 
-# Bytes. Vector code wants lines; a statistic of a few rows does not deserve one.
-LINE = 64
-SMALL_ALIGN = 16
-SMALL_BYTES = 256
 NOBODY: Mapping[Variable, Variable] = MappingProxyType({})
 # Beyond this many buffers one placement order must do.
-MANY_BUFFERS = 1500
-# Pixels and colours of the picture.
-WIDTH, HEIGHT, THIN = 640, 160, 0.2
+MANY_BUFFERS: Cap = 1500
 FILLS = ("#91a7ff", "#748ffc", "#b197fc", "#74c0fc")
 
 
@@ -83,8 +81,8 @@ class Plan:
 
     def _repr_svg_(self) -> str:
         """For notebooks: the same, drawn; working memory in grey."""
-        wide = WIDTH / max(1, len(self.scratch))
-        high = HEIGHT / max(1, self.arena_bytes)
+        wide = markup.WIDTH / max(1, len(self.scratch))
+        high = markup.HEIGHT / max(1, self.arena_bytes)
         shapes = [
             markup.block(
                 b.first * wide,
@@ -95,9 +93,8 @@ class Plan:
                 f"{b.name}: {b.size} bytes at {at}, launches {b.first}..{b.last}",
             )
             for n, (b, at) in enumerate(self.placed)
-            if b.size * high > THIN
         ]
-        return markup.picture(WIDTH, HEIGHT, shapes)
+        return markup.picture(shapes)
 
 
 def plan(
@@ -185,10 +182,14 @@ def _temporaries(kernels: Sequence[Kernel], wanted: Collection[Variable]) -> lis
 
 
 def _buffer(variable: Variable, first: int, last: int) -> Buffer:
-    item = variable.dtype.itemsize
     size = size_of(variable)
-    align = LINE if size >= SMALL_BYTES else SMALL_ALIGN if size >= SMALL_ALIGN else item
+    align = min(LINE, max(variable.dtype.itemsize, _power(size // 4)))
     return Buffer(variable.name, size, align, first, last, variable)
+
+
+def _power(size: int) -> int:
+    """The largest power of two that is no larger; 0 has none."""
+    return 1 << (size.bit_length() - 1) if size else 0
 
 
 def size_of(variable: Variable) -> int:

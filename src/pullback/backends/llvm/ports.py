@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 
 from pullback.backends.llvm.analysis import Facts, Varying, compute_bytes
-from pullback.backends.llvm.reuse import LINE
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Array, Load, Native, Peek, Register, Var
 from pullback.ir.node import Node, walk
 from pullback.ir.target import Target
-from pullback.machine.machine import Machine
+from pullback.machine.machine import LINE, Machine
 
 NAMES: Mapping[type[Expr], str] = {
     E.Exp: "exp",

@@ -13,7 +13,7 @@ from math import ceil
 
 from pullback.backends.llvm.analysis import Facts, LanePlan, Varying, plan_lanes
 from pullback.backends.llvm.ports import WINDOW, Lane, Ports, Reader
-from pullback.backends.llvm.reuse import LINE, Access, Level, cycled, missed, spanned, stepped
+from pullback.backends.llvm.reuse import Access, Level, cycled, missed, spanned, stepped
 from pullback.backends.loops.walk import statements
 from pullback.cost.price import Price
 from pullback.ir import expr as E
@@ -43,6 +43,7 @@ from pullback.ir.node import Node, walk
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
 from pullback.lower.whole import whole
+from pullback.machine.machine import LINE
 from pullback.schedule.schedule import Schedule
 
 # Turns of a loop that stand for all, where what is inside depends on which it is; of loops in

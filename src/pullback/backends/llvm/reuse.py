@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from pullback.ir.nest import Array
-
-LINE = 64  # bytes of a cache line
+from pullback.machine.machine import LINE
 
 # Of an offset: bytes from one value of a loop's variable to the next, in how many turns.
 Term = tuple[int, float]

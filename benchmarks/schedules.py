@@ -18,8 +18,8 @@ import numpy as np
 
 import pullback as pb
 from pullback.errors import OptionError
-from pullback.tensor.schedules import UserSchedule
-from pullback.tensor.tune import Bench
+from pullback.tensor.run.schedules import UserSchedule
+from pullback.tensor.run.tune import Bench
 
 OPTIONS = pb.Options(threads=1, cache=None)
 RUNS = 5

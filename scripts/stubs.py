@@ -21,21 +21,21 @@ from typing import Any
 
 import pullback as pb
 from pullback import array_api, nn, special
-from pullback.nn.layer import Layer
+from pullback.nn.base.layer import Layer
 
 ROOT = Path(__file__).parent.parent
 HEAD = '"""Written by scripts/stubs.py."""\n'
 MODULES = (pb, array_api, nn, special)
 KNOWN = {  # where what annotations name is defined
     "Any": "typing",
-    "Axes": "pullback.tensor.reduction",
+    "Axes": "pullback.tensor.values.reduction",
     "Callable": "collections.abc",
     "Extent": "pullback.ir.expr",
-    "Ints": "pullback.nn.space",
-    "Layer": "pullback.nn.layer",
-    "ScalarHandle": "pullback.tensor.handles",
+    "Ints": "pullback.nn.base.space",
+    "Layer": "pullback.nn.base.layer",
+    "ScalarHandle": "pullback.tensor.face.handles",
     "Sequence": "collections.abc",
-    "Tensor": "pullback.tensor.tensor",
+    "Tensor": "pullback.tensor.face.tensor",
     "overload": "typing",
 }
 BUILTIN = re.compile(r"\bbool\b")  # which `pb.bool` hides
@@ -139,7 +139,7 @@ def where(module: ModuleType, name: str, value: Any) -> str:
     if isinstance(value, pb.DType):
         home, own = "pullback.ir.dtype", str(value) + "_" * (str(value) == "bool")
     elif not hasattr(value, "__name__"):
-        home, own = "pullback.tensor.complex_functions", name
+        home, own = "pullback.tensor.complex.functions", name
     return f"from {home} import {own} as {name}\n"
 
 

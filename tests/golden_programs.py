@@ -15,7 +15,7 @@ from pullback import nn, optim
 from pullback.config import Options
 from pullback.ir.program import Program as Traced
 from pullback.nn import functional as F
-from pullback.tensor.tree import flatten
+from pullback.tensor.face.tree import flatten
 from small_programs import PROGRAMS
 
 OPTIONS = Options(backend="reference", threads=2, cache=None)  # nothing is compiled or run

@@ -9,8 +9,8 @@ import numpy as np
 
 import pullback as pb
 from pullback import nn
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import realize
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.record.trace import realize
 
 Array = np.ndarray[Any, Any]
 CLOSE = {"rtol": 1e-7, "atol": 1e-7}  # torch keeps some constants of float64 functions in float32

@@ -13,7 +13,7 @@ from pullback.ir import primitives
 from pullback.ir.expr import Expr, Size
 from pullback.ir.graph import topological
 from pullback.ir.node import walk
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 ALLOWED = {p.cls for p in primitives.PRIMITIVES} | {Size}

@@ -10,8 +10,8 @@ import numpy as np
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.graph import Variable, define, read
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import Cell, Handle, array_of, bind, realize, wrap
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.record.trace import Cell, Handle, array_of, bind, realize, wrap
 
 
 def tensor(data: Any, kind: str = "float32") -> Tensor:

@@ -26,7 +26,7 @@ import pullback as pb
 from pullback import nn
 from pullback.config import Options
 from pullback.errors import PullbackError, StateError
-from pullback.nn.weights import LENGTH, load_arrays, load_metadata
+from pullback.nn.base.weights import LENGTH, load_arrays, load_metadata
 from pullback.runtime.cache import MAGIC, TAG
 from pullback.runtime.tuned import FILE, Key, Tuned, write
 from pullback.schedule.choices import choices_of

@@ -21,7 +21,7 @@ import numpy as np
 import pullback as pb
 from pullback import nn, optim
 from pullback.config import Options
-from pullback.nn.weights import load_arrays, load_metadata
+from pullback.nn.base.weights import load_arrays, load_metadata
 from pullback.runtime.cache import STALE, TEMPORARY, ObjectCache
 from robust_support import Found, Tell, ended, python, silent
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pullback as pb
-from pullback.tensor import declaration
-from pullback.tensor.declaration import Declaration, Limit
+from pullback.tensor.shaped import declaration
+from pullback.tensor.shaped.declaration import Declaration, Limit
 
 HEAD = """# Shapes of arguments
 

@@ -30,7 +30,7 @@ from pullback.config import Options
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, stage_reads
 from pullback.memory.plan import check
-from pullback.nn.parameter import Parameter
+from pullback.nn.base.parameter import Parameter
 from pullback.runtime.executable import Executable
 
 Opt = Callable[[Iterator[Parameter]], optim.Optimizer]

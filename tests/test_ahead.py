@@ -8,7 +8,7 @@ import pytest
 import pullback as pb
 from pullback.ir.program import Compute, Loop, items
 from pullback.runtime.executable import Array
-from pullback.tensor.program import Jit
+from pullback.tensor.run.program import Jit
 
 STEPS, ROWS, WIDE, DEEP = 6, 5, 32, 24
 RNG = np.random.default_rng(3)

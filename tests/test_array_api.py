@@ -24,7 +24,7 @@ from pullback.errors import (
     ShapeError,
     UnsupportedError,
 )
-from pullback.tensor.arrays import as_arrays
+from pullback.tensor.face.arrays import as_arrays
 
 PAGES = Path(__file__).parent.parent / "docs"
 PAGE = (PAGES / "array_api.md").read_text()

@@ -15,7 +15,7 @@ import pytest
 from program_support import Batches, add, cell, floats, mul, product, value
 from pullback.config import Options
 from pullback.errors import FeedError
-from pullback.tensor import program as pb
+from pullback.tensor.run import program as pb
 
 
 def counting(feed, steps, state, receive=None, every=1):
@@ -325,7 +325,7 @@ import os, sys
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 from program_support import Batches, add, cell, product, value
-from pullback.tensor import program as pb
+from pullback.tensor.run import program as pb
 p, w = cell(np.ones((96, 96))), cell(np.eye(96) * 1.01)
 @pb.jit
 def train():

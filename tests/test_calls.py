@@ -15,8 +15,8 @@ import pytest
 import pullback as pb
 from pullback.backends.host.system import LINE, Spare, address, block
 from pullback.errors import IndexRangeError
-from pullback.tensor import held, trace
-from pullback.tensor.held import LARGE
+from pullback.tensor.record import held, trace
+from pullback.tensor.record.held import LARGE
 
 
 def steps(call: Callable[[], Any]) -> int:

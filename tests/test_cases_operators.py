@@ -19,7 +19,7 @@ from pullback.ir.graph import Graph, Variable
 from pullback.ir.program import Compute, Program
 from pullback.nn import functional as NF
 from pullback.pipeline import compile_program
-from pullback.tensor.check import Checker, Problem, Report
+from pullback.tensor.derive.check import Checker, Problem, Report
 
 RNG = np.random.default_rng(11)
 Operator = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]

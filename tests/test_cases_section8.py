@@ -22,7 +22,7 @@ from pullback.ir.graph import Graph, Variable
 from pullback.ir.program import Compute, Program
 from pullback.nn import functional as NF
 from pullback.pipeline import compile_program
-from pullback.tensor.check import Checker, Problem, Report
+from pullback.tensor.derive.check import Checker, Problem, Report
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]

@@ -13,8 +13,8 @@ import pullback as pb
 from pullback.errors import GradientError
 from pullback.grad import scalar
 from pullback.ir import expr as E
-from pullback.tensor.check import LAYOUTS, check_grads
-from pullback.tensor.layouts import VIEWS, Layout
+from pullback.tensor.derive.check import LAYOUTS, check_grads
+from pullback.tensor.derive.layouts import VIEWS, Layout
 
 RNG = np.random.default_rng(0)
 X, W = RNG.normal(size=(4, 3)), RNG.normal(size=(5, 3))

@@ -19,7 +19,7 @@ from pullback.ir.graph import Graph, Variable
 from pullback.ir.program import Compute
 from pullback.runtime.assemble import Call, Part
 from pullback.runtime.checked import FENCE, ROUTINE, Checked
-from pullback.tensor.tree import flatten
+from pullback.tensor.face.tree import flatten
 from small_programs import PROGRAMS
 
 CHECKED = pb.Options(check=True, cache=None)

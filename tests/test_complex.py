@@ -11,7 +11,7 @@ import pytest
 import pullback as pb
 from pullback import array_api as xp
 from pullback.errors import DTypeError
-from pullback.tensor.trace import compiled_programs
+from pullback.tensor.record.trace import compiled_programs
 
 Array = np.ndarray[Any, Any]
 Z = np.array([[1.5 - 0.5j, -0.25 + 2j, 0.5j], [0.75, -1 - 1j, 0.3 + 0.1j]])

@@ -17,7 +17,7 @@ from pullback.errors import (
     TruthError,
 )
 from pullback.ir.graph import Definition, Map, Reduce
-from pullback.tensor.trace import Handle
+from pullback.tensor.record.trace import Handle
 
 RNG = np.random.default_rng(3)
 A, B, X = RNG.normal(size=(4, 5)), RNG.normal(size=(5, 3)), RNG.normal(size=6)

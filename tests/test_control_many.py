@@ -16,7 +16,7 @@ import pullback as pb
 from pullback import nn
 from pullback.config import Options
 from pullback.errors import PullbackError, UnsupportedError
-from pullback.tensor import loops
+from pullback.tensor.forms import loops
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]

@@ -18,9 +18,9 @@ import pytest
 import pullback as pb
 from public_functions import functions, of_functions, tensors
 from pullback.errors import PullbackError
-from pullback.tensor.declaration import Along, Extent, Free, Group, Shape
-from pullback.tensor.matching import Bound, result_sizes
-from pullback.tensor.shaped import Shaped
+from pullback.tensor.shaped.checks import Shaped
+from pullback.tensor.shaped.declaration import Along, Extent, Free, Group, Shape
+from pullback.tensor.shaped.matching import Bound, result_sizes
 from wrong_sizes import ARRAYS, CALLS, Call, f, variants
 
 # No tensors, whatever their annotation says: numbers, shapes, types.

@@ -18,7 +18,7 @@ from pullback.cli import demo
 from pullback.cli.attention import attention, drawn, in_numpy, in_torch, step
 from pullback.cli.main import commands
 from pullback.cli.timing import medians
-from pullback.tensor.program import Jit
+from pullback.tensor.run.program import Jit
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 CUT = "..."

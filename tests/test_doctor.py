@@ -15,7 +15,7 @@ from pullback.backends.host.processor import host_target
 from pullback.cli import doctor, requirements
 from pullback.cli.main import commands
 from pullback.cli.requirements import Requirement
-from pullback.tensor import maths
+from pullback.tensor.library import maths
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pytest
 import pullback as pb
 from pullback.errors import IndexRangeError
 from pullback.ir.graph import Definition
-from pullback.tensor.deferred import Deferred
-from pullback.tensor.eager import eagerly
-from pullback.tensor.trace import compiled_programs
+from pullback.tensor.face.eager import eagerly
+from pullback.tensor.record.deferred import Deferred
+from pullback.tensor.record.trace import compiled_programs
 
 Array = np.ndarray[Any, Any]
 

@@ -20,11 +20,11 @@ from pullback.nn.functional import conv2d
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
 from pullback.simplify.graph import simplify_graph
-from pullback.tensor.autograd import grad
-from pullback.tensor.creation import zeros
-from pullback.tensor.program import jit
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import realize
+from pullback.tensor.derive.autograd import grad
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library.creation import zeros
+from pullback.tensor.record.trace import realize
+from pullback.tensor.run.program import jit
 from random_programs import Maker
 
 PROGRAMS = 100

@@ -114,6 +114,78 @@ def test_imports_run_downwards(path: Path) -> None:
         assert RANK[parts[1]] <= RANK[own], f"{path}:{line}: {own} imports {module}"
 
 
+# Rooms within rooms, in the order in which they import: a file or a folder of the package each.
+SUBROOMS = {
+    "tensor": (
+        "record", "values", "face", "shaped", "forms", "library", "derive", "run", "define",
+        "complex",
+    ),
+    "nn": (
+        "base", "utils", "init", "activation", "linear", "norm", "loss", "spatial", "sequence",
+        "functional",
+    ),
+}  # fmt: skip
+MODULES = {
+    ".".join(p.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): p
+    for p in FILES
+}
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """The modules of the library that are imported below a node; not for types alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ImportFrom) and child.module in MODULES:
+            names = [f"{child.module}.{alias.name}" for alias in child.names]
+            yield from (name if name in MODULES else child.module for name in names)
+        elif not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from imported(child)
+
+
+@functools.cache
+def graph_of_modules() -> dict[str, set[str]]:
+    return {name: {*imported(ast.parse(p.read_text()))} - {name} for name, p in MODULES.items()}
+
+
+def circle(graph: dict[str, set[str]]) -> set[str]:
+    """What is left of a graph when nodes that lead nowhere are taken off, one after the other."""
+    left = set(graph)
+    while ends := {name for name in left if not graph[name] & left}:
+        left -= ends
+    return left
+
+
+def test_modules_import_in_no_circle() -> None:
+    assert not circle(graph_of_modules())
+
+
+def test_rooms_import_in_no_circle() -> None:
+    """Rooms of one level may meet, but one way."""
+    rooms: dict[str, set[str]] = {name: set() for name in RANK}
+    for module, others in graph_of_modules().items():
+        own, *_ = module.removeprefix("pullback.").split(".")
+        if own in rooms:
+            rooms[own] |= {o.split(".")[1] for o in others if o != "pullback"} - {own}
+    assert not circle(rooms)
+
+
+@pytest.mark.parametrize("package", SUBROOMS)
+def test_rooms_within_a_room_are_in_order(package: str) -> None:
+    order = SUBROOMS[package]
+    home = f"pullback.{package}."
+    own = {m: m.removeprefix(home).split(".")[0] for m in MODULES if m.startswith(home)}
+    assert set(own.values()) == set(order)
+    for module, room in own.items():
+        for other in graph_of_modules()[module] & own.keys():
+            assert order.index(own[other]) <= order.index(room), f"{module} imports {other}"
+        assert ast.get_docstring(ast.parse(MODULES[module].read_text())), (
+            f"{module} has no docstring"
+        )
+
+
+def test_a_circle_is_seen() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}, "e": set()}) == set("abcd")
+
+
 # Below the concrete backends: this machine, then what backends that write loop nests share.
 SHARED = ("host", "loops")
 # A concrete backend that is another one with other words.

@@ -12,7 +12,7 @@ import pytest
 import pullback as pb
 from pullback import array_api as xp
 from pullback.errors import DTypeError
-from pullback.tensor.arrays import as_arrays
+from pullback.tensor.face.arrays import as_arrays
 
 KINDS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 PAIRS = (

@@ -17,9 +17,9 @@ from layers_support import Array, normal
 from pullback import nn
 from pullback.errors import ArgumentError, ShapeError, StateError, UnsupportedError
 from pullback.nn import functional as F
-from pullback.nn.space import Taps, Window
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import realize
+from pullback.nn.base.space import Taps, Window
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.record.trace import realize
 
 BATCH = nn.BatchNorm1d(2, track_running_stats=False, dtype="float64")
 LONG = nn.LSTM(2, 2, dtype="float64")

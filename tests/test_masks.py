@@ -11,7 +11,7 @@ import pytest
 import pullback as pb
 from pullback.grad.reverse import gradients
 from pullback.ir.graph import ANY, Reduce, Variable, topological
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
 from test_reductions import run
 
 X = np.array([0.0, 4.0, 9.0, 0.0])

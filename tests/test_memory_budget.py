@@ -23,7 +23,7 @@ from pullback.ir.program import Feed, Item, Launch, Loop
 from pullback.ir.structure import kernel_key
 from pullback.memory.plan import check
 from pullback.memory.timeline import Timeline
-from pullback.nn.gpt import Block
+from pullback.nn.sequence.gpt import Block
 from pullback.runtime.executable import Executable
 from pullback.schedule.choose import choose
 from pullback.schedule.split import split

@@ -39,7 +39,6 @@ MODULES = [
     "pullback.special",
     "pullback.random",
     "pullback.rules",
-    "pullback.tensor.random",
     "pullback.bridge.torch",
 ]
 LAZY = {"fft", "linalg", "nn", "optim", "rules", "torch"}  # of `pb`

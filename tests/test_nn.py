@@ -15,7 +15,9 @@ from pullback.config import Options
 from pullback.errors import ArgumentError, DTypeError, ShapeError, StateError, UnsupportedError
 from pullback.ir.graph import Keep, topological
 from pullback.nn import functional as F
-from pullback.tensor.tensor import Tensor
+from pullback.nn.base.weights import load_metadata
+from pullback.nn.loss.cross_entropy import token_cross_entropy
+from pullback.tensor.face.tensor import Tensor
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +108,7 @@ def test_cross_entropy_of_large_logits_is_finite() -> None:
 
 def test_cross_entropy_has_no_one_hot() -> None:
     x, t = pb.tensor(draws(3, 50)), pb.tensor(np.array([1, 2, 3]))
-    loss = nn.cross_entropy.token_cross_entropy(x, t)
+    loss = token_cross_entropy(x, t)
     shapes = [d.shape for d in topological([loss.value])]
     assert (3, 50) not in shapes
 
@@ -381,7 +383,7 @@ def test_weights_file_round_trip(tmp_path: Path) -> None:
     other = Net()
     other.load_state_dict(found)
     np.testing.assert_array_equal(other.first.weight.numpy(), net.first.weight.numpy())
-    assert nn.weights.load_metadata(path) == {"made": "here"}
+    assert load_metadata(path) == {"made": "here"}
 
 
 @pytest.mark.parametrize("kind", ["float64", "bfloat16", "float16", "int64", "uint8", "bool"])
@@ -406,7 +408,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     def fail(handle: int) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("pullback.nn.weights.os.fsync", fail)
+    monkeypatch.setattr("pullback.nn.base.weights.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         nn.save({"x": np.ones(3)}, path)
     assert path.read_bytes() == before

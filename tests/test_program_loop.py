@@ -32,10 +32,10 @@ from pullback.errors import (
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim
 from pullback.ir.graph import define, read
-from pullback.tensor import constants, trace
-from pullback.tensor import program as pb
-from pullback.tensor.autograd import grad
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.derive.autograd import grad
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.record import constants, trace
+from pullback.tensor.run import program as pb
 
 
 def test_a_loop_updates_a_state_and_is_traced_once():

@@ -10,8 +10,8 @@ import pytest
 import pullback as pb
 from pullback.errors import DTypeError, ShapeError
 from pullback.ir.graph import Definition
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.threefry import threefry, word
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library.threefry import threefry, word
 
 
 @pytest.fixture(autouse=True)

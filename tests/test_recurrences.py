@@ -13,8 +13,8 @@ from scipy.special import logsumexp
 
 import pullback as pb
 from pullback.errors import PullbackError
-from pullback.tensor.apart import _program
-from pullback.tensor.control import MODES
+from pullback.tensor.forms.control import MODES
+from pullback.tensor.run.apart import _program
 from random_recurrences import check_recurrence
 
 RNG = np.random.default_rng(7)

@@ -31,7 +31,7 @@ from pullback.errors import (
     SyntaxFormError,
 )
 from pullback.ir.parse import parse_graph, parse_kernel
-from pullback.nn.weights import load_metadata
+from pullback.nn.base.weights import load_metadata
 from pullback.runtime.cache import STALE, ObjectCache
 from pullback.runtime.tuned import read
 from robust_support import Found

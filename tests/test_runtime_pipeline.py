@@ -21,9 +21,9 @@ from pullback.ir.text import show
 from pullback.memory.lives import lives
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
-from pullback.tensor import program as pb
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import wrap
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.record.trace import wrap
+from pullback.tensor.run import program as pb
 
 OPTIONS = replace(Options.from_environment(), cache=None, backend="llvm")
 

@@ -17,9 +17,9 @@ import pullback as pb
 from pullback.conformance.cases import words
 from pullback.errors import PullbackError
 from pullback.ir.dtype import uint32
-from pullback.tensor import steady
-from pullback.tensor.rules import Rule
-from pullback.tensor.scalars import applied
+from pullback.tensor.library import steady
+from pullback.tensor.library.scalars import applied
+from pullback.tensor.values.rules import Rule
 from test_conformance import BACKENDS, NEEDS
 
 N = 20_000

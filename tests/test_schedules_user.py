@@ -21,8 +21,8 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
 from pullback.schedule.schedule import Left, Place, Right, TileLoops, Way
-from pullback.tensor.schedules import UserSchedule
-from pullback.tensor.tune import PRICED, Bench, _close
+from pullback.tensor.run.schedules import UserSchedule
+from pullback.tensor.run.tune import PRICED, Bench, _close
 from pullback.viewer.page import collect
 
 OPTIONS = Options(threads=2, cache=None)

@@ -10,9 +10,9 @@ import pytest
 
 import pullback as pb
 from pullback.errors import ArgumentError, DTypeError, ShapeError, SyntaxFormError
-from pullback.tensor.declaration import parse
-from pullback.tensor.matching import result_sizes
 from pullback.tensor.shaped import shaped
+from pullback.tensor.shaped.declaration import parse
+from pullback.tensor.shaped.matching import result_sizes
 from shape_pages import document
 
 

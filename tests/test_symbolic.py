@@ -14,7 +14,7 @@ from pullback import nn, optim
 from pullback.config import Options
 from pullback.errors import ShapeError
 from pullback.nn import functional as F
-from pullback.tensor.trace import realize
+from pullback.tensor.record.trace import realize
 
 BACKENDS = {name: Options(backend=name, threads=2) for name in ("llvm", "reference")}
 SIZES = (1, 2, 3, 7, 12)

@@ -12,8 +12,8 @@ from pullback.ir import functions as F
 from pullback.ir.expr import SCALARS, Size
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, topological
 from pullback.ir.node import walk
-from pullback.tensor import maths
-from pullback.tensor.rules import RULES
+from pullback.tensor.library import maths
+from pullback.tensor.values.rules import RULES
 
 N = pb.dim("n", 2, 9)
 X = pb.tensor([[0.5, -1.0], [2.0, 0.25]])

@@ -8,7 +8,7 @@ import pytest
 import pullback as pb
 from pullback.errors import GradientError, UnsupportedError
 from pullback.ir.graph import Definition
-from pullback.tensor import trace
+from pullback.tensor.record import trace
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 import pullback as pb
 from pullback.errors import DTypeError, IndexRangeError, ShapeError, UnsupportedError
 from pullback.ir.expr import Take
-from pullback.tensor.trace import Handle
+from pullback.tensor.record.trace import Handle
 
 RNG = np.random.default_rng(11)
 

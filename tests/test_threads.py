@@ -19,7 +19,7 @@ import pytest
 import pullback as pb
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
-from pullback.tensor.turns import Turns
+from pullback.tensor.record.turns import Turns
 
 PYTHON_THREADS = 16
 CALLS = 200

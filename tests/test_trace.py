@@ -8,7 +8,7 @@ import pytest
 from program_support import add, cell, mul, tensor, total, value
 from pullback.errors import UnsupportedError
 from pullback.ir.graph import Definition, Variable
-from pullback.tensor import trace
+from pullback.tensor.record import trace
 
 
 def test_nothing_is_computed_before_someone_looks():

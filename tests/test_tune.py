@@ -33,9 +33,9 @@ from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, merged, r
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.choose import choose
 from pullback.schedule.moves import Space, Trials, best, draws
-from pullback.tensor.tune import Bench, kernels_of
+from pullback.tensor.run.tune import Bench, kernels_of
 
-measures = sys.modules["pullback.tensor.tune"]  # the name `pb.tensor` is a function
+measures = sys.modules["pullback.tensor.run.tune"]  # the name `pb.tensor` is a function
 HOST = host_target()
 RNG = np.random.default_rng(0)
 A = RNG.uniform(0.1, 1.0, (40, 24)).astype(np.float32)

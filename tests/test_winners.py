@@ -16,7 +16,7 @@ from pullback.ir.graph import Accumulate, Definition, Graph, Variable, topologic
 from pullback.nn import functional as F
 from pullback.schedule.count import cost
 from pullback.simplify.graph import simplify_graph
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
 from test_reductions import INF, NAN, draw, run, slope
 
 Array = np.ndarray[Any, Any]

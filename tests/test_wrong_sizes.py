@@ -10,8 +10,8 @@ import pytest
 
 import pullback as pb
 from pullback.errors import PullbackError
-from pullback.tensor.matching import result_sizes
-from pullback.tensor.shaped import Shaped
+from pullback.tensor.shaped.checks import Shaped
+from pullback.tensor.shaped.matching import result_sizes
 from wrong_sizes import ARRAYS, CALLS, Call, f, variants
 
 F = pb.nn.functional

@@ -6,7 +6,7 @@ from typing import assert_type
 
 import pullback as pb
 from pullback import nn, optim
-from pullback.tensor.handles import ScalarHandle
+from pullback.tensor.face.handles import ScalarHandle
 
 F = nn.functional
 

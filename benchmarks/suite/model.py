@@ -36,8 +36,8 @@ from pullback.lower.whole import scheduled
 from pullback.nn import functional as F
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
-from pullback.tensor.tree import flatten
-from pullback.tensor.tune import inputs
+from pullback.tensor.face.tree import flatten
+from pullback.tensor.run.tune import inputs
 
 COUNT = 200
 RUN_NS = 1e6  # of one run

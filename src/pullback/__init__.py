@@ -67,19 +67,29 @@ from pullback.stats.places import (
     searchsorted,
     trapezoid,
 )
-from pullback.tensor.autograd import grad, value_and_grad
-from pullback.tensor.boundary import bounded as _bounded
-from pullback.tensor.check import check_grads
-from pullback.tensor.combine import (
+from pullback.tensor.complex.functions import Complex, complex64, complex128
+from pullback.tensor.define.combine import (
     associative_scan,
     cumulative_logsumexp,
     linear_recurrence,
     reduce,
 )
-from pullback.tensor.complex_functions import Complex, complex64, complex128
-from pullback.tensor.compute import axis, compute
-from pullback.tensor.control import checkpoint, cond, loop, scan, while_loop
-from pullback.tensor.creation import (
+from pullback.tensor.define.compute import axis, compute
+from pullback.tensor.define.recurrence import recurrence
+from pullback.tensor.derive.autograd import grad, value_and_grad
+from pullback.tensor.derive.check import check_grads
+from pullback.tensor.derive.custom import custom_jvp, custom_vjp
+from pullback.tensor.derive.differentiate import differentiate
+from pullback.tensor.derive.jacobian import jacobian
+from pullback.tensor.derive.modes import hvp, jvp, vjp
+from pullback.tensor.derive.vmap import vmap
+from pullback.tensor.face.boundary import bounded as _bounded
+from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.face.dialect import unknown as _unknown
+from pullback.tensor.face.protocols import protocols as _protocols
+from pullback.tensor.face.tensor import State, Tensor
+from pullback.tensor.forms.control import checkpoint, cond, loop, scan, while_loop
+from pullback.tensor.library.creation import (
     arange,
     asarray,
     dim,
@@ -98,13 +108,7 @@ from pullback.tensor.creation import (
     zeros,
     zeros_like,
 )
-from pullback.tensor.custom import custom_jvp, custom_vjp
-from pullback.tensor.dialect import shown as _shown
-from pullback.tensor.dialect import unknown as _unknown
-from pullback.tensor.differentiate import differentiate
-from pullback.tensor.host import Feeder, Receiver
-from pullback.tensor.jacobian import jacobian
-from pullback.tensor.maths import (
+from pullback.tensor.library.maths import (
     abs,
     acos,
     acosh,
@@ -176,8 +180,7 @@ from pullback.tensor.maths import (
     tanh,
     trunc,
 )
-from pullback.tensor.modes import hvp, jvp, vjp
-from pullback.tensor.ops import (
+from pullback.tensor.library.ops import (
     all,
     amax,
     amin,
@@ -231,7 +234,7 @@ from pullback.tensor.ops import (
     vecdot,
     where,
 )
-from pullback.tensor.products import (
+from pullback.tensor.library.products import (
     addbmm,
     addmm,
     addmv,
@@ -245,10 +248,7 @@ from pullback.tensor.products import (
     pdist,
     renorm,
 )
-from pullback.tensor.program import jit
-from pullback.tensor.protocols import protocols as _protocols
-from pullback.tensor.recurrence import recurrence
-from pullback.tensor.scalars import (
+from pullback.tensor.library.scalars import (
     addcdiv,
     addcmul,
     allclose,
@@ -275,7 +275,7 @@ from pullback.tensor.scalars import (
     rad2deg,
     signbit,
 )
-from pullback.tensor.scattering import (
+from pullback.tensor.library.scattering import (
     diagonal_scatter,
     gather,
     index_add,
@@ -292,8 +292,7 @@ from pullback.tensor.scattering import (
     select_scatter,
     slice_scatter,
 )
-from pullback.tensor.scheduled import schedule
-from pullback.tensor.shapes import (
+from pullback.tensor.library.shapes import (
     atleast_1d,
     atleast_2d,
     atleast_3d,
@@ -326,10 +325,11 @@ from pullback.tensor.shapes import (
     vander,
     vstack,
 )
-from pullback.tensor.sorting import argsort, sort, topk
-from pullback.tensor.tensor import State, Tensor
-from pullback.tensor.trace import Cell
-from pullback.tensor.vmap import vmap
+from pullback.tensor.library.sorting import argsort, sort, topk
+from pullback.tensor.record.trace import Cell
+from pullback.tensor.run.host import Feeder, Receiver
+from pullback.tensor.run.program import jit
+from pullback.tensor.run.scheduled import schedule
 
 if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import fft as fft

@@ -53,10 +53,11 @@ from pullback.ir.dtype import (
 )
 from pullback.stats.moments import count_nonzero
 from pullback.stats.places import diff
-from pullback.tensor import maths as _maths
-from pullback.tensor import scalars as _scalars
-from pullback.tensor.complex import complex64, complex128
-from pullback.tensor.creation import (
+from pullback.tensor.complex.pairs import complex64, complex128
+from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.library import maths as _maths
+from pullback.tensor.library import scalars as _scalars
+from pullback.tensor.library.creation import (
     arange,
     asarray,
     empty_like,
@@ -68,8 +69,7 @@ from pullback.tensor.creation import (
     ones_like,
     zeros_like,
 )
-from pullback.tensor.dialect import shown as _shown
-from pullback.tensor.maths import (
+from pullback.tensor.library.maths import (
     abs,
     acos,
     acosh,
@@ -105,7 +105,7 @@ from pullback.tensor.maths import (
     tanh,
     trunc,
 )
-from pullback.tensor.ops import (
+from pullback.tensor.library.ops import (
     all,
     any,
     argmax,
@@ -138,8 +138,8 @@ from pullback.tensor.ops import (
     var,
     vecdot,
 )
-from pullback.tensor.scalars import signbit
-from pullback.tensor.sorting import argsort, sort
+from pullback.tensor.library.scalars import signbit
+from pullback.tensor.library.sorting import argsort, sort
 
 __array_api_version__ = "2024.12"
 

@@ -42,43 +42,43 @@ from pullback.ir.dtype import uint32 as uint32
 from pullback.ir.dtype import uint64 as uint64
 from pullback.stats.moments import count_nonzero as count_nonzero
 from pullback.stats.places import diff as diff
-from pullback.tensor.complex_functions import complex64 as complex64
-from pullback.tensor.complex_functions import complex128 as complex128
-from pullback.tensor.creation import arange as arange
-from pullback.tensor.creation import asarray as asarray
-from pullback.tensor.creation import empty_like as empty_like
-from pullback.tensor.creation import eye as eye
-from pullback.tensor.creation import full as full
-from pullback.tensor.creation import full_like as full_like
-from pullback.tensor.creation import linspace as linspace
-from pullback.tensor.creation import meshgrid as meshgrid
-from pullback.tensor.creation import ones_like as ones_like
-from pullback.tensor.creation import zeros_like as zeros_like
-from pullback.tensor.handles import ScalarHandle
-from pullback.tensor.ops import broadcast_arrays as broadcast_arrays
-from pullback.tensor.ops import broadcast_to as broadcast_to
-from pullback.tensor.ops import cumulative_prod as cumulative_prod
-from pullback.tensor.ops import cumulative_sum as cumulative_sum
-from pullback.tensor.ops import expand_dims as expand_dims
-from pullback.tensor.ops import flip as flip
-from pullback.tensor.ops import matmul as matmul
-from pullback.tensor.ops import matrix_transpose as matrix_transpose
-from pullback.tensor.ops import moveaxis as moveaxis
-from pullback.tensor.ops import permute_dims as permute_dims
-from pullback.tensor.ops import reshape as reshape
-from pullback.tensor.ops import roll as roll
-from pullback.tensor.ops import squeeze as squeeze
-from pullback.tensor.ops import take_along_axis as take_along_axis
-from pullback.tensor.ops import tensordot as tensordot
-from pullback.tensor.ops import tile as tile
-from pullback.tensor.ops import tril as tril
-from pullback.tensor.ops import triu as triu
-from pullback.tensor.ops import unstack as unstack
-from pullback.tensor.ops import var as var
-from pullback.tensor.reduction import Axes
-from pullback.tensor.sorting import argsort as argsort
-from pullback.tensor.sorting import sort as sort
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.complex.functions import complex64 as complex64
+from pullback.tensor.complex.functions import complex128 as complex128
+from pullback.tensor.face.handles import ScalarHandle
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library.creation import arange as arange
+from pullback.tensor.library.creation import asarray as asarray
+from pullback.tensor.library.creation import empty_like as empty_like
+from pullback.tensor.library.creation import eye as eye
+from pullback.tensor.library.creation import full as full
+from pullback.tensor.library.creation import full_like as full_like
+from pullback.tensor.library.creation import linspace as linspace
+from pullback.tensor.library.creation import meshgrid as meshgrid
+from pullback.tensor.library.creation import ones_like as ones_like
+from pullback.tensor.library.creation import zeros_like as zeros_like
+from pullback.tensor.library.ops import broadcast_arrays as broadcast_arrays
+from pullback.tensor.library.ops import broadcast_to as broadcast_to
+from pullback.tensor.library.ops import cumulative_prod as cumulative_prod
+from pullback.tensor.library.ops import cumulative_sum as cumulative_sum
+from pullback.tensor.library.ops import expand_dims as expand_dims
+from pullback.tensor.library.ops import flip as flip
+from pullback.tensor.library.ops import matmul as matmul
+from pullback.tensor.library.ops import matrix_transpose as matrix_transpose
+from pullback.tensor.library.ops import moveaxis as moveaxis
+from pullback.tensor.library.ops import permute_dims as permute_dims
+from pullback.tensor.library.ops import reshape as reshape
+from pullback.tensor.library.ops import roll as roll
+from pullback.tensor.library.ops import squeeze as squeeze
+from pullback.tensor.library.ops import take_along_axis as take_along_axis
+from pullback.tensor.library.ops import tensordot as tensordot
+from pullback.tensor.library.ops import tile as tile
+from pullback.tensor.library.ops import tril as tril
+from pullback.tensor.library.ops import triu as triu
+from pullback.tensor.library.ops import unstack as unstack
+from pullback.tensor.library.ops import var as var
+from pullback.tensor.library.sorting import argsort as argsort
+from pullback.tensor.library.sorting import sort as sort
+from pullback.tensor.values.reduction import Axes
 
 __all__: list[str]
 

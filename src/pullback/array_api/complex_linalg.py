@@ -11,11 +11,11 @@ import numpy as np
 from pullback import linalg as L
 from pullback.array_api.hosted import hosted
 from pullback.errors import Origin, ShapeError, SingularError
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.answers import P, R, answered
-from pullback.tensor.complex import FUNCTIONS, Complex
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.complex.pairs import FUNCTIONS, Complex
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.values.answers import P, R, answered
 
 ROWS: dict[str, Callable[..., Any]] = {
     "eigh": L.Eigen,

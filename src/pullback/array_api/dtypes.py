@@ -14,9 +14,9 @@ import numpy as np
 from pullback.errors import DTypeError, Origin
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
-from pullback.tensor import ops as O
-from pullback.tensor.complex import Complex, ComplexType, complex64, complex128, complex_type
-from pullback.tensor.trace import Handle
+from pullback.tensor.complex.pairs import Complex, ComplexType, complex64, complex128, complex_type
+from pullback.tensor.library import ops as O
+from pullback.tensor.record.trace import Handle
 
 STANDARD = (
     D.bool_, D.int8, D.int16, D.int32, D.int64, D.uint8, D.uint16, D.uint32, D.uint64,

@@ -7,9 +7,9 @@ from typing import Any
 
 from pullback import fft as F
 from pullback.ir import dtype as D
-from pullback.tensor.complex import Complex
-from pullback.tensor.dialect import shown
-from pullback.tensor.tensor import Tensor, check_device
+from pullback.tensor.complex.pairs import Complex
+from pullback.tensor.face.dialect import shown
+from pullback.tensor.face.tensor import Tensor, check_device
 
 __all__ = [
     "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",

@@ -8,11 +8,11 @@ from typing import Any
 from pullback.array_api.dtypes import check_kinds
 from pullback.errors import Origin, ShapeError
 from pullback.stats.places import searchsorted as _searchsorted
-from pullback.tensor import creation as C
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.answers import answered
-from pullback.tensor.tensor import Tensor, check_device
+from pullback.tensor.face.tensor import Tensor, check_device
+from pullback.tensor.library import creation as C
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.values.answers import answered
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:

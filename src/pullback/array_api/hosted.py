@@ -12,11 +12,11 @@ import numpy as np
 
 from pullback.errors import GradientError, Origin, UnsupportedError
 from pullback.ir.graph import Definition, Rule, Value
-from pullback.tensor import elementwise as W
-from pullback.tensor import ops as O
-from pullback.tensor.complex import Complex
-from pullback.tensor.tensor import Tensor, value_of
-from pullback.tensor.trace import array_of, bind, current, realize
+from pullback.tensor.complex.pairs import Complex
+from pullback.tensor.face.tensor import Tensor, value_of
+from pullback.tensor.library import ops as O
+from pullback.tensor.record.trace import array_of, bind, current, realize
+from pullback.tensor.values import elementwise as W
 
 
 def hosted(name: str, function: Callable[..., Any], *given: Any) -> tuple[Any, ...]:

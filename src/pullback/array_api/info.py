@@ -6,8 +6,8 @@ from typing import Any
 
 from pullback.array_api.dtypes import STANDARD, AnyType, isdtype
 from pullback.ir import dtype as D
-from pullback.tensor.complex import complex64
-from pullback.tensor.tensor import check_device
+from pullback.tensor.complex.pairs import complex64
+from pullback.tensor.face.tensor import check_device
 
 
 class Info:

@@ -3,7 +3,7 @@
 from pullback import linalg as _linalg
 from pullback.array_api.complex_linalg import both as _both
 from pullback.linalg import QR, SVD, Eigen, SLogDet, matmul, matrix_transpose, tensordot, vecdot
-from pullback.tensor.dialect import shown as _shown
+from pullback.tensor.face.dialect import shown as _shown
 
 cholesky = _both(_linalg.cholesky)
 cross = _linalg.cross

@@ -15,10 +15,10 @@ from typing import Any
 
 from pullback.bridge.signature import MAYBE, Parameter, Signature
 from pullback.errors import UnsupportedError
-from pullback.tensor.creation import zeros
-from pullback.tensor.modes import jvp, vjp
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.vmap import vmap
+from pullback.tensor.derive.modes import jvp, vjp
+from pullback.tensor.derive.vmap import vmap
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library.creation import zeros
 
 Tensors = tuple[Tensor, ...]
 

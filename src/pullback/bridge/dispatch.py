@@ -16,12 +16,12 @@ from pullback import fft as FT
 from pullback import linalg as LA
 from pullback.errors import Origin, UnsupportedError
 from pullback.stats.places import diff
-from pullback.tensor import creation as C
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor import sorting as S
-from pullback.tensor.arrays import as_arrays
-from pullback.tensor.tensor import value_of
+from pullback.tensor.face.arrays import as_arrays
+from pullback.tensor.face.tensor import value_of
+from pullback.tensor.library import creation as C
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library import sorting as S
 
 Function = Callable[..., Any]
 

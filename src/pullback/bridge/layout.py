@@ -15,8 +15,8 @@ from functools import reduce
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Value
-from pullback.tensor import views as V
-from pullback.tensor.elementwise import axes_of
+from pullback.tensor.values import views as V
+from pullback.tensor.values.elementwise import axes_of
 
 Shape = tuple[int, ...]
 

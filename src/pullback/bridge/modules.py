@@ -23,7 +23,7 @@ from pullback.bridge.programs import TYPES
 from pullback.bridge.signature import TENSOR, Parameter, Signature
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.nn.functional import functional_call
-from pullback.tensor.creation import zeros
+from pullback.tensor.library.creation import zeros
 
 log = logging.getLogger("pullback")
 

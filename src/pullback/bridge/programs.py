@@ -25,12 +25,12 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Value, Variable
 from pullback.ir.program import Feed, Receive, items
-from pullback.tensor.entry import Entry
-from pullback.tensor.ops import broadcast_to
-from pullback.tensor.program import Jit
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import Trace, settled, tracing
-from pullback.tensor.tree import flatten
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.face.tree import flatten
+from pullback.tensor.library.ops import broadcast_to
+from pullback.tensor.record.trace import Trace, settled, tracing
+from pullback.tensor.run.entry import Entry
+from pullback.tensor.run.program import Jit
 
 Outline = list[tuple[tuple[Any, ...], Any]]
 """Shape and PyTorch type of each result."""

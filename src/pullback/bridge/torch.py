@@ -23,7 +23,7 @@ from pullback.bridge.signature import Signature, signature_of
 from pullback.config import Options
 from pullback.errors import OptionError
 from pullback.ir.expr import Dim
-from pullback.tensor.dialect import shown as _shown
+from pullback.tensor.face.dialect import shown as _shown
 
 __all__ = ["Operator", "Report", "module", "op", "report"]
 

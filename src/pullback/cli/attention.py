@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
 
 PLACES, WIDTH, DISTANCES = 1024, 64, 32
 

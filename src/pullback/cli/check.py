@@ -14,7 +14,7 @@ import numpy as np
 from pullback.cli.command import WRONG, Output, command
 from pullback.cli.programs import function_at
 from pullback.cli.shapes import data_indices, shapes_of, size_of, typed
-from pullback.tensor.check import check_grads
+from pullback.tensor.derive.check import check_grads
 
 EXAMPLE = """\
 pullback check "c[i] = sum[k](a[i, k] * exp(b[k]))"

@@ -11,9 +11,9 @@ import numpy as np
 
 from pullback import nn
 from pullback.cli.settings import RunError, Settings, parse
-from pullback.nn.weights import load_arrays, load_metadata
+from pullback.nn.base.weights import load_arrays, load_metadata
 from pullback.optim import Optimizer
-from pullback.tensor import random
+from pullback.tensor.library import random
 
 WEIGHTS = "model.safetensors"
 STATE = "checkpoint.safetensors"

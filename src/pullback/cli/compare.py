@@ -63,7 +63,7 @@ def load_torch() -> Any:
 
 
 def _loss_function(torch: Any, settings: Settings) -> Callable[[Weights, Any, Any], Any]:
-    """The model of `nn.gpt` as a function of its weights."""
+    """The model of `nn.sequence.gpt` as a function of its weights."""
     functional = torch.nn.functional
     heads = settings.heads
 

@@ -30,9 +30,9 @@ from pullback.config import Options
 from pullback.ir.dtype import float32
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
-from pullback.tensor.check import LAYOUTS, Report, check_grads
-from pullback.tensor.program import Jit
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.derive.check import LAYOUTS, Report, check_grads
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.run.program import Jit
 
 ROUNDS = 21
 SMALL = (6, 4, 3)  # places, width and distances of what is checked

@@ -24,9 +24,9 @@ from pullback.config import Options, default_threads
 from pullback.errors import PullbackError
 from pullback.machine.machine import SUFFIX, parsed
 from pullback.runtime.cache import ObjectCache
-from pullback.tensor import maths
-from pullback.tensor.autograd import grad
-from pullback.tensor.program import Jit
+from pullback.tensor.derive.autograd import grad
+from pullback.tensor.library import maths
+from pullback.tensor.run.program import Jit
 
 SIDE = 96  # of the matrices of the self-test
 MIB = 2**20  # bytes

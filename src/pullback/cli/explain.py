@@ -16,7 +16,7 @@ from pullback.cli.programs import of_definition, of_script
 from pullback.cli.shapes import shapes_of, size_of
 from pullback.cli.stages import STAGES, WHOLE, parts
 from pullback.config import Options
-from pullback.tensor.program import Jit
+from pullback.tensor.run.program import Jit
 
 EXAMPLE = """\
 pullback explain "c[i, j] = sum[k](a[i, k] * b[k, j])" --shape a=2,3 --shape b=3,4

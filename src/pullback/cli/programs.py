@@ -19,10 +19,10 @@ from pullback.cli.stages import chosen
 from pullback.config import Options
 from pullback.ir.dtype import DType, float32, int64
 from pullback.ir.graph import Variable
-from pullback.tensor.autograd import grad
-from pullback.tensor.creation import zeros
-from pullback.tensor.program import Jit
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.derive.autograd import grad
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library.creation import zeros
+from pullback.tensor.run.program import Jit
 
 HEAD = "head"  # the name of what a derivative is multiplied by
 

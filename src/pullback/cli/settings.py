@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pullback.errors import MALFORMED, StateError
-from pullback.nn.gpt import GPTConfig
+from pullback.nn.sequence.gpt import GPTConfig
 from pullback.optim import schedules
 from pullback.optim.schedules import Schedule
 

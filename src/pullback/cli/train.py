@@ -18,15 +18,15 @@ from pullback.cli.text import IGNORED, Text, batch, windows
 from pullback.config import Options
 from pullback.ir import expr as E
 from pullback.ir.expr import Add, If
-from pullback.nn.build import at, make
-from pullback.nn.parameter import Buffer, as_tensor
+from pullback.nn.base.build import at, make
+from pullback.nn.base.parameter import Buffer, as_tensor
 from pullback.optim import AdamW
 from pullback.runtime.executable import Executable
-from pullback.tensor import maths, ops, random
-from pullback.tensor.control import loop
-from pullback.tensor.host import Feeder, Receiver
-from pullback.tensor.program import Jit, jit
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.forms.control import loop
+from pullback.tensor.library import maths, ops, random
+from pullback.tensor.run.host import Feeder, Receiver
+from pullback.tensor.run.program import Jit, jit
 
 Array = np.ndarray[Any, Any]
 

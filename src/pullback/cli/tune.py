@@ -20,8 +20,8 @@ from pullback.config import Options
 from pullback.errors import LIBRARY, IndexRangeError
 from pullback.ir.kernel import Kernel
 from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, merged, read, write
-from pullback.tensor.program import Jit
-from pullback.tensor.tune import Bench, Outcome, kernels_of
+from pullback.tensor.run.program import Jit
+from pullback.tensor.run.tune import Bench, Outcome, kernels_of
 
 BUDGET = 60.0  # seconds
 LEAST = 1.0  # seconds for a kernel, however long the others took

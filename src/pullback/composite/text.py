@@ -35,13 +35,13 @@ from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Extent
 from pullback.simplify.rules import simplify
-from pullback.tensor import handles
-from pullback.tensor.compute import close
-from pullback.tensor.elementwise import Scalar, literal, show
-from pullback.tensor.handles import ScalarHandle, new_axis
-from pullback.tensor.recurrence import Itself, recurrent
-from pullback.tensor.rules import RULES
-from pullback.tensor.tensor import Tensor, shape_of, value_of
+from pullback.tensor.define.compute import close
+from pullback.tensor.define.recurrence import Itself, recurrent
+from pullback.tensor.face import handles
+from pullback.tensor.face.handles import ScalarHandle, new_axis
+from pullback.tensor.face.tensor import Tensor, shape_of, value_of
+from pullback.tensor.values.elementwise import Scalar, literal, show
+from pullback.tensor.values.rules import RULES
 
 OPERATORS = {
     "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "//": "floor_divide",

@@ -16,7 +16,7 @@ from pullback.ir.dtype import ALL, DType, bool_, float16, float32, float64, int3
 from pullback.ir.expr import Axis
 from pullback.ir.graph import read
 from pullback.nn import functional as F
-from pullback.tensor.threefry import threefry
+from pullback.tensor.library.threefry import threefry
 
 WIDE = (float32, float64)
 MANY = (int32, int64, *FLOATS)

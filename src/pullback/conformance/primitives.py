@@ -12,9 +12,9 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import ALL, DType, bool_
 from pullback.ir.expr import Axis, Dim, Expr
 from pullback.ir.graph import ANY, SUM, Accumulate, Definition, Form, Map, Reduce, Scan, read
-from pullback.tensor.control import cond, loop
-from pullback.tensor.host import Feeder, Receiver
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.forms.control import cond, loop
+from pullback.tensor.run.host import Feeder, Receiver
 
 COUNT = 83  # elements: no multiple of any number of lanes
 FLOATS = tuple(k for k in ALL if k.is_float)

@@ -15,8 +15,8 @@ from pullback.config import Options
 from pullback.conformance.case import Array, Cell, Sample
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.ir.dtype import DType, dtype
-from pullback.tensor.creation import ones
-from pullback.tensor.program import jit
+from pullback.tensor.library.creation import ones
+from pullback.tensor.run.program import jit
 
 ORACLE = "reference"
 TOGETHER = 24  # cells in one program, at most

@@ -24,8 +24,8 @@ from pullback.fft.transforms import (
     rfft2,
     rfftn,
 )
-from pullback.tensor.boundary import bounded as _bounded
-from pullback.tensor.dialect import shown as _shown
+from pullback.tensor.face.boundary import bounded as _bounded
+from pullback.tensor.face.dialect import shown as _shown
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",

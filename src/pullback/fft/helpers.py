@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.errors import ShapeError
-from pullback.tensor import ops as O
-from pullback.tensor.creation import arange
-from pullback.tensor.ops import concat
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.views import normal_axes
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.creation import arange
+from pullback.tensor.library.ops import concat
+from pullback.tensor.values.views import normal_axes
 
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = "float32") -> Tensor:

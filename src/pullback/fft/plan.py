@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from pullback.ir.dtype import DType
-from pullback.tensor import ops as O
-from pullback.tensor.compute import axis, compute
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import bind, suspended
+from pullback.tensor.define.compute import axis, compute
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import ops as O
+from pullback.tensor.record.trace import bind, suspended
 
 DENSE = 64  # the longest transform that is one product with a matrix
 RADIX = 32  # the largest stage of a longer one

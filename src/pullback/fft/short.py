@@ -7,14 +7,14 @@ from typing import Any
 from pullback.errors import Origin, ShapeError, UnsupportedError
 from pullback.fft.transforms import fft, ifft, irfft, literal, operand, rfft
 from pullback.ir.expr import Extent
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.complex import Complex
-from pullback.tensor.compute import axis, compute
-from pullback.tensor.creation import ones
-from pullback.tensor.elementwise import show
+from pullback.tensor.complex.pairs import Complex
+from pullback.tensor.define.compute import axis, compute
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.creation import ones
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.values.elementwise import show
 
 MODES = ("constant", "reflect", "replicate", "circular")
 

@@ -12,12 +12,12 @@ from typing import Any, TypeVar, cast
 from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
 from pullback.fft.plan import transform
 from pullback.ir.dtype import float32
-from pullback.tensor import ops as O
-from pullback.tensor.complex import Complex
-from pullback.tensor.creation import asarray
-from pullback.tensor.elementwise import show
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.views import normal_axis
+from pullback.tensor.complex.pairs import Complex
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.creation import asarray
+from pullback.tensor.values.elementwise import show
+from pullback.tensor.values.views import normal_axis
 
 NORMS = ("backward", "ortho", "forward")
 Operand = Tensor | Complex

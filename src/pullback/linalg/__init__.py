@@ -41,9 +41,9 @@ from pullback.linalg.spectral import (
     svd,
     svdvals,
 )
-from pullback.tensor.boundary import bounded as _bounded
-from pullback.tensor.dialect import shown as _shown
-from pullback.tensor.ops import matmul, matrix_transpose, tensordot, vecdot
+from pullback.tensor.face.boundary import bounded as _bounded
+from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.library.ops import matmul, matrix_transpose, tensordot, vecdot
 
 __all__ = [
     "LU", "QR", "SVD", "Eigen", "Lstsq", "SLogDet", "cholesky", "cond", "cross", "det", "diagonal",

@@ -31,14 +31,14 @@ from pullback.linalg.operation import (
     written,
 )
 from pullback.linalg.rotations import svd
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.creation import eye
-from pullback.tensor.elementwise import broadcast_shapes, show
-from pullback.tensor.scattering import scatter_add
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.creation import eye
+from pullback.tensor.library.scattering import scatter_add
+from pullback.tensor.record.trace import current, written_out
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import current, written_out
+from pullback.tensor.values.elementwise import broadcast_shapes, show
 
 
 class SLogDet(NamedTuple):

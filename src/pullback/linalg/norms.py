@@ -9,12 +9,12 @@ from pullback.errors import ShapeError, UnsupportedError
 from pullback.linalg.factors import inv
 from pullback.linalg.operation import back, matrix, size
 from pullback.linalg.spectral import svdvals
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.elementwise import show
+from pullback.tensor.face.tensor import Axes, Tensor
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Axes, Tensor
-from pullback.tensor.views import normal_axis
+from pullback.tensor.values.elementwise import show
+from pullback.tensor.values.views import normal_axis
 
 ORDERS = ("fro", "nuc", 2, -2, 1, -1, math.inf, -math.inf)
 

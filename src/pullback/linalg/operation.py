@@ -22,14 +22,14 @@ from pullback.grad.reverse import zeros
 from pullback.ir.dtype import DType, dtype, float32
 from pullback.ir.expr import Extent, upper
 from pullback.ir.graph import Definition, Rule, Value
-from pullback.tensor import elementwise as W
-from pullback.tensor.compute import compute
-from pullback.tensor.held import computable
-from pullback.tensor.hosted import HostForm, HostFunction, Kind
-from pullback.tensor.program import jit
-from pullback.tensor.replay import is_zero
-from pullback.tensor.tensor import Tensor, value_of
-from pullback.tensor.trace import array_of, bind, compiled, current, realize, written_out
+from pullback.tensor.define.compute import compute
+from pullback.tensor.face.tensor import Tensor, value_of
+from pullback.tensor.forms.hosted import HostForm, HostFunction, Kind
+from pullback.tensor.record.held import computable
+from pullback.tensor.record.replay import is_zero
+from pullback.tensor.record.trace import array_of, bind, compiled, current, realize, written_out
+from pullback.tensor.run.program import jit
+from pullback.tensor.values import elementwise as W
 
 METHODS = ("auto", "host", "generated")
 WRITTEN = 8  # rows of a matrix whose loops are written out where there is no program

@@ -8,15 +8,15 @@ from typing import Any
 from pullback.errors import ArgumentError, ShapeError
 from pullback.linalg.factors import inv
 from pullback.linalg.operation import Found, Operation, Tensors, back, matrix, size, written
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.control import while_loop
-from pullback.tensor.creation import eye, full
-from pullback.tensor.elementwise import show
-from pullback.tensor.precise import in_float32
+from pullback.tensor.face.tensor import Tensor, value_of
+from pullback.tensor.forms.control import while_loop
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.creation import eye, full
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor, value_of
-from pullback.tensor.views import normal_axis
+from pullback.tensor.values.elementwise import show
+from pullback.tensor.values.precise import in_float32
+from pullback.tensor.values.views import normal_axis
 
 
 @shaped("x1[*b], x2[*b] -> [*b]")

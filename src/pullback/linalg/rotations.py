@@ -18,12 +18,12 @@ import numpy as np
 
 from pullback.linalg.operation import size, written
 from pullback.linalg.triangles import here
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.control import loop, while_loop
-from pullback.tensor.creation import eye, full, zeros
-from pullback.tensor.sorting import argsort
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.forms.control import loop, while_loop
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.creation import eye, full, zeros
+from pullback.tensor.library.sorting import argsort
 
 SWEEPS = 30  # at most; 6 to 10 are usual
 

@@ -34,11 +34,11 @@ from pullback.linalg.operation import (
     size,
     written,
 )
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.hosted import Kind
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.forms.hosted import Kind
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor
 
 
 class Eigen(NamedTuple):

@@ -17,12 +17,12 @@ from typing import Any
 
 from pullback.ir.graph import read
 from pullback.linalg.operation import size, written
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.control import loop
-from pullback.tensor.creation import arange, eye, ones, zeros
-from pullback.tensor.handles import ScalarHandle
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.handles import ScalarHandle
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.forms.control import loop
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.creation import arange, eye, ones, zeros
 
 ROWS = 64  # the largest matrix that is taken row by row
 BLOCK = 32

@@ -6,7 +6,7 @@ from typing import Any
 
 from pullback.errors import UnsupportedError
 from pullback.nn import functional, init, utils
-from pullback.nn.activation import (
+from pullback.nn.activation.activation import (
     CELU,
     ELU,
     GELU,
@@ -36,20 +36,47 @@ from pullback.nn.activation import (
     Tanhshrink,
     Threshold,
 )
-from pullback.nn.container import (
+from pullback.nn.activation.dropout import (
+    AlphaDropout,
+    Dropout,
+    Dropout1d,
+    Dropout2d,
+    Dropout3d,
+    FeatureAlphaDropout,
+)
+from pullback.nn.base.container import (
     ModuleDict,
     ModuleList,
     Sequential,
 )
-from pullback.nn.convolutions import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
+from pullback.nn.base.layer import (
+    Layer,
 )
-from pullback.nn.criteria import (
+from pullback.nn.base.module import (
+    Module,
+)
+from pullback.nn.base.parameter import (
+    Buffer,
+    Parameter,
+)
+from pullback.nn.base.weights import (
+    load,
+    renamed,
+    save,
+)
+from pullback.nn.functional import (
+    functional_call,
+)
+from pullback.nn.linear.layers import (
+    Bilinear,
+    Embedding,
+    EmbeddingBag,
+    Flatten,
+    Identity,
+    Linear,
+    Unflatten,
+)
+from pullback.nn.loss.criteria import (
     BCELoss,
     BCEWithLogitsLoss,
     CosineEmbeddingLoss,
@@ -73,43 +100,8 @@ from pullback.nn.criteria import (
     TripletMarginLoss,
     TripletMarginWithDistanceLoss,
 )
-from pullback.nn.ctc import CTCLoss
-from pullback.nn.dropout import (
-    AlphaDropout,
-    Dropout,
-    Dropout1d,
-    Dropout2d,
-    Dropout3d,
-    FeatureAlphaDropout,
-)
-from pullback.nn.functional import (
-    functional_call,
-)
-from pullback.nn.gpt import (
-    GPT,
-    Block,
-    CausalAttention,
-    GPTConfig,
-)
-from pullback.nn.layer import (
-    Layer,
-)
-from pullback.nn.layers import (
-    Bilinear,
-    Embedding,
-    EmbeddingBag,
-    Flatten,
-    Identity,
-    Linear,
-    Unflatten,
-)
-from pullback.nn.module import (
-    Module,
-)
-from pullback.nn.multihead import (
-    MultiheadAttention,
-)
-from pullback.nn.norms import (
+from pullback.nn.loss.ctc import CTCLoss
+from pullback.nn.norm.norms import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
@@ -121,7 +113,40 @@ from pullback.nn.norms import (
     LocalResponseNorm,
     RMSNorm,
 )
-from pullback.nn.padding import (
+from pullback.nn.sequence.gpt import (
+    GPT,
+    Block,
+    CausalAttention,
+    GPTConfig,
+)
+from pullback.nn.sequence.multihead import (
+    MultiheadAttention,
+)
+from pullback.nn.sequence.recurrent import (
+    GRU,
+    LSTM,
+    RNN,
+    GRUCell,
+    LSTMCell,
+    RNNCell,
+)
+from pullback.nn.sequence.rotary import RotaryEmbedding
+from pullback.nn.sequence.transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
+from pullback.nn.spatial.convolutions import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from pullback.nn.spatial.padding import (
     CircularPad1d,
     CircularPad2d,
     CircularPad3d,
@@ -138,11 +163,7 @@ from pullback.nn.padding import (
     ZeroPad2d,
     ZeroPad3d,
 )
-from pullback.nn.parameter import (
-    Buffer,
-    Parameter,
-)
-from pullback.nn.pooling import (
+from pullback.nn.spatial.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
     AdaptiveAvgPool3d,
@@ -159,48 +180,27 @@ from pullback.nn.pooling import (
     MaxPool2d,
     MaxPool3d,
 )
-from pullback.nn.recurrent import (
-    GRU,
-    LSTM,
-    RNN,
-    GRUCell,
-    LSTMCell,
-    RNNCell,
-)
-from pullback.nn.rotary import RotaryEmbedding
-from pullback.nn.sampling import (
+from pullback.nn.spatial.sampling import (
     Upsample,
     UpsamplingBilinear2d,
     UpsamplingNearest2d,
 )
-from pullback.nn.shuffle import (
+from pullback.nn.spatial.shuffle import (
     ChannelShuffle,
     Fold,
     PixelShuffle,
     PixelUnshuffle,
     Unfold,
 )
-from pullback.nn.transformer import (
-    Transformer,
-    TransformerDecoder,
-    TransformerDecoderLayer,
-    TransformerEncoder,
-    TransformerEncoderLayer,
-)
-from pullback.nn.unpooling import (
+from pullback.nn.spatial.unpooling import (
     FractionalMaxPool2d,
     FractionalMaxPool3d,
     MaxUnpool1d,
     MaxUnpool2d,
     MaxUnpool3d,
 )
-from pullback.nn.weights import (
-    load,
-    renamed,
-    save,
-)
-from pullback.tensor.dialect import shown as _shown
-from pullback.tensor.dialect import unknown as _unknown
+from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.face.dialect import unknown as _unknown
 
 __all__ = [
     "CELU",

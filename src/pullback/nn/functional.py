@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pullback.errors import StateError
-from pullback.nn.activation import (
+from pullback.nn.activation.activation import (
     celu,
     elu,
     gelu,
@@ -36,23 +36,7 @@ from pullback.nn.activation import (
     tanhshrink,
     threshold,
 )
-from pullback.nn.attention import (
-    scaled_dot_product_attention,
-)
-from pullback.nn.convolution import (
-    conv1d,
-    conv2d,
-    conv3d,
-    conv_transpose1d,
-    conv_transpose2d,
-    conv_transpose3d,
-)
-from pullback.nn.cross_entropy import (
-    cross_entropy,
-    nll_loss,
-)
-from pullback.nn.ctc import ctc_loss
-from pullback.nn.dropout import (
+from pullback.nn.activation.dropout import (
     alpha_dropout,
     dropout,
     dropout1d,
@@ -60,14 +44,20 @@ from pullback.nn.dropout import (
     dropout3d,
     feature_alpha_dropout,
 )
-from pullback.nn.linear import (
+from pullback.nn.base.module import Module
+from pullback.nn.linear.linear import (
     bilinear,
     embedding,
     embedding_bag,
     linear,
     one_hot,
 )
-from pullback.nn.losses import (
+from pullback.nn.loss.cross_entropy import (
+    cross_entropy,
+    nll_loss,
+)
+from pullback.nn.loss.ctc import ctc_loss
+from pullback.nn.loss.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     gaussian_nll_loss,
@@ -79,7 +69,7 @@ from pullback.nn.losses import (
     smooth_l1_loss,
     soft_margin_loss,
 )
-from pullback.nn.margins import (
+from pullback.nn.loss.margins import (
     cosine_embedding_loss,
     cosine_similarity,
     hinge_embedding_loss,
@@ -92,8 +82,7 @@ from pullback.nn.margins import (
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )
-from pullback.nn.module import Module
-from pullback.nn.normalization import (
+from pullback.nn.norm.normalization import (
     batch_norm,
     group_norm,
     instance_norm,
@@ -101,10 +90,22 @@ from pullback.nn.normalization import (
     local_response_norm,
     rms_norm,
 )
-from pullback.nn.padding import (
+from pullback.nn.sequence.attention import (
+    scaled_dot_product_attention,
+)
+from pullback.nn.sequence.rotary import rotary_embedding
+from pullback.nn.spatial.convolution import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from pullback.nn.spatial.padding import (
     pad,
 )
-from pullback.nn.pooling import (
+from pullback.nn.spatial.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
     adaptive_avg_pool3d,
@@ -121,29 +122,28 @@ from pullback.nn.pooling import (
     max_pool2d,
     max_pool3d,
 )
-from pullback.nn.rotary import rotary_embedding
-from pullback.nn.sampling import (
+from pullback.nn.spatial.sampling import (
     affine_grid,
     grid_sample,
     interpolate,
 )
-from pullback.nn.shuffle import (
+from pullback.nn.spatial.shuffle import (
     channel_shuffle,
     fold,
     pixel_shuffle,
     pixel_unshuffle,
     unfold,
 )
-from pullback.nn.unpooling import (
+from pullback.nn.spatial.unpooling import (
     fractional_max_pool2d,
     fractional_max_pool3d,
     max_unpool1d,
     max_unpool2d,
     max_unpool3d,
 )
-from pullback.tensor.boundary import bounded as _bounded
-from pullback.tensor.dialect import shown as _shown
-from pullback.tensor.dialect import unknown as _unknown
+from pullback.tensor.face.boundary import bounded as _bounded
+from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.face.dialect import unknown as _unknown
 
 __all__ = [
     "adaptive_avg_pool1d",

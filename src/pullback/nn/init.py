@@ -9,10 +9,11 @@ from pullback.errors import ShapeError
 from pullback.ir.dtype import DType, float32
 from pullback.ir.dtype import dtype as dtype_of
 from pullback.ir.expr import upper
-from pullback.nn.parameter import Parameter
-from pullback.tensor import elementwise, random
-from pullback.tensor.dialect import shown
-from pullback.tensor.tensor import State, Tensor
+from pullback.nn.base.parameter import Parameter
+from pullback.tensor.face.dialect import shown
+from pullback.tensor.face.tensor import State, Tensor
+from pullback.tensor.library import random
+from pullback.tensor.values import elementwise
 
 __all__ = [
     "constant_", "fans", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "uniform_",

@@ -10,12 +10,12 @@ from pullback.ir import functions as F
 from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Add, Div, Expr, If, Less, Mul
 from pullback.ir.graph import MAX, SUM, Value
-from pullback.nn.build import at, cast, make
-from pullback.nn.parameter import Parameter
-from pullback.tensor.dialect import shown
-from pullback.tensor.precise import narrowed
+from pullback.nn.base.build import at, cast, make
+from pullback.nn.base.parameter import Parameter
+from pullback.tensor.face.dialect import shown
+from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.values.precise import narrowed
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
 __dir__ = shown(__all__)

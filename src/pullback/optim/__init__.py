@@ -11,8 +11,8 @@ from pullback.optim.matrices import Adafactor, Muon
 from pullback.optim.rules import SGD, Adam, AdamW
 from pullback.optim.schedules import Schedule
 from pullback.optim.signs import ASGD, Lion, Rprop
-from pullback.tensor.dialect import shown as _shown
-from pullback.tensor.dialect import unknown as _unknown
+from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.face.dialect import unknown as _unknown
 
 __all__ = [
     "ASGD",

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pullback.ir.graph import Value
-from pullback.nn.parameter import Parameter
+from pullback.nn.base.parameter import Parameter
 from pullback.optim.base import Group, Params
 from pullback.optim.ruled import Ruled, Settings, Step, averaged, decayed
 from pullback.optim.schedules import Schedule
-from pullback.tensor import elementwise
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.values import elementwise
 
 State = Mapping[str, Tensor]
 Betas = tuple[float, float]

@@ -12,15 +12,15 @@ from pullback.errors import ShapeError, StateError
 from pullback.ir import dtype as D
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Value
-from pullback.nn.parameter import Buffer, Parameter, label, put
+from pullback.nn.base.parameter import Buffer, Parameter, label, put
 from pullback.optim.schedules import Schedule
-from pullback.tensor import elementwise
-from pullback.tensor.declaration import Declaration, limits
-from pullback.tensor.limits import check_limits
-from pullback.tensor.matching import Bound
-from pullback.tensor.shaped import documented, refusals
-from pullback.tensor.tensor import State, Tensor
-from pullback.tensor.trace import bind, current, realize
+from pullback.tensor.face.tensor import State, Tensor
+from pullback.tensor.record.trace import bind, current, realize
+from pullback.tensor.shaped.checks import documented, refusals
+from pullback.tensor.shaped.declaration import Declaration, limits
+from pullback.tensor.shaped.limits import check_limits
+from pullback.tensor.shaped.matching import Bound
+from pullback.tensor.values import elementwise
 
 RATE = limits("0 <= lr < inf")
 Params = Iterable[Parameter] | Iterable[Mapping[str, Any]]
@@ -72,7 +72,7 @@ class Optimizer:
     """Groups of parameters and how one step changes them. Subclasses define `update`.
 
     `schedule` multiplies the learning rate by a factor of the step number. `steps` counts steps.
-    `limits` are those of its settings, and of each group's own, as `tensor.declaration` has them.
+    `limits` are those of its settings, and of each group's own, as `shaped.declaration` has them.
 
     Example:
         >>> optimizer = pb.optim.SGD([nn.Parameter(pb.ones(2))], lr=0.1)

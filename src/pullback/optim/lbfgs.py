@@ -8,18 +8,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pullback.errors import DTypeError, OptionError
-from pullback.nn.space import literal
-from pullback.tensor import creation as C
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.autograd import value_and_grad
-from pullback.tensor.control import while_loop
-from pullback.tensor.ops import where
-from pullback.tensor.program import jit
+from pullback.nn.base.space import literal
+from pullback.tensor.derive.autograd import value_and_grad
+from pullback.tensor.face.tensor import Tensor, from_array
+from pullback.tensor.face.tree import Tree, flatten
+from pullback.tensor.forms.control import while_loop
+from pullback.tensor.library import creation as C
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.ops import where
+from pullback.tensor.record.trace import current
+from pullback.tensor.run.program import jit
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor, from_array
-from pullback.tensor.trace import current
-from pullback.tensor.tree import Tree, flatten
 
 LIMITS = (
     "0 < lr < inf, int(max_iter) >= 1, int(max_eval) >= 1, tolerance_grad >= 0, "

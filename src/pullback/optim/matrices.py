@@ -11,15 +11,15 @@ import ml_dtypes
 from pullback.errors import OptionError, ShapeError
 from pullback.ir.dtype import DType, bfloat16, float32
 from pullback.ir.graph import Value
-from pullback.nn.parameter import Parameter
-from pullback.nn.space import literal
+from pullback.nn.base.parameter import Parameter
+from pullback.nn.base.space import literal
 from pullback.optim.base import Group, Params
 from pullback.optim.ruled import Ruled, Settings, Step, averaged
 from pullback.optim.schedules import Schedule
-from pullback.tensor import elementwise
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.values import elementwise
 
 State = Mapping[str, Tensor]
 ADJUST = (None, "original", "match_rms_adamw")

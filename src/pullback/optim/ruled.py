@@ -8,14 +8,14 @@ from typing import Any
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float64
 from pullback.ir.graph import Keep, Value
-from pullback.nn.build import at, make
-from pullback.nn.parameter import Buffer, Parameter
-from pullback.nn.space import literal
+from pullback.nn.base.build import at, make
+from pullback.nn.base.parameter import Buffer, Parameter
+from pullback.nn.base.space import literal
 from pullback.optim.base import Group, Optimizer, Params
 from pullback.optim.rules import scheduled
 from pullback.optim.schedules import Schedule
-from pullback.tensor import ops as O
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import ops as O
 
 Settings = Mapping[str, Any]
 Step = tuple[Tensor, dict[str, Tensor]]

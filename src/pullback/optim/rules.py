@@ -12,8 +12,8 @@ from pullback.ir import functions as F
 from pullback.ir.dtype import float64
 from pullback.ir.expr import Add, Div, Equal, Expr, If, Mul
 from pullback.ir.graph import Keep, Value
-from pullback.nn.build import at, cast, make
-from pullback.nn.parameter import Buffer, Parameter
+from pullback.nn.base.build import at, cast, make
+from pullback.nn.base.parameter import Buffer, Parameter
 from pullback.optim.base import Group, Optimizer, Params
 from pullback.optim.schedules import Schedule
 

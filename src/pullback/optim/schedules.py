@@ -14,7 +14,7 @@ from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import float64
 from pullback.ir.expr import Add, Expr, If, Less, Mul
-from pullback.tensor.dialect import shown
+from pullback.tensor.face.dialect import shown
 from pullback.tensor.shaped import shaped
 
 __all__ = ["Piece", "Schedule", "constant", "cosine", "linear", "piecewise", "warmup"]

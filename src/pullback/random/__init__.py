@@ -16,7 +16,7 @@ from pullback.random.smooth import (
     truncated_normal,
     weibull,
 )
-from pullback.tensor.random import (
+from pullback.tensor.library.random import (
     bernoulli,
     fold_in,
     get_state,

@@ -14,15 +14,15 @@ from pullback.random.draws import (
 )
 from pullback.random.smooth import gumbel
 from pullback.stats.places import searchsorted
-from pullback.tensor import elementwise as W
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor import random as R
-from pullback.tensor import views as V
-from pullback.tensor.scalars import value_tensor
+from pullback.tensor.face.tensor import Tensor, check_device, shape_of
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library import random as R
+from pullback.tensor.library.scalars import value_tensor
+from pullback.tensor.library.sorting import topk
 from pullback.tensor.shaped import shaped
-from pullback.tensor.sorting import topk
-from pullback.tensor.tensor import Tensor, check_device, shape_of
+from pullback.tensor.values import elementwise as W
+from pullback.tensor.values import views as V
 
 
 @shaped("logits[s..., _ @ axis] -> [*shape, s...]")

@@ -14,11 +14,11 @@ from pullback.random.draws import (
     parameters,
 )
 from pullback.special.gamma import gammaln
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.scalars import repeated
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.scalars import repeated
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor
 
 FEW = 10.0  # mean below which counts are found one by one
 

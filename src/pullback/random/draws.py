@@ -14,16 +14,16 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import float64, uint32
 from pullback.ir.expr import Cast, Expr
 from pullback.ir.graph import Keep, Value, read
-from pullback.tensor import elementwise as W
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor import random as R
-from pullback.tensor import steady
-from pullback.tensor import views as V
-from pullback.tensor.rules import Rule
-from pullback.tensor.scalars import applied
-from pullback.tensor.tensor import Tensor, check_device, operand, shape_of
-from pullback.tensor.threefry import threefry, word
+from pullback.tensor.face.tensor import Tensor, check_device, operand, shape_of
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library import random as R
+from pullback.tensor.library import steady
+from pullback.tensor.library.scalars import applied
+from pullback.tensor.library.threefry import threefry, word
+from pullback.tensor.values import elementwise as W
+from pullback.tensor.values import views as V
+from pullback.tensor.values.rules import Rule
 
 LIFT = 1 << 30  # numbers of the stream beyond those of trials
 LEAST = -53  # a uniform number is at least 2^LEAST

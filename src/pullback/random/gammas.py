@@ -17,12 +17,12 @@ from pullback.random.draws import (
     parameters,
 )
 from pullback.random.implicit import reparameterised
-from pullback.tensor import elementwise as W
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.scalars import repeated, value_tensor
+from pullback.tensor.face.tensor import Tensor, operand, shape_of
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.scalars import repeated, value_tensor
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor, operand, shape_of
+from pullback.tensor.values import elementwise as W
 
 LARGEST = 1022  # of a shape: below 2^LARGEST
 

@@ -14,13 +14,13 @@ from pullback.errors import GradientError, Origin
 from pullback.ir.graph import Definition, Rule, Value
 from pullback.special.gamma import digamma
 from pullback.special.incomplete import series
-from pullback.tensor import elementwise as W
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.held import computable
-from pullback.tensor.program import jit
-from pullback.tensor.tensor import Tensor
-from pullback.tensor.trace import compiled, current, written_out
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.record.held import computable
+from pullback.tensor.record.trace import compiled, current, written_out
+from pullback.tensor.run.program import jit
+from pullback.tensor.values import elementwise as W
 
 LARGE = 1000.0  # of the shape, from where Cornish and Fisher's expansion is exact to about 1e-9
 STEPS = 3  # of Newton's method, from the normal number next to it

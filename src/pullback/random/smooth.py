@@ -11,10 +11,10 @@ from pullback.random.draws import (
     unit_exponential,
 )
 from pullback.special.normal import ndtr, ndtri
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor
 
 
 @shaped("rate[*shape?] -> [*shape]", where="rate > 0")

@@ -2,7 +2,7 @@
 
 ``() 120 us -> (tile.0 = 64) 100 us -> (tile.0 = 64, unroll.1 = 4) 84 us``: each step changes one
 choice of the best few schedules so far. What evaluates them is the business of who searches: a
-stopwatch (`tensor/tune.py`), a price, or a function of the user's (`tensor/schedules.py`).
+stopwatch (`tensor/run/tune.py`), a price, or a function of the user's (`tensor/run/schedules.py`).
 """
 
 from __future__ import annotations

@@ -56,12 +56,12 @@ from pullback.special.polynomials import (
     shifted_chebyshev_polynomial_v,
     shifted_chebyshev_polynomial_w,
 )
-from pullback.tensor.boundary import bounded as _bounded
-from pullback.tensor.dialect import shown as _shown
-from pullback.tensor.dialect import unknown as _unknown
-from pullback.tensor.maths import erf, expm1, log1p
-from pullback.tensor.ops import log_softmax, logsumexp, softmax
-from pullback.tensor.scalars import exp2
+from pullback.tensor.face.boundary import bounded as _bounded
+from pullback.tensor.face.dialect import shown as _shown
+from pullback.tensor.face.dialect import unknown as _unknown
+from pullback.tensor.library.maths import erf, expm1, log1p
+from pullback.tensor.library.ops import log_softmax, logsumexp, softmax
+from pullback.tensor.library.scalars import exp2
 
 # PyTorch's names.
 bessel_j0, bessel_j1, bessel_y0, bessel_y1 = j0, j1, y0, y1

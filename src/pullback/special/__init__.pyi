@@ -4,11 +4,11 @@ from typing import Any, overload
 
 from pullback.special.incomplete import gammainc as gammainc
 from pullback.special.incomplete import gammaincc as gammaincc
-from pullback.tensor.handles import ScalarHandle
-from pullback.tensor.ops import log_softmax as log_softmax
-from pullback.tensor.ops import logsumexp as logsumexp
-from pullback.tensor.ops import softmax as softmax
-from pullback.tensor.tensor import Tensor
+from pullback.tensor.face.handles import ScalarHandle
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library.ops import log_softmax as log_softmax
+from pullback.tensor.library.ops import logsumexp as logsumexp
+from pullback.tensor.library.ops import softmax as softmax
 
 __all__: list[str]
 

@@ -10,8 +10,8 @@ from pullback.ir import functions as F
 from pullback.ir.expr import Div, Equal, Expr, If, Less, Mul
 from pullback.special import tables as T
 from pullback.special.parts import Special, horner, ratio, sinpi, where_zero
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
 from pullback.tensor.shaped import shaped
 
 SINE = [(-1.0) ** k * math.pi ** (2 * k) / math.factorial(2 * k + 1) for k in range(12)]

@@ -16,7 +16,7 @@ from pullback.ir import functions as F
 from pullback.ir.expr import Add, And, Div, Equal, Expr, If, Less, Mul
 from pullback.special import tables as T
 from pullback.special.parts import Special, cospi, horner, is_whole, pieces, sinpi
-from pullback.tensor import maths as M
+from pullback.tensor.library import maths as M
 from pullback.tensor.shaped import shaped
 
 TERMS = 12  # of Euler and Maclaurin's correction

@@ -28,15 +28,15 @@ from pullback.special.gamma import digamma
 from pullback.special.normal import positive_erfcx
 from pullback.special.parts import Special, horner, pieces, ratio
 from pullback.special.twofold import deviance, exp_minus, minus, plus, times, total
-from pullback.tensor import elementwise as W
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.held import computable
-from pullback.tensor.program import jit
-from pullback.tensor.scalars import repeated
+from pullback.tensor.face.tensor import Tensor, operand
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.scalars import repeated
+from pullback.tensor.record.held import computable
+from pullback.tensor.record.trace import compiled, current, written_out
+from pullback.tensor.run.program import jit
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor, operand
-from pullback.tensor.trace import compiled, current, written_out
+from pullback.tensor.values import elementwise as W
 
 SMALL = 2.0**-54  # a term that changes no sum
 HUGE = 1e34  # of a or x: from there on a step at x = a

@@ -13,7 +13,7 @@ from pullback.ir import functions as F
 from pullback.ir.expr import Add, Div, Expr, If, Less, Mul
 from pullback.special import tables as T
 from pullback.special.parts import Special, bell, pieces, ratio
-from pullback.tensor import maths as M
+from pullback.tensor.library import maths as M
 
 HALF = math.sqrt(0.5)
 

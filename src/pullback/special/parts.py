@@ -16,13 +16,14 @@ from pullback.ir.dtype import float32, float64
 from pullback.ir.expr import Add, Cast, Div, Expr, If, Less, Mul
 from pullback.ir.graph import Rule, Value
 from pullback.special.tables import Ratio
-from pullback.tensor import elementwise as W
-from pullback.tensor import handles, rules
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.answers import answering
-from pullback.tensor.handles import ScalarHandle
-from pullback.tensor.tensor import Tensor, operand
+from pullback.tensor.face import handles
+from pullback.tensor.face.handles import ScalarHandle
+from pullback.tensor.face.tensor import Tensor, operand
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.values import elementwise as W
+from pullback.tensor.values import rules
+from pullback.tensor.values.answers import answering
 
 WIDEST = 40.0  # exp(-x^2) is 0 beyond
 

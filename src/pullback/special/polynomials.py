@@ -15,14 +15,14 @@ from pullback.ir import dtype as D
 from pullback.ir import functions as F
 from pullback.ir.expr import Add, Expr, Mul
 from pullback.special.parts import Special
-from pullback.tensor import elementwise as W
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor import views
-from pullback.tensor.handles import ScalarHandle
-from pullback.tensor.scalars import repeated, value_tensor
+from pullback.tensor.face.handles import ScalarHandle
+from pullback.tensor.face.tensor import Tensor, operand
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.scalars import repeated, value_tensor
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor, operand
+from pullback.tensor.values import elementwise as W
+from pullback.tensor.values import views
 
 LARGEST = 1 << 53
 UNROLLED = 64  # order up to which a polynomial is one expression

@@ -15,15 +15,15 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Axis
 from pullback.ir.graph import SUM, Accumulate, read
 from pullback.stats.places import diff, searchsorted
-from pullback.tensor import creation as C
-from pullback.tensor import elementwise as W
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor import views as V
-from pullback.tensor.scalars import value_tensor
+from pullback.tensor.face.tensor import Tensor, value_of
+from pullback.tensor.library import creation as C
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.scalars import value_tensor
+from pullback.tensor.record.trace import bind
 from pullback.tensor.shaped import shaped
-from pullback.tensor.tensor import Tensor, value_of
-from pullback.tensor.trace import bind
+from pullback.tensor.values import elementwise as W
+from pullback.tensor.values import views as V
 
 
 @shaped("x: int[n], weights[n] -> [length]")

@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.ir import dtype as D
-from pullback.tensor import creation as C
-from pullback.tensor import elementwise as W
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor.answers import answered
-from pullback.tensor.dialect import spelled
-from pullback.tensor.precise import in_float32
-from pullback.tensor.scalars import value_tensor
+from pullback.tensor.face.dialect import spelled
+from pullback.tensor.face.tensor import Axes, Tensor
+from pullback.tensor.library import creation as C
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.scalars import value_tensor
+from pullback.tensor.library.shapes import diagonal
 from pullback.tensor.shaped import shaped
-from pullback.tensor.shapes import diagonal
-from pullback.tensor.tensor import Axes, Tensor
+from pullback.tensor.values import elementwise as W
+from pullback.tensor.values.answers import answered
+from pullback.tensor.values.precise import in_float32
 
 
 def _numbers(x: Any) -> tuple[Tensor, Tensor]:

@@ -16,18 +16,18 @@ from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.expr import Add, Cast, Expr, If, Mul
 from pullback.ir.graph import Value, read
-from pullback.tensor import elementwise as W
-from pullback.tensor import indexing as X
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor import views as V
-from pullback.tensor.dialect import spelled
-from pullback.tensor.scalars import value_tensor
+from pullback.tensor.face.dialect import spelled
+from pullback.tensor.face.tensor import Axes, Tensor, operand, value_of
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.scalars import value_tensor
+from pullback.tensor.library.shapes import select
+from pullback.tensor.library.sorting import order_of, sort
+from pullback.tensor.record.trace import bind
 from pullback.tensor.shaped import shaped
-from pullback.tensor.shapes import select
-from pullback.tensor.sorting import order_of, sort
-from pullback.tensor.tensor import Axes, Tensor, operand, value_of
-from pullback.tensor.trace import bind
+from pullback.tensor.values import elementwise as W
+from pullback.tensor.values import indexing as X
+from pullback.tensor.values import views as V
 
 PLOTTING = {
     "interpolated_inverted_cdf": (0.0, 1.0),

@@ -13,17 +13,17 @@ from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.expr import Cast, Expr
 from pullback.ir.graph import read
-from pullback.tensor import elementwise as W
-from pullback.tensor import maths as M
-from pullback.tensor import ops as O
-from pullback.tensor import views as V
-from pullback.tensor.answers import answered
-from pullback.tensor.dialect import spelled
-from pullback.tensor.precise import in_float32
-from pullback.tensor.scalars import value_tensor
+from pullback.tensor.face.dialect import spelled
+from pullback.tensor.face.tensor import Tensor, value_of
+from pullback.tensor.library import maths as M
+from pullback.tensor.library import ops as O
+from pullback.tensor.library.scalars import value_tensor
+from pullback.tensor.library.shapes import narrow
 from pullback.tensor.shaped import shaped
-from pullback.tensor.shapes import narrow
-from pullback.tensor.tensor import Tensor, value_of
+from pullback.tensor.values import elementwise as W
+from pullback.tensor.values import views as V
+from pullback.tensor.values.answers import answered
+from pullback.tensor.values.precise import in_float32
 
 
 @shaped(

@@ -1,1 +1,1 @@
-"""The lazy tensor and tracing."""
+"""What users write with: tensors, what is traced of them, and the programs they become."""

@@ -1,0 +1,1 @@
+"""Activations, softmax and dropout, as functions and as modules."""

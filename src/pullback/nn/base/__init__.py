@@ -1,0 +1,1 @@
+"""What layers are made of: modules, parameters, and how they build definitions."""

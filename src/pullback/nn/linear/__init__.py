@@ -1,0 +1,1 @@
+"""Linear maps and embeddings, as functions and as modules."""

@@ -1,0 +1,1 @@
+"""Losses and distances, as functions and as modules."""

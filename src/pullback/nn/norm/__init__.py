@@ -1,0 +1,1 @@
+"""Norms, as functions and as modules."""

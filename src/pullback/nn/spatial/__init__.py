@@ -1,0 +1,1 @@
+"""Layers over space: convolutions, windows, padding, images at other sizes."""

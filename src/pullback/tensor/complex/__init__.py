@@ -1,0 +1,1 @@
+"""Complex numbers as pairs of tensors: no element type and no primitive."""

@@ -1,0 +1,1 @@
+"""Control: loops, branches and calls of the host, recorded once, run again, differentiated."""

@@ -1,0 +1,226 @@
+"""Sorting. Short axes count who stands before whom; long ones pass through a network.
+
+In each pass every place is compared with the one that differs in one bit: n log^2 n / 2
+comparisons, in lanes, memory linear in n. Every pass is the same program, so it is compiled once.
+The few largest of many are selected one by one. Stable; NaN last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import UnsupportedError
+from pullback.ir import expr as E
+from pullback.ir.dtype import bool_, int8, int32, int64
+from pullback.ir.expr import And, Axis, Cast, Expr, If, Less, Or
+from pullback.ir.graph import MAX, MIN, Definition, Value, read
+from pullback.tensor.face.dialect import spelled
+from pullback.tensor.face.tensor import Tensor, value_of
+from pullback.tensor.forms.control import loop
+from pullback.tensor.record.trace import bind, current, realize
+from pullback.tensor.values import elementwise as W
+from pullback.tensor.values import indexing as X
+from pullback.tensor.values import views as V
+from pullback.tensor.values.elementwise import axes_of, make
+
+Order = Callable[[Expr, Expr], Expr]
+SELECTED = 16  # so many are selected one by one, of as many times more
+COUNTED = 256  # elements up to which comparing all pairs is cheaper than a network
+
+
+def _before(descending: bool) -> Order:
+    """Whether `u` must stand before `v`; NaN stands after everything else."""
+
+    def before(u: Expr, v: Expr) -> Expr:
+        found: Expr = Less(v, u) if descending else Less(u, v)
+        if not u.dtype.is_float:
+            return found
+        return Or(found, And(E.is_nan(v), E.logical_not(E.is_nan(u))))
+
+    return before
+
+
+def order_of(x: Value, axis: int, descending: bool) -> Value:
+    """The places of the elements along `axis` in sorted order; long axes are sorted at once.
+
+    Raises: UnsupportedError for a symbolic axis.
+    """
+    axis = V.normal_axis(axis, len(x.shape))
+    size = x.shape[axis]
+    if not isinstance(size, int):
+        raise UnsupportedError(f"sorting along the symbolic axis {size}", code="E315")
+    keys: Value = W.astype(x, int8) if x.dtype.is_bool else x
+    before = _before(descending)
+    if size <= COUNTED:
+        return _by_counting(keys, axis, size, before)
+    return _by_network(keys, axis, size, before)
+
+
+def _by_counting(keys: Value, axis: int, size: int, before: Order) -> Definition:
+    """``rank[i] = how many stand before i``, and the inverse of that."""
+    shape = keys.shape
+    axes = axes_of(shape)
+    other = Axis(len(shape), size)
+    there = list(axes)
+    there[axis] = other
+    mine, its = read(keys, *axes), read(keys, *there)
+    tie = And(Less(other, axes[axis]), E.logical_not(before(mine, its)))
+    earlier = Cast(Or(before(its, mine), tie), int64)
+    rank = W.reduce("rank", shape, [size], earlier)
+    hit = E.Equal(read(rank, *there), axes[axis])
+    return W.reduce("order", shape, [size], If(hit, other, E.index(0)))
+
+
+def _by_network(keys: Value, axis: int, size: int, before: Order) -> Value:
+    """Batcher's bitonic network, its passes as a loop; beyond `size` stands what is last.
+
+    Carried are the places, the elements in that order, the length of a run and a distance.
+    Source: Batcher 1968, Sorting networks and their applications.
+    """
+    bits = (size - 1).bit_length()
+    shape = (*keys.shape[:axis], 1 << bits, *keys.shape[axis + 1 :])
+    axes = axes_of(shape)
+    inside = list(axes)
+    inside[axis] = E.minimum(axes[axis], E.index(size - 1))
+    start = Tensor(make("order", shape, Cast(axes[axis], int32)))
+    elements = Tensor(make("keys", shape, read(keys, *inside)))
+    run, step = (Tensor(bind(np.array(n), name)) for n, name in ((2, "run"), (1, "step")))
+    if current() is None:
+        realize([start, elements])
+
+    def sweep(number: Any, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        order, values, run, step = carry
+        place, there = _partner(axes, axis, read(step.value))
+        first = _first(order.value, values.value, axes, there, size, before)
+        upward = E.Equal(And(place, read(run.value)), E.index(0))
+        lower = E.Equal(And(place, read(step.value)), E.index(0))
+        stays = make("stays", shape, E.Xor(E.Xor(lower, upward), first))
+        moved = [Tensor(_moved(stays, v.value, axes, there)) for v in (order, values)]
+        near = Less(E.index(1), read(step.value))
+        longer, nearer = (
+            E.Mul(read(run.value), E.index(2)),
+            E.FloorDiv(read(step.value), E.index(2)),
+        )
+        after = [
+            Tensor(make("run", (), If(near, read(run.value), longer))),
+            Tensor(make("step", (), If(near, nearer, read(run.value)))),
+        ]
+        if current() is None:
+            realize([*moved, *after])
+        return (*moved, *after)
+
+    order = loop(bits * (bits + 1) // 2, sweep, (start, elements, run, step))[0]
+    found = read(order.value, *axes_of(keys.shape))
+    return make("order", keys.shape, Cast(found, int64), stop=True)
+
+
+def _partner(axes: Sequence[Expr], axis: int, step: Expr) -> tuple[Expr, list[Expr]]:
+    """A place, and the axes of the one that differs from it in the bit `step`."""
+    place, there = axes[axis], list[Expr](axes)
+    other = E.Xor(place, step)
+    assert isinstance(place, Axis)
+    last = E.index(E.upper(place.extent) - 1)
+    there[axis] = E.maximum(E.minimum(other, last), E.index(0))
+    return place, there
+
+
+def _first(
+    order: Value,
+    values: Value,
+    axes: Sequence[Expr],
+    there: Sequence[Expr],
+    size: int,
+    before: Order,
+) -> Expr:
+    """Whether what is here stands before what is `there`: by value, then by place."""
+    mine, its = read(order, *axes), read(order, *there)
+    u, v = read(values, *axes), read(values, *there)
+    end = E.const(size, int32)
+    sooner = Less(mine, its)
+    by_value = Or(before(u, v), And(sooner, E.logical_not(before(v, u))))
+    return If(And(Less(mine, end), Less(its, end)), by_value, sooner)
+
+
+def _moved(stays: Value, source: Value, axes: Sequence[Expr], there: Sequence[Expr]) -> Definition:
+    body = If(read(stays, *axes), read(source, *axes), read(source, *there))
+    return make("sorted", source.shape, body)
+
+
+def _selected(keys: Value, axis: int, size: int, k: int, largest: bool) -> Value:
+    """The places of the first `k` in order, each the best of what comes after the one before."""
+    before = _before(largest)
+    shape = keys.shape
+    rest = (*shape[:axis], 1, *shape[axis + 1 :])
+    here = list[Expr](axes_of(rest))
+    other = Axis(len(shape), size)
+    there = [*here[:axis], other, *here[axis + 1 :]]
+    x = read(keys, *there)
+    combiner = MAX if largest else MIN
+    nothing = combiner.identity(keys.dtype)
+    found: list[Definition] = []
+    for _ in range(k):
+        open_: Expr = E.const(True, bool_)
+        if found:
+            last = read(found[-1], *here)
+            at = E.maximum(E.minimum(last, E.index(size - 1)), E.index(0))
+            own = make("value", rest, read(keys, *here[:axis], at, *here[axis + 1 :]))
+            value = read(own, *here)
+            later = And(E.logical_not(before(x, value)), Less(last, other))
+            open_ = Or(before(value, x), later)
+        gone = E.is_nan(x) if keys.dtype.is_float else E.const(False, bool_)
+        real = And(open_, E.logical_not(gone))
+        best = W.reduce("best", rest, [size], If(real, x, nothing), combiner)
+        # NaN is last: its places count only where there is no other.
+        won = And(real, E.Equal(x, read(best, *here)))
+        nan = If(And(open_, gone), E.Add(other, E.index(size)), E.index(2 * size))
+        place = W.reduce("place", rest, [size], If(won, other, nan), MIN)
+        found.append(make("place", rest, E.Mod(read(place, *here), E.index(size)), stop=True))
+    return V.concat(found, axis)
+
+
+@spelled
+def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """The places of the elements in sorted order; stable, NaN last.
+
+    Example:
+        >>> pb.argsort(pb.tensor([3.0, 1.0, 2.0]))
+        Tensor([1, 2, 0], dtype=int64)
+    """
+    return Tensor(order_of(value_of(x), axis, descending))
+
+
+@spelled
+def sort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """The elements in sorted order, NaN last.
+
+    Example:
+        >>> pb.sort(pb.tensor([3.0, 1.0, 2.0]))
+        Tensor([1., 2., 3.], dtype=float32)
+    """
+    value = value_of(x)
+    return Tensor(X.take_along(value, order_of(value, axis, descending), axis))
+
+
+@spelled
+def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The `k` largest (smallest) elements in order, and their places.
+
+    Example:
+        >>> pb.topk(pb.tensor([3.0, 1.0, 2.0]), 2)
+        (Tensor([3., 2.], dtype=float32), Tensor([0, 2], dtype=int64))
+    """
+    value = value_of(x)
+    n = V.normal_axis(axis, len(value.shape))
+    extent = value.shape[n]
+    k = V.whole(k, "topk: k", 0)
+    if isinstance(extent, int) and k > extent:
+        raise V.fail(f"the {k} largest of {extent} elements", code="E123")
+    if isinstance(extent, int) and 0 < k <= SELECTED and extent >= SELECTED * k:
+        keys = W.astype(value, int8) if value.dtype.is_bool else value
+        places: Value = _selected(keys, n, extent, k, largest)
+    else:
+        places = V.strided(order_of(value, n, largest), n, 0, 1, k)
+    return Tensor(X.take_along(value, places, n)), Tensor(places)

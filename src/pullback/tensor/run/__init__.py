@@ -1,0 +1,1 @@
+"""Functions as compiled programs: calls of them, what the host gives, schedules by hand."""

@@ -172,7 +172,7 @@ def test_a_backend_may_run_programs_by_itself(use: Any) -> None:
         def run(self, bindings: Mapping[Variable, Any], sizes: Mapping[str, int]) -> None:
             kernels = registry.OWN["kernels"]
             assert isinstance(kernels, base.KernelInterpreter)
-            assert set(self.image.codes) and self.image.plan.arena_bytes >= 0
+            assert self.image.codes and self.image.plan.arena_bytes >= 0
             interpreter = Interpreter(dict(bindings), None, kernels.run_kernel, sizes)  # type: ignore[arg-type]
             interpreter.run(self.image.block)
             self.launches = interpreter.launches

@@ -12,12 +12,11 @@ import pytest
 
 import pullback as pb
 from pullback import errors, nn, optim, pipeline
-from pullback.backends.base import Code, Stored
+from pullback.backends.base import Call, Code, Part, Stored
 from pullback.backends.loops import backend as loops
 from pullback.ir.dtype import float32
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.program import Compute
-from pullback.runtime.assemble import Call, Part
 from pullback.runtime.checked import FENCE, ROUTINE, Checked
 from pullback.tensor.face.tree import flatten
 from small_programs import PROGRAMS

@@ -12,6 +12,7 @@ import pytest
 
 import pullback as pb
 from linalg_support import definite, derivatives, drawn, well
+from pullback.backends.host.exchange import call_host
 from pullback.errors import (
     InvalidIR,
     MemoryBudgetError,
@@ -25,7 +26,6 @@ from pullback.ir.graph import Graph, Variable, define, read
 from pullback.ir.program import Compute, HostCall, Loop, Program, written
 from pullback.pipeline import compile_program
 from pullback.prepare.ahead import turned_ahead
-from pullback.runtime.exchange import call_host
 from robust_support import python
 
 L = pb.linalg

@@ -6,12 +6,14 @@ Program -> (each `Compute`) simplify -> fuse -> schedule -> lower -> native code
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pullback.backends.base import (
+    Call,
     Code,
     Compiler,
     CompileStats,
@@ -19,12 +21,18 @@ from pullback.backends.base import (
     Image,
     Job,
     KernelInterpreter,
+    Made,
+    ObjectStore,
     Report,
+    Stored,
     Values,
     Work,
 )
 from pullback.backends.guard import guarded, interpreted
+from pullback.backends.host.assemble import assemble
+from pullback.backends.host.machine import Crew, VirtualMachine
 from pullback.backends.host.pool import loader, pools
+from pullback.backends.host.profile import Clock
 from pullback.backends.host.system import address, memory, uncollected
 from pullback.backends.registry import OWN, compiler, named
 from pullback.config import Options
@@ -50,13 +58,11 @@ from pullback.memory.plan import Needs, plan
 from pullback.memory.timeline import Timeline
 from pullback.prepare.ahead import turned_ahead
 from pullback.runtime import fault
-from pullback.runtime.assemble import Call, assemble
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.checked import Checked
-from pullback.runtime.executable import Executable, Foreign, Interpreted
-from pullback.runtime.machine import Crew, VirtualMachine
-from pullback.runtime.profile import Clock
-from pullback.runtime.record import Prepared, Recorder, each
+from pullback.runtime.executable import Executable, Executor, Foreign, Interpreted
+from pullback.runtime.image import image_text, read_image, with_functions
+from pullback.runtime.record import Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import Chooser, chooser
 from pullback.schedule.choose import Choose
@@ -71,14 +77,14 @@ from pullback.verify.body import Proofs
 from pullback.verify.graph import verify_graph
 from pullback.verify.kernel import verify_kernel
 
-Build = Callable[[list[list[Kernel]]], tuple[Prepared, Start]]
+Build = Callable[[list[list[Kernel]]], tuple[Image, Start]]
 Prepare = Callable[[Graph], Graph]
 
 
 def begin(options: Options) -> None:
     """A program is being traced: what any program needs to run is made meanwhile."""
     if isinstance(named(options.backend), Compiler):
-        loader.begin(None if options.cache is None else _store(options.cache))
+        loader.begin(_store(options.cache))
 
 
 @uncollected()
@@ -141,46 +147,132 @@ def _native(
     """A program as code, which the machine runs, or who the backend says."""
     report = Reporter(options)
     begin(options)
-    threads = options.threads or pools.known()
-    store = None if options.cache is None else _store(options.cache)
+    store = _store(options.cache)
     with _by(backend):
         target = backend.machine(options)
     job = Job(options, target, store, CompileStats(), report)
-    traced, program = program, replace(program, body=turned_ahead(program.body))
-    folder = options.cache if options.memory is None else None
     if chosen is None:
+        threads = options.threads or pools.known()
+        folder = options.cache if options.memory is None else None
         chosen = chooser(folder, threads, options.schedules, backend.name)
-    threads = chosen.threads
+    traced, program = program, replace(program, body=turned_ahead(program.body))
+    image, fuse = _imaged(program, backend, job, chosen, report.wants_texts)
+    done = job.stats, job.target, image.steps, report.times, chosen
+    if options.check:
+        checked = Checked(program.body, image.kernels, image.calls)
+        return Executable(traced, options, checked, fuse, image, *done)
+    executor = _executor(image, backend, job)
+    report.stage("plan", f"{image.plan.arena_bytes} bytes")
+    return Executable(traced, options, executor, fuse, image, *done)
+
+
+def _imaged(
+    program: Program, backend: Compiler, job: Job, chosen: Chooser, looked: bool = False
+) -> tuple[Image, Callable[[], Block]]:
+    """The image of a program, from its record or through the passes; what gives its kernels.
+
+    `looked`: somebody wants to see what the passes do.
+    """
+    report, options = job.report, job.options
     digests = [rule.digest for rule in options.rules]
     facts = repr(options.memory), chosen.digest, *digests
-    recorder = Recorder.of(program, backend, job, threads, facts) if all(digests) else None
-    made = None if recorder is None or report.wants_texts else recorder.find()
-    if made is not None:
-        report.stage("record", f"{len(made.calls)} launches")
-        fuse = functools.partial(_fused, program, backend, _silent(job), made)
-    else:
-        made = _passed(program, backend, job, chosen)
-        fuse = functools.partial(_given, made.block)
-        if recorder is not None:
-            recorder.keep(made)
-    done = job.stats, job.target, made.steps, report.times, chosen
-    if options.check:
-        checked = Checked(program.body, made.kernels, made.calls)
-        return Executable(traced, options, checked, fuse, made.plan, *done)
+    recorder = Recorder.of(program, backend, job, chosen.threads, facts) if all(digests) else None
+    image = None if recorder is None or looked else recorder.find()
+    if image is not None:
+        report.stage("record", f"{len(image.calls)} launches")
+        return image, functools.partial(_fused, program, backend, _silent(job), image)
+    image = _passed(program, backend, job, chosen)
+    if recorder is not None:
+        recorder.keep(image)
+    return image, functools.partial(_given, image.block)
+
+
+def _executor(image: Image, backend: Compiler, job: Job) -> Executor:
+    """What runs an image: the machine, or who the backend says."""
     with _by(backend):
-        own = backend.runner(_image(program, made, threads))
+        own = backend.runner(image)
     if own is not None:
-        return Executable(traced, options, Foreign(own), fuse, made.plan, *done)
-    crew = Crew(threads, options.threads is None, options.memory is None)
-    rows = loader.get(store, job.stats).rows
-    machine, _ = _wired(program, made, rows, crew, options.profile)
-    report.stage("plan", f"{made.plan.arena_bytes} bytes")
-    return Executable(traced, options, machine, fuse, made.plan, *done)
+        return Foreign(own)
+    options = job.options
+    crew = Crew(image.made.threads, options.threads is None, options.memory is None)
+    rows = loader.get(job.store, job.stats).rows
+    machine, _ = _wired(image, rows, crew, options.profile)
+    return machine
 
 
-def _image(program: Program, made: Prepared, threads: int) -> Image:
-    codes = {k: tuple(part.code for part in call.parts) for k, call in made.calls.items()}
-    return Image(program, made.block, codes, made.plan, threads)
+class _Shelf:
+    """Objects in memory, in front of a store."""
+
+    def __init__(self, behind: ObjectStore | None = None) -> None:
+        self.objects: dict[str, bytes] = {}
+        self._behind = behind
+
+    def get(self, key: str) -> bytes | None:
+        """The object under `key`."""
+        if key not in self.objects and self._behind is not None:
+            data = self._behind.get(key)
+            return data if data is None else self.objects.setdefault(key, data)
+        return self.objects.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an object."""
+        self.objects[key] = data
+
+
+def packed(executable: Executable) -> tuple[str, dict[str, bytes]]:
+    """The image of a program as text, and the objects that hold its code, by key.
+
+    Raises: UnsupportedError for a program that only its own process can run.
+    """
+    options, chosen = executable.options, executable.chosen
+    backend = named(options.backend)
+    if not (isinstance(backend, Compiler) and isinstance(chosen, Chooser)):
+        raise UnsupportedError(f"backend {options.backend!r} interprets programs", code="E313")
+    options = replace(options, profile=False, check=False, debug=0, dump=None)
+    shelf = _Shelf(_store(options.cache))
+    job = Job(options, backend.machine(options), shelf, CompileStats(), Reporter(options))
+    traced = executable.program
+    program = replace(traced, body=turned_ahead(traced.body))
+    image, _ = _imaged(program, backend, job, chosen)
+    keys = {code.stored.key for code in image.codes}
+    if not image.made.identity or not keys <= shelf.objects.keys():
+        what = f"backend {options.backend!r} leaves no code to another process"
+        raise UnsupportedError(what, code="E313")
+    return image_text(image), {key: shelf.objects[key] for key in sorted(keys)}
+
+
+def unpacked(
+    text: str, objects: Mapping[str, bytes], functions: Mapping[str, Callable[..., Any]]
+) -> Executable:
+    """A program of its image, code and functions of the host. No pass runs, nothing is compiled.
+
+    Raises: UnsupportedError for code of another machine; InvalidIR for a text that is no image.
+    """
+    shelf = _Shelf()
+    shelf.objects.update(objects)
+    jobs: list[tuple[Compiler, Job]] = []
+
+    def load(made: Made, kept: Sequence[Stored]) -> Sequence[Code] | None:
+        options = replace(Options.from_environment(), target=made.target, machine=made.machine)
+        options = replace(options, backend=made.backend, memory=None, check=False)
+        backend = compiler(made.backend)
+        target = backend.machine(options)
+        here = backend.identity(target)
+        if here != made.identity:
+            what = f"a program for {made.identity!r}, and this is {here!r}"
+            raise UnsupportedError(what, code="E514")
+        jobs.append((backend, Job(options, target, shelf, CompileStats(), Reporter(options))))
+        return backend.load(kept, jobs[0][1])
+
+    begin(Options.from_environment())
+    image = read_image(text, load)
+    if image is None:
+        raise InvalidIR("the code of an image is not there")
+    image = with_functions(image, functions)
+    ((backend, job),) = jobs
+    executor = _executor(image, backend, job)
+    program, fuse = Program(image.block, image.state), functools.partial(_given, image.block)
+    return Executable(program, job.options, executor, fuse, image, job.stats, job.target)
 
 
 def compile_kernel(
@@ -192,23 +284,20 @@ def compile_kernel(
     job = _silent(Job(options, backend.machine(options), None, CompileStats(), Reporter(options)))
     threads = options.threads or pools.known()
     made, _ = _built(program, backend, job, chosen, threads, [])
-    return _wired(program, made, loader.get().rows, Crew(threads), timed=True)
+    return _wired(made, loader.get().rows, Crew(threads), timed=True)
 
 
-def _wired(
-    program: Program, made: Prepared, rows: int, crew: Crew, timed: bool
-) -> tuple[VirtualMachine, Clock | None]:
-    """A prepared program in memory of its own."""
-    arena = memory(made.plan.arena_bytes)
-    image = assemble(made.block, made.calls, made.plan, address(arena), rows)
-    checks = {place: call.sites for place, call in image.launches.items()}
-    clock = Clock(list(image.launches)) if timed else None
-    return VirtualMachine(
-        image, program.state, arena, made.plan.offsets, checks, crew, clock
-    ), clock
+def _wired(image: Image, rows: int, crew: Crew, timed: bool) -> tuple[VirtualMachine, Clock | None]:
+    """A program in memory of its own."""
+    arena = memory(image.plan.arena_bytes)
+    wired = assemble(image, address(arena), rows)
+    checks = {place: call.sites for place, call in wired.launches.items()}
+    clock = Clock(list(wired.launches)) if timed else None
+    offsets = image.plan.offsets
+    return VirtualMachine(wired, image.state, arena, offsets, checks, crew, clock), clock
 
 
-def _passed(program: Program, backend: Compiler, job: Job, chosen: Chooser) -> Prepared:
+def _passed(program: Program, backend: Compiler, job: Job, chosen: Chooser) -> Image:
     """A program through all the passes."""
     report = job.report
     report.text(2, "trace", lambda: show(program))
@@ -234,7 +323,7 @@ def _built(
     chosen: Choose,
     threads: int,
     groups: list[list[Kernel]],
-) -> tuple[Prepared, Start]:
+) -> tuple[Image, Start]:
     """A fused program with its code and plan."""
     rest = iter(groups)
     fused = each(program.body, lambda _: next(rest))
@@ -246,19 +335,22 @@ def _built(
     for kernel in alike.values():
         accepted(kernel, backend)
     with _by(backend):
-        made = backend.compile(_scheduled(alike.values(), job, chosen), job)
-    if len(made) != len(alike):
-        what = f"backend {backend.name!r} gives {len(made)} codes for {len(alike)} kernels"
+        every = backend.compile(_scheduled(alike.values(), job, chosen), job)
+    if len(every) != len(alike):
+        what = f"backend {backend.name!r} gives {len(every)} codes for {len(alike)} kernels"
         raise BackendError(what)
     job.report.stage("compile", f"{job.stats.compiled} compiled, {job.stats.loaded} loaded")
-    codes = dict(zip(alike, made, strict=True))
+    codes = dict(zip(alike, every, strict=True))
     calls = {k: _call(k, [codes[keys[piece]] for piece in k.pieces], job.target) for k in kernels}
     needs = {k: _needs(call, threads) for k, call in calls.items()}
     placed = plan(kernels, list(spans), needs, spans, taken_over(fused, program.state, needs))
-    return Prepared(fused, groups, calls, placed), Start(fused, program.state, needs)
+    asked, own = job.options, backend.identity(job.target)
+    made = Made(backend.name, own, asked.target, asked.machine, threads)
+    image = Image(made, program.state, fused, groups, calls, placed)
+    return image, Start(fused, program.state, needs)
 
 
-def _within(build: Build, groups: list[list[Kernel]], job: Job) -> Prepared:
+def _within(build: Build, groups: list[list[Kernel]], job: Job) -> Image:
     """A program in its memory budget: as it is, with launches again, and cut into more launches.
 
     Raises: MemoryBudgetError.
@@ -282,19 +374,20 @@ def _within(build: Build, groups: list[list[Kernel]], job: Job) -> Prepared:
             raise min(whole, error, key=lambda e: e.smallest) from None
 
 
-def _repeated(made: Prepared, found: Fitted) -> Prepared:
+def _repeated(made: Image, fitted: Fitted) -> Image:
     """A program with some of its launches repeated."""
-    rest = iter(found.launches)
+    rest = iter(fitted.launches)
     groups = [[pair for _ in group for pair in next(rest)] for group in made.kernels]
     calls = {new: made.calls[old].on(new) for group in groups for new, old in group}
     kernels = [[new for new, _ in group] for group in groups]
     for kernel in calls:
         verify_kernel(kernel, "budget")
-    block = replaced(made.block, found.launches)
-    return Prepared(block, kernels, calls, found.plan, found.steps, made.split)
+    block = replaced(made.block, fitted.launches)
+    steps, placed = fitted.steps, fitted.plan
+    return replace(made, block=block, kernels=kernels, calls=calls, plan=placed, steps=steps)
 
 
-def _fused(program: Program, backend: Compiler, job: Job, made: Prepared) -> Block:
+def _fused(program: Program, backend: Compiler, job: Job, made: Image) -> Block:
     """The launches of a traced program, as those of a recorded one."""
 
     def change(graph: Graph) -> list[Kernel]:
@@ -371,8 +464,8 @@ def _scheduled(kernels: Iterable[Kernel], job: Job, chosen: Choose) -> Iterator[
 
 
 @functools.cache
-def _store(folder: Path) -> ObjectCache:
-    return ObjectCache(folder)
+def _store(folder: Path | None) -> ObjectCache | None:
+    return None if folder is None else ObjectCache(folder)
 
 
 def _call(kernel: Kernel, codes: list[Code], target: Target) -> Call:

@@ -10,18 +10,21 @@ called `backend`. A class that derives from its protocol inherits what it does n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from pullback.config import Options
 from pullback.cost.price import Price
-from pullback.errors import Origin
+from pullback.errors import InvalidIR, Origin
+from pullback.ir.expr import upper
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import Block, Program
+from pullback.ir.program import Block
 from pullback.ir.target import Target
+from pullback.memory.budget import Repetition
 from pullback.memory.plan import Plan
 from pullback.schedule.schedule import Schedule
 
@@ -114,15 +117,126 @@ class Code:
     over: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """A compiled program: its items, the code of each launch by parts, where everything lies."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Part:
+    """Code, and the variables it is passed."""
 
-    program: Program
-    block: Block
-    codes: Mapping[Kernel, tuple[Code, ...]]
-    plan: Plan
+    code: Code
+    arguments: tuple[Variable, ...]
+
+    @property
+    def tasks(self) -> int:
+        return self.code.stored.tasks
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum(map(lined, self.code.stored.shared))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """One launch. `moved`: bytes it reads and writes.
+
+    Of several parts, `shares` cuts their tasks, counted as one row, into those of the launch.
+
+    Raises: InvalidIR for shares that are not all of the row.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    shares: tuple[int, ...]
+    writes: tuple[Variable, ...]
+    moved: int
+
+    def __post_init__(self) -> None:
+        shares, rows = self.shares, sum(part.tasks for part in self.parts)
+        whole = shares[:1] == (0,) and shares[-1] == rows and list(shares) == sorted(shares)
+        if not (whole or (len(self.parts) == 1 and not shares)):
+            raise InvalidIR(f"{self.name}: {rows} tasks are shared out as {shares}")
+
+    @classmethod
+    def of(cls, kernel: Kernel, codes: Sequence[Code], shares: tuple[int, ...]) -> Call:
+        """The launch of a kernel."""
+        moved = sum(map(_bytes, kernel.reads)) + sum(map(_bytes, kernel.writes))
+        pairs = zip(codes, kernel.pieces, strict=True)
+        parts = tuple(Part(code, piece.arguments) for code, piece in pairs)
+        return cls(kernel.name, parts, shares, kernel.writes, moved)
+
+    def on(self, kernel: Kernel) -> Call:
+        """The same code on the variables of a kernel of the same structure."""
+        parts = zip(self.parts, kernel.pieces, strict=True)
+        own = tuple(Part(part.code, piece.arguments) for part, piece in parts)
+        return replace(self, parts=own, writes=kernel.writes)
+
+    @property
+    def tasks(self) -> int:
+        return len(self.shares) - 1 if self.shares else self.parts[0].tasks
+
+    @property
+    def scratch(self) -> int:
+        """Scratch of one thread, bytes."""
+        return max(part.code.stored.scratch for part in self.parts)
+
+    @property
+    def shared(self) -> int:
+        """Memory for the partial results of all tasks, bytes."""
+        return sum(part.shared_bytes for part in self.parts)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """What the checks of indices say; several parts have none."""
+        return self.parts[0].code.stored.sites
+
+
+def _bytes(variable: Variable) -> int:
+    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
+
+
+def lined(size: int) -> int:
+    """So many bytes in whole cache lines."""
+    return -(-size // 64) * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """For whom an image was made: a backend, what of it decides code, the target and machine that
+    were asked for by name, and how many threads it has memory for.
+    """
+
+    backend: str
+    identity: str
+    target: str | None
+    machine: str | None
     threads: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Image:
+    """A compiled program: its items, what each launch calls, where everything lies.
+
+    `state` outlives a run. `kernels` holds those of each computation; of an image that was read
+    they are mere names. `steps` computed some of them again, for a memory budget, after some were
+    `split`. `runtime/image.py` writes it as text.
+    """
+
+    made: Made
+    state: tuple[Variable, ...]
+    block: Block
+    kernels: Sequence[Sequence[Kernel]]
+    calls: Mapping[Kernel, Call]
+    plan: Plan
+    steps: tuple[Repetition, ...] = ()
+    split: bool = False
+
+    @property
+    def written(self) -> list[Variable]:
+        """What its launches assign."""
+        return [v for call in self.calls.values() for v in call.writes]
+
+    @property
+    def codes(self) -> list[Code]:
+        """All code, each once, in order of launches."""
+        return list(dict.fromkeys(part.code for c in self.calls.values() for part in c.parts))
 
 
 class Runner(Protocol):

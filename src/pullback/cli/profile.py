@@ -13,9 +13,9 @@ import click
 import numpy as np
 from rich.table import Table
 
+from pullback.backends.host.profile import Span, Timed
 from pullback.cli.command import Output, command
 from pullback.cli.programs import of_script
-from pullback.runtime.profile import Span, Timed
 
 MATRIX = 1024  # rows of the product that tells how fast this processor computes
 STREAM = 1 << 26  # bytes of the copy that tells how fast its memory is

@@ -14,14 +14,16 @@ from pullback.ir.program import Compute
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
 from pullback.lower.kernel import lower
+from pullback.pipeline import packed
 from pullback.runtime.executable import Executable
+from pullback.runtime.image import image_file_text
 from pullback.schedule.text import schedule_text
 
 WHOLE = "program"
 SHORT = {"asm": "assembly"}
 FILES = {n: b for n, b in OWN.items() if isinstance(b, Loops) and b.sources((), Target())}
 CODE = [next((s for s, name in SHORT.items() if name == text), text) for text in texts()]
-STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", *CODE)
+STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", *CODE, "image")
 
 Part = tuple[str, str]  # the name of a kernel, or of the stage, and its text
 
@@ -41,6 +43,8 @@ def parts(program: Executable, stage: str, wrt: Sequence[str] = ()) -> list[Part
     target = program.target
     if target is None:
         raise Misuse(f"the reference backend interprets definitions: it has no {stage}")
+    if stage == "image":
+        return [(stage, image_file_text(*packed(program)))]
     if stage in FILES:
         return [(stage, _file(program, FILES[stage], target))]
     return [(k.name, _text(program, k, stage, target)) for k in program.distinct()]

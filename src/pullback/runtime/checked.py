@@ -20,6 +20,8 @@ from math import prod
 
 import numpy as np
 
+from pullback.backends.base import Call, Part
+from pullback.backends.host.exchange import Array, box, shown
 from pullback.backends.host.system import address, memory
 from pullback.backends.reference.definitions import evaluate_values
 from pullback.errors import DivisionError, IndexRangeError, InvalidIR, NaNError
@@ -39,8 +41,6 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.node import Node, walk
 from pullback.ir.program import Block, Branch, Compute, HostCall, Loop, Receive, items, written
 from pullback.ir.text import show
-from pullback.runtime.assemble import Call, Part
-from pullback.runtime.exchange import Array, box, shown
 from pullback.runtime.interpret import Interpreter, Plain, Values
 
 FENCE = 256  # bytes on each side of an array

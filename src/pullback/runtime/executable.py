@@ -10,8 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from pullback.backends import base
-from pullback.backends.base import Compiler, CompileStats, Text
+from pullback.backends.base import Compiler, CompileStats, Image, Text
+from pullback.backends.host.exchange import box, shown
 from pullback.backends.host.processor import named_target
+from pullback.backends.host.profile import Profile
 from pullback.backends.registry import named
 from pullback.config import Options
 from pullback.errors import AbsentError, InvalidIR, OptionError, ShapeError
@@ -26,9 +28,7 @@ from pullback.ir.text import placed, show
 from pullback.lower.whole import scheduled
 from pullback.memory.budget import Repetition, work
 from pullback.memory.plan import Plan
-from pullback.runtime.exchange import box, shown
 from pullback.runtime.interpret import Interpreter, Plain
-from pullback.runtime.profile import Profile
 from pullback.schedule.choose import Choose
 from pullback.schedule.count import Cost, cost
 from pullback.schedule.text import schedule_text
@@ -112,7 +112,7 @@ class Foreign(Plain):
 class Executable:
     """A program with what its compilation left behind.
 
-    `program` is as traced. `plan` is None where nothing was planned.
+    `program` is as traced. `image` is None where a program is interpreted.
     `fuse` makes the program as run: it takes the passes again where a record told the launches.
     `steps` are the launches that run again, for a memory budget. `timings`: seconds by stage.
     `chosen` gives the schedule of a kernel.
@@ -122,7 +122,7 @@ class Executable:
     options: Options
     runner: Executor
     fuse: Callable[[], Block]
-    plan: Plan | None = None
+    image: Image | None = None
     stats: CompileStats = field(default_factory=CompileStats)
     target: Target | None = None
     steps: tuple[Repetition, ...] = ()
@@ -131,7 +131,13 @@ class Executable:
     _written: frozenset[Variable] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._written = frozenset(written(self.program.body))
+        own = written(self.program.body)
+        self._written = frozenset(own if self.image is None else (*own, *self.image.written))
+
+    @property
+    def plan(self) -> Plan | None:
+        """The memory plan; None where nothing was planned."""
+        return None if self.image is None else self.image.plan
 
     @functools.cached_property
     def fused(self) -> Block:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from pullback.backends.host.exchange import OUTSIDE, call_feeder, call_host, call_receiver
+from pullback.backends.host.profile import Profile
 from pullback.errors import FeedError
 from pullback.ir import program as P
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
-from pullback.runtime.exchange import OUTSIDE, call_feeder, call_host, call_receiver
-from pullback.runtime.profile import Profile
 
 Array = np.ndarray[Any, Any]
 Values = dict[Variable, Array]

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+from pullback.backends.host.profile import Profile, Span, Timed
 from pullback.errors import Origin
 from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel
@@ -18,7 +19,6 @@ from pullback.ir.target import Target
 from pullback.ir.text import definition_text, kernel_text
 from pullback.memory.plan import Plan
 from pullback.runtime.executable import Executable
-from pullback.runtime.profile import Profile, Span, Timed
 from pullback.schedule.cost import estimate, traffic_bytes
 from pullback.viewer.code import Codes
 from pullback.viewer.graph import COLUMNS, Graph, Node, Place, kernels, lines, link

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.backends.host.exchange import box
 from pullback.backends.reference.definitions import evaluate_values
 from pullback.config import Options
 from pullback.errors import GradientError, PullbackError
@@ -30,7 +31,6 @@ from pullback.ir.graph import Graph, Value, Variable, topological, variables
 from pullback.ir.node import Node, rebuild
 from pullback.ir.program import Compute, Program
 from pullback.pipeline import compile_program
-from pullback.runtime.exchange import box
 from pullback.simplify.graph import rewire, with_roots
 from pullback.tensor.derive.layouts import SIZES, VIEWS, Layout, resized
 from pullback.tensor.face.tensor import Tensor

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from pullback.backends.host.exchange import box
 from pullback.ir import expr as E
 from pullback.ir.dtype import float64
 from pullback.ir.expr import Axis, Expr
 from pullback.ir.graph import Definition, Variable, read
-from pullback.runtime.exchange import box
 
 Array = np.ndarray[Any, Any]
 Place = tuple[tuple[int, ...], tuple[tuple[int, int], ...], bool]

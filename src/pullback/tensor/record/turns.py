@@ -11,8 +11,8 @@ import threading
 from collections.abc import Sequence
 from threading import get_ident
 
+from pullback.backends.host.rings import Server
 from pullback.backends.host.system import process
-from pullback.runtime.rings import Server
 
 NONE: frozenset[int] = frozenset()
 

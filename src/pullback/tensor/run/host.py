@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pullback.backends.host.exchange import call_feeder, call_receiver
 from pullback.errors import Origin, ShapeError
 from pullback.ir import dtype as D
 from pullback.ir.graph import Variable
 from pullback.ir.program import Feed, Receive
-from pullback.runtime.exchange import call_feeder, call_receiver
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.recording import ReceiveDraft
 from pullback.tensor.record.trace import Handle, array_of, bind, current, realize

@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from pullback.backends.host.exchange import box
+from pullback.backends.host.machine import VirtualMachine
+from pullback.backends.host.profile import Clock
 from pullback.backends.registry import compiler
 from pullback.config import Options
 from pullback.errors import IndexRangeError, InvalidIR, OptionError, UnsupportedError
@@ -28,10 +31,7 @@ from pullback.ir.structure import kernel_key
 from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.pipeline import compile_kernel
-from pullback.runtime.exchange import box
 from pullback.runtime.executable import Executable
-from pullback.runtime.machine import VirtualMachine
-from pullback.runtime.profile import Clock
 from pullback.schedule.choices import Choices
 from pullback.schedule.moves import Space, Trials, best, draws
 from pullback.schedule.schedule import Schedule

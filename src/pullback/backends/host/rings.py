@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pullback.backends.host.exchange import OUTSIDE, box, call_feeder, call_receiver
 from pullback.backends.host.native import RingWord
 from pullback.backends.host.pool import loader
+from pullback.backends.host.profile import Clock
 from pullback.backends.host.system import Array, address, memory
 from pullback.errors import FeedError
 from pullback.ir.program import Feed, Receive
-from pullback.runtime.exchange import OUTSIDE, box, call_feeder, call_receiver
-from pullback.runtime.profile import Clock
 
 _LINE = 64
 _DATA, _END, _FAILED = 0, 1, 2

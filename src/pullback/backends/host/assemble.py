@@ -7,103 +7,24 @@ for the arena and again for the state variables of each run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
-from pullback.backends.base import Code
+from pullback.backends.base import Call, Image, Part, lined
 from pullback.backends.host.native import Op
+from pullback.backends.host.rings import Calls, Ring
 from pullback.backends.host.system import Array, address
 from pullback.errors import InvalidIR
-from pullback.ir.expr import Dim, upper
+from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Branch, Feed, HostCall, Item, Launch, Loop, Receive
 from pullback.memory.plan import Plan
-from pullback.runtime.rings import Calls, Ring
 
 WIDTH = 8  # words of an instruction
 FOREVER = 1 << 40  # a loop of more steps than this is ended by something else
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Part:
-    """Code, and the variables it is passed."""
-
-    code: Code
-    arguments: tuple[Variable, ...]
-
-    @property
-    def tasks(self) -> int:
-        return self.code.stored.tasks
-
-    @property
-    def shared_bytes(self) -> int:
-        return sum(map(_round, self.code.stored.shared))
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Call:
-    """One launch. `moved`: bytes it reads and writes.
-
-    Of several parts, `shares` cuts their tasks, counted as one row, into those of the launch.
-
-    Raises: InvalidIR for shares that are not all of the row.
-    """
-
-    name: str
-    parts: tuple[Part, ...]
-    shares: tuple[int, ...]
-    writes: tuple[Variable, ...]
-    moved: int
-
-    def __post_init__(self) -> None:
-        shares, rows = self.shares, sum(part.tasks for part in self.parts)
-        whole = shares[:1] == (0,) and shares[-1] == rows and list(shares) == sorted(shares)
-        if not (whole or (len(self.parts) == 1 and not shares)):
-            raise InvalidIR(f"{self.name}: {rows} tasks are shared out as {shares}")
-
-    @classmethod
-    def of(cls, kernel: Kernel, codes: Sequence[Code], shares: tuple[int, ...]) -> Call:
-        """The launch of a kernel."""
-        moved = sum(map(_bytes, kernel.reads)) + sum(map(_bytes, kernel.writes))
-        pairs = zip(codes, kernel.pieces, strict=True)
-        parts = tuple(Part(code, piece.arguments) for code, piece in pairs)
-        return cls(kernel.name, parts, shares, kernel.writes, moved)
-
-    def on(self, kernel: Kernel) -> Call:
-        """The same code on the variables of a kernel of the same structure."""
-        parts = zip(self.parts, kernel.pieces, strict=True)
-        own = tuple(Part(part.code, piece.arguments) for part, piece in parts)
-        return replace(self, parts=own, writes=kernel.writes)
-
-    @property
-    def tasks(self) -> int:
-        return len(self.shares) - 1 if self.shares else self.parts[0].tasks
-
-    @property
-    def scratch(self) -> int:
-        """Scratch of one thread, bytes."""
-        return max(part.code.stored.scratch for part in self.parts)
-
-    @property
-    def shared(self) -> int:
-        """Memory for the partial results of all tasks, bytes."""
-        return sum(part.shared_bytes for part in self.parts)
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """What the checks of indices say; several parts have none."""
-        return self.parts[0].code.stored.sites
-
-
-def _bytes(variable: Variable) -> int:
-    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
-
-
-def _round(size: int) -> int:
-    return -(-size // 64) * 64
 
 
 @dataclass(eq=False, slots=True)
@@ -228,7 +149,7 @@ class _Assembler:
             self.patches.append((False, self.reserve([0]), variable))
         for size in part.code.stored.shared:
             self.reserve([shared])
-            shared += _round(size)
+            shared += lined(size)
         for name in part.code.stored.sizes:
             self.sizes.append((self.reserve([0]), name))
         self.errors.append(self.reserve([0]))
@@ -343,17 +264,15 @@ def _boundary(loop: Loop, outer: tuple[Loop, ...]) -> bool:
     return _talks(loop) or (not outer and not _any_talks(loop.body))
 
 
-def assemble(
-    block: Block, calls: Mapping[Kernel, Call], plan: Plan, arena: int, rows: int
-) -> Assembled:
-    """The code of a fused program whose temporaries lie at `arena` as `plan` says.
+def assemble(image: Image, arena: int, rows: int) -> Assembled:
+    """The code of a program whose temporaries lie at `arena` as its plan says.
 
     `rows` is the address of the routine that runs the rows of a launch of several parts.
     """
-    assembler = _Assembler(calls, plan, arena, rows)
+    assembler = _Assembler(image.calls, image.plan, arena, rows)
     assembler.emit(Op.BEGIN)
     top: list[int] = []
-    assembler.block(block, (), top, True)
+    assembler.block(image.block, (), top, True)
     end = assembler.here
     for word in top:
         assembler.code[word] = end

@@ -10,17 +10,17 @@ from struct import Struct
 
 import numpy as np
 
+from pullback.backends.host.assemble import WIDTH, Assembled, named
+from pullback.backends.host.exchange import box, call_host, shown
 from pullback.backends.host.native import Code, RingWord, Word
 from pullback.backends.host.pool import loader, pools
+from pullback.backends.host.profile import Clock, Profile
+from pullback.backends.host.rings import Consumer, Producer, master
 from pullback.backends.host.system import LINE, Array, address, array_at, memory, process
 from pullback.errors import DeviceError, FeedError, IndexRangeError, UnsupportedError
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Feed
-from pullback.runtime.assemble import WIDTH, Assembled, named
-from pullback.runtime.exchange import box, call_host, shown
-from pullback.runtime.profile import Clock, Profile
-from pullback.runtime.rings import Consumer, Producer, master
 
 SLICE = 50_000_000  # ns that the machine runs before it lets Python look for signals
 PATIENCE = 5.0  # seconds that the end of the process waits for a step to end

@@ -41,6 +41,7 @@ def test_an_image_reads_back(name: str) -> None:
     assert [len(group) for group in again.kernels] == [len(group) for group in image.kernels]
     assert again.plan.arena_bytes == image.plan.arena_bytes
     assert again.plan.picture() == image.plan.picture()
+    assert image_text(again).count("place") == len(image.plan.placed)
     assert [c.stored for c in again.codes] == [c.stored for c in image.codes]
 
 
@@ -50,6 +51,7 @@ BROKEN = {
     "another version": "image 2\n",
     "no maker": "image 1\nbegin 0\nend\n",
     "no end": HEAD + "plan [0, 0, 0], [], [], []\nbegin 0\n",
+    "no instruction": HEAD + "plan [0, 0, 0], [], [], []\n",
     "an end too many": HEAD + "begin 0\nend\nend\n",
     "an unknown word": HEAD + "begin 0\n  dance 1\nend\n",
     "no such variable": HEAD + "begin 0\n  branch 3\nelse\nend\nend\n",

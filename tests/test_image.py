@@ -13,7 +13,7 @@ from pullback.runtime.image import image_text, read_image
 from small_programs import PROGRAMS
 
 OPTIONS = pb.Options(threads=2, cache=None)
-NAMES = ("layer norm", "while", "gather", "sort", "adamw", "scan")
+NAMES = ("layer norm", "while", "gather", "sort", "adamw", "scan", "encoder layer")
 
 
 def unloaded(made: Made, kept: Sequence[Stored]) -> list[Code]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pullback.backends.reference.definitions import evaluate_values
 from pullback.grad.reverse import gradients
+from pullback.grad.system import Form
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import DType, float64
@@ -99,6 +100,14 @@ class T:
     def __getitem__(self, indices: Any) -> S:
         indices = indices if isinstance(indices, tuple) else (indices,)
         return S(E.Take(self.value, tuple(lifted(i) for i in indices)))
+
+
+ONE = -1
+
+
+def form(terms: Mapping[int, int]) -> Form:
+    """A form over variables by number; its constant is under `ONE`."""
+    return Form(tuple((v, c) for v, c in terms.items() if v != ONE and c), terms.get(ONE, 0))
 
 
 def lifted(i: Any) -> Expr:

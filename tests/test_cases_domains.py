@@ -11,7 +11,7 @@ from grad_support import S, T, evaluate, fn, var, where
 from pullback.grad.gather import Lattice
 from pullback.grad.invert import invert
 from pullback.grad.reverse import gradients
-from pullback.grad.system import System, plus
+from pullback.grad.system import System, variable
 from pullback.ir.expr import Axis
 from pullback.ir.graph import PROD, SUM, Graph, Reduce, Variable
 from pullback.schedule.count import cost
@@ -125,6 +125,6 @@ def test_equations_are_kept_apart_from_parameters() -> None:
     system = System((10,), (8, 3))
     form = system.form(Axis(0, 8))
     assert form is not None
-    system.equations.append(plus(form, {system.parameters[0]: 1}, -1))
+    system.equations.append(form.minus(variable(system.parameters[0])))
     solution = invert(system)
-    assert solution.axes[0] == {system.parameters[0]: 1}
+    assert solution.axes[0] == variable(system.parameters[0])

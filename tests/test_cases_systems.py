@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grad_support import S, T, evaluate, fn, var, where
+from grad_support import ONE, S, T, evaluate, fn, form, var, where
 from pullback.grad.invert import Condition, Empty, Unsolvable, invert
 from pullback.grad.reverse import gradients
-from pullback.grad.system import ONE, Form, System, constant, plus
+from pullback.grad.system import Form, System, constant, variable
 from pullback.ir.expr import upper
 from pullback.ir.graph import Graph, Variable
 from pullback.schedule.count import cost
@@ -59,12 +59,12 @@ def box_of(
 
 def number(form: Form, known: dict[int, Array], system: System) -> Array:
     """The values of a form."""
-    total = np.asarray(form.get(ONE, 0))
-    for v, c in form.items():
+    total = np.asarray(form.const)
+    for v, c in form.terms:
         if v in system.floors:
             inner, divisor, _ = system.floors[v]
             total = total + c * (number(inner, known, system) // divisor)
-        elif v != ONE:
+        else:
             total = total + c * known[v]
     return total
 
@@ -92,10 +92,11 @@ def grid_of(ranges: Sequence[Range]) -> Array:
 
 # Demands on (k, l, n), as forms that are 0 and forms that are >= 0, and as NumPy writes them.
 K, L, N = range(3)
-Relation = tuple[list[Form], list[Form]]
+Terms = dict[int, int]
+Relation = tuple[list[Terms], list[Terms]]
 
 
-def less(a: int, b: int, strict: bool = True) -> Form:
+def less(a: int, b: int, strict: bool = True) -> Terms:
     return {b: 1, a: -1} | ({ONE: -1} if strict else {})
 
 
@@ -125,8 +126,8 @@ def test_a_relation_becomes_a_small_box(name: str, start: int) -> None:
 
     def build(system: System, *unknowns: int) -> None:
         assert unknowns == (K, L, N)
-        system.equations += map(dict, equations)
-        system.inequalities += map(dict, inequalities)
+        system.equations += map(form, equations)
+        system.inequalities += map(form, inequalities)
 
     ranges = [(start, start + 5)] * 3
     found = box_of(build, ranges)
@@ -141,7 +142,7 @@ def test_a_parameter_bounds_the_band(width: int, volume: int) -> None:
 
     def build(system: System, k: int, l: int, n: int) -> None:
         (v,) = system.parameters
-        system.inequalities += [{v: 1, k: 1, l: -1, ONE: -1}, {l: 1, k: -1}]
+        system.inequalities += [form({v: 1, k: 1, l: -1, ONE: -1}), form({l: 1, k: -1})]
 
     found = box_of(build, [(0, 5)] * 3, (width,))
     k, l, _, v = (every := grid_of([(0, 5)] * 3 + [(0, width)])).T
@@ -156,13 +157,13 @@ RADIX_RANGES = [(0, 6), (0, 5), (0, 30)]
 
 
 def whole(system: System, k: int, l: int, n: int) -> None:
-    system.equations.append({k: 1, l: 6, n: -1})
+    system.equations.append(form({k: 1, l: 6, n: -1}))
 
 
 def parts(system: System, k: int, l: int, n: int) -> None:
     """``n // 5 = k, n % 5 = l``"""
-    quotient, remainder = system.divided({n: 1}, 5)
-    system.equations += [plus(quotient, {k: 1}, -1), plus(remainder, {l: 1}, -1)]
+    quotient, remainder = system.divided(variable(n), 5)
+    system.equations += [quotient.minus(variable(k)), remainder.minus(variable(l))]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -185,8 +186,8 @@ def test_a_sum_split_in_two() -> None:
     """``(l + k) % 3 <= 1, (l + k) // 3 <= 2``"""
 
     def build(system: System, k: int, l: int) -> None:
-        quotient, remainder = system.divided({k: 1, l: 1}, 3)
-        system.inequalities += [plus(constant(1), remainder, -1), plus(constant(2), quotient, -1)]
+        quotient, remainder = system.divided(variable(k).plus(variable(l)), 3)
+        system.inequalities += [constant(1).minus(remainder), constant(2).minus(quotient)]
 
     found = box_of(build, [(0, 10)] * 2)
     every = grid_of([(0, 10)] * 2)
@@ -225,9 +226,10 @@ def test_pairs_of_quotient_and_remainder() -> None:
 
 def windows(system: System, y: int, x: int, j2: int, j3: int) -> None:
     """``2 y <= j2 <= 2 y + 2, 2 x <= j3 <= 2 x + 2``"""
-    system.inequalities += [
+    bounds: list[Terms] = [
         {j2: 1, y: -2}, {j2: -1, y: 2, ONE: 2}, {j3: 1, x: -2}, {j3: -1, x: 2, ONE: 2},
     ]  # fmt: skip
+    system.inequalities += map(form, bounds)
 
 
 def in_windows(y: Array, x: Array, j2: Array, j3: Array) -> Array:
@@ -301,7 +303,7 @@ def test_random_systems_are_enumerated_once(kind: int) -> None:
             cut: int = cut,
         ) -> None:
             forms = [
-                {v: int(c) for v, c in zip((*unknowns, ONE), (*row, offset), strict=True) if c}
+                form({v: int(c) for v, c in zip((*unknowns, ONE), (*row, offset), strict=True)})
                 for row, offset in zip(rows, offsets, strict=True)
             ]
             system.equations += forms[:cut]

@@ -15,7 +15,7 @@ from pullback.grad.gather import BOUND
 from pullback.grad.invert import Empty, Unsolvable, invert
 from pullback.grad.render import rendered
 from pullback.grad.reverse import gradients
-from pullback.grad.system import ONE, System, plus
+from pullback.grad.system import Form, System, variable
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis
 from pullback.ir.graph import Variable
@@ -83,7 +83,7 @@ def test_fibres_are_exact(case: tuple[list[int], list[Index]]) -> None:
     for parameter, part in zip(system.parameters, parts, strict=True):
         form = system.form(linear(part, axes).e)
         assert form is not None
-        system.equations.append(plus(form, {parameter: 1}, -1))
+        system.equations.append(form.minus(variable(parameter)))
     wanted = fibres(extents, parts)
     try:
         inverse = rendered(invert(system), shape, lambda e: e)
@@ -151,21 +151,21 @@ def test_unit_coefficients_prefer_the_long_axis() -> None:
     system = System((10,), (8, 3))
     form = system.form(E.Add(Axis(0, 8), Axis(1, 3)))
     assert form is not None
-    system.equations.append(plus(form, {system.parameters[0]: 1}, -1))
+    system.equations.append(form.minus(variable(system.parameters[0])))
     assert [loop.extent for loop in invert(system).loops] == [3]
 
 
 @pytest.mark.parametrize(
-    ("form", "divisor", "sign"), [({0: 2, ONE: 3}, 4, 1), ({0: 5, ONE: -7}, 3, -1)]
+    ("form", "divisor", "sign"), [(Form(((0, 2),), 3), 4, 1), (Form(((0, 5),), -7), 3, -1)]
 )
-def test_guards_lose_their_floors(form: dict[int, int], divisor: int, sign: int) -> None:
+def test_guards_lose_their_floors(form: Form, divisor: int, sign: int) -> None:
     system = System((20,), ())
     floor = system.floor(form, divisor)
-    (v,) = floor
-    guard = {v: sign, ONE: 2 * -sign}
+    (v,) = floor.atoms
+    guard = Form(((v, sign),), 2 * -sign)
     plain = system.unfloored(guard)
-    assert v not in plain
+    assert v not in plain.atoms
     for x in range(20):
-        quotient = (form[0] * x + form[ONE]) // divisor
-        holds = plain.get(0, 0) * x + plain.get(ONE, 0) >= 0
+        quotient = (form.of(0) * x + form.const) // divisor
+        holds = plain.of(0) * x + plain.const >= 0
         assert holds == (sign * quotient - 2 * sign >= 0)

@@ -8,7 +8,7 @@ import pytest
 
 from pullback.grad.invert import Empty, Unsolvable, invert
 from pullback.grad.render import Inverse, rendered
-from pullback.grad.system import System, plus
+from pullback.grad.system import System, variable
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr
 from pullback.ir.node import walk
@@ -91,7 +91,7 @@ def agrees(draw: random.Random) -> bool | None:
     for parameter, part in zip(system.parameters, parts, strict=True):
         form = system.form(part)
         assert form is not None
-        system.equations.append(plus(form, {parameter: 1}, -1))
+        system.equations.append(form.minus(variable(parameter)))
     try:
         inverse = rendered(invert(system), tuple(shape), lambda e: e)
     except Unsolvable:

@@ -6,8 +6,8 @@ product with a constant is an atom: axes, sizes, loop variables, quotients, rema
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
@@ -18,6 +18,7 @@ from pullback.ir.node import Node, walk
 LINEAR = (E.Add, E.Mul)
 WORD = 1 << 64
 HALF = 1 << 63
+A = TypeVar("A", bound=Hashable)
 
 
 def wrap(value: int) -> int:
@@ -25,63 +26,104 @@ def wrap(value: int) -> int:
     return (value + HALF) % WORD - HALF
 
 
-class Affine(NamedTuple):
-    """``sum of coefficient * atom + const`` over exact integers; terms in canonical order."""
+class LinearForm(NamedTuple, Generic[A]):
+    """``sum of coefficient * atom + const`` over exact integers, immutable.
 
-    terms: tuple[tuple[Expr, int], ...]
-    const: int
+    No atom stands twice, none with a coefficient of 0. Atoms keep the order of their first
+    appearance; a kind of forms that wants more of a sum says it in `joined`.
+    """
 
-    def coefficient(self, atom: Expr) -> int:
-        """The factor of `atom`, 0 where it does not occur."""
-        return next((c for a, c in self.terms if a is atom), 0)
+    terms: tuple[tuple[A, int], ...] = ()
+    const: int = 0
 
-    def without(self, atom: Expr) -> Affine:
+    def made(self, terms: tuple[tuple[A, int], ...], const: int) -> Self:
+        """A form of the same kind."""
+        return tuple.__new__(type(self), (terms, const))
+
+    def joined(self) -> Self:
+        """A sum as this kind of forms writes it."""
+        return self
+
+    def of(self, atom: A) -> int:
+        """The coefficient of `atom`, 0 where it does not occur."""
+        for known, coefficient in self.terms:
+            if known == atom:
+                return coefficient
+        return 0
+
+    def without(self, atom: A) -> Self:
         """The form less its term in `atom`."""
-        return Affine(tuple(t for t in self.terms if t[0] is not atom), self.const)
+        return self.made(tuple([t for t in self.terms if t[0] != atom]), self.const)
 
     @property
-    def atoms(self) -> tuple[Expr, ...]:
+    def atoms(self) -> tuple[A, ...]:
         return tuple([a for a, _ in self.terms])
 
     @property
-    def single(self) -> Expr | None:
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    @property
+    def single(self) -> A | None:
         """The atom of a form that is just one atom."""
         if len(self.terms) == 1 and self.const == 0 and self.terms[0][1] == 1:
             return self.terms[0][0]
         return None
 
-    def plus(self, other: Affine) -> Affine:
-        """``self + other``"""
-        return make([*self.terms, *other.terms], self.const + other.const)
+    def plus(self, other: LinearForm[A], factor: int = 1) -> Self:
+        """``self + factor * other``"""
+        coefficients = dict(self.terms)
+        for atom, coefficient in other.terms:
+            coefficients[atom] = coefficients.get(atom, 0) + factor * coefficient
+        kept = tuple([term for term in coefficients.items() if term[1]])
+        return self.made(kept, self.const + factor * other.const).joined()
 
-    def minus(self, other: Affine) -> Affine:
+    def minus(self, other: LinearForm[A]) -> Self:
         """``self - other``"""
-        return self.plus(other.scaled(-1))
+        return self.plus(other, -1)
 
-    def scaled(self, factor: int) -> Affine:
+    def times(self, factor: int) -> Self:
         """``self * factor``"""
         if factor == 0:
-            return Affine((), 0)
-        return Affine(tuple([(a, c * factor) for a, c in self.terms]), self.const * factor)
+            return self.made((), 0)
+        return self.made(tuple([(a, c * factor) for a, c in self.terms]), self.const * factor)
 
-    def shifted(self, offset: int) -> Affine:
+    def over(self, divisor: int) -> Self:
+        """``self // divisor`` of coefficients that it divides; the constant is floored."""
+        terms = tuple([(a, c // divisor) for a, c in self.terms])
+        return self.made(terms, self.const // divisor)
+
+    def shifted(self, offset: int) -> Self:
         """``self + offset``"""
-        return Affine(self.terms, self.const + offset)
+        return self.made(self.terms, self.const + offset)
 
-    def select(self, keep: Callable[[int], bool]) -> Affine:
+    def select(self, keep: Callable[[int], object]) -> Self:
         """The terms whose coefficient passes `keep`, without the constant."""
-        return Affine(tuple(t for t in self.terms if keep(t[1])), 0)
+        return self.made(tuple([t for t in self.terms if keep(t[1])]), 0)
+
+    def replaced(self, atom: A, by: LinearForm[A]) -> Self:
+        """The form with `atom` replaced by another form."""
+        coefficient = self.of(atom)
+        return self.without(atom).plus(by, coefficient) if coefficient else self
+
+
+class Affine(LinearForm[Expr]):
+    """Terms in canonical order: equal forms are equal tuples."""
+
+    __slots__ = ()
+
+    def joined(self) -> Self:
+        if len(self.terms) < 2:
+            return self
+        return self.made(tuple(sorted(self.terms, key=_place)), self.const)
+
+
+F = TypeVar("F", bound=LinearForm[Any])
 
 
 def make(terms: Iterable[tuple[Expr, int]], const: int) -> Affine:
     """A form with equal atoms merged, zero terms dropped, atoms in canonical order."""
-    coefficients: dict[Expr, int] = {}
-    for atom, coefficient in terms:
-        coefficients[atom] = coefficients.get(atom, 0) + coefficient
-    kept = [(a, c) for a, c in coefficients.items() if c != 0]
-    if len(kept) > 1:
-        kept.sort(key=lambda term: _order(term[0]))
-    return Affine(tuple(kept), const)
+    return Affine().plus(LinearForm(tuple(terms), const))
 
 
 def constant(value: int) -> Affine:
@@ -92,6 +134,10 @@ def constant(value: int) -> Affine:
 def atom(e: Expr) -> Affine:
     """`e` taken as one indivisible term."""
     return Affine(((e, 1),), 0)
+
+
+def _place(term: tuple[Expr, int]) -> tuple[Any, ...]:
+    return _order(term[0])
 
 
 def _order(e: Expr) -> tuple[Any, ...]:
@@ -152,26 +198,27 @@ def _combine(node: Node, known: dict[Expr, Affine]) -> Affine:
     if isinstance(node, E.Add):
         return wrapped(left.plus(right))
     if not right.terms:
-        return wrapped(left.scaled(right.const))
+        return wrapped(left.times(right.const))
     if not left.terms:
-        return wrapped(right.scaled(left.const))
+        return wrapped(right.times(left.const))
     return atom(node)
 
 
-def wrapped(form: Affine) -> Affine:
+def wrapped(form: F) -> F:
     """Coefficients as int64 holds them; the same value modulo 2**64."""
     if abs(form.const) < HALF and all(abs(c) < HALF for _, c in form.terms):
         return form
-    return make([(a, wrap(c)) for a, c in form.terms], wrap(form.const))
+    terms = ((a, wrap(c)) for a, c in form.terms)
+    return form.made(tuple(term for term in terms if term[1]), wrap(form.const))
 
 
-def to_expr(form: Affine) -> Expr:
-    """The canonical expression: terms in order, the constant last, no unit factors."""
+def to_expr(form: LinearForm[Expr]) -> Expr:
+    """The expression: terms in order, the constant last, no unit factors."""
+    terms, const = wrapped(form)
     total: Expr | None = None
-    for e, coefficient in wrapped(form).terms:
+    for e, coefficient in terms:
         term = e if coefficient == 1 else E.Mul(e, E.index(coefficient))
         total = term if total is None else E.Add(total, term)
-    last = E.index(wrap(form.const))
     if total is None:
-        return last
-    return total if last.value == 0 else E.Add(total, last)
+        return E.index(const)
+    return E.Add(total, E.index(const)) if const else total

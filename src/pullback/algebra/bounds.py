@@ -77,7 +77,7 @@ class Intervals:
             return lo, hi
         depth = DEPTH if len(facts) <= MANY else 1
         low = self._least(form, facts, depth)
-        high = -self._least(form.scaled(-1), facts, depth)
+        high = -self._least(form.times(-1), facts, depth)
         return max(lo, low), min(hi, high)
 
     def learn(self, atoms: Iterable[Expr]) -> bool:
@@ -95,7 +95,7 @@ class Intervals:
             return best
         for n, fact in enumerate(facts):
             for factor in _factors(form, fact):
-                rest = form.minus(fact.scaled(factor))
+                rest = form.minus(fact.times(factor))
                 best = max(best, self._least(rest, [*facts[:n], *facts[n + 1 :]], depth - 1))
         return best
 
@@ -214,7 +214,7 @@ def _factors(form: Affine, fact: Fact) -> tuple[int, ...]:
     """Positive multiples of `fact` that cancel a term of `form`."""
     multiples: dict[int, None] = {}
     for e, coefficient in fact.terms:
-        factor, rest = divmod(form.coefficient(e), coefficient)
+        factor, rest = divmod(form.of(e), coefficient)
         if rest == 0 and factor > 0:
             multiples[factor] = None
     return tuple(multiples)
@@ -283,13 +283,13 @@ def _comparison(e: E.Less | E.Equal, intervals: Intervals, holds: bool) -> list[
         return []
     difference = right.minus(left)
     if isinstance(e, E.Less):
-        return [difference.shifted(-1)] if holds else [difference.scaled(-1)]
+        return [difference.shifted(-1)] if holds else [difference.times(-1)]
     if holds:
-        return [difference, difference.scaled(-1)]
+        return [difference, difference.times(-1)]
     lo, hi = intervals.raw(difference)
     if lo == 0:
         return [difference.shifted(-1)]
-    return [difference.scaled(-1).shifted(-1)] if hi == 0 else []
+    return [difference.times(-1).shifted(-1)] if hi == 0 else []
 
 
 class Prover:

@@ -103,7 +103,7 @@ def _nested(e: Expr, others: Affine, divisor: int, intervals: Intervals) -> Affi
     assert isinstance(e, E.FloorDiv | E.Mod)
     inner = affine(e.left, intervals.forms)
     if isinstance(e, E.FloorDiv):
-        return divide(inner.plus(others.scaled(by)), by * divisor, intervals)
+        return divide(inner.plus(others.times(by)), by * divisor, intervals)
     if others.terms or others.const or by % divisor != 0:
         return None
     quotient = divide(inner, divisor, intervals)
@@ -130,7 +130,7 @@ def remainder(form: Affine, divisor: int, intervals: Intervals) -> Affine | None
     if factored is not None:
         g, many, few = factored
         outer = remainder(many, divisor // g, intervals)
-        return None if outer is None else outer.scaled(g).plus(few)
+        return None if outer is None else outer.times(g).plus(few)
     return atom(E.Mod(to_expr(rest), E.index(divisor)))
 
 
@@ -143,7 +143,7 @@ def _without_inner(rest: Affine, divisor: int, intervals: Intervals) -> Affine:
             by = _divisor(e)
             if not isinstance(e, E.Mod) or by is None or by % divisor != 0:
                 continue
-            inner = affine(e.left, intervals.forms).scaled(coefficient)
+            inner = affine(e.left, intervals.forms).times(coefficient)
             _, opened = split(rest.without(e).plus(inner), divisor)
             if intervals.exact(opened):
                 rest, changed = opened, True
@@ -168,8 +168,8 @@ def _rejoined(form: Affine, intervals: Intervals) -> Affine | None:
         quotient = divide(inner, by, intervals)
         if quotient is None:
             continue
-        part = quotient.scaled(coefficient * by)
-        joined = form.without(e).minus(part).plus(inner.scaled(coefficient))
+        part = quotient.times(coefficient * by)
+        joined = form.without(e).minus(part).plus(inner.times(coefficient))
         if _weight(joined) < _weight(form) and intervals.exact(joined):
             return joined
     return None

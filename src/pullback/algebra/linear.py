@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import gcd
+from typing import Self
 
+from pullback.algebra.affine import LinearForm, to_expr
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Size, index
@@ -22,52 +24,42 @@ _FAR = 2**60
 ATOMS = (Axis, Var)
 
 
-class Linear:
-    """``constant + sum(coefficient * atom)``; atoms keep the order of their first appearance."""
+class Linear(LinearForm[Expr]):
+    """A form whose quotients and remainders join again as they are added."""
 
-    __slots__ = ("constant", "terms")
+    __slots__ = ()
 
-    def __init__(self, constant: int = 0, terms: Mapping[Expr, int] | None = None) -> None:
-        self.constant = constant
-        self.terms: dict[Expr, int] = {a: c for a, c in terms.items() if c} if terms else {}
+    def __new__(cls, const: int = 0, terms: Mapping[Expr, int] | None = None) -> Self:
+        kept = tuple([t for t in terms.items() if t[1]]) if terms else ()
+        return tuple.__new__(cls, (kept, const))
 
-    def plus(self, other: Linear, factor: int = 1) -> Linear:
-        """``self + factor * other``"""
-        terms = dict(self.terms)
-        for atom, coefficient in other.terms.items():
-            terms[atom] = terms.get(atom, 0) + factor * coefficient
-        joined = Linear(self.constant + factor * other.constant, terms)
-        return _join_quotients(joined) if len(joined.terms) > 1 else joined
-
-    def times(self, factor: int) -> Linear:
-        """``factor * self``"""
-        return Linear(self.constant * factor, {a: c * factor for a, c in self.terms.items()})
-
-    def of(self, atom: Expr) -> int:
-        """The coefficient of `atom`."""
-        return self.terms.get(atom, 0)
+    def joined(self) -> Self:
+        """``(x // c) * c*f + (x % c) * f -> x * f``; chains of reshapes join step by step."""
+        for atom, coefficient in self.terms if len(self.terms) > 1 else ():
+            if not (isinstance(atom, E.Mod) and isinstance(atom.right, E.Const)):
+                continue
+            divisor = int(atom.right.value)
+            wanted = coefficient * divisor
+            quotient = E.FloorDiv(atom.left, atom.right)
+            if self.of(quotient) == wanted:
+                return self.without(atom).without(quotient).plus(linear(atom.left), coefficient)
+            for other, factor in self.terms:
+                if factor == wanted and (inner := _outer_digit(other, quotient)) is not None:
+                    both = E.Mod(atom.left, index(divisor * inner))
+                    return self.without(atom).without(other).plus(Linear(0, {both: coefficient}))
+        return self
 
     def hidden(self, atom: Expr) -> bool:
         """Whether `atom` occurs inside another atom, where no coefficient describes it."""
-        return any(a is not atom and atom in set(walk(a)) for a in self.terms)
-
-    @property
-    def is_constant(self) -> bool:
-        return not self.terms
+        return any(a is not atom and atom in set(walk(a)) for a, _ in self.terms)
 
     def expr(self) -> Expr:
         """The form as a scalar expression, the constant last (it folds into an address)."""
-        total: Expr | None = None
-        for atom, coefficient in self.terms.items():
-            term = atom if coefficient == 1 else E.Mul(atom, index(coefficient))
-            total = term if total is None else E.Add(total, term)
-        if total is None:
-            return index(self.constant)
-        return total if self.constant == 0 else E.Add(total, index(self.constant))
+        return to_expr(self)
 
     def range(self) -> Range:
         """Smallest and largest value, as far as the atoms' bounds tell."""
-        return _sum_range(self.terms.items(), self.constant)
+        return _sum_range(self.terms, self.const)
 
 
 def linear(root: Expr) -> Linear:
@@ -95,9 +87,9 @@ def _node(node: Expr, memo: dict[object, Linear]) -> Linear:
         case E.Mul(left, right):
             a, b = memo[left], memo[right]
             if a.is_constant:
-                return b.times(a.constant)
+                return b.times(a.const)
             if b.is_constant:
-                return a.times(b.constant)
+                return a.times(b.const)
         case E.FloorDiv(left, E.Const(value)) if int(value) > 0:
             return divide(memo[left], int(value))[0]
         case E.Mod(left, E.Const(value)) if int(value) > 0:
@@ -109,7 +101,7 @@ def divide(form: Linear, divisor: int) -> tuple[Linear, Linear]:
     """Quotient and remainder, floored. ``(8*a + b) // 4 -> 2*a, b`` for ``0 <= b < 4``"""
     if divisor == 1:
         return form, Linear()
-    steps = {gcd(divisor, c) for c in form.terms.values()} | {divisor}
+    steps = {gcd(divisor, c) for _, c in form.terms} | {divisor}
     for step in sorted(steps, reverse=True):
         if step == 1:
             break
@@ -131,13 +123,12 @@ def divide(form: Linear, divisor: int) -> tuple[Linear, Linear]:
 
 def _split(form: Linear, step: int) -> tuple[Linear, Linear] | None:
     """``form = step * high + low`` with ``0 <= low < step``, or None."""
-    low = {a: c for a, c in form.terms.items() if c % step}
-    high = {a: c // step for a, c in form.terms.items() if c % step == 0}
-    quotient, remainder = divmod(form.constant, step)
-    lo, hi = _sum_range(low.items(), remainder)
+    quotient, remainder = divmod(form.const, step)
+    low = form.select(lambda c: c % step).shifted(remainder)
+    lo, hi = low.range()
     if lo < 0 or hi >= step:
         return None
-    return Linear(quotient, high), Linear(remainder, low)
+    return form.select(lambda c: c % step == 0).over(step).shifted(quotient), low
 
 
 def coarser(form: Linear) -> Linear | None:
@@ -145,32 +136,13 @@ def coarser(form: Linear) -> Linear | None:
 
     Example: ``32*t + x - 32 -> t - 1`` for ``0 <= x < 32``
     """
-    for step in sorted({abs(c) for c in form.terms.values()}, reverse=True):
+    for step in sorted({abs(c) for _, c in form.terms}, reverse=True):
         if step == 1:
             break
         split = _split(form, step)
         if split is not None and split[0].terms:
             return split[0]
     return None
-
-
-def _join_quotients(form: Linear) -> Linear:
-    """``(x // c) * c*f + (x % c) * f -> x * f``; chains of reshapes join step by step."""
-    for atom, coefficient in form.terms.items():
-        if not (isinstance(atom, E.Mod) and isinstance(atom.right, E.Const)):
-            continue
-        divisor = int(atom.right.value)
-        wanted = coefficient * divisor
-        quotient = E.FloorDiv(atom.left, atom.right)
-        if form.terms.get(quotient) == wanted:
-            rest = {a: c for a, c in form.terms.items() if a is not atom and a is not quotient}
-            return Linear(form.constant, rest).plus(linear(atom.left), coefficient)
-        for other, factor in form.terms.items():
-            if factor == wanted and (inner := _outer_digit(other, quotient)) is not None:
-                rest = {a: c for a, c in form.terms.items() if a is not atom and a is not other}
-                both = E.Mod(atom.left, index(divisor * inner))
-                return Linear(form.constant, rest).plus(Linear(0, {both: coefficient}))
-    return form
 
 
 def _outer_digit(atom: Expr, quotient: Expr) -> int | None:

@@ -93,7 +93,7 @@ def _fails(take: Take, place: int, extent: Extent, places: Collection[int]) -> b
             if isinstance(by, E.Const) and by.value * bound == extent:
                 return True
             continue
-        step = affine(index).coefficient(axis)
+        step = affine(index).of(axis)
         others = index.axes - {place}
         if step < 1 or step * extent != bound or others & set(places):
             continue

@@ -12,7 +12,7 @@ from pullback.algebra.bounds import in_bounds
 from pullback.grad.fold import Term
 from pullback.grad.invert import Empty, Unsolvable, invert
 from pullback.grad.render import Inverse, rendered
-from pullback.grad.system import Form, System, constant, plus
+from pullback.grad.system import Form, System, variable
 from pullback.grad.total import Label, identity, summed, volume
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take, upper
@@ -203,7 +203,7 @@ def _find(
     for parameter, index in zip(system.parameters, indices, strict=True):
         form = None if index is None else system.form(index)
         if form is not None:
-            system.equations.append(plus(form, {parameter: 1}, -1))
+            system.equations.append(form.minus(variable(parameter)))
     for guard in guards:
         _require(system, guard)
     try:
@@ -234,10 +234,10 @@ def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | No
     if left is None or right is None:
         return None
     if isinstance(comparison, E.Equal):
-        return E.Equal, plus(left, right, -1)
+        return E.Equal, left.minus(right)
     if opposite:
-        return Less, plus(left, right, -1)
-    return Less, plus(plus(right, left, -1), constant(-1))
+        return Less, left.minus(right)
+    return Less, right.minus(left).shifted(-1)
 
 
 def _require(system: System, condition: Expr) -> None:

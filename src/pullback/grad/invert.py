@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil, floor, gcd
 from typing import Literal
 
-from pullback.grad.system import ONE, Form, System, constant, plus, replace, times
+from pullback.grad.system import Form, System, constant, variable
 from pullback.ir.expr import Extent
 
 Kind = Literal["ge", "eq", "div"]
@@ -77,31 +77,28 @@ def _divisible(form: Form, modulus: int) -> Condition:
 
     Raises: Empty where no value of the variable will do.
     """
-    variables = [v for v in form if v != ONE]
-    if len(variables) > 1:
+    if len(form.terms) > 1:
         return Condition("div", form, modulus)
-    v, rest = variables[0], form.get(ONE, 0)
-    common = gcd(form[v], modulus)
+    ((v, factor),), rest = form
+    common = gcd(factor, modulus)
     if rest % common:
         raise Empty
     period = modulus // common
-    first = -rest // common * pow(form[v] // common, -1, period) % period
-    return Condition("div", plus({v: 1}, constant(-first)), period)
+    first = -rest // common * pow(factor // common, -1, period) % period
+    return Condition("div", variable(v).shifted(-first), period)
 
 
 def _tightened(form: Form) -> Form:
     """``2 x + 3 >= 0 -> x + 1 >= 0``: integers leave no room between."""
-    common = gcd(*(c for v, c in form.items() if v != ONE))
-    if common < 2:
-        return form
-    return {v: c // common for v, c in form.items() if v != ONE or c // common}
+    common = gcd(*(c for _, c in form.terms))
+    return form if common < 2 else form.over(common)
 
 
 class _Solver:
     def __init__(self, system: System) -> None:
         self.system = system
-        self.equations = [dict(e) for e in system.equations]
-        self.inequalities = [dict(e) for e in system.inequalities]
+        self.equations = list(system.equations)
+        self.inequalities = list(system.inequalities)
         self.free = list(system.unknowns)
         self.known: dict[int, Form] = {}
         self.guards: list[Condition] = []
@@ -122,9 +119,9 @@ class _Solver:
 
     def _substitute(self, v: int, by: Form) -> None:
         self.free.remove(v)
-        self.equations = [replace(e, v, by) for e in self.equations]
-        self.inequalities = [_tightened(replace(e, v, by)) for e in self.inequalities]
-        self.known = {u: replace(e, v, by) for u, e in self.known.items()}
+        self.equations = [e.replaced(v, by) for e in self.equations]
+        self.inequalities = [_tightened(e.replaced(v, by)) for e in self.inequalities]
+        self.known = {u: e.replaced(v, by) for u, e in self.known.items()}
         self.known[v] = by
 
     def _eliminate(self) -> None:
@@ -133,24 +130,22 @@ class _Solver:
         if unit is not None:
             n, v = unit
             equation = self.equations.pop(n)
-            sign = -equation[v]
-            self._substitute(v, times({u: c for u, c in equation.items() if u != v}, sign))
+            self._substitute(v, equation.without(v).times(-equation.of(v)))
             return
         equation = self.equations[0]
-        part = {v: equation[v] for v in self.free if v in equation}
-        if not part:
+        part = Form(tuple((v, c) for v in self.free if (c := equation.of(v))))
+        if part.is_constant:
             self._equal(self.equations.pop(0))
             return
-        common = gcd(*part.values())
+        common = gcd(*(c for _, c in part.terms))
         if common > 1:
             self.equations[0] = self._divide(equation, part, common)
             return
-        v = min(part, key=lambda u: (abs(part[u]), u))
+        v, least = min(part.terms, key=lambda term: (abs(term[1]), term[0]))
         w = self.system.fresh()
-        step = {w: 1}
-        for u, c in part.items():
-            if u != v:
-                step = plus(step, {u: 1}, -(c // part[v]))
+        step = variable(w)
+        for u, c in part.without(v).terms:
+            step = step.plus(variable(u), -(c // least))
         self.free.append(w)
         self._substitute(v, step)
 
@@ -160,7 +155,7 @@ class _Solver:
         most = -1
         for n, equation in enumerate(self.equations):
             for v in self.free:
-                if abs(equation.get(v, 0)) != 1:
+                if abs(equation.of(v)) != 1:
                     continue
                 size = self.system.range_of(v) if v in self.system.upper else 1 << 62
                 if size > most:
@@ -168,11 +163,11 @@ class _Solver:
         return best
 
     def _equal(self, form: Form) -> None:
-        if set(form) <= {ONE}:
-            if form:
+        if form.is_constant:
+            if form.const:
                 raise Empty
             return
-        low, high = self.system.least(form), -self.system.least(times(form, -1))
+        low, high = self.system.least(form), -self.system.least(form.times(-1))
         if low > 0 or high < 0:
             raise Empty
         if low != 0 or high != 0:
@@ -183,35 +178,32 @@ class _Solver:
 
         ``2 j - x == 0 -> j - x // 2 == 0``, rather than ``j + x // 2 - x == 0``.
         """
-        rest = {v: c for v, c in equation.items() if v not in part}
-        if all(c < 0 for v, c in rest.items() if v != ONE):
-            rest, part = times(rest, -1), times(part, -1)
+        rest = equation.minus(part)
+        if all(c < 0 for _, c in rest.terms):
+            rest, part = rest.times(-1), part.times(-1)
         # Of x and -x the one whose coefficients are positive has the simpler quotient.
-        sign = -1 if next((c for v, c in rest.items() if v != ONE), 1) < 0 else 1
-        rest = times(rest, sign)
-        loose = {v: c % common for v, c in rest.items() if c % common}
-        whole = plus(rest, loose, -1)
-        fixed = set(loose) <= {ONE}
-        if fixed and loose:
-            raise Empty
-        if not fixed:
-            self.guards.append(_divisible(loose, common))
-        reduced = plus(part, whole, sign)
-        reduced = {v: c // common for v, c in reduced.items()}
-        if not loose:
+        sign = -1 if rest.terms and rest.terms[0][1] < 0 else 1
+        rest = rest.times(sign)
+        loose = Form(
+            tuple((v, c % common) for v, c in rest.terms if c % common), rest.const % common
+        )
+        reduced = part.plus(rest.minus(loose), sign).over(common)
+        if loose.is_constant:
+            if loose.const:
+                raise Empty
             return reduced
-        return plus(reduced, self.system.floor(loose, common, exact=True), sign)
+        self.guards.append(_divisible(loose, common))
+        return reduced.plus(self.system.floor(loose, common, exact=True), sign)
 
     def _box(self, v: int) -> tuple[int | None, int | None]:
         """Constant bounds of a free unknown from the inequalities that hold it alone."""
         low: int | None = None
         high: int | None = None
         for form in self.inequalities:
-            c = form.get(v, 0)
-            rest = {u: w for u, w in form.items() if u != v}
-            if not c or any(u != ONE and u not in self.system.dims.values() for u in rest):
+            c, rest = form.of(v), form.without(v)
+            if not c or not set(rest.atoms) <= set(self.system.dims.values()):
                 continue
-            most = -self.system.least(times(rest, -1))
+            most = -self.system.least(rest.times(-1))
             if c > 0:
                 bound = ceil(-most / c)
                 low = bound if low is None else max(low, bound)
@@ -222,14 +214,16 @@ class _Solver:
 
     def _relaxed(self, form: Form, v: int) -> tuple[Form, int] | None:
         """`form` without `v`, other free unknowns at their box's edge (one elimination step)."""
-        rest = {u: c for u, c in form.items() if u != v}
+        rest = form.without(v)
         relaxed = 0
-        for u in [u for u in rest if u in self.free]:
+        for u, c in rest.terms:
+            if u not in self.free:
+                continue
             low, high = self._box(u)
-            edge = high if rest[u] > 0 else low
+            edge = high if c > 0 else low
             if edge is None:
                 return None
-            rest = replace(rest, u, constant(edge))
+            rest = rest.replaced(u, constant(edge))
             relaxed += 1
         return rest, relaxed
 
@@ -237,7 +231,7 @@ class _Solver:
         lows: list[tuple[int, Form, int]] = []
         highs: list[tuple[int, Form, int]] = []
         for form in self.inequalities:
-            c = form.get(v, 0)
+            c = form.of(v)
             bounds = self._relaxed(form, v) if c else None
             if bounds is not None:
                 (lows if c > 0 else highs).append((abs(c), *bounds))
@@ -252,15 +246,15 @@ class _Solver:
         self, v: int, a: int, low: Form, b: int, high: Form, relaxed: int
     ) -> _Bounded | None:
         """From ``a v + low >= 0`` and ``high - b v >= 0``: at most that many values of `v`."""
-        width = plus(times(high, a), low, b)
+        width = high.times(a).plus(low, b)
         try:
-            trips = floor(-self.system.least(times(width, -1)) / (a * b)) + 1
+            trips = floor(-self.system.least(width.times(-1)) / (a * b)) + 1
         except KeyError:
             return None
-        exact = self.system.size_of(plus(width, constant(1))) if a == b == 1 else None
+        exact = self.system.size_of(width.shifted(1)) if a == b == 1 else None
         extent: Extent = trips if exact is None else exact
-        rank = (trips, relaxed, a, len(low), v)
-        return _Bounded(rank, v, a, times(low, -1), extent)
+        rank = (trips, relaxed, a, len(low.terms) + (low.const != 0), v)
+        return _Bounded(rank, v, a, low.times(-1), extent)
 
     def _enumerate(self) -> None:
         """Turn the free unknown of smallest trip count into a loop, or into a value if it is 1."""
@@ -272,20 +266,20 @@ class _Solver:
             raise Empty
         low = best.low
         if best.scale > 1:
-            low = self.system.floor(plus(low, constant(best.scale - 1)), best.scale)
+            low = self.system.floor(low.shifted(best.scale - 1), best.scale)
         if best.extent != 1:
             t = self.system.fresh(self.system.extent(best.extent))
             self.loops[best.v] = Remaining(t, best.extent)
-            low = plus(low, {t: 1})
+            low = low.plus(variable(t))
         self._substitute(best.v, low)
 
     def _tight(self) -> list[Form]:
         """The inequalities, of those that differ in the constant alone the strictest."""
-        strictest: dict[tuple[tuple[int, int], ...], Form] = {}
+        strictest: dict[frozenset[tuple[int, int]], Form] = {}
         for form in map(self.system.unfloored, self.inequalities):
-            key = tuple(sorted((v, c) for v, c in form.items() if v != ONE))
+            key = frozenset(form.terms)
             old = strictest.get(key)
-            if old is None or form.get(ONE, 0) < old.get(ONE, 0):
+            if old is None or form.const < old.const:
                 strictest[key] = form
         return list(strictest.values())
 
@@ -293,6 +287,6 @@ class _Solver:
         """Keep ``form >= 0`` unless it follows; forms are integers, so > -1 suffices."""
         if self.system.least(form) > -1:
             return
-        if -self.system.least(times(form, -1)) < 0:
+        if -self.system.least(form.times(-1)) < 0:
             raise Empty
         self.guards.append(Condition("ge", form))

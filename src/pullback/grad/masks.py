@@ -124,7 +124,7 @@ def _somewhere(guard: Expr, rank: int) -> Expr | None:
         if isinstance(axis, Axis) and axis.number >= rank:
             form = form.without(axis)
             last = affine(E.extent_expr(axis.extent)).shifted(-1)
-            form = form.plus(last.scaled(step)) if step > 0 else form
+            form = form.plus(last.times(step)) if step > 0 else form
     difference = to_expr(form)
     return None if _moves(difference, rank) else E.Less(E.index(-1), difference)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pullback.algebra.affine import make, to_expr
 from pullback.grad.invert import Condition, Solution
-from pullback.grad.system import ONE, Form, System
+from pullback.grad.system import Form, System
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, Less
 
@@ -59,15 +59,15 @@ def rendered(
 
 def _step(system: System, guard: Condition) -> tuple[int, tuple[int, int]] | None:
     """``(x - 1) % 3 == 0`` of parameter x as its number and (3, 1)."""
-    variables = [v for v in guard.form if v != ONE]
+    variables = guard.form.atoms
     if guard.kind != "div" or len(variables) > 1 or variables[0] not in system.parameters:
         return None
-    remainder = -guard.form.get(ONE, 0) % guard.modulus
+    remainder = -guard.form.const % guard.modulus
     return system.parameters.index(variables[0]), (guard.modulus, remainder)
 
 
 def _expression(system: System, form: Form, names: Mapping[int, Expr]) -> Expr:
-    """``{x: 2, ONE: 3} -> x * 2 + 3``."""
+    """A form over variables by their names.."""
     return to_expr(make(*_terms(system, form, names)))
 
 
@@ -76,11 +76,11 @@ def _terms(
 ) -> tuple[list[tuple[Expr, int]], int]:
     """``x - x // 3 * 3 + 2 -> [(x % 3, 1)], 2``"""
     rest, remainders = system.rejoined(form)
-    terms = [(names[v], c) for v, c in rest.items() if v != ONE]
+    terms = [(names[v], c) for v, c in rest.terms]
     for inner, divisor, factor in remainders:
         whole = _expression(system, inner, names)
         terms.append((E.Mod(whole, E.index(divisor)), factor))
-    return terms, rest.get(ONE, 0)
+    return terms, rest.const
 
 
 def _condition(system: System, guard: Condition, names: Mapping[int, Expr]) -> Expr:

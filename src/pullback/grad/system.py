@@ -1,6 +1,6 @@
 """Integer systems: linear forms, boxes, and index expressions read into them.
 
-A `Form` maps variable numbers to integer coefficients; `ONE` carries the constant. Parameters are
+The atoms of a `Form` are numbers of variables. Parameters are
 the coordinates of the tensor whose adjoint is sought, and symbolic extents. Unknowns are the axes
 of the definition that reads it, and a quotient and a remainder for every ``//`` and ``%``.
 """
@@ -11,42 +11,22 @@ from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil
 
+from pullback.algebra.affine import LinearForm
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Expr, Extent, Pin
 from pullback.ir.node import Node, walk
 
-Form = dict[int, int]
-ONE = -1
+Form = LinearForm[int]
+ZERO: Form = Form()
 
 
 def constant(value: int) -> Form:
-    return {ONE: value} if value else {}
+    return Form((), value)
 
 
-def plus(a: Form, b: Form, times: int = 1) -> Form:
-    """``a + times * b``."""
-    total = dict(a)
-    for v, c in b.items():
-        coefficient = total.get(v, 0) + times * c
-        if coefficient:
-            total[v] = coefficient
-        else:
-            total.pop(v, None)
-    return total
-
-
-def times(a: Form, factor: int) -> Form:
-    """``factor * a``."""
-    return {v: c * factor for v, c in a.items()} if factor else {}
-
-
-def replace(a: Form, v: int, by: Form) -> Form:
-    """`a` with variable `v` replaced by a form."""
-    c = a.get(v, 0)
-    if not c:
-        return a
-    return plus({u: w for u, w in a.items() if u != v}, by, c)
+def variable(v: int) -> Form:
+    return Form(((v, 1),))
 
 
 class System:
@@ -64,7 +44,7 @@ class System:
         self.parameters = [self.fresh(self.extent(e)) for e in shape]
         self.domain = [self.unknown(self.extent(e)) for e in extents]
         self._forms: dict[Node, Form] = {}
-        self._split: dict[tuple[tuple[tuple[int, int], ...], int], tuple[Form, Form]] = {}
+        self._split: dict[tuple[frozenset[tuple[int, int]], int, int], tuple[Form, Form]] = {}
 
     def fresh(self, extent: Form | None = None, lower: int = 0) -> int:
         """A new variable; with an extent, ``lower <= v < lower + extent``."""
@@ -72,15 +52,15 @@ class System:
         self.count += 1
         if extent is not None:
             self.lower[v] = lower
-            self.upper[v] = plus(extent, constant(lower - 1))
+            self.upper[v] = extent.shifted(lower - 1)
         return v
 
     def unknown(self, extent: Form, lower: int = 0) -> int:
         """A new unknown with its box as inequalities."""
         v = self.fresh(extent, lower)
         self.unknowns.append(v)
-        self.inequalities.append({v: 1} | constant(-lower))
-        self.inequalities.append(plus(self.upper[v], {v: -1}))
+        self.inequalities.append(variable(v).shifted(-lower))
+        self.inequalities.append(self.upper[v].minus(variable(v)))
         return v
 
     def floor(self, form: Form, divisor: int, exact: bool = False) -> Form:
@@ -89,7 +69,7 @@ class System:
             return form
         v = self.fresh()
         self.floors[v] = (form, divisor, exact)
-        return {v: 1}
+        return variable(v)
 
     def extent(self, extent: Extent) -> Form:
         """An extent as a form; a symbolic one is a parameter."""
@@ -100,7 +80,7 @@ class System:
             self.dims[extent] = v
             self.lower[v] = extent.lo
             self.upper[v] = constant(extent.hi)
-        return {self.dims[extent]: 1}
+        return variable(self.dims[extent])
 
     def form(self, e: Expr) -> Form | None:
         """An index expression as a form, ``//`` and ``%`` split by mixed radix; None if data."""
@@ -118,21 +98,21 @@ class System:
         if isinstance(node, E.Const):
             return constant(int(node.value)) if node.dtype.is_integer else None
         if isinstance(node, E.Axis):
-            return {self.domain[node.number]: 1}
+            return variable(self.domain[node.number])
         if isinstance(node, E.Size):
             return self.extent(node.dim)
         if not isinstance(node, E.Add | E.Mul | E.FloorDiv | E.Mod):
             return None
         left, right = self._forms[node.left], self._forms[node.right]
         if isinstance(node, E.Add):
-            return plus(left, right)
-        if isinstance(node, E.Mul) and set(left) <= {ONE}:
+            return left.plus(right)
+        if isinstance(node, E.Mul) and left.is_constant:
             left, right = right, left
-        if not set(right) <= {ONE}:
+        if not right.is_constant:
             return None
-        factor = right.get(ONE, 0)
+        factor = right.const
         if isinstance(node, E.Mul):
-            return times(left, factor)
+            return left.times(factor)
         if factor <= 0:
             return None
         quotient, remainder = self.divided(left, factor)
@@ -140,19 +120,19 @@ class System:
 
     def divided(self, form: Form, divisor: int) -> tuple[Form, Form]:
         """``form = divisor * q + r``, ``0 <= r < divisor``: the mixed-radix split, shared."""
-        key = (tuple(sorted(form.items())), divisor)
+        key = frozenset(form.terms), form.const, divisor
         if key in self._split:
             return self._split[key]
-        first, last = ceil(self.least(form)) // divisor, -ceil(self.least(times(form, -1)))
+        first, last = ceil(self.least(form)) // divisor, -ceil(self.least(form.times(-1)))
         last //= divisor
         if first == last:
             quotient = constant(first)
-            remainder = plus(form, quotient, -divisor)
+            remainder = form.plus(quotient, -divisor)
         else:
             q = self.unknown(constant(last - first + 1), first)
             r = self.unknown(constant(divisor))
-            quotient, remainder = {q: 1}, {r: 1}
-            self.equations.append(plus(plus(form, quotient, -divisor), remainder, -1))
+            quotient, remainder = variable(q), variable(r)
+            self.equations.append(form.plus(quotient, -divisor).minus(remainder))
         self._split[key] = quotient, remainder
         return quotient, remainder
 
@@ -162,25 +142,26 @@ class System:
         Floors are expanded newest first, ``floor(n / c) = (n - rho) / c`` with ``0 <= rho < c``,
         so that correlated ones cancel; symbolic upper bounds before the extents themselves.
         """
-        total = Fraction(0)
-        todo = {v: Fraction(c) for v, c in form.items()}
+        total = Fraction(form.const)
+        todo = {v: Fraction(c) for v, c in form.terms}
         while floors := [v for v in todo if v in self.floors]:
             newest = max(floors)
             share = todo.pop(newest)
             inner, divisor, exact = self.floors[newest]
-            for v, c in inner.items():
+            total += share * Fraction(inner.const, divisor)
+            for v, c in inner.terms:
                 todo[v] = todo.get(v, Fraction(0)) + share * Fraction(c, divisor)
             if share > 0 and not exact:
                 total -= share * Fraction(divisor - 1, divisor)
         sizes = set(self.dims.values())
-        for v in [v for v in todo if v != ONE and v not in sizes]:
+        for v in [v for v in todo if v not in sizes]:
             share = todo.pop(v)
-            edge = constant(self.lower[v]) if share > 0 else self.upper[v] if share else {}
-            for u, c in edge.items():
+            edge = constant(self.lower[v]) if share > 0 else self.upper[v] if share else ZERO
+            total += share * edge.const
+            for u, c in edge.terms:
                 todo[u] = todo.get(u, Fraction(0)) + share * c
-        total += todo.pop(ONE, Fraction(0))
         for v, share in todo.items():
-            total += share * (self.lower[v] if share > 0 else self.upper[v].get(ONE, 0))
+            total += share * (self.lower[v] if share > 0 else self.upper[v].const)
         return total
 
     def unfloored(self, form: Form) -> Form:
@@ -188,38 +169,36 @@ class System:
 
         ``n // c + r >= 0 -> n + c r >= 0``, ``r - n // c >= 0 -> c r + c - 1 - n >= 0``.
         """
-        while floors := [v for v in form if v in self.floors]:
+        while floors := [v for v in form.atoms if v in self.floors]:
             v = max(floors)
             inner, divisor, exact = self.floors[v]
-            sign = form[v]
+            sign = form.of(v)
             if abs(sign) != 1 and not exact:
                 break
-            rest = times({u: c for u, c in form.items() if u != v}, divisor)
-            form = plus(rest, inner, sign)
+            form = form.without(v).times(divisor).plus(inner, sign)
             if sign < 0 and not exact:
-                form = plus(form, constant(divisor - 1))
+                form = form.shifted(divisor - 1)
         return form
 
     def rejoined(self, form: Form) -> tuple[Form, list[tuple[Form, int, int]]]:
         """Remainders in a form: ``k n - k c (n // c)`` as (n, c, k), and the rest."""
         remainders: list[tuple[Form, int, int]] = []
-        for v in sorted((v for v in form if v in self.floors), reverse=True):
+        for v in sorted((v for v in form.atoms if v in self.floors), reverse=True):
             inner, divisor, exact = self.floors[v]
-            factor, odd = divmod(-form.get(v, 0), divisor)
-            parts = [u for u in inner if u != ONE]
-            if odd or not factor or any(form.get(u, 0) != factor * inner[u] for u in parts):
+            factor, odd = divmod(-form.of(v), divisor)
+            if odd or not factor or any(form.of(u) != factor * c for u, c in inner.terms):
                 continue
-            form = plus(plus(form, {v: 1}, -form[v]), inner, -factor)
+            form = form.without(v).plus(inner, -factor)
             if not exact:
                 remainders.append((inner, divisor, factor))
         return form, remainders
 
     def size_of(self, form: Form) -> Extent | None:
         """The form as an extent: a constant or exactly one symbolic extent, else None."""
-        if set(form) <= {ONE}:
-            return max(0, form.get(ONE, 0))
+        if form.is_constant:
+            return max(0, form.const)
         for dim, v in self.dims.items():
-            if form == {v: 1} and not isinstance(dim, Pin):
+            if form.single == v and not isinstance(dim, Pin):
                 return dim
         return None
 
@@ -227,4 +206,4 @@ class System:
         """The largest number of values that variable `v` takes."""
         if v not in self.upper:
             raise InvalidIR(f"variable {v} has no box")
-        return -ceil(self.least(times(self.upper[v], -1))) - self.lower[v] + 1
+        return -ceil(self.least(self.upper[v].times(-1))) - self.lower[v] + 1

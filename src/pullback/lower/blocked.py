@@ -89,9 +89,9 @@ class Blocked:
             count = ceil_div(length.expr(), size)
             return [For(block, index(0), count, tuple(self._joined(inner)))]
         inner = replace(self._renamed(stmt), lo=first.expr(), hi=end)
-        whole = length.constant // size
+        whole = length.const // size
         found: list[Stmt] = [For(block, index(0), index(whole), tuple(self._joined(inner)))]
-        if length.constant % size:
+        if length.const % size:
             rest = linear(stmt.lo).plus(Linear(whole * size)).expr()
             found += self._joined(replace(self._renamed(stmt), lo=rest))
         return found

@@ -37,8 +37,8 @@ def spans(loops: Iterable[NestLoop]) -> dict[Expr, tuple[Linear, Linear]]:
 
 def most(form: Linear, inner: Spans) -> Linear | None:
     """The largest value of `form` over the values of `inner`; None where nothing is known."""
-    total = Linear(form.constant)
-    for atom, coefficient in form.terms.items():
+    total = Linear(form.const)
+    for atom, coefficient in form.terms:
         if atom in inner:
             total = total.plus(inner[atom][coefficient > 0], coefficient)
         elif any(n in inner for n in walk(atom)):
@@ -77,7 +77,7 @@ def bounded(loop: NestLoop, region: Sequence[Bound], inner: Spans) -> Bounded:
         widest = most(rest, inner)
         if widest is None:
             continue
-        exact = widest.terms == rest.terms and not any(n in inner for n in rest.terms)
+        exact = widest.terms == rest.terms and not any(n in inner for n in rest.atoms)
         quotient = divide(widest, abs(factor))[0]
         if factor > 0:
             first = _later(first, quotient.times(-1))
@@ -115,7 +115,7 @@ def guarded(region: Region, inner: Spans, body: list[Stmt]) -> list[Stmt]:
 def outer(region: Region, loops: Iterable[NestLoop]) -> Region:
     """The bounds that say nothing of the variables of `loops`."""
     own = {loop.var for loop in loops}
-    return tuple(b for b in region if own.isdisjoint(n for a in b.form.terms for n in walk(a)))
+    return tuple(b for b in region if own.isdisjoint(n for a in b.form.atoms for n in walk(a)))
 
 
 def settled(exact: Region, regions: Iterable[Region]) -> dict[Expr, bool]:

@@ -34,8 +34,7 @@ def folded(node: Expr) -> Expr:
 
 def less(left: Expr, right: Expr) -> Expr:
     """``left < right`` as ``0 <= high``, where ``right - left - 1 = step * high + low``."""
-    gap = linear(right).plus(linear(left), -1)
-    gap.constant -= 1
+    gap = linear(right).minus(linear(left)).shifted(-1)
     lo, hi = gap.range()
     if lo >= 0:
         return TRUE

@@ -195,7 +195,7 @@ class _Over:
 def _once(loop: For) -> bool:
     """Whether a loop has one iteration."""
     span = linear(loop.hi).plus(linear(loop.lo), -1)
-    return span.is_constant and span.constant <= loop.step
+    return span.is_constant and span.const <= loop.step
 
 
 def _renamed(statement: Stmt, forms: Iterable[Linear]) -> list[Linear]:
@@ -207,7 +207,7 @@ def _renamed(statement: Stmt, forms: Iterable[Linear]) -> list[Linear]:
     def fresh(atom: Expr) -> Expr:
         return atom if inner.isdisjoint(walk(atom)) else Var(f"{atom}'", *atom_range(atom))
 
-    return [Linear(f.constant, {fresh(t): c for t, c in f.terms.items()}) for f in forms]
+    return [Linear(f.const, {fresh(t): c for t, c in f.terms}) for f in forms]
 
 
 def _statements(root: Stmt) -> Iterator[Stmt]:
@@ -236,8 +236,8 @@ def _is_digit(var: Var, forms: Sequence[Linear]) -> bool:
         high = divide(form, size)[0]
         if form.hidden(var) or high.of(var) != 1 or high.hidden(var):
             return False
-        period = gcd(period, *(c for atom, c in high.terms.items() if atom is not var))
-        places.add(high.constant)
+        period = gcd(period, *(c for atom, c in high.terms if atom is not var))
+        places.add(high.const)
     if period:
         return var.hi - var.lo < period and len({p % period for p in places}) == 1
     return len(places) == 1
@@ -246,8 +246,9 @@ def _is_digit(var: Var, forms: Sequence[Linear]) -> bool:
 def _differ(a: Linear, b: Linear) -> bool:
     """Whether two offsets are never equal, whatever loops they stand in: so modulo some stride."""
     gap = a.plus(b, -1)
-    for stride in (0, *sorted({abs(c) for c in gap.terms.values()})):
-        low = Linear(gap.constant, {t: c for t, c in gap.terms.items() if not stride or c % stride})
+    for stride in (0, *sorted({abs(c) for _, c in gap.terms})):
+        terms = tuple(t for t in gap.terms if not stride or t[1] % stride)
+        low = gap.made(terms, gap.const)
         lo, hi = low.range()
         if (lo > 0 or hi < 0) and (not stride or -stride < lo <= hi < stride):
             return True

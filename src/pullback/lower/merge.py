@@ -32,7 +32,7 @@ def accesses(roots: Iterable[Expr]) -> tuple[list[Linear], set[Node]]:
             continue
         form = linear(node.offset)
         forms.append(form)
-        for atom in form.terms:
+        for atom in form.atoms:
             stack.extend(atom.children)
     return forms, loose
 
@@ -50,7 +50,7 @@ def merged(
     forms, loose = accesses(roots)
     forms += stores
     for form in stores:
-        loose.update(n for atom in form.terms for n in atom.children)
+        loose.update(n for atom in form.atoms for n in atom.children)
     runs: list[list[int]] = [[0]]
     for number in range(1, len(loops)):
         before, here = loops[number - 1], loops[number]
@@ -82,11 +82,11 @@ def split(
     forms, _ = accesses(roots)
     wanted: dict[Expr, int] = {}
     for form in forms:
-        for atom in form.terms:
+        for atom in form.atoms:
             if not isinstance(atom, E.FloorDiv | E.Mod) or not isinstance(atom.right, E.Const):
                 continue
             divisor = int(atom.right.value)
-            for var, coefficient in linear(atom.left).terms.items():
+            for var, coefficient in linear(atom.left).terms:
                 if coefficient == 1 and divisor > 1:
                     wanted[var] = min(wanted.get(var, divisor), divisor)
     found: list[NestLoop] = []
@@ -131,8 +131,8 @@ def revalued(axes: dict[int, Expr], values: dict[Expr, Expr]) -> dict[int, Expr]
     found: dict[int, Expr] = {}
     for axis, value in axes.items():
         form = linear(value)
-        total = Linear(form.constant)
-        for atom, coefficient in form.terms.items():
+        total = Linear(form.const)
+        for atom, coefficient in form.terms:
             total = total.plus(linear(values.get(atom, atom)), coefficient)
         found[axis] = total.expr()
     return found

@@ -62,6 +62,6 @@ def _limits(bodies: Iterable[Expr], axis: Axis) -> dict[Expr, tuple[int, bool]]:
             continue
         # Holds where factor * j + constant > 0.
         below = factor < 0
-        limit = -(-form.constant // -factor) if below else -form.constant // factor + 1
+        limit = -(-form.const // -factor) if below else -form.const // factor + 1
         found[node] = limit, below
     return found

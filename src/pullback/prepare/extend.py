@@ -149,9 +149,9 @@ def _rejoined(definition: Definition, simplify: Simplify) -> Definition:
         extents = [upper(e) for e in form.over]
         high, low = (Axis(rank + a, form.over[a]) for a in (n, m))
         at = [affine(i) for t in definition.reads for i in t.indices]
-        if not any(f.coefficient(low) for f in at):
+        if not any(f.of(low) for f in at):
             continue
-        if any(f.coefficient(high) != f.coefficient(low) * extents[m] for f in at):
+        if any(f.of(high) != f.of(low) * extents[m] for f in at):
             continue
         over = [*form.over]
         over[n] = extents[n] * extents[m]
@@ -283,7 +283,7 @@ class _Operand:
         """Take up ``guard >= 0`` as a bound of one index. False where it is none."""
         for place, form in enumerate(self.forms):
             for factor in _factors(guard, form):
-                lo, hi = bounds(to_expr(guard.minus(form.scaled(factor))))
+                lo, hi = bounds(to_expr(guard.minus(form.times(factor))))
                 a, b = self.valid[place]
                 if factor > 0 and -(lo // factor) == -(hi // factor):
                     self.valid[place] = max(a, -(lo // factor)), b
@@ -330,7 +330,7 @@ def _factors(guard: Affine, form: Affine) -> list[int]:
     """Each `n` such that ``guard - n * form`` lacks a term of `form`."""
     found: dict[int, None] = {}
     for atom, coefficient in form.terms:
-        factor, rest = divmod(guard.coefficient(atom), coefficient)
+        factor, rest = divmod(guard.of(atom), coefficient)
         if factor and not rest:
             found[factor] = None
     return list(found)
@@ -396,7 +396,7 @@ def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:
     for number, extent in enumerate(definition.extents[rank:], start=rank):
         axis = Axis(number, extent)
         steps = [
-            (elements(take.source.shape), affine(i).coefficient(axis))
+            (elements(take.source.shape), affine(i).of(axis))
             for take in walk(body)
             if isinstance(take, Take)
             for i in take.indices

@@ -32,7 +32,7 @@ class Bound:
 
     def same(self, other: Bound) -> bool:
         """Whether both bound the same coordinates."""
-        return self.form.constant == other.form.constant and self.form.terms == other.form.terms
+        return self.form.minus(other.form) == Linear()
 
 
 Region = tuple[Bound, ...]
@@ -53,7 +53,7 @@ def bounds_of(condition: Expr, holds: bool = True) -> list[Bound]:
             stack += [(e.right, positive), (e.left, positive)]
         elif isinstance(e, E.Less | E.Equal) and e.left.dtype == int64:
             forms = _comparison(e, positive)
-            whole = all(_over_axes(f) and (f.terms or f.constant >= 0) for f in forms)
+            whole = all(_over_axes(f) and (f.terms or f.const >= 0) for f in forms)
             tests = ((e, not positive),) if whole else ()
             found += [Bound(f, tests) for f in forms if f.terms and _over_axes(f)]
     return found
@@ -65,7 +65,7 @@ def _comparison(e: E.Less | E.Equal, holds: bool) -> list[Linear]:
         return [gap, gap.times(-1)] if holds else []
     if not holds:
         return [linear(e.left).plus(linear(e.right), -1)]
-    return [linear(e.right).plus(one, -1).plus(Linear(-1)) for one in _parts(e.left)]
+    return [linear(e.right).minus(one).shifted(-1) for one in _parts(e.left)]
 
 
 def _parts(value: Expr) -> list[Linear]:
@@ -77,16 +77,16 @@ def _parts(value: Expr) -> list[Linear]:
         return [linear(value)]
     first, second = linear(value.then), linear(value.otherwise)
     gap, margin = first.plus(second, -1), linear(test.right).plus(linear(test.left), -1)
-    factor = next((gap.of(a) // c for a, c in margin.terms.items()), 0)
+    factor = next((gap.of(a) // c for a, c in margin.terms), 0)
     rest = gap.plus(margin, -factor)
-    if factor < 1 or not rest.is_constant or not -factor <= rest.constant <= 0:
+    if factor < 1 or not rest.is_constant or not -factor <= rest.const <= 0:
         return [linear(value)]
     return [first, second]
 
 
 def _over_axes(form: Linear) -> bool:
     """Whether a form is over axes and extents alone."""
-    return not any(isinstance(n, Take) for a in form.terms for n in walk(a))
+    return not any(isinstance(n, Take) for a in form.atoms for n in walk(a))
 
 
 def outside(body: Expr, nothing: Expr, zeros: dict[Value, Region]) -> Region:
@@ -115,8 +115,8 @@ def outside(body: Expr, nothing: Expr, zeros: dict[Value, Region]) -> Region:
 
 def _read(bound: Bound, take: Take) -> Bound:
     """A bound over the axes of what is read, over the reader's."""
-    total = Linear(bound.form.constant)
-    for atom, coefficient in bound.form.terms.items():
+    total = Linear(bound.form.const)
+    for atom, coefficient in bound.form.terms:
         place = (
             linear(take.indices[atom.number]) if isinstance(atom, Axis) else Linear(0, {atom: 1})
         )
@@ -164,7 +164,7 @@ def regions(stages: tuple[Stage, ...], finish: tuple[Stage, ...] = ()) -> Region
             work[stage.target] = outside(body, nothing, zeros)
         elif isinstance(stage.form, Map):
             work[stage.target] = outside(body, E.const(0, body.dtype), zeros)
-            plain = (b for b in work[stage.target] if all(_plain(a) for a in b.form.terms))
+            plain = (b for b in work[stage.target] if all(_plain(a) for a in b.form.atoms))
             zeros[stage.target] = tuple(plain)
     return Regions(work, _needed(stages, finish))
 
@@ -193,7 +193,7 @@ def _of_source(bounds: Iterable[Bound], take: Take) -> Region:
     places = {a: Axis(n, take.source.shape[n]) for n, a in enumerate(take.indices)}
     found = []
     for bound in bounds:
-        if all(isinstance(a, Size) or (_plain(a) and a in places) for a in bound.form.terms):
-            terms = {places.get(a, a): c for a, c in bound.form.terms.items()}
-            found.append(Bound(Linear(bound.form.constant, terms)))
+        if all(isinstance(a, Size) or (_plain(a) and a in places) for a in bound.form.atoms):
+            terms = {places.get(a, a): c for a, c in bound.form.terms}
+            found.append(Bound(Linear(bound.form.const, terms)))
     return _merged(found)

@@ -366,7 +366,7 @@ def _sided(left: Affine, right: Affine, difference: Affine) -> bool:
 
 def _sides(form: Affine) -> tuple[Affine, Affine]:
     """``form = positive - negative`` with positive coefficients in both, constants left out."""
-    negative = form.select(lambda c: c < 0).scaled(-1)
+    negative = form.select(lambda c: c < 0).times(-1)
     return form.select(lambda c: c > 0), negative
 
 

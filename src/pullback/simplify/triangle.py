@@ -165,7 +165,7 @@ def gap(guard: Expr) -> Affine | None:
     if not isinstance(less, Less) or less.left.dtype != int64:
         return None
     form = affine(less.right).minus(affine(less.left)).shifted(-1)
-    return form if less is guard else form.scaled(-1).shifted(-1)
+    return form if less is guard else form.times(-1).shifted(-1)
 
 
 def _edge(guard: Expr, loop: Axis) -> _Edge | None:
@@ -177,7 +177,7 @@ def _edge(guard: Expr, loop: Axis) -> _Edge | None:
     if len(axes) != 1 or len(form.atoms) != 2 or not isinstance(loop.extent, int):
         return None
     axis, rest = axes[0], form.without(loop)
-    signs = form.coefficient(loop), form.coefficient(axis)
+    signs = form.of(loop), form.of(axis)
     if signs == (-1, 1):
         return _Edge(loop, axis, to_expr(rest))
     if signs == (1, -1):

@@ -67,7 +67,7 @@ def _side(e: Expr, var: Var, facts: Facts) -> Load | Const | None:
     rest = form.without(var)
     alone = all(not _mentions(atom, var) for atom in rest.atoms)
     moved = rebuild(inner, lambda n: index(0) if n is var else None, {})
-    return moved if alone and form.coefficient(var) == 1 and isinstance(moved, Load) else None
+    return moved if alone and form.of(var) == 1 and isinstance(moved, Load) else None
 
 
 def _mentions(e: Expr, var: Var) -> bool:

@@ -46,7 +46,7 @@ class Memory:
         rest = form.without(at.lanes.var)
         if any(at.lanes.varying.of(a) for a in rest.atoms):
             return None
-        return form.coefficient(at.lanes.var)
+        return form.of(at.lanes.var)
 
     def needs(self, offset: Expr, at: Scope) -> list[tuple[Expr, Scope]]:
         """What the address is computed from, each with its scope."""
@@ -70,7 +70,7 @@ class Memory:
             return None
         form = self.facts.form(offset)
         varying = [a for a in form.atoms if at.lanes.varying.of(a)]
-        if len(varying) != 1 or form.coefficient(varying[0]) != 1:
+        if len(varying) != 1 or form.of(varying[0]) != 1:
             return None
         found = varying[0]
         if not isinstance(found, FloorDiv) or self.facts.loads(found):
@@ -85,7 +85,7 @@ class Memory:
         varying = [a for a in form.atoms if at.lanes.varying.of(a)]
         row = next((a for a in varying if isinstance(a, FloorDiv)), None)
         turn = next((a for a in varying if isinstance(a, Mod)), None)
-        if row is None or turn is None or len(varying) != 2 or form.coefficient(row) != 1:
+        if row is None or turn is None or len(varying) != 2 or form.of(row) != 1:
             return None
         if row.children != turn.children or any(map(self.facts.loads, varying)):
             return None
@@ -100,7 +100,7 @@ class Memory:
         home = at if loads and at.guarded else at.uniform
         shift = form.const
         if var is not None and at.lanes is not None:
-            shift += form.coefficient(var) * at.number * at.lanes.count
+            shift += form.of(var) * at.number * at.lanes.count
         kind = arith.MEMORY[array.dtype.name]
         key = ("&", array, form.terms)
         base = home.find(key)
@@ -228,7 +228,7 @@ class Memory:
             term = self.b.binary("mul", get(atom, at.uniform), const(coefficient, "i64"))
             index = self.b.binary("add", index, term)
         pointer = self.b.offset(self._array(array), kind, index)
-        step = const(form.coefficient(turn), "i64")
+        step = const(form.of(turn), "i64")
         parts = []
         for number in range(times):
             if at.mask is None:

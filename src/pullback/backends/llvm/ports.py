@@ -188,7 +188,7 @@ class Reader:
         form = self.facts.form(offset)
         if any(lane.varying.of(a) for a in form.without(lane.varying.var).atoms):
             return None
-        return form.coefficient(lane.varying.var)
+        return form.of(lane.varying.var)
 
     def load(
         self, ports: Ports, e: Load, written: Mapping[Var, int], lane: Lane | None, seen: set[Node]

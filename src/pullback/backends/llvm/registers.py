@@ -59,7 +59,7 @@ class Registers:
         form = self.facts.form(indices[-1])
         base = at.uniform.find(at.lanes.var)
         start = base.literal if base is not None else None
-        plain = form.coefficient(at.lanes.var) == 1 and len(form.terms) == 1
+        plain = form.of(at.lanes.var) == 1 and len(form.terms) == 1
         if not plain or start is None:
             raise InvalidIR(f"register {register} is not indexed by a plain vector variable")
         slot, lane = divmod(int(start) + form.const, lanes)

@@ -44,7 +44,7 @@ class Lanes:
         form = facts.form(e.left)
         rest = form.without(self.var)
         whole = rest.const % divisor == 0 and all(c % divisor == 0 for _, c in rest.terms)
-        same = form.coefficient(self.var) == 1 and not any(map(self.varying.of, rest.atoms))
+        same = form.of(self.var) == 1 and not any(map(self.varying.of, rest.atoms))
         return divisor if whole and same else None
 
 

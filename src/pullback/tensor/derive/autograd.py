@@ -58,8 +58,8 @@ def grad(
     if has_tensors(wrt):
         tree = flatten(wrt)
         return tree.rebuild(_gradients(target, tree.handles, head))
-    found = _gradients(target, list(wrt), head)
-    return tuple(found) if isinstance(wrt, tuple) else found
+    slopes = _gradients(target, list(wrt), head)
+    return tuple(slopes) if isinstance(wrt, tuple) else slopes
 
 
 @overload
@@ -96,9 +96,9 @@ def _gradients(target: Handle, wrt: Sequence[Handle], head: Tensor | None = None
     output = target.value
     _check(output, head)
     start = None if head is None else from_array(head).value
-    found = derive([output], [w.value for w in wrt], [start])
-    together(found)
-    return [Tensor(g) for g in found]
+    slopes = derive([output], [w.value for w in wrt], [start])
+    together(slopes)
+    return [Tensor(g) for g in slopes]
 
 
 def derive(
@@ -154,8 +154,8 @@ class Arguments:
 
     def rebuild(self, leaves: Sequence[Any]) -> list[Any]:
         """One tree per argument around other leaves."""
-        found: list[Any] = self.tree.rebuild(leaves)
-        return found
+        trees: list[Any] = self.tree.rebuild(leaves)
+        return trees
 
 
 def _function(
@@ -190,8 +190,8 @@ def _function(
         _check(result.value, None)
         slopes = derive([result.value], own.leaves, [None])
         together([result.value, *slopes] if with_value else slopes)
-        found = own.rebuild([Tensor(g) for g in slopes])
-        answer = found[0] if single else tuple(found)
+        by_argument = own.rebuild([Tensor(g) for g in slopes])
+        answer = by_argument[0] if single else tuple(by_argument)
         return (result, answer) if with_value else answer
 
     return Derivative(function, derivative, numbers)

@@ -223,12 +223,12 @@ def _wide(v: Variable) -> Variable:
 
 def _widened(results: Sequence[Value], wide: Mapping[Variable, Variable]) -> list[Value]:
     """`results` over other variables, every float a float64."""
-    found: dict[Value, Value] = dict(wide.items())
+    wider: dict[Value, Value] = dict(wide.items())
     memo: dict[Node, Node] = {}
 
     def change(node: Node) -> Node | None:
         if isinstance(node, Take):
-            return Take(found.get(node.source, node.source), node.indices)
+            return Take(wider.get(node.source, node.source), node.indices)
         if isinstance(node, E.Const) and node.dtype.is_float:
             return E.const(node.value, float64)
         if isinstance(node, E.Cast) and node.to.is_float:
@@ -241,8 +241,8 @@ def _widened(results: Sequence[Value], wide: Mapping[Variable, Variable]) -> lis
         return new
 
     for definition in topological(results):
-        found[definition] = with_roots(definition, [changed(r) for r in definition.roots])
-    return [found.get(r, r) for r in results]
+        wider[definition] = with_roots(definition, [changed(r) for r in definition.roots])
+    return [wider.get(r, r) for r in results]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,12 +340,12 @@ class Checker:
         wanted = _evaluate(self.found, {**self.values, **shown})
         outputs = rewire(p.outputs, {x: layouts[x].view for x in p.inputs})
         heads = [layouts[h].view for h in self.heads]
-        found = _gradients(outputs, [layouts[x].base for x in p.inputs], heads)
+        by_bases = _gradients(outputs, [layouts[x].base for x in p.inputs], heads)
         self.env |= bases
-        arrays = _evaluate(found, {**self.values, **bases})
+        arrays = _evaluate(by_bases, {**self.values, **bases})
         for x, array, gradient in zip(p.inputs, arrays, wanted, strict=True):
             self.note("layout", f"{x}, {name}", _apart(array, layouts[x].gathered(gradient)))
-        self.exact.append(Exact(name, found, arrays))
+        self.exact.append(Exact(name, by_bases, arrays))
 
     def compare_native(self) -> None:
         """All that was computed exactly, by one compiled program."""

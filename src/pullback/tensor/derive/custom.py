@@ -71,12 +71,12 @@ class _Call:
         leaves = [next(given) if h.dtype.is_float else zeros(h.value) for h in tree.handles]
         return tree.rebuild([Tensor(v) for v in leaves])
 
-    def adjoints(self, found: Any) -> list[Value | None]:
+    def adjoints(self, returned: Any) -> list[Value | None]:
         """What a backward function returned, for each float leaf of the arguments.
 
         Raises: GradientError where it is not shaped like the arguments.
         """
-        parts = list(found) if isinstance(found, tuple | list) else [found]
+        parts = list(returned) if isinstance(returned, tuple | list) else [returned]
         own = self.tree.rebuild(self.tree.handles)
         if len(parts) != len(own):
             raise GradientError(
@@ -157,8 +157,8 @@ class custom_jvp(_Custom):
                 raise self.missing("defjvp(jvp)")
             primals = tuple(call.tree.rebuild(call.tree.handles))
             moved = tuple(call.spread(call.tree, tangents))
-            _, found = self.along(*call.fixed, primals, moved)
-            floats = zip(flatten(found).handles, results.handles, strict=True)
+            _, pushed = self.along(*call.fixed, primals, moved)
+            floats = zip(flatten(pushed).handles, results.handles, strict=True)
             return [h.value for h, own in floats if own.dtype.is_float]
 
         def pull(heads: Sequence[Value]) -> Sequence[Value | None]:
@@ -181,15 +181,15 @@ def _transposed(
     pairs = [(f, g) for f, g in zip(linear(moved), given, strict=True) if f is not None]
     results = [f for f, _ in pairs]
     state = Reverse(results, moved, [g for _, g in pairs])
-    found = [state.gradient(v) for v in moved]
-    if any(v in moved for v in variables(found)) or _steps(results, moved):
+    pulled = [state.gradient(v) for v in moved]
+    if any(v in moved for v in variables(pulled)) or _steps(results, moved):
         raise GradientError(
             f"{what} is not linear in what it is given, so it has no transpose",
             origin=like[0].origin,
             help="give a custom_jvp with a linear rule",
             code="E210",
         )
-    return found
+    return pulled
 
 
 def _steps(results: Sequence[Value], moved: Sequence[Value]) -> bool:

@@ -82,10 +82,10 @@ class Differentiated(Sequence[Tensor]):
 
     def _of(self, value: Value, twin: Definition | None) -> Tensor:
         """The adjoint of an input; one that is a result is also met as the definition of it."""
-        found = self._state.gradient(value)
+        adjoint = self._state.gradient(value)
         if twin is not None:
-            found = W.elementwise("add", E.Add, [found, self._state.gradient(twin)])
-        return self._whole(found)
+            adjoint = W.elementwise("add", E.Add, [adjoint, self._state.gradient(twin)])
+        return self._whole(adjoint)
 
     def _whole(self, value: Value) -> Tensor:
         return Tensor(value if self._batch is None else self._batch([value])[0])
@@ -97,8 +97,8 @@ class Differentiated(Sequence[Tensor]):
         own = self._state.summands.get(value, {})
 
         def summand(consumer: Value) -> Tensor:
-            found = self._state.summed(value, own[consumer])
-            return self._whole(zeros(value) if found is None else found)
+            share = self._state.summed(value, own[consumer])
+            return self._whole(zeros(value) if share is None else share)
 
         return _Table([c for c in own if c is not None and c is not self._pick], summand)
 
@@ -132,10 +132,10 @@ class _Table(Mapping[Tensor, T]):
         value = key.value
         if value not in self._known:
             raise UnrelatedError(f"{value!r} is not on the way from the output to an input")
-        found = self._known[value]
-        if found is None:
-            found = self._known[value] = self._make(value)
-        return found
+        entry = self._known[value]
+        if entry is None:
+            entry = self._known[value] = self._make(value)
+        return entry
 
     def __iter__(self) -> Iterator[Tensor]:
         return (Tensor(v) for v in self._known)
@@ -171,7 +171,7 @@ def _prefix(outputs: Sequence[Value], heads: Sequence[Value]) -> tuple[Extent, .
     """
     if len(heads) != len(outputs):
         raise GradientError(f"{len(heads)} heads for {len(outputs)} outputs", code="E206")
-    found: dict[tuple[Extent, ...], None] = {}
+    prefixes: dict[tuple[Extent, ...], None] = {}
     for output, head in zip(outputs, heads, strict=True):
         count = len(head.shape) - len(output.shape)
         if count < 0 or head.shape[count:] != output.shape or head.dtype != output.dtype:
@@ -181,10 +181,10 @@ def _prefix(outputs: Sequence[Value], heads: Sequence[Value]) -> tuple[Extent, .
                 help="a head ends with the shape of its output; what stands before is the prefix",
                 code="E205",
             )
-        found[head.shape[:count]] = None
-    if len(found) > 1:
+        prefixes[head.shape[:count]] = None
+    if len(prefixes) > 1:
         raise GradientError("heads of different prefixes", code="E205")
-    return next(iter(found))
+    return next(iter(prefixes))
 
 
 def _with_identity(
@@ -209,12 +209,12 @@ def _inputs(outputs: Sequence[Value], wanted: Sequence[Value], rules: Rules) -> 
     """The inputs and the definitions of those that are results; without inputs all floats."""
     if wanted:
         return [*wanted, *twins_of(wanted).values()]
-    found: dict[Value, None] = {}
+    floats: dict[Value, None] = {}
     for step in ordered(outputs, rules):
         near = [step] if isinstance(step, Definition) else []
         sources = [s for s in below(step, rules) if not isinstance(s, Rule)]
-        found.update((v, None) for v in [*sources, *near] if v.dtype.is_float)
-    return list(found)
+        floats.update((v, None) for v in [*sources, *near] if v.dtype.is_float)
+    return list(floats)
 
 
 # --- rules ---------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _by_pairs(definition: Definition, deps: tuple[Value, ...], fdiff: Difference
     return Rule("fdiff", (definition,), deps, pull)
 
 
-def _results(found: Any) -> list[Value | None]:
+def _results(given: Any) -> list[Value | None]:
     """What a user's function gave: a tensor, or one (or None) for each dependency."""
-    parts = [found] if isinstance(found, Handle) else list(found)
+    parts = [given] if isinstance(given, Handle) else list(given)
     return [None if p is None else p.value for p in parts]

@@ -67,10 +67,10 @@ def jacobian(target: Any, inputs: Any = None, structure: str = "dense", argnums:
     if not isinstance(out, Tensor):
         raise GradientError(f"the Jacobian of a {type(out).__name__}, not of a tensor", code="E213")
     if structure == "dense":
-        found: list[Any] = differentiate(out, given.values).result
+        jacobians: list[Any] = differentiate(out, given.values).result
     else:
-        found = [_sparse(out.value, v) for v in given.leaves]
-    return as_given(found[0] if single else found, inputs)
+        jacobians = [_sparse(out.value, v) for v in given.leaves]
+    return as_given(jacobians[0] if single else jacobians, inputs)
 
 
 def _function(target: Any, structure: str, argnums: int) -> Callable[..., Any]:
@@ -126,8 +126,8 @@ def _literal(value: Value) -> tuple[int, ...]:
 
 def _split(flat: Array, shape: tuple[int, ...], name: str) -> list[Value]:
     """Flat places as one vector a coordinate."""
-    found = np.unravel_index(flat, shape) if shape else ()
-    return [Tensor(bind(np.asarray(a, np.int64), name)).value for a in found]
+    coordinates = np.unravel_index(flat, shape) if shape else ()
+    return [Tensor(bind(np.asarray(a, np.int64), name)).value for a in coordinates]
 
 
 def _pattern(output: Value, wanted: Value) -> Pairs:
@@ -182,14 +182,14 @@ def _reads(definition: Definition, moving: set[Any]) -> list[tuple[Value, Pairs]
         box.append(definition.shape[form.axis])
         home[form.axis] = Axis(rank, box[-1])
         always.append(E.logical_not(E.Less(home[form.axis], definition.axes[form.axis])))
-    found = []
+    pairs = []
     one = fold.one(definition.dtype)
     for take, term in sweep(definition.body, one, moving).items():
         guards = [g for g in (*always, *term.guards) if not G.reads_data(g)]
         _existing(definition, (*home, *take.indices))
         ends = [(home, definition.shape), (list(take.indices), take.source.shape)]
-        found.append((take.source, _places(box, ends, guards)))
-    return found
+        pairs.append((take.source, _places(box, ends, guards)))
+    return pairs
 
 
 def _places(

@@ -70,15 +70,15 @@ class Layout:
 
     def filled(self, array: Array, filler: float = np.nan) -> Array:
         """A base whose view shows `array` (where places are shared, its last elements)."""
-        found = np.full(box(self.base), filler)
-        found[self.spots] = array
-        return found
+        base = np.full(box(self.base), filler)
+        base[self.spots] = array
+        return base
 
     def gathered(self, gradient: Array) -> Array:
         """The gradient by the base, from that by the view."""
-        found = np.zeros(box(self.base))
-        np.add.at(found, self.spots, gradient)
-        return found
+        total = np.zeros(box(self.base))
+        np.add.at(total, self.spots, gradient)
+        return total
 
 
 def resized(arrays: Sequence[Array], size: int) -> list[Array]:

@@ -36,8 +36,8 @@ def vjp(target: Any, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...
 
     def back(head: Any) -> tuple[Any, ...]:
         heads = matching(head, results, "the adjoint")
-        found = derive([h.value for h in results.handles], given.leaves, heads)
-        pulled: tuple[Any, ...] = tuple(given.rebuild([Tensor(v) for v in found]))
+        slopes = derive([h.value for h in results.handles], given.leaves, heads)
+        pulled: tuple[Any, ...] = tuple(given.rebuild([Tensor(v) for v in slopes]))
         return pulled if as_tensors else as_arrays(pulled)
 
     as_tensors = not given_arrays(primals)
@@ -70,8 +70,8 @@ def jvp(target: Any, primals: Any, tangent: Any) -> Any:
     along = matching([tangent] if single else list(tangent), given.tree, "a tangent")
     out = transformed(target, *given.values) if callable(target) else target
     results = flatten(out)
-    found = results.rebuild(forward([h.value for h in results.handles], given.leaves, along))
-    return as_given((out, found) if callable(target) else found, primals)
+    tangents = results.rebuild(forward([h.value for h in results.handles], given.leaves, along))
+    return as_given((out, tangents) if callable(target) else tangents, primals)
 
 
 def hvp(target: Any, primals: Any = None, tangent: Any = None) -> Any:

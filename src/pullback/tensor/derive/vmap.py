@@ -64,8 +64,8 @@ def vmap(
         parts = list(out) if isinstance(out, tuple) else [out]
         ends = _spread(out_axes, len(parts), "out_axes", "results")
         batch = Lift([extent], known)
-        found = [_whole(batch, p, end) for p, end in zip(parts, ends, strict=True)]
-        return tuple(found) if isinstance(out, tuple) else found[0]
+        wholes = [_whole(batch, p, end) for p, end in zip(parts, ends, strict=True)]
+        return tuple(wholes) if isinstance(out, tuple) else wholes[0]
 
     return batched
 
@@ -81,18 +81,18 @@ def _spread(axes: Axes, count: int, name: str, what: str) -> list[int | None]:
 
 def _extent(trees: Sequence[Tree], places: Sequence[int | None]) -> Extent:
     """How many samples. Raises: ShapeError where that is not one number."""
-    found: dict[Extent, None] = {}
+    extents: dict[Extent, None] = {}
     for tree, place in zip(trees, places, strict=True):
         if place is not None:
             for handle in tree.handles:
-                found[handle.shape[V.normal_axis(place, len(handle.shape))]] = None
-    if len(found) != 1:
+                extents[handle.shape[V.normal_axis(place, len(handle.shape))]] = None
+    if len(extents) != 1:
         raise ShapeError(
-            f"vmap over axes of extents {list(found)}: they must be one number",
+            f"vmap over axes of extents {list(extents)}: they must be one number",
             help="say which axis of which argument is the batch: in_axes=(0, None)",
             code="E173",
         )
-    return next(iter(found))
+    return next(iter(extents))
 
 
 def _number(extent: Extent, known: dict[Value, Value]) -> Tensor:

@@ -37,10 +37,10 @@ def as_arrays(tree: Any, *, copy: bool = True) -> Any:
 
     `copy=False`: where nobody else holds the tensors, so that nobody minds who writes.
     """
-    found = flatten(tree)
-    realize(found.handles)
-    arrays = [array_of(h) for h in found.handles]
-    return found.rebuild([(np.array(a) if copy else a)[()] for a in arrays])
+    leaves = flatten(tree)
+    realize(leaves.handles)
+    arrays = [array_of(h) for h in leaves.handles]
+    return leaves.rebuild([(np.array(a) if copy else a)[()] for a in arrays])
 
 
 def as_given(results: Any, trees: Any) -> Any:

@@ -76,10 +76,10 @@ def _known(handle: Handle, node: Any) -> Deferred | None:
     if not isinstance(result, Held):
         return None
     call = Call(node.name, result.kind, _never, type(handle))
-    found = Deferred(call, (), node.origin or Origin.of_caller())
-    found.owner = weakref.ref(handle)
-    found.definition, found.result = node, result
-    return found
+    operand = Deferred(call, (), node.origin or Origin.of_caller())
+    operand.owner = weakref.ref(handle)
+    operand.definition, operand.result = node, result
+    return operand
 
 
 def _never(values: Sequence[Value]) -> Value:
@@ -89,13 +89,13 @@ def _never(values: Sequence[Value]) -> Value:
 def waiting(like: Any, call: Call, nodes: tuple[Node, ...]) -> Any:
     """A tensor of a call that waits; of a view in one piece it has the result already."""
     node = Deferred(call, nodes, Origin.of_caller())
-    found = like.holding(node)
-    node.owner = weakref.ref(found)
+    handle = like.holding(node)
+    node.owner = weakref.ref(handle)
     if call.host is not None and (leaf := known(nodes[0])) is not None:
         view = call.host(leaf.laid)
         if view.flags.c_contiguous:
             node.result = Held(call.name, call.kind, view, address(view), False, node.origin)
-    return found
+    return handle
 
 
 def eagerly(function: Callable[P, R]) -> Callable[P, R]:
@@ -122,8 +122,8 @@ def _eagerly(function: Callable[P, R], host: Callable[..., Array] | None) -> Cal
         if scanned is None:
             return function(*args, **kwargs)
         if known_call is not None:
-            found: R = waiting(known_call.like, known_call, scanned[1])
-            return found
+            handle: R = waiting(known_call.like, known_call, scanned[1])
+            return handle
         before = looks.count
         result = function(*args, **kwargs)
         if looks.count == before:
@@ -196,32 +196,32 @@ _ROW = "row"  # in the key of an index: some integer
 
 def _rows(parts: tuple[Any, ...], shape: tuple[int, ...]) -> list[int] | None:
     """The integers of an index, counted from the front; None where one is outside of its axis."""
-    found: list[int] = []
+    rows: list[int] = []
     rest = len(shape) - sum(p is not None and p is not Ellipsis for p in parts)
     axis = 0
     for part in parts:
         if type(part) is int:
             if axis >= len(shape) or not -shape[axis] <= part < shape[axis]:
                 return None
-            found.append(part % shape[axis])
+            rows.append(part % shape[axis])
         axis += rest if part is Ellipsis else part is not None
-    return found
+    return rows
 
 
 def _static(parts: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """The parts of an index as a key; None where one is data, or a mistake."""
-    found: list[Any] = []
+    key: list[Any] = []
     for part in parts:
         if type(part) is slice:
             ends = part.start, part.stop, part.step
             if not all(e is None or type(e) is int for e in ends) or part.step == 0:
                 return None
-            found.append(ends)
+            key.append(ends)
         elif type(part) is int or part is None or part is Ellipsis:
-            found.append(part)
+            key.append(part)
         else:
             return None
-    return tuple(found)
+    return tuple(key)
 
 
 def _index(parts: tuple[Any, ...]) -> Callable[[Sequence[Value]], Value]:

@@ -228,9 +228,9 @@ def _as(operand: Any, kind: DType) -> Expr | Scalar:
 
 def _met(operand: Any) -> Expr | Scalar:
     """What an operand counts as where types meet: an open float like a Python float."""
-    found = lift(operand)
-    weak = isinstance(found, Expr) and found.dtype.is_float and _open(operand)
-    return 0.0 if weak else found
+    met = lift(operand)
+    weak = isinstance(met, Expr) and met.dtype.is_float and _open(operand)
+    return 0.0 if weak else met
 
 
 def lift(operand: Any) -> Expr | Scalar:
@@ -259,13 +259,13 @@ def lift(operand: Any) -> Expr | Scalar:
 
 def as_expr(operand: Any) -> Expr:
     """An operand as an expression; a Python number of its default type."""
-    found = lift(operand)
-    return W.literal(found, W.weak_dtype(found)) if isinstance(found, Scalar) else found
+    met = lift(operand)
+    return W.literal(met, W.weak_dtype(met)) if isinstance(met, Scalar) else met
 
 
 def _typed(operand: Any, kind: DType) -> Expr:
-    found = _as(operand, kind if kind.is_float else float64)
-    return W.literal(found, kind) if isinstance(found, Scalar) else W.cast(found, kind)
+    met = _as(operand, kind if kind.is_float else float64)
+    return W.literal(met, kind) if isinstance(met, Scalar) else W.cast(met, kind)
 
 
 def combine(name: str, *operands: Any) -> ScalarHandle:
@@ -306,16 +306,16 @@ def where(condition: Any, then: Any, otherwise: Any) -> ScalarHandle:
 
 def clip(x: Any, low: Any, high: Any) -> ScalarHandle:
     """``min(max(x, low), high)``"""
-    found = x if low is None else combine("maximum", x, low)
-    return found if high is None else combine("minimum", found, high)
+    raised = x if low is None else combine("maximum", x, low)
+    return raised if high is None else combine("minimum", raised, high)
 
 
 def astype(x: Any, kind: Any) -> ScalarHandle:
     """`x` as another type."""
     if isinstance(x, Scalar) and not kind.is_float:
         return located(W.cast(as_expr(x), kind))
-    found = _typed(x, kind)
-    return located(found, Weak(lambda _: found) if _open(x) and not kind.is_float else None)
+    typed = _typed(x, kind)
+    return located(typed, Weak(lambda _: typed) if _open(x) and not kind.is_float else None)
 
 
 def read_at(tensor: Value, parts: Sequence[Any]) -> ScalarHandle:
@@ -346,14 +346,14 @@ def read_at(tensor: Value, parts: Sequence[Any]) -> ScalarHandle:
 def bound_axes(over: Any) -> tuple[Axis, ...]:
     """The axes that a reduction is over. Raises: DTypeError for what is no axis."""
     listed = tuple(over) if isinstance(over, list | tuple) else (over,)
-    found: list[Axis] = []
+    axes: list[Axis] = []
     for axis in listed:
         if not isinstance(axis, ScalarHandle) or not isinstance(axis.expr, Axis):
             raise DTypeError(
                 f"over={axis!r} is no axis", help="make one with k = pb.axis(extent)", code="E154"
             )
-        found.append(axis.expr)
-    return tuple(found)
+        axes.append(axis.expr)
+    return tuple(axes)
 
 
 def fold(name: str, value: Any, over: Any) -> ScalarHandle:

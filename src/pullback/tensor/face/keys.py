@@ -47,11 +47,11 @@ def chosen(x: Handle, key: Key) -> Definition:
         whole = V.expand_dims(x.value, 0)
         return X.index(whole, [slice(0, int(_truth(parts[0])))])
     places = plain(parts, x.shape)
-    found = X.index(x.value, places)
+    elements = X.index(x.value, places)
     if any(map(is_mask, parts)):
         realize([x])
-        know(found, array_of(x)[_host(places)])
-    return found
+        know(elements, array_of(x)[_host(places)])
+    return elements
 
 
 def assigned(x: Handle, key: Key, new: Any) -> Value:
@@ -60,21 +60,21 @@ def assigned(x: Handle, key: Key, new: Any) -> Value:
     Raises: as `changed`.
     """
     parts, given = _listed(key), _given(new, x.dtype)
-    found = _changed(x, parts, given, "set")
+    changed = _changed(x, parts, given, "set")
     old = _contents(x.value)
     fresh = given if isinstance(given, Scalar) else _contents(given)
     if old is None or fresh is None or (len(parts) == 1 and _no_axes(parts[0])):
-        return found
+        return changed
     places = _host(plain(parts, x.shape))
     if places is None:
-        return found
+        return changed
     array = old.copy()
     try:
         array[places] = fresh
     except IndexError:  # the program says which one, where
-        return found
-    know(found, array)
-    return found
+        return changed
+    know(changed, array)
+    return changed
 
 
 def changed(x: Handle, key: Key, new: Any, reduce: str) -> Definition:
@@ -88,9 +88,9 @@ def changed(x: Handle, key: Key, new: Any, reduce: str) -> Definition:
 
 def _changed(x: Handle, parts: Sequence[Any], given: Operand, reduce: str) -> Definition:
     if len(parts) == 1 and (is_mask(parts[0]) or _no_axes(parts[0])):
-        found = _under(x.value, value_of(_whole(parts[0])), given, reduce)
-        if found is not None:
-            return found
+        masked = _under(x.value, value_of(_whole(parts[0])), given, reduce)
+        if masked is not None:
+            return masked
     if len(parts) == 1 and _no_axes(parts[0]):
         taken = slice(0, int(_truth(parts[0])))
         return V.squeeze(updates.update(V.expand_dims(x.value, 0), [taken], given, reduce), 0)
@@ -119,18 +119,18 @@ def plain(parts: Sequence[Any], shape: Sequence[Extent]) -> list[X.Part]:
 
     Raises: UnsupportedError in a program, IndexRangeError for a mask of another shape, DTypeError.
     """
-    found: list[X.Part] = []
+    indices: list[X.Part] = []
     rest = len(shape) - sum(map(_consumed, parts))
     axis = 0
     for part in parts:
         if is_mask(part):
             own = _whole(part)
             _check_mask(own.shape, shape[axis : axis + len(own.shape)])
-            found += [value_of(own)] if current() is not None else _places(own)
+            indices += [value_of(own)] if current() is not None else _places(own)
         else:
-            found.append(_part(part))
+            indices.append(_part(part))
         axis += rest if part is Ellipsis else _consumed(part)
-    return found
+    return indices
 
 
 def _listed(key: Key) -> tuple[Any, ...]:
@@ -217,19 +217,19 @@ def _part(part: Any) -> X.Part:
 def _contents(value: Value) -> Array | None:
     """What a value holds, if that is known and NumPy can assign to it."""
     known = result_of(value)
-    found = None if known is None else contents(known)
-    return None if found is None or found.dtype.kind not in "biuf" else found
+    array = None if known is None else contents(known)
+    return None if array is None or array.dtype.kind not in "biuf" else array
 
 
 def _host(places: Sequence[X.Part]) -> Any:
     """The same index for NumPy; None where one has no contents yet."""
-    found: list[Any] = []
+    indices: list[Any] = []
     for part in places:
         if part is None or part is Ellipsis or isinstance(part, int | slice):
-            found.append(part)
+            indices.append(part)
             continue
         array = _contents(part)
         if array is None:
             return None
-        found.append(array)
-    return tuple(found)
+        indices.append(array)
+    return tuple(indices)

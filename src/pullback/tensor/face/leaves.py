@@ -53,10 +53,10 @@ def _entry(leaf: Handle) -> Local | None:
 def local_grad(leaf: Handle) -> Local | None:
     """The gradient of `leaf` in the block that is being traced, if it was set there."""
     trace = current()
-    found = _entry(leaf)
-    if trace is None or found is None or found.frame is not trace.recording.frame:
+    local = _entry(leaf)
+    if trace is None or local is None or local.frame is not trace.recording.frame:
         return None
-    return found
+    return local
 
 
 def check_frame(leaf: Handle) -> None:
@@ -83,7 +83,7 @@ def adjoints(output: Value, head: Value | None) -> list[tuple[Tensor, Value]]:
 
     Raises: GradientError for a non-scalar without `head`.
     """
-    found: dict[Value, Tensor] = {}
+    leaves: dict[Value, Tensor] = {}
     stack = [output]
     seen = {output}
     while stack:
@@ -91,7 +91,7 @@ def adjoints(output: Value, head: Value | None) -> list[tuple[Tensor, Value]]:
         ref = _leaves.by_value.get(value)
         leaf = None if ref is None else ref()
         if leaf is not None and leaf._requires_grad:
-            found[value] = leaf
+            leaves[value] = leaf
             continue
         if not isinstance(value, Definition) or value.stop:
             continue
@@ -99,6 +99,6 @@ def adjoints(output: Value, head: Value | None) -> list[tuple[Tensor, Value]]:
             if source not in seen:
                 seen.add(source)
                 stack.append(source)
-    wanted = list(found)
+    wanted = list(leaves)
     results = gradients(output, wanted, head)
-    return list(zip(found.values(), results, strict=True))
+    return list(zip(leaves.values(), results, strict=True))

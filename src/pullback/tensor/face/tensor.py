@@ -78,21 +78,21 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     @classmethod
     def holding(cls, node: Value | Deferred) -> Tensor:
         """A tensor of what exists or waits, made where nothing is traced."""
-        found = cls.__new__(cls)
-        found._node = node
-        found._grad = None
-        found._requires_grad = False
-        return found
+        tensor = cls.__new__(cls)
+        tensor._node = node
+        tensor._grad = None
+        tensor._requires_grad = False
+        return tensor
 
     # --- facts
 
     @property
     def value(self) -> Value:
         """The definition or variable this stands for, as of now."""
-        found = super().value
+        value = super().value
         if self._requires_grad:
-            leaves.register(found, self)
-        return found
+            leaves.register(value, self)
+        return value
 
     @property
     def waits(self) -> bool:
@@ -131,10 +131,10 @@ class Tensor(Handle, Arithmetic["Tensor"]):
 
     def _apply(self, name: str, *operands: Any) -> Tensor:
         if not all(isinstance(o, OPERANDS) for o in operands):
-            found = answering(operands)
-            if found is None:
+            speaker = answering(operands)
+            if speaker is None:
                 return cast(Tensor, left_to(name, self, operands))
-            return cast(Tensor, found.answer(name, operands, {}))
+            return cast(Tensor, speaker.answer(name, operands, {}))
         return tensor_apply(name, *operands)
 
     @eagerly
@@ -147,9 +147,9 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return Tensor(L.matmul(value_of(other), self.value))
 
     def __getitem__(self, key: Any) -> Any:
-        found = indexed(self, key)
-        if found is not None:
-            return found
+        element = indexed(self, key)
+        if element is not None:
+            return element
         parts = key if isinstance(key, tuple) else (key,)
         if any(isinstance(p, ScalarHandle) for p in parts):
             return handles.read_at(self.value, parts)
@@ -311,8 +311,8 @@ class Tensor(Handle, Arithmetic["Tensor"]):
     @property
     def grad(self) -> Tensor | None:
         """The gradients accumulated so far."""
-        found = leaves.local_grad(self)
-        return self._grad if found is None else found.grad
+        local = leaves.local_grad(self)
+        return self._grad if local is None else local.grad
 
     @grad.setter
     def grad(self, new: Tensor | None) -> None:
@@ -325,10 +325,10 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         """
         value = self.value
         head = None if gradient is None else gradient.value
-        found = leaves.adjoints(value, head)
-        for leaf, adjoint in found:
+        pairs = leaves.adjoints(value, head)
+        for leaf, adjoint in pairs:
             _accumulate(leaf, Tensor(adjoint))
-        grads = [leaf.grad.value for leaf, _ in found if leaf.grad is not None]
+        grads = [leaf.grad.value for leaf, _ in pairs if leaf.grad is not None]
         together([value, *grads])
 
     def detach(self) -> Tensor:
@@ -414,8 +414,8 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         array = self._array()
         if array.size != 1:
             raise ShapeError(f"item() of a tensor of shape {W.show(self.shape)}", code="E131")
-        found = array.reshape(()).astype(np.float64) if self.dtype.is_float else array.reshape(())
-        number: bool | int | float = found.item()
+        scalar = array.reshape(()).astype(np.float64) if self.dtype.is_float else array.reshape(())
+        number: bool | int | float = scalar.item()
         return number
 
     def tolist(self) -> Any:
@@ -556,9 +556,9 @@ def from_array(leaf: Any) -> Any:
 
 def apply(name: str, *operands: Any) -> Any:
     """An element-wise operation on tensors, or on scalars inside a definition."""
-    found = answering(operands)
-    if found is not None:
-        return found.answer(name, operands, {})
+    speaker = answering(operands)
+    if speaker is not None:
+        return speaker.answer(name, operands, {})
     if any(isinstance(o, ScalarHandle) for o in operands):
         return handles.combine(name, *operands)
     return tensor_apply(name, *operands)

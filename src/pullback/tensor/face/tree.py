@@ -41,7 +41,7 @@ def leaf_names(function: Callable[..., Any], arguments: Tree) -> list[str]:
     args, kwargs = arguments.form[2]
     named = zip(parameter_names(function, len(args[2])), args[2], strict=True)
     keyed = zip(kwargs[1], kwargs[2], strict=True)
-    return [found for name, form in (*named, *keyed) for found in _paths(form, str(name))]
+    return [path for name, form in (*named, *keyed) for path in _paths(form, str(name))]
 
 
 def parameter_names(function: Callable[..., Any], count: int) -> list[str]:
@@ -91,9 +91,9 @@ def flatten(tree: Any, convert: Callable[[Any], Any] | None = None) -> Tree:
         return leaf(node)
 
     def leaf(node: Any) -> tuple[Any, Any]:
-        found = node if convert is None else convert(node)
-        if isinstance(found, Handle):
-            handles.append(found)
+        converted = node if convert is None else convert(node)
+        if isinstance(converted, Handle):
+            handles.append(converted)
             return _PLACE, _LEAF
         static = node.hex() if isinstance(node, float) else node
         return ("static", None, node), (type(node), static)

@@ -91,12 +91,12 @@ class BranchForm(Form):
         return seen
 
     def _captures(self) -> list[Value]:
-        found: dict[Value, None] = {}
+        outside: dict[Value, None] = {}
         for number, frame in enumerate(self.frames):
             own = [values[number] for values in self.values]
             roots = [v for v in own if v is not None]
-            found.update(dict.fromkeys(captures(self.trace, frame, roots, set())))
-        return list(found)
+            outside.update(dict.fromkeys(captures(self.trace, frame, roots, set())))
+        return list(outside)
 
     # --- running again
 
@@ -117,8 +117,8 @@ class BranchForm(Form):
         """Where the condition differs by sample, both sides run and each sample takes its own."""
         predicate, rows = self.predicate, tuple(self.values)
         for source in self.sources:
-            if isinstance(found := lift.known.get(source), Definition):
-                self.trace.recording.stamp(found)
+            if isinstance(lifted := lift.known.get(source), Definition):
+                self.trace.recording.stamp(lifted)
 
         def side(number: int, only: Value | None) -> list[Value | None]:
             inner = lift.entered(self.frames[number], None, only)
@@ -198,8 +198,8 @@ class BranchForm(Form):
             replay = Replay(self.trace, self.frames[number], None, store=self.store)
             own = [self.values[n][number] for n in numbers]
             made = replay.values([v for v in own if v is not None])
-            found = iter(local_tangents(self.trace, made, moved, set()))
-            return [None if v is None else next(found) for v in own]
+            own_tangents = iter(local_tangents(self.trace, made, moved, set()))
+            return [None if v is None else next(own_tangents) for v in own]
 
         sides = [partial(side, n) for n in range(len(self.frames))]
         name = f"tangent of {self.kind}"

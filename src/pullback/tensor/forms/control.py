@@ -118,10 +118,10 @@ def _in_chunks(
         def inner(part: LoopForm, carry: Any, x: Any) -> tuple[Any, Any, Value | None]:
             first = E.Mul(read(form.number), E.index(side))
             number = W.make("step", (), E.Add(first, read(part.number)))
-            found, y = body(number, carry, x)
+            next_carry, y = body(number, carry, x)
             later = E.Add(read(number), E.index(1))
             more = W.make("more", (), E.Less(later, E.index(count)))
-            return found, y, None if count == chunks * side else more
+            return next_carry, y, None if count == chunks * side else more
 
         own = flatten(carry)
         part, ys = _scanned(trace, kind, inner, own, flatten(xs), side, store=False)
@@ -162,8 +162,8 @@ def _scanned(
 
 def _parted(form: LoopForm) -> tuple[list[Tensor], list[Tensor]]:
     """The last carries, and the rows."""
-    found = _tensors(form.results)
-    return found[: len(form.ends)], found[len(form.ends) :]
+    results = _tensors(form.results)
+    return results[: len(form.ends)], results[len(form.ends) :]
 
 
 def _filled(part: LoopForm, side: int) -> Value | None:
@@ -404,9 +404,9 @@ def _while_in_chunks(
     parts: list[LoopForm] = []
 
     def chunk(state: Any) -> Any:
-        part, found = _while(trace, goes_on, step, state, side, store=False)
+        part, after = _while(trace, goes_on, step, state, side, store=False)
         parts.append(part)
-        return found
+        return after
 
     def filled() -> Value | None:
         return _filled(parts[0], side)
@@ -416,10 +416,10 @@ def _while_in_chunks(
     return _while(trace, goes_on, chunk, state, chunks, store=False, also=filled)[1][0]
 
 
-def _holds(found: Any) -> bool:
-    if isinstance(found, bool | np.bool_):
-        return bool(found)
-    holds = condition(found)
+def _holds(goes_on: Any) -> bool:
+    if isinstance(goes_on, bool | np.bool_):
+        return bool(goes_on)
+    holds = condition(goes_on)
     realize([holds])
     return bool(array_of(holds))
 
@@ -474,16 +474,16 @@ def _scan_in_python(
     body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, steps: Tree, count: int
 ) -> tuple[Any, Any]:
     rows: list[Any] = []
-    found = _rows_of_none(body, carry, steps) if count == 0 else None
+    row = _rows_of_none(body, carry, steps) if count == 0 else None
     for place in range(count):
         number = Tensor(bind(np.asarray(place, np.int64), "step"))
         here = steps.rebuild([_row(h, number) for h in steps.handles])
         carry, y = pair_of(body(carry, here))
-        found = flatten(y)
+        row = flatten(y)
         if not rows:
-            rows = [_zeros((count, *h.shape), h.dtype) for h in found.handles]
-        rows = [_put(r, number, h) for r, h in zip(rows, found.handles, strict=True)]
-    return carry, None if found is None else found.rebuild(rows or found.handles)
+            rows = [_zeros((count, *h.shape), h.dtype) for h in row.handles]
+        rows = [_put(r, number, h) for r, h in zip(rows, row.handles, strict=True)]
+    return carry, None if row is None else row.rebuild(rows or row.handles)
 
 
 def _rows_of_none(body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, steps: Tree) -> Tree:

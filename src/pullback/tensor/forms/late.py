@@ -85,22 +85,22 @@ class Late:
 
     def ends(self, begins: Sequence[Definition], summands: Sequence[Value]) -> list[Value]:
         """The accumulators after a step; of what waits they stay, and nobody reads them."""
-        found: list[Value] = []
+        ends: list[Value] = []
         for number, (begin, summand) in enumerate(zip(begins, summands, strict=True)):
             body = E.Add(identity(begin), identity(summand))
             late = number in self.sums
-            found.append(begin if late else Definition("sum", begin.shape, body))
-        return found
+            ends.append(begin if late else Definition("sum", begin.shape, body))
+        return ends
 
     def found(self, results: Sequence[Definition], first: int) -> list[Value]:
         """The results of the loop, the last of them the kept rows; accumulators from `first` on."""
-        found: list[Value] = [*results]
-        kept = dict(zip(self.kept, found[len(found) - len(self.kept) :], strict=True))
+        values: list[Value] = [*results]
+        kept = dict(zip(self.kept, values[len(values) - len(self.kept) :], strict=True))
         for number, summand in self.sums.items():
             one = self._after(summand, kept)
             self.recording.stamp(one)
-            found[first + number] = one
-        return found
+            values[first + number] = one
+        return values
 
     def _after(self, one: Definition, kept: Mapping[Value, Value]) -> Definition:
         """The sum of a summand over all steps, of the rows that were kept."""

@@ -249,8 +249,8 @@ class LoopForm(Form):
         assert trips is not None
         place = E.FloorDiv(read(trips), E.index(SIDE**LEVELS + 1))
         within = Accumulate(SUM, (1,), (place,))
-        found = Definition("steps_of_a_loop_without_max_steps", (1,), read(trips), within)
-        trips = self._made(Definition("trips", (), read(found, 0)))
+        ran = Definition("steps_of_a_loop_without_max_steps", (1,), read(trips), within)
+        trips = self._made(Definition("trips", (), read(ran, 0)))
         return self._level(LEVELS - 1, trips, E.index(0), self.init)
 
     def _level(self, level: int, trips: Value, start: Expr, init: Sequence[Value]) -> LoopForm:
@@ -324,10 +324,10 @@ class LoopForm(Form):
     def pull(self, heads: Mapping[int, Value]) -> list[Value | None]:
         if self.steps.count == FOREVER:
             form = self.bounded()
-            found = form.pull(heads)
-            by = dict(zip(form.deps, found, strict=True))
+            adjoints = form.pull(heads)
+            by = dict(zip(form.deps, adjoints, strict=True))
             own = len(self.deps) - sum(c.dtype.is_float for c in self.captured)
-            return [*found[:own], *(by[d] for d in self.deps[own:])]
+            return [*adjoints[:own], *(by[d] for d in self.deps[own:])]
         count = len(self.ends)
         ends = [n for n in heads if n < count]
         items = {n - count: h for n, h in heads.items() if n >= count and not is_zero(h)}
@@ -405,10 +405,10 @@ class _Local:
 
     def row(self, whole: Value) -> Definition:
         """The row of this step of a value outside."""
-        found = self.forward.at(whole, read(self.form.number))
-        self.rows.append((whole, found))
-        self.given.add(found)
-        return found
+        row = self.forward.at(whole, read(self.form.number))
+        self.rows.append((whole, row))
+        self.given.add(row)
+        return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,8 +467,8 @@ class _Many:
         if self.tested or self.limit is not None:
             self.wide = [True] * len(self.wide)
         for source in loop.sources:
-            if isinstance(found := lift.known.get(source), Definition):
-                loop.trace.recording.stamp(found)
+            if isinstance(lifted := lift.known.get(source), Definition):
+                loop.trace.recording.stamp(lifted)
         self.wholes = [self._rows_first(whole) for whole, _ in loop.rows]
         init = self._some(lift, loop.init, self.wide)
         first: Value | None = None
@@ -485,15 +485,15 @@ class _Many:
     def tell(self) -> None:
         """Say what the results have become."""
         loop, lift, count = self.loop, self.lift, len(self.wide)
-        found = self.form.results
-        for old, new, wide in zip(loop.results, found, self.wide, strict=False):
+        results = self.form.results
+        for old, new, wide in zip(loop.results, results, self.wide, strict=False):
             lift.tell(old, new, wide=wide)
-        rows = found[len(self.form.ends) :]
+        rows = results[len(self.form.ends) :]
         for old, new, item in zip(loop.results[count:], rows, loop.items, strict=True):
             wide = self._moves(item)
             lift.tell(old, self._rows_behind(new) if wide else new, wide=wide)
         if loop.tripped is not None and self.tested:
-            lift.tell(loop.tripped, found[count + 1], wide=True)
+            lift.tell(loop.tripped, results[count + 1], wide=True)
         elif loop.tripped is not None and (trips := self.trips or self.form.trips()) is not None:
             lift.tell(loop.tripped, trips, wide=False)
 

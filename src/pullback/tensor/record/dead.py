@@ -56,15 +56,15 @@ def without_dead(program: P.Program) -> P.Program:
 
 
 def _reached(roots: Iterable[Value], needs: dict[Variable, list[Value]]) -> set[Value]:
-    found: set[Value] = set()
+    reached: set[Value] = set()
     stack = list(roots)
     while stack:
         value = stack.pop()
-        if value in found:
+        if value in reached:
             continue
-        found.add(value)
+        reached.add(value)
         stack.extend(value.sources if isinstance(value, Definition) else needs.get(value, ()))
-    return found
+    return reached
 
 
 def _block(block: P.Block, live: set[Value]) -> P.Block:

@@ -233,12 +233,12 @@ def written(node: Deferred) -> list[Deferred]:
             continue
         stack.pop()
         values = [value_of(a) for a in one.args]
-        found = one.call.build(values)
-        assert isinstance(found, Definition), "what is deferred makes a definition"
-        for definition in topological([found], set(values)):
+        built = one.call.build(values)
+        assert isinstance(built, Definition), "what is deferred makes a definition"
+        for definition in topological([built], set(values)):
             definition.origin = one.origin
             definition.placed()
-        one.definition = found
+        one.definition = built
         new.append(one)
     return new
 

@@ -97,8 +97,8 @@ class Held(Variable):
         if not self.owned:
             return cast(Array, raw)
         start = self.at - (addressof(raw) if kind.room else address(raw))
-        found: Array = np.ndarray(kind.shape, kind.numpy, raw, start)
-        return found
+        view: Array = np.ndarray(kind.shape, kind.numpy, raw, start)
+        return view
 
     @property
     def alone(self) -> bool:
@@ -131,9 +131,9 @@ def fresh(name: str, kind: Kind, origin: Origin | None = None) -> Held:
 
 def copied(array: Array, name: str, origin: Origin | None = None) -> Held:
     """A variable that holds a copy of `array`."""
-    found = fresh(name, _kind_like(array.shape, array.dtype), origin)
-    found.array[...] = array
-    return found
+    copy = fresh(name, _kind_like(array.shape, array.dtype), origin)
+    copy.array[...] = array
+    return copy
 
 
 def shared(array: Array, name: str, origin: Origin | None = None) -> Held:

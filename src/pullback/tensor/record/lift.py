@@ -61,10 +61,10 @@ class Lift(Batch):
         return [self.known.get(v) or self.repeated(self.plain(v)) for v in values]
 
     def repeated(self, value: Value) -> Value:
-        found = super().repeated(value)
-        if self.trace is not None and isinstance(found, Definition):
-            self.trace.recording.stamp(found)
-        return found
+        again = super().repeated(value)
+        if self.trace is not None and isinstance(again, Definition):
+            self.trace.recording.stamp(again)
+        return again
 
     def one(self, value: Value) -> Value:
         """`value` with the prefix."""
@@ -74,12 +74,12 @@ class Lift(Batch):
         """`value`, the same for every sample, as it is here."""
         return value if self.replay is None else self.replay.memo.get(value, value)
 
-    def tell(self, value: Value, found: Value, *, wide: bool) -> None:
-        """`value` has become `found`, with the prefix if it is `wide`."""
+    def tell(self, value: Value, lifted: Value, *, wide: bool) -> None:
+        """`value` has become `lifted`, with the prefix if it is `wide`."""
         if wide:
-            self.known[value] = found
+            self.known[value] = lifted
         elif self.replay is not None:
-            self.replay.memo[value] = found
+            self.replay.memo[value] = lifted
         else:
             self._done.add(value)  # what was recorded before holds it
 
@@ -146,12 +146,12 @@ class Lift(Batch):
             self.replay.copy_rule(definition.rule)
 
     def _lifted(self, definition: Definition) -> Definition:
-        found = super()._lifted(self._own(definition))
+        lifted = super()._lifted(self._own(definition))
         if self.only is not None:
-            found = _guarded(found, read(self.only, *self.front))
+            lifted = _guarded(lifted, read(self.only, *self.front))
         if self.trace is not None:
-            self.trace.recording.stamp(found)
-        return found
+            self.trace.recording.stamp(lifted)
+        return lifted
 
     def _own(self, definition: Definition) -> Definition:
         """`definition` with what is the same for all samples as it is here."""

@@ -255,7 +255,7 @@ class _Builder:
 
     def foreign(self, segment: Segment, root: Value) -> list[tuple[Segment, Value]]:
         """Promote what `root` needs from other segments; the new work for those."""
-        found: list[tuple[Segment, Value]] = []
+        work: list[tuple[Segment, Value]] = []
         seen = self.seen.setdefault(segment, set())
         stack = [root]
         while stack:
@@ -270,8 +270,8 @@ class _Builder:
             if value in self.promoted:
                 continue
             self.promoted[value] = self.promote(value, home, segment)
-            found.append((home, value))
-        return found
+            work.append((home, value))
+        return work
 
     def free(self, value: Definition, home: Segment, user: Segment) -> bool:
         """Whether `user` may write `value` down itself at no cost.

@@ -193,8 +193,8 @@ class Replay:
         for value in args:
             if isinstance(value, Definition):
                 recording.stamp(value)
-        found = given(args)
-        roots = [v for v in found if v is not None]
+        slopes = given(args)
+        roots = [v for v in slopes if v is not None]
         inside = partial(recording.contains, self.root)
         memo: dict[Value, Value] = {}
 
@@ -212,7 +212,7 @@ class Replay:
             memo.update({s: self.value(s) for s in node.sources if inside(s)})
             memo[node] = fresh = reread(node, memo)
             recording.stamp(fresh)
-        values = [None if v is None else memo.get(v, v) for v in found]
+        values = [None if v is None else memo.get(v, v) for v in slopes]
         whole = [self.value(v) if v is not None and inside(v) else v for v in values]
         self.memo = before
         return whole

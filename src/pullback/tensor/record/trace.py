@@ -107,9 +107,9 @@ class Handle:
 
     def outside(self) -> Value:
         """The value where no trace is going on: a variable once computed, if nothing is lost."""
-        found = result_of(self._value)
-        if found is not None and not self.remembers():
-            self._value = found
+        computed = result_of(self._value)
+        if computed is not None and not self.remembers():
+            self._value = computed
         return self._value
 
     def remembers(self) -> bool:
@@ -156,9 +156,9 @@ class Cell(Handle):
 
     def outside(self) -> Value:
         """The value of now; a program that is assigning it is waited for."""
-        found = super().outside()
+        now = super().outside()
         if not turns.line:
-            return found
+            return now
         turn = turns.begin(frozenset([id(self)]), NONE)
         try:
             return super().outside()
@@ -240,8 +240,8 @@ class Trace:
 
     def capture(self, handle: Handle) -> Variable:
         """The variable that stands for a handle made outside."""
-        if (found := self.captured.get(id(handle))) is not None:
-            return found[1]
+        if (pair := self.captured.get(id(handle))) is not None:
+            return pair[1]
         value = handle.outside()
         variable = self.fresh(value.name, value.shape, value.dtype, value.origin)
         self.captured[id(handle)] = (handle, variable)
@@ -395,10 +395,10 @@ def contents(variable: Variable) -> Array | None:
 
 def array_of(handle: Handle) -> Array:
     """The array behind a realised handle; do not write to it."""
-    found = known(handle._node) or result_of(handle.value)
-    if found is None:
+    variable = known(handle._node) or result_of(handle.value)
+    if variable is None:
         raise InvalidIR(f"{handle.value} has not been computed")
-    return _content(found).array
+    return _content(variable).array
 
 
 def result_of(value: Value) -> Variable | None:
@@ -411,13 +411,13 @@ def held(handles: Sequence[Handle]) -> list[Held]:
 
     Raises: UnsupportedError for what has no value here.
     """
-    found: list[Any] = [h._node for h in handles]
-    for node in found:
+    nodes: list[Any] = [h._node for h in handles]
+    for node in nodes:
         if not isinstance(node, Held):
-            if any(known(n) is None for n in found):
+            if any(known(n) is None for n in nodes):
                 realize(handles)
             return [known(h._node) or _content(result_of(h.outside())) for h in handles]
-    return found
+    return nodes
 
 
 def known(node: Value | Deferred) -> Held | None:
@@ -443,8 +443,8 @@ def settled(handles: Sequence[Handle]) -> list[Held]:
 
 def twin(variable: Variable) -> Definition | None:
     """The definition, if it is still alive, that `variable` holds the result of."""
-    found = _memory.made_by.get(variable)
-    return None if found is None else found()
+    weak = _memory.made_by.get(variable)
+    return None if weak is None else weak()
 
 
 def know(definition: Definition, array: Array) -> None:
@@ -457,10 +457,10 @@ def know(definition: Definition, array: Array) -> None:
 
 def together(values: Iterable[Value]) -> None:
     """Say that these were asked for at once: who looks at one has all of them computed."""
-    found = [v for v in values if isinstance(v, Definition)]
-    if _current.get() is None and len(found) > 1:
-        group = [weakref.ref(d) for d in found]
-        _memory.groups.update((d, group) for d in found)
+    definitions = [v for v in values if isinstance(v, Definition)]
+    if _current.get() is None and len(definitions) > 1:
+        group = [weakref.ref(d) for d in definitions]
+        _memory.groups.update((d, group) for d in definitions)
 
 
 def _beside(order: Iterable[Definition], asked: Iterable[Definition]) -> list[Definition]:

@@ -126,8 +126,8 @@ class Jit(Generic[P, R]):
         if turns.line:
             ready = settled(flatten((args, kwargs), _argument).handles)
         self.last = entry
-        found = entry.call(ready)
-        return cast(R, found if self.plain else returned(self.function, args, found))
+        results = entry.call(ready)
+        return cast(R, results if self.plain else returned(self.function, args, results))
 
     def forked(self) -> None:
         """A child has no thread that traces."""
@@ -316,7 +316,7 @@ def _kind(variable: Variable) -> Kind:
 
 def _ready(arguments: tuple[Any, ...]) -> list[Held] | None:
     """Tensors that are computed, and arrays, as they are held; None where more has to be done."""
-    found = []
+    ready = []
     for argument in arguments:
         if isinstance(argument, Handle):
             value = known(argument._node) or result_of(argument._value)
@@ -326,8 +326,8 @@ def _ready(arguments: tuple[Any, ...]) -> list[Held] | None:
             return None
         if not isinstance(value, Held):
             return None
-        found.append(value)
-    return found
+        ready.append(value)
+    return ready
 
 
 def _split(trace: Trace) -> tuple[list[tuple[Handle, Variable]], list[tuple[Cell, Variable]]]:
@@ -345,9 +345,9 @@ def _split(trace: Trace) -> tuple[list[tuple[Handle, Variable]], list[tuple[Cell
 
 def _refuse_stand_ins(trace: Trace, program: Program) -> None:
     """Raises: UnsupportedError where what runs depends on one sample or adjoint of many."""
-    found = list(items(program.body))
-    reads = [v for item in found if isinstance(item, Compute) for v in item.graph.inputs]
-    reads += [v for item in found if isinstance(item, Receive | HostCall) for v in item.sources]
+    work = list(items(program.body))
+    reads = [v for item in work if isinstance(item, Compute) for v in item.graph.inputs]
+    reads += [v for item in work if isinstance(item, Receive | HostCall) for v in item.sources]
     for read in reads:
         if read in trace.stand_ins:
             raise UnsupportedError(

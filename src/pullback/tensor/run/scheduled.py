@@ -34,10 +34,10 @@ def schedule(
     if program.target is None or program.plan is None:
         what = f"backend {program.options.backend!r} runs no schedules"
         raise OptionError(what, code="E384")
-    found = _kernel(program.distinct(), kernel)
-    if found.tiling is not None:
-        raise OptionError(f"kernel {found.name} was cut for a memory budget", code="E384")
-    return UserSchedule(found, program.target, (), program.options)
+    chosen = _kernel(program.distinct(), kernel)
+    if chosen.tiling is not None:
+        raise OptionError(f"kernel {chosen.name} was cut for a memory budget", code="E384")
+    return UserSchedule(chosen, program.target, (), program.options)
 
 
 def _program(function: Callable[..., Any] | Executable, arguments: tuple[Any, ...]) -> Executable:

@@ -89,10 +89,10 @@ class UserSchedule:
 
         Raises: OptionError where the backend has none.
         """
-        found = compiler(self.options.backend).price(self.kernel, self.schedule, self.target)
-        if found is None:
+        price = compiler(self.options.backend).price(self.kernel, self.schedule, self.target)
+        if price is None:
             raise OptionError(f"backend {self.options.backend!r} has no prices", code="E384")
-        return found
+        return price
 
     def __repr__(self) -> str:
         asked = ", ".join(f"{name} = {value}" for name, value in self.choices)
@@ -383,11 +383,11 @@ class UserSchedule:
         """The loop that a stage begins; without one, the only loop that a move fits."""
         steps = self._asked.steps
         if stage is None:
-            found = [s for s in steps if fits(s)] or list(steps)
-            if len(found) > 1:
-                leads = ", ".join(str(s.stages[0]) for s in found)
+            fitting = [s for s in steps if fits(s)] or list(steps)
+            if len(fitting) > 1:
+                leads = ", ".join(str(s.stages[0]) for s in fitting)
                 raise self._refused(what, "which stage?", f"stage= one of {leads}")
-            return found[0]
+            return fitting[0]
         number = self._stage(stage)
         step = next(s for s in steps if number in s.stages)
         if step.stages[0] != number:
@@ -414,7 +414,7 @@ def given(schedules: Given) -> Schedules:
     every: Any = [schedules] if one else schedules
     if not isinstance(every, list | tuple):
         raise OptionError(f"schedules={schedules!r}: a list of schedules or files", code="E225")
-    found: dict[str, Choices] = {}
+    by_structure: dict[str, Choices] = {}
     for item in every:
         if isinstance(item, UserSchedule):
             structure, choices = kernel_digest(item.kernel), item.choices
@@ -422,9 +422,9 @@ def given(schedules: Given) -> Schedules:
             structure, choices = read(item)
         else:
             raise OptionError(f"schedules={item!r}: a schedule or a file's path", code="E225")
-        if found.setdefault(structure, choices) != choices:
+        if by_structure.setdefault(structure, choices) != choices:
             raise OptionError("two schedules of one kernel differ", code="E383")
-    return tuple(found.items())
+    return tuple(by_structure.items())
 
 
 def read(path: str | os.PathLike[str]) -> tuple[str, Choices]:

@@ -87,11 +87,11 @@ class Outcome:
 
 def kernels_of(programs: Iterable[Executable]) -> list[Kernel]:
     """One kernel of each structure, but those whose tiles are given."""
-    found: dict[Any, Kernel] = {}
+    by_structure: dict[Any, Kernel] = {}
     for kernel in (k for program in programs for k in program.distinct()):
         if kernel.tiling is None:
-            found.setdefault(kernel_key(kernel), kernel)
-    return list(found.values())
+            by_structure.setdefault(kernel_key(kernel), kernel)
+    return list(by_structure.values())
 
 
 class Bench:
@@ -167,19 +167,19 @@ class Bench:
 
         Raises: UnsupportedError for a backend that has none.
         """
-        backend, found = compiler(self.options.backend), []
+        backend, prices = compiler(self.options.backend), []
         for choices in batch:
             try:
                 schedule = scheduled(self.kernel, self.target, choices)
                 price = backend.price(self.kernel, schedule, self.target)
             except (InvalidIR, OptionError):
-                found.append(inf)
+                prices.append(inf)
                 continue
             if price is None:
                 what = f"backend {self.options.backend!r} has no prices"
                 raise UnsupportedError(what, code="E313")
-            found.append(price.ns)
-        return found
+            prices.append(price.ns)
+        return prices
 
     def checked(self, choices: Choices) -> _Timed | None:
         """A schedule that passes the verifier and gives the default's results."""
@@ -189,7 +189,7 @@ class Bench:
             self.refused += 1
             return None
         pairs = zip(self.results(timed), self.wanted, self.kernel.writes, strict=True)
-        if all(_close(found, wanted, v.dtype) for found, wanted, v in pairs):
+        if all(_close(value, wanted, v.dtype) for value, wanted, v in pairs):
             return timed
         self.refused += 1
         return None
@@ -225,10 +225,10 @@ class Bench:
             tries += len(trials.times)
         runners = [self.compiled(choices) for choices in chosen.values()]
         default, *times = self.race([self.default, *runners], LAST_ROUNDS)
-        found = {name: ns / 1e3 for name, ns in zip(chosen, times, strict=True)}
-        name = min(found, key=found.__getitem__)
-        choices = chosen[name] if default > MARGIN * 1e3 * found[name] else ()
-        return Outcome(self.kernel, default / 1e3, found, choices, tries, self.refused)
+        times_us = {name: ns / 1e3 for name, ns in zip(chosen, times, strict=True)}
+        name = min(times_us, key=times_us.__getitem__)
+        choices = chosen[name] if default > MARGIN * 1e3 * times_us[name] else ()
+        return Outcome(self.kernel, default / 1e3, times_us, choices, tries, self.refused)
 
 
 class _Timed:
@@ -259,20 +259,20 @@ def inputs(kernel: Kernel, seed: int = 0, most: int = MOST_INDEX) -> dict[Variab
     """An array for all that a kernel touches: floats in 0.1 .. 1, indices that are in range."""
     rng = np.random.default_rng(seed)
     below = _index_bounds(kernel, most)
-    found: dict[Variable, Array] = {}
+    arrays: dict[Variable, Array] = {}
     for variable in kernel.arguments:
         shape, kind = box(variable), variable.dtype
         if kind.is_float:
-            found[variable] = rng.uniform(0.1, 1.0, shape).astype(kind.numpy)
+            arrays[variable] = rng.uniform(0.1, 1.0, shape).astype(kind.numpy)
         else:
             most = 2 if kind.is_bool else below.get(variable, 4)
-            found[variable] = rng.integers(0, max(1, most), shape).astype(kind.numpy)
-    return found
+            arrays[variable] = rng.integers(0, max(1, most), shape).astype(kind.numpy)
+    return arrays
 
 
 def _index_bounds(kernel: Kernel, most: int) -> dict[Variable, int]:
     """What is read as an index, with the least extent there."""
-    found: dict[Variable, int] = {}
+    bounds: dict[Variable, int] = {}
     for stage in kernel.every:
         places = [(t.indices, t.source.shape) for t in stage_reads(stage)]
         if isinstance(stage.form, Accumulate):
@@ -280,15 +280,15 @@ def _index_bounds(kernel: Kernel, most: int) -> dict[Variable, int]:
         for index, extent in (pair for place in places for pair in zip(*place, strict=True)):
             for node in walk(index):
                 if isinstance(node, Take) and isinstance(node.source, Variable):
-                    found[node.source] = min(upper(extent), found.get(node.source, most))
-    return found
+                    bounds[node.source] = min(upper(extent), bounds.get(node.source, most))
+    return bounds
 
 
-def _close(found: Array, wanted: Array, kind: DType) -> bool:
+def _close(array: Array, wanted: Array, kind: DType) -> bool:
     """Whether results agree: exactly, or as sums of floats in another order do."""
     if not kind.is_float:
-        return np.array_equal(found, wanted)
+        return np.array_equal(array, wanted)
     exact = wanted.astype(np.float64)
     largest = np.max(np.abs(exact), initial=0.0, where=np.isfinite(exact))
     error = largest * HALF_DIGITS[kind.bits]
-    return np.allclose(found.astype(np.float64), exact, rtol=0.0, atol=error, equal_nan=True)
+    return np.allclose(array.astype(np.float64), exact, rtol=0.0, atol=error, equal_nan=True)

@@ -24,11 +24,11 @@ BUILTIN: dict[type, Answering] = {}
 def answering(args: Iterable[Any]) -> Answering | None:
     """The first of `args` that answers itself, inside of lists too."""
     for arg in args:
-        found = answering(arg) if type(arg) in (list, tuple) else arg
-        if isinstance(found, Answering):
-            return found
-        if type(found) in BUILTIN:
-            return BUILTIN[type(found)]
+        first = answering(arg) if type(arg) in (list, tuple) else arg
+        if isinstance(first, Answering):
+            return first
+        if type(first) in BUILTIN:
+            return BUILTIN[type(first)]
     return None
 
 
@@ -37,12 +37,12 @@ def answered(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        found = answering(args)
-        if found is None and kwargs:
-            found = answering(kwargs.values())
-        if found is None:
+        speaker = answering(args)
+        if speaker is None and kwargs:
+            speaker = answering(kwargs.values())
+        if speaker is None:
             return function(*args, **kwargs)
-        answer: R = found.answer(function.__name__, args, kwargs)
+        answer: R = speaker.answer(function.__name__, args, kwargs)
         return answer
 
     return call

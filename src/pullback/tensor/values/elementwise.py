@@ -70,19 +70,19 @@ def common_dtype(operands: Sequence[Operand | Expr]) -> DType:
     weak = [weak_dtype(o) for o in operands if isinstance(o, Scalar)]
     if not strong:
         return _promoted(weak)
-    found = _promoted(strong)
+    common = _promoted(strong)
     rank = {"b": 0, "i": 1, "u": 1, "f": 2}
     for kind in weak:
-        if rank[kind.kind] > rank[found.kind]:
-            found = kind
-    return found
+        if rank[kind.kind] > rank[common.kind]:
+            common = kind
+    return common
 
 
 def _promoted(kinds: Sequence[DType]) -> DType:
-    found = kinds[0]
+    common = kinds[0]
     for kind in kinds[1:]:
-        found = D.promote(found, kind)
-    return found
+        common = D.promote(common, kind)
+    return common
 
 
 def as_float(kind: DType) -> DType:
@@ -96,15 +96,15 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
     Raises: ShapeError with both shapes where they do not fit.
     """
     rank = max((len(s) for s in shapes), default=0)
-    found: list[Extent] = [1] * rank
+    common: list[Extent] = [1] * rank
     for shape in shapes:
         for n, extent in enumerate(shape, start=rank - len(shape)):
-            if extent == 1 or extent == found[n]:
+            if extent == 1 or extent == common[n]:
                 continue
-            if found[n] != 1:
+            if common[n] != 1:
                 _misfit(shapes)
-            found[n] = extent
-    return tuple(found)
+            common[n] = extent
+    return tuple(common)
 
 
 def _misfit(shapes: Sequence[Shape]) -> None:
@@ -211,8 +211,8 @@ def clip(x: Operand, low: Operand | None, high: Operand | None) -> Definition:
 
     def body(value: Expr, *limits: Expr) -> Expr:
         rest = list(limits)
-        found = value if low is None else E.maximum(value, rest.pop(0))
-        return found if high is None else E.minimum(found, rest.pop(0))
+        raised = value if low is None else E.maximum(value, rest.pop(0))
+        return raised if high is None else E.minimum(raised, rest.pop(0))
 
     return elementwise("clip", body, [x, *bounds], kind)
 

@@ -64,8 +64,8 @@ def index(x: Value, parts: Sequence[Part]) -> Definition:
 
     Raises: IndexRangeError, ShapeError, DTypeError, UnsupportedError for a mask.
     """
-    found = region(x.shape, parts)
-    return make("index", found.shape, read(x, *found.places()))
+    box = region(x.shape, parts)
+    return make("index", box.shape, read(x, *box.places()))
 
 
 def region(source: Shape, parts: Sequence[Part]) -> Region:
@@ -209,8 +209,8 @@ def slice_range(part: slice, extent: Extent) -> tuple[int, int, Extent]:
     if isinstance(extent, int):
         if part.step == 0:
             raise V.fail("the step of a slice is 0", code="E137")
-        found = range(*part.indices(extent))
-        return (found.start if len(found) else 0), found.step, len(found)
+        steps = range(*part.indices(extent))
+        return (steps.start if len(steps) else 0), steps.step, len(steps)
     if part == slice(None) or part == slice(None, None, 1):
         return 0, 1, extent
     step = 1 if part.step is None else part.step

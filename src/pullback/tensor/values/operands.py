@@ -39,5 +39,5 @@ def operand(x: Any) -> Operand:
 
 def value_of(x: Any) -> Value:
     """An operand as a value; a Python scalar becomes a constant of its default type."""
-    found = operand(x)
-    return W.full((), found, W.weak_dtype(found)) if isinstance(found, Scalar) else found
+    met = operand(x)
+    return W.full((), met, W.weak_dtype(met)) if isinstance(met, Scalar) else met

@@ -32,8 +32,8 @@ def in_float32(function: Callable[P, R]) -> Callable[P, R]:
         if not any(map(is_half, given)):
             return inner(*args, **settings)
         common = reduce(promote, (kind for kind in given if kind.is_float))
-        found = inner(*map(widened, args), **{n: widened(x) for n, x in settings.items()})
-        return narrowed(found, common)
+        wide = inner(*map(widened, args), **{n: widened(x) for n, x in settings.items()})
+        return narrowed(wide, common)
 
     return cast(Callable[P, R], call)
 
@@ -45,23 +45,23 @@ def widened(x: Any) -> Any:
     return _cast(x, float32) if isinstance(x, KINDS) and is_half(x.dtype) else x
 
 
-def narrowed(found: Any, kind: DType) -> Any:
+def narrowed(wide: Any, kind: DType) -> Any:
     """What was computed in float32 for 16-bit floats `kind` as that; of several, each."""
-    if isinstance(found, tuple | list):
-        return _alike(found, [narrowed(item, kind) for item in found])
-    own = is_half(kind) and isinstance(found, KINDS) and found.dtype == float32
-    return _cast(found, kind) if own else found
+    if isinstance(wide, tuple | list):
+        return _alike(wide, [narrowed(item, kind) for item in wide])
+    own = is_half(kind) and isinstance(wide, KINDS) and wide.dtype == float32
+    return _cast(wide, kind) if own else wide
 
 
 def _kinds(items: Iterable[Any]) -> list[DType]:
     """The types of tensors and values, also within sequences."""
-    found: list[DType] = []
+    kinds: list[DType] = []
     for x in items:
         if isinstance(x, KINDS):
-            found.append(x.dtype)
+            kinds.append(x.dtype)
         elif isinstance(x, tuple | list):
-            found += _kinds(x)
-    return found
+            kinds += _kinds(x)
+    return kinds
 
 
 def _alike(old: Any, items: list[Any]) -> Any:

@@ -118,8 +118,8 @@ def even_extreme(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
     base = read(best, *full)
     share = Div(read(shares, *full), read(count, *full))
     body = E.Add(If(F.is_finite(base), base, zero), share)
-    found: Value = make(f"a{name}", best.shape, body)
-    return found if keepdims or not over else V.squeeze(found, over)
+    kept: Value = make(f"a{name}", best.shape, body)
+    return kept if keepdims or not over else V.squeeze(kept, over)
 
 
 def _not_empty(name: str, x: Value, axis: Axes) -> None:
@@ -142,19 +142,19 @@ def count(x: Value, axis: Axes, kind: DType) -> Expr:
     """How many elements are reduced, as a scalar expression."""
     over = V.normal_axes(axis, len(x.shape))
     extents = [E.extent_expr(x.shape[n]) for n in over]
-    found = V.product(extents)
-    if isinstance(found, E.Const):
-        return E.const(found.value, kind)
-    return cast(found, kind)
+    number = V.product(extents)
+    if isinstance(number, E.Const):
+        return E.const(number.value, kind)
+    return cast(number, kind)
 
 
 @in_float32
 def mean(x: Value, axis: Axes, keepdims: bool) -> Value:
     """``sum(x) / n``; integers become float32."""
     kind = W.as_float(x.dtype)
-    found = total(x, axis, keepdims, kind)
+    sums = total(x, axis, keepdims, kind)
     number = count(x, axis, kind)
-    return make("mean", found.shape, Div(read(found, *axes_of(found.shape)), number))
+    return make("mean", sums.shape, Div(read(sums, *axes_of(sums.shape)), number))
 
 
 @in_float32
@@ -176,9 +176,9 @@ def variance(x: Value, axis: Axes, keepdims: bool, correction: float) -> Value:
 @in_float32
 def deviation(x: Value, axis: Axes, keepdims: bool, correction: float) -> Value:
     """``sqrt(var)``; where all are equal its slope would be infinite, and is 0."""
-    found = variance(x, axis, keepdims, correction)
-    v = read(found, *axes_of(found.shape))
-    return make("std", found.shape, If(Equal(v, F.like(0, v)), v, E.Sqrt(v)))
+    spread = variance(x, axis, keepdims, correction)
+    v = read(spread, *axes_of(spread.shape))
+    return make("std", spread.shape, If(Equal(v, F.like(0, v)), v, E.Sqrt(v)))
 
 
 def arg_extreme(name: str, x: Value, axis: int | None, keepdims: bool) -> Value:
@@ -189,8 +189,8 @@ def arg_extreme(name: str, x: Value, axis: int | None, keepdims: bool) -> Value:
     rank = len(x.shape)
     if axis is None:
         flat: Value = V.reshape(x, (-1,))
-        found = arg_extreme(name, flat, 0, False)
-        return V.expand_dims(found, tuple(range(rank))) if keepdims else found
+        position = arg_extreme(name, flat, 0, False)
+        return V.expand_dims(position, tuple(range(rank))) if keepdims else position
     axis = V.normal_axis(axis, rank)
     best = extreme(name[3:], x, axis, True)
     shape, extents, axes = _box(x.shape, (axis,))
@@ -222,8 +222,8 @@ def logsumexp(x: Value, axis: Axes, keepdims: bool) -> Value:
     terms = E.Exp(E.subtract(read(x, *axes), shift))
     sums: Value = kept_dims(W.reduce("exps", shape, extents, terms), over, True)
     full = axes_of(sums.shape)
-    found: Value = make("logsumexp", sums.shape, log_of(read(m, *full), read(sums, *full)))
-    return found if keepdims or not over else V.squeeze(found, over)
+    kept: Value = make("logsumexp", sums.shape, log_of(read(m, *full), read(sums, *full)))
+    return kept if keepdims or not over else V.squeeze(kept, over)
 
 
 def log_of(m: Expr, s: Expr) -> Expr:

@@ -227,7 +227,7 @@ def product_at(places: Places, body: Expr) -> Definition:
     plain = accumulated(places, one, PROD, "product")
     if not body.dtype.is_float:
         return plain
-    found = copy(plain, "product")
+    differentiable = copy(plain, "product")
 
     def others() -> tuple[Definition, Definition]:
         """The product of values that are not 0, and how many are 0, at each place."""
@@ -250,8 +250,8 @@ def product_at(places: Places, body: Expr) -> Definition:
         term = Mul(read(tangents[0], *axes_of(places.domain)), slope(*others()))
         return (accumulated(places, term, SUM, "d_product"),)
 
-    found.rule = Rule("product_at", (found,), (values,), pull, push)
-    return found
+    differentiable.rule = Rule("product_at", (differentiable,), (values,), pull, push)
+    return differentiable
 
 
 def scatter_add(x: Value, indices: Value, values: Value, axis: int) -> Definition:

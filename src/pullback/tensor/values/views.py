@@ -72,10 +72,10 @@ def normal_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(rank))
     listed = tuple(axis) if isinstance(axis, Iterable) else (axis,)
-    found = tuple(normal_axis(a, rank) for a in listed)
-    if len(set(found)) != len(found):
+    normal = tuple(normal_axis(a, rank) for a in listed)
+    if len(set(normal)) != len(normal):
         raise fail(f"axes {listed} name one axis twice", code="E113")
-    return tuple(sorted(found))
+    return tuple(sorted(normal))
 
 
 def view(name: str, x: Value, shape: Sequence[Extent], indices: Sequence[Expr | int]) -> Definition:
@@ -220,26 +220,26 @@ def _split(old: Sequence[Extent], axes: Sequence[tuple[Expr, Extent]]) -> list[E
 
 def linear(axes: Sequence[tuple[Expr, Extent]]) -> Expr:
     """The row-major position. ``i * 3 + j``"""
-    found: Expr | None = None
+    position: Expr | None = None
     stride: Expr = E.index(1)
     for axis, extent in reversed(axes):
-        term = axis if found is None else Mul(axis, stride)
-        found = term if found is None else E.Add(term, found)
+        term = axis if position is None else Mul(axis, stride)
+        position = term if position is None else E.Add(term, position)
         stride = product([stride, E.extent_expr(extent)])
-    return E.index(0) if found is None else found
+    return E.index(0) if position is None else position
 
 
 def product(factors: Sequence[Expr]) -> Expr:
     """A product of extents, literals folded."""
     number = math.prod(int(f.value) for f in factors if isinstance(f, E.Const))
-    found: Expr | None = None
+    symbolic: Expr | None = None
     for factor in factors:
         if isinstance(factor, E.Const):
             continue
-        found = factor if found is None else Mul(found, factor)
-    if found is None:
+        symbolic = factor if symbolic is None else Mul(symbolic, factor)
+    if symbolic is None:
         return E.index(number)
-    return found if number == 1 else Mul(found, E.index(number))
+    return symbolic if number == 1 else Mul(symbolic, E.index(number))
 
 
 # --- axes moved, added, removed ------------------------------------------------------------------
@@ -405,10 +405,10 @@ def pad(x: Value, widths: Sequence[tuple[int, int]], value: Scalar) -> Definitio
 
 def conjunction(guards: Sequence[Expr]) -> Expr:
     """``a & b & ..``"""
-    found = guards[0]
+    both = guards[0]
     for guard in guards[1:]:
-        found = E.And(found, guard)
-    return found
+        both = E.And(both, guard)
+    return both
 
 
 def tile(x: Value, counts: Sequence[int]) -> Definition:

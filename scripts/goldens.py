@@ -27,7 +27,7 @@ from pullback.backends.host.processor import named_target
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Compute, items
 from pullback.ir.program import Program as Traced
-from pullback.ir.structure import checks, kernel_key
+from pullback.ir.signature import checks, kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
@@ -51,7 +51,7 @@ def rendered(name: str, program: Traced, target: Target) -> str:
     parts = [f"# {name}: {len(kernels)} kernels for {target.name}"]
     for kernel in kernels:
         for piece in kernel.pieces:
-            key = kernel_key(piece), checks(piece)
+            key = kernel_digest(piece), checks(piece)
             if key in names:
                 parts.append(f"kernel {piece.name}: as {names[key]}")
                 continue

@@ -20,7 +20,7 @@ from pullback.ir.graph import Map, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.program import Compute, items
-from pullback.ir.structure import kernel_key
+from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower import lower
@@ -156,7 +156,7 @@ def kernels() -> list[Kernel]:
             for kernel in (piece for k in every for piece in k.pieces):
                 work = sum(prod(upper(e) for e in s.extents) for s in kernel.every)
                 if work <= MOST_WORK and kernel.every:
-                    found.setdefault(kernel_key(kernel), kernel)
+                    found.setdefault(kernel_digest(kernel), kernel)
     return list(found.values())
 
 

@@ -17,7 +17,7 @@ from acceptance_support import TWO_THREADS, Array, arrays, close, normal
 from pullback import nn, optim
 from pullback.config import Options
 from pullback.ir.parse import parse_graph
-from pullback.ir.structure import kernel_key
+from pullback.ir.signature import kernel_digest
 from pullback.ir.text import show
 from pullback.nn import functional as F
 from small_programs import PROGRAMS
@@ -152,7 +152,7 @@ def encoder_program(layers: int, options: Options) -> Any:
 
 def test_equal_layers_compile_once() -> None:
     few, many = (encoder_program(n, TWO_THREADS) for n in (3, 6))
-    kinds = [len({kernel_key(k) for k in p.kernels}) for p in (few, many)]
+    kinds = [len({kernel_digest(k) for k in p.kernels}) for p in (few, many)]
     assert kinds[0] == kinds[1], "the layers in between are alike"
     assert len(many.kernels) > 1.8 * len(few.kernels) - 14
     assert many.stats.compiled <= few.stats.compiled

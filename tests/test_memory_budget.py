@@ -20,7 +20,7 @@ from pullback.ir import expr as E
 from pullback.ir.graph import Variable, define, read
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.program import Feed, Item, Launch, Loop
-from pullback.ir.structure import kernel_key
+from pullback.ir.signature import kernel_digest
 from pullback.memory.plan import check
 from pullback.memory.timeline import Timeline
 from pullback.nn.sequence.gpt import Block
@@ -262,8 +262,8 @@ def test_a_repetition_ends_the_first_life() -> None:
     assert made[1].reads == (y,)
     assert again.reads == (a,)
     assert last.reads == again.writes != (y,)
-    assert kernel_key(again) == kernel_key(first)
-    assert kernel_key(last) == kernel_key(block[3].kernel)
+    assert kernel_digest(again) == kernel_digest(first)
+    assert kernel_digest(last) == kernel_digest(block[3].kernel)
 
 
 def test_a_launch_is_cut_where_all_that_is_still_read_is_stored(options: Options) -> None:
@@ -293,4 +293,4 @@ def test_a_record_tells_of_launches_that_were_cut(options: Options) -> None:
     assert second.stats.compiled == 0
     assert second.steps == first.steps
     assert len(first.kernels) - len(first.steps) > len(before.kernels)
-    assert [kernel_key(k) for k in second.kernels] == [kernel_key(k) for k in first.kernels]
+    assert [kernel_digest(k) for k in second.kernels] == [kernel_digest(k) for k in first.kernels]

@@ -29,7 +29,7 @@ from pullback.ir.expr import Dim, index
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import For, Routine, Var
 from pullback.ir.program import Compute, items
-from pullback.ir.structure import kernel_key
+from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
 from pullback.lower.whole import scheduled
@@ -336,7 +336,7 @@ def drawn(seed: int, count: int, target: Target, only: str = "") -> Iterator[Row
         kind = min(left, key=lambda n: (left[n], n))
         every = list(kernels(rng, CLASSES[kind], target))
         for kernel in rng.sample(every, min(2, len(every))):
-            key = kernel_key(kernel)
+            key = kernel_digest(kernel)
             if key in known:
                 continue
             known.add(key)

@@ -49,7 +49,7 @@ from pullback.fuse.entry import fuse
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, HostCall, Launch, Program, items
-from pullback.ir.structure import Key, checks, kernel_key
+from pullback.ir.signature import checks, kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.memory.budget import Fitted, Start, fit, replaced, replay
@@ -328,8 +328,8 @@ def _built(
     rest = iter(groups)
     fused = each(program.body, lambda _: next(rest))
     kernels, spans = lives(fused, program.state)
-    keys = {piece: (kernel_key(piece), checks(piece)) for k in kernels for piece in k.pieces}
-    alike: dict[Key, Kernel] = {}
+    keys = {piece: (kernel_digest(piece), checks(piece)) for k in kernels for piece in k.pieces}
+    alike: dict[tuple[str, tuple[object, ...]], Kernel] = {}
     for piece, key in keys.items():
         alike.setdefault(key, piece)
     for kernel in alike.values():

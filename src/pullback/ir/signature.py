@@ -18,9 +18,8 @@ from pullback.errors import InvalidIR, Origin
 from pullback.ir import program as P
 from pullback.ir.expr import Axis, Cast, Const, Dim, Extent, Size, Take
 from pullback.ir.graph import Accumulate, Definition, Form, Graph, Reduce, Scan, Value, Variable
-from pullback.ir.kernel import Kernel
+from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import Node
-from pullback.ir.structure import kernel_key
 
 
 def digest(*parts: str) -> str:
@@ -52,14 +51,37 @@ def signature(program: P.Program, *, names: bool = True) -> Signature:
     writer.block(program.body)
     if names and writer.checks:
         writer.names()
-    text = "\n".join(writer.lines)
-    digest = hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
-    return Signature(digest, tuple(writer.found))
+    return Signature(digest("\n".join(writer.lines)), tuple(writer.met))
 
 
 def graph_signature(graph: Graph, *, names: bool = True) -> str:
     """The digest of a program that computes `graph` and nothing else."""
     return signature(P.Program((P.Compute(graph),)), names=names).digest
+
+
+def kernel_digest(kernel: Kernel) -> str:
+    """The digest of a kernel's structure: equal in every process, and for kernels that differ only
+    in which values they name. Such take equal arguments in equal order.
+    """
+    writer = _Writer()
+    writer.variables(kernel.arguments)
+    for stage in kernel.stages:
+        writer.stage(stage)
+    writer.lines.append(f"over {_extents(kernel.outer)} {kernel.tiling}")
+    for stage in kernel.finish:
+        writer.stage(stage)
+    return digest("\n".join(writer.lines))
+
+
+def checks(kernel: Kernel) -> tuple[object, ...]:
+    """What the messages of a kernel say about indices that are data: structure does not."""
+    said: list[object] = []
+    for stage in kernel.stages + kernel.finish:
+        data = [t for t in stage_reads(stage) if t.is_data]
+        said += [(repr(t.source), t.source.origin, t.origin) for t in data]
+        if isinstance(stage.form, Accumulate):
+            said.append((repr(stage.target), stage.target.origin))
+    return tuple(said)
 
 
 @dataclass(slots=True)
@@ -71,7 +93,7 @@ class _Writer:
 
     lines: list[str] = field(default_factory=list)
     place: dict[Any, int] = field(default_factory=dict)
-    found: list[Variable] = field(default_factory=list)
+    met: list[Variable] = field(default_factory=list)
     definitions: list[Definition] = field(default_factory=list)
     data: set[Node] = field(default_factory=set)
     checked: list[Take] = field(default_factory=list)
@@ -121,6 +143,14 @@ class _Writer:
         head = f"def {_extents(d.shape)} {_form(d.form)}"
         self.lines.append(f"{head} {d.stop} {d.keep.value} {roots}")
 
+    def stage(self, stage: Stage) -> None:
+        at = stage.form.at if isinstance(stage.form, Accumulate) else ()
+        roots = self.expressions((stage.body, *at))
+        store = "" if stage.store is None else self.place[stage.store]
+        self.place[stage.target] = len(self.place)
+        head = f"stage {_extents(stage.shape)} {_form(stage.form)}"
+        self.lines.append(f"{head} {stage.outer} {store} {roots}")
+
     def variables(self, variables: Iterable[Variable]) -> list[int]:
         return [self.variable(v) for v in variables]
 
@@ -128,7 +158,7 @@ class _Writer:
         number = self.place.get(variable)
         if number is None:
             number = self.place[variable] = len(self.place)
-            self.found.append(variable)
+            self.met.append(variable)
             self.lines.append(f"var {variable.dtype.name} {_extents(variable.shape)}")
         return number
 
@@ -175,7 +205,7 @@ class _Writer:
     def names(self) -> None:
         """What messages about data indices say."""
         places: dict[tuple[int, int], str] = {}
-        values: list[Value] = [*self.found, *self.definitions]
+        values: list[Value] = [*self.met, *self.definitions]
         for value in values:
             self.lines.append(f"name {value.name!r} {_place(value.origin, places)!r}")
         for take in self.checked:
@@ -218,19 +248,3 @@ def _form(form: Form) -> str:
     if isinstance(form, Accumulate):
         return f"accumulate {form.combiner.name} {_extents(form.domain)}"
     return "map"
-
-
-def kernel_digest(kernel: Kernel) -> str:
-    """The digest of a kernel's structure, equal in every process: 64 hexadecimal digits."""
-    return hashlib.blake2b(_text(kernel_key(kernel)).encode(), digest_size=32).hexdigest()
-
-
-def _text(value: Any) -> str:
-    """A structural key as text; its depth is that of the key, not of expressions."""
-    if isinstance(value, tuple):
-        return f"({' '.join(map(_text, value))})"
-    if isinstance(value, type):
-        return value.__name__
-    if isinstance(value, Node):
-        return f"{type(value).__name__} {_facts(value)}"
-    return _extents((value,)) if isinstance(value, Dim) else repr(value)

@@ -24,7 +24,7 @@ from pullback.errors import MemoryBudgetError
 from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Item, Launch, expand
-from pullback.ir.structure import Key, kernel_key
+from pullback.ir.signature import kernel_digest
 from pullback.memory.lives import lives, taken_over
 from pullback.memory.plan import Needs, Plan, plan
 from pullback.memory.timeline import Numbers, Row, Timeline
@@ -81,7 +81,7 @@ def fit(program: Start, budget: int) -> Fitted:
     """
     start = Timeline.of(program.block, program.state, program.needs)
     least, most = start.least(), int(start.live().max())
-    flops: dict[Key, int] = {}
+    flops: dict[tuple[str, ...], int] = {}
     for easy in (False, True):
         goal, search = budget, _Search(start, start.copy(), flops, easy)
         while goal >= least and search.reach(goal):
@@ -151,7 +151,7 @@ class _Search:
 
     start: Timeline
     timeline: Timeline
-    flops: dict[Key, int]
+    flops: dict[tuple[str, ...], int]
     easy: bool
     steps: list[Repetition] = field(default_factory=list)
 
@@ -261,7 +261,7 @@ class _Search:
         return after
 
     def _flops(self, kernel: Kernel) -> int:
-        key = tuple(kernel_key(piece) for piece in kernel.pieces)
+        key = tuple(kernel_digest(piece) for piece in kernel.pieces)
         if key not in self.flops:
             self.flops[key] = work(kernel).flops
         return self.flops[key]

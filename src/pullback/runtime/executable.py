@@ -22,7 +22,7 @@ from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Definition, Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, HostCall, Launch, Program, items, written
-from pullback.ir.structure import Key, kernel_key
+from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
 from pullback.lower.whole import scheduled
@@ -284,9 +284,9 @@ class Executable:
 
     def distinct(self) -> list[Kernel]:
         """One kernel of each structure, in order; of a launch of several, its parts."""
-        found: dict[Key, Kernel] = {}
+        found: dict[str, Kernel] = {}
         for piece in (piece for kernel in self.kernels for piece in kernel.pieces):
-            found.setdefault(kernel_key(piece), piece)
+            found.setdefault(kernel_digest(piece), piece)
         return list(found.values())
 
     def run(self, bindings: Mapping[Variable, Array]) -> None:

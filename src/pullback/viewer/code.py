@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pullback.backends.base import Text
 from pullback.ir.kernel import Kernel
-from pullback.ir.structure import Key, kernel_key
+from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.memory.budget import work
 from pullback.runtime.executable import ASSEMBLY
@@ -32,8 +32,8 @@ class Codes:
     """
 
     most: int | None
-    made: dict[tuple[Target, Key, str, tuple[str, ...]], int] = field(default_factory=dict)
-    number: dict[tuple[Target, Key], int] = field(default_factory=dict)
+    made: dict[tuple[Target, str, str, tuple[str, ...]], int] = field(default_factory=dict)
+    number: dict[tuple[Target, str], int] = field(default_factory=dict)
     packed: list[str] = field(default_factory=list)
     schedules: list[str] = field(default_factory=list)
 
@@ -47,9 +47,9 @@ class Codes:
         """Make the code of `kernels` and of their parts for a processor, by schedules `chosen`, as
         `texts` write it.
         """
-        distinct: dict[Key, Kernel] = {}
+        distinct: dict[str, Kernel] = {}
         for piece in (p for k in kernels for p in k.pieces):
-            distinct.setdefault(kernel_key(piece), piece)
+            distinct.setdefault(kernel_digest(piece), piece)
         largest = sorted(distinct, key=lambda key: -work(distinct[key]).flops)
         wanted = frozenset(largest[: self.most])
         room = MOST_PACKED - sum(map(len, self.packed))
@@ -69,7 +69,7 @@ class Codes:
 
     def of(self, kernel: Kernel, target: Target) -> list[int]:
         """The numbers of the structures of a kernel's parts, each once."""
-        return list(dict.fromkeys(self.number[target, kernel_key(p)] for p in kernel.pieces))
+        return list(dict.fromkeys(self.number[target, kernel_digest(p)] for p in kernel.pieces))
 
     def _one(
         self,

@@ -27,7 +27,7 @@ from pullback.ir.expr import Dim, Take, upper
 from pullback.ir.graph import Accumulate, Variable
 from pullback.ir.kernel import Kernel, stage_reads
 from pullback.ir.node import walk
-from pullback.ir.structure import kernel_key
+from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.pipeline import compile_kernel
@@ -87,10 +87,10 @@ class Outcome:
 
 def kernels_of(programs: Iterable[Executable]) -> list[Kernel]:
     """One kernel of each structure, but those whose tiles are given."""
-    by_structure: dict[Any, Kernel] = {}
+    by_structure: dict[str, Kernel] = {}
     for kernel in (k for program in programs for k in program.distinct()):
         if kernel.tiling is None:
-            by_structure.setdefault(kernel_key(kernel), kernel)
+            by_structure.setdefault(kernel_digest(kernel), kernel)
     return list(by_structure.values())
 
 

@@ -36,18 +36,18 @@ def _in_numpy(name: str, *given: Any, **settings: Any) -> Any:
     values = {k: np.asarray(v) if isinstance(v, Tensor) else v for k, v in settings.items()}
     kept = {k: v for k, v in values.items() if v is not None}
     try:
-        found = hosted(f"linalg.{name}", partial(_plain, name, **kept), *given)
+        factors = hosted(f"linalg.{name}", partial(_plain, name, **kept), *given)
     except np.linalg.LinAlgError as problem:
         raise SingularError(f"linalg.{name}: {problem}", origin=Origin.of_caller()) from problem
     except ValueError as problem:
         what = f"linalg.{name}: {problem}"
         raise ShapeError(what, origin=Origin.of_caller(), code="E115") from problem
-    return ROWS[name](*found) if name in ROWS else found[0]
+    return ROWS[name](*factors) if name in ROWS else factors[0]
 
 
 def _plain(name: str, *arrays: Any, **settings: Any) -> Any:
-    found = getattr(np.linalg, name)(*arrays, **settings)
-    return tuple(found) if isinstance(found, tuple) else found
+    answer = getattr(np.linalg, name)(*arrays, **settings)
+    return tuple(answer) if isinstance(answer, tuple) else answer
 
 
 def _each(function: Callable[..., Tensor], z: Complex, **settings: Any) -> Complex:
@@ -63,16 +63,16 @@ def _matrix_norm(z: Complex, *, keepdims: bool = False, ord: Any = "fro") -> Any
     if ord not in (2, -2, "nuc"):
         return L.matrix_norm(M.abs(z), keepdims=keepdims, ord=ord)
     by = {2: O.max, -2: O.min, "nuc": O.sum}[ord]
-    found = by(_in_numpy("svdvals", z), axis=-1)
-    return O.expand_dims(found, (-2, -1)) if keepdims else found
+    norm = by(_in_numpy("svdvals", z), axis=-1)
+    return O.expand_dims(norm, (-2, -1)) if keepdims else norm
 
 
 def _matrix_power(z: Complex, n: int) -> Any:
     base: Any = _in_numpy("inv", z) if n < 0 else z
-    found: Any = Complex.of(L.matrix_power(z.real, 0))
+    power: Any = Complex.of(L.matrix_power(z.real, 0))
     for _ in range(abs(n)):
-        found = O.matmul(found, base)
-    return found
+        power = O.matmul(power, base)
+    return power
 
 
 def _trace(z: Complex, *, offset: int = 0, dtype: Any = None) -> Any:

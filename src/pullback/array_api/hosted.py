@@ -33,8 +33,8 @@ def hosted(name: str, function: Callable[..., Any], *given: Any) -> tuple[Any, .
     pairs = [_parts(x) for x in given]
     inputs = [part for pair in pairs for part in pair]
     realize(inputs)
-    found = function(*(_array(pair) for pair in pairs))
-    arrays = [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]
+    answers = function(*(_array(pair) for pair in pairs))
+    arrays = [np.asarray(a) for a in (answers if isinstance(answers, tuple) else (answers,))]
     rows = [[W.copy(bind(part, name), name) for part in _halves(a)] for a in arrays]
     results = [part for row in rows for part in row]
     refused = _refused(name, results, [x.value for x in inputs])
@@ -121,8 +121,8 @@ def unique_counts(x: Tensor, /) -> UniqueCounts:
         >>> xp.unique_counts(xp.asarray([2, 1, 2])).counts
         Tensor([1, 2], dtype=int64)
     """
-    found = unique_all(x)
-    return UniqueCounts(found.values, found.counts)
+    every = unique_all(x)
+    return UniqueCounts(every.values, every.counts)
 
 
 def unique_inverse(x: Tensor, /) -> UniqueInverse:
@@ -132,8 +132,8 @@ def unique_inverse(x: Tensor, /) -> UniqueInverse:
         >>> xp.unique_inverse(xp.asarray([2, 1, 2])).inverse_indices
         Tensor([1, 0, 1], dtype=int64)
     """
-    found = unique_all(x)
-    return UniqueInverse(found.values, found.inverse_indices)
+    every = unique_all(x)
+    return UniqueInverse(every.values, every.inverse_indices)
 
 
 def unique_values(x: Tensor, /) -> Tensor:

@@ -238,8 +238,8 @@ class Module:
                 cells = {n: _twin(c, twins) for n, c in getattr(module, home).items()}
                 object.__setattr__(twin, home, cells)
             twins[id(module)] = twin
-        found: Self = twins[id(self)]
-        return found
+        copied: Self = twins[id(self)]
+        return copied
 
     __copy__ = copy
 

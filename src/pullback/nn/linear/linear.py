@@ -59,11 +59,11 @@ def linear_rows(
     y = make("linear", shape, product, over=(x.shape[-1],))
     if bias is None:
         return y
-    b, found = bias.value, y.value
+    b, products = bias.value, y.value
 
     def shifted(*i: Expr) -> Expr:
         row = i[-1] if start == 0 else Add(i[-1], E.index(start))
-        return cast(Add(at(found, *i), at(b, row, to=kind)), result)
+        return cast(Add(at(products, *i), at(b, row, to=kind)), result)
 
     return make("linear_bias", shape, shifted)
 

@@ -164,8 +164,8 @@ def _alphas(logs: Tensor, labels: Tensor, counts: Tensor, blank: int) -> Tensor:
         return following, ()
 
     last, _ = scan(step, start, (logs[1:], arange(1, logs.shape[0])))
-    found: Tensor = last
-    return found
+    alphas: Tensor = last
+    return alphas
 
 
 class CTCLoss(Layer, function=ctc_loss, inputs=4):

@@ -95,18 +95,18 @@ def _squares(x: Value, rows: Rows) -> Value:
 
 def scaled(
     name: str,
-    found: Moments,
+    moments: Moments,
     eps: float,
     affine: Pair,
     place: Callable[[Index], Index],
 ) -> Tensor:
     """``x / sqrt(squares / n + eps) * w + b``; `place` says which element of w and b."""
-    x, squares, rows = found.away, found.squares, found.rows
+    x, squares, rows = moments.away, moments.squares, moments.rows
     kind = x.dtype
     small = E.const(eps, kind)
 
     def inverse(*i: Expr) -> Expr:
-        return F.rsqrt(Add(Div(at(squares, *i), found.number), small))
+        return F.rsqrt(Add(Div(at(squares, *i), moments.number), small))
 
     scale = make("rstd", squares.shape, inverse).value
     weight, bias = (None if t is None else t.value for t in affine)

@@ -142,9 +142,9 @@ def fold(
     rows = list(zip(room, sizes, steps, ends, ends, spread, strict=True))
     places = [Window(*row).count() for row in rows]
     lead = input.shape[:-2]
-    columns, found = literal("fold", input.shape[-2:])
+    columns, blocks = literal("fold", input.shape[-2:])
     area = sizes[0] * sizes[1]
-    if len(lead) > 1 or columns % area or found != places[0] * places[1]:
+    if len(lead) > 1 or columns % area or blocks != places[0] * places[1]:
         raise V.fail(
             f"fold of {show(input.value.shape)}",
             f"it takes a multiple of {area} rows and {places[0] * places[1]} columns",

@@ -118,8 +118,8 @@ def _pow(z: Any, w: Any) -> Complex:
     whole = isinstance(w, int) or (isinstance(w, float) and w.is_integer())
     times = int(builtins.abs(w)) if whole else 0
     if 0 < times <= POWERS:
-        found: Complex = reduce(_multiply, [_complex(z)] * times)
-        return found if w > 0 else _divide(1.0, found)
+        product: Complex = reduce(_multiply, [_complex(z)] * times)
+        return product if w > 0 else _divide(1.0, product)
     base = z if isinstance(z, Complex) else _as(z, w)
     nothing = M.logical_and(base.real == 0.0, base.imag == 0.0)
     one = Complex(where(nothing, 1.0, base.real), base.imag)
@@ -143,13 +143,13 @@ def _as(x: Any, like: Any) -> Complex:
 
 def _equal(z: Any, w: Any) -> Tensor:
     (a, b), (c, d) = pair_of(z), pair_of(w)
-    found: Tensor = M.logical_and(M.equal(a, c), M.equal(b, d))
-    return found
+    equal: Tensor = M.logical_and(M.equal(a, c), M.equal(b, d))
+    return equal
 
 
 def _truth(z: Complex) -> Tensor:
-    found: Tensor = M.logical_or(z.real != 0.0, z.imag != 0.0)
-    return found
+    nonzero: Tensor = M.logical_or(z.real != 0.0, z.imag != 0.0)
+    return nonzero
 
 
 def _where(condition: Any, z: Any, w: Any) -> Complex:
@@ -166,7 +166,7 @@ def result_complex(*operands: Any) -> ComplexType:
     parts = []
     for o in strong:
         kind = o if isinstance(o, DType | ComplexType) else o.dtype
-        parts.append(found.part if (found := complex_type(kind)) is not None else o)
+        parts.append(paired.part if (paired := complex_type(kind)) is not None else o)
     kind = ops.result_type(*parts) if parts else float32
     return complex128 if kind == float64 else complex64
 
@@ -217,8 +217,8 @@ def _made(make: Callable[..., Tensor], at: int | None = None) -> Callable[..., C
             given = [a.real if isinstance(a, Complex) else a for a in args]
             if at is not None:
                 given[at] = pair_of(args[at])[half]
-            found = make(*given, dtype=kind.part, **settings)
-            halves.append(C.zeros_like(found) if half and at is None else found)
+            part = make(*given, dtype=kind.part, **settings)
+            halves.append(C.zeros_like(part) if half and at is None else part)
         return Complex(*halves)
 
     return call
@@ -241,8 +241,8 @@ def _like(make: Callable[..., Any]) -> Callable[..., Any]:
         kind = x.dtype if dtype is None else complex_type(dtype)
         if kind is None:
             return make(real, dtype=dtype, device=device)
-        found = make(real, dtype=kind.part, device=device)
-        return Complex(found, C.zeros_like(found))
+        converted = make(real, dtype=kind.part, device=device)
+        return Complex(converted, C.zeros_like(converted))
 
     return call
 
@@ -340,12 +340,12 @@ def _cumulative_prod(
         raise ShapeError(f"cumulative_prod of {x.ndim} axes", help="say along which: axis=")
     place = 0 if axis is None else axis % x.ndim
     empty = 0 in x.shape
-    found = x if empty else Complex(*associative_scan(_running, (x.real, x.imag), axis=place))
+    running = x if empty else Complex(*associative_scan(_running, (x.real, x.imag), axis=place))
     if not include_initial:
-        return found
+        return running
     edge = (*x.shape[:place], 1, *x.shape[place + 1 :])
     first = Complex(*(C.full(edge, part, dtype=x.real.dtype) for part in (1.0, 0.0)))
-    joined: Complex = _linear("concat", [first, found], axis=place)
+    joined: Complex = _linear("concat", [first, running], axis=place)
     return joined
 
 
@@ -359,8 +359,8 @@ def _prod(x: Any, axis: Any = None, *, dtype: Any = None, keepdims: bool = False
     flat = ops.permute_dims(x, (*rest, *over)).reshape(
         (*(x.shape[n] for n in rest), -1 if 0 not in x.shape else _volume(x, over))
     )
-    found = _cumulative_prod(flat, axis=-1, include_initial=True)[..., -1]
-    return ops.expand_dims(found, tuple(over)) if keepdims and over else found
+    product = _cumulative_prod(flat, axis=-1, include_initial=True)[..., -1]
+    return ops.expand_dims(product, tuple(over)) if keepdims and over else product
 
 
 def _volume(x: Complex, over: Sequence[int]) -> int:
@@ -368,23 +368,25 @@ def _volume(x: Complex, over: Sequence[int]) -> int:
 
 
 def _vecdot(z: Any, w: Any, *, axis: int = -1) -> Complex:
-    found: Complex = ops.sum(_multiply(_complex(z).conj(), w), axis=axis)
-    return found
+    product: Complex = ops.sum(_multiply(_complex(z).conj(), w), axis=axis)
+    return product
 
 
 def _diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
     """``out[i] = x[i + 1] - x[i]``, `n` times, of `x` between `prepend` and `append`."""
     parts = [p for p in (prepend, x, append) if p is not None]
-    found = ops.concat(parts, axis=axis) if len(parts) > 1 else x
+    differences = ops.concat(parts, axis=axis) if len(parts) > 1 else x
     before = (slice(None),) * (axis % x.ndim)
     for _ in range(n):
-        found = found[(*before, slice(1, None))] - found[(*before, slice(None, -1))]
-    return found
+        differences = (
+            differences[(*before, slice(1, None))] - differences[(*before, slice(None, -1))]
+        )
+    return differences
 
 
 def _count(z: Any, axis: Any = None, *, keepdims: bool = False) -> Tensor:
-    found: Tensor = ops.sum(ops.astype(_truth(z), "int64"), axis=axis, keepdims=keepdims)
-    return found
+    number: Tensor = ops.sum(ops.astype(_truth(z), "int64"), axis=axis, keepdims=keepdims)
+    return number
 
 
 def _sigmoid(z: Complex) -> Complex:

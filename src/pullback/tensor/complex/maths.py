@@ -33,9 +33,9 @@ def hypot(x: Any, y: Any) -> Any:
     scale = _size(x, y)
     a, b = x / scale, y / scale
     square = a * a + b * b
-    found = scale * where(square > 0.0, M.sqrt(square), square)
+    length = scale * where(square > 0.0, M.sqrt(square), square)
     infinite = M.logical_or(M.isinf(x), M.isinf(y))
-    return where(infinite, math.inf, found)
+    return where(infinite, math.inf, length)
 
 
 def multiplied(a: Any, b: Any, c: Any, d: Any) -> Pair:

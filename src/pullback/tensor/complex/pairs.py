@@ -158,8 +158,8 @@ class Complex(Speaking, Arithmetic["Complex"]):
     @property
     def angle(self) -> Tensor:
         """``atan2(y, x)``, radians."""
-        found: Tensor = M.atan2(self.imag, self.real)
-        return found
+        radians: Tensor = M.atan2(self.imag, self.real)
+        return radians
 
     # --- looking at it
 
@@ -167,13 +167,13 @@ class Complex(Speaking, Arithmetic["Complex"]):
         """The numbers, complex64 or complex128."""
         realize([self.real, self.imag])  # as one program: they share most of what they compute
         real = self.real.numpy()
-        found = np.empty(real.shape, self.dtype.numpy)
-        found.real, found.imag = real, self.imag.numpy()
-        return found
+        array = np.empty(real.shape, self.dtype.numpy)
+        array.real, array.imag = real, self.imag.numpy()
+        return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        found = self.numpy()
-        return found if dtype is None else found.astype(dtype)
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         return self.real.__array_namespace__(api_version=api_version)
@@ -224,12 +224,12 @@ class Complex(Speaking, Arithmetic["Complex"]):
 
     def __matmul__(self, other: Any) -> Complex:
         """``(a + ib) @ (c + id) = a@c - b@d + i(a@d + b@c)``"""
-        found: Complex = self.answer("matmul", (self, other), {})
-        return found
+        product: Complex = self.answer("matmul", (self, other), {})
+        return product
 
     def __rmatmul__(self, other: Any) -> Complex:
-        found: Complex = self.answer("matmul", (other, self), {})
-        return found
+        product: Complex = self.answer("matmul", (other, self), {})
+        return product
 
     def __getitem__(self, place: Any) -> Complex:
         return self._each(lambda part: part[place])
@@ -269,8 +269,8 @@ class Complex(Speaking, Arithmetic["Complex"]):
 
     def astype(self, dtype: Any, *, copy: bool = True) -> Complex:
         """Another complex type. Raises: DTypeError for a real one."""
-        found: Complex = self.answer("astype", (self, dtype), {"copy": copy})
-        return found
+        converted: Complex = self.answer("astype", (self, dtype), {"copy": copy})
+        return converted
 
     @property
     def T(self) -> Complex:

@@ -57,11 +57,11 @@ class Joining:
             for side in ("earlier", "later")
         ]
         given = [[ScalarHandle(read(v), v.name) for v in row] for row in self.rows]
-        found = combine(*(row[0] if single else tuple(row) for row in given))
-        listed = [found] if single else found
+        combined = combine(*(row[0] if single else tuple(row) for row in given))
+        listed = [combined] if single else combined
         if not isinstance(listed, list | tuple) or len(listed) != len(kinds):
             raise ShapeError(
-                f"{len(kinds)} values are combined to {found!r}", origin=origin, code="E134"
+                f"{len(kinds)} values are combined to {combined!r}", origin=origin, code="E134"
             )
         self.results = tuple(as_expr(e) for e in listed)
         for result, kind in zip(self.results, kinds, strict=True):
@@ -141,15 +141,15 @@ def reduce(combine: Combine, identity: Any, values: Any, *, over: Any) -> Any:
         )
     starts = tuple(_start(s, e.dtype) for s, e in zip(given, bodies, strict=True))
     joining = Joining(combine, [e.dtype for e in bodies], single)
-    found: list[ScalarHandle] = []
+    components: list[ScalarHandle] = []
     for n, body in enumerate(bodies):
         name = joining.kin(n, starts[n])
         if name is None:
             part: Inner = Part(bodies, joining.results, starts, axes, joining, n)
         else:
             part = Fold(body, name, axes)
-        found.append(located(part))
-    return found[0] if single else tuple(found)
+        components.append(located(part))
+    return components[0] if single else tuple(components)
 
 
 def _start(value: Any, kind: DType) -> E.Const:
@@ -177,13 +177,13 @@ def combined(
     return [wrap(d) for d in level]
 
 
-def whole(part: Part, found: Sequence[Definition], axes: Sequence[Axis]) -> Expr:
+def whole(part: Part, arrays: Sequence[Definition], axes: Sequence[Axis]) -> Expr:
     """A component at `axes`; the identity where nothing was combined."""
     start = part.starts[part.number]
     extents = [a.extent for a in part.over]
     if 0 in extents:
         return start
-    value: Expr = read(found[part.number], *axes, *(0 for _ in extents))
+    value: Expr = read(arrays[part.number], *axes, *(0 for _ in extents))
     for extent in extents:
         if lower(extent) < 1:
             value = If(E.Less(E.index(0), E.extent_expr(extent)), value, start)
@@ -213,8 +213,8 @@ def associative_scan(combine: Combine, values: Any, *, axis: int = 0, reverse: b
     joining = Joining(combine, [v.dtype for v in given], single)
     at = _Along(shapes[0], axis, reverse)
     elements = [make("scan", at.shape, read(v, *at.axes)) for v in given]
-    found = at.scan(elements, partial(applied, joining.rows, joining.results))
-    return found[0] if single else tuple(found)
+    running = at.scan(elements, partial(applied, joining.rows, joining.results))
+    return running[0] if single else tuple(running)
 
 
 class _Along:
@@ -230,8 +230,8 @@ class _Along:
 
     def scan(self, elements: Sequence[Definition], join: Join) -> list[Tensor]:
         """The running combination, read back in the order of the tensors."""
-        found = scanned(elements, self.axis, join)
-        return [Tensor(make("scan", self.shape, read(d, *self.axes))) for d in found]
+        running = scanned(elements, self.axis, join)
+        return [Tensor(make("scan", self.shape, read(d, *self.axes))) for d in running]
 
 
 @spelled
@@ -267,8 +267,8 @@ def linear_recurrence(
         first = E.Add(E.Mul(step, before), part)
         part = If(E.Equal(place, E.index(0)), first, part)
     pair = [make(name, at.shape, e) for name, e in (("step", step), ("part", part))]
-    found = at.scan(pair, _affine)[1]
-    return found if kind == result else Tensor(W.astype(found.value, result))
+    states = at.scan(pair, _affine)[1]
+    return states if kind == result else Tensor(W.astype(states.value, result))
 
 
 def _affine(earlier: Tuple, later: Tuple) -> Tuple:

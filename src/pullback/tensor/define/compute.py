@@ -112,14 +112,14 @@ def check_free(body: Expr, axes: Sequence[Axis], origin: Origin) -> None:
 
 def _innermost(body: Expr, number: int) -> Expr:
     """The smallest expression with a known place that uses axis `number`."""
-    found = body
+    smallest = body
     for node in _scope(body):
         used = isinstance(node, Expr) and number in node.axes
         if used and not isinstance(node, Axis) and isinstance(node, Expr):
             if handles.origin_of(node) is not None:
                 return node
-            found = node
-    return found
+            smallest = node
+    return smallest
 
 
 def _scope(root: Expr) -> list[Node]:
@@ -203,12 +203,12 @@ def hoist(root: Expr, outer: Guards, origin: Origin) -> Expr:
     ``sum[k](x[i, k]) / n -> s[i] / n``
     """
     memo: dict[Node, Node] = {}
-    for found in _guarded(root, Inner):
-        if not isinstance(found.node, Inner):
+    for guarded in _guarded(root, Inner):
+        if not isinstance(guarded.node, Inner):
             continue
-        need = found.need
+        need = guarded.need
         guards = outer if need is None else (*outer, hoist(need, outer, origin))
-        memo[found.node] = _as_read(found.node, guards, origin)
+        memo[guarded.node] = _as_read(guarded.node, guards, origin)
     if not memo:
         return root
     closed = rebuild(root, lambda node: None, memo)
@@ -257,9 +257,9 @@ def _may_miss(body: Expr) -> bool:
     """Whether a read in `body` cannot be proved to lie in bounds."""
     if any(isinstance(n, Part) for n in walk(body)):
         return True
-    for found in _guarded(_without_folds(body), Take):
-        given = () if found.need is None else (found.need,)
-        if isinstance(found.node, Take) and not all(in_bounds(found.node, given)):
+    for guarded in _guarded(_without_folds(body), Take):
+        given = () if guarded.need is None else (guarded.need,)
+        if isinstance(guarded.node, Take) and not all(in_bounds(guarded.node, given)):
             return True
     return False
 
@@ -301,10 +301,10 @@ def _definition(name: str, body: Expr, axes: Sequence[Axis], origin: Origin) -> 
 
 def check_reads(body: Expr, origin: Origin) -> None:
     """Raises: IndexRangeError for an unguarded affine read that leaves its axis."""
-    for found in _guarded(body, Take):
-        if found.need is not None or not isinstance(found.node, Take):
+    for guarded in _guarded(body, Take):
+        if guarded.need is not None or not isinstance(guarded.node, Take):
             continue
-        take = found.node
+        take = guarded.node
         for n, (place, extent) in enumerate(zip(take.indices, take.source.shape, strict=True)):
             if not isinstance(extent, int) or not _linear(place):
                 continue

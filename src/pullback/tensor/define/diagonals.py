@@ -134,9 +134,9 @@ class Planes:
         moved = scope.above(self._reads_itself)
         memo: dict[Node, Node] = {}
         for node in scope.largest(moved):
-            found = self._operand(node, scope)
-            if found is not None:
-                memo[node] = found
+            operand = self._operand(node, scope)
+            if operand is not None:
+                memo[node] = operand
         still = rebuild(root, lambda node: None, memo)
         assert isinstance(still, Expr)
         here = self.at(replace_reads(still, self._earlier), read(self.time))
@@ -154,9 +154,9 @@ class Planes:
                 if all(g.axes <= own for g in guards):
                     self.reads.append(Piece(here, tuple(self.plane), _guarded(node, guards)))
                     memo[node] = read(here, *self.plane)
-        found = rebuild(root, lambda node: None, memo)
-        assert isinstance(found, Expr)
-        return found
+        parted = rebuild(root, lambda node: None, memo)
+        assert isinstance(parted, Expr)
+        return parted
 
     def _earlier(self, take: Take) -> Expr | None:
         """A read of itself as one of a window, or of a fresh plane."""
@@ -216,8 +216,8 @@ class Planes:
         def change(take: Take) -> Expr | None:
             if take.source is self.time:
                 return time
-            found = known.get(take.source)
-            return None if found is None else take.of(found)
+            plane = known.get(take.source)
+            return None if plane is None else take.of(plane)
 
         own = [ScalarHandle(a) for a in self.plane]
         for part in self.reads:

@@ -63,8 +63,8 @@ class Itself(Arithmetic[Any]):
 
     def __getitem__(self, key: Any) -> ScalarHandle:
         parts = key if isinstance(key, tuple) else (key,)
-        found = read_at(self.variable, parts)
-        return handles.settled(found.expr) if self.open else found
+        element = read_at(self.variable, parts)
+        return handles.settled(element.expr) if self.open else element
 
     def _apply(self, name: str, *operands: Any) -> Any:
         raise self._refused(name)
@@ -120,10 +120,10 @@ def recurrence(
     results: list[bool] = []
 
     def body(itself: Sequence[Itself], own: Sequence[ScalarHandle]) -> Sequence[Any]:
-        found = function(*itself, *own)
-        single = not isinstance(found, tuple | list)
+        bodies = function(*itself, *own)
+        single = not isinstance(bodies, tuple | list)
         results.append(single)
-        return [found] if single else found
+        return [bodies] if single else bodies
 
     named = [name] if len(names) == 1 else names
     made = recurrent(named, axes, body, origin, dtype=dtype, checkpoint=checkpoint, name=name)
@@ -196,14 +196,14 @@ def _settled(
     for turn in range(ROUNDS):
         open = turn == 0 and dtype is None
         variables = [Variable(n, shape, k, origin) for n, k in zip(names, kinds, strict=True)]
-        found = body([Itself(v, open=open) for v in variables], axes)
-        if len(found) != len(names):
+        written = body([Itself(v, open=open) for v in variables], axes)
+        if len(written) != len(names):
             raise RecurrenceError(
-                f"{len(names)} tensors are defined by {len(found)} bodies",
+                f"{len(names)} tensors are defined by {len(written)} bodies",
                 origin=origin,
                 code="E195",
             )
-        bodies = [as_expr(b) for b in found]
+        bodies = [as_expr(b) for b in written]
         if dtype is not None:
             return variables, [W.cast(b, dtype) for b in bodies]
         if not open and [b.dtype for b in bodies] == kinds:
@@ -223,13 +223,13 @@ def _links(
 ) -> list[Link]:
     """The reads of itself. Raises: IndexRangeError where one may leave its axis."""
     scope = Scope(body)
-    found: list[Link] = []
+    links: list[Link] = []
     for node in scope.nodes:
         if isinstance(node, Take) and node.source in variables:
             link = Link.of(number, variables.index(node.source), node, axes)
             _check_inside(link, scope.guards(node), axes)
-            found.append(link)
-    return found
+            links.append(link)
+    return links
 
 
 def _check_inside(link: Link, guards: Sequence[Expr], axes: Sequence[Axis]) -> None:

@@ -28,11 +28,11 @@ class Scope:
 
     def above(self, test: Callable[[Expr], bool]) -> set[Expr]:
         """The nodes for which `test` holds, and all that are made of them."""
-        found: set[Expr] = set()
+        above: set[Expr] = set()
         for node in self.nodes:
-            if test(node) or any(c in found for c in node.children):
-                found.add(node)
-        return found
+            if test(node) or any(c in above for c in node.children):
+                above.add(node)
+        return above
 
     def largest(self, avoided: set[Expr]) -> list[Expr]:
         """The nodes that are not `avoided` and stand right below one that is, or are the root."""
@@ -56,15 +56,15 @@ class Scope:
 
 def _parts(guard: Expr) -> Guards:
     """``a & b & c -> a, b, c``"""
-    found: list[Expr] = []
+    parts: list[Expr] = []
     stack = [guard]
     while stack:
         one = stack.pop()
         if isinstance(one, E.And):
             stack += [one.right, one.left]
         else:
-            found.append(one)
-    return tuple(found)
+            parts.append(one)
+    return tuple(parts)
 
 
 def _both(first: Guards, second: Guards) -> Guards:

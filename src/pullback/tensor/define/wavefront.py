@@ -94,9 +94,9 @@ def order(links: Sequence[Link], shape: Sequence[Extent], tensors: int) -> Order
     """The order of the fewest steps; None where there is none."""
     best: Order | None = None
     for weights in _candidates(links, len(shape)):
-        found = _ordered(weights, links, shape, tensors)
-        if found is not None and (best is None or found.count(shape) < best.count(shape)):
-            best = found
+        candidate = _ordered(weights, links, shape, tensors)
+        if candidate is not None and (best is None or candidate.count(shape) < best.count(shape)):
+            best = candidate
     return best
 
 
@@ -140,10 +140,10 @@ def _reach(links: Sequence[Link], axis: int) -> int:
 
 
 def _combinations(choices: Sequence[Sequence[int]]) -> int:
-    found = 1
+    count = 1
     for one in choices:
-        found *= len(one)
-    return found
+        count *= len(one)
+    return count
 
 
 def _ordered(
@@ -172,11 +172,11 @@ def _ordered(
 
 def time_of(weights: Sequence[int], place: Sequence[Expr], shape: Sequence[Extent]) -> Expr:
     """The step of a cell, counted from 0: ``w . place``, backwards axes from their last cell."""
-    found: Expr = E.index(0)
+    time: Expr = E.index(0)
     for weight, at, extent in zip(weights, place, shape, strict=True):
         if weight < 0:
             last = E.Add(E.extent_expr(extent), E.index(-1))
-            found = E.Add(found, E.Mul(E.subtract(last, at), E.index(-weight)))
+            time = E.Add(time, E.Mul(E.subtract(last, at), E.index(-weight)))
         elif weight > 0:
-            found = E.Add(found, E.Mul(at, E.index(weight)))
-    return found
+            time = E.Add(time, E.Mul(at, E.index(weight)))
+    return time

@@ -82,30 +82,30 @@ def _array_of(data: Any, kind: DType | None) -> Array:
     types: set[type] = {object} if hasattr(data, "__array__") else {type(n) for n in numbers(data)}
     python = types <= {bool, int, float, complex}
     if hasattr(data, "__array__"):
-        found = _exported(data)
+        array = _exported(data)
     else:
         try:
-            found = listed(data, types, kind) if python else np.asarray(_plain(data))
+            array = listed(data, types, kind) if python else np.asarray(_plain(data))
         except ValueError as problem:
             raise ShapeError("nested lists of different lengths", code="E136") from problem
-    if found.dtype.kind == "c":
-        return found.astype(np.complex64) if python else found
-    if kind is None and python and (found.dtype == np.float64 or not found.size):
+    if array.dtype.kind == "c":
+        return array.astype(np.complex64) if python else array
+    if kind is None and python and (array.dtype == np.float64 or not array.size):
         kind = D.float32
-    if not found.dtype.isnative:
-        found = found.astype(found.dtype.newbyteorder("="))
-    if kind is None or found.dtype.kind not in "biuf":
-        _check_known(found.dtype)
-    return found if kind is None else fitted(found, kind)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if kind is None or array.dtype.kind not in "biuf":
+        _check_known(array.dtype)
+    return array if kind is None else fitted(array, kind)
 
 
-def _check_known(found: np.dtype[Any]) -> None:
+def _check_known(kind: np.dtype[Any]) -> None:
     """Raises: DTypeError for a type of NumPy's that we do not have."""
     try:
-        D.dtype(found)
+        D.dtype(kind)
     except DTypeError as problem:
         raise DTypeError(
-            f"no element type {found}",
+            f"no element type {kind}",
             help=f"convert first, or give dtype= one of {', '.join(D.BY_NAME)}",
             code="E140",
         ) from problem
@@ -173,8 +173,8 @@ def asarray(
     fits = (kind is None or array.dtype == kind.numpy) and array.flags.c_contiguous
     if copy is False and not fits:
         raise OptionError("another type or strides: sharing needs a copy", code="E324")
-    found = _array_of(array, kind) if not fits else _array_of(array, None)
-    return Tensor(bind(found, "array", copy=False, origin=Origin.of_caller()))
+    shared_array = _array_of(array, kind) if not fits else _array_of(array, None)
+    return Tensor(bind(shared_array, "array", copy=False, origin=Origin.of_caller()))
 
 
 def _import(data: Any) -> Array:
@@ -210,9 +210,9 @@ def full(shape: Any, fill_value: Scalar, *, dtype: Any = None, device: Any = Non
     """
     check_device(device)
     if isinstance(fill_value, Handle):
-        found = value_of(fill_value)
-        kind = optional_dtype(dtype) or found.dtype
-        return Tensor(W.astype(W.broadcast_to(found, shape_of(shape)), kind))
+        value = value_of(fill_value)
+        kind = optional_dtype(dtype) or value.dtype
+        return Tensor(W.astype(W.broadcast_to(value, shape_of(shape)), kind))
     kind = optional_dtype(dtype) or W.weak_dtype(fill_value)
     return Tensor(W.full(shape_of(shape), fill_value, kind))
 
@@ -320,14 +320,14 @@ def arange(
     start, stop, step = numbers
     if step == 0 or not all(isinstance(n, int) or math.isfinite(n) for n in numbers):
         raise ShapeError(f"arange from {start} to {stop} in steps of {step}", code="E123")
-    found = kind or W.common_dtype([start, stop, step])
+    common = kind or W.common_dtype([start, stop, step])
     if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
         number = max(0, -((start - stop) // step))
         for n in (0, number - 1) if number else ():
-            W.literal(start + n * step, found)
+            W.literal(start + n * step, common)
     else:
         number = math.ceil((stop - start) / step)
-    return Tensor(X.arange(start, step, max(0, number), found))
+    return Tensor(X.arange(start, step, max(0, number), common))
 
 
 @answered

@@ -744,8 +744,8 @@ def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
         >>> pb.pad(pb.ones(2), [(1, 2)])
         Tensor([0., 1., 1., 0., 0.], dtype=float32)
     """
-    found = value_of(x)
-    rank = len(found.shape)
+    source = value_of(x)
+    rank = len(source.shape)
     listed: list[Any] = [pad_width] if isinstance(pad_width, SupportsIndex) else [*pad_width]
     if len(listed) == 1 and isinstance(listed[0], SupportsIndex):
         listed *= 2
@@ -754,7 +754,7 @@ def pad(x: Any, pad_width: Any, value: W.Scalar = 0) -> Tensor:
     pairs = [tuple(V.whole(n, "pad: a width") for n in pair) for pair in listed]
     if {len(pair) for pair in pairs} - {2}:
         raise V.fail(f"pad by {pairs}: a pair of widths for each axis", code="E134")
-    return Tensor(V.pad(found, [(a, b) for a, b in pairs], value))
+    return Tensor(V.pad(source, [(a, b) for a, b in pairs], value))
 
 
 @eagerly
@@ -824,8 +824,8 @@ def take(x: Any, indices: Any, *, axis: int = 0) -> Tensor:
         >>> pb.take(pb.tensor([10, 20, 30]), pb.tensor([2, 0]))
         Tensor([30, 10], dtype=int64)
     """
-    found = value_of(np.asarray(indices) if isinstance(indices, list) else indices)
-    return Tensor(X.take(value_of(x), found, axis))
+    places = value_of(np.asarray(indices) if isinstance(indices, list) else indices)
+    return Tensor(X.take(value_of(x), places, axis))
 
 
 @answered

@@ -30,8 +30,8 @@ def _plus(x: Any, product: Tensor, beta: float, alpha: float) -> Tensor:
     scaled = product if alpha == 1 else M.multiply(product, alpha)
     if beta == 0:
         kind = O.result_type(x, product)
-        found: Tensor = O.astype(scaled, kind)
-        return found
+        typed: Tensor = O.astype(scaled, kind)
+        return typed
     total: Tensor = M.add(x if beta == 1 else M.multiply(x, beta), scaled)
     return total
 
@@ -251,11 +251,11 @@ def pdist(x: Any, *, p: float = 2.0) -> Tensor:
     count = value.shape[0]
     if not isinstance(count, int):
         raise V.fail(f"pdist of the symbolic axis {count}", code="E120")
-    found = cdist(x, x, p=p)
+    distances = cdist(x, x, p=p)
     places = [i * count + j for i in range(count) for j in range(i + 1, count)]
-    flat = O.reshape(found, (-1,))
+    flat = O.reshape(distances, (-1,))
     if not places:
-        return Tensor(W.full((0,), 0, found.dtype))
+        return Tensor(W.full((0,), 0, distances.dtype))
     return O.take(flat, places)
 
 

@@ -42,9 +42,9 @@ def facts(kind: D.DType) -> tuple[int, float, float]:
 
 def applied(rule: Rule, *operands: Any) -> Any:
     """`rule` on tensors, or on scalars inside a definition."""
-    found = answering(operands)
-    if found is not None:
-        return found.answer(rule.name, operands, {})
+    speaker = answering(operands)
+    if speaker is not None:
+        return speaker.answer(rule.name, operands, {})
     if any(isinstance(o, ScalarHandle) for o in operands):
         lifted = [handles.lift(o) for o in operands]
         kind = rule.dtype(lifted)
@@ -60,8 +60,8 @@ def both_wide(function: Any) -> Any:
     def widened(*args: Expr) -> Expr:
         kind = args[0].dtype
         if not kind.is_float or kind.bits > 16:
-            found: Expr = function(*args)
-            return found
+            value: Expr = function(*args)
+            return value
         return W.cast(function(*(Cast(a, D.float32) for a in args)), kind)
 
     return widened
@@ -87,8 +87,8 @@ def _fmin(a: Expr, b: Expr) -> Expr:
 
 def _heaviside(x: Expr, middle: Expr) -> Expr:
     zero, one = F.like(0, x), F.like(1, x)
-    found = If(Less(x, zero), zero, If(Equal(x, zero), middle, one))
-    return If(F.is_nan(x), x, found)
+    step = If(Less(x, zero), zero, If(Equal(x, zero), middle, one))
+    return If(F.is_nan(x), x, step)
 
 
 def _is_positive_infinity(x: Expr) -> Expr:
@@ -178,9 +178,9 @@ def nan_to_num(
         most = facts(x.dtype)[2]
         high = most if posinf is None else posinf
         low = -most if neginf is None else neginf
-        found = If(_is_negative_infinity(x), F.like(low, x), x)
-        found = If(_is_positive_infinity(x), F.like(high, x), found)
-        return If(F.is_nan(x), F.like(nan, x), found)
+        value = If(_is_negative_infinity(x), F.like(low, x), x)
+        value = If(_is_positive_infinity(x), F.like(high, x), value)
+        return If(F.is_nan(x), F.like(nan, x), value)
 
     return applied(Rule("nan_to_num", replaced), x)
 
@@ -202,8 +202,8 @@ def isclose(
         a, b = W.cast(a, wide), W.cast(b, wide)
         gap = F.absolute(E.subtract(a, b))
         limit = Add(F.like(atol, a), Mul(F.like(rtol, a), F.absolute(b)))
-        found = Or(same, And(F.is_finite(gap), F.less_equal(gap, limit)))
-        return Or(found, And(F.is_nan(a), F.is_nan(b))) if equal_nan else found
+        close = Or(same, And(F.is_finite(gap), F.less_equal(gap, limit)))
+        return Or(close, And(F.is_nan(a), F.is_nan(b))) if equal_nan else close
 
     return applied(Rule("isclose", near), x1, x2)
 
@@ -221,8 +221,8 @@ def allclose(
         Tensor(True, dtype=bool)
     """
     near: Tensor = isclose(value_tensor(x1), x2, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    found: Tensor = O.all(near)
-    return found
+    together: Tensor = O.all(near)
+    return together
 
 
 def value_tensor(x: Any) -> Tensor:
@@ -377,7 +377,7 @@ def _two_to(n: Expr, like: Expr) -> Expr:
     bits = EXPONENTS[like.dtype.bits][1]
     down = Less(n, E.index(0))
     size = F.absolute(n)
-    found: Expr | None = None
+    power: Expr | None = None
     for k in range(bits):
         factor = (
             If(down, F.like(2.0 ** -(2**k), like), F.like(2.0 ** (2**k), like))
@@ -386,9 +386,9 @@ def _two_to(n: Expr, like: Expr) -> Expr:
         )
         bit = Equal(E.Mod(FloorDiv(size, E.index(2**k)), E.index(2)), E.index(1))
         part = If(bit, factor, F.like(1, like))
-        found = part if found is None else Mul(found, part)
-    assert found is not None
-    return found
+        power = part if power is None else Mul(power, part)
+    assert power is not None
+    return power
 
 
 def scaled(x: Expr, n: Expr) -> Expr:
@@ -492,13 +492,13 @@ def _next(x: Expr, to: Expr) -> Expr:
 
     far = moved(size, Mul(phi, size))
     near = Mul(moved(enlarged, part), F.like(u, x))
-    found = If(small, moved(size, F.like(least, x)), If(middle, near, far))
+    neighbour = If(small, moved(size, F.like(least, x)), If(middle, near, far))
     edge = If(up, E.highest(x.dtype), F.like(largest, x))
-    found = If(F.is_inf(x), edge, found)
-    found = If(_signbit(x), E.negate(found), found)
+    neighbour = If(F.is_inf(x), edge, neighbour)
+    neighbour = If(_signbit(x), E.negate(neighbour), neighbour)
     step = If(Less(F.like(0, x), to), F.like(least, x), F.like(-least, x))
-    found = If(Equal(x, F.like(0, x)), step, found)
-    unmoved = If(Equal(x, to), to, found)
+    neighbour = If(Equal(x, F.like(0, x)), step, neighbour)
+    unmoved = If(Equal(x, to), to, neighbour)
     return If(F.is_nan(x), x, If(F.is_nan(to), to, unmoved))
 
 
@@ -515,8 +515,8 @@ def nextafter(x1: Any, x2: Any) -> Any:
     kind = W.common_dtype([operand(x1), operand(x2)])
     if not kind.is_float:
         raise DTypeError(f"nextafter of {kind}: floats have neighbours", code="E144")
-    found: Tensor = applied(Rule("nextafter", _next, "float"), x1, x2)
-    return O.stop_gradient(found)
+    neighbour: Tensor = applied(Rule("nextafter", _next, "float"), x1, x2)
+    return O.stop_gradient(neighbour)
 
 
 # --- loops over all elements at once --------------------------------------------------------------
@@ -529,10 +529,10 @@ def repeated(test: Any, step: Any, start: tuple[Tensor, ...]) -> tuple[Tensor, .
     """
 
     def whole(carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = step(carry)
+        after: tuple[Tensor, ...] = step(carry)
         if current() is None:
-            realize(list(found))
-        return found
+            realize(list(after))
+        return after
 
     last: tuple[Tensor, ...] = while_loop(test, whole, start)
     return last
@@ -563,8 +563,8 @@ def gcd(x1: Any, x2: Any) -> Tensor:
         rest = O.where(b == 0, 0, M.remainder(a, O.where(b == 0, 1, b)))
         return O.where(b == 0, a, b), rest
 
-    found, _ = repeated(lambda carry: O.any(carry[1] != 0), step, (M.abs(a), M.abs(b)))
-    return found
+    divisor, _ = repeated(lambda carry: O.any(carry[1] != 0), step, (M.abs(a), M.abs(b)))
+    return divisor
 
 
 @shaped("x1: int[*b], x2: int[*b] -> [*b]")
@@ -578,8 +578,8 @@ def lcm(x1: Any, x2: Any) -> Tensor:
     a, b = _integers("lcm", x1, x2)
     divisor = gcd(a, b)
     part = M.floor_divide(M.abs(a), O.where(divisor == 0, 1, divisor))
-    found: Tensor = M.multiply(part, M.abs(b))
-    return found
+    multiple: Tensor = M.multiply(part, M.abs(b))
+    return multiple
 
 
 @shaped("x1[b...], x2[...] -> [b...]")
@@ -592,5 +592,5 @@ def isin(x1: Any, x2: Any, *, invert: bool = False) -> Tensor:
     """
     others = O.reshape(value_tensor(x2), (-1,))
     hit: Tensor = O.any(M.equal(O.expand_dims(value_tensor(x1), -1), others), axis=-1)
-    found: Tensor = M.logical_not(hit) if invert else hit
-    return found
+    member: Tensor = M.logical_not(hit) if invert else hit
+    return member

@@ -98,8 +98,8 @@ def _written(x: Value, places: Places, values: Value, reduce: str, include_self:
         return _any(x, places, values, include_self)
     if how in ("max", "min") and x.dtype.is_bool:
         wide = W.astype(x, D.int8), W.astype(values, D.int8)
-        found = _written(wide[0], places, wide[1], reduce, include_self)
-        return W.astype(found, D.bool_)
+        bits = _written(wide[0], places, wide[1], reduce, include_self)
+        return W.astype(bits, D.bool_)
     if how == "set" or (how != "mean" and include_self) or 0 in places.domain:
         return U.scatter(x, places, values, "set" if how == "mean" else how)
     axes = axes_of(x.shape)
@@ -195,8 +195,10 @@ def scatter_reduce(
         >>> pb.scatter_reduce(pb.ones(2), pb.tensor([1, 1]), pb.tensor([3.0, 4.0]), "max")
         Tensor([1., 4.], dtype=float32)
     """
-    found: Tensor = scatter(x, indices, values, axis=axis, reduce=reduce, include_self=include_self)
-    return found
+    scattered: Tensor = scatter(
+        x, indices, values, axis=axis, reduce=reduce, include_self=include_self
+    )
+    return scattered
 
 
 @spelled
@@ -220,10 +222,10 @@ def scatter_add(x: Any, indices: Any, values: Any, *, axis: int = 0) -> Tensor:
     whole = (*base.shape[:axis], *count, *base.shape[axis + 1 :])
     if len(places.shape) != len(base.shape) or places.shape == given.shape == whole:
         return Tensor(U.scatter_add(base, places, given, axis))
-    found: Tensor = scatter(
+    added: Tensor = scatter(
         x, indices, Tensor(W.astype(given, base.dtype)), axis=axis, reduce="add"
     )
-    return found
+    return added
 
 
 @shaped("x[s..., n @ axis], indices: int[m], values[s..., m @ axis] or [] -> [s..., n @ axis]")
@@ -290,8 +292,8 @@ def _index(
 ) -> Tensor:
     value = value_of(x)
     if not value.shape:
-        found = _index(O.reshape(x, (1,)), indices, values, 0, reduce, include_self)
-        return O.reshape(found, ())
+        written = _index(O.reshape(x, (1,)), indices, values, 0, reduce, include_self)
+        return O.reshape(written, ())
     places, _ = _rows(value, value_of(indices), axis)
     part = U.suited(value, operand(values), places.domain)
     return Tensor(_written(value, places, part, reduce, include_self))
@@ -311,8 +313,8 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, *, accumulate: bool =
     """
     key = tuple(slice(None) if i is None else i for i in indices)
     elements = value_tensor(x).at[key]
-    found: Tensor = elements.add(values) if accumulate else elements.set(values)
-    return found
+    changed: Tensor = elements.add(values) if accumulate else elements.set(values)
+    return changed
 
 
 @shaped("x[s...], indices: int[...], values[...] -> [s...]")

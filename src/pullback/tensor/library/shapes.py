@@ -34,13 +34,13 @@ from pullback.tensor.values.elementwise import axes_of, make, show
 
 def _extents(x: Value, *axes: int) -> list[int]:
     """Extents that have to be numbers. Raises: ShapeError for a symbolic one."""
-    found: list[int] = []
+    extents: list[int] = []
     for n in axes:
         extent = x.shape[n]
         if not isinstance(extent, int):
             raise V.fail(f"axis {n} of {show(x.shape)} is symbolic", code="E120")
-        found.append(extent)
-    return found
+        extents.append(extent)
+    return extents
 
 
 def _two_axes(rank: int, axis1: int, axis2: int) -> tuple[int, int]:
@@ -250,8 +250,8 @@ def atleast_2d(x: Any) -> Tensor:
         >>> pb.atleast_2d(pb.ones(3)).shape
         (1, 3)
     """
-    found = atleast_1d(x)
-    return found if found.ndim > 1 else O.expand_dims(found, 0)
+    vector = atleast_1d(x)
+    return vector if vector.ndim > 1 else O.expand_dims(vector, 0)
 
 
 def atleast_3d(x: Any) -> Tensor:
@@ -261,8 +261,8 @@ def atleast_3d(x: Any) -> Tensor:
         >>> pb.atleast_3d(pb.ones(3)).shape
         (1, 3, 1)
     """
-    found = atleast_2d(x)
-    return found if found.ndim > 2 else O.expand_dims(found, -1)
+    matrix = atleast_2d(x)
+    return matrix if matrix.ndim > 2 else O.expand_dims(matrix, -1)
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[Extent, ...]:
@@ -576,8 +576,8 @@ def logspace(
     """
     kind = optional_dtype(dtype) or D.float32
     powers = C.linspace(start, stop, num, dtype=D.float64, endpoint=endpoint)
-    found: Tensor = O.astype(M.pow(float(base), powers), kind)
-    return found
+    spaced: Tensor = O.astype(M.pow(float(base), powers), kind)
+    return spaced
 
 
 def geomspace(
@@ -623,5 +623,5 @@ def vander(x: Any, n: int | None = None, *, increasing: bool = False) -> Tensor:
     base = O.expand_dims(O.astype(Tensor(value), kind), -1)
     repeated = O.broadcast_to(base, (*value.shape, max(count - 1, 0)))
     powers = O.cumulative_prod(repeated, axis=-1, include_initial=True)
-    found = Tensor(X.index(powers.value, [Ellipsis, slice(0, count)]))
-    return found if increasing else O.flip(found, axis=-1)
+    rising = Tensor(X.index(powers.value, [Ellipsis, slice(0, count)]))
+    return rising if increasing else O.flip(rising, axis=-1)

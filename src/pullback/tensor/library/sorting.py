@@ -35,10 +35,10 @@ def _before(descending: bool) -> Order:
     """Whether `u` must stand before `v`; NaN stands after everything else."""
 
     def before(u: Expr, v: Expr) -> Expr:
-        found: Expr = Less(v, u) if descending else Less(u, v)
+        earlier: Expr = Less(v, u) if descending else Less(u, v)
         if not u.dtype.is_float:
-            return found
-        return Or(found, And(E.is_nan(v), E.logical_not(E.is_nan(u))))
+            return earlier
+        return Or(earlier, And(E.is_nan(v), E.logical_not(E.is_nan(u))))
 
     return before
 
@@ -113,8 +113,8 @@ def _by_network(keys: Value, axis: int, size: int, before: Order) -> Value:
         return (*moved, *after)
 
     order = loop(bits * (bits + 1) // 2, sweep, (start, elements, run, step))[0]
-    found = read(order.value, *axes_of(keys.shape))
-    return make("order", keys.shape, Cast(found, int64), stop=True)
+    position = read(order.value, *axes_of(keys.shape))
+    return make("order", keys.shape, Cast(position, int64), stop=True)
 
 
 def _partner(axes: Sequence[Expr], axis: int, step: Expr) -> tuple[Expr, list[Expr]]:
@@ -160,11 +160,11 @@ def _selected(keys: Value, axis: int, size: int, k: int, largest: bool) -> Value
     x = read(keys, *there)
     combiner = MAX if largest else MIN
     nothing = combiner.identity(keys.dtype)
-    found: list[Definition] = []
+    places: list[Definition] = []
     for _ in range(k):
         open_: Expr = E.const(True, bool_)
-        if found:
-            last = read(found[-1], *here)
+        if places:
+            last = read(places[-1], *here)
             at = E.maximum(E.minimum(last, E.index(size - 1)), E.index(0))
             own = make("value", rest, read(keys, *here[:axis], at, *here[axis + 1 :]))
             value = read(own, *here)
@@ -177,8 +177,8 @@ def _selected(keys: Value, axis: int, size: int, k: int, largest: bool) -> Value
         won = And(real, E.Equal(x, read(best, *here)))
         nan = If(And(open_, gone), E.Add(other, E.index(size)), E.index(2 * size))
         place = W.reduce("place", rest, [size], If(won, other, nan), MIN)
-        found.append(make("place", rest, E.Mod(read(place, *here), E.index(size)), stop=True))
-    return V.concat(found, axis)
+        places.append(make("place", rest, E.Mod(read(place, *here), E.index(size)), stop=True))
+    return V.concat(places, axis)
 
 
 @spelled

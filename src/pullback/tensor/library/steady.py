@@ -33,10 +33,10 @@ def _parts(x: Expr) -> tuple[float, float]:
 
 def _series(x: Expr, coefficients: Sequence[float]) -> Expr:
     """Horner's rule, highest power first."""
-    found: Expr = like(coefficients[0], x)
+    total: Expr = like(coefficients[0], x)
     for c in coefficients[1:]:
-        found = Add(Mul(found, x), like(c, x))
-    return found
+        total = Add(Mul(total, x), like(c, x))
+    return total
 
 
 def _powers(span: int) -> list[int]:

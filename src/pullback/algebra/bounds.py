@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from pullback.algebra.affine import Affine, affine, atom, make
+from pullback.algebra.guards import demands, parts
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int64
 from pullback.ir.expr import Expr, Take
@@ -257,35 +258,19 @@ def facts_of(condition: Expr, intervals: Intervals, holds: bool = True) -> list[
 
 
 def _conclusions(condition: Expr, intervals: Intervals, holds: bool) -> Iterator[Fact]:
-    stack = [(condition, holds)]
-    while stack:
-        e, positive = stack.pop()
-        negated = _negated(e)
-        if negated is not None:
-            stack.append((negated, not positive))
-        elif isinstance(e, E.And if positive else E.Or) and e.dtype.is_bool:
-            stack += [(e.right, positive), (e.left, positive)]
-        elif isinstance(e, COMPARISON) and e.left.dtype is int64:
-            yield from _comparison(e, intervals, positive)
-
-
-def _negated(e: Expr) -> Expr | None:
-    """`x` of ``not x``."""
-    if isinstance(e, E.Xor) and e.dtype.is_bool and isinstance(e.right, E.Const) and e.right.value:
-        return e.left
-    return None
+    for test, positive in parts(condition, holds):
+        if isinstance(test, COMPARISON) and test.left.dtype is int64:
+            yield from _comparison(test, intervals, positive)
 
 
 def _comparison(e: E.Less | E.Equal, intervals: Intervals, holds: bool) -> list[Fact]:
-    """``a < b -> b - a - 1 >= 0``; ``not i == 1`` of i < 2 gives ``-i >= 0``."""
+    """What `demands` says, where nothing wraps; ``not i == 1`` of i < 2 gives ``-i >= 0``."""
     left, right = intervals.form(e.left), intervals.form(e.right)
     if not (intervals.exact(left) and intervals.exact(right)):
         return []
+    if isinstance(e, E.Less) or holds:
+        return demands(e, holds, intervals.form)
     difference = right.minus(left)
-    if isinstance(e, E.Less):
-        return [difference.shifted(-1)] if holds else [difference.times(-1)]
-    if holds:
-        return [difference, difference.times(-1)]
     lo, hi = intervals.raw(difference)
     if lo == 0:
         return [difference.shifted(-1)]
@@ -301,19 +286,8 @@ class Prover:
         facts: list[Fact] = []
         for guard in given:
             facts += facts_of(guard, base)
-            self._assume(guard)
+            self.holds.update(parts(guard))
         self.intervals = Intervals(facts, base.leaves) if facts else base
-
-    def _assume(self, guard: Expr) -> None:
-        stack = [(guard, True)]
-        while stack:
-            e, positive = stack.pop()
-            self.holds[e] = positive
-            negated = _negated(e)
-            if negated is not None:
-                stack.append((negated, not positive))
-            elif isinstance(e, E.And if positive else E.Or):
-                stack += [(e.left, positive), (e.right, positive)]
 
     def prove(self, condition: Expr) -> bool | None:
         """Whether `condition` must hold (True), cannot hold (False) or is not decided."""

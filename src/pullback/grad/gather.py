@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pullback.algebra.bounds import in_bounds
+from pullback.algebra.guards import demands, test_of
 from pullback.grad.fold import Term
 from pullback.grad.invert import Empty, Unsolvable, invert
 from pullback.grad.render import Inverse, rendered
 from pullback.grad.system import Form, System, variable
 from pullback.grad.total import Label, identity, summed, volume
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take, upper
+from pullback.ir.expr import Axis, Expr, Extent, If, Take, upper
 from pullback.ir.graph import (
     SUM,
     Accumulate,
@@ -225,19 +226,14 @@ def _is_affine(e: Expr, extents: tuple[Extent, ...]) -> bool:
 
 def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | None:
     """``a < b -> (Less, b - a - 1 >= 0)``, ``not a < b -> (Less, a - b >= 0)``, ``a == b``."""
-    inner = G.negated(condition)
-    opposite = isinstance(inner, Less) and isinstance(condition, E.Xor)
-    comparison = inner if opposite else condition
-    if not isinstance(comparison, E.Less | E.Equal) or not comparison.left.dtype.is_integer:
+    test, holds = test_of(condition)
+    if not isinstance(test, E.Less | E.Equal) or not test.left.dtype.is_integer:
         return None
-    left, right = system.form(comparison.left), system.form(comparison.right)
-    if left is None or right is None:
+    left, right = system.form(test.left), system.form(test.right)
+    if left is None or right is None or (isinstance(test, E.Equal) and not holds):
         return None
-    if isinstance(comparison, E.Equal):
-        return E.Equal, left.minus(right)
-    if opposite:
-        return Less, left.minus(right)
-    return Less, right.minus(left).shifted(-1)
+    gaps = demands(test, holds, {test.left: left, test.right: right}.__getitem__)
+    return type(test), gaps[-1]
 
 
 def _require(system: System, condition: Expr) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pullback.algebra.guards import demands, parts
 from pullback.algebra.linear import Linear, linear
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
@@ -43,28 +44,19 @@ def bounds_of(condition: Expr, holds: bool = True) -> list[Bound]:
 
     ``(k < i + 1) & (i < k + w) -> i - k >= 0, k - i + w - 1 >= 0``
     """
-    found: list[Bound] = []
-    stack = [(condition, holds)]
-    while stack:
-        e, positive = stack.pop()
-        if isinstance(e, E.Xor) and isinstance(e.right, E.Const) and e.dtype.is_bool:
-            stack.append((e.left, positive != bool(e.right.value)))
-        elif isinstance(e, E.And if positive else E.Or) and e.dtype.is_bool:
-            stack += [(e.right, positive), (e.left, positive)]
-        elif isinstance(e, E.Less | E.Equal) and e.left.dtype == int64:
+    bounds: list[Bound] = []
+    for e, positive in parts(condition, holds):
+        if isinstance(e, E.Less | E.Equal) and e.left.dtype == int64:
             forms = _comparison(e, positive)
             whole = all(_over_axes(f) and (f.terms or f.const >= 0) for f in forms)
             tests = ((e, not positive),) if whole else ()
-            found += [Bound(f, tests) for f in forms if f.terms and _over_axes(f)]
-    return found
+            bounds += [Bound(f, tests) for f in forms if f.terms and _over_axes(f)]
+    return bounds
 
 
 def _comparison(e: E.Less | E.Equal, holds: bool) -> list[Linear]:
-    if isinstance(e, E.Equal):
-        gap = linear(e.right).plus(linear(e.left), -1)
-        return [gap, gap.times(-1)] if holds else []
-    if not holds:
-        return [linear(e.left).plus(linear(e.right), -1)]
+    if isinstance(e, E.Equal) or not holds:
+        return demands(e, holds, linear)
     return [linear(e.right).minus(one).shifted(-1) for one in _parts(e.left)]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pullback.algebra.affine import Affine, affine, to_expr
 from pullback.algebra.bounds import bounds, in_bounds
+from pullback.algebra.guards import demands, test_of
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
@@ -160,12 +161,10 @@ class _Edge:
 
 def gap(guard: Expr) -> Affine | None:
     """The form that is 0 or more where a comparison of indices holds: ``a < b -> b - a - 1``."""
-    inner = negated(guard)
-    less = inner if isinstance(guard, E.Xor) else guard
+    less, holds = test_of(guard)
     if not isinstance(less, Less) or less.left.dtype != int64:
         return None
-    form = affine(less.right).minus(affine(less.left)).shifted(-1)
-    return form if less is guard else form.times(-1).shifted(-1)
+    return demands(less, holds, affine)[0]
 
 
 def _edge(guard: Expr, loop: Axis) -> _Edge | None:

@@ -143,7 +143,7 @@ def imported(node: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def graph_of_modules() -> dict[str, set[str]]:
-    return {name: {*imported(ast.parse(p.read_text()))} - {name} for name, p in MODULES.items()}
+    return {name: {*imported(parsed(p))} - {name} for name, p in MODULES.items()}
 
 
 def circle(graph: dict[str, set[str]]) -> set[str]:
@@ -177,9 +177,7 @@ def test_rooms_within_a_room_are_in_order(package: str) -> None:
     for module, room in own.items():
         for other in graph_of_modules()[module] & own.keys():
             assert order.index(own[other]) <= order.index(room), f"{module} imports {other}"
-        assert ast.get_docstring(ast.parse(MODULES[module].read_text())), (
-            f"{module} has no docstring"
-        )
+        assert ast.get_docstring(parsed(MODULES[module])), f"{module} has no docstring"
 
 
 def test_a_circle_is_seen() -> None:

@@ -153,7 +153,7 @@ def test_the_picture_of_the_passes_names_what_is_there() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     assert len(page.splitlines()) < 250
     (picture,) = [text for text in blocks_of(page, "text") if text.startswith("your function")]
-    places = re.findall(r"\b(\w+/(?:\w+\.py)?)", picture)
+    places = re.findall(r"\b((?:\w+/)+(?:\w+\.py)?)", picture)
     assert len(places) > 10
     assert not [p for p in places if not (ROOT / "src" / "pullback" / p).exists()]
     order = ["simplify_graph(", "prepare(", "fuse(", "verify_kernel("]

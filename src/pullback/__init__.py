@@ -328,6 +328,7 @@ from pullback.tensor.library.shapes import (
 from pullback.tensor.library.sorting import argsort, sort, topk
 from pullback.tensor.record.trace import Cell
 from pullback.tensor.run.host import Feeder, Receiver
+from pullback.tensor.run.images import load_image
 from pullback.tensor.run.program import jit
 from pullback.tensor.run.scheduled import schedule
 
@@ -378,7 +379,8 @@ __all__ = [
     "isneginf", "isposinf",
     "jacobian", "jit", "jvp",
     "keep", "kron", "kthvalue",
-    "lcm", "ldexp", "lerp", "less", "less_equal", "linear_recurrence", "linspace", "log",
+    "lcm", "ldexp", "lerp", "less", "less_equal", "linear_recurrence", "linspace", "load_image",
+    "log",
     "log1p", "log2", "log10", "log_sigmoid", "log_softmax", "logaddexp", "logaddexp2",
     "logical_and", "logical_not", "logical_or", "logical_xor", "logspace", "logsumexp", "loop",
     "masked_fill", "masked_scatter", "matmul", "matrix_transpose", "max", "maximum", "mean",

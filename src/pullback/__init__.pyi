@@ -208,6 +208,7 @@ from pullback.tensor.library.sorting import topk as topk
 from pullback.tensor.record.trace import Cell as Cell
 from pullback.tensor.run.host import Feeder as Feeder
 from pullback.tensor.run.host import Receiver as Receiver
+from pullback.tensor.run.images import load_image as load_image
 from pullback.tensor.run.program import jit as jit
 from pullback.tensor.run.scheduled import schedule as schedule
 from pullback.tensor.values.reduction import Axes

@@ -16,8 +16,10 @@ from pullback.cli.programs import of_definition, of_script
 from pullback.cli.shapes import shapes_of, size_of
 from pullback.cli.stages import STAGES, WHOLE, parts
 from pullback.config import Options
+from pullback.tensor.run.images import image_of_file
 from pullback.tensor.run.program import Jit
 
+IMAGE = ".image"
 EXAMPLE = """\
 pullback explain "c[i, j] = sum[k](a[i, k] * b[k, j])" --shape a=2,3 --shape b=3,4
 pullback explain "y[i] = sum[k](x[2*i + k] * w[k])" --shape w=3 --size i=3 --stage adjoint
@@ -46,10 +48,16 @@ def explain(
     WHAT is a Python script, whose jitted functions are shown after it ran, or a definition as
     text; of several, with ";" between, the last is the result. With --wrt the program is that of
     the result and its gradient; --stage adjoint shows how that is derived. Of the code of an error
-    it shows the page: what it means, an example, the repair.
+    it shows the page: what it means, an example, the repair; of a saved program, a file that ends
+    in .image, what it holds.
     """
     if re.fullmatch(r"[Ee]\d{3}", what):
         _code(out, what.upper())
+        return
+    if what.endswith(IMAGE):
+        text, _ = image_of_file(what)
+        out.show(text)
+        out.tell(name=what, stage="image", parts=[{"name": "image", "text": text}])
         return
     if what.endswith(".py"):
         if wrt and stage != "adjoint":

@@ -16,7 +16,7 @@ from pullback.ir.text import placed, show
 from pullback.lower.kernel import lower
 from pullback.pipeline import packed
 from pullback.runtime.executable import Executable
-from pullback.runtime.image import image_file_text
+from pullback.runtime.image import fact
 from pullback.schedule.text import schedule_text
 
 WHOLE = "program"
@@ -44,7 +44,8 @@ def parts(program: Executable, stage: str, wrt: Sequence[str] = ()) -> list[Part
     if target is None:
         raise Misuse(f"the reference backend interprets definitions: it has no {stage}")
     if stage == "image":
-        return [(stage, image_file_text(*packed(program)))]
+        text, objects = packed(program)
+        return [(stage, text + "\n".join(fact("object", k, len(d)) for k, d in objects.items()))]
     if stage in FILES:
         return [(stage, _file(program, FILES[stage], target))]
     return [(k.name, _text(program, k, stage, target)) for k in program.distinct()]

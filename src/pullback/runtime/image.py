@@ -95,32 +95,33 @@ def image_text(image: Image, own: Sequence[Variable] = ()) -> str:
     """All of an image but its code. `own`: variables that are numbered before others."""
     writer = _Writer(dict.fromkeys((*own, *image.state)), image)
     writer.block(image.block, 1)
-    made = _line("made", *astuple(image.made))
+    made = fact("made", *astuple(image.made))
     plan = image.plan
     totals = plan.arena_bytes, plan.lower_bound_bytes, plan.total_bytes
-    lines = [_line("plan", totals, plan.scratch, plan.stride, plan.shared)]
+    lines = [fact("plan", totals, plan.scratch, plan.stride, plan.shared)]
     lines += [writer.buffer(b, at) for b, at in plan.placed]
-    lines += [_line("again", *astuple(step)) for step in image.steps]
+    lines += [fact("again", *astuple(step)) for step in image.steps]
     state = frozenset(image.state)
     values = [_variable_line("state" if v in state else "value", v) for v in writer.numbers]
-    codes = [_line("code", asdict(code.stored)) for code in writer.codes]
-    begin = _line("begin", len(image.kernels), *(["split"] if image.split else []))
+    codes = [fact("code", asdict(code.stored)) for code in writer.codes]
+    begin = fact("begin", len(image.kernels), *(["split"] if image.split else []))
     return "\n".join([HEAD, made, *values, *codes, *lines, begin, *writer.lines, "end\n"])
 
 
-def image_file_text(text: str, objects: Mapping[str, bytes]) -> str:
-    """With a line for each object: its key and its bytes."""
-    lines = [_line("object", key, len(data)) for key, data in objects.items()]
-    return "\n".join([text.rstrip("\n"), *lines, ""])
-
-
-def _line(word: str, *values: Any) -> str:
+def fact(word: str, *values: Any) -> str:
+    """A line."""
     return f"{word} {json.dumps(values)[1:-1]}"
+
+
+def facts(text: str, word: str) -> list[list[Any]]:
+    """The values of each line of a word. Raises: ValueError for a line that is none."""
+    lines = (line.strip().partition(" ") for line in text.splitlines())
+    return [json.loads(f"[{values}]") for own, _, values in lines if own == word]
 
 
 def _variable_line(word: str, variable: Variable) -> str:
     shape = [[e.name, e.lo, e.hi] if isinstance(e, Dim) else e for e in variable.shape]
-    return _line(word, variable.name, variable.dtype.name, shape)
+    return fact(word, variable.name, variable.dtype.name, shape)
 
 
 class _Writer:
@@ -141,7 +142,7 @@ class _Writer:
         return None if variable is None else self.variables([variable])[0]
 
     def put(self, depth: int, word: str, *values: Any) -> None:
-        self.lines.append(INDENT * depth + (_line(word, *values) if values else word))
+        self.lines.append(INDENT * depth + (fact(word, *values) if values else word))
 
     def block(self, block: Block, depth: int) -> None:
         for item in block:
@@ -186,7 +187,7 @@ class _Writer:
 
     def buffer(self, b: Buffer, at: int) -> str:
         places = b.name, b.size, b.align, b.first, b.last, self.one(b.variable), self.one(b.over)
-        return _line("place", *places, at)
+        return fact("place", *places, at)
 
 
 # --- reading
@@ -276,6 +277,8 @@ class _Reader:
                 last.then, last.items = tuple(last.items), []
             case "end":
                 self.end(self.open.pop())
+            case "interface" | "object" | "contents":  # what a file says of itself
+                pass
             case _:
                 self.open[-1].items.append(self.item(word, *values))
 
@@ -360,6 +363,8 @@ class _Reader:
         """All that was read. Raises: InvalidIR where something lacks."""
         if self.made is None or self.plan is None or self.body is None or self.open:
             raise InvalidIR("an image ends before its end")
+        if any(at < 0 or at + b.size > self.plan.arena_bytes for b, at in self.placed):
+            raise InvalidIR("an image places something outside of its memory")
         offsets = {b.variable: at for b, at in self.placed if b.variable is not None}
         plan = replace(self.plan, offsets=offsets, placed=tuple(self.placed))
         known = self.made, tuple(self.state), self.body, self.groups, self.calls, plan

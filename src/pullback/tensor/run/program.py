@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
@@ -50,6 +51,7 @@ from pullback.tensor.record.trace import (
 from pullback.tensor.record.turns import turns
 from pullback.tensor.run.entry import Entry
 from pullback.tensor.run.host import Feeder, Receiver
+from pullback.tensor.run.images import save
 from pullback.tensor.run.schedules import Given, given
 from pullback.tensor.shaped.given import functions
 
@@ -97,6 +99,20 @@ class Jit(Generic[P, R]):
         if self.last is None:
             raise AbsentError(f"{self.__name__} has not been called yet")
         return self.last.executable
+
+    def save_image(self, path: str | PathLike[str]) -> None:
+        """Write the program of the last call, with what it captured, for `pb.load_image`: another
+        process runs it without passes or a compiler.
+
+        Raises: AbsentError before the first call; UnsupportedError for a program that only its
+            process can run; StateError where nothing can be written there.
+        """
+        executable = self.program
+        assert self.last is not None
+        captured = [v.array for v in held((*self.last.read, *self.last.written))]
+        results = len(self.last.outputs)
+        inputs = len(executable.program.state) - len(captured) - results
+        save(path, executable, inputs, results, captured)
 
     def _repr_html_(self) -> str:
         """For notebooks: the program of the last call."""

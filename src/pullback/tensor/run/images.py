@@ -1,0 +1,239 @@
+"""Compiled programs as files: saved by one process, run by another without passes or a compiler.
+
+    f.save_image("step.image")                      of the last call, with what it captured
+    step = pb.load_image("step.image", {"batch": next_batch})
+    y = step(x)
+
+A file is a magic line, a hash of the rest, the length of its text, the text of the image
+(`runtime/image.py`) with a line for each blob, then the blobs: objects of code, contents of state.
+The hash tells damage; it does not tell who wrote the file, and code runs when it is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pullback.errors import (
+    MALFORMED,
+    ArgumentError,
+    InvalidIR,
+    PullbackError,
+    ShapeError,
+    StateError,
+    UnsupportedError,
+)
+from pullback.ir.expr import Dim, Extent
+from pullback.ir.graph import Variable
+from pullback.pipeline import packed, unpacked
+from pullback.runtime.executable import Executable
+from pullback.runtime.image import fact, facts
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.record.trace import bind
+
+Array = np.ndarray[Any, Any]
+Functions = Mapping[str, Callable[..., Any]]
+
+MAGIC = b"pullback-image-1\n"
+HASH, LENGTH = 32, 8  # bytes
+INTERFACE, OBJECT, STATE = "interface", "object", "contents"
+CALLBACKS = ("feed", "receive")
+
+
+class SavedProgram:
+    """A program out of a file. Called with arrays, it gives its results in order; `state` holds,
+    by name, what it captured, and is updated in place. ``print(program)`` shows all of it.
+    """
+
+    def __init__(
+        self, text: str, executable: Executable, contents: Sequence[tuple[list[Any], bytes]]
+    ) -> None:
+        variables = executable.program.state
+        ((inputs, results),) = facts(text, INTERFACE)
+        self.text = text
+        self.inputs = variables[:inputs]
+        self.results = variables[len(variables) - results :]
+        self._captured = variables[inputs : len(variables) - results]
+        self._executable = executable
+        self._contents = [
+            np.frombuffer(data, v.dtype.numpy).reshape(shape).copy()
+            for v, ((shape, _), data) in zip(self._captured, contents, strict=True)
+        ]
+        names = _distinct([v.name for v in self._captured])
+        self.state: Mapping[str, Array] = dict(zip(names, self._contents, strict=True))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        given = ", ".join(map(_declared, self.inputs))
+        made = ", ".join(map(_declared, self.results))
+        return f"<program ({given}) -> ({made})>"
+
+    def __call__(self, *arrays: Any) -> Tensor | tuple[Tensor, ...]:
+        """Run it.
+
+        Raises: ArgumentError for other arrays than it takes; what its functions raise.
+        """
+        if len(arrays) != len(self.inputs):
+            what = f"{len(arrays)} arrays for {self!r}"
+            raise ArgumentError(what, code="E515")
+        given = [np.asarray(array) for array in arrays]
+        sizes: dict[str, int] = {}
+        for variable, array in zip(self.inputs, given, strict=True):
+            _check(variable, array, sizes)
+        shapes = [tuple(_size(e, sizes) for e in v.shape) for v in self.results]
+        made = [np.zeros(s, v.dtype.numpy) for s, v in zip(shapes, self.results, strict=True)]
+        every = zip(self._executable.program.state, (*given, *self._contents, *made), strict=True)
+        self._executable.run(dict(every))
+        tensors = tuple(Tensor(bind(array, "result", copy=False)) for array in made)
+        return tensors[0] if len(tensors) == 1 else tensors
+
+
+def _declared(variable: Variable) -> str:
+    return f"{variable.name}: {variable.dtype}[{', '.join(map(str, variable.shape))}]"
+
+
+def _size(extent: Extent, sizes: Mapping[str, int]) -> int:
+    return sizes[extent.name] if isinstance(extent, Dim) else extent
+
+
+def _check(variable: Variable, array: Array, sizes: dict[str, int]) -> None:
+    """Learn symbolic extents from an array. Raises: ArgumentError, ShapeError."""
+    if array.dtype != variable.dtype.numpy:
+        what = f"`{variable.name}` is {array.dtype}, not {variable.dtype}"
+        raise ArgumentError(what, code="E515")
+    fits = array.ndim == len(variable.shape) and all(
+        e.lo <= n <= e.hi and sizes.setdefault(e.name, n) == n if isinstance(e, Dim) else n == e
+        for e, n in zip(variable.shape, array.shape, strict=True)
+    )
+    if not fits:
+        what = f"an array of shape {array.shape} for {_declared(variable)}"
+        raise ShapeError(what, code="E122")
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Each once: later ones of a name are numbered."""
+    counts: dict[str, int] = {}
+    made = []
+    for name in names:
+        count = counts[name] = counts.get(name, 0) + 1
+        made.append(name if count == 1 else f"{name}_{count}")
+    return made
+
+
+def save(
+    path: str | os.PathLike[str],
+    executable: Executable,
+    inputs: int,
+    results: int,
+    contents: Sequence[Array],
+) -> None:
+    """Write a program with what it captured, whole or not at all.
+
+    Raises: UnsupportedError for a program that only its process can run; StateError where nothing
+        can be written there.
+    """
+    if executable.host_calls:
+        call = executable.host_calls[0]
+        what = f"{call.name} by {call.library}, in a program that is saved"
+        raise UnsupportedError(what, origin=call.origin, code="E356")
+    text, objects = packed(executable)
+    state = [np.ascontiguousarray(array).tobytes() for array in contents]
+    lines = [fact(INTERFACE, inputs, results)]
+    lines += [fact(OBJECT, key, len(data)) for key, data in objects.items()]
+    lines += [fact(STATE, list(a.shape), a.nbytes) for a in contents]
+    head = "\n".join([text.rstrip(), *lines, ""]).encode()
+    rest = b"".join([len(head).to_bytes(LENGTH, "little"), head, *objects.values(), *state])
+    _write(Path(path), MAGIC + _hash(rest) + rest)
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=HASH).digest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Beside it, then renamed: nobody sees a part of it."""
+    name = ""
+    try:
+        handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except OSError as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        what = f"{path} cannot be written: {error.strerror}"
+        raise StateError(what, help="another folder", code="E513") from error
+
+
+def image_of_file(path: str | os.PathLike[str]) -> tuple[str, bytes]:
+    """The text of a saved program, and the blobs behind it.
+
+    Raises: StateError for a file that is none, of another version, cut off or damaged.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror}", code="E513") from error
+    if not data.startswith(MAGIC):
+        raise StateError(f"{path} is no image of this version", code="E513")
+    start = len(MAGIC) + HASH
+    if _hash(data[start:]) != data[len(MAGIC) : start]:
+        raise StateError(f"{path} is damaged: it was cut off, or changed", code="E513")
+    length = int.from_bytes(data[start : start + LENGTH], "little")
+    end = start + LENGTH + length
+    try:
+        return data[start + LENGTH : end].decode(), data[end:]
+    except UnicodeDecodeError as error:
+        raise StateError(f"{path} holds no text of an image", code="E513") from error
+
+
+def load_image(path: str | os.PathLike[str], functions: Functions | None = None) -> SavedProgram:
+    """A program that `save_image` wrote, with its feeders and receivers by name.
+
+    Nothing is traced or compiled. Its code runs as what you wrote yourself: load your own files.
+
+    Raises: StateError for a file that is no image; UnsupportedError for one of another processor;
+        ArgumentError for functions that are missing, or that it has no use for.
+
+    Example:
+        >>> f = pb.jit(lambda x: pb.sum(x * x), options=pb.Options(backend="llvm"))
+        >>> f(pb.tensor([1.0, 2.0])).item()
+        5.0
+        >>> f.save_image("squares.image")
+        >>> pb.load_image("squares.image")(pb.tensor([1.0, 2.0])).item()
+        5.0
+    """
+    text, data = image_of_file(path)
+    try:
+        return _loaded(text, data, functions or {})
+    except PullbackError:
+        raise
+    except (InvalidIR, *MALFORMED) as error:
+        raise StateError(f"{path} holds no image: {error}", code="E513") from error
+
+
+def _loaded(text: str, data: bytes, functions: Functions) -> SavedProgram:
+    named = dict.fromkeys(name for word in CALLBACKS for name, *_ in facts(text, word))
+    if named.keys() != functions.keys():
+        missing, unknown = named.keys() - functions.keys(), functions.keys() - named.keys()
+        what = f"this program calls {', '.join(named) or 'nothing'}"
+        told = ", ".join([*(f"no `{n}`" for n in missing), *(f"`{n}`" for n in unknown)])
+        raise ArgumentError(f"{what}; functions has {told}", code="E515")
+    objects, state = facts(text, OBJECT), facts(text, STATE)
+    sizes = [size for _, size in (*objects, *state)]
+    if sum(sizes) != len(data):
+        raise InvalidIR(f"{len(data)} bytes behind the text, not {sum(sizes)}")
+    ends = [0, *accumulate(sizes)]
+    parts = [data[a:b] for a, b in pairwise(ends)]
+    codes = {key: part for (key, _), part in zip(objects, parts, strict=False)}
+    executable = unpacked(text, codes, functions)
+    return SavedProgram(text, executable, list(zip(state, parts[len(objects) :], strict=True)))

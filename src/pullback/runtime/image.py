@@ -25,22 +25,11 @@ from typing import Any
 
 from pullback.backends.base import Call, Code, Image, Made, Part, Stored
 from pullback.errors import MALFORMED, FeedError, InvalidIR, PullbackError
+from pullback.ir import program as P
 from pullback.ir.dtype import BY_NAME
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
-from pullback.ir.program import (
-    Block,
-    Branch,
-    Feed,
-    HostCall,
-    Item,
-    Launch,
-    Loop,
-    Receive,
-    expand,
-    items,
-)
 from pullback.memory.budget import Repetition
 from pullback.memory.plan import Buffer, Plan
 
@@ -59,11 +48,11 @@ class Named:
         raise FeedError(f"an image was given no `{self.name}`")
 
 
-def callbacks(block: Block) -> Iterator[tuple[str, Feed | Receive]]:
+def callbacks(block: P.Block) -> Iterator[tuple[str, P.Feed | P.Receive]]:
     """Feeders and receivers, each by a name of its own: its function's, or its kind and number."""
     names: dict[str, int] = {}
-    for item in items(block):
-        if isinstance(item, Feed | Receive):
+    for item in P.items(block):
+        if isinstance(item, P.Feed | P.Receive):
             kind = type(item).__name__.lower()
             function = item.callback
             own = function.name if isinstance(function, Named) else _name(function) or kind
@@ -80,12 +69,12 @@ def with_functions(image: Image, functions: Mapping[str, Callable[..., Any]]) ->
     """An image that was read, with its callbacks by name."""
     names = {item: name for name, item in callbacks(image.block)}
 
-    def change(item: Item) -> list[Item] | None:
-        if isinstance(item, Feed | Receive):
+    def change(item: P.Item) -> list[P.Item] | None:
+        if isinstance(item, P.Feed | P.Receive):
             return [replace(item, callback=functions[names[item]])]
         return None
 
-    return replace(image, block=expand(image.block, change))
+    return replace(image, block=P.expand(image.block, change))
 
 
 # --- writing
@@ -132,7 +121,7 @@ class _Writer:
         self.codes: dict[Code, int] = {}
         self.calls = image.calls
         self.computations = {k: n for n, group in enumerate(image.kernels) for k in group}
-        self.names: dict[Item, str] = {item: name for name, item in callbacks(image.block)}
+        self.names: dict[P.Item, str] = {item: name for name, item in callbacks(image.block)}
         self.lines: list[str] = []
 
     def variables(self, variables: Sequence[Variable]) -> list[int]:
@@ -144,33 +133,33 @@ class _Writer:
     def put(self, depth: int, word: str, *values: Any) -> None:
         self.lines.append(INDENT * depth + (fact(word, *values) if values else word))
 
-    def block(self, block: Block, depth: int) -> None:
+    def block(self, block: P.Block, depth: int) -> None:
         for item in block:
             self.item(item, depth)
 
-    def item(self, item: Item, depth: int) -> None:
+    def item(self, item: P.Item, depth: int) -> None:
         match item:
-            case Launch():
+            case P.Launch():
                 self.launch(item.kernel, depth)
-            case Loop():
+            case P.Loop():
                 places = {"counter": self.one(item.counter), "condition": self.one(item.condition)}
                 steps = {"start": item.start, "step": item.step}
                 self.put(depth, "loop", {"count": item.count, **places, **steps})
                 self.block(item.body, depth + 1)
                 self.put(depth, "end")
-            case Branch():
+            case P.Branch():
                 self.put(depth, "branch", self.one(item.predicate))
                 self.block(item.then, depth + 1)
                 self.put(depth, "else")
                 self.block(item.otherwise, depth + 1)
                 self.put(depth, "end")
-            case Feed():
+            case P.Feed():
                 targets = self.variables(item.targets)
                 self.put(depth, "feed", self.names[item], targets, item.single, item.depth)
-            case Receive():
+            case P.Receive():
                 sources = self.variables(item.sources)
                 self.put(depth, "receive", self.names[item], sources, item.every, item.depth)
-            case HostCall():
+            case P.HostCall():
                 given, made = self.variables(item.sources), self.variables(item.targets)
                 self.put(depth, "call", item.name, item.library, given, made)
             case _:
@@ -224,8 +213,8 @@ class _Open:
 
     kind: str
     values: list[Any]
-    items: list[Item] = field(default_factory=list)
-    then: Block = ()
+    items: list[P.Item] = field(default_factory=list)
+    then: P.Block = ()
 
 
 @dataclass(slots=True)
@@ -246,7 +235,7 @@ class _Reader:
     groups: list[list[Kernel]] = field(default_factory=list)
     calls: dict[Kernel, Call] = field(default_factory=dict)
     open: list[_Open] = field(default_factory=list)
-    body: Block | None = None
+    body: P.Block | None = None
     split: bool = False
 
     def line(self, word: str, values: list[Any]) -> None:
@@ -322,26 +311,28 @@ class _Reader:
             return
         (values,) = block.values
         if block.kind == "branch":
-            item: Item = Branch(self.known(values), block.then, items)
+            item: P.Item = P.Branch(self.known(values), block.then, items)
         else:
             counter, condition = self.one(values["counter"]), self.one(values["condition"])
             places = values["start"], values["step"]
-            item = Loop(items, values["count"], counter, condition, *places)
+            item = P.Loop(items, values["count"], counter, condition, *places)
         self.open[-1].items.append(item)
 
-    def item(self, word: str, *values: Any) -> Item:
+    def item(self, word: str, *values: Any) -> P.Item:
         match word:
             case "launch":
                 return self.launch(*values)
             case "feed":
                 name, targets, single, depth = values
-                return Feed(Named(name), self.many(targets), single, depth)
+                return P.Feed(Named(name), self.many(targets), single, depth)
             case "receive":
                 name, sources, every, depth = values
-                return Receive(Named(name), self.many(sources), every, depth)
+                return P.Receive(Named(name), self.many(sources), every, depth)
             case "call":
                 name, library, sources, targets = values
-                return HostCall(name, library, Named(name), self.many(sources), self.many(targets))
+                return P.HostCall(
+                    name, library, Named(name), self.many(sources), self.many(targets)
+                )
         raise InvalidIR(f"{word!r} is no instruction")
 
     def launch(
@@ -352,12 +343,12 @@ class _Reader:
         shares: list[int],
         writes: list[int],
         moved: int,
-    ) -> Launch:
+    ) -> P.Launch:
         kernel = Kernel(name, (), ())
         given = tuple([Part(self.codes[code], self.many(numbers)) for code, numbers in parts])
         self.calls[kernel] = Call(name, given, tuple(shares), self.many(writes), moved)
         self.groups[computation].append(kernel)
-        return Launch(kernel)
+        return P.Launch(kernel)
 
     def image(self) -> Image:
         """All that was read. Raises: InvalidIR where something lacks."""

@@ -61,7 +61,7 @@ from pullback.runtime import fault
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.checked import Checked
 from pullback.runtime.executable import Executable, Executor, Foreign, Interpreted
-from pullback.runtime.image import image_text, read_image, with_functions
+from pullback.runtime.image import image_text, read_image
 from pullback.runtime.record import Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import Chooser, chooser
@@ -265,10 +265,9 @@ def unpacked(
         return backend.load(kept, jobs[0][1])
 
     begin(Options.from_environment())
-    image = read_image(text, load)
+    image = read_image(text, load, functions=functions)
     if image is None:
         raise InvalidIR("the code of an image is not there")
-    image = with_functions(image, functions)
     ((backend, job),) = jobs
     executor = _executor(image, backend, job)
     program, fuse = Program(image.block, image.state), functools.partial(_given, image.block)

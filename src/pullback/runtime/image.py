@@ -21,15 +21,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from pullback.backends.base import Call, Code, Image, Made, Part, Stored
 from pullback.errors import MALFORMED, FeedError, InvalidIR, PullbackError
-from pullback.ir import program as P
 from pullback.ir.dtype import BY_NAME
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
+from pullback.ir.program import (
+    Block,
+    Branch,
+    Feed,
+    HostCall,
+    Item,
+    Launch,
+    Loop,
+    Receive,
+    items,
+)
 from pullback.memory.budget import Repetition
 from pullback.memory.plan import Buffer, Plan
 
@@ -48,33 +59,16 @@ class Named:
         raise FeedError(f"an image was given no `{self.name}`")
 
 
-def callbacks(block: P.Block) -> Iterator[tuple[str, P.Feed | P.Receive]]:
+def callbacks(block: Block) -> Iterator[tuple[str, Feed | Receive]]:
     """Feeders and receivers, each by a name of its own: its function's, or its kind and number."""
     names: dict[str, int] = {}
-    for item in P.items(block):
-        if isinstance(item, P.Feed | P.Receive):
-            kind = type(item).__name__.lower()
-            function = item.callback
-            own = function.name if isinstance(function, Named) else _name(function) or kind
+    for item in items(block):
+        if isinstance(item, Feed | Receive):
+            called = "name" if isinstance(item.callback, Named) else "__name__"
+            own = str(getattr(item.callback, called, ""))
+            own = own if own.isidentifier() else type(item).__name__.lower()
             count = names[own] = names.get(own, 0) + 1
             yield (own if count == 1 else f"{own}_{count}"), item
-
-
-def _name(function: Callable[..., Any]) -> str:
-    name = str(getattr(function, "__name__", ""))
-    return name if name.isidentifier() else ""
-
-
-def with_functions(image: Image, functions: Mapping[str, Callable[..., Any]]) -> Image:
-    """An image that was read, with its callbacks by name."""
-    names = {item: name for name, item in callbacks(image.block)}
-
-    def change(item: P.Item) -> list[P.Item] | None:
-        if isinstance(item, P.Feed | P.Receive):
-            return [replace(item, callback=functions[names[item]])]
-        return None
-
-    return replace(image, block=P.expand(image.block, change))
 
 
 # --- writing
@@ -121,7 +115,7 @@ class _Writer:
         self.codes: dict[Code, int] = {}
         self.calls = image.calls
         self.computations = {k: n for n, group in enumerate(image.kernels) for k in group}
-        self.names: dict[P.Item, str] = {item: name for name, item in callbacks(image.block)}
+        self.names: dict[Item, str] = {item: name for name, item in callbacks(image.block)}
         self.lines: list[str] = []
 
     def variables(self, variables: Sequence[Variable]) -> list[int]:
@@ -133,33 +127,33 @@ class _Writer:
     def put(self, depth: int, word: str, *values: Any) -> None:
         self.lines.append(INDENT * depth + (fact(word, *values) if values else word))
 
-    def block(self, block: P.Block, depth: int) -> None:
+    def block(self, block: Block, depth: int) -> None:
         for item in block:
             self.item(item, depth)
 
-    def item(self, item: P.Item, depth: int) -> None:
+    def item(self, item: Item, depth: int) -> None:
         match item:
-            case P.Launch():
+            case Launch():
                 self.launch(item.kernel, depth)
-            case P.Loop():
+            case Loop():
                 places = {"counter": self.one(item.counter), "condition": self.one(item.condition)}
                 steps = {"start": item.start, "step": item.step}
                 self.put(depth, "loop", {"count": item.count, **places, **steps})
                 self.block(item.body, depth + 1)
                 self.put(depth, "end")
-            case P.Branch():
+            case Branch():
                 self.put(depth, "branch", self.one(item.predicate))
                 self.block(item.then, depth + 1)
                 self.put(depth, "else")
                 self.block(item.otherwise, depth + 1)
                 self.put(depth, "end")
-            case P.Feed():
+            case Feed():
                 targets = self.variables(item.targets)
                 self.put(depth, "feed", self.names[item], targets, item.single, item.depth)
-            case P.Receive():
+            case Receive():
                 sources = self.variables(item.sources)
                 self.put(depth, "receive", self.names[item], sources, item.every, item.depth)
-            case P.HostCall():
+            case HostCall():
                 given, made = self.variables(item.sources), self.variables(item.targets)
                 self.put(depth, "call", item.name, item.library, given, made)
             case _:
@@ -182,18 +176,23 @@ class _Writer:
 # --- reading
 
 
+Functions = Mapping[str, Callable[..., Any]]
 Load = Callable[[Made, Sequence[Stored]], Sequence[Code] | None]
 
 
-def read_image(text: str, load: Load, own: Sequence[Variable] = ()) -> Image | None:
+def read_image(
+    text: str, load: Load, own: Sequence[Variable] = (), functions: Functions = MappingProxyType({})
+) -> Image | None:
     """The image of a text. `load` gives its code; None: that is not there, so neither is this.
 
-    `own` are the variables that come first. Raises: InvalidIR for a text that is none.
+    `own` are the variables that come first, `functions` its callbacks by name.
+
+    Raises: InvalidIR for a text that is none.
     """
     head, _, rest = text.partition("\n")
     if head != HEAD:
         raise InvalidIR(f"{head[:40]!r} is not {HEAD!r}")
-    reader = _Reader(load, list(own))
+    reader = _Reader(load, list(own), functions)
     try:
         for line in rest.splitlines():
             word, _, values = line.strip().partition(" ")
@@ -213,8 +212,8 @@ class _Open:
 
     kind: str
     values: list[Any]
-    items: list[P.Item] = field(default_factory=list)
-    then: P.Block = ()
+    items: list[Item] = field(default_factory=list)
+    then: Block = ()
 
 
 @dataclass(slots=True)
@@ -223,6 +222,7 @@ class _Reader:
 
     load: Load
     own: list[Variable]
+    functions: Functions
     variables: list[Variable] = field(default_factory=list)
     state: list[Variable] = field(default_factory=list)
     facts: list[Stored] = field(default_factory=list)
@@ -235,7 +235,7 @@ class _Reader:
     groups: list[list[Kernel]] = field(default_factory=list)
     calls: dict[Kernel, Call] = field(default_factory=dict)
     open: list[_Open] = field(default_factory=list)
-    body: P.Block | None = None
+    body: Block | None = None
     split: bool = False
 
     def line(self, word: str, values: list[Any]) -> None:
@@ -311,29 +311,30 @@ class _Reader:
             return
         (values,) = block.values
         if block.kind == "branch":
-            item: P.Item = P.Branch(self.known(values), block.then, items)
+            item: Item = Branch(self.known(values), block.then, items)
         else:
             counter, condition = self.one(values["counter"]), self.one(values["condition"])
             places = values["start"], values["step"]
-            item = P.Loop(items, values["count"], counter, condition, *places)
+            item = Loop(items, values["count"], counter, condition, *places)
         self.open[-1].items.append(item)
 
-    def item(self, word: str, *values: Any) -> P.Item:
+    def item(self, word: str, *values: Any) -> Item:
         match word:
             case "launch":
                 return self.launch(*values)
             case "feed":
                 name, targets, single, depth = values
-                return P.Feed(Named(name), self.many(targets), single, depth)
+                return Feed(self.function(name), self.many(targets), single, depth)
             case "receive":
                 name, sources, every, depth = values
-                return P.Receive(Named(name), self.many(sources), every, depth)
+                return Receive(self.function(name), self.many(sources), every, depth)
             case "call":
                 name, library, sources, targets = values
-                return P.HostCall(
-                    name, library, Named(name), self.many(sources), self.many(targets)
-                )
+                return HostCall(name, library, Named(name), self.many(sources), self.many(targets))
         raise InvalidIR(f"{word!r} is no instruction")
+
+    def function(self, name: str) -> Callable[..., Any]:
+        return self.functions.get(name) or Named(name)
 
     def launch(
         self,
@@ -343,12 +344,12 @@ class _Reader:
         shares: list[int],
         writes: list[int],
         moved: int,
-    ) -> P.Launch:
+    ) -> Launch:
         kernel = Kernel(name, (), ())
         given = tuple([Part(self.codes[code], self.many(numbers)) for code, numbers in parts])
         self.calls[kernel] = Call(name, given, tuple(shares), self.many(writes), moved)
         self.groups[computation].append(kernel)
-        return P.Launch(kernel)
+        return Launch(kernel)
 
     def image(self) -> Image:
         """All that was read. Raises: InvalidIR where something lacks."""

@@ -21,6 +21,7 @@ from pullback.ir.nest import Var
 from pullback.ir.node import walk
 from pullback.lower.guards import less
 from pullback.schedule.choose import choose, scratch_bytes
+from pullback.machine.machine import chosen, names
 from pullback.schedule.contraction import recognise, register_tile
 from pullback.schedule.cost import Model, most_tasks
 from pullback.schedule.schedule import Place, Way
@@ -164,19 +165,20 @@ def column_of(extent: int, turned: bool) -> tuple[int, bool]:
     ("rows", "columns", "most"), [(64, 48, 28), (64, 64, 28), (2, 255, 24), (1000, 32, 28)]
 )
 def test_register_tiles_fit_the_registers(rows: int, columns: int, most: int) -> None:
-    height, vectors = register_tile(rows, columns, 16, 32)
+    height, vectors = register_tile(rows, columns, 16, chosen("x86-64-v4"))
     assert 1 <= height <= rows
     assert 8 <= height * vectors <= most
 
 
-@pytest.mark.parametrize("count", [16, 32])
+@pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("lanes", [4, 8, 16])
-def test_a_register_tile_leaves_room_for_operands(count: int, lanes: int) -> None:
+def test_a_register_tile_leaves_room_for_operands(name: str, lanes: int) -> None:
     """A register for each sum, each vector of a row and one of the left operand."""
+    machine = chosen(name)
     for rows in range(1, 40):
         for columns in (1, 7, 16, 24, 32, 64, 255, 256):
-            height, vectors = register_tile(rows, columns, lanes, count)
-            assert height * vectors + vectors + 1 <= count
+            height, vectors = register_tile(rows, columns, lanes, machine)
+            assert height * vectors + vectors + 1 <= machine.registers
 
 
 def softmax(rows: int, columns: int) -> Kernel:

@@ -341,6 +341,9 @@ def written(
         lines += ["", "[[memory]]", f'name = "{memory.name}"', f"bytes = {memory.bytes}"]
         lines += [f"{key} = {value:.4g}" for key, value in row.items()]
         lines += [f'shared = "{memory.shared}"', f'source = "{source}"']
+    for tile in known.tiles:
+        lines += ["", "[[tile]]", f"vectors = {tile.vectors}", f"rows = {tile.rows}"]
+        lines += [f"share = {tile.share}", f'source = "{kept}"']
     for table, values in known.tables.items():
         own = tables.get(table)
         lines += ["", f"[{table}]", f'source = "{kept if own is None else source}"']

@@ -258,7 +258,7 @@ def tile_loops(
     width = context.lanes(prob.kind.itemsize)
     rows = 1 if prob.row is None else prob.row.most
     most = NARROW if _oblique(prob, column) else None
-    height, vectors = register_tile(rows, column.most, width, target.vectors, most, inner.vectors)
+    height, vectors = register_tile(rows, column.most, width, target.profile, most, inner.vectors)
     if inner.rows is not None:
         height = max(1, min(inner.rows, rows, (target.vectors - 1 - vectors) // vectors))
     exact = target.vectors // SHARES * width

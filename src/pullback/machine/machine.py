@@ -39,6 +39,10 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "root", "divide", "plain", "scalar", "multiply_add", "cache_sweep", "memory_sweep",
             "parallel_sweep", "task", "step", "pack", "first_level",
         ),
+        # Of contractions, beside `multiply_add` of [whole]: an element packed, side by side or not,
+        # a result scattered, a product whose left factor is computed again for every block of
+        # columns; `sums` in flight hide the latency of a multiply-add and the loads of a step.
+        "product": ("pack", "strided", "scatter", "left", "sums"),
     }
 )  # fmt: skip
 
@@ -65,6 +69,15 @@ class Memory:
     shared: str
 
 
+@dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """Sums in registers, `vectors` in a row: at most so many `rows`, `share` of the peak rate."""
+
+    vectors: int
+    rows: int
+    share: float
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Machine:
     """A processor by numbers. `memories` from the nearest; `target` names the code it runs.
@@ -78,6 +91,7 @@ class Machine:
     cpus: tuple[str, ...]
     levels: tuple[Level, ...]
     memories: tuple[Memory, ...]
+    tiles: tuple[RegisterTile, ...]
     tables: Mapping[str, Mapping[str, float]] = field(repr=False)
     text: str = field(repr=False)
 
@@ -160,6 +174,7 @@ def parsed(text: str, where: str) -> Machine:
     tables = {name: _table(where, name, data.get(name)) for name in TABLES}
     levels = tuple(_row(where, "level", Level, row) for row in _rows(where, data, "level"))
     memories = tuple(_row(where, "memory", Memory, row) for row in _rows(where, data, "memory"))
+    tiles = tuple(_row(where, "tile", RegisterTile, row) for row in _rows(where, data, "tile"))
     if not any(level.name == "lane" and level.bytes and level.registers for level in levels):
         raise _malformed(where, "no level `lane` with its bytes and registers")
     if [m.bytes for m in memories if not m.bytes] != [0] or memories[-1].bytes:
@@ -167,7 +182,7 @@ def parsed(text: str, where: str) -> Machine:
     cpus = data.get("cpus", [])
     _wanted(where, "cpus", cpus, list)
     head = data["name"], data["about"], data["target"], tuple(map(str, cpus))
-    return Machine(*head, levels, memories, MappingProxyType(tables), text)
+    return Machine(*head, levels, memories, tiles, MappingProxyType(tables), text)
 
 
 def _rows(where: str, data: dict[str, Any], name: str) -> list[Any]:

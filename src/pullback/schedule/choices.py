@@ -42,7 +42,7 @@ from pullback.ir.expr import Extent, Take, upper
 from pullback.ir.kernel import Kernel
 from pullback.ir.node import walk
 from pullback.ir.target import Target
-from pullback.schedule.contraction import columns, recognise, registers
+from pullback.schedule.contraction import columns, recognise
 from pullback.schedule.cost import most_tasks
 from pullback.schedule.schedule import Inner, Schedule, Step, Way
 from pullback.schedule.tiling import round_tile
@@ -162,7 +162,7 @@ def _of_step(kernel: Kernel, step: Step, target: Target, given: Mapping[str, int
         return {}
     all_terms = prod(upper(stage.extents[a]) for a in stage.over)
     terms = tuple(n for n in TERMS if n < all_terms)
-    widths = tuple(sorted(registers(target.vectors).shapes))
+    widths = tuple(sorted(t.vectors for t in target.profile.tiles))
     takes = [n for n in walk(step.product.left) if isinstance(n, Take)]
     computed = takes != [step.product.left] and not any(t.is_data for t in takes)
     blocks = given.get(f"terms.{step.stages[0]}", step.terms or 0) > 0

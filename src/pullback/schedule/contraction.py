@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
 
 from pullback.algebra.linear import Linear, offset, row_major
+from pullback.config import Legal
 from pullback.ir import expr as E
 from pullback.ir.dtype import bfloat16, float32, int8, int32, uint8
 from pullback.ir.expr import Axis, Expr, Take, upper
@@ -17,6 +19,7 @@ from pullback.ir.graph import SUM, Reduce
 from pullback.ir.kernel import Stage
 from pullback.ir.node import walk
 from pullback.ir.target import Target
+from pullback.machine.machine import Machine
 from pullback.schedule.schedule import Product
 from pullback.simplify.product import factors
 
@@ -43,36 +46,11 @@ CUT_COLUMNS = 1.2
 CUT_WIDE = 0.1
 WIDE_VECTORS = 8
 
-# A left operand that is computed is computed again for every block of columns (512 x 512 bytes
-# times a scale: 77 GF/s as the left operand, 106 as the right one).
-COMPUTED_LEFT = 0.25
-
-# Results that do not lie along the columns are scattered, which costs as much as so many steps of k
-# (128 x 256 of 64 terms with GELU: 107 us with rows in lanes, 70 with columns).
-SCATTER = 28.0
+# Bytes of a word, whose parts one instruction multiplies and adds.
+WORD: Legal = 4
 
 # Fewer rows do not pay for panels of words: what is copied is used once a row.
 FEWEST_ROWS = 17
-
-
-@dataclass(frozen=True, slots=True)
-class Registers:
-    """What a register file holds: by the vectors in a row of the tile most rows, share of the peak.
-
-    `fewest`: sums in flight that hide the latency of a multiply-add and the loads of a step.
-    """
-
-    fewest: int
-    shapes: dict[int, tuple[int, float]]
-
-
-# By the number of vector registers: one for each sum, each vector of the row, and the left operand.
-# 32: cpu-backend.md, "GEMM" (12x32 and 8x48 reach 97 and 99 %; 8x32 and 4x64 the same here).
-# 16: 6x16 and 4x24 of AVX2 leave one register; on Zen 4 256^3 100 GF/s, 1024^3 104, of 117.
-REGISTERS = {
-    32: Registers(14, {8: (2, 0.80), 4: (6, 0.96), 3: (8, 0.99), 2: (14, 0.98), 1: (14, 0.70)}),
-    16: Registers(8, {3: (4, 0.96), 2: (6, 0.98), 1: (12, 0.70)}),
-}
 
 
 def address(take: Take) -> Linear:
@@ -191,7 +169,7 @@ def _choice(stage: Stage, product: Product, target: Target) -> _Choice:
     direct = word == 1 and product.direct
     dots = 0 if direct or word > 1 else _dots(stage, one, other, target)
     product = replace(product, direct=direct, word=word, dots=dots)
-    return _Choice(_cost(stage, product, target), product)
+    return _Choice(_ns(stage, product, target), product)
 
 
 def _side(parts: list[Expr]) -> Expr:
@@ -206,7 +184,7 @@ def _word(stage: Stage, left: Expr, right: Expr, column: int, target: Target) ->
     word = word_size(stage, target)
     last = stage.over[-1]
     terms = stage.extents[last]
-    wide = any(side.dtype.itemsize * word != 4 for side in (left, right))
+    wide = any(side.dtype.itemsize * word != WORD for side in (left, right))
     if word == 1 or wide or not isinstance(terms, int) or terms < 2 * word:
         return 1
     rows = prod(upper(stage.shape[a]) for a in range(len(stage.shape)) if a not in right.axes)
@@ -232,24 +210,26 @@ def _unit(operand: list[Expr], axis: int, stage: Stage) -> bool:
     return form.of(at) == 1 and not form.hidden(at)
 
 
-def _cost(stage: Stage, product: Product, target: Target) -> float:
-    """Relative time of one multiplication: lanes wasted, panels packed, results scattered."""
+def _ns(stage: Stage, product: Product, target: Target) -> float:
+    """Time of a product on one thread: lanes wasted, panels packed, results scattered."""
     extents = [upper(e) for e in stage.extents]
     terms = prod(extents[axis] for axis in stage.over)
     lanes = target.lanes(stage.body.dtype.itemsize)
+    each = target.profile.rate("whole", "multiply_add")
+    rates = target.profile.tables["product"]
     columns = _columns(stage, product, extents)
-    waste = -(-columns // lanes) * lanes / columns
-    scatter = 0.0 if product.column == len(stage.shape) - 1 else SCATTER / terms
+    waste = each * (-(-columns // lanes) * lanes / columns)
+    scatter = 0.0 if product.column == len(stage.shape) - 1 else rates["scatter"] / terms
     if product.direct:
         return waste + scatter
     if extents[product.row] <= product.dots:
-        return 1.0 + extents[product.row] / extents[product.column]
-    packing = _packing(stage, product, extents)
+        return each * (1.0 + extents[product.row] / extents[product.column])
+    packing = _packing(stage, product, extents, rates)
     if product.dots:
-        packing = min(packing, 1.5)
+        packing = min(packing, 1.5 * each)
     if only_read(product.left) is None and only_read(product.right) is not None:
-        packing += COMPUTED_LEFT
-    return waste + packing + scatter + _cut(stage, product.column, lanes)
+        packing += rates["left"]
+    return waste + packing + scatter + each * _cut(stage, product.column, lanes)
 
 
 def _columns(stage: Stage, product: Product, extents: list[int]) -> int:
@@ -279,10 +259,12 @@ def _cut(stage: Stage, column: int, lanes: int) -> float:
     return CUT_WIDE if vectors >= WIDE_VECTORS else CUT_COLUMNS
 
 
-def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
-    """The share of an element's packing in one of the products that use it.
+def _packing(
+    stage: Stage, product: Product, extents: list[int], rates: Mapping[str, float]
+) -> float:
+    """Time to pack an element, shared by the products that use it.
 
-    A load and a store; more where neither the column nor the last reduced axis is contiguous.
+    More where neither the column nor the last reduced axis is contiguous.
     Panels that depend on leading outer axes alone are packed about once a task, those of columns
     alone about once (24 x 512 of 64 terms with GELU: 52 us with rows in lanes, 40 with columns);
     others serve a tile, which has about 64 points of the outer axes and all of the others.
@@ -298,8 +280,8 @@ def _packing(stage: Stage, product: Product, extents: list[int]) -> float:
     uses *= prod(e for axis, e in enumerate(extents) if axis not in own and axis not in cut)
     last = stage.over[-1]
     long = extents[last] >= 8 and _unit([product.right], last, stage)
-    work = 18.0 if long or _in_rows(product.right, product.column, stage) else 48.0
-    return work / min(uses, 4096)
+    near = long or _in_rows(product.right, product.column, stage)
+    return rates["pack" if near else "strided"] / min(uses, 4096)
 
 
 def _dots(stage: Stage, left: Expr, right: Expr, target: Target) -> int:
@@ -324,24 +306,24 @@ def register_tile(
     rows: int,
     columns: int,
     lanes: int,
-    vectors: int,
+    machine: Machine,
     most: int | None = None,
     wanted: int | None = None,
 ) -> tuple[int, int]:
     """Rows and vectors (at most `most`) of the register tile for a block of `rows` x `columns`.
 
-    `vectors`: registers of the target; `wanted`: as many vectors in a row as there are, up to it.
+    `wanted`: as many vectors in a row as there are, up to it.
     Example: ``16 x 128`` f32 -> 6 or 8 rows of 3 or 4 vectors
     """
-    known = registers(vectors)
     across = -(-columns // lanes)
     best = (0.0, 1, 1)
-    fitting = [w for w in sorted(known.shapes) if w <= min(across, wanted or most or across)]
-    for width in fitting[-1:] if wanted else fitting:
-        limit, share = known.shapes[width]
+    fitting = [t for t in machine.tiles if t.vectors <= min(across, wanted or most or across)]
+    fitting.sort(key=lambda t: t.vectors)
+    for tile in fitting[-1:] if wanted else fitting:
+        width, share = tile.vectors, tile.share
         if not wanted and width == 8 and (rows > 3 or (rows == 2 and across <= 8)):
             continue
-        height = block_rows(rows, limit, width, known.fewest)
+        height = block_rows(rows, tile.rows, width, int(machine.rate("product", "sums")))
         full, rest = divmod(across, width)
         rest_share = share * 0.9 if rest * height >= 8 else share * rest * height / 10
         time = full * width / (share * min(1.0, height * width / 12))
@@ -349,11 +331,6 @@ def register_tile(
         score = across / time - 0.01 * (rest > 0)
         best = max(best, (score, height, width))
     return best[1], best[2]
-
-
-def registers(vectors: int) -> Registers:
-    """Of the largest register file that a target with so many has."""
-    return REGISTERS[max((n for n in REGISTERS if n <= vectors), default=min(REGISTERS))]
 
 
 def block_rows(rows: int, limit: int, width: int, fewest: int) -> int:

@@ -17,6 +17,7 @@ from math import prod
 import numpy as np
 
 from pullback.algebra.affine import affine
+from pullback.config import Cap
 from pullback.grad.composites import arguments
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, upper
@@ -27,7 +28,7 @@ from pullback.simplify import guards as G
 
 Sizes = Mapping[Dim, int]
 PRODUCTS = (E.Mul, E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin)
-LARGEST = 1 << 24  # points of one box that are looked at; of a larger one all count as executed
+LARGEST: Cap = 1 << 24  # points of a box that are looked at; of a larger one all are executed
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pullback.algebra.linear import row_major
+from pullback.config import Cap
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
 from pullback.ir.kernel import Stage, stage_reads
@@ -28,7 +29,9 @@ ENTER = 8.0
 # Lanes of an outer axis are the tile's: about this many.
 TILE_GUESS = 32
 
-MOST_STAGES = 12
+# Stages of one loop: each that is added is compared with every other. None of the goldens' loops
+# has more.
+MOST_STAGES: Cap = 12
 
 Space = tuple[tuple[int, Extent], ...]
 

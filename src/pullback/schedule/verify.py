@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from pullback.config import Cap
 from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
@@ -29,9 +30,9 @@ from pullback.verify.report import fail
 
 Fault = str | None
 
-# Register tiles and vectors in flight are written out: more sums than this are a program by itself.
-MOST_SUMS = 4096
-MOST_IN_FLIGHT = 16
+# Register tiles and vectors in flight are written out: LLVM takes long over more than so many.
+MOST_SUMS: Cap = 4096
+MOST_IN_FLIGHT: Cap = 16
 
 LOOPS = {Way.SWEEP: SweepLoops, Way.TILES: TileLoops, Way.DOTS: DotLoops}
 

@@ -20,8 +20,8 @@ from pullback.ir.kernel import Kernel, plain_places
 from pullback.ir.nest import Var
 from pullback.ir.node import walk
 from pullback.lower.guards import less
-from pullback.schedule.choose import choose, scratch_bytes
 from pullback.machine.machine import chosen, names
+from pullback.schedule.choose import choose, scratch_bytes
 from pullback.schedule.contraction import recognise, register_tile
 from pullback.schedule.cost import Model, most_tasks
 from pullback.schedule.schedule import Place, Way

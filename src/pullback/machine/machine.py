@@ -41,8 +41,10 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         # Of contractions, beside `multiply_add` of [whole]: an element packed, side by side or not,
         # a result scattered, a product whose left factor is computed again for every block of
-        # columns; `sums` in flight hide the latency of a multiply-add and the loads of a step.
-        "product": ("pack", "strided", "scatter", "left", "sums"),
+        # columns. So many `sums` in flight hide the latency of a multiply-add and the loads of a
+        # step; `fewest`, where rows are cut into equal blocks; a `second` tile for columns that are
+        # left takes so many times as long.
+        "product": ("pack", "strided", "scatter", "left", "sums", "fewest", "second"),
     }
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import prod
+from math import inf, prod
 
 from pullback.algebra.linear import Linear, offset, row_major
 from pullback.config import Legal
@@ -315,22 +315,18 @@ def register_tile(
     `wanted`: as many vectors in a row as there are, up to it.
     Example: ``16 x 128`` f32 -> 6 or 8 rows of 3 or 4 vectors
     """
-    across = -(-columns // lanes)
-    best = (0.0, 1, 1)
-    fitting = [t for t in machine.tiles if t.vectors <= min(across, wanted or most or across)]
-    fitting.sort(key=lambda t: t.vectors)
+    across, rates = -(-columns // lanes), machine.tables["product"]
+    limit = min(across, wanted or most or across)
+    fitting = sorted((t for t in machine.tiles if t.vectors <= limit), key=lambda t: t.vectors)
+    best = (-inf, 1, 1)
     for tile in fitting[-1:] if wanted else fitting:
-        width, share = tile.vectors, tile.share
-        if not wanted and width == 8 and (rows > 3 or (rows == 2 and across <= 8)):
-            continue
-        height = block_rows(rows, tile.rows, width, int(machine.rate("product", "sums")))
-        full, rest = divmod(across, width)
-        rest_share = share * 0.9 if rest * height >= 8 else share * rest * height / 10
-        time = full * width / (share * min(1.0, height * width / 12))
-        time += rest / max(rest_share, 0.05)
-        score = across / time - 0.01 * (rest > 0)
-        best = max(best, (score, height, width))
-    return best[1], best[2]
+        height = block_rows(rows, tile.rows, tile.vectors, int(rates["fewest"]))
+        full, rest = divmod(across, tile.vectors)
+        time = full * tile.vectors / min(1.0, height * tile.vectors / rates["sums"])
+        if rest:
+            time = (time + rest / min(1.0, height * rest / rates["sums"])) * rates["second"]
+        best = max(best, (-time / tile.share, height, tile.vectors))
+    return best[1:]
 
 
 def block_rows(rows: int, limit: int, width: int, fewest: int) -> int:

@@ -43,8 +43,11 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # a result scattered, a product whose left factor is computed again for every block of
         # columns. So many `sums` in flight hide the latency of a multiply-add and the loads of a
         # step; `fewest`, where rows are cut into equal blocks; a `second` tile for columns that are
-        # left takes so many times as long.
-        "product": ("pack", "strided", "scatter", "left", "sums", "fewest", "second"),
+        # left takes so many times as long. `swept`: a product of a plain sum; `enter`: and leave a
+        # register tile.
+        "product": (
+            "pack", "strided", "scatter", "left", "sums", "fewest", "second", "swept", "enter",
+        ),
     }
 )  # fmt: skip
 

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import reduce
 from math import inf, prod
 
@@ -23,10 +23,6 @@ from pullback.machine.machine import Machine
 from pullback.schedule.schedule import Product
 from pullback.simplify.product import factors
 
-# Fewer multiplications than this are a plain reduction: a register tile costs about as much to
-# enter and leave (probes/cpu/gemm.py, 4x16x8 and below).
-SMALLEST = 512
-
 # Terms along the last reduced axis from which dot products are considered: two vectors of float32.
 FEWEST_TERMS = 32
 
@@ -38,13 +34,6 @@ FAR_DOT_ROWS = 16
 
 # Rows along an outer axis count as this many: a tile may leave few of them.
 CUT_ROWS = 7
-
-# Columns along an outer axis, of a stage that has others: about half of the lanes stay empty. Few
-# do where each of many tasks still has whole vectors (attention's gradients by keys, 512 of them:
-# 103 ms with queries in lanes, whose results are scattered, 90 with keys).
-CUT_COLUMNS = 1.2
-CUT_WIDE = 0.1
-WIDE_VECTORS = 8
 
 # Bytes of a word, whose parts one instruction multiplies and adds.
 WORD: Legal = 4
@@ -62,12 +51,6 @@ def address(take: Take) -> Linear:
 def only_read(value: Expr) -> Take | None:
     """The read that an operand is, if it is nothing else."""
     return value if isinstance(value, Take) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    cost: float
-    product: Product
 
 
 def can(stage: Stage) -> bool:
@@ -101,21 +84,37 @@ def word_size(stage: Stage, target: Target) -> int:
 
 
 def recognise(stage: Stage, target: Target, column: int | None = None) -> Product | None:
-    """The best way to see `stage` as a contraction, with this `column` if one is given, or None."""
-    choices = [c for c in _ways(stage, target) if column in (None, c.product.column)]
-    if not choices:
-        return None
-    return min(choices, key=lambda c: c.cost).product
+    """The best way to see `stage` as a contraction, with this `column` if one is given.
+
+    None: there is none, or it is better left a plain sum.
+    """
+    ways = [p for p in _ways(stage, target) if column in (None, p.column)]
+    if column is None:
+        ways = [p for p in ways if _pays(stage, p, target)]
+    return min(ways, key=lambda p: _ns(stage, p, target), default=None)
+
+
+def _pays(stage: Stage, product: Product, target: Target) -> bool:
+    """Whether a plain sum takes longer than a register tile, with what that is to enter."""
+    rates = target.profile.tables["product"]
+    points = _volume(stage, {product.row, product.column, *stage.over})
+    each = rates["swept"] - target.profile.rate("whole", "multiply_add")
+    return points * each >= rates["enter"]
+
+
+def _volume(stage: Stage, axes: Iterable[int]) -> int:
+    """Points of a stage along some axes, at the upper bounds."""
+    return prod(upper(stage.extents[axis]) for axis in axes)
 
 
 def columns(stage: Stage, target: Target) -> tuple[int, ...]:
     """The output axes that may be the columns of `stage` as a contraction."""
-    return tuple(c.product.column for c in _ways(stage, target))
+    return tuple(p.column for p in _products(stage))
 
 
-def _ways(stage: Stage, target: Target) -> list[_Choice]:
-    """All ways to see `stage` as a contraction, with what each costs."""
-    return [_choice(stage, product, target) for product in _products(stage)]
+def _ways(stage: Stage, target: Target) -> list[Product]:
+    """All ways to see `stage` as a contraction, as a processor does them."""
+    return [_way(stage, product, target) for product in _products(stage)]
 
 
 def _products(stage: Stage) -> list[Product]:
@@ -152,24 +151,18 @@ def _product(stage: Stage, inner: list[Expr], scale: list[Expr], column: int) ->
     extents = [upper(e) for e in stage.extents]
     cut = {a for a in stage.outer if a is not None}
     row = max(rows, key=lambda a: (min(extents[a], CUT_ROWS) if a in cut else extents[a], a))
-    terms = 1
-    for axis in stage.over:
-        terms *= extents[axis]
-    if terms * extents[row] * extents[column] < SMALLEST:
-        return None
     one, other = _side(left), _side(right)
     by = reduce(E.Mul, scale) if scale else None
     return Product(one, other, by, row, column, _unit([other], column, stage))
 
 
-def _choice(stage: Stage, product: Product, target: Target) -> _Choice:
+def _way(stage: Stage, product: Product, target: Target) -> Product:
     """A product with the words and the dot products that a processor has for it."""
     one, other = product.left, product.right
     word = _word(stage, one, other, product.column, target)
     direct = word == 1 and product.direct
     dots = 0 if direct or word > 1 else _dots(stage, one, other, target)
-    product = replace(product, direct=direct, word=word, dots=dots)
-    return _Choice(_ns(stage, product, target), product)
+    return replace(product, direct=direct, word=word, dots=dots)
 
 
 def _side(parts: list[Expr]) -> Expr:
@@ -187,7 +180,7 @@ def _word(stage: Stage, left: Expr, right: Expr, column: int, target: Target) ->
     wide = any(side.dtype.itemsize * word != WORD for side in (left, right))
     if word == 1 or wide or not isinstance(terms, int) or terms < 2 * word:
         return 1
-    rows = prod(upper(stage.shape[a]) for a in range(len(stage.shape)) if a not in right.axes)
+    rows = _volume(stage, set(range(len(stage.shape))) - right.axes)
     if rows < FEWEST_ROWS:
         return 1
     whole = terms % word == 0 and _unit([right], last, stage)
@@ -213,7 +206,7 @@ def _unit(operand: list[Expr], axis: int, stage: Stage) -> bool:
 def _ns(stage: Stage, product: Product, target: Target) -> float:
     """Time of a product on one thread: lanes wasted, panels packed, results scattered."""
     extents = [upper(e) for e in stage.extents]
-    terms = prod(extents[axis] for axis in stage.over)
+    terms = _volume(stage, stage.over)
     lanes = target.lanes(stage.body.dtype.itemsize)
     each = target.profile.rate("whole", "multiply_add")
     rates = target.profile.tables["product"]
@@ -229,7 +222,7 @@ def _ns(stage: Stage, product: Product, target: Target) -> float:
         packing = min(packing, 1.5 * each)
     if only_read(product.left) is None and only_read(product.right) is not None:
         packing += rates["left"]
-    return waste + packing + scatter + each * _cut(stage, product.column, lanes)
+    return waste + packing + scatter + each * _cut(stage, product.column, lanes, target)
 
 
 def _columns(stage: Stage, product: Product, extents: list[int]) -> int:
@@ -246,17 +239,17 @@ def _columns(stage: Stage, product: Product, extents: list[int]) -> int:
     return columns
 
 
-def _cut(stage: Stage, column: int, lanes: int) -> float:
-    """What it costs that tiles cut packed columns short, where another axis would stay whole.
+def _cut(stage: Stage, column: int, lanes: int, target: Target) -> float:
+    """The share of lanes lost to tasks that cut packed columns, where another axis stays whole.
 
     Columns read where they lie cost nothing to cut: tiles keep whole vectors of them.
     """
     outer = {a for a in stage.outer if a is not None}
     whole = any(a not in outer and upper(e) >= lanes for a, e in enumerate(stage.shape))
-    vectors = upper(stage.shape[column]) // lanes
-    if column not in outer or not whole or not vectors:
+    if column not in outer or not whole:
         return 0.0
-    return CUT_WIDE if vectors >= WIDE_VECTORS else CUT_COLUMNS
+    each = max(1, upper(stage.shape[column]) // int(target.profile.rate("launch", "tasks")))
+    return -(-each // lanes) * lanes / each - 1
 
 
 def _packing(

@@ -308,7 +308,8 @@ def register_tile(
     `wanted`: as many vectors in a row as there are, up to it.
     Example: ``16 x 128`` f32 -> 6 or 8 rows of 3 or 4 vectors
     """
-    across, rates = -(-columns // lanes), machine.tables["product"]
+    across = -(-columns // lanes)
+    rates = machine.tables["product"]
     limit = min(across, wanted or most or across)
     fitting = sorted((t for t in machine.tiles if t.vectors <= limit), key=lambda t: t.vectors)
     best = (-inf, 1, 1)

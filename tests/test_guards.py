@@ -159,7 +159,7 @@ def test_data_do_not_bound_loops() -> None:
     condition = E.Less(Axis(1, 9), read(length, Axis(0, 8)))
     assert bounds_of(condition) == []
     both = E.And(condition, below(Axis(0, 8), Axis(1, 9)))
-    assert [b.form.constant for b in bounds_of(both)] == [0]
+    assert [b.form.const for b in bounds_of(both)] == [0]
     assert bounds_of(both, False) == []
 
 

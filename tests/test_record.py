@@ -25,9 +25,9 @@ from pullback.errors import IndexRangeError, InvalidIR
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.graph import SUM, Accumulate, Definition, Graph, Variable, define, read
-from pullback.ir.kernel import Kernel
+from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.program import Compute, Feed, Launch, Loop, Program, Receive
-from pullback.ir.signature import signature
+from pullback.ir.signature import kernel_digest, signature
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.executable import Executable
 from pullback.runtime.record import Recorder
@@ -394,6 +394,39 @@ def test_marks_count() -> None:
 def test_a_fused_program_has_no_signature() -> None:
     with pytest.raises(InvalidIR, match="Launch"):
         signature(Program((Launch(Kernel("k", (), ())),)))
+
+
+def test_kernels_are_alike_whatever_they_name() -> None:
+    def made(
+        name: str, factor: float = 1.0, target: int = 0, last: bool = False, rows: int = 4
+    ) -> str:
+        x, *outs = (variable(f"{name}{n}", rows) for n in range(3))
+        value = mapped(lambda a: E.Mul(a, E.const(factor, D.float32)), x)
+        again = mapped(lambda a: E.Add(a, a), x)
+        first = Stage(value, value.form, value.body, (0,), outs[target])
+        second = Stage(again, again.form, again.body, (0,), outs[1 - target])
+        if last:
+            return kernel_digest(Kernel(name, (rows,), (first,), (second,)))
+        return kernel_digest(Kernel(name, (rows,), (first, second)))
+
+    assert made("a") == made("b")
+    others = [made("a", 2.0), made("a", last=True), made("a", rows=5)]
+    assert len({made("a"), *others}) == len(others) + 1
+
+    x, y, z = (variable(n, 4) for n in "xyz")
+    value, other = mapped(lambda a: E.Add(a, a), x), mapped(lambda a: E.Exp(a), x)
+    orders = [(y, z, y), (y, z, z), (y, z, None)]
+    keys = {
+        kernel_digest(
+            Kernel("k", (4,), (
+                Stage(value, value.form, value.body, (0,), first),
+                Stage(other, other.form, other.body, (0,), second),
+                Stage(value, value.form, value.body, (0,), third),
+            ))
+        )
+        for first, second, third in orders
+    }  # fmt: skip
+    assert len(keys) == len(orders)
 
 
 def test_a_chain_of_ten_thousand_definitions() -> None:

@@ -13,6 +13,7 @@ from pullback.backends.host import processor
 from pullback.backends.host.processor import TARGETS, chosen_target, host_target, named_target
 from pullback.cli import measure
 from pullback.cli.main import commands
+from pullback.cost.shares import of_columns, of_rows
 from pullback.errors import OptionError, UnsupportedError
 from pullback.ir.target import Target
 from pullback.machine.machine import HERE, TABLES, chosen, like, names, parsed
@@ -79,6 +80,17 @@ def test_one_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert repr(chosen(str(own))) != repr(chosen("zen5")), "another key in the cache"
 
 
+@pytest.mark.parametrize("name", names())
+def test_shares_of_the_peak_grow(name: str) -> None:
+    machine = chosen(name)
+    rows = [of_rows(machine, n) for n in range(70)]
+    columns = [of_columns(machine, n, 16) for n in range(1, 70)]
+    for shares in (rows, columns):
+        assert shares == sorted(shares) and 0 < shares[0] < shares[-1] == 1
+    assert rows[1] == machine.tables["rows"]["1"]
+    assert of_columns(machine, 4, 16) == of_columns(machine, 8, 16) / 2, "half of it stays empty"
+
+
 def refused(text: str, code: str = "E376") -> str:
     with pytest.raises(OptionError) as error:
         parsed(text, "mine.toml")
@@ -96,6 +108,8 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     assert "[[memory]]" in refused(TEXT.replace("shared = ", "shares = ", 1))
     assert "0 bytes" in refused(TEXT.replace("bytes = 49152", "bytes = 0"))
     assert "lane" in refused(TEXT.replace('"lane"', '"lanes"'))
+    for bad in ("3 = 1.2", "3 = 0", "three = 0.7"):
+        assert f"{bad} of [rows]" in refused(TEXT.replace("\n3 = 0.7", f"\n{bad}", 1))
     for name in ("zen9", str(tmp_path / "none.toml"), str(tmp_path)):
         with pytest.raises(OptionError) as error:
             chosen(name)

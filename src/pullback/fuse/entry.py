@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.config import UserRule
+from pullback.config import Cap, UserRule
 from pullback.cost.facts import study
 from pullback.fuse.beside import set_beside
 from pullback.fuse.cost import Cost, estimate
@@ -22,7 +22,7 @@ from pullback.prepare.written import write_out
 from pullback.simplify.rules import RULES, Simplifier
 
 # How often recomputed values that do not fit a tile are looked for; storing one may show another.
-STORE_ROUNDS = 3
+STORE_ROUNDS: Cap = 3
 
 
 def fuse(

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pullback.config import UserRule
+from pullback.config import Cap, UserRule
 from pullback.cost.facts import is_identity
 from pullback.fuse.cost import Cost, GroupCost, scratch_budget
 from pullback.fuse.groups import (
@@ -29,11 +29,10 @@ from pullback.ir.expr import upper
 from pullback.ir.graph import Definition, Keep
 from pullback.ir.target import Target
 
-MAX_STAGES = 32
-# A value that this many kernels read is no reason for two of them to join.
-COMMON_READERS = 12
-# Savings below this are rounding, seconds.
-LEAST_SAVING = 1e-9
+# Stages of a kernel: schedules are searched over them.
+MAX_STAGES: Cap = 32
+# Of a value that this many kernels read, no two are tried for it: pairs grow by the square.
+COMMON_READERS: Cap = 12
 # Products of so many multiplications choose their tiles freely: that is worth a read shared.
 LARGE_POINTS = 1 << 20
 # Elements of a map that is worth a launch and a pass over memory of its own.
@@ -44,7 +43,7 @@ ROW_RATIO = 8
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether two groups join: seconds saved and the joint group, or why not."""
+    """Whether two groups join: nanoseconds saved and the joint group, or why not."""
 
     saved: float
     joint: Group | None
@@ -164,9 +163,9 @@ class Grouping:
         budget = scratch_budget(self.problem, joint, self.target)
         if both.scratch > max(budget, pa.scratch, pb.scratch):
             return Verdict(0.0, None, f"scratch of {both.scratch} bytes a tile")
-        saved = pa.seconds + pb.seconds - both.seconds
-        if saved < LEAST_SAVING:
-            return Verdict(0.0, None, f"slower by {-saved * 1e6:.2f} us")
+        saved = pa.ns + pb.ns - both.ns
+        if round(saved) <= 0:
+            return Verdict(0.0, None, f"slower by {-saved / 1e3:.2f} us")
         return Verdict(saved, joint, "")
 
     def cuts(self, i: int, j: int, joint: Group) -> bool:
@@ -252,7 +251,7 @@ def best_first(grouping: Grouping) -> None:
         grouping.refusals[i, j] = verdict.reason
         if verdict.joint is not None:
             joints[i, j] = verdict.joint
-            saved = round(verdict.saved, 12)
+            saved = round(verdict.saved, 3)
             heapq.heappush(heap, (-saved, i, j, version[i], version[j]))
 
     for i in list(grouping.groups):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 
 from pullback.cost.facts import is_identity, split_axes
 from pullback.errors import InvalidIR
@@ -18,7 +19,14 @@ from pullback.ir.expr import Extent, upper
 from pullback.ir.graph import Accumulate, Keep
 from pullback.ir.kernel import plain_places
 
-FINISH = -1
+
+class Late(IntEnum):
+    """Where a stage runs that has no axis of a class, and is not computed again in each tile."""
+
+    FINISH = -1
+
+
+FINISH = Late.FINISH
 # Elements of a result that may be summed privately per chunk, and of what runs once after it.
 PARTIAL_ELEMENTS = 2048
 FINISH_POINTS = 8192

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from pullback.config import Cap
 from pullback.cost.facts import (
     BodyFacts,
     compose,
@@ -38,16 +39,16 @@ from pullback.ir.graph import (
 from pullback.prepare.extend import padded
 
 Simplify = Callable[[Expr], Expr]
-# Bodies beyond this many nodes take longer to compile than a buffer costs.
-BODY_NODES = 400
-VIEW_NODES = 4000
+# Nodes of bodies that are written into others, and of views: more take too long to compile.
+BODY_NODES: Cap = 400
+VIEW_NODES: Cap = 4000
 # A recomputed value of at most this many weighted operations costs less than a load from L2.
 CHEAP_FLOPS = 4
 # To keep a value costs less than to compute so many weighted operations again in each kernel that
 # reads it: random bits take about 100, a number written and read again from memory eight.
 DEAR_FLOPS = 32
 # Recomputed stages in a row, so that a kernel keeps room within its 32.
-CHAIN_STAGES = 10
+CHAIN_STAGES: Cap = 10
 
 
 class Role(Enum):

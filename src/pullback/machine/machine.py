@@ -21,6 +21,9 @@ HERE = Path(__file__).parent
 SUFFIX = ".toml"
 LINE = 64  # bytes: the smallest cache line of these processors; scratch begins one
 
+# Tables of shares, whose names are counts.
+COUNTED = ("rows", "halves")
+
 # What each table of a file must say; `source`, text, is wanted of every one.
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -32,12 +35,12 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # A full vector of each type.
         "float32": ("div", "sqrt", "exp", "log", "sin"),
         "float64": ("div", "sqrt", "exp", "log", "sin"),
-        "launch": ("launch", "fork", "task", "tasks", "partial_tasks"),
+        "launch": ("launch", "fork", "task", "tasks", "partial_tasks", "threads"),
         # Rates of whole kernels that have no loops yet: what fusion and tiles are chosen by.
         "whole": (
             "product_flops", "work", "near", "cache", "memory", "parallel", "exp", "log", "sin",
             "root", "divide", "plain", "scalar", "multiply_add", "cache_sweep", "memory_sweep",
-            "parallel_sweep", "task", "step", "pack", "first_level",
+            "parallel_sweep", "task", "step", "pack", "first_level", "run",
         ),
         # Of contractions, beside `multiply_add` of [whole]: an element packed, side by side or not,
         # a result scattered, a product whose left factor is computed again for every block of
@@ -48,6 +51,9 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "product": (
             "pack", "strided", "scatter", "left", "sums", "fewest", "second", "swept", "enter",
         ),
+        # Shares of the peak of multiply-adds by counts: each of so many, and of more.
+        "rows": ("1",),
+        "halves": ("1",),
     }
 )  # fmt: skip
 
@@ -220,11 +226,13 @@ def _types(kind: type[Any]) -> list[tuple[str, str]]:
 def _table(where: str, name: str, given: Any) -> Mapping[str, float]:
     """Numbers by name, all that are needed, and their source."""
     _wanted(where, f"[{name}]", given, dict)
-    found = dict(given)
-    _wanted(where, f"source of [{name}]", found.pop("source", None), str)
-    for key in (*TABLES[name], *found):
-        _wanted(where, f"{key} of [{name}]", found.get(key), (int, float))
-    return MappingProxyType({key: float(value) for key, value in found.items()})
+    rates = dict(given)
+    _wanted(where, f"source of [{name}]", rates.pop("source", None), str)
+    for key in (*TABLES[name], *rates):
+        _wanted(where, f"{key} of [{name}]", rates.get(key), (int, float))
+        if name in COUNTED and not (key.isdecimal() and 0 < rates[key] <= 1):
+            raise _malformed(where, f"{key} = {rates[key]} of [{name}]: a count and its share")
+    return MappingProxyType({key: float(value) for key, value in rates.items()})
 
 
 def _wanted(where: str, what: str, value: Any, kind: Any) -> None:

@@ -32,7 +32,7 @@ from pullback.simplify.product import factors, uncast
 from pullback.simplify.triangle import gap
 
 # Phases of two need no shift: what depends on one of two places is affine.
-PAIR = (0, 1)
+PAIR = range(2)
 
 Simplify = Callable[[Expr], Expr]
 # Operands between zeros by their bodies: a forward sum and an adjoint read the same one.

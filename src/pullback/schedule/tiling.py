@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from math import prod
 
 from pullback.config import Cap, Caps
+from pullback.cost.shares import of_columns, of_rows
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Take, upper
 from pullback.ir.graph import Variable
@@ -45,11 +46,6 @@ CLOSE_SHARE = 2
 # Columns of an array that several steps read come in runs of so many elements, if that many rows of
 # them fit half of the second-level cache: 1000 x 1000, summed twice by columns, 0.74 and 0.50 ms.
 STRIP = 64
-
-# Share of the FMA peak by rows of a tile, and by halves of a vector in a row (probes/cpu/gemm.py:
-# register tiles of few rows or one vector wait for loads).
-ROW_SHARE = {1: 0.25, 2: 0.5, 3: 0.7, 4: 0.8}
-COLUMN_SHARE = {1: 0.35, 2: 0.7, 3: 0.8}
 
 # Share of the FMA peak that dot products of several rows reach (2x255x255), and the columns
 # that a tile has for it.
@@ -299,7 +295,7 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
                 total += work
                 continue
             if _by_dots(step, stage, tile):
-                total += work / _dot_share(step, stage, tile)
+                total += work / _dot_share(step, stage, tile, model.target)
                 continue
             total += work / _share(step, stage, tile, model.target)
             each = model.target.profile.rate("whole", "pack")
@@ -331,13 +327,13 @@ def _by_dots(step: Step, stage: Stage, tile: tuple[int, ...]) -> bool:
     return product_ is not None and tile_shape(stage, tile)[product_.row] <= product_.dots
 
 
-def _dot_share(step: Step, stage: Stage, tile: tuple[int, ...]) -> float:
+def _dot_share(step: Step, stage: Stage, tile: tuple[int, ...], target: Target) -> float:
     """The part of the peak rate that dot products reach in such tiles."""
     if step.product is None:
         return 1.0
     shape = tile_shape(stage, tile)
     rows, columns = shape[step.product.row], shape[step.product.column]
-    return DOT_SHARE * ROW_SHARE.get(rows, 1.0) * min(1.0, columns / DOT_COLUMNS)
+    return DOT_SHARE * of_rows(target.profile, rows) * min(1.0, columns / DOT_COLUMNS)
 
 
 def _share(step: Step, stage: Stage, tile: tuple[int, ...], target: Target) -> float:
@@ -346,10 +342,7 @@ def _share(step: Step, stage: Stage, tile: tuple[int, ...], target: Target) -> f
         return 1.0
     shape = tile_shape(stage, tile)
     rows, columns = shape[step.product.row], shape[step.product.column]
-    halves = 2 * columns / target.lanes(4)
-    wide = next((s for n, s in COLUMN_SHARE.items() if halves <= n), 1.0)
-    wide *= min(1.0, halves)
-    return ROW_SHARE.get(rows, 1.0 if rows >= 8 else 0.9) * wide
+    return of_rows(target.profile, rows) * of_columns(target.profile, columns, target.lanes(4))
 
 
 def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int, each: float) -> float:

@@ -1,0 +1,58 @@
+"""Rules of ATen operators: each as a function of pullback's tensors, by overload.
+
+``aten.mul.Tensor(x, y)  ->  pb.multiply(x, y)``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import pullback as pb
+
+Rule = Callable[..., Any]
+
+aten = torch.ops.aten
+RULES: dict[Any, Rule] = {}
+# What a rule says before it is asked: why it does not take these arguments, or None.
+REFUSES: dict[Any, Callable[..., str | None]] = {}
+
+
+def rule(
+    *overloads: Any, refuses: Callable[..., str | None] | None = None
+) -> Callable[[Rule], Rule]:
+    """A decorator: the rule of these overloads; `refuses` is asked with a node's arguments."""
+
+    def add(function: Rule) -> Rule:
+        for overload in overloads:
+            RULES[overload] = function
+            if refuses is not None:
+                REFUSES[overload] = refuses
+        return function
+
+    return add
+
+
+def same(names: dict[str, Rule]) -> None:
+    """Operators whose overloads all take what a function takes, by name."""
+    for name, function in names.items():
+        packet = getattr(aten, name)
+        for overload in packet.overloads():
+            if overload in ("default", "Tensor", "Scalar", "self"):
+                RULES[getattr(packet, overload)] = function
+
+
+def axes(dim: Any, rank: int) -> tuple[int, ...] | None:
+    """Axes from what ATen calls `dim`: none, or an empty list, are all."""
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return None
+    every = [dim] if isinstance(dim, int) else dim
+    return tuple([d % rank if rank else 0 for d in every])
+
+
+def pulled(function: Rule, primals: list[Any], *heads: Any) -> tuple[Any, ...]:
+    """The adjoints of `primals` under a function, by heads of its results."""
+    _, back = pb.vjp(function, *primals)
+    return tuple(back(heads[0] if len(heads) == 1 else heads))

@@ -1,0 +1,214 @@
+"""Graphs of ATen operators as programs: what `torch.compile` hands over, run by one call.
+
+``mul = aten.mul(x, y); add = aten.add(mul, 1); return (add,)  ->  one program of x and y``
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pullback.bridge.aten import REFUSES, RULES
+from pullback.bridge.derived import Derived
+from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
+from pullback.bridge.signature import Parameter, Signature
+from pullback.config import Options
+from pullback.tensor.ops import permute_dims
+from pullback.tensor.tensor import Tensor
+
+Node = torch.fx.Node
+COPY = torch.ops.aten.copy_.default
+FREE = {operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv}
+SIZES = {torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default}
+TAKEN = {operator.getitem, *SIZES}
+
+
+def lacking(node: Node) -> str | None:
+    """Why a node has no place in a program; None: it has one."""
+    if node.op == "get_attr":
+        return None
+    if node.op != "call_function":
+        return f"a {node.op}"
+    if node.target in FREE or node.target in SIZES:
+        return None
+    if node.target == COPY:
+        return None if _ends(node) else "a write into a tensor that is read later"
+    if node.target not in RULES:
+        return f"no rule for {node.target}"
+    if (unknown := _unknown(node)) is not None:
+        return unknown
+    asked = REFUSES.get(node.target)
+    if asked is None:
+        return None
+    metas = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    return asked(*metas[0], **metas[1])
+
+
+def _unknown(node: Node) -> str | None:
+    """A type of elements, or a kind of memory, that programs do not have."""
+    for one in (node, *node.all_input_nodes):
+        values = one.meta.get("val")
+        for value in values if isinstance(values, list | tuple) else [values]:
+            if not isinstance(value, torch.Tensor):
+                continue
+            if value.dtype not in TYPES:
+                return f"elements of {value.dtype}"
+            if value.device.type != "cpu":
+                return f"a tensor on {value.device}"
+            if value.layout != torch.strided:
+                return f"a tensor of {value.layout}"
+    return None
+
+
+def _ends(node: Node) -> bool:
+    """Whether a write into an argument is the last that happens to it."""
+    target = node.args[0]
+    return isinstance(target, Node) and target.op == "placeholder" and not node.users
+
+
+class Native:
+    """A graph as one program, called with one list of arguments, which it empties."""
+
+    def __init__(self, gm: Any, options: Options | None) -> None:
+        self._boxed_call = True  # PyTorch copies what stands in the object, not in its class
+        self._gm = gm
+        self._options = options
+        nodes = list(gm.graph.nodes)
+        self._given = [n for n in nodes if n.op == "placeholder"]
+        self._constants = [n for n in nodes if n.op == "get_attr"]
+        self._held = [getattr(gm, str(n.target)) for n in self._constants]
+        self._copies = [n for n in nodes if n.target == COPY]
+        outputs = nodes[-1].args[0]
+        self._outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+        self._single = not isinstance(outputs, list | tuple)
+        wanted = [*self._outputs, *(n.args[1] for n in self._copies)]
+        computed = [n for n in wanted if isinstance(n, Node) and n.op == "call_function"]
+        self._results = [n for n in dict.fromkeys(computed) if _is_tensor(n)]
+        self._orders = [_order(n.meta["val"]) for n in self._results]
+        self._steps = _needed(nodes, self._results)
+        self._used = [n for n in self._given if any(n in s.all_input_nodes for s in self._steps)]
+        self._programs = self._made() if self._results else None
+        self._fixed = not any(_is_symbol(n) for n in self._given)
+        self._ready: Ready | None = None
+
+    def _made(self) -> Programs:
+        places = [*self._used, *self._constants]
+        kinds = ["Tensor" if _is_tensor(n) else "int" for n in self._used]
+        kinds += ["Tensor"] * len(self._constants)
+        parameters = [Parameter(f"{n.name}_", kind) for n, kind in zip(places, kinds, strict=True)]
+        derived = Derived("graph", Signature(tuple(parameters), len(self._results)), self._traced)
+        return Programs(derived, {}, self._options, lambda: (None,) * len(parameters))
+
+    def _traced(self, *args: Any) -> tuple[Tensor, ...]:
+        """The graph on tensors of pullback's."""
+        values: dict[Node, Any] = dict(zip([*self._used, *self._constants], args, strict=True))
+        for node in self._steps:
+            given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = _typed(_applied(node, given, named), node.meta.get("val"))
+        results = [values[n] for n in self._results]
+        return tuple(
+            [
+                r if order is None else permute_dims(r, order)
+                for r, order in zip(results, self._orders, strict=True)
+            ]
+        )
+
+    def __call__(self, args: Any) -> Any:
+        """Raises: what pullback raises for a graph that it cannot compile."""
+        values = dict(zip(self._given, args, strict=True))
+        args.clear()
+        fresh = self._run([values[n] for n in self._used]) if self._programs else ()
+        results = dict(zip(self._results, fresh, strict=True))
+        for copy in self._copies:
+            values[copy.args[0]].copy_(self._value(copy.args[1], values, results))
+        made = [self._value(o, values, results) for o in self._outputs]
+        return made[0] if self._single else made
+
+    def _value(self, node: Any, values: dict[Node, Any], results: dict[Node, Any]) -> Any:
+        if not isinstance(node, Node):
+            return node
+        if node in results:
+            return results[node]
+        if node in values:
+            return values[node]
+        if node.op == "get_attr":
+            return self._held[self._constants.index(node)]
+        given, named = torch.fx.map_arg(
+            (node.args, node.kwargs), lambda n: self._value(n, values, results)
+        )
+        return node.target(*given, **named)  # a size
+
+    def _run(self, given: Sequence[Any]) -> Sequence[Any]:
+        """The results of the program, with the strides that the graph promised."""
+        assert self._programs is not None
+        whole = [*(a.detach() if isinstance(a, torch.Tensor) else a for a in given), *self._held]
+        ready = self._ready
+        if ready is None or (ready.entry.flags and not ready.entry.fits()):
+            fresh = self._programs(*whole)
+            if self._fixed and len(self._programs._known) == 1:
+                self._ready = next(iter(self._programs._known.values()))
+        else:
+            fresh = ready.run(whole)
+        rows = [fresh] if isinstance(fresh, torch.Tensor) else fresh
+        return [
+            r if order is None else r.permute(_inverse(order))
+            for r, order in zip(rows, self._orders, strict=True)
+        ]
+
+
+def _applied(node: Node, given: Any, named: Any) -> Any:
+    if node.target in SIZES:
+        x = given[0]
+        return x.shape[given[1]] if len(given) > 1 else x.size
+    rule: Callable[..., Any] = RULES.get(node.target, node.target)
+    return rule(*given, **named)
+
+
+def _typed(value: Any, meta: Any) -> Any:
+    """A result of the type, and the shape, that the graph promised."""
+    if isinstance(value, list | tuple):
+        return type(value)(_typed(v, m) for v, m in zip(value, meta, strict=True))
+    if not isinstance(meta, torch.Tensor) or value is None:
+        return value
+    made = value if isinstance(value, Tensor) else Tensor(value)
+    return made if KINDS[made.dtype] == meta.dtype else made.astype(TYPES[meta.dtype])
+
+
+def _needed(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:
+    """The steps that results need, in order."""
+    needed = set(results)
+    for node in reversed(nodes):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+    return [n for n in nodes if n in needed and n.op == "call_function"]
+
+
+def _is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _is_symbol(node: Node) -> bool:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return any(not isinstance(s, int) for s in value.shape)
+    return not isinstance(value, int)
+
+
+def _order(meta: Any) -> tuple[int, ...] | None:
+    """The axes as they lie in memory, far apart first; None: in row-major order already."""
+    if not all(isinstance(s, int) for s in (*meta.shape, *meta.stride())) or not meta.numel():
+        return None
+    order = sorted(range(meta.ndim), key=lambda n: (-meta.stride(n), n))
+    rest = 1
+    for n in reversed(order):
+        if meta.shape[n] != 1 and meta.stride(n) != rest:
+            return None  # gaps, or one element for many: rows are as good
+        rest *= meta.shape[n]
+    return None if meta.is_contiguous() else tuple(order)
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [order.index(n) for n in range(len(order))]

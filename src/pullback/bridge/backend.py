@@ -6,7 +6,7 @@ What has no rule runs as PyTorch has it, between the parts that have, and is rep
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,15 +14,22 @@ import torch
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from pullback.bridge.aten import RULES
-from pullback.bridge.graphs import Native, lacking
+from pullback.bridge.graphs import COPY, Native, lacking
+from pullback.bridge.programs import caller
+from pullback.bridge.record import RECORD, Fallback, Graph
+from pullback.bridge.trial import tried
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
 
 log = logging.getLogger("pullback")
+
+Reasons = Mapping[Node, str]
+"""Why nodes are in no program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,82 +42,69 @@ class Settings:
 
     fallback: str = "allow"
     threads: int | None = None
-    memory: int | str | None = None
+    memory: Any = None
 
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> Settings:
         """Raises: OptionError for what is no option."""
         names = [f.name for f in fields(cls)]
         if mode not in (None, "default"):
-            raise OptionError(f"mode={mode!r}", help="there is one: the default", code="E520")
+            raise _no_option(f"mode={mode!r}", 'mode="default"')
         for name in options or {}:
             if name not in names:
-                help = f"one of {', '.join(names)}"
-                raise OptionError(f"no option {name!r}", help=help, code="E520")
+                raise _no_option(f"options={{{name!r}: ..}}", f"one of {', '.join(names)}")
         settings = cls(**(options or {}))
         if settings.fallback not in ("allow", "error"):
-            what = f"fallback={settings.fallback!r}"
-            raise OptionError(what, help='"allow" or "error"', code="E520")
+            raise _no_option(f"fallback={settings.fallback!r}", '"allow" or "error"')
+        settings.program()
         return settings
 
     def program(self) -> Options:
-        """As programs take it."""
-        threads = self.threads or torch.get_num_threads()
+        """As programs take it. Raises: OptionError."""
+        threads = torch.get_num_threads() if self.threads is None else self.threads
         return Options(threads=threads, memory=self.memory)
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """An operator that ran as PyTorch has it: why, and the line of the user's."""
-
-    operator: str
-    reason: str
-    line: str
-
-    def __str__(self) -> str:
-        return f"{self.operator}: {self.reason}" + (f" ({self.line})" if self.line else "")
-
-
-_fallbacks: list[Fallback] = []
-_graphs: list[int] = []
-
-
-def fallbacks() -> tuple[Fallback, ...]:
-    """Operators of compiled graphs that had no rule, in the order of their compilation."""
-    return tuple(_fallbacks)
-
-
-def graphs() -> int:
-    """How many graphs became programs."""
-    return len(_graphs)
-
-
-def reset() -> None:
-    """What `torch._dynamo.reset` forgets."""
-    _fallbacks.clear()
-    _graphs.clear()
+def _no_option(what: str, help: str) -> OptionError:
+    return OptionError(
+        f"torch.compile(.., backend='pullback') has no {what}",
+        origin=caller(),
+        help=help,
+        code="E385",
+    )
 
 
 def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options: Any = None) -> Any:
     """What `torch.compile` asks: a function that runs `gm`.
 
-    Raises: OptionError; UnsupportedError for what has no rule where no fallback is allowed.
+    Raises: OptionError for an option that does not exist; UnsupportedError for tensors of another
+    device, and for what has no rule where no fallback is allowed. PyTorch wraps them in its own
+    `BackendCompilerFailed`.
     """
     settings = Settings.of(mode, options)
+    for tensor in inputs:
+        if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu":
+            what = f"a tensor on {tensor.device}: programs have memory of the processor"
+            raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
 
-    def compiler(graph: Any, fakes: Sequence[Any]) -> Any:
-        del fakes  # the types and sizes stand in the graph
-        return compiled(graph, settings)
+    def compiler(kind: str) -> Callable[..., Any]:
+        def run(graph: Any, fakes: Sequence[Any]) -> Any:
+            del fakes  # the types and sizes stand in the graph
+            return compiled(graph, settings, kind)
+
+        return run
 
     return aot_autograd(
-        fw_compiler=compiler,
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
         decompositions=_decompositions(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )(gm, inputs)
 
 
-setattr(backend, "reset", reset)  # noqa: B010  # functions have none that mypy knows
+setattr(backend, "reset", RECORD.reset)  # noqa: B010  # functions have none that mypy knows
 
 
 def _decompositions() -> dict[Any, Any]:
@@ -127,50 +121,84 @@ def _decompositions() -> dict[Any, Any]:
     }
 
 
-class _Support(OperatorSupportBase):
-    def is_node_supported(self, submodules: Mapping[str, Any], node: Any) -> bool:
-        return lacking(node) is None
-
-
-def compiled(gm: Any, settings: Settings) -> Any:
+def compiled(gm: Any, settings: Settings, kind: str) -> Any:
     """A graph as a boxed function.
 
     Raises: UnsupportedError where it needs a fallback and none is allowed.
     """
     steps = [n for n in gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
-    left = [Fallback(str(n.target), why, _line(n)) for n in steps if (why := lacking(n))]
+    reasons = _reasons(gm, steps)
+    left = [Fallback(str(n.target), why, _line(n)) for n, why in reasons.items()]
     if left and settings.fallback == "error":
-        listed = "\n".join(f"  {one}" for one in left)
-        what = f"{len(left)} of {len(steps)} operators have no rule:\n{listed}"
-        raise UnsupportedError(what, help='options={"fallback": "allow"}', code="E313")
-    if not left:
-        _graphs.append(len(steps))
-        return Native(gm, settings.program())
+        listed = "".join(f"\n  {one}" for one in left)
+        what = f"{len(left)} of {len(steps)} operators have no place in a program:{listed}"
+        help = 'options={"fallback": "allow"} lets PyTorch run them'
+        raise UnsupportedError(what, origin=caller(), help=help, code="E386")
+    RECORD.note(Graph(kind, len(steps), len(steps) - len(left)), left)
     for one in left:
         log.info("torch.compile: PyTorch runs %s", one)
-    _fallbacks.extend(left)
-    return _parted(gm, settings)
+    if left:
+        return _parted(gm, settings, reasons)
+    return Native(gm, settings.program())
 
 
-def _parted(gm: Any, settings: Settings) -> Any:
-    """Parts that have rules as programs, the rest as PyTorch has it."""
-    parts = CapabilityBasedPartitioner(gm, _Support(), allows_single_node_partition=True)
+def _reasons(gm: Any, steps: Sequence[Node]) -> dict[Node, str]:
+    """Operators that have no rule, then those whose rule does not take what they are given."""
+    reasons = {n: why for n in steps if (why := lacking(n)) is not None}
+    for node, why in tried(gm, reasons).items():
+        reasons[node] = why
+    return reasons
+
+
+class _Support(OperatorSupportBase):  # type: ignore[misc]  # PyTorch has no types here
+    def __init__(self, reasons: Reasons) -> None:
+        super().__init__()
+        self._names = {n.name for n in reasons}
+
+    def is_node_supported(self, submodules: Mapping[str, Any], node: Any) -> bool:
+        return node.name not in self._names and lacking(node) is None
+
+
+def _parted(gm: Any, settings: Settings, reasons: Reasons) -> Any:
+    """Parts that have rules as programs, the rest as PyTorch has it.
+
+    Writes into arguments come last, in their order: parts do not say what they must come after.
+    """
+    places = _without_copies(gm)
+    parts = CapabilityBasedPartitioner(gm, _Support(reasons), allows_single_node_partition=True)
     whole = parts.fuse_partitions(parts.propose_partitions(), prefix="pullback_")
     for name, child in list(whole.named_children()):
         if name.startswith("pullback_"):
-            _graphs.append(len(child.graph.nodes))
             setattr(whole, name, _Part(Native(child, settings.program())))
 
     def run(args: list[Any]) -> Any:
         given = list(args)
         args.clear()
-        return whole(*given)
+        results = list(whole(*given))
+        for n, value in zip(places, results[len(results) - len(places) :], strict=True):
+            given[n].copy_(value)
+        return results[: len(results) - len(places)]
 
     setattr(run, "_boxed_call", True)  # noqa: B010
     return run
 
 
-class _Part(torch.nn.Module):
+def _without_copies(gm: Any) -> list[int]:
+    """The graph with what it writes as results at the end: into which argument each goes."""
+    nodes = list(gm.graph.nodes)
+    given = [n for n in nodes if n.op == "placeholder"]
+    copies = [n for n in nodes if n.target == COPY and n.args[0] in given]
+    last = nodes[-1]
+    last.args = ((*last.args[0], *(n.args[1] for n in copies)),)
+    places = [given.index(n.args[0]) for n in copies]
+    for node in copies:
+        node.replace_all_uses_with(node.args[1])
+        gm.graph.erase_node(node)
+    gm.recompile()
+    return places
+
+
+class _Part(torch.nn.Module):  # type: ignore[misc]  # PyTorch has no types here
     """A part of a graph, as a module of the rest."""
 
     def __init__(self, native: Native) -> None:

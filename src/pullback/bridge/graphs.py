@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from pullback.bridge.aten import REFUSES, RULES
 from pullback.bridge.derived import Derived
 from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
 from pullback.bridge.signature import Parameter, Signature
 from pullback.config import Options
-from pullback.tensor.ops import permute_dims
-from pullback.tensor.tensor import Tensor
+from pullback.errors import UnsupportedError
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library.ops import permute_dims
 
-Node = torch.fx.Node
 COPY = torch.ops.aten.copy_.default
 FREE = {operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv}
 SIZES = {torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default}
@@ -60,6 +61,8 @@ def _unknown(node: Node) -> str | None:
                 return f"a tensor on {value.device}"
             if value.layout != torch.strided:
                 return f"a tensor of {value.layout}"
+            if value.is_neg():
+                return "a tensor whose sign is not in its memory"
     return None
 
 
@@ -107,7 +110,7 @@ class Native:
         values: dict[Node, Any] = dict(zip([*self._used, *self._constants], args, strict=True))
         for node in self._steps:
             given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-            values[node] = _typed(_applied(node, given, named), node.meta.get("val"))
+            values[node] = typed(applied(node, given, named), node.meta.get("val"))
         results = [values[n] for n in self._results]
         return tuple(
             [
@@ -123,7 +126,8 @@ class Native:
         fresh = self._run([values[n] for n in self._used]) if self._programs else ()
         results = dict(zip(self._results, fresh, strict=True))
         for copy in self._copies:
-            values[copy.args[0]].copy_(self._value(copy.args[1], values, results))
+            source = self._value(copy.args[1], values, results)
+            values[copy.args[0]].copy_(source)
         made = [self._value(o, values, results) for o in self._outputs]
         return made[0] if self._single else made
 
@@ -144,7 +148,7 @@ class Native:
     def _run(self, given: Sequence[Any]) -> Sequence[Any]:
         """The results of the program, with the strides that the graph promised."""
         assert self._programs is not None
-        whole = [*(a.detach() if isinstance(a, torch.Tensor) else a for a in given), *self._held]
+        whole = [*given, *self._held]
         ready = self._ready
         if ready is None or (ready.entry.flags and not ready.entry.fits()):
             fresh = self._programs(*whole)
@@ -159,22 +163,34 @@ class Native:
         ]
 
 
-def _applied(node: Node, given: Any, named: Any) -> Any:
+def applied(node: Node, given: Any, named: Any) -> Any:
+    """What the rule of a node gives."""
     if node.target in SIZES:
         x = given[0]
         return x.shape[given[1]] if len(given) > 1 else x.size
-    rule: Callable[..., Any] = RULES.get(node.target, node.target)
+    rule: Any = RULES.get(node.target, node.target)
     return rule(*given, **named)
 
 
-def _typed(value: Any, meta: Any) -> Any:
+def typed(value: Any, meta: Any) -> Any:
     """A result of the type, and the shape, that the graph promised."""
     if isinstance(value, list | tuple):
-        return type(value)(_typed(v, m) for v, m in zip(value, meta, strict=True))
+        return type(value)(typed(v, m) for v, m in zip(value, meta, strict=True))
     if not isinstance(meta, torch.Tensor) or value is None:
         return value
     made = value if isinstance(value, Tensor) else Tensor(value)
+    if _differs(made.shape, meta.shape):
+        what = f"its rule gives the shape {tuple(made.shape)}, not {tuple(meta.shape)}"
+        raise UnsupportedError(what, code="E386")
     return made if KINDS[made.dtype] == meta.dtype else made.astype(TYPES[meta.dtype])
+
+
+def _differs(own: Sequence[Any], promised: Sequence[Any]) -> bool:
+    """Whether shapes differ where both are numbers."""
+    pairs = zip(own, promised, strict=False)
+    return len(own) != len(promised) or any(
+        isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs
+    )
 
 
 def _needed(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:

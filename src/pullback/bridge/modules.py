@@ -87,19 +87,12 @@ def module(model: Any) -> Any:
             twin._modules[name] = None if child is None else twins[id(child)]
         twins[id(own)] = twin
     whole = twins[id(model)]
-    log.info("pb.torch.module:\n%s", report(whole))
+    log.info("pb.torch.module:\n%s", report_of(whole))
     return whole
 
 
-def report(model: Any) -> Report:
-    """What `pb.torch.module` made of the layers of a module, in the mode that each is in.
-
-    Example:
-        >>> import torch
-        >>> model = pb.torch.module(torch.nn.LayerNorm(4))
-        >>> len(pb.torch.report(model).replaced)
-        1
-    """
+def report_of(model: Any) -> Report:
+    """What `pb.torch.module` made of the layers of a module, in the mode that each is in."""
     replaced, left = {}, {}
     for name, own in model.named_modules():
         if isinstance(own, _Compiled):

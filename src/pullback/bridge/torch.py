@@ -9,6 +9,7 @@ y = banded(q, k, v)      # tensors of PyTorch; autograd, torch.func, torch.compi
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -17,15 +18,26 @@ from typing import Any
 import torch
 
 from pullback.bridge.derived import checked
-from pullback.bridge.modules import Report, module, report
+from pullback.bridge.modules import Report, module, report_of
 from pullback.bridge.operator import Operator, made
+from pullback.bridge.record import RECORD, Compiled, Fallback, Graph
 from pullback.bridge.signature import Signature, signature_of
 from pullback.config import Options
 from pullback.errors import OptionError
 from pullback.ir.expr import Dim
 from pullback.tensor.face.dialect import shown as _shown
 
-__all__ = ["Operator", "Report", "module", "op", "report"]
+__all__ = [
+    "Compiled",
+    "Fallback",
+    "Graph",
+    "Operator",
+    "Report",
+    "backend",  # noqa: F822  # of `__getattr__`
+    "module",
+    "op",
+    "report",
+]
 
 SPACE = "pullback"
 DISPATCHED = hasattr(torch.library, "register_vmap")  # from PyTorch 2.5 on
@@ -83,6 +95,26 @@ def op(
         return fresh
 
     return made(f"{space}::{own}", function, make)
+
+
+def report(model: Any = None) -> Report | Compiled:
+    """What `pb.torch.module` made of the layers of a module, in the mode that each is in; without
+    one, the graphs that ``torch.compile(.., backend="pullback")`` compiled, and what PyTorch ran.
+
+    Example:
+        >>> import torch
+        >>> model = pb.torch.module(torch.nn.LayerNorm(4))
+        >>> len(pb.torch.report(model).replaced)
+        1
+    """
+    return RECORD.so_far() if model is None else report_of(model)
+
+
+def __getattr__(name: str) -> Any:
+    """`backend`, with the compiler of PyTorch that it needs, loaded when it is asked for."""
+    if name == "backend":
+        return importlib.import_module("pullback.bridge.backend").backend
+    raise AttributeError(f"pb.torch has no {name!r}")
 
 
 def _dims(signature: Signature, dynamic: Mapping[str, Dim]) -> list[Dim | None]:

@@ -68,7 +68,12 @@ def divide(x: Any, y: Any) -> Any:
 def divide_by_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
         return pb.divide(x, y)
-    return pb.floor_divide(x, y) if rounding_mode == "floor" else pb.trunc(pb.divide(x, y))
+    floor = pb.floor_divide(x, y)
+    if rounding_mode == "floor":
+        return floor
+    if pb.divide(x, y).dtype == floor.dtype:
+        return pb.trunc(pb.divide(x, y))
+    return pb.where((floor < 0) & (floor * y != x), floor + 1, floor)  # of integers
 
 
 @rule(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)

@@ -13,14 +13,12 @@ from pullback.bridge.aten.table import aten, pulled, rule
 
 @rule(aten._softmax.default)
 def softmax(x: Any, dim: int, half_to_float: bool) -> Any:
-    del half_to_float
-    return pb.softmax(x, axis=dim)
+    return pb.softmax(pb.astype(x, pb.float32) if half_to_float else x, axis=dim)
 
 
 @rule(aten._log_softmax.default)
 def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
-    del half_to_float
-    return pb.log_softmax(x, axis=dim)
+    return pb.log_softmax(pb.astype(x, pb.float32) if half_to_float else x, axis=dim)
 
 
 @rule(aten._softmax_backward_data.default)

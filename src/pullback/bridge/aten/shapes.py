@@ -185,7 +185,7 @@ def select_backward(head: Any, shape: Sequence[int], dim: int, index: int) -> An
 
 @rule(
     aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
-    aten.contiguous.default, aten.view.dtype,
+    aten.contiguous.default,
 )  # fmt: skip
 def same(x: Any, *_: Any, **__: Any) -> Any:
     return x
@@ -255,3 +255,42 @@ def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None, **_: Any
 @rule(aten.eye.default, aten.eye.m)
 def eye(*sizes: int, dtype: Any = None, **_: Any) -> Any:
     return pb.eye(*sizes, dtype=None if dtype is None else TYPES[dtype])
+
+
+@rule(aten.copy.default)
+def copied(x: Any, source: Any, non_blocking: bool = False) -> Any:
+    del non_blocking
+    return pb.broadcast_to(pb.astype(source, x.dtype), tuple(x.shape))
+
+
+# --- by strides -----------------------------------------------------------------------------------
+
+
+def _no_rows(x: Any, *_: Any, **__: Any) -> str | None:
+    whole = x.is_contiguous() and x.numel() * x.itemsize == x.untyped_storage().nbytes()
+    return None if whole else "strides over memory that is not in row-major order"
+
+
+def _places(shape: Sequence[int], strides: Sequence[int], offset: int | None) -> Any:
+    """Where elements lie in memory."""
+    places = pb.full((1,) * len(shape), offset or 0, dtype=pb.int64)
+    for axis, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
+        along = [extent if n == axis else 1 for n in range(len(shape))]
+        places = places + pb.reshape(pb.arange(extent, dtype=pb.int64) * stride, tuple(along))
+    return places
+
+
+@rule(aten.as_strided.default, aten.as_strided_copy.default, refuses=_no_rows)
+def as_strided(
+    x: Any, shape: Sequence[int], strides: Sequence[int], offset: int | None = None
+) -> Any:
+    return pb.take(pb.reshape(x, (-1,)), _places(shape, strides, offset), axis=0)
+
+
+@rule(aten.as_strided_scatter.default, refuses=_no_rows)
+def as_strided_scatter(
+    x: Any, values: Any, shape: Sequence[int], strides: Sequence[int], offset: int | None = None
+) -> Any:
+    places = pb.reshape(_places(shape, strides, offset), (-1,))
+    whole = pb.index_put(pb.reshape(x, (-1,)), [places], pb.reshape(values, (-1,)))
+    return pb.reshape(whole, tuple(x.shape))

@@ -1,0 +1,51 @@
+"""Rules tried on the shapes of a graph, before anything is compiled.
+
+An operator whose rule raises, or gives another shape, runs as PyTorch has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from pullback.bridge.graphs import COPY, applied, typed
+from pullback.bridge.programs import TYPES
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.record.trace import Trace, tracing
+
+
+def tried(gm: Any, left: Mapping[Node, str]) -> dict[Node, str]:
+    """The nodes besides `left` whose rules do not give what the graph promises, and why."""
+    failed: dict[Node, str] = {}
+    values: dict[Node, Any] = {}
+    trace = Trace()
+    with tracing(trace):
+        for node in gm.graph.nodes:
+            if node.op == "call_function" and node.target != COPY and node not in left:
+                given, named = torch.fx.map_arg((node.args, node.kwargs), values.get)
+                try:
+                    values[node] = typed(applied(node, given, named), node.meta.get("val"))
+                    continue
+                except Exception as error:  # what a rule does not expect is no error of the user's
+                    failed[node] = str(error).splitlines()[0]
+            values[node] = _fresh(trace, node.meta.get("val"))
+    return failed
+
+
+def _fresh(trace: Trace, meta: Any) -> Any:
+    """A tensor of a shape, or a size: what PyTorch says that a node gives."""
+    if isinstance(meta, list | tuple):
+        return type(meta)([_fresh(trace, m) for m in meta])
+    if isinstance(meta, torch.Tensor):
+        kind = TYPES.get(meta.dtype)
+        shape = tuple([_size(s) for s in meta.shape])
+        return None if kind is None else Tensor(trace.fresh("argument", shape, kind))
+    return _size(meta) if hasattr(meta, "node") else meta
+
+
+def _size(size: Any) -> Any:
+    """A size as it happens to be."""
+    return size if isinstance(size, int) else size.node.hint

@@ -16,10 +16,12 @@ from pullback.ir.expr import index
 from pullback.ir.graph import Value, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Array, For, Guard, LoopKind, Prefetch, Routine, Stmt, Var
+from pullback.ir.target import Target
 from pullback.lower.kernel import lower
 from pullback.lower.whole import scheduled, whole
+from pullback.machine.machine import parsed
 from pullback.schedule.choose import choose
-from pullback.schedule.schedule import Way
+from pullback.schedule.schedule import DotLoops, Left, Way
 from pullback.verify.nest import verify_routine
 from test_large import product
 
@@ -171,3 +173,42 @@ def test_prefetches_are_verified() -> None:
             continue
         with pytest.raises(InvalidIR, match="not an array of the routine"):
             verify_routine(routine, "lower")
+
+
+@pytest.mark.parametrize("vectors", [16, 32])
+@pytest.mark.parametrize("l2", [2048, HOST.l2])
+def test_registers_hold_the_sums_of_a_block(vectors: int, l2: int) -> None:
+    """A vector for each sum and each column, and one for a row; all rows at once from memory."""
+    target = replace(HOST, vectors=vectors, l2=l2)
+    for rows in range(1, 9):
+        loops = scheduled(product(rows, 331, 110, "nt"), target).steps[0].loops
+        assert isinstance(loops, DotLoops) and loops.ahead == (l2 == 2048)
+        assert loops.rows * loops.columns + loops.columns + 1 <= vectors
+        if loops.ahead and vectors == 32:
+            assert loops.rows == rows
+
+
+def test_a_function_of_few_rows_is_evaluated_in_lanes() -> None:
+    """In place it were computed again for each panel, one element at a time."""
+    x, w, y = variable("x", 1, 64), variable("w", 64, 64), variable("y", 1, 64)
+
+    def body(i: E.Axis, j: E.Axis, k: E.Axis) -> E.Expr:
+        return E.Mul(E.Exp(read(x, i, k)), read(w, k, j))
+
+    z = define("z", (1, 64), body, over=(64,))
+    one = kernel((1, 64), stage(z, (0, 1), y))
+    loops = scheduled(one, HOST).steps[0].loops
+    assert getattr(loops, "left", None) is Left.EVALUATED
+
+
+def test_a_machine_that_says_nothing_of_ways() -> None:
+    """Its addresses do not meet, and its last cache is one thread's own."""
+    known = Target()
+    text = known.profile.text
+    lines = [line for line in text.splitlines() if not line.startswith(("way", "cores"))]
+    bare = parsed("\n".join(lines), "bare")
+    assert bare.share == bare.memories[-2].bytes > known.profile.share
+    one = product(8, 331, 4096, "nt")
+    loops = [scheduled(one, t).steps[0].loops for t in (known, replace(known, machine=bare))]
+    pitches = [loop.pitch for loop in loops if isinstance(loop, DotLoops)]
+    assert pitches == [4096 + known.lanes(4), None]

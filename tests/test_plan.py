@@ -137,3 +137,14 @@ def test_picture() -> None:
 def test_empty() -> None:
     found = plan([], [])
     assert (found.arena_bytes, found.lower_bound_bytes) == (0, 0)
+
+
+def test_small_values_fill_little_to_be_aligned() -> None:
+    """What is lost between two neighbours is at most a quarter of one; large ones begin a line."""
+    for count in (1, 3, 5, 16, 31, 33, 60, 64, 100, 1000):
+        a, b = (Variable(n, (count,), graphs.float32) for n in "ab")
+        found = plan([launch("0", [], [a, b])], [a, b])
+        for buffer, _ in found.placed:
+            assert buffer.align == 64 or 4 <= buffer.align <= max(4, buffer.size // 4)
+            assert buffer.align == 64 or buffer.size < 256
+        assert found.arena_bytes <= found.total_bytes + max(4, min(64, count))

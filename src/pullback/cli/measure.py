@@ -340,7 +340,8 @@ def written(
     for memory, row in zip(known.memories, rows, strict=True):
         lines += ["", "[[memory]]", f'name = "{memory.name}"', f"bytes = {memory.bytes}"]
         lines += [f"{key} = {value:.4g}" for key, value in row.items()]
-        lines += [f'shared = "{memory.shared}"', f'source = "{source}"']
+        lines += [f'shared = "{memory.shared}"', f"cores = {memory.cores}", f"way = {memory.way}"]
+        lines += [f'source = "{source}"']
     for tile in known.tiles:
         lines += ["", "[[tile]]", f"vectors = {tile.vectors}", f"rows = {tile.rows}"]
         lines += [f"share = {tile.share}", f'source = "{kept}"']

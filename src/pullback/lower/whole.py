@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
+from pullback.config import Cap
 from pullback.errors import InvalidIR, OptionError
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Reduce, Variable
@@ -48,47 +49,20 @@ from pullback.schedule.slots import whole_bytes
 from pullback.schedule.steps import lanes
 from pullback.schedule.verify import revisited, verify_schedule
 
-# A panel set up to this many second-level caches is packed once and then streamed: rows of a tile
-# use each panel often enough to hide the third level (probes/cpu/gemm.py, 1024^3).
-PACK_CACHES = 4
-
-# An evaluated left operand beyond this share of the second-level cache is computed in place; a
-# block of it in k may take so much.
-LEFT_CACHES = 1
-DEEP_CACHES = 4
-
 # Fewer rows do not pay for a copy of what can be read in place.
 FEWEST_PACKED = 64
-
-# Of `left`, this share of the second-level cache is read where it lies.
-NEAR_SHARE = 4
 
 # Vectors of a panel that is skipped where its block has no work: the finer, the more is skipped.
 NARROW = 2
 
-# With so few rows and panels an element of the left operand is used too seldom to be kept.
-FEW_ROWS = 2
-FEW_PANELS = 2
+# What long sums of a register tile hold in registers: as many of each.
+HELD = ("sums", "their parts", "what those lose", "operands")
 
-# Of the vector registers: sums, their parts, what those lose, operands.
-SHARES = 4
-
-# Dot products in flight: columns times rows. As many as there are registers for, since each row and
-# each column is one more load for all of them. Rows in excess of eight go by four: six columns then
-# stay near for the next rows (16 x 2000 x 2000: 81 GF/s in blocks of 8 x 3, 107 in 4 x 6).
-SUMS = 24
-MOST_ROWS = 8
-MOST_COLUMNS = 8
-DOT_ROWS = 4
-
-# Addresses that are a multiple of a page apart share their lines in the first-level cache, which is
-# looked up by the part of an address that pages leave alone, bytes.
-PAGE = 4096
-
-# Vectors in flight. A sum needs four to hide the latency of an addition (probes/cpu/kernels.py);
-# a map gains from two while its body is short, and code size costs compile time.
+# Vectors in flight. A sum needs four to hide the latency of an addition (probes/cpu/kernels.py; on
+# processors of vectors of 32 bytes eight take up to 1.15 times as long for rows of 64 and 100); a
+# map gains from two while its body is short, but code takes time to compile.
 SUMS_IN_FLIGHT = 4
-MAPS_IN_FLIGHT = 2
+MAPS_IN_FLIGHT: Cap = 2
 
 
 def scheduled(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
@@ -211,17 +185,33 @@ def sweep_loops(step: Step, stages: Sequence[Stage], vector: int) -> SweepLoops:
 
 
 def dot_loops(context: Lowering, prob: Contraction, target: Target) -> DotLoops:
-    """Rows and columns of a block of sums: from the cache as many as one vector holds when their
-    lanes are added up. ``8 -> 8 x 3 from memory, 4 x 4 from the cache``
+    """Blocks of sums that registers hold, with one more for each column and one for a row: with
+    the fewest reads a sum, or, from memory, of all rows while columns pay for what is read of them.
+
+    ``8 -> 8 x 3 from memory, 4 x 6 from the cache`` (16 registers, 8 x 2000 x 2000: one register
+    too many takes up to twice as long)
     """
+    column, ahead = prob.column, _far(prob.right.value, target)
+    assert column is not None
+
+    def beside(height: int) -> int:
+        return max(1, (target.vectors - 1) // (height + 1))
+
     rows = 1 if prob.row is None else prob.row.most
-    few = balanced(rows, DOT_ROWS)
-    ahead = _far(prob.right.value, target)
-    pitch = _pitch(context, prob)
-    if not ahead:
-        return DotLoops(few, max(2, context.lanes(prob.kind.itemsize) // few), pitch)
-    height = rows if rows <= MOST_ROWS else few
-    return DotLoops(height, min(MOST_COLUMNS, SUMS // height), pitch, ahead)
+    if prob.row is not None and not (ahead and beside(rows) > 2):
+        squarest = min(range(1, rows + 1), key=lambda height: 1 / height + 1 / beside(height))
+        rows = _fewest(prob.row, squarest)
+    columns = _fewest(column, beside(rows))
+    return DotLoops(rows, columns, _pitch(context, prob, target), ahead)
+
+
+def _fewest(loop: NestLoop, most: int) -> int:
+    """The size, up to `most`, of the fewest blocks; what is left of an extent that is not known
+    goes one by one.
+    """
+    if loop.static:
+        return balanced(loop.most, most)
+    return min(range(1, most + 1), key=lambda size: sum(divmod(loop.most, size)))
 
 
 def _far(operand: Expr, target: Target) -> bool:
@@ -231,7 +221,7 @@ def _far(operand: Expr, target: Target) -> bool:
     return operand.array.size * operand.array.dtype.itemsize > target.l2
 
 
-def _pitch(context: Lowering, prob: Contraction) -> int | None:
+def _pitch(context: Lowering, prob: Contraction, target: Target) -> int | None:
     """From row to row of `left`, evaluated because it is more than a load, or because its rows
     share their places in the first-level cache (8 x 4096 of 4096: 57 GF/s where they lie, 84 from a
     copy); None: it is neither.
@@ -240,13 +230,16 @@ def _pitch(context: Lowering, prob: Contraction) -> int | None:
     """
     left, width = prob.left, context.lanes(prob.kind.itemsize)
     rows = [] if prob.row is None else [prob.row]
-    way = PAGE // prob.kind.itemsize
-    met = any((left.stride(o.var) or 1) % way == 0 and o.most >= DOT_ROWS for o in rows)
-    if left.plain and not met:
+    way = target.profile.memories[0].way // prob.kind.itemsize
+
+    def meets(step: int) -> bool:
+        return way > 0 and step % way == 0
+
+    if left.plain and not any(meets(left.stride(o.var) or 1) and o.most > 2 for o in rows):
         return None
     *outside, last = prob.over
     apart = rounded_up(last.most, width) * width
-    return apart + width if apart * prod(o.most for o in outside) % way == 0 else apart
+    return apart + width if meets(apart * prod(o.most for o in outside)) else apart
 
 
 def tile_loops(
@@ -261,14 +254,13 @@ def tile_loops(
     height, vectors = register_tile(rows, column.most, width, target.profile, most, inner.vectors)
     if inner.rows is not None:
         height = max(1, min(inner.rows, rows, (target.vectors - 1 - vectors) // vectors))
-    exact = target.vectors // SHARES * width
+    exact = target.vectors // len(HELD) * width
     if word > 1:
         terms = (step.terms or TERMS) * word
         return TileLoops(height, vectors * width, exact, terms, right=Right.BLOCKS)
     columns = min(vectors * width, column.most)
     made = TileLoops(height, columns, exact)
-    much = rows > FEW_ROWS or column.most > FEW_PANELS * columns
-    if step.terms is None and much and _ready(prob, LEFT_CACHES * target.l2):
+    if step.terms is None and _ready(prob, target.l2):
         made = replace(made, left=Left.EVALUATED)
         prob = left_evaluated(context, prob)[1]
     if step.terms and not prob.work and not prob.needed:
@@ -331,7 +323,7 @@ def _deep(
     assert column is not None and made.terms is not None
     depth = by_depth(context, prob, made.terms)
     prob = prob if depth is None else depth.prob
-    if _ready(prob, DEEP_CACHES * target.l2):
+    if _ready(prob, target.profile.share):
         made = replace(made, left=Left.BLOCKS)
         prob = left_evaluated(context, prob)[1]
     made = replace(made, scattered=_scattered(context, prob, target))
@@ -350,8 +342,7 @@ def _scattered(context: Lowering, prob: Contraction, target: Target) -> bool:
     if row is None or (not row.static and rows_of_tiles(context, row) is None):
         return False
     size = row.most * prod(o.most for o in over) * prob.kind.itemsize
-    far = size > target.l2 // NEAR_SHARE
-    return far and prob.left.stride(over[-1].var) not in (0, 1)
+    return size > target.l2 and prob.left.stride(over[-1].var) not in (0, 1)
 
 
 def _pack_level(context: Lowering, prob: Contraction, columns: int, target: Target) -> int | None:
@@ -364,7 +355,7 @@ def _pack_level(context: Lowering, prob: Contraction, columns: int, target: Targ
     size = columns * prob.kind.itemsize
     for loop in [*prob.shared, *prob.over]:
         size *= loop.most
-    return level if size <= PACK_CACHES * target.l2 else None
+    return level if size <= target.profile.share else None
 
 
 def _streamed(

@@ -70,7 +70,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A memory, as one thread sees it. `bytes` 0: as large as wanted. `shared` by whom."""
+    """A memory, as one thread sees it. `bytes` 0: as large as wanted. `shared` by whom, `cores` in
+    number. `way`: bytes apart, addresses share their places in it.
+    """
 
     name: str
     bytes: int
@@ -78,6 +80,8 @@ class Memory:
     write: float
     latency: float
     shared: str
+    cores: int = 1
+    way: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,12 @@ class Machine:
     def vector(self) -> int:
         """Bytes of a vector register."""
         return next(level.bytes for level in self.levels if level.name == "lane")
+
+    @property
+    def share(self) -> int:
+        """Bytes of the last cache for each of the cores that share it."""
+        last = [memory for memory in self.memories if memory.bytes][-1]
+        return last.bytes // max(1, last.cores)
 
     @property
     def registers(self) -> int:

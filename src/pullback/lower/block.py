@@ -32,7 +32,7 @@ from pullback.ir.nest import (
 )
 from pullback.lower.blocked import blocked_tile
 from pullback.lower.bounds import Spans, guarded, narrowed, outer
-from pullback.lower.context import Lowering, NestLoop, cast, nest, vector
+from pullback.lower.context import Lowering, NestLoop, cast, nest, unrolled, vector
 from pullback.lower.depth import Depth
 from pullback.lower.hoist import hoisted
 from pullback.lower.operands import (
@@ -43,7 +43,6 @@ from pullback.lower.operands import (
     replaced,
     rounded_up,
 )
-from pullback.lower.words import unrolled
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +86,12 @@ class Block:
         product = E.Mul(Peek(one, ()), Peek(line, (j,)))
 
         def each(*done: Stmt) -> Stmt:
-            return _unrolled(i, rows, _lanes(j, width, *done))
+            return unrolled(i, rows, _lanes(j, width, *done))
 
         step: list[Stmt] = [
             Declare(line, zero),
             _lanes(j, width, Set(line, (j,), b), *self._ahead(base, j)),
-            _unrolled(
+            unrolled(
                 i,
                 rows,
                 Declare(one, a),
@@ -122,14 +121,14 @@ class Block:
         step: list[Stmt] = [
             Declare(one, b),
             *self._ahead(base, j),
-            _unrolled(i, rows, add),
+            unrolled(i, rows, add),
         ]
         if self.prob.word is not None:
-            step = [_unrolled(i, rows, self._word(sums, (i,), a, b))]
+            step = [unrolled(i, rows, self._word(sums, (i,), a, b))]
         spans = self._spans(rows, first, base, width)
 
         def each(*done: Stmt) -> Stmt:
-            return _unrolled(i, rows, *done)
+            return unrolled(i, rows, *done)
 
         stores = self._joined(sums, (i, j), self._at(first, i, base, j), each)
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
@@ -290,7 +289,3 @@ class Block:
 
 def _lanes(var: Var, width: int, *body: Stmt) -> Stmt:
     return For(var, index(0), index(width), body, LoopKind.VECTOR, 1, 1)
-
-
-def _unrolled(var: Var, count: int, *body: Stmt) -> Stmt:
-    return For(var, index(0), index(count), body, LoopKind.UNROLL)

@@ -301,6 +301,11 @@ def vector(loop: NestLoop, unroll: int, body: list[Stmt]) -> For:
     return For(loop.var, loop.first, loop.extent, tuple(body), LoopKind.VECTOR, 1, unroll)
 
 
+def unrolled(var: Var, count: int, *body: Stmt) -> For:
+    """A loop that is written out."""
+    return For(var, index(0), index(count), body, LoopKind.UNROLL)
+
+
 def smaller(left: Expr, right: Expr) -> Expr:
     """The smaller of two integers, folded where both are literals."""
     if isinstance(left, E.Const) and isinstance(right, E.Const):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -16,12 +16,9 @@ from pullback.ir.nest import Array, For, Stmt, Var
 from pullback.lower.context import Lowering, NestLoop, ceil_div, nest, smaller
 from pullback.lower.operands import (
     Contraction,
-    Operand,
     Panels,
     Side,
-    moved_check,
     pack_panel,
-    replaced,
 )
 
 # Rows of the source copied into one panel after the other: a source is then read in its own order
@@ -78,7 +75,7 @@ def by_depth(context: Lowering, prob: Contraction, terms: int) -> Depth | None:
     extent = index(size) if whole else smaller(index(size), rest)
     part = NestLoop(loop.axes, within, extent, size)
     values[loop.var] = start.plus(Linear(0, {within: 1})).expr()
-    left, right = (_at(side, values) for side in (prob.left, prob.right))
+    left, right = prob.left.at(values), prob.right.at(values)
     own = replace(prob, left=left, right=right, over=[part, *inside])
     total = index(count) if before else ceil_div(loop.extent, size)
     return Depth(NestLoop((), block, total, count), own, *_waiting(context, prob))
@@ -115,11 +112,6 @@ def _counted(block: Var, before: list[NestLoop], parts: int) -> tuple[dict[Expr,
         rest = E.FloorDiv(rest, index(loop.most))
     values[before[0].var] = rest
     return values, Linear(0, {E.Mod(block, index(parts)): 1})
-
-
-def _at(side: Operand, values: Mapping[Expr, Expr]) -> Operand:
-    checks = tuple(moved_check(c, values) for c in side.checks)
-    return Operand(replaced(side.value, values), checks)
 
 
 def _waiting(context: Lowering, prob: Contraction) -> tuple[Array, Linear, bool]:

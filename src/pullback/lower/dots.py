@@ -30,7 +30,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.lower.bounds import guarded, narrowed, outer
-from pullback.lower.context import Lowering, NestLoop, cast, nest, vector
+from pullback.lower.context import Lowering, NestLoop, cast, nest, unrolled, vector
 from pullback.lower.merge import merged
 from pullback.lower.operands import Contraction, Operand, evaluated, moved, problem, replaced
 from pullback.schedule.schedule import DotLoops, Product, Step
@@ -124,11 +124,11 @@ class _Dots:
         right = cast(replaced(prob.right.value, values), kind)
         zero = E.const(0, kind)
         product = E.Mul(Peek(one, ()), Peek(rights, (j,)))
-        add = _unrolled(j, columns, Combine(sums, (i, j), SUM, product))
+        add = unrolled(j, columns, Combine(sums, (i, j), SUM, product))
         inside: list[Stmt] = [
             Declare(rights, zero),
-            _unrolled(j, columns, Set(rights, (j,), right), *self._ahead(right, j, columns)),
-            _unrolled(i, rows, Declare(one, left), add),
+            unrolled(j, columns, Set(rights, (j,), right), *self._ahead(right, j, columns)),
+            unrolled(i, rows, Declare(one, left), add),
         ]
         spans: dict[Expr, tuple[Linear, Linear]] = {
             self.column.var: (column0, column0.plus(Linear(columns - 1)))
@@ -155,7 +155,7 @@ class _Dots:
         rows, columns = sums.shape
         j = self.context.var("j", columns)
         values = values | {self.column.var: column0.plus(Linear(0, {j: 1})).expr()}
-        body = _unrolled(i, rows, *self._store(values, sums, i, j))
+        body = unrolled(i, rows, *self._store(values, sums, i, j))
         store = self.prob.store or Linear()
         beside = store.of(self.column.var) == 1 and not store.hidden(self.column.var)
         kind = LoopKind.VECTOR if beside and columns > 1 else LoopKind.UNROLL
@@ -172,7 +172,3 @@ class _Dots:
         if prob.stage.partial:
             return [*prob.scale_checks, StoreCombine(array, offset, SUM, value)]
         return [*prob.scale_checks, Store(array, offset, value)]
-
-
-def _unrolled(var: Var, count: int, *body: Stmt) -> Stmt:
-    return For(var, index(0), index(count), body, LoopKind.UNROLL)

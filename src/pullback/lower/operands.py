@@ -47,6 +47,11 @@ class Operand:
         form = linear(self.value.offset)
         return None if form.hidden(var) else form.of(var)
 
+    def at(self, values: Mapping[Expr, Expr]) -> Operand:
+        """The same with variables replaced."""
+        checks = tuple(moved_check(check, values) for check in self.checks)
+        return Operand(replaced(self.value, values), checks)
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -260,7 +265,8 @@ def panels(
     count: int,
     around: list[NestLoop],
     over: list[NestLoop],
-    lasting: bool,
+    lasting: bool = False,
+    name: str = "panel",
 ) -> Panels:
     """An array for `count` panels, one set for each coordinate of `around`.
 
@@ -273,7 +279,7 @@ def panels(
         loop.var: s for loop, s in zip(order, strides, strict=True) if loop is not None
     }
     size = max(1, strides[0] * extents[0])
-    array = context.panel("panel", kind, size) if lasting else context.local("panel", kind, size)
+    array = (context.panel if lasting else context.local)(name, kind, size)
     return Panels(array, width, named, strides[len(around)] if count > 1 else 0)
 
 
@@ -300,15 +306,14 @@ def pack_panel(
     if last is not None and value.stride(last.var) == 1 and step is not None:
         return nest(around or [], _transposed(side, over, panel, number, first, columns, step))
     j = context.var("j", panel.width)
-    at: dict[Expr, Expr] = {loop.var: first.plus(Linear(0, {j: 1})).expr()}
-    packed = cast(replaced(value.value, at), panel.array.dtype)
+    here = value.at({loop.var: first.plus(Linear(0, {j: 1})).expr()})
+    packed = cast(here.value, panel.array.dtype)
     store = Store(panel.array, panel.at(number, j).offset, packed)
-    checks = [moved_check(c, at) for c in value.checks]
     lane = NestLoop(loop.axes, j, columns, panel.width)
     loops = over
     if around:
         loops = sorted([*around, *over], key=lambda loop: -_farthest(packed, loop.var))
-    return nest(loops, [vector(lane, 1, [*checks, store])])
+    return nest(loops, [vector(lane, 1, [*here.checks, store])])
 
 
 def _farthest(value: Expr, var: Var) -> int:

@@ -20,7 +20,6 @@ from pullback.ir.nest import (
     Declare,
     For,
     Load,
-    LoopKind,
     Peek,
     Stmt,
     Store,
@@ -28,7 +27,16 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import walk
-from pullback.lower.context import Lowering, NestLoop, cast, ceil_div, nest, smaller, vector
+from pullback.lower.context import (
+    Lowering,
+    NestLoop,
+    cast,
+    ceil_div,
+    nest,
+    smaller,
+    unrolled,
+    vector,
+)
 from pullback.lower.depth import grouped
 from pullback.lower.operands import (
     Contraction,
@@ -37,8 +45,7 @@ from pullback.lower.operands import (
     Side,
     Words,
     moved,
-    moved_check,
-    replaced,
+    panels,
     rounded_up,
 )
 
@@ -69,14 +76,9 @@ def in_words(context: Lowering, prob: Contraction, word: int, rest: bool) -> Con
     words = NestLoop(k.axes, context.var("w", most), ceil_div(k.extent, word), most)
     unit = context.var("u", word)
     at: dict[Expr, Expr] = {k.var: Linear(0, {words.var: word, unit: 1}).expr()}
-    left, right = (_at(side, at) for side in (prob.left, prob.right))
+    left, right = prob.left.at(at), prob.right.at(at)
     own = Words(unit, word, k.extent, rest)
     return replace(prob, left=left, right=right, over=[*outer, words], word=own)
-
-
-def _at(side: Operand, values: dict[Expr, Expr]) -> Operand:
-    checks = tuple(moved_check(c, values) for c in side.checks)
-    return Operand(replaced(side.value, values), checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +165,8 @@ class Packing:
         self, name: str, side: Operand, width: int, count: int, around: list[NestLoop]
     ) -> Panels:
         """An array ``[around, panel, k, word, element of the word]``."""
-        loops = [*around, None, *self.prob.over]
-        extents = [count if loop is None else loop.most for loop in loops]
-        whole = width * self.word.size
-        strides = row_major([*extents, whole])[:-1]
-        named: dict[Expr, int] = {
-            loop.var: s for loop, s in zip(loops, strides, strict=True) if loop is not None
-        }
-        array = self.context.local(name, side.value.dtype, strides[0] * extents[0])
-        return Panels(array, whole, named, strides[len(around)] if count > 1 else 0)
+        whole, over = width * self.word.size, self.prob.over
+        return panels(self.context, side.value.dtype, whole, count, around, over, name=name)
 
     def _pack(self, side: Side, panels: Panels, count: int) -> list[Stmt]:
         """All panels of a side, a few rows of words of all of them at a time."""
@@ -188,14 +183,11 @@ class Packing:
             return nest([every, *over[:-1]], [copy])
         c = self.context.var("c", panels.width)
         by = index(word.size)
-        at: dict[Expr, Expr] = {
-            side.loop.var: first.plus(linear(E.FloorDiv(c, by))).expr(),
-            word.var: E.Mod(c, by),
-        }
-        store = Store(panels.array, panels.at(number, c).offset, replaced(side.operand.value, at))
-        checks = [moved_check(check, at) for check in side.operand.checks]
+        column = first.plus(linear(E.FloorDiv(c, by))).expr()
+        here = side.operand.at({side.loop.var: column, word.var: E.Mod(c, by)})
+        store = Store(panels.array, panels.at(number, c).offset, here.value)
         extent = linear(columns).times(word.size).expr()
-        lane = vector(NestLoop(side.loop.axes, c, extent, panels.width), 1, [*checks, store])
+        lane = vector(NestLoop(side.loop.axes, c, extent, panels.width), 1, [*here.checks, store])
         rows = over[-1]
         if word.rest:
             full = linear(E.FloorDiv(word.terms, by)).expr()
@@ -215,14 +207,12 @@ class Packing:
             return []
         rows = replace(k, first=linear(E.FloorDiv(word.terms, index(word.size))).expr())
         j = self.context.var("j", panels.width // word.size)
-        at: dict[Expr, Expr] = {side.loop.var: first.plus(linear(j)).expr()}
-        value = replaced(side.operand.value, at)
+        here = side.operand.at({side.loop.var: first.plus(linear(j)).expr()})
         there = E.Less(self._place_in(k), word.terms)
-        value = E.If(there, value, E.const(0, value.dtype))
+        value = E.If(there, here.value, E.const(0, here.value.dtype))
         store = Store(panels.array, panels.at(every.var, self._place(j)).offset, value)
-        checks = [moved_check(check, at) for check in side.operand.checks]
         columns_ = NestLoop(side.loop.axes, j, columns, panels.width // word.size)
-        fill: list[Stmt] = [unrolled(word.var, word.size, *checks, store)]
+        fill: list[Stmt] = [unrolled(word.var, word.size, *here.checks, store)]
         return nest([*outer, rows, every, columns_], fill)
 
     def _place_in(self, k: NestLoop) -> Expr:
@@ -265,24 +255,16 @@ class Packing:
         named: dict[Expr, int] = {o.var: s for o, s in zip(around, strides, strict=False)}
         t = self.context.var("t", extents[-1])
         by = index(word.size)
-        at: dict[Expr, Expr] = {
-            k.var: linear(E.FloorDiv(t, by)).expr(),
-            word.var: linear(E.Mod(t, by)).expr(),
-        }
+        number, term = linear(E.FloorDiv(t, by)).expr(), linear(E.Mod(t, by)).expr()
+        here = side.at({k.var: number, word.var: term})
         place = Linear(0, {**named, t: 1}).expr()
-        checks = [moved_check(check, at) for check in side.checks]
-        store = Store(array, place, replaced(side.value, at))
+        store = Store(array, place, here.value)
         most = extents[-1]
         lane = NestLoop(k.axes, t, word.terms, most)
-        body: list[Stmt] = [vector(lane, 1, [*checks, store])]
+        body: list[Stmt] = [vector(lane, 1, [*here.checks, store])]
         if word.rest:
             end = linear(k.extent).times(word.size).expr()
             zero = Store(array, place, E.const(0, kind))
             body += nest([NestLoop((), t, end, most, word.terms)], [zero])
         form = Linear(0, {**named, k.var: word.size, word.var: 1})
         return nest(around, body), Operand(Load(array, form.expr()), ())
-
-
-def unrolled(var: Var, count: int, *body: Stmt) -> For:
-    """A loop that is written out."""
-    return For(var, index(0), index(count), body, LoopKind.UNROLL)

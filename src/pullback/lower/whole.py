@@ -201,16 +201,19 @@ def dot_loops(context: Lowering, prob: Contraction, target: Target) -> DotLoops:
     if prob.row is not None and not (ahead and beside(rows) > 2):
         squarest = min(range(1, rows + 1), key=lambda height: 1 / height + 1 / beside(height))
         rows = _fewest(prob.row, squarest)
-    columns = _fewest(column, beside(rows))
+    most = beside(rows)
+    columns = balanced(column.most, most) if ahead else _fewest(column, most)
     return DotLoops(rows, columns, _pitch(context, prob, target), ahead)
 
 
 def _fewest(loop: NestLoop, most: int) -> int:
-    """The size, up to `most`, of the fewest blocks; what is left of an extent that is not known
-    goes one by one.
+    """The largest size, from half of `most` on, of blocks all alike, since what is left of them is
+    code of its own; if there is none, that of the fewest, where single ones are left of an extent
+    that is not known.
     """
-    if loop.static:
-        return balanced(loop.most, most)
+    alike = [size for size in range(most // 2 + 1, most + 1) if loop.most % size == 0]
+    if alike or loop.static:
+        return alike[-1] if alike else balanced(loop.most, most)
     return min(range(1, most + 1), key=lambda size: sum(divmod(loop.most, size)))
 
 

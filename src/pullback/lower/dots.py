@@ -46,8 +46,7 @@ def dots(context: Lowering, product: Product, stage: Stage, step: Step) -> list[
         raise InvalidIR(f"no dot products of {stage.target} by {loops}")
     before: list[Stmt] = []
     if loops.pitch is not None:
-        rows = [] if prob.row is None else [prob.row]
-        over = [*rows, *prob.over]
+        over = [*prob.rows, *prob.over]
         if loops.pitch < over[-1].most:
             raise InvalidIR(f"rows of {loops.pitch} elements hold no {over[-1].most}")
         before, left = evaluated(context, prob.left, over, prob.kind, loops.pitch)

@@ -114,6 +114,16 @@ class Contraction:
         """The type of the sums."""
         return accumulator(self.stage.body.dtype)
 
+    @property
+    def rows(self) -> list[NestLoop]:
+        """The loop over rows, if there is one."""
+        return [] if self.row is None else [self.row]
+
+    @property
+    def height(self) -> int:
+        """How many rows there are at most."""
+        return prod(loop.most for loop in self.rows)
+
 
 def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contraction:
     """The operands of a contraction, and the maps after it, over merged loops."""

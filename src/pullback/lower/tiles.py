@@ -55,7 +55,7 @@ def tiles(context: Lowering, product: Product, stages: list[Stage], step: Step) 
 
 def left_loops(prob: Contraction) -> list[NestLoop]:
     """The loops that the left operand changes with."""
-    loops = [*prob.shared, *prob.rest, *([] if prob.row is None else [prob.row]), *prob.over]
+    loops = [*prob.shared, *prob.rest, *prob.rows, *prob.over]
     return [loop for loop in loops if prob.left.uses(loop.var)]
 
 

@@ -197,7 +197,7 @@ def dot_loops(context: Lowering, prob: Contraction, target: Target) -> DotLoops:
     def beside(height: int) -> int:
         return max(1, (target.vectors - 1) // (height + 1))
 
-    rows = 1 if prob.row is None else prob.row.most
+    rows = prob.height
     if prob.row is not None and not (ahead and beside(rows) > 2):
         squarest = min(range(1, rows + 1), key=lambda height: 1 / height + 1 / beside(height))
         rows = _fewest(prob.row, squarest)
@@ -232,13 +232,12 @@ def _pitch(context: Lowering, prob: Contraction, target: Target) -> int | None:
     ``left[i, k] = x[i*4096 + k]  ->  s[i*4112 + k] = x[i*4096 + k]``
     """
     left, width = prob.left, context.lanes(prob.kind.itemsize)
-    rows = [] if prob.row is None else [prob.row]
     way = target.profile.memories[0].way // prob.kind.itemsize
 
     def meets(step: int) -> bool:
         return way > 0 and step % way == 0
 
-    if left.plain and not any(meets(left.stride(o.var) or 1) and o.most > 2 for o in rows):
+    if left.plain and not any(meets(left.stride(o.var) or 1) and o.most > 2 for o in prob.rows):
         return None
     *outside, last = prob.over
     apart = rounded_up(last.most, width) * width
@@ -252,7 +251,7 @@ def tile_loops(
     column, inner = prob.column, step.inner
     assert column is not None
     width = context.lanes(prob.kind.itemsize)
-    rows = 1 if prob.row is None else prob.row.most
+    rows = prob.height
     most = NARROW if _oblique(prob, column) else None
     height, vectors = register_tile(rows, column.most, width, target.profile, most, inner.vectors)
     if inner.rows is not None:
@@ -331,7 +330,7 @@ def _deep(
         prob = left_evaluated(context, prob)[1]
     made = replace(made, scattered=_scattered(context, prob, target))
     size = column.most * prod(o.most for o in prob.over) * prob.kind.itemsize
-    few = prob.row is None or prob.row.most < FEWEST_PACKED
+    few = prob.height < FEWEST_PACKED
     packed = step.inner.packed
     wanted = size <= target.l2 or few if packed is None else not packed
     if not wanted or prob.right.stride(column.var) != 1:

@@ -50,7 +50,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # What stands between a definition and a backend, backends themselves not counted. The second design
 # asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
-MAX_CORE_LINES = 18_742
+MAX_CORE_LINES = 18_728
 MAX_TOKENS_PER_LINE = 10.93
 # The runtime's two texts of native code are data, not statements.
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
@@ -414,7 +414,7 @@ def test_names_say_what_was_found() -> None:
 # measurement. What else the rooms between definitions and backends compare with, by name or as a
 # literal, is a threshold; but not what its annotation says is a cap of compile time or legality
 # (`config.Cap`, `Caps`, `Legal`), each with a comment that says of what.
-MAX_THRESHOLDS = 86
+MAX_THRESHOLDS = 73
 DECIDING = ("prepare", "fuse", "schedule", "memory", "lower")
 EXEMPT = {"Cap", "Caps", "Legal"}
 PLAIN_NUMBERS = (-1, 0, 1, 2)

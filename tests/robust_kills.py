@@ -199,7 +199,7 @@ def compilations(count: int, seed: int, tell: Tell = silent) -> Found:
                 bad = ObjectCache(folder).verify()
                 found.wrong += [f"{number}: entry {key} is broken" for key in bad]
                 found.note("entries written", len(list(folder.glob("*.obj"))))
-                found.note("entries interrupted", len(list(folder.glob(TEMPORARY))))
+                found.note("entries interrupted", len(list(folder.glob(f".*{TEMPORARY}"))))
             found.count += 1
             tell(found.count)
         found.wrong += _served(folder, count) if folder.exists() else []
@@ -210,9 +210,9 @@ def _served(folder: Path, number: int) -> list[str]:
     """What is wrong with a cache that the killed have left."""
     more = f"import robust_kills, sys; robust_kills.compile_all(sys.argv[1], 0, {RENEWED + 2})"
     wrong = ended(python(more, folder, cache=folder))
-    for path in folder.glob(TEMPORARY):
+    for path in folder.glob(f".*{TEMPORARY}"):
         os.utime(path, (0, 0))
-    left = len(ObjectCache(folder).entries()) and list(folder.glob(TEMPORARY))
+    left = len(ObjectCache(folder).entries()) and list(folder.glob(f".*{TEMPORARY}"))
     if left:
         wrong += " old temporary files stay"
     return [f"{number}: {wrong}"] if wrong else []
@@ -246,7 +246,7 @@ def writes(count: int, seed: int, tell: Tell = silent) -> Found:
             if wrong:
                 found.wrong.append(f"{number}: {wrong}")
             if folder.exists():
-                found.note("writes interrupted", len(list(folder.glob(TEMPORARY))))
+                found.note("writes interrupted", len(list(folder.glob(f".*{TEMPORARY}"))))
                 found.wrong += [f"{number}: {wrong}" for wrong in _mixed(folder)]
             tell(found.count)
     return found
@@ -254,10 +254,10 @@ def writes(count: int, seed: int, tell: Tell = silent) -> Found:
 
 def _mixed(folder: Path) -> list[str]:
     """Entries that are not as they were written; old temporary files that are not removed."""
-    for path in folder.glob(TEMPORARY):
+    for path in folder.glob(f".*{TEMPORARY}"):
         os.utime(path, (0, 0))
     cache = ObjectCache(folder)
-    wrong = [f"{path.name} stays" for path in folder.glob(TEMPORARY)]
+    wrong = [f"{path.name} stays" for path in folder.glob(f".*{TEMPORARY}")]
     for entry in cache.entries():
         known = [_content(entry.key, n) for n in range(3)]
         if cache.get(entry.key) not in known:

@@ -205,13 +205,13 @@ def test_backends_know_no_other(path: Path) -> None:
 
 OUTSIDE = [p for p in FILES if p.relative_to(ROOT).parts[0] != "backends"]
 ROOMS = {p.name for p in (ROOT / "backends").iterdir() if p.is_dir()}
-CONCRETE = sorted(ROOMS - {*SHARED, "reference", "__pycache__"})
+CONCRETE = sorted(ROOMS - {*SHARED, "__pycache__"})
 DEFAULT = "config.py"  # where the default backend has its name
 
 
 @of_each(OUTSIDE)
 def test_no_backend_is_named_above_the_boundary(path: Path) -> None:
-    """Nor is one imported: `registry` finds them. The reference is what others are held to."""
+    """Nor is one imported: `registry` finds them, the oracle too."""
     for module, line in imports(path):
         parts = module.split(".")
         own = parts[:2] == ["pullback", "backends"] and parts[2:3] and parts[2] in CONCRETE

@@ -25,6 +25,7 @@ from pullback.errors import (
 from pullback.runtime.image import image_text, read_image
 from pullback.tensor.run import images
 from small_programs import PROGRAMS
+from test_opencl import no_device
 
 OPTIONS = pb.Options(threads=2, cache=None)
 NAMES = ("layer norm", "while", "gather", "sort", "adamw", "scan", "encoder layer")
@@ -160,11 +161,13 @@ def ran(script: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("backend", ["llvm", "c"])
+@pytest.mark.parametrize("backend", ["llvm", "c", "opencl"])
 def test_a_saved_program_runs_in_another_process(backend: str, tmp_path: Path) -> None:
     """With symbolic sizes, a loop, a branch, a feeder, a receiver and a state that goes on."""
     if backend == "c" and shutil.which("cc") is None:
         pytest.skip("no compiler of C")
+    if backend == "opencl" and no_device():
+        pytest.skip(no_device())
     path = str(tmp_path / "step.image")
     wanted = ran(WRITES, path, backend)
     loaded = ran(LOADED, path, backend)

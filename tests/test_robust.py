@@ -253,8 +253,8 @@ def test_an_empty_secret_is_no_secret(tmp_path: Path) -> None:
 
 
 def test_old_temporary_files_go_new_ones_stay(tmp_path: Path) -> None:
-    old, new = tmp_path / ".m.safetensors.old", tmp_path / ".m.safetensors.new"
-    other = tmp_path / ".other.safetensors.old"
+    new, old = tmp_path / ".m.safetensors.0.tmp", tmp_path / ".m.safetensors.1.tmp"
+    other = tmp_path / ".other.safetensors.0.tmp"
     cached = tmp_path / ".left.tmp"
     for path in (old, new, other, cached):
         path.write_bytes(b"half")
@@ -262,6 +262,7 @@ def test_old_temporary_files_go_new_ones_stay(tmp_path: Path) -> None:
         os.utime(path, (0, path.stat().st_mtime - STALE - 1))
     nn.save({"x": X}, tmp_path / "m.safetensors")
     assert not old.exists() and new.exists() and other.exists()
+    assert nn.load(tmp_path / "m.safetensors")["x"].shape == X.shape
     ObjectCache(tmp_path)
     assert not cached.exists() and new.exists()
 

@@ -6,11 +6,10 @@ Program -> (each `Compute`) simplify -> fuse -> schedule -> lower -> native code
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pullback.backends.base import (
     Call,
@@ -22,9 +21,7 @@ from pullback.backends.base import (
     Job,
     KernelInterpreter,
     Made,
-    ObjectStore,
     Report,
-    Stored,
     Values,
     Work,
 )
@@ -61,7 +58,6 @@ from pullback.runtime import fault
 from pullback.runtime.cache import ObjectCache
 from pullback.runtime.checked import Checked
 from pullback.runtime.executable import Executable, Executor, Foreign, Interpreted
-from pullback.runtime.image import image_text, read_image
 from pullback.runtime.record import Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import Chooser, chooser
@@ -84,7 +80,7 @@ Prepare = Callable[[Graph], Graph]
 def begin(options: Options) -> None:
     """A program is being traced: what any program needs to run is made meanwhile."""
     if isinstance(named(options.backend), Compiler):
-        loader.begin(_store(options.cache))
+        loader.begin(store_at(options.cache))
 
 
 @uncollected()
@@ -147,7 +143,7 @@ def _native(
     """A program as code, which the machine runs, or who the backend says."""
     report = Reporter(options)
     begin(options)
-    store = _store(options.cache)
+    store = store_at(options.cache)
     with _by(backend):
         target = backend.machine(options)
     job = Job(options, target, store, CompileStats(), report)
@@ -156,17 +152,17 @@ def _native(
         folder = options.cache if options.memory is None else None
         chosen = chooser(folder, threads, options.schedules, backend.name)
     traced, program = program, replace(program, body=turned_ahead(program.body))
-    image, fuse = _imaged(program, backend, job, chosen, report.wants_texts)
+    image, fuse = image_of(program, backend, job, chosen, report.wants_texts)
     done = job.stats, job.target, image.steps, report.times, chosen
     if options.check:
         checked = Checked(program.body, image.kernels, image.calls)
         return Executable(traced, options, checked, fuse, image, *done)
-    executor = _executor(image, backend, job)
+    executor = executor_of(image, backend, job)
     report.stage("plan", f"{image.plan.arena_bytes} bytes")
     return Executable(traced, options, executor, fuse, image, *done)
 
 
-def _imaged(
+def image_of(
     program: Program, backend: Compiler, job: Job, chosen: Chooser, looked: bool = False
 ) -> tuple[Image, Callable[[], Block]]:
     """The image of a program, from its record or through the passes; what gives its kernels.
@@ -187,7 +183,7 @@ def _imaged(
     return image, functools.partial(_given, image.block)
 
 
-def _executor(image: Image, backend: Compiler, job: Job) -> Executor:
+def executor_of(image: Image, backend: Compiler, job: Job) -> Executor:
     """What runs an image: the machine, or who the backend says."""
     with _by(backend):
         own = backend.runner(image)
@@ -198,80 +194,6 @@ def _executor(image: Image, backend: Compiler, job: Job) -> Executor:
     rows = loader.get(job.store, job.stats).rows
     machine, _ = _wired(image, rows, crew, options.profile)
     return machine
-
-
-class _Shelf:
-    """Objects in memory, in front of a store."""
-
-    def __init__(self, behind: ObjectStore | None = None) -> None:
-        self.objects: dict[str, bytes] = {}
-        self._behind = behind
-
-    def get(self, key: str) -> bytes | None:
-        """The object under `key`."""
-        if key not in self.objects and self._behind is not None:
-            data = self._behind.get(key)
-            return data if data is None else self.objects.setdefault(key, data)
-        return self.objects.get(key)
-
-    def put(self, key: str, data: bytes) -> None:
-        """Keep an object."""
-        self.objects[key] = data
-
-
-def packed(executable: Executable) -> tuple[str, dict[str, bytes]]:
-    """The image of a program as text, and the objects that hold its code, by key.
-
-    Raises: UnsupportedError for a program that only its own process can run.
-    """
-    options, chosen = executable.options, executable.chosen
-    backend = named(options.backend)
-    if not (isinstance(backend, Compiler) and isinstance(chosen, Chooser)):
-        raise UnsupportedError(f"backend {options.backend!r} interprets programs", code="E313")
-    options = replace(options, profile=False, check=False, debug=0, dump=None)
-    shelf = _Shelf(_store(options.cache))
-    job = Job(options, backend.machine(options), shelf, CompileStats(), Reporter(options))
-    traced = executable.program
-    program = replace(traced, body=turned_ahead(traced.body))
-    image, _ = _imaged(program, backend, job, chosen)
-    keys = {code.stored.key for code in image.codes}
-    if not image.made.identity or not keys <= shelf.objects.keys():
-        what = f"backend {options.backend!r} leaves no code to another process"
-        raise UnsupportedError(what, code="E313")
-    return image_text(image), {key: shelf.objects[key] for key in sorted(keys)}
-
-
-def unpacked(
-    text: str, objects: Mapping[str, bytes], functions: Mapping[str, Callable[..., Any]]
-) -> Executable:
-    """A program of its image, code and functions of the host. No pass runs, nothing is compiled.
-
-    Raises: UnsupportedError for code of another machine; InvalidIR for a text that is no image.
-    """
-    shelf = _Shelf()
-    shelf.objects.update(objects)
-    jobs: list[tuple[Compiler, Job]] = []
-
-    def load(made: Made, kept: Sequence[Stored]) -> Sequence[Code] | None:
-        options = replace(Options.from_environment(), target=made.target, machine=made.machine)
-        options = replace(options, backend=made.backend, memory=None, check=False)
-        backend = compiler(made.backend)
-        target = backend.machine(options)
-        here = backend.identity(target)
-        if here != made.identity:
-            what = f"a program for {made.identity!r}, and this is {here!r}"
-            raise UnsupportedError(what, code="E514")
-        jobs.append((backend, Job(options, target, shelf, CompileStats(), Reporter(options))))
-        return backend.load(kept, jobs[0][1])
-
-    begin(Options.from_environment())
-    image = read_image(text, load, functions=functions)
-    if image is None:
-        raise InvalidIR("the code of an image is not there")
-    ((backend, job),) = jobs
-    executor = _executor(image, backend, job)
-    program, fuse = Program(image.block, image.state), functools.partial(_given, image.block)
-    return Executable(program, job.options, executor, fuse, image, job.stats, job.target)
 
 
 def compile_kernel(
@@ -463,7 +385,8 @@ def _scheduled(kernels: Iterable[Kernel], job: Job, chosen: Choose) -> Iterator[
 
 
 @functools.cache
-def _store(folder: Path | None) -> ObjectCache | None:
+def store_at(folder: Path | None) -> ObjectCache | None:
+    """The cache in a folder."""
     return None if folder is None else ObjectCache(folder)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pullback.backends.base import Backend, Compiler, GraphInterpreter, KernelInterpreter, Text
 from pullback.backends.c.backend import C
@@ -17,8 +19,10 @@ from pullback.backends.opencl.backend import OpenCL
 from pullback.backends.reference.backend import Kernels, Reference
 from pullback.config import module_of
 from pullback.errors import PullbackError, UnsupportedError
+from pullback.ir.graph import Graph, Value, Variable
 
 GROUP = "pullback.backends"
+ORACLE = "reference"
 OWN: dict[str, Backend] = {b.name: b for b in (LLVM(), C(), OpenCL(), Reference(), Kernels())}
 # What each protocol asks for, by what tells it from the others.
 PROTOCOLS = {
@@ -59,6 +63,18 @@ def of_nests(name: str) -> Loops:
     if isinstance(backend, Loops):
         return backend
     raise UnsupportedError(f"backend {name!r} does not go by way of loop nests", code="E313")
+
+
+def oracle(wanted: Sequence[Value], values: Mapping[Variable, Any]) -> list[np.ndarray[Any, Any]]:
+    """The arrays of `wanted`, in order, by the interpreter that backends are held to.
+
+    Raises: IndexRangeError.
+    """
+    interpreter = OWN[ORACLE]
+    assert isinstance(interpreter, GraphInterpreter), "it runs definitions"
+    targets = [Variable(v.name, v.shape, v.dtype) for v in wanted]
+    made = interpreter.run_graph(Graph(tuple(zip(targets, wanted, strict=True))), values)
+    return [made[target] for target in targets]
 
 
 def texts() -> Mapping[str, Text]:

@@ -14,10 +14,10 @@ from pullback.ir.program import Compute
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
 from pullback.lower.kernel import lower
-from pullback.pipeline import packed
 from pullback.runtime.executable import Executable
 from pullback.runtime.image import fact
 from pullback.schedule.text import schedule_text
+from pullback.tensor.run.images import packed
 
 WHOLE = "program"
 SHORT = {"asm": "assembly"}

@@ -14,8 +14,10 @@ import re
 import secrets
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 
 from pullback.errors import CacheError
@@ -24,7 +26,7 @@ MAGIC = b"pullback-1\n"
 TAG = 32  # bytes of the keyed hash
 SECRET = "secret"
 SUFFIX = ".obj"
-TEMPORARY = ".*.tmp"
+TEMPORARY = ".tmp"
 STALE = 3600.0  # seconds after which a file that is still temporary was left by a killed process
 NAME = re.compile(r"[0-9a-f]{16,128}")
 
@@ -49,7 +51,7 @@ class ObjectCache:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _require_private(folder)
-            sweep(folder, TEMPORARY)
+            sweep(folder)
             self._secret = _secret(folder / SECRET)
         except OSError as error:
             raise CacheError(
@@ -72,17 +74,8 @@ class ObjectCache:
 
     def put(self, key: str, data: bytes) -> None:
         """Keep an object. A full or read-only disk is no error: it is built again next time."""
-        path = self._path(key)
-        try:
-            handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
-        except OSError:
-            return
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(MAGIC + self._tag(key, data) + data)
-            os.replace(name, path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
+        with suppress(OSError):
+            write_whole(self._path(key), MAGIC + self._tag(key, data) + data)
 
     def entries(self) -> list[Entry]:
         """Every entry, by key."""
@@ -98,12 +91,11 @@ class ObjectCache:
 
     def clear(self) -> int:
         """Remove every entry, and what interrupted writers left; how many entries went."""
-        count = 0
-        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+        every = list(self.folder.glob(f"*{SUFFIX}"))
+        for path in every:
             path.unlink(missing_ok=True)
-            count += 1
-        sweep(self.folder, TEMPORARY, 0.0)
-        return count
+        sweep(self.folder, 0.0)
+        return len(every)
 
     def verify(self) -> list[str]:
         """The keys of entries that fail the check; they are left in place."""
@@ -137,13 +129,46 @@ class ObjectCache:
         return content if good else None
 
 
-def sweep(folder: Path, pattern: str, age: float = STALE) -> None:
+def write_whole(path: Path, data: bytes, flush: bool = False) -> None:
+    """Replace a file: written beside it, then renamed. `flush`: it is on the disk before.
+
+    Its temporary names are few, so what a killed process left is found without a look at the
+    folder. Raises: OSError; nothing is left then.
+    """
+    mode = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    for taken in takewhile(Path.exists, _beside(path)):
+        _remove(taken, STALE)
+    for beside in _beside(path):
+        with suppress(FileExistsError):
+            handle = os.open(beside, mode, 0o600)
+            break
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            if flush:
+                os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _beside(path: Path) -> Iterator[Path]:
+    return (path.with_name(f".{path.name}.{number}{TEMPORARY}") for number in count())
+
+
+def sweep(folder: Path, age: float = STALE) -> None:
     """Remove temporary files that nobody has written to for `age` seconds."""
-    now = time.time()
-    for path in folder.glob(pattern):
-        with suppress(OSError):
-            if now - path.stat().st_mtime >= age:
-                path.unlink()
+    with os.scandir(folder) as entries:
+        left = [e.path for e in entries if e.name.startswith(".") and e.name.endswith(TEMPORARY)]
+    for path in left:
+        _remove(Path(path), age)
+
+
+def _remove(path: Path, age: float) -> None:
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime >= age:
+            path.unlink()
 
 
 def _open_to_others(facts: os.stat_result) -> bool:

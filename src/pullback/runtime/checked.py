@@ -23,7 +23,7 @@ import numpy as np
 from pullback.backends.base import Call, Part
 from pullback.backends.host.exchange import Array, box, shown
 from pullback.backends.host.system import address, memory
-from pullback.backends.reference.definitions import evaluate_values
+from pullback.backends.registry import oracle
 from pullback.errors import DivisionError, IndexRangeError, InvalidIR, NaNError
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
@@ -164,9 +164,9 @@ class _Run:
     def divide(self, graph: Graph, before: Values) -> None:
         """Raises: DivisionError where a result stands on a division of integers by 0."""
         roots, own = self.divisions[graph]
-        if not any(hit.any() for hit in evaluate_values(roots, before)):
+        if not any(hit.any() for hit in oracle(roots, before)):
             return
-        hits = evaluate_values([where for _, where in own], before)
+        hits = oracle([where for _, where in own], before)
         definition, places = next((d, h) for (d, _), h in zip(own, hits, strict=True) if h.any())
         line = show(definition).splitlines()[-1].strip()
         place = np.argwhere(places)[0].tolist()
@@ -302,7 +302,7 @@ def _born(graph: Graph, before: Values, result: Variable) -> NaNError:
     """The error that names the first definition with NaN of what had none."""
     order = graph.definitions
     known: dict[Value, Array] = dict(before.items())
-    known.update(zip(order, evaluate_values(order, before), strict=True))
+    known.update(zip(order, oracle(order, before), strict=True))
     for definition in order:
         if _nan(known[definition]) and not any(_nan(known[s]) for s in definition.sources):
             place = np.argwhere(np.isnan(known[definition]))[0].tolist()

@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest, kernel_digest
 from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
+from pullback.runtime.cache import write_whole
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.schedule import Schedule
 from pullback.schedule.text import schedule_text
@@ -187,13 +186,9 @@ def read(path: Path) -> Records:
 def write(path: Path, records: Mapping[Key, Tuned]) -> None:
     """Keep records, whole or not at all. Raises: CacheError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(_text(records))
-        os.replace(name, path)
+        write_whole(path, _text(records).encode())
     except OSError as error:
-        Path(name).unlink(missing_ok=True)
         raise CacheError(f"cannot write {path}: {error.strerror}") from error
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from pullback.backends.base import Code, Job
+from pullback.backends.base import Code, Job, Stored
 from pullback.backends.c.emit import emit_program, emit_routine, passed, standalone
 from pullback.backends.host.processor import processor
 from pullback.backends.loops.backend import Loops, NestText, stored
@@ -55,13 +56,32 @@ class OpenCL(Loops):
         job.stats.shared += len(every) - len(kept)
         text = emit_program([every[n] for n in kept], language, Kernel)
         key = digest(text, on.name, on.driver, FLAGS.decode(), processor(job.target))
-        program = _program(on, text, key, job)
-        made = Stubs(job.store)
-        bodies = {n: _launch(made, on, program, every[n], at) for at, n in enumerate(kept)}
+        program, made = _program(on, text, key, job), Stubs(job.store)
+        kernels = {n: _kernel(every[n], at, on) for at, n in enumerate(kept)}
+        bodies = {n: kernel.address(made, on, program) for n, kernel in kernels.items()}
         return [
-            _code(routine, key, bodies[first[t]], on, made)
-            for routine, t in zip(every, texts, strict=True)
+            Code(_stored(r, key, kernels[first[t]], on), bodies[first[t]], 0, made)
+            for r, t in zip(every, texts, strict=True)
         ]
+
+    def identity(self, target: Target) -> str:
+        on = device()
+        return " ".join([on.name, on.driver, FLAGS.decode(), str(on.units), processor(target)])
+
+    def load(self, kept: Sequence[Stored], job: Job) -> list[Code] | None:
+        if job.store is None or not kept:
+            return None if kept else []
+        on, made = device(job.options.threads), Stubs(job.store)
+        objects = {s.key: job.store.get(s.key) for s in kept}
+        programs = {key: on.loaded(data) for key, data in objects.items() if data is not None}
+        if len(programs) < len(objects):
+            return None
+        job.stats.loaded += len(programs)
+        launches = {(s.key, s.symbol): Launched.read(s.symbol) for s in kept}
+        bodies = {
+            own: launch.address(made, on, programs[own[0]]) for own, launch in launches.items()
+        }
+        return [Code(s, bodies[s.key, s.symbol], 0, made) for s in kept]
 
     def sources(self, routines: Sequence[N.Routine], target: Target) -> list[str]:
         return standalone(routines, OpenCLC(target.vector), Kernel)
@@ -92,31 +112,57 @@ def _items(routine: N.Routine, on: Device) -> int:
     return min(routine.tasks, on.units) if routine.scratch else max(1, routine.tasks)
 
 
-def _launch(made: Stubs, on: Device, program: int, routine: N.Routine, number: int) -> int:
-    """The address of the function that launches a routine."""
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What launching a routine takes, as `Stored.symbol` keeps it: where the address of the error
+    lies in the block, and of each kernel its name, work-items and {what, place} of its arguments.
+    """
+
+    error: int
+    kernels: tuple[tuple[str, int, tuple[int, ...]], ...]
+
+    def text(self) -> str:
+        """As `read` takes it."""
+        return json.dumps([self.error, self.kernels])
+
+    @classmethod
+    def read(cls, text: str) -> Launched:
+        """Raises: what `MALFORMED` lists."""
+        error, kernels = json.loads(text)
+        return cls(error, tuple([(name, items, tuple(rows)) for name, items, rows in kernels]))
+
+    def address(self, made: Stubs, on: Device, program: int) -> int:
+        """The function that launches."""
+        functions = [
+            np.array([on.kernel(program, name), items, len(rows) // 2, *rows], np.int64)
+            for name, items, rows in self.kernels
+        ]
+        places = [f.ctypes.data for f in functions]
+        record = [0, on.functions.ctypes.data, on.queue, self.error, *places, 0]
+        return made.function(np.array(record, np.int64), on.functions, *functions)
+
+
+def _kernel(routine: N.Routine, number: int, on: Device) -> Launched:
+    """How a routine is launched, the `number`-th of its program."""
     bodies: list[tuple[str, Sequence[N.Stmt], int]] = [("body", routine.body, _items(routine, on))]
     if routine.finish:
         bodies.append(("finish", routine.finish, 1))
-    functions = []
+    kernels = []
     for name, body, items in bodies:
         rows: list[int] = []
         for place, what in passed(routine, body):
             rows += [NUMBER if isinstance(what, N.Var) else POINTER, place]
-        rows += [SCRATCH, 0]
-        kernel = on.kernel(program, f"{name}_{number}")
-        functions.append(np.array([kernel, items, len(rows) // 2, *rows], np.int64))
+        kernels.append((f"{name}_{number}", items, (*rows, SCRATCH, 0)))
     error = len(routine.arguments) + len(routine.shared) + len(routine.sizes)
-    places = [f.ctypes.data for f in functions]
-    record = [0, on.functions.ctypes.data, on.queue, error, *places, 0]
-    return made.function(np.array(record, np.int64), on.functions, *functions)
+    return Launched(error, tuple(kernels))
 
 
-def _code(routine: N.Routine, key: str, body: int, on: Device, made: Stubs) -> Code:
+def _stored(routine: N.Routine, key: str, launched: Launched, on: Device) -> Stored:
     """A launch as one task, with scratch for all work-items; it is looked at for errors."""
-    facts = stored(routine, key)
+    facts = stored(routine, key, launched.text())
     scratch = facts.scratch * _items(routine, on)
     sites = (*facts.sites, f"a launch by {on.name}")
-    return Code(replace(facts, finish=False, scratch=scratch, sites=sites, tasks=1), body, 0, made)
+    return replace(facts, finish=False, scratch=scratch, sites=sites, tasks=1)
 
 
 def doubles(routine: N.Routine) -> bool:

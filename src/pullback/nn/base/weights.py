@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from pullback.errors import MALFORMED, StateError
 from pullback.ir import dtype as D
 from pullback.nn.base.module import Module
 from pullback.nn.base.parameter import host_array
-from pullback.runtime.cache import sweep
+from pullback.runtime.cache import write_whole
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.trace import bind
 
@@ -147,19 +145,9 @@ def _array(path: str | os.PathLike[str], name: str, entry: Mapping[str, Any]) ->
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`: a temporary file beside it, flushed to disk, then renamed."""
+    """Replace `path` by `data`, flushed to disk before it has the name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    sweep(path.parent, f".{glob.escape(path.name)}.*")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, data, flush=True)
     _sync_folder(path.parent)
 
 

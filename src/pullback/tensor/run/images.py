@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pullback.backends.base import Code, Compiler, CompileStats, Job, Made, ObjectStore, Stored
+from pullback.backends.registry import compiler, named
+from pullback.config import Options
 from pullback.errors import (
     MALFORMED,
     ArgumentError,
@@ -32,9 +35,14 @@ from pullback.errors import (
 )
 from pullback.ir.expr import Dim, Extent
 from pullback.ir.graph import Variable
-from pullback.pipeline import packed, unpacked
+from pullback.ir.program import Program
+from pullback.pipeline import begin, executor_of, image_of, store_at
+from pullback.prepare.ahead import turned_ahead
+from pullback.runtime.cache import write_whole
 from pullback.runtime.executable import Executable
-from pullback.runtime.image import fact, facts
+from pullback.runtime.image import fact, facts, image_text, read_image
+from pullback.runtime.report import Reporter
+from pullback.runtime.tuned import Chooser
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.trace import bind
 
@@ -45,6 +53,80 @@ MAGIC = b"pullback-image-1\n"
 HASH, LENGTH = 32, 8  # bytes
 INTERFACE, OBJECT, STATE = "interface", "object", "contents"
 CALLBACKS = ("feed", "receive")
+
+
+class _Shelf:
+    """Objects in memory, in front of a store."""
+
+    def __init__(self, behind: ObjectStore | None = None) -> None:
+        self.objects: dict[str, bytes] = {}
+        self._behind = behind
+
+    def get(self, key: str) -> bytes | None:
+        """The object under `key`."""
+        if key not in self.objects and self._behind is not None:
+            data = self._behind.get(key)
+            return data if data is None else self.objects.setdefault(key, data)
+        return self.objects.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an object."""
+        self.objects[key] = data
+
+
+def packed(executable: Executable) -> tuple[str, dict[str, bytes]]:
+    """The image of a program as text, and the objects that hold its code, by key.
+
+    Raises: UnsupportedError for a program that only its own process can run.
+    """
+    options, chosen = executable.options, executable.chosen
+    backend = named(options.backend)
+    if not (isinstance(backend, Compiler) and isinstance(chosen, Chooser)):
+        raise UnsupportedError(f"backend {options.backend!r} interprets programs", code="E313")
+    options = replace(options, profile=False, check=False, debug=0, dump=None)
+    shelf = _Shelf(store_at(options.cache))
+    job = Job(options, backend.machine(options), shelf, CompileStats(), Reporter(options))
+    traced = executable.program
+    program = replace(traced, body=turned_ahead(traced.body))
+    image, _ = image_of(program, backend, job, chosen)
+    keys = {code.stored.key for code in image.codes}
+    if not image.made.identity or not keys <= shelf.objects.keys():
+        what = f"backend {options.backend!r} leaves no code to another process"
+        raise UnsupportedError(what, code="E313")
+    return image_text(image), {key: shelf.objects[key] for key in sorted(keys)}
+
+
+def unpacked(
+    text: str, objects: Mapping[str, bytes], functions: Mapping[str, Callable[..., Any]]
+) -> Executable:
+    """A program of its image, code and functions of the host. No pass runs, nothing is compiled.
+
+    Raises: UnsupportedError for code of another machine; InvalidIR for a text that is no image.
+    """
+    shelf = _Shelf()
+    shelf.objects.update(objects)
+    jobs: list[tuple[Compiler, Job]] = []
+
+    def load(made: Made, kept: Sequence[Stored]) -> Sequence[Code] | None:
+        options = replace(Options.from_environment(), target=made.target, machine=made.machine)
+        options = replace(options, backend=made.backend, memory=None, check=False)
+        backend = compiler(made.backend)
+        target = backend.machine(options)
+        here = backend.identity(target)
+        if here != made.identity:
+            what = f"a program for {made.identity!r}, and this is {here!r}"
+            raise UnsupportedError(what, code="E514")
+        jobs.append((backend, Job(options, target, shelf, CompileStats(), Reporter(options))))
+        return backend.load(kept, jobs[0][1])
+
+    begin(Options.from_environment())
+    image = read_image(text, load, functions=functions)
+    if image is None:
+        raise InvalidIR("the code of an image is not there")
+    ((backend, job),) = jobs
+    executor = executor_of(image, backend, job)
+    program, fuse = Program(image.block, image.state), lambda: image.block
+    return Executable(program, job.options, executor, fuse, image, job.stats, job.target)
 
 
 class SavedProgram:
@@ -152,26 +234,15 @@ def save(
     lines += [fact(STATE, list(a.shape), a.nbytes) for a in contents]
     head = "\n".join([text.rstrip(), *lines, ""]).encode()
     rest = b"".join([len(head).to_bytes(LENGTH, "little"), head, *objects.values(), *state])
-    _write(Path(path), MAGIC + _hash(rest) + rest)
+    try:
+        write_whole(Path(path), MAGIC + _hash(rest) + rest)
+    except OSError as error:
+        what = f"{path} cannot be written: {error.strerror}"
+        raise StateError(what, help="another folder", code="E513") from error
 
 
 def _hash(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=HASH).digest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Beside it, then renamed: nobody sees a part of it."""
-    name = ""
-    try:
-        handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except OSError as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        what = f"{path} cannot be written: {error.strerror}"
-        raise StateError(what, help="another folder", code="E513") from error
 
 
 def image_of_file(path: str | os.PathLike[str]) -> tuple[str, bytes]:

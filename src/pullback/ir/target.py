@@ -8,6 +8,9 @@ from pullback.machine.machine import Machine, like
 
 NATIVE = "native"
 
+# Strides up to which backends load whole vectors and pick lanes: a gather costs about ten loads.
+MOST_PICKED = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import log2, prod
 from types import MappingProxyType
 
 from pullback.algebra.linear import row_major
@@ -11,28 +12,15 @@ from pullback.config import Cap
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
 from pullback.ir.kernel import Stage, stage_reads
-from pullback.ir.target import Target
+from pullback.ir.target import MOST_PICKED, Target
 from pullback.schedule.contraction import address, recognise
 from pullback.schedule.schedule import Step, Way
-
-# Vector instructions' worth of one access by its stride along the lanes: one value for all, whole
-# vectors, backwards, and one element at a time (a 16-lane gather takes about 10 cycles on Zen 4).
-SAME, WHOLE, BACKWARD, SINGLE = 0.1, 1.0, 2.0, 10.0
-
-# Reads of a stride up to this one are whole vectors and shuffles.
-MOST_PICKED = 4
-
-# Adding up the lanes of a register, and entering a loop, in the same unit.
-ACROSS = 12.0
-ENTER = 8.0
-
-# Lanes of an outer axis are the tile's: about this many.
-TILE_GUESS = 32
 
 # Stages of one loop: each that is added is compared with every other. None of the goldens' loops
 # has more.
 MOST_STAGES: Cap = 12
 
+Rates = Mapping[str, float]
 Space = tuple[tuple[int, Extent], ...]
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -190,67 +178,65 @@ def lanes(stages: list[Stage], target: Target) -> tuple[int | None, float]:
     """The axis to run in lanes, and the cost of one element along it."""
     extents = stages[0].extents
     choices = [
-        (lane_cost(stages, axis, target), -axis)
+        (lane_ns(stages, axis, target), -axis)
         for axis in range(len(extents))
         if upper(extents[axis]) > 1
     ]
     if not choices:
-        return None, 1.0
+        return None, 0.0
     cost, axis = min(choices)
     return -axis, cost
 
 
-def lane_cost(stages: list[Stage], axis: int, target: Target) -> float:
-    """Vector instructions per vector of elements when `axis` runs in lanes."""
+def lane_ns(stages: list[Stage], axis: int, target: Target) -> float:
+    """Nanoseconds of a vector of elements, but for arithmetic, when `axis` runs in lanes."""
     lead = stages[0]
     extent = upper(lead.extents[axis])
-    if any(a == axis for a in lead.outer):
-        extent = min(extent, TILE_GUESS)
     width = target.lanes(lead.body.dtype.itemsize)
+    unit = target.profile.tables["unit"]
     internal = {s.target for s in stages}
     takes = dict.fromkeys(t for s in stages for t in stage_reads(s))
-    total = sum(_read_cost(t, axis, lead) for t in takes if t.source not in internal)
-    total += sum(_write_cost(s, axis) for s in stages)
+    total = sum(_read_ns(t, axis, lead, width, target) for t in takes if t.source not in internal)
+    total += sum(_write_ns(s, axis, width, unit) for s in stages)
     waste = -(-extent // width) * width / extent
-    return total * waste + ENTER / extent
+    return total * waste + (unit["enter"] + unit["turn"]) / extent
 
 
-def _read_cost(take: Take, axis: int, stage: Stage) -> float:
+def _read_ns(take: Take, axis: int, stage: Stage, width: int, target: Target) -> float:
+    """A vector of elements: one value for all, whole vectors and what is picked from them, or one
+    element at a time.
+    """
     form = address(take)
     at = Axis(axis, stage.extents[axis])
-    if form.hidden(at):
-        return SINGLE
-    stride = form.of(at)
-    return 2.0 * stride - 1 if 1 < stride <= MOST_PICKED else _stride_cost(stride)
-
-
-def _stride_cost(stride: int) -> float:
+    unit, stride = target.profile.tables["unit"], form.of(at)
+    if form.hidden(at) or not -1 <= stride <= MOST_PICKED:
+        return width * unit["gather"]
     if stride == 0:
-        return SAME
-    if stride == 1:
-        return WHOLE
-    return BACKWARD if stride == -1 else SINGLE
+        return unit["load"] / width
+    picked = stride - 1 if stride > 0 else 1
+    return abs(stride) * unit["load"] + picked * unit["shuffle"]
 
 
-def _write_cost(stage: Stage, axis: int) -> float:
-    terms = 1
-    for number in stage.over:
-        terms *= upper(stage.extents[number])
+def _write_ns(stage: Stage, axis: int, width: int, unit: Rates) -> float:
+    """Once for all terms, as long as a read; or lanes that are added up."""
     if axis in stage.over:
-        return ACROSS / upper(stage.extents[axis])
-    strides = row_major(upper(e) for e in stage.shape)
-    return _stride_cost(strides[axis]) / terms
+        added = log2(width) * (unit["shuffle"] + unit["chain"])
+        return added / upper(stage.extents[axis])
+    stride = row_major(upper(e) for e in stage.shape)[axis]
+    each = unit["load"] if stride == 1 else width * unit["gather"]
+    return each / prod(upper(stage.extents[n]) for n in stage.over)
 
 
 def _scan_lanes(stage: Stage, target: Target) -> int | None:
     """The axis beside the scanned one with the best access, or None."""
     assert isinstance(stage.form, Scan)
+    width = target.lanes(stage.body.dtype.itemsize)
     choices = [
-        (lane_cost([stage], axis, target), -axis)
+        (lane_ns([stage], axis, target), -axis)
         for axis in range(len(stage.shape))
         if axis != stage.form.axis and upper(stage.shape[axis]) > 1
     ]
-    if not choices or min(choices)[0] > SINGLE:
+    if not choices or min(choices)[0] > width * target.profile.rate("unit", "gather"):
         return None
     return -min(choices)[1]
 

@@ -18,11 +18,10 @@ from pullback.backends.llvm.text import Builder, Val, const, iota, mangled, pref
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Expr, FloorDiv, Mod
 from pullback.ir.nest import Array, Load
+from pullback.ir.target import MOST_PICKED
 
 Get = Callable[[Expr, Scope], Val]
 SAFE = "@safe"
-# Strides up to which whole vectors are loaded and lanes picked: a gather costs about ten loads.
-MOST_PICKED = 4
 
 
 class Memory:

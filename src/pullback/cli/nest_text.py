@@ -59,8 +59,7 @@ class _Reader:
         expressions = [expression(tokens, scope)]
         while tokens.skip(","):
             expressions.append(expression(tokens, scope))
-        if tokens.next:
-            tokens.fail("unexpected text")
+        tokens.end()
         return tuple([replace_reads(e, self._load) for e in expressions])
 
     def one(self, text: str, number: int) -> Expr:

@@ -100,11 +100,11 @@ _put_axes = vars(Expr)["axes"].__set__
 def _union(kids: tuple[Expr, ...]) -> frozenset[int]:
     if not kids:
         return frozenset()
-    found = kids[0].axes
+    axes = kids[0].axes
     for kid in kids[1:]:
-        if not kid.axes <= found:
-            found |= kid.axes
-    return found
+        if not kid.axes <= axes:
+            axes |= kid.axes
+    return axes
 
 
 class Const(Expr):
@@ -161,8 +161,8 @@ class Take(Expr):
     @property
     def origin(self) -> Origin | None:
         """The user's expression."""
-        found: Origin | None = getattr(self, "_origin", None)
-        return found
+        known: Origin | None = getattr(self, "_origin", None)
+        return known
 
     def placed(self, origin: Origin | None) -> Self:
         """The same read; `origin` is remembered where none is known."""
@@ -191,70 +191,61 @@ class Take(Expr):
         return self.source.dtype
 
 
-class Unary(Expr, family=True):
-    __slots__ = ()
+class Unary(Expr):
+    """An operation on one value, of its type."""
+
+    __slots__ = ("value",)
+    value: Expr
 
 
-class Binary(Expr, family=True):
-    __slots__ = ()
+class Binary(Expr):
+    """An operation on two values of one type."""
 
-    if TYPE_CHECKING:
-        left: Expr
-        right: Expr
+    __slots__ = ("left", "right")
+    left: Expr
+    right: Expr
 
 
 class Add(Binary):
     """``left + right``; integers wrap."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
 
 class Mul(Binary):
     """``left * right``; integers wrap."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
 
 class Div(Binary):
     """``left / right`` of floats, IEEE 754."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
     def typed(self, kids: tuple[Expr, ...]) -> DType:
-        found = super().typed(kids)
-        if not found.is_float:
-            raise InvalidIR(f"Div of {found}")
-        return found
+        kind = super().typed(kids)
+        if not kind.is_float:
+            raise InvalidIR(f"Div of {kind}")
+        return kind
 
 
 class FloorDiv(Binary):
     """``floor(left / right)``; of integers exact, and 0 where `right` is 0."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
 
 class Mod(Binary):
     """``left - floor(left / right) * right``; of integers 0 where `right` is 0."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
 
 class Less(Binary):
     """``left < right``; false where either is NaN."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
     def typed(self, kids: tuple[Expr, ...]) -> DType:
         super().typed(kids)
@@ -264,9 +255,7 @@ class Less(Binary):
 class Equal(Binary):
     """``left == right``; false where either is NaN."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
     def typed(self, kids: tuple[Expr, ...]) -> DType:
         super().typed(kids)
@@ -276,53 +265,43 @@ class Equal(Binary):
 class And(Binary):
     """Bitwise and; of booleans the logical one."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
 
 class Or(Binary):
     """Bitwise or; of booleans the logical one."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
 
 class Xor(Binary):
     """Bitwise exclusive or; ``Xor(b, True)`` is not."""
 
-    __slots__ = ("left", "right")
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
 
 class Exp(Unary):
     """``e ** value``."""
 
-    __slots__ = ("value",)
-    value: Expr
+    __slots__ = ()
 
 
 class Log(Unary):
     """Natural logarithm."""
 
-    __slots__ = ("value",)
-    value: Expr
+    __slots__ = ()
 
 
 class Sqrt(Unary):
     """Square root, correctly rounded."""
 
-    __slots__ = ("value",)
-    value: Expr
+    __slots__ = ()
 
 
 class Sin(Unary):
     """Sine, argument in radians."""
 
-    __slots__ = ("value",)
-    value: Expr
+    __slots__ = ()
 
 
 class If(Expr):

@@ -35,7 +35,7 @@ from pullback.ir.notation import BINARY, SUFFIX, UNARY, axis_number
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf(?![\w.])|nan(?![\w.])"
     r"|inf(?=f64|f16|bf16)|nan(?=f64|f16|bf16)))(?P<suffix>f64|f16|bf16|i32|i16|i8|u8|u16|u32|u64)?"
-    r"|(?P<name>[A-Za-z_][\w.]*|\$\d+)|(?P<symbol>==|//|->|[-+*/%<&|^~()\[\],=:]))"
+    r"|(?P<name>[A-Za-z_][\w.]*|\$\d+)|(?P<symbol>==|//|->|[-+*/%<&|^~()\[\],=:;]))"
 )
 T = TypeVar("T")
 Heads = dict[str, Callable[["Tokens"], None]]
@@ -49,6 +49,7 @@ _CALLS: dict[str, tuple[int, Callable[..., Expr]]] = {
     "min": (2, E.minimum),
 }
 MAX_DEPTH = 64  # of brackets and signs; what is printed names its parts long before
+WHOLE = 18  # digits of an extent or a count: an int64 holds it
 MAX_DIGITS = 300
 
 
@@ -100,10 +101,43 @@ class Tokens:
         self.at += 1
         return True
 
+    def phrase(self, text: str) -> bool:
+        """Pass several tokens where they are the next ones."""
+        wanted = text.split()
+        ahead = [item[1] for item in self.items[self.at : self.at + len(wanted)]]
+        if ahead != wanted:
+            return False
+        self.at += len(wanted)
+        return True
+
+    def said(self, text: str) -> None:
+        """Pass several tokens. Raises: SyntaxFormError where others stand."""
+        for word in text.split():
+            self.take(word)
+
+    def number_after(self, text: str) -> int | None:
+        """Pass several tokens and the whole number behind them, where they are the next ones."""
+        return self.whole() if self.phrase(text) else None
+
+    def end(self) -> None:
+        """Raises: SyntaxFormError where anything follows."""
+        if self.next:
+            self.fail("unexpected text")
+
+    def listed(self, start: str, end: str, item: Callable[[], T]) -> list[T]:
+        """Pass items between brackets, with commas between them."""
+        self.take(start)
+        items: list[T] = []
+        while not self.skip(end):
+            if items:
+                self.take(",")
+            items.append(item())
+        return items
+
     def whole(self) -> int:
         """Pass a whole number. Raises: SyntaxFormError where something else stands."""
         text = self.next
-        if not text.isdigit() or len(text) > MAX_DIGITS:
+        if not text.isdigit() or len(text) > WHOLE:
             self.fail("expected a whole number")
         self.at += 1
         return int(text)
@@ -228,18 +262,8 @@ def _read(t: Tokens, scope: Scope, name: str) -> Expr:
     source = scope.values.get(name)
     if source is None:
         t.fail(f"nothing is called {name}")
-    indices = _list(t, "[", "]", lambda: expression(t, scope))
+    indices = t.listed("[", "]", lambda: expression(t, scope))
     return _checked(t, lambda: Take(source, tuple(indices)))
-
-
-def _list(t: Tokens, start: str, end: str, item: Callable[[], T]) -> list[T]:
-    t.take(start)
-    found: list[T] = []
-    while not t.skip(end):
-        if found:
-            t.take(",")
-        found.append(item())
-    return found
 
 
 def _call(t: Tokens, scope: Scope, name: str) -> Expr:
@@ -252,11 +276,11 @@ def _call(t: Tokens, scope: Scope, name: str) -> Expr:
         return E.Size(dim)
     place = t.items[t.at - 1][2]
     if name in scope.calls:
-        native = _list(t, "(", ")", lambda: expression(t, scope))
+        native = t.listed("(", ")", lambda: expression(t, scope))
         return _checked(t, lambda: scope.calls[name](*native))
     if name not in _CALLS:
         t.fail(f"no function {name}", place)
-    args = _list(t, "(", ")", lambda: expression(t, scope))
+    args = t.listed("(", ")", lambda: expression(t, scope))
     count, make = _CALLS[name]
     if len(args) != count:
         t.fail(f"{name} takes {count} values, got {len(args)}", place)
@@ -319,7 +343,7 @@ class _Reader:
         name = t.take()
         t.take(":")
         kind = t.one_of(D.BY_NAME, "unknown element type")
-        return name, kind, tuple(_list(t, "[", "]", lambda: self.extent(t)))
+        return name, kind, tuple(t.listed("[", "]", lambda: self.extent(t)))
 
     def var(self, t: Tokens) -> None:
         name, kind, shape = self.typed(t)
@@ -363,13 +387,12 @@ class _Reader:
             let.take("=")
             scope.parts[part] = expression(let, scope)
         t.at = start
-        at = tuple(_list(t, "[", "]", lambda: expression(t, scope)))
+        at = tuple(t.listed("[", "]", lambda: expression(t, scope)))
         t.at = after
         body = expression(t, scope)
         if reading != after:
             t.take(")")
-        if t.next:
-            t.fail("unexpected text")
+        t.end()
         if isinstance(form, Accumulate):
             form = Accumulate(form.combiner, form.domain, at)
         if body.dtype != kind:
@@ -386,7 +409,7 @@ class _Reader:
         if follows != "[" or (kind == "reduce" and t.next not in COMBINERS):
             return Map(), shape
         combiner = self.combiner(t)
-        axes = _list(t, "[", "]", lambda: self.axis(t))
+        axes = t.listed("[", "]", lambda: self.axis(t))
         t.take("(")
         if kind == "scan" and not axes:
             t.fail("expected an axis")
@@ -463,7 +486,7 @@ class _KernelReader(_Reader):
         """``y over [i < 3, j < n]``, or ``y of 2 parts side by side``"""
         name = t.take()
         parts = t.take() == "of"
-        axes = [] if parts else _list(t, "[", "]", lambda: self.axis(t)[1])
+        axes = [] if parts else t.listed("[", "]", lambda: self.axis(t)[1])
         outer = tuple([e for e in axes if e is not None])
         self.drafts.append(_Draft(name, outer, parts))
         self.into = self.drafts[-1].stages
@@ -478,7 +501,7 @@ class _KernelReader(_Reader):
         """``y: float32[3, n] at (i, -) -> store out``, or ``-> scratch``"""
         name, kind, shape = self.typed(t)
         t.take("at")
-        outer = _list(t, "(", ")", lambda: None if t.skip("-") else self.axis(t)[0])
+        outer = t.listed("(", ")", lambda: None if t.skip("-") else self.axis(t)[0])
         t.take("->")
         self.place = tuple(outer), self.store(t) if t.take() == "store" else None
         self.head = name, shape, kind, False, Keep.AUTO

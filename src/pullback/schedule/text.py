@@ -13,13 +13,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 from pullback.errors import SyntaxFormError
-from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.kernel import Kernel
+from pullback.ir.parse import Tokens
 from pullback.schedule.contraction import seen
 from pullback.schedule.schedule import (
     DotLoops,
@@ -37,23 +37,12 @@ from pullback.schedule.schedule import (
 )
 from pullback.schedule.slots import tile_shape, whole_shape
 
-NUMBER = r"(\d{1,18})"
-NUMBERS = r"(\d{1,18}(?:, \d{1,18})*)?"
-HEAD = re.compile(
-    rf"{NUMBER} tasks over tiles of \({NUMBERS},?\), split {NUMBER}, vectors of {NUMBER} bytes"
-    r"(?:, \d+ bytes scratch)?"
-)
-STEP = re.compile(
-    rf"(finish: )?({'|'.join(way.value for way in Way)}) of stages \[{NUMBERS}\] in {NUMBER} loops"
-    rf"(?:, axis {NUMBER} in lanes)?(?:, columns along {NUMBER})?(?:, words of {NUMBER})?"
-    r"(?:; (.*))?"
-)
-HOME = re.compile(rf"stage {NUMBER} in (\w+)(?: {NUMBER})?(?: of stage {NUMBER})?")
-ORDER = re.compile(rf"outer axes in the order \[{NUMBERS}\]")
-PAST = re.compile(rf"arguments \[{NUMBERS}\] past the caches")
-SUMS = re.compile(rf"{NUMBER} x {NUMBER} sums")
-FACT = re.compile(rf"([a-z ]+?) {NUMBER}")
-WHERE = re.compile(r"(left|right) (in .+|evaluated.*)")
+COUNTED = (
+    "in flight", "if long", "blocks of", "left in rows of", "exact to", "terms", "packed in loops",
+)  # fmt: skip
+PLACES = {place.value: place for place in Place}
+SCATTERED = "left in panels"
+WAYS = {way.value: way for way in Way}
 
 
 def schedule_text(schedule: Schedule) -> str:
@@ -99,7 +88,7 @@ def _facts(loops: Loops) -> list[str]:
     found.append(f"exact to {loops.exact}")
     found += [] if loops.terms is None else [f"terms {loops.terms}"]
     found += [] if loops.left is Left.IN_PLACE else [f"left {loops.left.value}"]
-    found += ["left in panels"] * loops.scattered
+    found += [SCATTERED] * loops.scattered
     found.append(f"right {loops.right.value}")
     found += [f"packed in loops {loops.level}"] if loops.right is Right.PANELS else []
     return found + ["fetched ahead"] * loops.ahead
@@ -108,45 +97,112 @@ def _facts(loops: Loops) -> list[str]:
 def read_schedule(text: str, kernel: Kernel) -> Schedule:
     """The schedule of `kernel` that a text describes; what scratch holds follows from the tile.
 
-    Raises: SyntaxFormError with the line.
+    Raises: SyntaxFormError with the line and a caret under the first wrong token.
     """
-    first, *rest = text.strip().splitlines() or [""]
-    head = HEAD.fullmatch(first.strip())
-    if head is None:
-        raise _wrong(1, "expected: N tasks over tiles of (N, ..), split N, vectors of N bytes")
-    tile = _numbers(head[2])
-    steps: list[Step] = []
-    finish: list[Step] = []
-    homes: dict[int, Residence] = {}
-    streamed: tuple[int, ...] = ()
+    reader = _Reader(kernel)
+    for number, line in enumerate(text.strip().splitlines() or [""], 1):
+        if number == 1 or not line.strip().startswith("#"):
+            reader.line(Tokens(line, number))
+    return reader.schedule()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Lines of a schedule, in order."""
+
+    kernel: Kernel
+    tile: tuple[int, ...] = ()
+    tasks: int = 0
+    split: int = 0
+    vector: int = 0
+    steps: list[Step] = field(default_factory=list)
+    finish: list[Step] = field(default_factory=list)
+    homes: dict[int, Residence] = field(default_factory=dict)
     order: tuple[int, ...] = ()
-    for number, line in enumerate((line.strip() for line in rest), 2):
-        if found := STEP.fullmatch(line):
-            stages = kernel.finish if found[1] else kernel.stages
-            (finish if found[1] else steps).append(_read_step(found, stages, number))
-        elif found := HOME.fullmatch(line):
-            homes[int(found[1])] = _read_home(found, number)
-        elif found := PAST.fullmatch(line):
-            streamed = _numbers(found[1])
-        elif found := ORDER.fullmatch(line):
-            order = _numbers(found[1])
-        elif line and not line.startswith("#"):
-            raise _wrong(number, f"not a line of a schedule: {line}")
-    every = kernel.stages + kernel.finish
-    if sorted(homes) != list(range(len(every))) or len(tile) != len(kernel.outer):
-        what = f"{len(homes)} stages in a tile of {len(tile)} axes"
-        raise _wrong(1, f"{what}, the kernel has {len(every)} in {len(kernel.outer)}")
-    numbers = sorted({h.slot for h in homes.values() if h.slot is not None})
-    slots = {slot: n for n, slot in enumerate(numbers)}
-    residences = tuple(
-        home if home.slot is None else replace(home, slot=slots[home.slot])
-        for home in (homes[n] for n in range(len(every)))
-    )
-    schedule = Schedule(
-        tile, int(head[1]), int(head[3]), tuple(steps), tuple(finish), residences, (),
-        order, vector=int(head[4]), streamed=streamed,
-    )  # fmt: skip
-    return replace(schedule, slots=scratch_slots(kernel, schedule))
+    streamed: tuple[int, ...] = ()
+
+    def line(self, t: Tokens) -> None:
+        if t.number == 1:
+            self.head(t)
+        elif t.phrase("stage"):
+            self.home(t)
+        elif t.phrase("arguments"):
+            self.streamed = _numbers(t)
+            t.said("past the caches")
+        elif t.phrase("outer axes in the order"):
+            self.order = _numbers(t)
+        elif t.next:
+            self.step(t)
+        t.end()
+
+    def head(self, t: Tokens) -> None:
+        """``4 tasks over tiles of (64, 128), split 1, vectors of 64 bytes, 0 bytes scratch``"""
+        self.tasks = t.whole()
+        t.said("tasks over tiles of (")
+        while not t.skip(")"):
+            self.tile += (t.whole(),)
+            if t.next != ")":
+                t.take(",")
+        self.split = _number(t, ", split")
+        self.vector = _number(t, ", vectors of")
+        t.said("bytes")
+        if t.number_after(",") is not None:
+            t.said("bytes scratch")
+
+    def home(self, t: Tokens) -> None:
+        """``2 in scratch 0``, or ``1 in memory of stage 4``"""
+        number = t.whole()
+        t.said("in")
+        places = ", ".join(PLACES)
+        place = t.one_of(PLACES, f"no place is called {t.next}: there are {places}")
+        slot = t.whole() if t.kind == "number" else None
+        if (slot is not None) != (place is Place.SCRATCH):
+            t.fail(f"{place.value} {'without a number' if slot is None else slot}")
+        self.homes[number] = Residence(place, slot, t.number_after("of stage"))
+
+    def step(self, t: Tokens) -> None:
+        """``sweep of stages [2] in 0 loops, axis 0 in lanes; in flight 2, ..``"""
+        stages, steps = self.kernel.stages, self.steps
+        if t.phrase("finish :"):
+            stages, steps = self.kernel.finish, self.finish
+        way = t.one_of(WAYS, f"not a line of a schedule: {t.line.strip()}")
+        t.said("of stages")
+        members = _numbers(t)
+        if not members or max(members) >= len(stages):
+            t.fail(f"stages {list(members)} of {len(stages)}")
+        level = _number(t, "in")
+        t.said("loops")
+        lane = t.number_after(", axis")
+        if lane is not None:
+            t.said("in lanes")
+        column, product = t.number_after(", columns along"), None
+        if column is not None:
+            product = seen(stages[members[0]], column)
+            if product is None:
+                t.fail(f"stage {members[0]} is no contraction with columns {column}")
+            word = t.number_after(", words of")
+            product = replace(product, word=1 if word is None else word, direct=False)
+        steps.append(Step(members, way, level, lane, product, loops=_read_loops(t, way)))
+
+    def schedule(self) -> Schedule:
+        """What all lines say together. Raises: SyntaxFormError where they are of another kernel."""
+        kernel, homes = self.kernel, self.homes
+        every = kernel.stages + kernel.finish
+        if sorted(homes) != list(range(len(every))) or len(self.tile) != len(kernel.outer):
+            what = f"{len(homes)} stages in a tile of {len(self.tile)} axes"
+            what = f"line 1: {what}, the kernel has {len(every)} in {len(kernel.outer)}"
+            raise SyntaxFormError(what, code="E172")
+        numbers = sorted({h.slot for h in homes.values() if h.slot is not None})
+        slots = {slot: n for n, slot in enumerate(numbers)}
+        residences = tuple(
+            home if home.slot is None else replace(home, slot=slots[home.slot])
+            for home in (homes[n] for n in range(len(every)))
+        )
+        schedule = Schedule(
+            self.tile, self.tasks, self.split, tuple(self.steps), tuple(self.finish), residences,
+            (), self.order, vector=self.vector, streamed=self.streamed,
+        )  # fmt: skip
+        return replace(schedule, slots=scratch_slots(kernel, schedule))
 
 
 def scratch_slots(kernel: Kernel, schedule: Schedule) -> tuple[Slot, ...]:
@@ -163,85 +219,75 @@ def scratch_slots(kernel: Kernel, schedule: Schedule) -> tuple[Slot, ...]:
     return tuple(found[n] for n in sorted(found))
 
 
-def _read_step(found: re.Match[str], stages: Sequence[Stage], line: int) -> Step:
-    members, way = _numbers(found[3]), Way(found[2])
-    if not members or max(members) >= len(stages):
-        raise _wrong(line, f"stages {list(members)} of {len(stages)}")
-    product = None
-    if found[6] is not None:
-        product = seen(stages[members[0]], int(found[6]))
-        if product is None:
-            raise _wrong(line, f"stage {members[0]} is no contraction with columns {found[6]}")
-        product = replace(product, word=int(found[7] or 1), direct=False)
-    lane = None if found[5] is None else int(found[5])
-    loops = _read_loops(way, [part for part in (found[8] or "").split(", ") if part], line)
-    return Step(members, way, int(found[4]), lane, product, loops=loops)
-
-
-def _read_loops(way: Way, parts: list[str], line: int) -> Loops | None:
+def _read_loops(t: Tokens, way: Way) -> Loops | None:
+    """``; in flight 2, if long 1, blocks of 64``"""
+    facts: dict[str, Any] = {}
+    more = t.skip(";")
+    while more:
+        _fact(t, facts)
+        more = t.skip(",")
     if way in (Way.SCAN, Way.SCATTER):
-        if parts:
-            raise _wrong(line, f"a {way.value} has no {parts[0]}")
+        if facts:
+            t.fail(f"a {way.value} has no {next(iter(facts))}")
         return None
-    words: dict[str, str] = {}
-    for part in parts:
-        if found := SUMS.fullmatch(part):
-            words |= {"rows": found[1], "columns": found[2]}
-        elif found := FACT.fullmatch(part):
-            words[found[1]] = found[2]
-        elif part == "left in panels":
-            words["scattered"] = part
-        elif found := WHERE.fullmatch(part):
-            words[found[1]] = found[2]
-        else:
-            words[part] = part
     try:
-        loops = _loops(way, words)
+        loops = _loops(way, facts)
     except (KeyError, ValueError) as error:
-        raise _wrong(line, f"{way.value} without, or with a wrong, {error}") from None
-    if words:
-        raise _wrong(line, f"{way.value} with {', '.join(words)}")
+        t.fail(f"{way.value} without, or with a wrong, {error}")
+    if facts:
+        t.fail(f"{way.value} with {', '.join(facts)}")
     return loops
 
 
-def _loops(way: Way, words: dict[str, str]) -> Loops:
+def _fact(t: Tokens, facts: dict[str, Any]) -> None:
+    """``8 x 48 sums``, ``exact to 4``, ``right in panels``, ``fetched ahead``"""
+    if t.kind == "number":
+        facts["rows"] = t.whole()
+        t.said("x")
+        facts["columns"] = t.whole()
+        t.said("sums")
+        return
+    words: list[str] = []
+    while t.kind == "name":
+        words.append(t.take())
+    name = " ".join(words)
+    side, _, where = name.partition(" ")
+    if name in COUNTED:
+        facts[name] = t.whole()
+    elif t.kind == "number":
+        t.fail(f"no count is called {name}")
+    elif side in ("left", "right") and name != SCATTERED:
+        facts[side] = where
+    else:
+        facts[name] = name
+
+
+def _loops(way: Way, words: dict[str, Any]) -> Loops:
     """The loops that named facts describe; what is understood is taken off."""
     if way is Way.SWEEP:
-        return SweepLoops(*(int(words.pop(w)) for w in ("in flight", "if long", "blocks of")))
-    rows, columns = int(words.pop("rows")), int(words.pop("columns"))
+        return SweepLoops(*(words.pop(w) for w in ("in flight", "if long", "blocks of")))
+    rows, columns = words.pop("rows"), words.pop("columns")
     ahead = words.pop("fetched ahead", None) is not None
     if way is Way.DOTS:
-        pitch = words.pop("left in rows of", None)
-        return DotLoops(rows, columns, None if pitch is None else int(pitch), ahead)
-    terms = words.pop("terms", None)
+        return DotLoops(rows, columns, words.pop("left in rows of", None), ahead)
     return TileLoops(
         rows,
         columns,
-        int(words.pop("exact to")),
-        None if terms is None else int(terms),
+        words.pop("exact to"),
+        words.pop("terms", None),
         Left(words.pop("left", Left.IN_PLACE.value)),
-        words.pop("scattered", None) is not None,
+        words.pop(SCATTERED, None) is not None,
         Right(words.pop("right")),
-        int(words.pop("packed in loops", "0")),
+        words.pop("packed in loops", 0),
         ahead,
     )
 
 
-def _read_home(found: re.Match[str], line: int) -> Residence:
-    try:
-        place = Place(found[2])
-    except ValueError:
-        places = ", ".join(p.value for p in Place)
-        raise _wrong(line, f"no place is called {found[2]}: there are {places}") from None
-    if (found[3] is not None) != (place is Place.SCRATCH):
-        raise _wrong(line, f"{place.value} {found[3] or 'without a number'}")
-    slot, host = (None if n is None else int(n) for n in (found[3], found[4]))
-    return Residence(place, slot, host)
+def _number(t: Tokens, before: str) -> int:
+    t.said(before)
+    return t.whole()
 
 
-def _numbers(text: str | None) -> tuple[int, ...]:
-    return tuple(int(n) for n in (text or "").split(", ") if n)
-
-
-def _wrong(line: int, what: str) -> SyntaxFormError:
-    return SyntaxFormError(f"line {line}: {what}", code="E172")
+def _numbers(t: Tokens) -> tuple[int, ...]:
+    """``[0, 2]``"""
+    return tuple(t.listed("[", "]", lambda: t.whole()))

@@ -2,6 +2,10 @@
 
 ``tiles of stages [0, 1], axis 1 in lanes
 ->  tiles of stages [0, 1], axis 1 in lanes; 8 x 48 sums, right in panels of blocks, ..``
+
+It stands here, above `schedule/`, since it asks of a contraction what lowering makes of it (strides
+over merged loops, bounds, panels): `lower.kernel.lower` itself takes a whole schedule and decides
+nothing.
 """
 
 from __future__ import annotations

@@ -62,10 +62,10 @@ class Block:
     def _spans(self, rows: int, first: Linear, base: Linear, width: Expr) -> Spans:
         """The rows and columns of the block."""
         last = base.plus(linear(width)).plus(Linear(-1))
-        found: dict[Expr, tuple[Linear, Linear]] = {self.column.var: (base, last)}
+        spans: dict[Expr, tuple[Linear, Linear]] = {self.column.var: (base, last)}
         if self.prob.row is not None:
-            found[self.prob.row.var] = (first, first.plus(Linear(rows - 1)))
-        return found
+            spans[self.prob.row.var] = (first, first.plus(Linear(rows - 1)))
+        return spans
 
     def _terms(self, spans: Spans, step: list[Stmt]) -> list[Stmt]:
         """`step` for every term that the block has."""
@@ -105,8 +105,8 @@ class Block:
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
         terms = self._exactly(sums, (i, j), rows * width, self._terms(spans, step), each)
         body = [*begin, *terms, *stores]
-        found = guarded(self.prob.needed, spans, body)
-        return found + self._last(self.tail(rows, first, base, index(width)))
+        statements = guarded(self.prob.needed, spans, body)
+        return statements + self._last(self.tail(rows, first, base, index(width)))
 
     def open(self, rows: int, first: Linear, number: Expr, base: Linear, width: Expr) -> list[Stmt]:
         """A tile of run-time width: one sum a row and lane."""
@@ -136,8 +136,8 @@ class Block:
         terms = self._exactly(sums, (i,), rows * lanes, self._terms(spans, step), each)
         body = [*begin, *terms, *stores]
         lane = For(j, index(0), width, tuple(body), LoopKind.VECTOR, 1, 1)
-        found = guarded(self.prob.needed, spans, [lane])
-        return found + self._last(self.tail(rows, first, base, width))
+        statements = guarded(self.prob.needed, spans, [lane])
+        return statements + self._last(self.tail(rows, first, base, width))
 
     def _exactly(
         self,
@@ -177,8 +177,8 @@ class Block:
     def _left(self, first: Linear, i: Var) -> Expr:
         panels = self.packed[0]
         if panels is not None:
-            found = panels.at(divide(first, self.size[0])[0].expr(), self._place(i))
-            return cast(found, self.prob.kind)
+            element = panels.at(divide(first, self.size[0])[0].expr(), self._place(i))
+            return cast(element, self.prob.kind)
         values: dict[Expr, Expr] = {}
         if self.prob.row is not None:
             values[self.prob.row.var] = first.plus(Linear(0, {i: 1})).expr()

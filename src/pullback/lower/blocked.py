@@ -54,10 +54,10 @@ class Blocked:
 
     def loops(self, body: Sequence[Stmt]) -> list[Stmt]:
         """`body` with each loop that adds to the sums in blocks."""
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         for stmt in body:
-            found += self._split(stmt) if self._chain(stmt) else [stmt]
-        return found
+            statements += self._split(stmt) if self._chain(stmt) else [stmt]
+        return statements
 
     def _split(self, stmt: Stmt) -> list[Stmt]:
         if isinstance(stmt, Guard):
@@ -90,41 +90,41 @@ class Blocked:
             return [For(block, index(0), count, tuple(self._joined(inner)))]
         inner = replace(self._renamed(stmt), lo=first.expr(), hi=end)
         whole = length.const // size
-        found: list[Stmt] = [For(block, index(0), index(whole), tuple(self._joined(inner)))]
+        statements: list[Stmt] = [For(block, index(0), index(whole), tuple(self._joined(inner)))]
         if length.const % size:
             rest = linear(stmt.lo).plus(Linear(whole * size)).expr()
-            found += self._joined(replace(self._renamed(stmt), lo=rest))
-        return found
+            statements += self._joined(replace(self._renamed(stmt), lo=rest))
+        return statements
 
     def _joined(self, stmt: Stmt) -> list[Stmt]:
         """Parts from nothing, the loop, and each part added exactly: ``s + p = t + lost``"""
-        found: list[Stmt] = [Declare(p, E.const(0, p.dtype)) for p in self.parts.values()]
-        found.append(stmt)
+        statements: list[Stmt] = [Declare(p, E.const(0, p.dtype)) for p in self.parts.values()]
+        statements.append(stmt)
         for whole, part in self.parts.items():
             new = self.context.register("t", whole.dtype)
             step = self.context.register("d", whole.dtype)
             s, p = (Peek(r, self.place) for r in (whole, part))
             t, d = (Peek(r, ()) for r in (new, step))
             lost = E.Add(E.subtract(s, E.subtract(t, d)), E.subtract(p, d))
-            found += self._all(
+            statements += self._all(
                 Declare(new, E.Add(s, p)),
                 Declare(step, E.subtract(t, s)),
                 Combine(self.lost[whole], self.place, SUM, lost),
                 Set(whole, self.place, t),
             )
-        return found
+        return statements
 
     def _all(self, *body: Stmt) -> list[Stmt]:
         return list(body) if self.each is None else [self.each(*body)]
 
     def ends(self) -> list[Stmt]:
         """``s += e``, where s is no infinity: there e is NaN."""
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         for whole, lost in self.lost.items():
             s, e = Peek(whole, self.place), Peek(lost, self.place)
             total = E.If(E.Equal(e, e), E.Add(s, e), s)
-            found += self._all(Set(whole, self.place, total))
-        return found
+            statements += self._all(Set(whole, self.place, total))
+        return statements
 
     def _renamed(self, stmt: For) -> For:
         """The loop, adding to parts."""
@@ -170,11 +170,11 @@ def blocked(context: Lowering, before: Sequence[Stmt], inner: list[Stmt]) -> lis
         return plain
     parts = {r: context.register("part", r.dtype) for r in sums}
     lost = {r: context.register("lost", r.dtype) for r in sums}
-    found = Blocked(context, parts, lost)
-    if max(map(found._chain, inner)) <= TERMS_ALONE:
+    sums_apart = Blocked(context, parts, lost)
+    if max(map(sums_apart._chain, inner)) <= TERMS_ALONE:
         return plain
     starts = [Declare(r, E.const(0, r.dtype)) for r in lost.values()]
-    return [*before, *starts, *found.loops(inner), *found.ends()]
+    return [*before, *starts, *sums_apart.loops(inner), *sums_apart.ends()]
 
 
 def blocked_tile(
@@ -187,10 +187,10 @@ def blocked_tile(
     """Loops `terms` that add to a small array of registers, element by element."""
     part = context.register("part", tile.dtype, tile.shape)
     lost = context.register("lost", tile.dtype, tile.shape)
-    found = Blocked(context, {tile: part}, {tile: lost}, place, each)
-    if not tile.dtype.is_float or max(map(found._chain, terms), default=0) <= LONG:
+    sums_apart = Blocked(context, {tile: part}, {tile: lost}, place, each)
+    if not tile.dtype.is_float or max(map(sums_apart._chain, terms), default=0) <= LONG:
         return terms
-    return [Declare(lost, E.const(0, lost.dtype)), *found.loops(terms), *found.ends()]
+    return [Declare(lost, E.const(0, lost.dtype)), *sums_apart.loops(terms), *sums_apart.ends()]
 
 
 def _is_sum(register: Register, body: Sequence[Stmt]) -> bool:

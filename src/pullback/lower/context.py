@@ -111,9 +111,9 @@ class Lowering:
 
     def panel(self, name: str, kind: DType, size: int) -> Array:
         """A fresh scratch array."""
-        found = Array(f"{name}{self.number()}", kind, size, "scratch")
-        self.scratch.append(found)
-        return found
+        array = Array(f"{name}{self.number()}", kind, size, "scratch")
+        self.scratch.append(array)
+        return array
 
     def local(self, name: str, kind: DType, size: int) -> Array:
         """Scratch for one step: steps run one after the other and share it."""
@@ -123,9 +123,9 @@ class Lowering:
             self.idle.remove(best)
             best.size = max(best.size, size)
             return best
-        found = self.panel(name, kind, size)
-        self.locals.append(found)
-        return found
+        array = self.panel(name, kind, size)
+        self.locals.append(array)
+        return array
 
     def begin_step(self) -> None:
         """What the step before held is free."""
@@ -140,7 +140,7 @@ class Lowering:
     def loops(self, stage: Stage) -> tuple[list[NestLoop], dict[int, Expr]]:
         """A loop for every axis of `stage` longer than one, and the values of all axes."""
         bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
-        found: list[NestLoop] = []
+        nested: list[NestLoop] = []
         values: dict[int, Expr] = {}
         for axis, extent in enumerate(stage.extents):
             outer = bound.get(axis)
@@ -155,9 +155,9 @@ class Lowering:
                 values[axis] = origin.expr()
                 continue
             var = self.var(LETTERS[axis % len(LETTERS)], most)
-            found.append(NestLoop((axis,), var, span, most))
+            nested.append(NestLoop((axis,), var, span, most))
             values[axis] = origin.plus(Linear(0, {var: 1})).expr()
-        return found, values
+        return nested, values
 
     def home(self, stage: Stage) -> Home:
         """Where the value of `stage` is written."""
@@ -219,7 +219,7 @@ def begin(kernel: Kernel, schedule: Schedule) -> Lowering:
 
 def symbols(kernel: Kernel) -> list[Dim]:
     """Every symbolic extent of a kernel, in order of appearance."""
-    found: dict[Dim, None] = {}
+    dims: dict[Dim, None] = {}
     extents: list[Extent] = list(kernel.outer)
     for stage in kernel.stages + kernel.finish:
         extents.extend(stage.shape)
@@ -227,8 +227,8 @@ def symbols(kernel: Kernel) -> list[Dim]:
         for take in stage_reads(stage):
             extents.extend(take.source.shape)
         extents.extend(n.dim for n in walk(stage.body) if isinstance(n, Size))
-    found.update({e: None for e in extents if isinstance(e, Dim)})
-    return list(found)
+    dims.update({e: None for e in extents if isinstance(e, Dim)})
+    return list(dims)
 
 
 def settle(context: Lowering, number: int, stage: Stage) -> None:

@@ -97,18 +97,18 @@ class _Dots:
         size = min(size, loop.most)
         whole = linear(E.FloorDiv(loop.extent, index(size))).expr()
         block = self.context.var("m", max(1, loop.most // size))
-        found: list[Stmt] = [
+        statements: list[Stmt] = [
             For(block, index(0), whole, tuple(body(size, Linear(0, {block: size}))))
         ]
         if loop.static:
             rest = loop.most % size
-            return found + (body(rest, Linear(loop.most - rest)) if rest else [])
+            return statements + (body(rest, Linear(loop.most - rest)) if rest else [])
         if size == 1:
-            return found
+            return statements
         single = self.context.var("m", loop.most)
         done = linear(whole).times(size).expr()
-        found.append(For(single, done, loop.extent, tuple(body(1, Linear(0, {single: 1})))))
-        return found
+        statements.append(For(single, done, loop.extent, tuple(body(1, Linear(0, {single: 1})))))
+        return statements
 
     def _block(self, rows: int, row0: Linear, columns: int, column0: Linear) -> list[Stmt]:
         prob, kind = self.prob, self.prob.kind

@@ -94,20 +94,20 @@ def _values(statement: Stmt) -> list[Expr]:
 
 def _always(values: list[Expr]) -> set[Node]:
     """Nodes computed whatever the conditions say: a load under an `If` may not be moved."""
-    found: set[Node] = set()
+    always: set[Node] = set()
     stack: list[Node] = list(values)
     while stack:
         node = stack.pop()
-        if node in found:
+        if node in always:
             continue
-        found.add(node)
+        always.add(node)
         stack.extend((node.condition,) if isinstance(node, E.If) else node.children)
-    return found
+    return always
 
 
 def _steady(values: list[Expr], own: set[Var | Register], written: set[Array]) -> set[Node]:
     """Nodes with one value for all lanes."""
-    found: set[Node] = set()
+    steady: set[Node] = set()
     for node in walk(values):
         if isinstance(node, Var) and node in own:
             continue
@@ -115,14 +115,14 @@ def _steady(values: list[Expr], own: set[Var | Register], written: set[Array]) -
             continue
         if isinstance(node, Load) and node.array in written:
             continue
-        if all(child in found for child in node.children):
-            found.add(node)
-    return found
+        if all(child in steady for child in node.children):
+            steady.add(node)
+    return steady
 
 
 def _largest(values: list[Expr], steady: set[Node], always: set[Node]) -> list[Expr]:
     """The outermost steady nodes that are worth a register, in order of appearance."""
-    found: dict[Expr, None] = {}
+    largest: dict[Expr, None] = {}
     seen: set[Node] = set()
     stack: list[Node] = list(reversed(values))
     while stack:
@@ -134,10 +134,10 @@ def _largest(values: list[Expr], steady: set[Node], always: set[Node]) -> list[E
             isinstance(node, Expr) and node.dtype.is_float and bool(node.children)
         )
         if isinstance(node, Expr) and worth and node in steady and node in always:
-            found[node] = None
+            largest[node] = None
             continue
         stack.extend(reversed(node.children))
-    return list(found)
+    return list(largest)
 
 
 def _renamed(statement: Stmt, named: dict[Node, Node]) -> Stmt:
@@ -149,9 +149,9 @@ def _renamed(statement: Stmt, named: dict[Node, Node]) -> Stmt:
             if isinstance(again, Load) and again is not node:
                 again = Load(again.array, linear(again.offset).expr())
             memo[node] = again
-        found = memo[value]
-        assert isinstance(found, Expr)
-        return found
+        rebuilt = memo[value]
+        assert isinstance(rebuilt, Expr)
+        return rebuilt
 
     match statement:
         case Declare(register, init):

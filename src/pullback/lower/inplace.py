@@ -41,13 +41,13 @@ def in_place(routine: Routine) -> tuple[Pair, ...]:
         seen.uses(statement)
     operands = [n for n, a in enumerate(routine.arguments) if a in seen.read]
     results = [n for n, a in enumerate(routine.arguments) if a in seen.written]
-    found = []
+    pairs = []
     for x in operands:
         for y in results:
             pair = routine.arguments[x], routine.arguments[y]
             if _alike(*pair, seen) and _Over(*pair, routine, seen).safe():
-                found.append((x, y))
-    return tuple(found)
+                pairs.append((x, y))
+    return tuple(pairs)
 
 
 def _alike(x: Array, y: Array, seen: _Seen) -> bool:
@@ -80,30 +80,30 @@ class _Seen:
     def uses(self, statement: Stmt) -> _Uses:
         """What a statement touches, found once."""
         if statement not in self.known:
-            self.known[statement] = self._found(statement)
+            self.known[statement] = self._touched(statement)
         return self.known[statement]
 
-    def _found(self, statement: Stmt) -> _Uses:
-        found = _Uses()
+    def _touched(self, statement: Stmt) -> _Uses:
+        uses = _Uses()
         if isinstance(statement, For | Guard):
-            self._loads(statement, found)
+            self._loads(statement, uses)
             for inner in statement.body:
-                found.add(self.uses(inner))
+                uses.add(self.uses(inner))
         elif isinstance(statement, Transpose):
             self.opaque |= {statement.source, statement.target}
         elif not isinstance(statement, Prefetch):
-            self._loads(statement, found)
+            self._loads(statement, uses)
             if isinstance(statement, Store):
-                found.writes[statement.array] = [linear(statement.offset)]
+                uses.writes[statement.array] = [linear(statement.offset)]
                 self.written.add(statement.array)
             elif isinstance(statement, StoreCombine):
                 self.opaque.add(statement.array)
-        return found
+        return uses
 
-    def _loads(self, statement: Stmt, found: _Uses) -> None:
+    def _loads(self, statement: Stmt, uses: _Uses) -> None:
         for node in walk(_roots(statement)):
             if isinstance(node, Load):
-                found.reads.setdefault(node.array, []).append(linear(node.offset))
+                uses.reads.setdefault(node.array, []).append(linear(node.offset))
                 self.read.add(node.array)
 
 

@@ -148,7 +148,7 @@ def _lead(context: Lowering, outer: list[_Outer]) -> tuple[int, int]:
     ``2 x 2 x 8 tiles, 8 tasks  ->  2 axes, 2 tasks``
     """
     tasks, split = context.schedule.tasks, context.schedule.split
-    found = 0, tasks
+    lead = 0, tasks
     shared = tasks
     for number in range(split - 1):
         total = outer[number].total
@@ -156,8 +156,8 @@ def _lead(context: Lowering, outer: list[_Outer]) -> tuple[int, int]:
             break
         shared //= int(total.value)
         if not outer[number].single:
-            found = number + 1, shared
-    return found if tasks > 1 else (0, tasks)
+            lead = number + 1, shared
+    return lead if tasks > 1 else (0, tasks)
 
 
 def _large_first(arrays: list[Array]) -> tuple[Array, ...]:
@@ -274,7 +274,7 @@ def _dispatch(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
 
 def _zero_partials(context: Lowering) -> list[Stmt]:
     """Each task starts its own partial results at the combiner's identity."""
-    found: list[Stmt] = []
+    statements: list[Stmt] = []
     for stage in context.kernel.stages:
         if not stage.partial or not isinstance(stage.form, Reduce):
             continue
@@ -283,8 +283,8 @@ def _zero_partials(context: Lowering) -> list[Stmt]:
         var = context.var("z", size)
         offset = home.base.plus(Linear(0, {var: 1})).expr()
         store = Store(home.array, offset, stage.form.combiner.identity(home.array.dtype))
-        found.append(vector(NestLoop((), var, index(size), size), 1, [store]))
-    return found
+        statements.append(vector(NestLoop((), var, index(size), size), 1, [store]))
+    return statements
 
 
 def _finish(context: Lowering) -> list[Stmt]:

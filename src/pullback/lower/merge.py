@@ -68,8 +68,8 @@ def merged(
     if len(runs) == len(loops):
         return loops, {}
     values: dict[Expr, Expr] = {}
-    found = [_run(context, [loops[n] for n in run], values) for run in runs]
-    return found, values
+    joined = [_run(context, [loops[n] for n in run], values) for run in runs]
+    return joined, values
 
 
 def split(
@@ -89,21 +89,21 @@ def split(
             for var, coefficient in linear(atom.left).terms:
                 if coefficient == 1 and divisor > 1:
                     wanted[var] = min(wanted.get(var, divisor), divisor)
-    found: list[NestLoop] = []
+    cut: list[NestLoop] = []
     values: dict[Expr, Expr] = {}
     for loop in loops:
         divisor = wanted.get(loop.var, 0)
         if lane in loop.axes and divisor < LINE // float32.itemsize:
             divisor = 0
         if not divisor or not loop.static or loop.most % divisor or loop.most == divisor:
-            found.append(loop)
+            cut.append(loop)
             continue
         high = context.var(loop.var.name.rstrip("0123456789"), loop.most // divisor)
         low = context.var(loop.var.name.rstrip("0123456789"), divisor)
-        found.append(NestLoop(loop.axes, high, index(loop.most // divisor), loop.most // divisor))
-        found.append(NestLoop(loop.axes, low, index(divisor), divisor))
+        cut.append(NestLoop(loop.axes, high, index(loop.most // divisor), loop.most // divisor))
+        cut.append(NestLoop(loop.axes, low, index(divisor), divisor))
         values[loop.var] = Linear(0, {high: divisor, low: 1}).expr()
-    return found, values
+    return cut, values
 
 
 def _run(context: Lowering, run: list[NestLoop], values: dict[Expr, Expr]) -> NestLoop:
@@ -128,11 +128,11 @@ def revalued(axes: dict[int, Expr], values: dict[Expr, Expr]) -> dict[int, Expr]
     """Values of axes after merging."""
     if not values:
         return axes
-    found: dict[int, Expr] = {}
+    moved: dict[int, Expr] = {}
     for axis, value in axes.items():
         form = linear(value)
         total = Linear(form.const)
         for atom, coefficient in form.terms:
             total = total.plus(linear(values.get(atom, atom)), coefficient)
-        found[axis] = total.expr()
-    return found
+        moved[axis] = total.expr()
+    return moved

@@ -39,12 +39,12 @@ class Form:
         pairs = zip(node.children, self.kinds, strict=True)
         if not all(isinstance(c, k) for c, k in pairs):
             return None
-        found: object = node
+        inner: object = node
         for step in self.path:
-            found = getattr(found, step, None)
-        if not isinstance(found, Expr) or found.dtype != node.dtype:
+            inner = getattr(inner, step, None)
+        if not isinstance(inner, Expr) or inner.dtype != node.dtype:
             return None
-        return found if _form(self.function, found) is node else None
+        return inner if _form(self.function, inner) is node else None
 
 
 @lru_cache(maxsize=256)
@@ -88,10 +88,10 @@ def with_natives(root: Expr) -> Expr:
     """
     memo: dict[Node, Node] = {}
     for node in walk(root):
-        found = _native(node)
-        if found is not None:
-            args = tuple(_replaced(a, memo) for a in found.args)
-            memo[node] = found.with_children(args)
+        native = _native(node)
+        if native is not None:
+            args = tuple(_replaced(a, memo) for a in native.args)
+            memo[node] = native.with_children(args)
         else:
             memo[node] = node.with_children(tuple(memo[c] for c in node.children))
     result = memo[root]
@@ -118,8 +118,8 @@ def _native(node: Node) -> Native | None:
             return Native("power", (x, y))
         case E.Add(E.Mul(E.Mul(E.Sin(half), E.Sin(same)), E.Const(-2.0)), E.Const(1.0)):
             return Native("cos", (_doubled(half),)) if same is half else None
-        case E.If() if (found := _extremum(node)) is not None:
-            return found
+        case E.If() if (extremum := _extremum(node)) is not None:
+            return extremum
     for form in FORMS.get(type(node), ()):
         argument = form.argument(node)
         if argument is not None:

@@ -136,19 +136,19 @@ def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contrac
         s.target: context.register("v", s.body.dtype) for s in stages
     }
     trial = Translator(context, axes)
-    found = [trial(r) for r in roots]
-    found += stage_values(context, rest, axes, registers).bodies
-    loops, values = split(context, loops, found)
+    bodies = [trial(r) for r in roots]
+    bodies += stage_values(context, rest, axes, registers).bodies
+    loops, values = split(context, loops, bodies)
     if values:
         axes = trial.axes = revalued(axes, values)
-        found = [trial(r) for r in roots]
-        found += stage_values(context, rest, axes, registers).bodies
+        bodies = [trial(r) for r in roots]
+        bodies += stage_values(context, rest, axes, registers).bodies
     parts = [_part(loop.axes[0], product, outputs) for loop in loops]
     work, needed = context.regions.work, context.regions.needed
     regions = [r.get(stage.target, ()) for r in (work, needed)]
-    found += [b.form.expr() for r in regions for b in over_loops(context, axes, r)]
+    bodies += [b.form.expr() for r in regions for b in over_loops(context, axes, r)]
     stores = [_stored(context, s, axes) for s in stages]
-    loops, values = merged(context, loops, parts, found, [s for s in stores if s is not None])
+    loops, values = merged(context, loops, parts, bodies, [s for s in stores if s is not None])
     axes = revalued(axes, values)
     left, right = _operand(context, axes, product.left), _operand(context, axes, product.right)
     scale = None if product.scale is None else _operand(context, axes, product.scale)
@@ -190,8 +190,8 @@ def _part(axis: int, product: Product, outputs: int) -> int:
 
 def _operand(context: Lowering, axes: dict[int, Expr], value: Expr) -> Operand:
     translate = Translator(context, axes)
-    found = translate(value)
-    return Operand(found, tuple(translate.checks))
+    operand = translate(value)
+    return Operand(operand, tuple(translate.checks))
 
 
 def replaced(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
@@ -205,10 +205,10 @@ def replaced(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
         if isinstance(new, Load) and new is not node:
             new = Load(new.array, linear(new.offset).expr())
         memo[node] = folded(new) if isinstance(new, Expr) and new is not node else new
-    found = memo[root]
-    if not isinstance(found, Expr):
-        raise InvalidIR(f"replacing variables in {root} gave {found}")
-    return found
+    moved_root = memo[root]
+    if not isinstance(moved_root, Expr):
+        raise InvalidIR(f"replacing variables in {root} gave {moved_root}")
+    return moved_root
 
 
 def moved(form: Linear, values: Mapping[Expr, Expr]) -> Expr:

@@ -32,9 +32,9 @@ class Patch:
 
 def patch(stages: list[Stage]) -> Patch | None:
     """The one place at which all of `stages` change their variables, if they are such maps."""
-    found = [_patch(s) for s in stages]
-    first = found[0]
-    same = first is not None and all(p is not None and p.test is first.test for p in found)
+    patches = [_patch(s) for s in stages]
+    first = patches[0]
+    same = first is not None and all(p is not None and p.test is first.test for p in patches)
     return first if same else None
 
 

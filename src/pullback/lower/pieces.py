@@ -41,18 +41,18 @@ def pieces(bodies: Iterable[Expr], axis: Axis, extent: int, width: int) -> list[
 
 def _known(limits: dict[Expr, tuple[int, bool]], first: int, end: int) -> dict[Expr, bool]:
     """Tests with one value in ``first..end``."""
-    found = {}
+    decided = {}
     for test, (limit, below) in limits.items():
         if end <= limit or limit <= first:
-            found[test] = below == (end <= limit)
-    return found
+            decided[test] = below == (end <= limit)
+    return decided
 
 
 def _limits(bodies: Iterable[Expr], axis: Axis) -> dict[Expr, tuple[int, bool]]:
     """Tests of `axis` against numbers: the first coordinate past which each has its other value,
     and its value before. ``j < 64 -> 64, True; 15 < j -> 16, False``
     """
-    found: dict[Expr, tuple[int, bool]] = {}
+    limits: dict[Expr, tuple[int, bool]] = {}
     for node in walk(tuple(bodies)):
         if not isinstance(node, E.Less) or node.left.dtype != int64:
             continue
@@ -63,5 +63,5 @@ def _limits(bodies: Iterable[Expr], axis: Axis) -> dict[Expr, tuple[int, bool]]:
         # Holds where factor * j + constant > 0.
         below = factor < 0
         limit = -(-form.const // -factor) if below else -form.const // factor + 1
-        found[node] = limit, below
-    return found
+        limits[node] = limit, below
+    return limits

@@ -56,11 +56,11 @@ def scan(context: Lowering, step: Step, stage: Stage) -> list[Stmt]:
     count = linear(FloorDiv(rows.extent, index(ABREAST)))
     place = Linear(0, {block: ABREAST, each: 1}).expr()
     body = _running(context, stage, along, revalued(axes, {rows.var: place}), each)
-    found: list[Stmt] = [For(block, index(0), count.expr(), tuple(body))]
+    statements: list[Stmt] = [For(block, index(0), count.expr(), tuple(body))]
     if not rows.static or rows.most % ABREAST:
         single = replace(rows, first=count.times(ABREAST).expr())
-        found += nest([single], _running(context, stage, along, axes))
-    return nest(around, found)
+        statements += nest([single], _running(context, stage, along, axes))
+    return nest(around, statements)
 
 
 def _running(

@@ -247,14 +247,14 @@ def _shrunk(part: _Part, lane: NestLoop | None, region: Region) -> list[Stmt]:
     above = outer(region, [*overs, *([] if lane is None else [lane])])
     if lane is not None and lane in box.outs:
         blocks, lane = _blocked(part, lane, overs, region)
-        found = narrowed(overs, region, spans([lane]))
-        body = part.body(_known(part, found, above))
-        inner = guarded(above, {}, nest([b.loop for b in found], body.inside))
+        bounds = narrowed(overs, region, spans([lane]))
+        body = part.body(_known(part, bounds, above))
+        inner = guarded(above, {}, nest([b.loop for b in bounds], body.inside))
         inner = [*blocked(context, body.before, inner), *body.after]
         return nest([*outs, *blocks], [vector(lane, _unroll(part, body), inner)])
-    found = narrowed([*overs, *([] if lane is None else [lane])], region, {})
-    body = part.body(_known(part, found, above))
-    loops = [b.loop for b in found]
+    bounds = narrowed([*overs, *([] if lane is None else [lane])], region, {})
+    body = part.body(_known(part, bounds, above))
+    loops = [b.loop for b in bounds]
     inner = body.inside
     if lane is not None:
         inner = hoisted(context, vector(loops.pop(), _unroll(part, body), inner))
@@ -262,8 +262,8 @@ def _shrunk(part: _Part, lane: NestLoop | None, region: Region) -> list[Stmt]:
     return nest(outs, [*blocked(context, body.before, inner), *body.after])
 
 
-def _known(part: _Part, found: list[Bounded], above: Region) -> dict[Expr, bool]:
-    exact = tuple(bound for b in found for bound in b.exact)
+def _known(part: _Part, bounds: list[Bounded], above: Region) -> dict[Expr, bool]:
+    exact = tuple(bound for b in bounds for bound in b.exact)
     return settled(above + exact, part.work)
 
 
@@ -323,7 +323,7 @@ def _parted(part: _Part, lane: NestLoop | None) -> list[Stmt]:
 
 def _pieces(part: _Part, lane: NestLoop) -> list[Stmt]:
     """Maps, each piece of the lanes by itself."""
-    found: list[Stmt] = []
+    statements: list[Stmt] = []
     whole = lane.static and lane.first is index(0) and len(lane.axes) == 1
     if not whole:
         return _lanes(part, lane, part.body({}))
@@ -331,8 +331,8 @@ def _pieces(part: _Part, lane: NestLoop) -> list[Stmt]:
     width = part.context.lanes(4)
     for piece in pieces((s.body for s in part.stages), axis, lane.most, width):
         own = replace(lane, first=index(piece.first), extent=index(piece.end))
-        found += _lanes(part, own, part.body(piece.known))
-    return found
+        statements += _lanes(part, own, part.body(piece.known))
+    return statements
 
 
 def _lanes(part: _Part, lane: NestLoop, body: _Body) -> list[Stmt]:

@@ -167,8 +167,8 @@ class _Tiles:
         column, width = self.column, self.width
         if column.static:
             whole, rest = divmod(column.most, width)
-            found = self._whole_panels(whole, index(whole))
-            return found + (self._panel(index(whole), rest) if rest else [])
+            statements = self._whole_panels(whole, index(whole))
+            return statements + (self._panel(index(whole), rest) if rest else [])
         most = column.most // width
         count = Var(f"w{self.context.number()}", 0, most)
         narrow = linear(column.extent).plus(linear(count), -width).expr()
@@ -198,16 +198,16 @@ class _Tiles:
         if row is None:
             return self._block(1, Linear(), number, width)
         height = self.height
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         most = row.most // height
         if most == 1 and row.static:
-            found = self._block(height, Linear(), number, width)
+            statements = self._block(height, Linear(), number, width)
         elif most:
             block = self.context.var("m", most)
             body = self._block(height, Linear(0, {block: height}), number, width)
             count = linear(E.FloorDiv(row.extent, index(height))).expr()
-            found = [For(block, index(0), count, tuple(body))]
-        return found + self._last_rows(row, number, width)
+            statements = [For(block, index(0), count, tuple(body))]
+        return statements + self._last_rows(row, number, width)
 
     def _last_rows(self, row: NestLoop, number: Expr, width: int | Expr) -> list[Stmt]:
         """The rows after the last whole block: a smaller block, or one at a time."""
@@ -224,13 +224,13 @@ class _Tiles:
             single = self.context.var("m", row.most)
             body = self._block(1, Linear(0, {single: 1}), number, width)
             return [For(single, done.expr(), row.extent, tuple(body))]
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         for rows in known:
             rest = rows % height
             if rest:
                 body = self._block(rest, Linear(rows - rest), number, width)
-                found.append(Guard(E.Equal(row.extent, index(rows)), tuple(body)))
-        return found
+                statements.append(Guard(E.Equal(row.extent, index(rows)), tuple(body)))
+        return statements
 
     def _block(self, rows: int, first: Linear, number: Expr, width: int | Expr) -> list[Stmt]:
         block = Block(

@@ -39,10 +39,10 @@ class Translator:
                 memo[node] = self._read(node, new, reached)
             else:
                 memo[node] = self._other(new)
-        found = memo[root]
-        if not isinstance(found, Expr):
-            raise InvalidIR(f"translation of {root} gave {found}")
-        return found
+        value = memo[root]
+        if not isinstance(value, Expr):
+            raise InvalidIR(f"translation of {root} gave {value}")
+        return value
 
     def _other(self, node: Node) -> Node:
         match node:
@@ -65,9 +65,9 @@ class Translator:
         if any(E.upper(e) == 0 for e in source.shape):  # its check fails
             return E.const(0, old.dtype)
         home = self._home(source)
-        found = Load(home.array, home.offset(tuple(indices)).expr())
+        load = Load(home.array, home.offset(tuple(indices)).expr())
         # Partial sums are kept in a wider type than the tensor that they add up to.
-        return found if found.dtype == old.dtype else E.Cast(found, old.dtype)
+        return load if load.dtype == old.dtype else E.Cast(load, old.dtype)
 
     def _home(self, source: Value) -> Home:
         if isinstance(source, Variable):
@@ -114,21 +114,21 @@ def _has_data_index(root: Expr) -> bool:
 def _reached(root: Expr) -> dict[Node, Expr | None]:
     """The condition under which each node of `root` is needed; None is always."""
     order = list(walk(root))
-    found: dict[Node, Expr | None] = {root: None}
+    reached: dict[Node, Expr | None] = {root: None}
     for node in reversed(order):
-        here = found[node]
+        here = reached[node]
         for child in node.children:
             need = here
             if isinstance(node, E.If) and child is not node.condition:
                 taken = node.condition if child is node.then else E.logical_not(node.condition)
                 if node.then is not node.otherwise:
                     need = taken if here is None else both(here, taken)
-            if child not in found:
-                found[child] = need
+            if child not in reached:
+                reached[child] = need
                 continue
-            known = found[child]
-            found[child] = None if known is None or need is None else _either(known, need)
-    return found
+            known = reached[child]
+            reached[child] = None if known is None or need is None else _either(known, need)
+    return reached
 
 
 def _either(first: Expr, second: Expr) -> Expr | None:
@@ -149,26 +149,26 @@ def _either(first: Expr, second: Expr) -> Expr | None:
 
 def _ways(condition: Expr) -> set[Expr]:
     """``a or (b or c) -> {a, b, c}``"""
-    found: set[Expr] = set()
+    tests: set[Expr] = set()
     stack = [condition]
     while stack:
         node = stack.pop()
         if isinstance(node, E.Or):
             stack += [node.left, node.right]
         else:
-            found.add(node)
-    return found
+            tests.add(node)
+    return tests
 
 
 def _parts(condition: Expr) -> set[Expr]:
     """Conditions that hold where `condition` does, itself included."""
-    found: set[Expr] = set()
+    parts: set[Expr] = set()
     stack = [condition]
     while stack:
         node = stack.pop()
-        found.add(node)
+        parts.add(node)
         if isinstance(node, E.And):
             stack += [node.left, node.right]
         elif isinstance(node, E.If) and node.otherwise is FALSE:
             stack += [node.condition, node.then]
-    return found
+    return parts

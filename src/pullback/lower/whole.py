@@ -78,10 +78,10 @@ def scheduled(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule
     if not any(name.partition(".")[0] in OPERANDS for name, _ in choices):
         return whole(kernel, chosen, target)
     try:
-        found = whole(kernel, chosen, target)
-        verify_schedule(kernel, found, "choices")
-        lower(kernel, found)
-        return found
+        made = whole(kernel, chosen, target)
+        verify_schedule(kernel, made, "choices")
+        lower(kernel, made)
+        return made
     except InvalidIR as problem:
         what = f"kernel {kernel.name} has no such schedule: {problem}"
         raise OptionError(what, code="E527") from None
@@ -99,14 +99,14 @@ def whole(kernel: Kernel, schedule: Schedule, target: Target) -> Schedule:
         closed(decided.context)
     count = len(turned.stages)
     finish = [s for step in schedule.finish for s in decided.step(step, turned.finish, count)]
-    found = replace(
+    settled = replace(
         schedule,
         steps=tuple(steps),
         finish=tuple(finish),
         slots=tuple(decided.slots),
         residences=tuple(decided.residences),
     )
-    return replace(found, streamed=_streamed(kernel, found, decided.near, target))
+    return replace(settled, streamed=_streamed(kernel, settled, decided.near, target))
 
 
 @dataclass

@@ -193,10 +193,10 @@ class Packing:
             full = linear(E.FloorDiv(word.terms, by)).expr()
             most = full.value if isinstance(full, E.Const) else rows.most
             rows = replace(rows, extent=full, most=max(1, int(most)))
-        found = nest(
+        statements = nest(
             over[:-1], grouped(self.context, rows, lambda part: nest([every, part], [lane]))
         )
-        return found + self._last_word(side, panels, every, first, columns)
+        return statements + self._last_word(side, panels, every, first, columns)
 
     def _last_word(
         self, side: Side, panels: Panels, every: NestLoop, first: Linear, columns: Expr

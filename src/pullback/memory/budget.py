@@ -85,32 +85,32 @@ def fit(program: Start, budget: int) -> Fitted:
     for easy in (False, True):
         goal, search = budget, _Search(start, start.copy(), flops, easy)
         while goal >= least and search.reach(goal):
-            found = search.fitted(program, goal)
-            if found.plan.arena_bytes <= budget:
-                return found
-            goal -= found.plan.arena_bytes - budget
+            fitted = search.fitted(program, goal)
+            if fitted.plan.arena_bytes <= budget:
+                return fitted
+            goal -= fitted.plan.arena_bytes - budget
     smallest, fullest = 0, start
     rungs = range(1, RUNGS + 1) if most > least else [1]
     for n, easy in product(rungs, (False, True)):
         search = _Search(start, start.copy(), flops, easy)
         search.reach(most - (most - least) * n // RUNGS)
-        found = search.fitted(program, int(search.timeline.live().max()))
-        if found.plan.arena_bytes <= budget:
-            return found
-        if not smallest or found.plan.arena_bytes < smallest:
-            smallest, fullest = found.plan.arena_bytes, search.timeline
+        fitted = search.fitted(program, int(search.timeline.live().max()))
+        if fitted.plan.arena_bytes <= budget:
+            return fitted
+        if not smallest or fitted.plan.arena_bytes < smallest:
+            smallest, fullest = fitted.plan.arena_bytes, search.timeline
     raise _too_small(fullest, budget, smallest)
 
 
 def replay(start: Timeline, steps: Iterable[Repetition]) -> Timeline | None:
     """A timeline with steps taken that were chosen before; None if one cannot be."""
-    found = start.copy()
+    timeline = start.copy()
     for step in steps:
-        source, before = found.place(step.source), found.place(step.before)
-        if not found.repeats(source, before):
+        source, before = timeline.place(step.source), timeline.place(step.before)
+        if not timeline.repeats(source, before):
             return None
-        found.repeat(source, before, step.number)
-    return found
+        timeline.repeat(source, before, step.number)
+    return timeline
 
 
 def _pruned(
@@ -121,12 +121,12 @@ def _pruned(
         if any(step.number in (s.source, s.before) for s in steps):
             continue
         rest = [s for s in steps if s is not step]
-        found = replay(start, rest)
-        if found is not None and found.live().max() <= goal:
+        timeline = replay(start, rest)
+        if timeline is not None and timeline.live().max() <= goal:
             steps = rest
-    found = replay(start, steps)
-    assert found is not None, "steps that were taken can be taken again"
-    return found, steps
+    timeline = replay(start, steps)
+    assert timeline is not None, "steps that were taken can be taken again"
+    return timeline, steps
 
 
 def replaced(block: Block, launches: Sequence[Sequence[tuple[Kernel, Kernel]]]) -> Block:
@@ -210,14 +210,14 @@ class _Search:
         """Every repetition that removes excess, best first."""
         line, live = self.timeline, self.timeline.live()
         over = np.concatenate([[0], np.cumsum(live > goal)])
-        found: list[tuple[float, int, Row, Row]] = []
+        candidates: list[tuple[float, int, Row, Row]] = []
         for source, row in enumerate(line.rows):
             for before in self._gaps(source, over):
                 rate = self._rate(source, before, live, goal)
                 if rate > 0:
-                    found.append((-rate, len(found), row, line.rows[before]))
-        heapq.heapify(found)
-        return found
+                    candidates.append((-rate, len(candidates), row, line.rows[before]))
+        heapq.heapify(candidates)
+        return candidates
 
     def _gaps(self, source: int, over: Numbers) -> list[int]:
         """Where a value of `source` is used again after rows in which too much is alive."""

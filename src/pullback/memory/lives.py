@@ -145,12 +145,12 @@ def lives(block: Block, state: Collection[Variable]) -> tuple[list[Kernel], dict
     walk.block(block, ())
     kept = set(state)
     last = max(0, len(walk.kernels) - 1)
-    found: dict[Variable, Span] = {}
+    spans: dict[Variable, Span] = {}
     for variable in walk.touches:
         if variable not in kept:
             low, high = walk.life(variable)
-            found[variable] = (min(low, last), min(high, last))
-    return walk.kernels, found
+            spans[variable] = (min(low, last), min(high, last))
+    return walk.kernels, spans
 
 
 def taken_over(
@@ -163,13 +163,13 @@ def taken_over(
     walk = Walk()
     walk.block(block, ())
     kept = set(state)
-    found: dict[Variable, Variable] = {}
+    operands: dict[Variable, Variable] = {}
     given: set[Variable] = set()
     for place, kernel in enumerate(walk.kernels):
         for pair in needs.get(kernel, Needs()).over:
             x, y = (kernel.arguments[n] for n in pair)
-            free = kept.isdisjoint((x, y)) and x not in given and y not in found
+            free = kept.isdisjoint((x, y)) and x not in given and y not in operands
             if free and walk.ends(x, place) and walk.begins(y, place):
-                found[y] = x
+                operands[y] = x
                 given.add(x)
-    return found
+    return operands

@@ -147,8 +147,8 @@ def _joined(values: Sequence[Buffer]) -> dict[Buffer, list[Buffer]]:
     for b in sorted(values, key=lambda b: b.first):
         chain = chains[b.variable] = chains.get(b.over, []) if b.over is not None else []
         chain.append(b)
-    found = {id(chain): chain for chain in chains.values()}
-    return {replace(chain[0], last=chain[-1].last): chain for chain in found.values()}
+    distinct = {id(chain): chain for chain in chains.values()}
+    return {replace(chain[0], last=chain[-1].last): chain for chain in distinct.values()}
 
 
 def lower_bound(buffers: Sequence[Buffer], launches: int) -> int:
@@ -205,15 +205,15 @@ def working_bytes(need: Needs) -> int:
 
 
 def _working(kernels: Sequence[Kernel], needs: Mapping[Kernel, Needs]) -> list[Buffer]:
-    found = []
+    buffers = []
     for n, kernel in enumerate(kernels):
         need = needs.get(kernel, Needs())
         scratch = working_bytes(need) - need.shared
         if scratch:
-            found.append(Buffer(f"scratch {n}", scratch, LINE, n, n))
+            buffers.append(Buffer(f"scratch {n}", scratch, LINE, n, n))
         if need.shared:
-            found.append(Buffer(f"shared {n}", need.shared, LINE, n, n))
-    return found
+            buffers.append(Buffer(f"shared {n}", need.shared, LINE, n, n))
+    return buffers
 
 
 def _round(size: int, align: int) -> int:
@@ -252,7 +252,7 @@ ORDERS: tuple[Callable[[Buffer], tuple[int, ...]], ...] = (
 def place(buffers: Sequence[Buffer]) -> list[tuple[Buffer, int]]:
     """Each buffer, in this order, at the lowest offset free for its whole life."""
     taken: list[tuple[int, int, int, int]] = []
-    found = []
+    placed = []
     for b in buffers:
         at = 0
         for low, high, first, last in taken:
@@ -262,8 +262,8 @@ def place(buffers: Sequence[Buffer]) -> list[tuple[Buffer, int]]:
                 break
             at = max(at, _round(high, b.align))
         insort(taken, (at, at + b.size, b.first, b.last))
-        found.append((b, at))
-    return found
+        placed.append((b, at))
+    return placed
 
 
 def _top(placed: Sequence[tuple[Buffer, int]]) -> int:
@@ -289,26 +289,26 @@ def check(placed: Sequence[tuple[Buffer, int]]) -> None:
         alive.append((b, at))
 
 
-def picture(found: Plan, width: int, height: int) -> str:
+def picture(plan: Plan, width: int, height: int) -> str:
     """Rows are address bands, columns are launches; each buffer is filled with its letter."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-    launches = len(found.scratch)
+    launches = len(plan.scratch)
     columns = min(width, max(1, launches))
     rows = [["."] * columns for _ in range(height)]
     legend = []
-    for n, (b, at) in enumerate(sorted(found.placed, key=lambda p: (p[0].first, p[1]))):
+    for n, (b, at) in enumerate(sorted(plan.placed, key=lambda p: (p[0].first, p[1]))):
         mark = "#" if b.variable is None else letters[n % len(letters)]
-        low = at * height // max(1, found.arena_bytes)
-        high = max(low + 1, -(-(at + b.size) * height // max(1, found.arena_bytes)))
+        low = at * height // max(1, plan.arena_bytes)
+        high = max(low + 1, -(-(at + b.size) * height // max(1, plan.arena_bytes)))
         left = b.first * columns // max(1, launches)
         right = max(left + 1, (b.last + 1) * columns // max(1, launches))
         for row in rows[low:high]:
             row[left:right] = [mark] * (right - left)
         legend.append(f"  {mark} {b.name}: {b.size} bytes at {at}, launches {b.first}..{b.last}")
     head = (
-        f"arena {found.arena_bytes} bytes, lower bound {found.lower_bound_bytes}, "
+        f"arena {plan.arena_bytes} bytes, lower bound {plan.lower_bound_bytes}, "
         f"{launches} launches, # is scratch"
     )
-    step = found.arena_bytes / height
+    step = plan.arena_bytes / height
     body = [f"{round(n * step):>9} |{''.join(row)}|" for n, row in enumerate(rows)]
     return "\n".join([head, *body, *legend])

@@ -140,8 +140,8 @@ class Timeline:
 
     def uses(self, value: int, row: Row) -> list[int]:
         """The rows that read a plain value made by `row`, in order."""
-        found = range(int(self.first[value]), int(self.last[value]) + 1)
-        return [n for n in found if value in self.rows[n].reads and self.rows[n] is not row]
+        span = range(int(self.first[value]), int(self.last[value]) + 1)
+        return [n for n in span if value in self.rows[n].reads and self.rows[n] is not row]
 
     def repeats(self, source: int, before: int) -> bool:
         """Whether row `source` may run again before row `before`, and finds what it found."""
@@ -158,12 +158,12 @@ class Timeline:
     def moved(self, source: int, before: int) -> list[tuple[int, int]]:
         """The values that a repetition takes over, each with its last row before that."""
         row = self.rows[source]
-        found = []
+        values = []
         for value in row.writes:
             if self.plain[value] and self.last[value] >= before:
                 early = [n for n in self.uses(value, row) if n < before]
-                found.append((value, max(early, default=source)))
-        return found
+                values.append((value, max(early, default=source)))
+        return values
 
     def repeat(self, source: int, before: int, number: int) -> None:
         """Run row `source` again before row `before`; later rows read what that makes."""
@@ -196,12 +196,12 @@ class Timeline:
 
     def launches(self) -> list[list[tuple[Kernel, Kernel]]]:
         """For each original launch those that take its place, with the kernels they came from."""
-        found: list[list[tuple[Kernel, Kernel]]] = [[] for _ in range(self.rows[-1].home + 1)]
+        instead: list[list[tuple[Kernel, Kernel]]] = [[] for _ in range(self.rows[-1].home + 1)]
         for row in self.rows:
             old, new = row.kernel.reads + row.kernel.writes, row.reads + row.writes
             names = {v: self.values[n] for v, n in zip(old, new, strict=True)}
-            found[row.home].append((renamed(row.kernel, names), row.kernel))
-        return found
+            instead[row.home].append((renamed(row.kernel, names), row.kernel))
+        return instead
 
 
 def _is_own(touches: Sequence[Touch]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from llvm_support import HOST, TARGETS, Fenced, load, loop, routine, vector, zero
+from pullback.backends.llvm.emit import emit_routine
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import (
@@ -133,6 +134,55 @@ def test_literal_lengths(n: int, unroll: int) -> None:
     out = Fenced(np.zeros(n, np.float32))
     load([routine([x, y], [body])])[0]([source.array, out.array])
     np.testing.assert_array_equal(out.array, 2 * source.array)
+
+
+def halved(value: Expr, levels: int) -> Expr:
+    """``value = v < 2^k ? value : value / 2`` so many times, from the largest power down."""
+    for k in reversed(range(levels)):
+        half = E.Mul(value, E.Const(0.5, float32))
+        value = E.If(E.Less(V, index(2**k)), value, half)
+    return value
+
+
+def test_what_both_sides_read_is_computed_once() -> None:
+    """Not once for each way through the Ifs: code is as long as the expression."""
+    x, y = Array("x", float32, 70), Array("y", float32, 70)
+
+    def code(levels: int) -> str:
+        body = vector(V, SIZE, Store(y, V, halved(Load(x, V), levels)))
+        return emit_routine(routine([x, y], [body], [SIZE]), HOST)
+
+    short, long = code(4), code(8)
+    assert short.count(" fmul ") and long.count(" fmul ") == 2 * short.count(" fmul ")
+    assert long.count("load <") == short.count("load <")
+    body = vector(V, SIZE, Store(y, V, halved(Load(x, V), 8)))
+    call = load([routine([x, y], [body], [SIZE])])[0]
+    source = Fenced(data(float32, 70))
+    out = Fenced(np.zeros(70, np.float32))
+    call([source.array, out.array], [70])
+    wanted = source.array.copy()
+    for k in reversed(range(8)):
+        wanted[2**k :] /= 2
+    np.testing.assert_array_equal(out.array, wanted)
+
+
+def test_what_both_sides_guard_stays_guarded() -> None:
+    """``x[v + 1]`` is read where the test within each side holds: the fence is not touched."""
+    x, y = Array("x", float32, 70), Array("y", float32, 70)
+    here, after = Load(x, V), Load(x, E.Add(V, index(1)))
+    inside = E.Less(E.Add(V, index(1)), SIZE)
+    first = E.If(inside, after, zero(float32))
+    second = E.If(inside, E.Mul(after, here), zero(float32))
+    picked = E.If(E.Less(here, zero(float32)), first, second)
+    call = load([routine([x, y], [vector(V, SIZE, Store(y, V, picked))], [SIZE])])[0]
+    for n in LENGTHS[1:]:
+        source, out = Fenced(data(float32, n)), Fenced(np.zeros(n, np.float32))
+        call([source.array, out.array], [n])
+        own = source.array
+        next_one = np.append(own[1:], np.float32(0))
+        wanted = np.where(own < 0, next_one, next_one * own)
+        wanted[-1] = 0
+        np.testing.assert_array_equal(out.array, wanted)
 
 
 def test_gather_and_scatter_by_data() -> None:

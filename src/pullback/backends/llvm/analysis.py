@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from pullback.algebra.affine import Affine, affine
 from pullback.algebra.bounds import Intervals
 from pullback.backends.loops.walk import roots, statements
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Cast, Const, Expr
+from pullback.ir.expr import Cast, Const, Expr, If
 from pullback.ir.nest import (
     Array,
     Check,
@@ -48,6 +49,7 @@ class Facts:
         self._offsets: dict[Expr, Affine] = {}
         self._reads: dict[Node, frozenset[Cell]] = {}
         self._loads: dict[Expr, bool] = {}
+        self._shared: dict[If, tuple[Expr, ...]] = {}
 
     def reads(self, e: Expr) -> frozenset[Cell]:
         """The arrays and registers that the value depends on."""
@@ -72,6 +74,32 @@ class Facts:
             known = any(isinstance(c, Array) for c in self.reads(e))
             self._loads[e] = known
         return known
+
+    def shared(self, e: If) -> tuple[Expr, ...]:
+        """What touches memory and both sides compute in any case: the largest of it.
+
+        It needs no guard. Computed on each side it would be computed twice, and in Ifs within Ifs
+        as often as there are ways through them.
+        """
+        known = self._shared.get(e)
+        if known is None:
+            other = {*self._always(e.otherwise)}
+            known = tuple(n for n in self._always(e.then, other) if n in other)
+            self._shared[e] = known
+        return known
+
+    def _always(self, root: Expr, ends: Collection[Expr] = ()) -> Iterator[Expr]:
+        """What touches memory and is computed wherever `root` is; nothing below `ends`."""
+        stack, seen = [root], set()
+        while stack:
+            node = stack.pop()
+            if node in seen or not self.loads(node):
+                continue
+            seen.add(node)
+            yield node
+            if node not in ends:
+                below = (node.condition,) if isinstance(node, If) else node.children
+                stack.extend(cast(Expr, c) for c in below)
 
     def form(self, e: Expr) -> Affine:
         """The integer-linear form of an offset."""

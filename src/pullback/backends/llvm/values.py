@@ -114,6 +114,9 @@ class Values:
             return [(e.condition, at)]
         if condition.literal is not None:
             return [(e.then if condition.literal else e.otherwise, at)]
+        shared = [(n, at) for n in self.facts.shared(e) if self.known(n, at) is None]
+        if shared:
+            return shared
         found = []
         for side, positive in ((e.then, True), (e.otherwise, False)):
             inside = at

@@ -17,6 +17,7 @@ import pullback as pb
 from pullback import pipeline
 from pullback.backends import base, registry
 from pullback.backends.c import compiler as cc
+from pullback.backends.host.processor import host_target
 from pullback.backends.llvm.backend import LLVM
 from pullback.backends.loops import backend as loops
 from pullback.cli.resume import resumed
@@ -36,6 +37,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.runtime.interpret import Interpreter
 from pullback.runtime.tuned import FILE, Key, Tuned, chooser, write
+from pullback.tensor.run.tune import Bench
 
 try:
     cc.compiler()
@@ -429,7 +431,7 @@ def test_older_rows_are_of_the_default_backend(tmp_path: Path) -> None:
 def test_texts_are_those_of_the_backend() -> None:
     f = pb.jit(program, options=Options(backend="c", cache=None))
     f(X)
-    assert list(f.program.texts) == ["loops", "c"]
+    assert list(f.program.texts) == ["loops", "c", "price"]
     assert "void body(" in f.program.source() and "define" not in f.program.source()
     with pytest.raises(AbsentError, match="'c' shows no assembly"):
         f.program.assembly()
@@ -449,3 +451,49 @@ def test_c_is_read_back(tmp_path: Path) -> None:
     assert text.count(" + ") and not list(dump.glob("*-llvm-*"))
     file.write_text(text.replace("2.0", "3.0").replace("0x1.0000000000000p+1", "0x1.8p+1"))
     assert not np.array_equal(before, next(iter(resumed(file).values())))
+
+
+# --- what a search asks a backend for
+
+
+@pytest.mark.parametrize("name", ["llvm", "c", "opencl"])
+def test_prices_are_those_of_the_nest(name: str) -> None:
+    """The nest is one, and so is the machine: what it costs does not depend on who writes it."""
+    kernel = pb.schedule(lambda x: pb.sum(pb.exp(x), axis=1), np.ones((64, 64), np.float32)).kernel
+    backend = registry.compiler(name)
+    target = host_target()
+    price = backend.price(kernel, backend.start(kernel, target), target)
+    assert price is not None and price.ns > 0 and "price" in backend.texts()
+    other = registry.compiler("llvm")
+    assert other.price(kernel, other.start(kernel, target), target) == price
+
+
+def test_a_search_goes_where_the_backend_says(use: Any) -> None:
+    """It starts there, too."""
+
+    class Still(LLVM):
+        name = "still"
+
+        def start(self, kernel: Kernel, target: Target, choices: Any = ()) -> Any:
+            started.append(choices)
+            return super().start(kernel, target, choices)
+
+        def moves(self, kernel: Kernel, target: Target) -> Any:
+            moved.append(kernel)
+            return Nowhere()
+
+    class Nowhere:
+        def near(self, choices: Any) -> list[Any]:
+            return []
+
+        def draw(self, random: Any) -> None:
+            return None
+
+    started: list[Any] = []
+    moved: list[Kernel] = []
+    options = use(Still)
+    f = pb.jit(lambda x: pb.sum(x * x), options=options)
+    made = pb.schedule(f, np.ones(4096, np.float32))
+    assert made.best(lambda s: s.price.ns, tries=5) == made and moved and started
+    outcome = Bench(made.kernel, options).tuned(0.3, ["beam", "random"])
+    assert not outcome.choices and len(moved) >= 3

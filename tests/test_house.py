@@ -184,8 +184,8 @@ def test_a_circle_is_seen() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}, "e": set()}) == set("abcd")
 
 
-# Below the concrete backends: this machine, then what backends that write loop nests share.
-SHARED = ("host", "loops")
+# Below the concrete backends: this machine, what is read off nests, what their writers share.
+SHARED = ("host", "nests", "loops")
 # A concrete backend that is another one with other words.
 BUILT_ON = {"opencl": {"c"}}
 

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lower_support import HOST, agree, check, kernel, num, routine_of, run_native, stage, variable
-from pullback.backends.loops.walk import statements
 from pullback.errors import IndexRangeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -31,6 +30,7 @@ from pullback.ir.graph import (
 )
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import For, Guard, LoopKind, Stmt, Transpose
+from pullback.ir.statements import statements
 
 FEW = settings(
     max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lower_support import HOST, check, kernel, num, stage, variable
-from pullback.backends.loops.walk import roots, statements
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Definition, define, read
 from pullback.ir.nest import For, LoopKind
 from pullback.ir.node import walk
+from pullback.ir.statements import roots, statements
 from pullback.lower.pieces import MOST_PIECES, pieces
 
 WIDTH = HOST.lanes(4)

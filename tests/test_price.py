@@ -14,8 +14,8 @@ import pytest
 
 import pullback as pb
 from pullback.backends.host.processor import named_target
-from pullback.backends.llvm.price import nest_price, price, sampled
-from pullback.backends.llvm.reuse import spanned
+from pullback.backends.nests.price import nest_price, price, sampled
+from pullback.backends.nests.reuse import spanned
 from pullback.cost.bound import bound
 from pullback.cost.price import Price
 from pullback.ir import expr as E

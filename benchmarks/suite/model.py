@@ -22,7 +22,7 @@ import numpy as np
 import pullback as pb
 from pullback.backends.host.processor import chosen_target
 from pullback.backends.llvm.jit import compile_routines
-from pullback.backends.llvm.price import nest_price
+from pullback.backends.nests.price import nest_price
 from pullback.config import Options
 from pullback.errors import PullbackError
 from pullback.ir.expr import Dim, index

@@ -24,8 +24,11 @@ from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block
 from pullback.ir.target import Target
+from pullback.lower.whole import scheduled
 from pullback.memory.budget import Repetition
 from pullback.memory.plan import Plan
+from pullback.schedule.choices import Choices
+from pullback.schedule.moves import Moves, Space
 from pullback.schedule.schedule import Schedule
 
 Values = dict[Variable, np.ndarray[Any, Any]]
@@ -297,6 +300,17 @@ class Compiler(Protocol):
     def runner(self, image: Image) -> Runner | None:
         """Who runs a program; None: the machine of this process, by the code ABI."""
         return None
+
+    def start(self, kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
+        """The schedule of a kernel where nobody chose one; with `choices`, as they say.
+
+        Raises: OptionError for a choice that the kernel does not have.
+        """
+        return scheduled(kernel, target, choices)
+
+    def moves(self, kernel: Kernel, target: Target) -> Moves:
+        """Where a search over the schedules of a kernel may go."""
+        return Space(kernel, target)
 
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price | None:
         """What one launch costs; None: this backend does not know."""

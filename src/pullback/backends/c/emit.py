@@ -14,7 +14,6 @@ from typing import TypeVar
 from pullback.algebra.affine import affine
 from pullback.backends.c.expressions import Scope, Values, combined
 from pullback.backends.c.language import C11, Passed, computed
-from pullback.backends.loops.walk import roots, statements
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import nest as N
@@ -22,6 +21,7 @@ from pullback.ir.dtype import DType
 from pullback.ir.expr import Const, Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.node import walk
+from pullback.ir.statements import roots, statements
 from pullback.ir.text import mark_text
 
 INDENT = "  "

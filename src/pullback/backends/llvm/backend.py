@@ -15,13 +15,9 @@ from pullback.backends.llvm.jit import (
     load_codes,
     resumed,
 )
-from pullback.backends.llvm.price import nest_price, price
 from pullback.backends.loops.backend import Loops, NestText, stored
-from pullback.cost.price import Price
-from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.target import Target
-from pullback.schedule.schedule import Schedule
 
 
 class LLVM(Loops):
@@ -45,11 +41,4 @@ class LLVM(Loops):
         return resumed(text, stored(routine, ""), target)
 
     def written(self) -> Mapping[str, NestText]:
-        return {"llvm": emit_routine, "assembly": assembly, "price": _priced}
-
-    def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price:
-        return price(kernel, schedule, target)
-
-
-def _priced(nest: Routine, target: Target) -> str:
-    return f"price {nest_price(nest, target)}"
+        return {"llvm": emit_routine, "assembly": assembly}

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pullback.backends.llvm.analysis import Facts
 from pullback.backends.llvm.memory import Memory
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import Builder, Val, const
+from pullback.backends.nests.analysis import Facts
 from pullback.ir.dtype import bfloat16, float32, int8, int32, uint8
 from pullback.ir.expr import Cast, Const, Expr, Mul, index
 from pullback.ir.nest import Combine, For, Load, LoopKind, Var

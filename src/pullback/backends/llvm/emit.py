@@ -8,14 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.backends.llvm import dots, transpose
-from pullback.backends.llvm.analysis import (
-    Cell,
-    Facts,
-    LanePlan,
-    Varying,
-    plan_lanes,
-    substitute,
-)
 from pullback.backends.llvm.memory import SAFE, Memory
 from pullback.backends.llvm.reduce import Reductions
 from pullback.backends.llvm.registers import Registers
@@ -23,7 +15,14 @@ from pullback.backends.llvm.scope import Frame, Lanes, Scope
 from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
 from pullback.backends.llvm.values import Values
 from pullback.backends.loops.sizes import array_bytes
-from pullback.backends.loops.walk import roots, statements
+from pullback.backends.nests.analysis import (
+    Cell,
+    Facts,
+    LanePlan,
+    Varying,
+    plan_lanes,
+    substitute,
+)
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Const, Expr, Mul, index
 from pullback.ir.nest import (
@@ -47,6 +46,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import walk
+from pullback.ir.statements import roots, statements
 from pullback.ir.target import Target
 from pullback.ir.text import mark_text
 

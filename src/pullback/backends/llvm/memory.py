@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from pullback.algebra.affine import Affine
 from pullback.backends.llvm import arith
-from pullback.backends.llvm.analysis import Facts
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import Builder, Val, const, iota, mangled, prefix_mask
+from pullback.backends.nests.analysis import Facts
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Expr, FloorDiv, Mod
 from pullback.ir.nest import Array, Load

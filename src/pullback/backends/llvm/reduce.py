@@ -12,11 +12,11 @@ from pullback.backends.llvm.registers import Group, Registers, elements
 from pullback.backends.llvm.scope import Lanes, Scope
 from pullback.backends.llvm.text import Builder, Key, Val, const
 from pullback.backends.llvm.values import Values
-from pullback.backends.loops.walk import statements
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import Combiner
 from pullback.ir.nest import Combine, Register, Stmt
+from pullback.ir.statements import statements
 
 
 @dataclass(slots=True)

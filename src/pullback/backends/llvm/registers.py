@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pullback.backends.llvm import arith
-from pullback.backends.llvm.analysis import Cell, Facts, LanePlan
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import Builder, Key, State, Val
+from pullback.backends.nests.analysis import Cell, Facts, LanePlan
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Const, Expr
 from pullback.ir.nest import Register

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pullback.backends.llvm.analysis import NOTHING, Cell, Facts, Varying
 from pullback.backends.llvm.text import Builder, Counter, Val
+from pullback.backends.nests.analysis import NOTHING, Cell, Facts, Varying
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Var

@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import cast
 
 from pullback.backends.llvm import arith, vmath, vpower, vwide
-from pullback.backends.llvm.analysis import NOTHING, Facts
 from pullback.backends.llvm.memory import Memory
 from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Scope
 from pullback.backends.llvm.text import BITS, Builder, Val, const, iota, literals
-from pullback.backends.loops.walk import Given
+from pullback.backends.nests.analysis import NOTHING, Facts
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bfloat16, float32
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.nest import Load, Native, Peek, Register, Var
+from pullback.ir.statements import Given
 
 Need = tuple[Expr, Scope]
 ELEMENTARY: dict[str, Callable[[Builder, Val], Val]] = {

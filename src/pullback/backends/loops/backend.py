@@ -12,7 +12,9 @@ from functools import partial
 from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
 from pullback.backends.loops.sizes import array_bytes
+from pullback.backends.nests.price import nest_price, price
 from pullback.config import Options
+from pullback.cost.price import Price
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.target import Target
@@ -22,7 +24,7 @@ from pullback.lower.kernel import lower
 from pullback.schedule.schedule import Schedule
 from pullback.verify.nest import verify_routine
 
-LOOPS = "loops"  # the nest among the texts; in dumps it is called so:
+LOOPS, PRICE = "loops", "price"  # the nest among the texts; in dumps it is called so:
 DUMPED = {LOOPS: "nest"}
 
 NestText = Callable[[Routine, Target], str]
@@ -63,9 +65,13 @@ class Loops(Compiler):
         """
         return []
 
+    def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price:
+        """What one launch costs, read off its nest with the numbers of the target's machine."""
+        return price(kernel, schedule, target)
+
     def texts(self) -> Mapping[str, Text]:
         """The nest and what it is written as."""
-        makes = {LOOPS: _shown, **self.written()}
+        makes = {LOOPS: _shown, **self.written(), PRICE: _priced}
         return {name: partial(_text, make) for name, make in makes.items()}
 
     def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
@@ -97,6 +103,10 @@ def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
         tuple(v.name for v in routine.sizes),
         symbol,
     )
+
+
+def _priced(nest: Routine, target: Target) -> str:
+    return f"price {nest_price(nest, target)}"
 
 
 def _shown(routine: Routine, _: Target) -> str:

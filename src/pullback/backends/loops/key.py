@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pullback.backends.loops.walk import Given, roots
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType
 from pullback.ir.graph import Combiner
@@ -30,6 +29,7 @@ from pullback.ir.nest import (
 )
 from pullback.ir.node import Node, walk
 from pullback.ir.signature import digest
+from pullback.ir.statements import Given, roots
 
 
 @cache

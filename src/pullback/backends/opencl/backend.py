@@ -13,7 +13,6 @@ from pullback.backends.base import Code, Job, Stored
 from pullback.backends.c.emit import emit_program, emit_routine, passed, standalone
 from pullback.backends.host.processor import processor
 from pullback.backends.loops.backend import Loops, NestText, stored
-from pullback.backends.loops.walk import roots, statements
 from pullback.backends.opencl.device import FLAGS, Device, device
 from pullback.backends.opencl.lanes import Kernel
 from pullback.backends.opencl.language import OpenCLC
@@ -24,6 +23,7 @@ from pullback.ir import nest as N
 from pullback.ir.expr import Expr
 from pullback.ir.node import walk
 from pullback.ir.signature import digest
+from pullback.ir.statements import roots, statements
 from pullback.ir.target import Target
 
 Words = np.ndarray[Any, Any]

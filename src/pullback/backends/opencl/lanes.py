@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 from pullback.algebra.affine import affine
 from pullback.backends.c.emit import Function, Lanes, trip_of
-from pullback.backends.loops.walk import roots, statements
 from pullback.ir import expr as E
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType, is_half
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Combiner
 from pullback.ir.node import walk
+from pullback.ir.statements import roots, statements
 
 MOST = 16  # lanes of OpenCL's vectors
 DEEP = 150  # of an expression, in nodes; a deeper one stays a loop

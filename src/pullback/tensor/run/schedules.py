@@ -32,12 +32,11 @@ from pullback.ir.notation import axis_name, axis_number
 from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import kernel_text
-from pullback.lower.whole import scheduled
 from pullback.schedule.choices import OPERANDS, Choices, choices_of, offered
 from pullback.schedule.choices import Options as Free
 from pullback.schedule.choose import choose
 from pullback.schedule.contraction import columns
-from pullback.schedule.moves import Space, Trials, best
+from pullback.schedule.moves import Trials, best
 from pullback.schedule.schedule import Place, Schedule, Step, TileLoops, Way
 from pullback.schedule.text import schedule_text
 from pullback.tensor.run.tune import SEARCHES, Bench
@@ -71,7 +70,7 @@ class UserSchedule:
     @property
     def schedule(self) -> Schedule:
         """All that was decided."""
-        return scheduled(self.kernel, self.target, self.choices)
+        return compiler(self.options.backend).start(self.kernel, self.target, self.choices)
 
     @property
     def _asked(self) -> Schedule:
@@ -293,7 +292,7 @@ class UserSchedule:
             return [evaluate(self._by(c)) for c in batch]
 
         trials = Trials(values, lambda: len(trials.times) < _whole(tries))
-        space = Space(self.kernel, self.target)
+        space = compiler(self.options.backend).moves(self.kernel, self.target)
         return self._by(best([self.choices], space, trials, seed))
 
     def tuned(
@@ -349,7 +348,7 @@ class UserSchedule:
         given = {**dict(self.choices), **changes}
         choices = choices_of({n: v for n, v in given.items() if v is not None})
         try:
-            made = scheduled(self.kernel, self.target, choices)
+            made = self._by(choices).schedule
         except OptionError as error:
             reason = error.what.removeprefix(f"kernel {self.kernel.name} has ")
             raise self._refused(what, reason, error.help) from None

@@ -29,11 +29,10 @@ from pullback.ir.kernel import Kernel, stage_reads
 from pullback.ir.node import walk
 from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
-from pullback.lower.whole import scheduled
 from pullback.pipeline import compile_kernel
 from pullback.runtime.executable import Executable
 from pullback.schedule.choices import Choices
-from pullback.schedule.moves import Space, Trials, best, draws
+from pullback.schedule.moves import Trials, best, draws
 from pullback.schedule.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
@@ -104,7 +103,8 @@ class Bench:
         self.kernel = kernel
         self.options = options
         self.refused = 0
-        self.target = compiler(options.backend).machine(options)
+        self.backend = compiler(options.backend)
+        self.target = self.backend.machine(options)
         self.arrays = inputs(kernel)
         read = set(kernel.reads)
         self.kept = {v: self.arrays[v].copy() for v in kernel.writes if v in read}
@@ -122,7 +122,7 @@ class Bench:
         """Raises: InvalidIR, UnsupportedError where the schedule cannot be lowered."""
 
         def chosen(kernel: Kernel, target: Target) -> Schedule:
-            return scheduled(kernel, target, choices)
+            return self.backend.start(kernel, target, choices)
 
         return _Timed(*compile_kernel(self.kernel, chosen, self.options))
 
@@ -153,7 +153,7 @@ class Bench:
         """The best by a stopwatch: of moves, of random draws, or of what moves make cheapest by its
         price, for which half of the time goes.
         """
-        space = Space(self.kernel, self.target)
+        space = self.backend.moves(self.kernel, self.target)
         if name != "price":
             return (best if name == "beam" else draws)(start, space, trials, seed)
         half = time.perf_counter() + seconds / 2
@@ -167,11 +167,11 @@ class Bench:
 
         Raises: UnsupportedError for a backend that has none.
         """
-        backend, prices = compiler(self.options.backend), []
+        prices: list[float] = []
         for choices in batch:
             try:
-                schedule = scheduled(self.kernel, self.target, choices)
-                price = backend.price(self.kernel, schedule, self.target)
+                schedule = self.backend.start(self.kernel, self.target, choices)
+                price = self.backend.price(self.kernel, schedule, self.target)
             except (InvalidIR, OptionError):
                 prices.append(inf)
                 continue

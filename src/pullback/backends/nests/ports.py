@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, log2
 
-from pullback.backends.llvm.analysis import Facts, Varying, compute_bytes
+from pullback.backends.nests.analysis import Facts, Varying, compute_bytes
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.nest import Array, Load, Native, Peek, Register, Var

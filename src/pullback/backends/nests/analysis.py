@@ -8,7 +8,6 @@ from typing import cast
 
 from pullback.algebra.affine import Affine, affine
 from pullback.algebra.bounds import Intervals
-from pullback.backends.loops.walk import roots, statements
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Cast, Const, Expr, If
 from pullback.ir.nest import (
@@ -33,6 +32,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.statements import roots, statements
 from pullback.ir.target import Target
 
 INT32 = (-(2**31), 2**31 - 1)

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from pullback.backends.llvm.analysis import Facts, LanePlan, Varying, plan_lanes
-from pullback.backends.llvm.ports import WINDOW, Lane, Ports, Reader
-from pullback.backends.llvm.reuse import Access, Level, cycled, missed, spanned, stepped
-from pullback.backends.loops.walk import statements
+from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
+from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader
+from pullback.backends.nests.reuse import Access, Level, cycled, missed, spanned, stepped
 from pullback.cost.price import Price
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
@@ -40,6 +39,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import Node, walk
+from pullback.ir.statements import statements
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
 from pullback.lower.whole import whole

@@ -1,0 +1,1 @@
+"""What is read off loop nests: what lies in lanes, what they keep busy, what they cost."""

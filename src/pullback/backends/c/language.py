@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pullback.backends.loops import polynomials
-from pullback.backends.loops.sizes import ALIGNMENT, array_bytes
+from pullback.backends.nests.sizes import ALIGNMENT, array_bytes
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType, is_half
 

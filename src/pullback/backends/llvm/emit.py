@@ -14,7 +14,6 @@ from pullback.backends.llvm.registers import Registers
 from pullback.backends.llvm.scope import Frame, Lanes, Scope
 from pullback.backends.llvm.text import Builder, Counter, Module, Val, const, iota, prefix_mask
 from pullback.backends.llvm.values import Values
-from pullback.backends.loops.sizes import array_bytes
 from pullback.backends.nests.analysis import (
     Cell,
     Facts,
@@ -23,6 +22,7 @@ from pullback.backends.nests.analysis import (
     plan_lanes,
     substitute,
 )
+from pullback.backends.nests.sizes import array_bytes
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Const, Expr, Mul, index
 from pullback.ir.nest import (

@@ -11,7 +11,7 @@ import math
 from pullback.backends.llvm import vmath64, vwide
 from pullback.backends.llvm.floats import Floats, by_lane, where_rare
 from pullback.backends.llvm.text import Builder, Val, const
-from pullback.backends.loops.polynomials import (
+from pullback.backends.nests.polynomials import (
     COS32,
     ERF32_LOG,
     ERF32_SMALL,

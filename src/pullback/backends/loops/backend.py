@@ -11,8 +11,8 @@ from functools import partial
 
 from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
-from pullback.backends.loops.sizes import array_bytes
 from pullback.backends.nests.price import nest_price, price
+from pullback.backends.nests.sizes import array_bytes
 from pullback.config import Options
 from pullback.cost.price import Price
 from pullback.ir.kernel import Kernel

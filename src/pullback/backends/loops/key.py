@@ -35,7 +35,9 @@ from pullback.ir.statements import Given, roots
 @cache
 def source_digest(room: Path) -> str:
     """A hash of an emitter's room and of what it shares: other emitters write other code."""
-    files = [*sorted(room.glob("*.py")), *sorted(Path(__file__).parent.glob("*.py"))]
+    own = Path(__file__).parent
+    rooms = room, own, own.with_name("nests")
+    files = [f for room in rooms for f in sorted(room.glob("*.py"))]
     return digest(*(f.read_text() for f in files))
 
 

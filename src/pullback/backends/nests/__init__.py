@@ -1,1 +1,1 @@
-"""What is read off loop nests: what lies in lanes, what they keep busy, what they cost."""
+"""What emitters of loop nests go by: lanes, sizes, what is busy, what it costs, polynomials."""

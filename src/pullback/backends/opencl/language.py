@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pullback.backends.c.language import C11, FLOATS, HELPERS, Passed, computed, stored
-from pullback.backends.loops.sizes import array_bytes
+from pullback.backends.nests.sizes import array_bytes
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pullback.backends.loops import polynomials
+from pullback.backends.nests import polynomials
 from pullback.backends.nests.sizes import ALIGNMENT, array_bytes
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType, is_half

@@ -33,12 +33,12 @@ def default_threads() -> int:
         processors = len(os.sched_getaffinity(0))
     else:
         processors = os.cpu_count() or 1
-    found = _number("PULLBACK_THREADS", max(1, min(processors, MOST_THREADS)))
-    if found < 1:
+    threads = _number("PULLBACK_THREADS", max(1, min(processors, MOST_THREADS)))
+    if threads < 1:
         raise OptionError(
-            f"PULLBACK_THREADS={found}", help="the caller is one of the threads", code="E523"
+            f"PULLBACK_THREADS={threads}", help="the caller is one of the threads", code="E523"
         )
-    return found
+    return threads
 
 
 def _default_cache() -> Path | None:
@@ -96,17 +96,17 @@ def parse_bytes(given: object) -> int:
 
     Raises: OptionError for anything but a positive size.
     """
-    found = 0
+    size = 0
     if isinstance(given, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)i?B", given.strip(), re.IGNORECASE)
         if match is not None:
-            found = int(float(match[1]) * UNITS[match[2].upper() + "B"])
+            size = int(float(match[1]) * UNITS[match[2].upper() + "B"])
     elif isinstance(given, int) and not isinstance(given, bool):
-        found = given
-    if found <= 0:
+        size = given
+    if size <= 0:
         what = f"memory={given!r}: a number of bytes or text like '64MB' is needed"
         raise OptionError(what, code="E522")
-    return found
+    return size
 
 
 class UserRule:

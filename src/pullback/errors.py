@@ -70,10 +70,10 @@ class Origin:
         return f"{head}\n   | {text}\n   | {' ' * start}{'^' * max(1, end - start)}"
 
     def _position(self) -> tuple[int, int | None, int | None]:
-        found = next(islice(self.code.co_positions(), self.offset // 2, None), None)
-        if found is None or found[0] is None:
+        position = next(islice(self.code.co_positions(), self.offset // 2, None), None)
+        if position is None or position[0] is None:
             return self.code.co_firstlineno, None, None
-        line, last, start, end = found
+        line, last, start, end = position
         text = linecache.getline(self.code.co_filename, line or 0).rstrip().encode()
 
         def column(place: int | None) -> int | None:
@@ -81,7 +81,7 @@ class Origin:
             return None if place is None else len(text[:place].decode())
 
         # of an expression of several lines the first one is marked
-        return found[0], column(start), column(end if line == last else len(text))
+        return position[0], column(start), column(end if line == last else len(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ class PullbackError(Exception):
 def repair(code: str) -> str:
     """What the page of a code says to do."""
     _, _, page = PAGES.read_text(encoding="utf-8").partition(f"\n### {code} ")
-    _, _, found = page.partition("\nRepair: ")
-    return found.partition("\n")[0]
+    _, _, repair = page.partition("\nRepair: ")
+    return repair.partition("\n")[0]
 
 
 def brief(error: BaseException) -> list[str]:

@@ -37,7 +37,7 @@ class Intervals:
         self, facts: Sequence[Fact] = (), leaves: dict[Expr, Interval] | None = None
     ) -> None:
         self.facts = strongest(facts)
-        self.found: dict[tuple[Expr, bool], list[Fact]] = {}
+        self.concluded: dict[tuple[Expr, bool], list[Fact]] = {}
         self.leaves: dict[Expr, Interval] = {} if leaves is None else leaves
         self.known: dict[Node, Interval] = {}
         self.forms: dict[Expr, Affine] = {}
@@ -252,9 +252,9 @@ def bitwise(e: Expr, left: Interval, right: Interval) -> Interval | None:
 def facts_of(condition: Expr, intervals: Intervals, holds: bool = True) -> list[Fact]:
     """What follows for int64 values where `condition` holds (or does not)."""
     key = condition, holds
-    if key not in intervals.found:
-        intervals.found[key] = list(_conclusions(condition, intervals, holds))
-    return intervals.found[key]
+    if key not in intervals.concluded:
+        intervals.concluded[key] = list(_conclusions(condition, intervals, holds))
+    return intervals.concluded[key]
 
 
 def _conclusions(condition: Expr, intervals: Intervals, holds: bool) -> Iterator[Fact]:

@@ -37,10 +37,10 @@ def scanned(elements: Sequence[Definition], axis: int, join: Join) -> list[Defin
     while upper(levels[-1][0].shape[axis]) > 1:
         levels.append(_paired(levels[-1], axis, length, join, E.index(0)))
         length = _halved(length, E.index(0))
-    found = levels.pop()
+    scan = levels.pop()
     while levels:
-        found = _filled(levels.pop(), found, axis, join)
-    return found
+        scan = _filled(levels.pop(), scan, axis, join)
+    return scan
 
 
 def _length(elements: Sequence[Definition], axis: int) -> Expr:
@@ -68,15 +68,15 @@ def _paired(
     left = E.Mul(here[axis], TWO) if extent > 1 else E.index(0)
     right = E.Add(left, ONE) if extent > 1 else ONE
     first = [_at(x, here, axis, left) for x in level]
-    found = join(first, [_at(x, here, axis, right) for x in level])
+    pairs = join(first, [_at(x, here, axis, right) for x in level])
     literal = isinstance(length, E.Const)
     if literal and whole == 2 * extent:
-        return _maps(level, found, shape)
+        return _maps(level, pairs, shape)
     zeros = [E.const(0, x.dtype) for x in level]
     alone: Tuple = first if rest is ONE else zeros
     if not literal and rest is ONE:
         alone = _chosen(E.Less(left, length), first, zeros)
-    return _maps(level, _chosen(E.Less(right, length), found, alone), shape)
+    return _maps(level, _chosen(E.Less(right, length), pairs, alone), shape)
 
 
 def _chosen(condition: Expr, then: Tuple, otherwise: Tuple) -> Tuple:

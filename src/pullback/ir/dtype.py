@@ -102,14 +102,14 @@ def dtype(spec: Any) -> DType:
     if isinstance(spec, type) and spec in python:
         return python[spec]
     try:
-        found = _FROM_NUMPY.get(np.dtype(spec))
+        kind = _FROM_NUMPY.get(np.dtype(spec))
     except TypeError:
-        found = None
-    if found is None:
+        kind = None
+    if kind is None:
         raise DTypeError(
             f"no element type {spec!r}", help=f"use one of {', '.join(BY_NAME)}", code="E140"
         )
-    return found
+    return kind
 
 
 def is_half(kind: DType) -> bool:

@@ -106,11 +106,11 @@ def wide(function: Scalar) -> Scalar:
 
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     """Horner's rule, highest power first; a leading one is not multiplied."""
-    found: Expr = like(coefficients[0], x)
+    total: Expr = like(coefficients[0], x)
     for n, c in enumerate(coefficients[1:]):
-        scaled = x if n == 0 and coefficients[0] == 1.0 else Mul(found, x)
-        found = Add(scaled, like(c, x))
-    return found
+        scaled = x if n == 0 and coefficients[0] == 1.0 else Mul(total, x)
+        total = Add(scaled, like(c, x))
+    return total
 
 
 def absolute(x: Expr) -> Expr:
@@ -312,11 +312,11 @@ def _turned(x: Expr) -> Expr:
         near = Add(t, Mul(Mul(t, s), series))
         return Add(near, like(angle, x)) if eighths else near
 
-    found = about(4)
+    arc = about(4)
     for eighths in reversed(range(4)):
         edge = math.tan((2 * eighths + 1) * math.pi / 16)
-        found = If(Less(x, like(edge, x)), about(eighths), found)
-    return found
+        arc = If(Less(x, like(edge, x)), about(eighths), arc)
+    return arc
 
 
 @wide
@@ -408,9 +408,9 @@ def log_add(a: Expr, b: Expr) -> Expr:
     Where both are equal the maximum passes 1 to `a`, the minimum -1: half to each in all.
     """
     below = E.minimum(E.subtract(b, a), E.subtract(a, b))
-    found = Add(E.maximum(a, b), log1p(E.Exp(below)))
+    total = Add(E.maximum(a, b), log1p(E.Exp(below)))
     half = like(0.5, a)
-    return If(And(Equal(a, b), is_inf(a)), Add(Mul(a, half), Mul(b, half)), found)
+    return If(And(Equal(a, b), is_inf(a)), Add(Mul(a, half), Mul(b, half)), total)
 
 
 def atan2(y: Expr, x: Expr) -> Expr:
@@ -468,8 +468,8 @@ def sign(x: Expr) -> Expr:
     """-1, 0 or 1; NaN stays."""
     zero = like(0, x)
     positive = Cast(Less(zero, x), x.dtype)
-    found = E.subtract(positive, Cast(Less(x, zero), x.dtype))
-    return If(Equal(x, x), found, x) if x.dtype.is_float else found
+    difference = E.subtract(positive, Cast(Less(x, zero), x.dtype))
+    return If(Equal(x, x), difference, x) if x.dtype.is_float else difference
 
 
 def is_nan(x: Expr) -> Expr:
@@ -514,15 +514,15 @@ def integer_power(x: Expr, exponent: int) -> Expr:
     """``x * x * ..``, by squaring; a negative exponent divides."""
     if exponent < 0:
         return reciprocal(integer_power(x, -exponent))
-    found: Expr | None = None
+    product: Expr | None = None
     base = x
     left = exponent
     while left:
         if left & 1:
-            found = base if found is None else Mul(found, base)
+            product = base if product is None else Mul(product, base)
         left >>= 1
         base = Mul(base, base) if left else base
-    return like(1, x) if found is None else found
+    return like(1, x) if product is None else product
 
 
 def constant_power(x: Expr, exponent: float) -> Expr:

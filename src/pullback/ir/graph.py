@@ -239,10 +239,10 @@ def substitute(root: Expr, axes: Mapping[int, Expr]) -> Expr:
     def change(node: Node) -> Node | None:
         return axes.get(node.number) if isinstance(node, Axis) else None
 
-    found = rebuild(root, change, {})
-    if not isinstance(found, Expr):
-        raise InvalidIR(f"substitution in {root} gave {found}")
-    return found
+    moved = rebuild(root, change, {})
+    if not isinstance(moved, Expr):
+        raise InvalidIR(f"substitution in {root} gave {moved}")
+    return moved
 
 
 def replace_reads(root: Expr, change: Callable[[Take], Expr | None]) -> Expr:
@@ -251,10 +251,10 @@ def replace_reads(root: Expr, change: Callable[[Take], Expr | None]) -> Expr:
     def visit(node: Node) -> Node | None:
         return change(node) if isinstance(node, Take) else None
 
-    found = rebuild(root, visit, {})
-    if not isinstance(found, Expr):
-        raise InvalidIR(f"replacing reads in {root} gave {found}")
-    return found
+    changed = rebuild(root, visit, {})
+    if not isinstance(changed, Expr):
+        raise InvalidIR(f"replacing reads in {root} gave {changed}")
+    return changed
 
 
 def topological(outputs: Iterable[Value], skip: Container[Value] = ()) -> list[Definition]:
@@ -274,10 +274,10 @@ def topological(outputs: Iterable[Value], skip: Container[Value] = ()) -> list[D
 def variables(outputs: Iterable[Value]) -> list[Variable]:
     """Every variable that `outputs` read (or are), in a deterministic order."""
     outputs = list(outputs)
-    found = {o: None for o in outputs if isinstance(o, Variable)}
+    read_first = {o: None for o in outputs if isinstance(o, Variable)}
     for definition in topological(outputs):
-        found.update({s: None for s in definition.sources if isinstance(s, Variable)})
-    return list(found)
+        read_first.update({s: None for s in definition.sources if isinstance(s, Variable)})
+    return list(read_first)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -36,10 +36,10 @@ def _two_to(count: Expr) -> Expr:
     if isinstance(count, Const):
         return _like(1 << int(count.value), count)
     one = _like(1, count)
-    found: Expr = one
+    power: Expr = one
     for k in range((count.dtype.bits - 1).bit_length()):
-        found = Mul(found, If(_bit(count, k), _like(1 << (1 << k), count), one))
-    return found
+        power = Mul(power, If(_bit(count, k), _like(1 << (1 << k), count), one))
+    return power
 
 
 def _shifted(far: Expr, rest: Expr, near: Callable[[], Expr]) -> Expr:
@@ -70,13 +70,13 @@ def whole_power(x: Expr, y: Expr) -> Expr:
     ``product over k of bit_k ? x^(2^k) : 1``
     """
     one, none = _like(1, x), _like(0, x)
-    found: Expr = one
+    power: Expr = one
     base = x
     for k in range(x.dtype.bits - (x.dtype.kind == "i")):
-        found = Mul(found, If(_bit(y, k), base, one))
+        power = Mul(power, If(_bit(y, k), base, one))
         base = Mul(base, base)
     if x.dtype.kind != "i":
-        return found
+        return power
     minus = _like(-1, x)
     unit = If(Equal(x, minus), If(_bit(y, 0), minus, one), none)
-    return If(Less(y, _like(0, y)), If(Equal(x, one), one, unit), found)
+    return If(Less(y, _like(0, y)), If(Equal(x, one), one, unit), power)

@@ -101,12 +101,12 @@ class Kernel:
     @property
     def reads(self) -> tuple[Variable, ...]:
         """Variables read, in stage order."""
-        found: dict[Variable, None] = {}
+        variables: dict[Variable, None] = {}
         for stage in self.every:
             for take in stage_reads(stage):
                 if isinstance(take.source, Variable):
-                    found[take.source] = None
-        return tuple(found)
+                    variables[take.source] = None
+        return tuple(variables)
 
     @property
     def arguments(self) -> tuple[Variable, ...]:
@@ -120,9 +120,9 @@ def stage_reads(stage: Stage) -> tuple[Take, ...]:
         roots: tuple[Expr, ...] = (stage.body,)
         if isinstance(stage.form, Accumulate):
             roots += stage.form.at
-        found = tuple([n for n in walk(roots) if isinstance(n, Take)])
-        object.__setattr__(stage, "_reads", found)
-        return found
+        reads = tuple([n for n in walk(roots) if isinstance(n, Take)])
+        object.__setattr__(stage, "_reads", reads)
+        return reads
     return stage._reads
 
 
@@ -130,8 +130,8 @@ def redirected(stage: Stage, places: Mapping[Value, Variable]) -> Stage:
     """A stage that reads, and stores to, other variables: what is looked up in `places`."""
 
     def change(take: Take) -> Expr | None:
-        found = places.get(take.source)
-        return None if found is None else take.of(found)
+        place = places.get(take.source)
+        return None if place is None else take.of(place)
 
     form = stage.form
     if isinstance(form, Accumulate):
@@ -181,8 +181,8 @@ def plain_places(form: Accumulate, shape: Sequence[Extent]) -> dict[int, int]:
     ``y[i, 0, i] += ..., i < 3, y: (4, 1, 3)  ->  {i: 2}``: no two iterations along such an axis
     write one element, and every element has its iteration.
     """
-    found: dict[int, int] = {}
+    places: dict[int, int] = {}
     for place, (at, extent) in enumerate(zip(form.at, shape, strict=True)):
         if isinstance(at, Axis) and at.extent == extent:
-            found.setdefault(at.number, place)
-    return found
+            places.setdefault(at.number, place)
+    return places

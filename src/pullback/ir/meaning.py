@@ -62,8 +62,8 @@ def _floor_divide(left: Array, right: Array) -> Any:
     """The floor of the exact quotient: one less where that is below its rounded floor."""
     if left.dtype.kind in "iu":
         zero = right == 0
-        found = np.floor_divide(left, np.where(zero, 1, right))
-        return np.where(zero, 0, found).astype(left.dtype)
+        quotient = np.floor_divide(left, np.where(zero, 1, right))
+        return np.where(zero, 0, quotient).astype(left.dtype)
     quotient = np.divide(left, right)
     rest, floor = np.fmod(left, right), np.floor(quotient)
     far = np.abs(rest) > np.abs(right) / 2
@@ -81,8 +81,8 @@ def _modulo(left: Array, right: Array) -> Any:
     a, c = left.astype(wide), right.astype(wide)
     rest = np.fmod(a, c)
     unlike = (rest != 0) & ((rest < 0) != (c < 0))
-    found = np.where(unlike, rest + c, np.where(rest == 0, np.copysign(rest, c), rest))
-    return found.astype(left.dtype)
+    signed = np.where(unlike, rest + c, np.where(rest == 0, np.copysign(rest, c), rest))
+    return signed.astype(left.dtype)
 
 
 def _select(condition: Array, then: Array, otherwise: Array) -> Any:

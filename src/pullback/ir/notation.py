@@ -50,8 +50,8 @@ def axis_number(name: str) -> int | None:
     """The inverse of `axis_name`; None for other names."""
     if len(name) == 1 and name in AXES:
         return AXES.index(name)
-    found = re.fullmatch(r"i([1-9]\d+)", name)
-    return int(found[1]) if found and int(found[1]) >= len(AXES) else None
+    numbered = re.fullmatch(r"i([1-9]\d+)", name)
+    return int(numbered[1]) if numbered and int(numbered[1]) >= len(AXES) else None
 
 
 @dataclass(slots=True)
@@ -127,11 +127,11 @@ class Printer:
         if isinstance(node, E.Const):
             negative = literal(node).startswith("-")
             return literal(node), SIGN if negative else TIGHT
-        found = self._call(node, text)
-        if found is None and self.leaf is not None:
-            found = self.leaf(node, text)
-        if found is not None:
-            return found, TIGHT
+        called = self._call(node, text)
+        if called is None and self.leaf is not None:
+            called = self.leaf(node, text)
+        if called is not None:
+            return called, TIGHT
         if not isinstance(node, E.Binary):
             return repr(node), TIGHT
         return self._infix(node, known)

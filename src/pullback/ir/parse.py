@@ -67,15 +67,15 @@ class Tokens:
         place = 0
         text = self.line.rstrip()
         while place < len(text):
-            found = _TOKEN.match(text, place)
-            if found is None:
+            token = _TOKEN.match(text, place)
+            if token is None:
                 self.fail("unknown character", place)
-            kind = found.lastgroup or ""
+            kind = token.lastgroup or ""
             if kind == "suffix":
                 kind = "number"
-            start = found.start(kind)
-            self.items.append((kind, text[start : found.end()], start))
-            place = found.end()
+            start = token.start(kind)
+            self.items.append((kind, text[start : token.end()], start))
+            place = token.end()
 
     @property
     def next(self) -> str:
@@ -88,11 +88,11 @@ class Tokens:
 
     def take(self, wanted: str | None = None) -> str:
         """Pass one token. Raises: SyntaxFormError where it is not `wanted`."""
-        found = self.next
-        if not found or (wanted is not None and found != wanted):
+        text = self.next
+        if not text or (wanted is not None and text != wanted):
             self.fail(f"expected {wanted!r}" if wanted else "unexpected end")
         self.at += 1
-        return found
+        return text
 
     def skip(self, text: str) -> bool:
         """Pass a token where it is the next one."""
@@ -144,11 +144,11 @@ class Tokens:
 
     def one_of(self, known: Mapping[str, T], what: str) -> T:
         """Pass one of some names, for what it stands for. Raises: SyntaxFormError for another."""
-        found = known.get(self.next)
-        if found is None:
+        meant = known.get(self.next)
+        if meant is None:
             self.fail(what)
         self.at += 1
-        return found
+        return meant
 
     def fail(self, what: str, place: int | None = None) -> NoReturn:
         if place is None:
@@ -200,9 +200,9 @@ def _operand(t: Tokens, scope: Scope) -> Expr:
     if t.depth == MAX_DEPTH:
         t.fail("nested too deeply")
     t.depth += 1
-    found = _prefixed(t, scope)
+    operand = _prefixed(t, scope)
     t.depth -= 1
-    return found
+    return operand
 
 
 def _prefixed(t: Tokens, scope: Scope) -> Expr:
@@ -215,9 +215,9 @@ def _prefixed(t: Tokens, scope: Scope) -> Expr:
         value = _operand(t, scope)
         return _checked(t, lambda: E.logical_not(value))
     if t.skip("("):
-        found = expression(t, scope)
+        inner = expression(t, scope)
         t.take(")")
-        return found
+        return inner
     if t.kind == "number":
         return _number(t)
     if t.kind != "name":
@@ -507,10 +507,10 @@ class _KernelReader(_Reader):
         self.head = name, shape, kind, False, Keep.AUTO
 
     def store(self, t: Tokens) -> Variable:
-        found = self.values.get(t.next)
-        if not self.drafts or not isinstance(found, Variable):
+        target = self.values.get(t.next)
+        if not self.drafts or not isinstance(target, Variable):
             t.fail("expected a kernel, and a variable to store to")
-        return found
+        return target
 
     def finish(self, t: Tokens) -> None:
         assert self.head is not None

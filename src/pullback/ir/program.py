@@ -119,27 +119,27 @@ def items(block: Block) -> Iterator[Item]:
 
 def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Block:
     """`block` with items replaced by those that `change` gives for them; None leaves an item."""
-    found: list[Item] = []
+    expanded: list[Item] = []
     for item in block:
         new = change(item)
         if new is not None:
-            found.extend(new)
+            expanded.extend(new)
         elif isinstance(item, Loop):
-            found.append(replace(item, body=expand(item.body, change)))
+            expanded.append(replace(item, body=expand(item.body, change)))
         elif isinstance(item, Branch):
             then, otherwise = expand(item.then, change), expand(item.otherwise, change)
-            found.append(Branch(item.predicate, then, otherwise))
+            expanded.append(Branch(item.predicate, then, otherwise))
         else:
-            found.append(item)
-    return tuple(found)
+            expanded.append(item)
+    return tuple(expanded)
 
 
 def written(block: Block) -> list[Variable]:
     """The variables that a traced program, its feeds and the host assign."""
-    found: list[Variable] = []
+    assigned: list[Variable] = []
     for item in items(block):
         if isinstance(item, Compute):
-            found.extend(v for v, _ in item.graph.assigns)
+            assigned.extend(v for v, _ in item.graph.assigns)
         elif isinstance(item, Feed | HostCall):
-            found.extend(item.targets)
-    return found
+            assigned.extend(item.targets)
+    return assigned

@@ -118,7 +118,7 @@ def _dim(d: Dim) -> str:
 
 def _dims(values: Iterable[Value]) -> list[Dim]:
     """Symbolic extents, in order of use."""
-    found: dict[Dim, None] = {}
+    dims: dict[Dim, None] = {}
     for value in values:
         every: list[Extent] = list(value.shape)
         if isinstance(value, Definition):
@@ -128,8 +128,8 @@ def _dims(values: Iterable[Value]) -> list[Dim]:
                     every.append(node.dim)
                 elif isinstance(node, Axis):
                     every.append(node.extent)
-        found.update((e, None) for e in every if isinstance(e, Dim))
-    return list(found)
+        dims.update((e, None) for e in every if isinstance(e, Dim))
+    return list(dims)
 
 
 def kernel_text(kernel: Kernel, names: Names | None = None) -> str:
@@ -279,10 +279,10 @@ def placed(text: str, kernel: Kernel) -> str:
     """Loops or LLVM of a kernel, marked with the user's lines instead of numbers of stages."""
     origins = [stage.target.origin for stage in (*kernel.stages, *kernel.finish)]
 
-    def lines(found: re.Match[str]) -> str:
-        known = [origins[int(n)] for n in found[2].split(", ")]
+    def lines(mark: re.Match[str]) -> str:
+        known = [origins[int(n)] for n in mark[2].split(", ")]
         texts = dict.fromkeys(f"{o.place}  {o.source}" for o in known if o is not None)
-        return "\n".join(f"{found[1]}{text}" for text in texts) if texts else found[0]
+        return "\n".join(f"{mark[1]}{text}" for text in texts) if texts else mark[0]
 
     return MARK.sub(lines, text)
 

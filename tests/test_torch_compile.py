@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import runpy
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -371,3 +373,26 @@ def test_the_name_of_the_backend() -> None:
         torch._dynamo.register_backend(pb.torch.backend, name="pullback_here")
     x = torch.randn(3)
     near(torch.compile(torch.sin, backend="pullback_here")(x), x.sin())
+
+
+# --- rules, a few entries of each family ----------------------------------------------------------
+
+ENTRIES = (
+    "add", "div.trunc_rounding", "nn.functional.gelu", "special.i1", "var_mean", "cumsum", "sort",
+    "roll", "as_strided", "cat", "index_put", "scatter_reduce.amax", "nn.functional.layer_norm",
+    "nn.functional.conv2d", "nn.functional.max_pool3d", "nn.functional.nll_loss",
+    "nn.functional.grid_sample", "addmm", "linalg.vector_norm", "cdist",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def judged() -> Any:
+    pytest.importorskip("expecttest")
+    script = Path(__file__).parent.parent / "scripts" / "opinfo_compile.py"
+    return runpy.run_path(str(script))["judged"]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_of_opinfo(judged: Any, name: str) -> None:
+    """Results and gradients, without fallback."""
+    assert judged(name) == ("right", "")

@@ -80,6 +80,12 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
     Raises: OptionError for an option that does not exist; UnsupportedError for tensors of another
     device, and for what has no rule where no fallback is allowed. PyTorch wraps them in its own
     `BackendCompilerFailed`.
+
+    Example:
+        >>> import torch
+        >>> double = torch.compile(lambda x: x + x, backend=pb.torch.backend)
+        >>> double(torch.ones(2))
+        tensor([2., 2.])
     """
     settings = Settings.of(mode, options)
     for tensor in inputs:

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A graph: what it is for, how many operators it has, and how many of them are in programs."""
+    """A graph: what it is for, how many operators it has, and how many of them are in programs.
+
+    Example:
+        >>> print(pb.torch.Graph("forward", 4, 3))
+        forward: 3 of 4 operators in programs
+    """
 
     kind: str
     operators: int
@@ -22,7 +27,12 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """An operator that PyTorch ran: why, and the line of the user's that called it."""
+    """An operator that PyTorch ran: why, and the line of the user's that called it.
+
+    Example:
+        >>> print(pb.torch.Fallback("aten.bernoulli.p", "it draws random numbers", ""))
+        aten.bernoulli.p: it draws random numbers
+    """
 
     operator: str
     reason: str

@@ -29,9 +29,9 @@ same(
         "copysign": pb.copysign, "fmod": pb.fmod, "remainder": pb.remainder,
         "bitwise_and": pb.bitwise_and, "bitwise_or": pb.bitwise_or, "bitwise_xor": pb.bitwise_xor,
         "bitwise_left_shift": pb.bitwise_left_shift, "bitwise_right_shift": pb.bitwise_right_shift,
-        "mul": pb.multiply, "logaddexp": pb.logaddexp, "logaddexp2": pb.logaddexp2,
+        "logaddexp": pb.logaddexp, "logaddexp2": pb.logaddexp2,
         "floor_divide": pb.floor_divide, "heaviside": pb.heaviside, "nextafter": pb.nextafter,
-        "xlogy": pb.special.xlogy, "gcd": pb.gcd, "lcm": pb.lcm, "ldexp": pb.ldexp,
+        "xlogy": pb.special.xlogy, "gcd": pb.gcd, "lcm": pb.lcm,
         "lgamma": pb.special.gammaln, "digamma": pb.special.digamma,
         "i0": pb.special.i0, "erfc": pb.special.erfc, "erfinv": pb.special.erfinv,
         "sinc": pb.special.sinc,
@@ -44,8 +44,19 @@ def rounded(x: Any) -> Any:
     return pb.round(x)
 
 
+def _truths(*values: Any) -> bool:
+    return all(isinstance(v, bool) or getattr(v, "dtype", None) == pb.bool_ for v in values)
+
+
+@rule(aten.mul.Tensor, aten.mul.Scalar)
+def multiply(x: Any, y: Any) -> Any:
+    return pb.logical_and(x, y) if _truths(x, y) else pb.multiply(x, y)
+
+
 @rule(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: Any = 1) -> Any:
+    if _truths(x, y):
+        return pb.logical_or(x, y)
     return x + (y if alpha == 1 else y * alpha)
 
 
@@ -79,6 +90,11 @@ def divide_by_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
 @rule(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
 def power(x: Any, y: Any) -> Any:
     return pb.pow(x, y)
+
+
+@rule(aten.ldexp.Tensor)
+def ldexp(x: Any, y: Any) -> Any:
+    return x * pb.exp2(y)
 
 
 @rule(aten.clamp.default, aten.clamp.Tensor, aten.clip.default)

@@ -319,12 +319,12 @@ def _no_masks(*args: Any, **_: Any) -> str | None:
     return "a mask as an index: the shape depends on data" if masks else None
 
 
-@rule(aten.index.Tensor, refuses=_no_masks)
+@rule(aten.index.Tensor, aten._unsafe_index.Tensor, refuses=_no_masks)
 def index(x: Any, indices: Sequence[Any]) -> Any:
     return x[tuple([slice(None) if i is None else i for i in indices])]
 
 
-@rule(aten.index_put.default, refuses=_no_masks)
+@rule(aten.index_put.default, aten._unsafe_index_put.default, refuses=_no_masks)
 def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
     whole = [slice(None) if i is None else i for i in indices]
     return pb.index_put(x, whole, values, accumulate=accumulate)

@@ -23,6 +23,18 @@ def addmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return own if beta == 0 else own + (x if beta == 1 else x * beta)
 
 
+@rule(aten.addmv.default)
+def addmv(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return addmm(x, a, b, beta=beta, alpha=alpha)
+
+
+@rule(aten.addbmm.default)
+def addbmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    own = pb.sum(pb.matmul(a, b), axis=0)
+    own = own if alpha == 1 else own * alpha
+    return own if beta == 0 else own + (x if beta == 1 else x * beta)
+
+
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 

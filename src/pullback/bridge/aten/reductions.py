@@ -24,6 +24,7 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> A
 @rule(aten.prod.default, aten.prod.dim_int)
 def prod(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     kind = None if dtype is None else TYPES[dtype]
+    x = pb.astype(x, kind or pb.int64) if x.dtype == pb.bool_ else x
     return pb.prod(x, axis=axes(dim, x.ndim), keepdims=keepdim, dtype=kind)
 
 
@@ -39,11 +40,15 @@ def amin(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 @rule(aten.max.dim)
 def max_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
+    if not x.ndim:
+        return x, pb.zeros((), dtype=pb.int64)
     return amax(x, dim, keepdim), argmax(x, dim, keepdim)
 
 
 @rule(aten.min.dim)
 def min_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
+    if not x.ndim:
+        return x, pb.zeros((), dtype=pb.int64)
     return amin(x, dim, keepdim), argmin(x, dim, keepdim)
 
 
@@ -114,6 +119,8 @@ def logcumsumexp(x: Any, dim: int) -> Any:
 @rule(aten.sort.default, aten.sort.stable)
 def sort(x: Any, dim: int = -1, descending: bool = False, *, stable: Any = None) -> Any:
     del stable
+    if not x.ndim:
+        return x, pb.zeros((), dtype=pb.int64)
     order = pb.argsort(x, axis=dim, descending=descending)
     return pb.take_along_axis(x, order, axis=dim), order
 
@@ -121,4 +128,6 @@ def sort(x: Any, dim: int = -1, descending: bool = False, *, stable: Any = None)
 @rule(aten.topk.default)
 def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     del sorted
+    if not x.ndim:
+        return x, pb.zeros((), dtype=pb.int64)
     return pb.topk(x, k, axis=dim, largest=largest)

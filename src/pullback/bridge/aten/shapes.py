@@ -135,6 +135,8 @@ def constant_pad(x: Any, pad: Sequence[int], value: Any = 0) -> Any:
 
 @rule(aten.unfold.default, aten.unfold_copy.default)
 def unfold(x: Any, dim: int, size: int, step: int) -> Any:
+    if not x.ndim:
+        return pb.broadcast_to(x, (size,))
     return pb.unfold(x, dim % x.ndim, size, step)
 
 

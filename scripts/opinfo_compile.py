@@ -1,0 +1,172 @@
+"""PyTorch's own database of operators (OpInfo) through `torch.compile(backend="pullback")`.
+
+`python scripts/opinfo_compile.py [--only NAME ..] [--every N] [--jobs N] [--check] [--write]`: two
+samples of every entry in float32, results and gradients beside eager PyTorch's. An entry is
+*right*, *fallback* (right, but PyTorch ran a part), *uncompiled* (PyTorch made no graph of it),
+*wrong*, *crashed* or *slow*. The record is tests/opinfo_compile.txt: `--check` exits with 1 where
+an entry got worse, `--write` writes it. Needs PyTorch and expecttest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import warnings
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves
+
+import pullback as pb
+
+RECORD = Path(__file__).parent.parent / "tests" / "opinfo_compile.txt"
+ORDER = ("right", "uncompiled", "fallback", "slow", "crashed", "wrong")
+SECONDS = 90  # for an entry
+UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+FORWARD, BACKWARD = 1e-4, 1e-3
+
+
+def names() -> list[str]:
+    """The entries that have float32 here."""
+    return [_name(op) for op in op_db if torch.float32 in op.supported_dtypes("cpu")]
+
+
+def _name(op: Any) -> str:
+    return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+
+
+class Late(Exception):
+    """An entry took too long."""
+
+
+def _late(*_: Any) -> None:
+    raise Late
+
+
+def verdict(name: str) -> tuple[str, str, str]:
+    """Of one entry: its name, what it is, why."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, _late)
+    signal.alarm(SECONDS)
+    try:
+        return (name, *judged(name))
+    except Late:
+        return name, "slow", ""
+    except Exception as error:
+        return name, "crashed", f"{type(error).__name__}: {error}".replace("\n", " ")[:200]
+    finally:
+        signal.alarm(0)
+
+
+def judged(name: str) -> tuple[str, str]:
+    """What an entry is, and why."""
+    op = next(o for o in op_db if _name(o) == name)
+    torch.manual_seed(0)
+    slopes = op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu")
+    samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=slopes))
+    picked = [samples[0], samples[len(samples) // 2]]
+    compiled, left = 0, set()
+    for sample in picked:
+        torch._dynamo.reset()
+        wrong = _compared(op, sample, slopes)
+        report = pb.torch.report()
+        compiled += len(report.graphs)
+        left |= {f"{one.operator}: {one.reason}" for one in report.fallbacks}
+        if wrong:
+            return "wrong", wrong
+    if left:
+        return "fallback", "; ".join(sorted(left))[:200]
+    return ("right", "") if compiled else ("uncompiled", "")
+
+
+def _compared(op: Any, sample: Any, slopes: bool) -> str:
+    """What differs from eager, or nothing."""
+
+    def call(x: Any, rest: Any) -> Any:
+        return op.op(x, *rest, **sample.kwargs)
+
+    torch.manual_seed(0)
+    eager = _tensors(call(sample.input, sample.args))
+    torch.manual_seed(0)
+    run = torch.compile(call, backend=pb.torch.backend, dynamic=False)
+    own = _tensors(run(sample.input, sample.args))
+    if op.name in UNSET:
+        return "" if [o.shape for o in own] == [e.shape for e in eager] else "shapes"
+    if not all(_near(o, e, FORWARD) for o, e in zip(own, eager, strict=True)):
+        return "results"
+    leaves = [t for t in _tensors((sample.input, sample.args)) if t.requires_grad]
+    own, eager = ([r for r in row if r.requires_grad] for row in (own, eager))
+    if not slopes or not eager or not leaves:
+        return ""
+    heads = [torch.randn_like(e) for e in eager]
+    theirs = torch.autograd.grad(eager, leaves, heads, allow_unused=True)
+    ours = torch.autograd.grad(own, leaves, heads, allow_unused=True)
+    pairs = zip(ours, theirs, leaves, strict=True)
+    same = [_near(_whole(o, x), _whole(t, x), BACKWARD) for o, t, x in pairs]
+    return "" if all(same) else "gradients"
+
+
+def _tensors(tree: Any) -> list[Any]:
+    return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor)]
+
+
+def _whole(gradient: Any, x: Any) -> Any:
+    return torch.zeros_like(x) if gradient is None else gradient
+
+
+def _near(own: Any, eager: Any, tolerance: float) -> bool:
+    if own.shape != eager.shape or own.dtype != eager.dtype:
+        return False
+    kind = torch.complex128 if own.is_complex() else torch.float64
+    a, b = (t.detach().to_dense().to(kind) for t in (own, eager))
+    finite = b.abs()[b.abs().isfinite()]
+    scale = max(1.0, float(finite.max()) if finite.numel() else 0.0)
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def record() -> dict[str, str]:
+    """What was recorded, by entry."""
+    rows = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
+    pairs = [row.split("  ", 1)[0].rsplit(" ", 1) for row in rows if row]
+    return dict(pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    asked = given.only or names()[:: given.every]
+    before, now = record(), {}
+    with ProcessPoolExecutor(given.jobs, max_tasks_per_child=40) as pool:
+        for name, kind, why in pool.map(verdict, asked):
+            now[name] = (kind, why)
+            if kind != "right":
+                print(f"{name} {kind}  {why}".rstrip(), flush=True)
+    print(dict(Counter(kind for kind, _ in now.values())))
+    if given.write:
+        whole = {**{n: (k, "") for n, k in before.items()}, **now}
+        rows = [f"{n} {k}" + (f"  {w}" if w else "") for n, (k, w) in sorted(whole.items())]
+        RECORD.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    worse = [
+        n for n, (k, _) in now.items() if n in before and ORDER.index(k) > ORDER.index(before[n])
+    ]
+    for name in worse:
+        print(f"worse: {name} was {before[name]}, is {now[name][0]}")
+    if given.check and worse:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

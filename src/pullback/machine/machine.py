@@ -47,9 +47,10 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # columns. So many `sums` in flight hide the latency of a multiply-add and the loads of a
         # step; `fewest`, where rows are cut into equal blocks; a `second` tile for columns that are
         # left takes so many times as long. `swept`: a product of a plain sum; `enter`: and leave a
-        # register tile.
+        # register tile; `words`: an element packed in words.
         "product": (
             "pack", "strided", "scatter", "left", "sums", "fewest", "second", "swept", "enter",
+            "words",
         ),
         # Shares of the peak of multiply-adds by counts: each of so many, and of more.
         "rows": ("1",),

@@ -38,9 +38,6 @@ CUT_ROWS = 7
 # Bytes of a word, whose parts one instruction multiplies and adds.
 WORD: Legal = 4
 
-# Fewer rows do not pay for panels of words: what is copied is used once a row.
-FEWEST_ROWS = 17
-
 
 def address(take: Take) -> Linear:
     """The offset of a read over the stage's axes; scratch is taken to be row-major as well."""
@@ -159,10 +156,20 @@ def _product(stage: Stage, inner: list[Expr], scale: list[Expr], column: int) ->
 def _way(stage: Stage, product: Product, target: Target) -> Product:
     """A product with the words and the dot products that a processor has for it."""
     one, other = product.left, product.right
+    dots = 0 if product.direct else _dots(stage, one, other, target)
     word = _word(stage, one, other, product.column, target)
-    direct = word == 1 and product.direct
-    dots = 0 if direct or word > 1 else _dots(stage, one, other, target)
-    return replace(product, direct=direct, word=word, dots=dots)
+    if word > 1 and _words_pay(stage, product, word, dots, target):
+        return replace(product, direct=False, word=word)
+    return replace(product, dots=dots)
+
+
+def _words_pay(stage: Stage, product: Product, word: int, dots: int, target: Target) -> bool:
+    """Whether panels of words cost less than they save, or there would be panels anyway."""
+    rows = _volume(stage, set(range(len(stage.shape))) - product.right.axes)
+    if not product.direct and upper(stage.extents[product.row]) > dots:
+        return True
+    saved = target.profile.rate("whole", "multiply_add") * (1 - 1 / word)
+    return rows * saved >= target.profile.rate("product", "words")
 
 
 def _side(parts: list[Expr]) -> Expr:
@@ -170,7 +177,7 @@ def _side(parts: list[Expr]) -> Expr:
 
 
 def _word(stage: Stage, left: Expr, right: Expr, column: int, target: Target) -> int:
-    """The size of words that operands are packed in: many rows, and words that are easily made.
+    """The size of words that operands can be packed in, where words are easily made.
 
     Those of `right` are neighbours already, or parts of rows that lie side by side.
     """
@@ -179,9 +186,6 @@ def _word(stage: Stage, left: Expr, right: Expr, column: int, target: Target) ->
     terms = stage.extents[last]
     wide = any(side.dtype.itemsize * word != WORD for side in (left, right))
     if word == 1 or wide or not isinstance(terms, int) or terms < 2 * word:
-        return 1
-    rows = _volume(stage, set(range(len(stage.shape))) - right.axes)
-    if rows < FEWEST_ROWS:
         return 1
     whole = terms % word == 0 and _unit([right], last, stage)
     return word if whole or _in_rows(right, column, stage) else 1
@@ -211,18 +215,23 @@ def _ns(stage: Stage, product: Product, target: Target) -> float:
     each = target.profile.rate("whole", "multiply_add")
     rates = target.profile.tables["product"]
     columns = _columns(stage, product, extents)
-    waste = each * (-(-columns // lanes) * lanes / columns)
+    waste = each * _whole(columns, lanes)
     scatter = 0.0 if product.column == len(stage.shape) - 1 else rates["scatter"] / terms
     if product.direct:
         return waste + scatter
     if extents[product.row] <= product.dots:
         return each * (1.0 + extents[product.row] / extents[product.column])
-    packing = _packing(stage, product, extents, rates)
+    packing = _packing(stage, product, extents, lanes, rates)
     if product.dots:
         packing = min(packing, 1.5 * each)
     if only_read(product.left) is None and only_read(product.right) is not None:
         packing += rates["left"]
     return waste + packing + scatter + each * _cut(stage, product.column, lanes, target)
+
+
+def _whole(extent: int, lanes: int) -> float:
+    """How many times as many elements as there are, the last vector filled up."""
+    return -(-extent // lanes) * lanes / extent
 
 
 def _columns(stage: Stage, product: Product, extents: list[int]) -> int:
@@ -249,11 +258,11 @@ def _cut(stage: Stage, column: int, lanes: int, target: Target) -> float:
     if column not in outer or not whole:
         return 0.0
     each = max(1, upper(stage.shape[column]) // int(target.profile.rate("launch", "tasks")))
-    return -(-each // lanes) * lanes / each - 1
+    return _whole(each, lanes) - 1
 
 
 def _packing(
-    stage: Stage, product: Product, extents: list[int], rates: Mapping[str, float]
+    stage: Stage, product: Product, extents: list[int], lanes: int, rates: Mapping[str, float]
 ) -> float:
     """Time to pack an element, shared by the products that use it.
 
@@ -272,9 +281,12 @@ def _packing(
         uses = max(1, uses // 4)
     uses *= prod(e for axis, e in enumerate(extents) if axis not in own and axis not in cut)
     last = stage.over[-1]
-    long = extents[last] >= 8 and _unit([product.right], last, stage)
-    near = long or _in_rows(product.right, product.column, stage)
-    return rates["pack" if near else "strided"] / min(uses, 4096)
+    each = rates["strided"]
+    if _in_rows(product.right, product.column, stage):
+        each = rates["pack"]
+    elif _unit([product.right], last, stage):
+        each = min(each, rates["pack"] * _whole(extents[last], lanes))
+    return each / min(uses, 4096)
 
 
 def _dots(stage: Stage, left: Expr, right: Expr, target: Target) -> int:

@@ -178,6 +178,13 @@ def test_few_rows_stay_as_they_are() -> None:
     assert all(s.product is None or s.product.word == 1 for s in choose(one, WORDS).steps)
 
 
+@pytest.mark.parametrize("rows", [12, 16])
+def test_few_rows_that_are_packed_anyway_are_words(rows: int) -> None:
+    """Turned, they would be copied into panels of float32."""
+    one = product(rows, 64, 64, "nt", PAIRS[0])
+    assert all(s.product is not None and s.product.word == 2 for s in choose(one, WORDS).steps)
+
+
 @pytest.mark.parametrize("pair", PAIRS[1:], ids=str)
 def test_bytes_at_their_extremes(pair: Pair) -> None:
     """Nothing saturates: 5000 products of the largest bytes."""

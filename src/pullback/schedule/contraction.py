@@ -94,12 +94,12 @@ def recognise(stage: Stage, target: Target, column: int | None = None) -> Produc
 def _pays(stage: Stage, product: Product, target: Target) -> bool:
     """Whether a plain sum takes longer than a register tile, with what that is to enter."""
     rates = target.profile.tables["product"]
-    points = _volume(stage, {product.row, product.column, *stage.over})
+    points = volume(stage, {product.row, product.column, *stage.over})
     each = rates["swept"] - target.profile.rate("whole", "multiply_add")
     return points * each >= rates["enter"]
 
 
-def _volume(stage: Stage, axes: Iterable[int]) -> int:
+def volume(stage: Stage, axes: Iterable[int]) -> int:
     """Points of a stage along some axes, at the upper bounds."""
     return prod(upper(stage.extents[axis]) for axis in axes)
 
@@ -165,7 +165,7 @@ def _way(stage: Stage, product: Product, target: Target) -> Product:
 
 def _words_pay(stage: Stage, product: Product, word: int, dots: int, target: Target) -> bool:
     """Whether panels of words cost less than they save, or there would be panels anyway."""
-    rows = _volume(stage, set(range(len(stage.shape))) - product.right.axes)
+    rows = volume(stage, set(range(len(stage.shape))) - product.right.axes)
     if not product.direct and upper(stage.extents[product.row]) > dots:
         return True
     saved = target.profile.rate("whole", "multiply_add") * (1 - 1 / word)
@@ -188,7 +188,9 @@ def _word(stage: Stage, left: Expr, right: Expr, column: int, target: Target) ->
     if word == 1 or wide or not isinstance(terms, int) or terms < 2 * word:
         return 1
     whole = terms % word == 0 and _unit([right], last, stage)
-    return word if whole or _in_rows(right, column, stage) else 1
+    if whole or _in_rows(right, column, stage):
+        return word
+    return 1
 
 
 def _in_rows(operand: Expr, axis: int, stage: Stage) -> bool:
@@ -210,7 +212,7 @@ def _unit(operand: list[Expr], axis: int, stage: Stage) -> bool:
 def _ns(stage: Stage, product: Product, target: Target) -> float:
     """Time of a product on one thread: lanes wasted, panels packed, results scattered."""
     extents = [upper(e) for e in stage.extents]
-    terms = _volume(stage, stage.over)
+    terms = volume(stage, stage.over)
     lanes = target.lanes(stage.body.dtype.itemsize)
     each = target.profile.rate("whole", "multiply_add")
     rates = target.profile.tables["product"]
@@ -300,9 +302,9 @@ def _dots(stage: Stage, left: Expr, right: Expr, target: Target) -> int:
         return 0
     size = stage.body.dtype.itemsize
     batch = left.axes & right.axes - frozenset(stage.over)
-    far = size * prod(upper(stage.extents[a]) for a in right.axes - batch) > target.l2
+    far = size * volume(stage, right.axes - batch) > target.l2
     rows = FAR_DOT_ROWS if far else DOT_ROWS
-    terms = prod(upper(stage.extents[a]) for a in stage.over)
+    terms = volume(stage, stage.over)
     near = rows * terms * size <= target.l2 // 2
     return rows if near or _unit([left], last, stage) else 0
 

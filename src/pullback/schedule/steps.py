@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import log2, prod
+from math import log2
 from types import MappingProxyType
 
 from pullback.algebra.linear import row_major
@@ -13,7 +13,7 @@ from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
 from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.target import MOST_PICKED, Target
-from pullback.schedule.contraction import address, recognise
+from pullback.schedule.contraction import address, recognise, volume
 from pullback.schedule.schedule import Step, Way
 
 # Stages of one loop: each that is added is compared with every other. None of the goldens' loops
@@ -202,13 +202,7 @@ def lane_ns(stages: list[Stage], axis: int, target: Target) -> float:
     return total * waste + (unit["enter"] + unit["turn"]) / extent
 
 
-def _read_ns(
-    take: Take,
-    axis: int,
-    stage: Stage,
-    width: int,
-    target: Target,
-) -> float:
+def _read_ns(take: Take, axis: int, stage: Stage, width: int, target: Target) -> float:
     """A vector of elements: one value for all, whole vectors and what is picked from them, or one
     element at a time.
     """
@@ -224,19 +218,14 @@ def _read_ns(
     return abs(stride) * unit["load"] + picked * unit["shuffle"]
 
 
-def _write_ns(
-    stage: Stage,
-    axis: int,
-    width: int,
-    unit: Rates,
-) -> float:
+def _write_ns(stage: Stage, axis: int, width: int, unit: Rates) -> float:
     """Once for all terms, as long as a read; or lanes that are added up."""
     if axis in stage.over:
         added = log2(width) * (unit["shuffle"] + unit["chain"])
         return added / upper(stage.extents[axis])
     stride = row_major(upper(e) for e in stage.shape)[axis]
     each = unit["load"] if stride == 1 else width * unit["gather"]
-    return each / prod(upper(stage.extents[n]) for n in stage.over)
+    return each / volume(stage, stage.over)
 
 
 def _scan_lanes(stage: Stage, target: Target) -> int | None:

@@ -45,11 +45,6 @@ def address(take: Take) -> Linear:
     return offset(take.indices, strides)
 
 
-def only_read(value: Expr) -> Take | None:
-    """The read that an operand is, if it is nothing else."""
-    return value if isinstance(value, Take) else None
-
-
 def can(stage: Stage) -> bool:
     """Whether a stage is a sum of products of floats, or of bytes in 32 bits."""
     if not (isinstance(stage.form, Reduce) and stage.form.combiner is SUM):
@@ -64,10 +59,12 @@ def narrowed(factor: Expr) -> Expr:
     """What a factor is a wider copy of: a bfloat16 as float32, a byte as int32."""
     if not isinstance(factor, E.Cast):
         return factor
-    inner, found = factor.value.dtype, factor.value
-    if factor.to == float32 and inner == bfloat16:
-        return found
-    return found if factor.to == int32 and inner in (int8, uint8) else factor
+    inner = factor.value
+    if factor.to == float32 and inner.dtype == bfloat16:
+        return inner
+    if factor.to == int32 and inner.dtype in (int8, uint8):
+        return inner
+    return factor
 
 
 def word_size(stage: Stage, target: Target) -> int:
@@ -77,7 +74,9 @@ def word_size(stage: Stage, target: Target) -> int:
     kinds = {narrowed(f).dtype for f in factors(stage.body)}
     if kinds == {bfloat16} and bfloat16.name in target.dots:
         return 2
-    return 4 if kinds <= {int8, uint8} and int8.name in target.dots else 1
+    if kinds <= {int8, uint8} and int8.name in target.dots:
+        return 4
+    return 1
 
 
 def recognise(stage: Stage, target: Target, column: int | None = None) -> Product | None:
@@ -85,9 +84,10 @@ def recognise(stage: Stage, target: Target, column: int | None = None) -> Produc
 
     None: there is none, or it is better left a plain sum.
     """
-    ways = [p for p in _ways(stage, target) if column in (None, p.column)]
+    ways = [p for p in _products(stage) if column in (None, p.column)]
     if column is None:
         ways = [p for p in ways if _pays(stage, p, target)]
+    ways = [_way(stage, p, target) for p in ways]
     return min(ways, key=lambda p: _ns(stage, p, target), default=None)
 
 
@@ -107,11 +107,6 @@ def volume(stage: Stage, axes: Iterable[int]) -> int:
 def columns(stage: Stage, target: Target) -> tuple[int, ...]:
     """The output axes that may be the columns of `stage` as a contraction."""
     return tuple(p.column for p in _products(stage))
-
-
-def _ways(stage: Stage, target: Target) -> list[Product]:
-    """All ways to see `stage` as a contraction, as a processor does them."""
-    return [_way(stage, product, target) for product in _products(stage)]
 
 
 def _products(stage: Stage) -> list[Product]:
@@ -139,8 +134,8 @@ def _product(stage: Stage, inner: list[Expr], scale: list[Expr], column: int) ->
     left = [f for f in inner if column not in f.axes]
     if not left or not right:
         return None
-    lefts = frozenset[int]().union(*(f.axes for f in left))
-    rights = frozenset[int]().union(*(f.axes for f in right))
+    lefts = {axis for f in left for axis in f.axes}
+    rights = {axis for f in right for axis in f.axes}
     reduced = frozenset(stage.over)
     rows = sorted(lefts - rights - reduced)
     if not rows or not reduced <= lefts | rights:
@@ -150,7 +145,7 @@ def _product(stage: Stage, inner: list[Expr], scale: list[Expr], column: int) ->
     row = max(rows, key=lambda a: (min(extents[a], CUT_ROWS) if a in cut else extents[a], a))
     one, other = _side(left), _side(right)
     by = reduce(E.Mul, scale) if scale else None
-    return Product(one, other, by, row, column, _unit([other], column, stage))
+    return Product(one, other, by, row, column, _unit(other, column, stage))
 
 
 def _way(stage: Stage, product: Product, target: Target) -> Product:
@@ -187,7 +182,7 @@ def _word(stage: Stage, left: Expr, right: Expr, column: int, target: Target) ->
     wide = any(side.dtype.itemsize * word != WORD for side in (left, right))
     if word == 1 or wide or not isinstance(terms, int) or terms < 2 * word:
         return 1
-    whole = terms % word == 0 and _unit([right], last, stage)
+    whole = terms % word == 0 and _unit(right, last, stage)
     if whole or _in_rows(right, column, stage):
         return word
     return 1
@@ -200,11 +195,11 @@ def _in_rows(operand: Expr, axis: int, stage: Stage) -> bool:
     return all(f.of(at) in (0, 1) and not f.hidden(at) for f in forms)
 
 
-def _unit(operand: list[Expr], axis: int, stage: Stage) -> bool:
+def _unit(operand: Expr, axis: int, stage: Stage) -> bool:
     """Whether an operand is one read, contiguous along `axis`."""
-    if len(operand) != 1 or (take := only_read(operand[0])) is None:
+    if not isinstance(operand, Take):
         return False
-    form = address(take)
+    form = address(operand)
     at = Axis(axis, stage.extents[axis])
     return form.of(at) == 1 and not form.hidden(at)
 
@@ -226,7 +221,7 @@ def _ns(stage: Stage, product: Product, target: Target) -> float:
     packing = _packing(stage, product, extents, lanes, rates)
     if product.dots:
         packing = min(packing, 1.5 * each)
-    if only_read(product.left) is None and only_read(product.right) is not None:
+    if isinstance(product.right, Take) and not isinstance(product.left, Take):
         packing += rates["left"]
     return waste + packing + scatter + each * _cut(stage, product.column, lanes, target)
 
@@ -239,10 +234,9 @@ def _whole(extent: int, lanes: int) -> float:
 def _columns(stage: Stage, product: Product, extents: list[int]) -> int:
     """Columns of a direct operand, with those of the axes before that continue them in memory."""
     columns = extents[product.column]
-    take = only_read(product.right)
-    if take is None or not product.direct:
+    if not isinstance(product.right, Take) or not product.direct:
         return columns
-    form = address(take)
+    form = address(product.right)
     for axis in reversed(range(product.column)):
         if form.of(Axis(axis, stage.extents[axis])) != columns:
             break
@@ -275,18 +269,18 @@ def _packing(
     """
     own = product.right.axes
     cut = {a for a in stage.outer if a is not None}
-    uses = prod(e for axis, e in enumerate(extents) if axis not in own and axis in cut)
+    uses = volume(stage, cut - own)
     others = own & cut - {product.column}
     if others != set(stage.outer[: len(others)]):
         uses = min(uses, 64)
     elif others:
         uses = max(1, uses // 4)
-    uses *= prod(e for axis, e in enumerate(extents) if axis not in own and axis not in cut)
+    uses *= volume(stage, set(range(len(extents))) - own - cut)
     last = stage.over[-1]
     each = rates["strided"]
     if _in_rows(product.right, product.column, stage):
         each = rates["pack"]
-    elif _unit([product.right], last, stage):
+    elif _unit(product.right, last, stage):
         each = min(each, rates["pack"] * _whole(extents[last], lanes))
     return each / min(uses, 4096)
 
@@ -298,7 +292,7 @@ def _dots(stage: Stage, left: Expr, right: Expr, target: Target) -> int:
     part of `right` is read at a time.
     """
     last = stage.over[-1]
-    if upper(stage.extents[last]) < FEWEST_TERMS or not _unit([right], last, stage):
+    if upper(stage.extents[last]) < FEWEST_TERMS or not _unit(right, last, stage):
         return 0
     size = stage.body.dtype.itemsize
     batch = left.axes & right.axes - frozenset(stage.over)
@@ -306,7 +300,7 @@ def _dots(stage: Stage, left: Expr, right: Expr, target: Target) -> int:
     rows = FAR_DOT_ROWS if far else DOT_ROWS
     terms = volume(stage, stage.over)
     near = rows * terms * size <= target.l2 // 2
-    return rows if near or _unit([left], last, stage) else 0
+    return rows if near or _unit(left, last, stage) else 0
 
 
 def register_tile(

@@ -202,13 +202,7 @@ def lane_ns(stages: list[Stage], axis: int, target: Target) -> float:
     return total * waste + (unit["enter"] + unit["turn"]) / extent
 
 
-def _read_ns(
-    take: Take,
-    axis: int,
-    stage: Stage,
-    width: int,
-    target: Target,
-) -> float:
+def _read_ns(take: Take, axis: int, stage: Stage, width: int, target: Target) -> float:
     """A vector of elements: one value for all, whole vectors and what is picked from them, or one
     element at a time.
     """
@@ -224,12 +218,7 @@ def _read_ns(
     return abs(stride) * unit["load"] + picked * unit["shuffle"]
 
 
-def _write_ns(
-    stage: Stage,
-    axis: int,
-    width: int,
-    unit: Rates,
-) -> float:
+def _write_ns(stage: Stage, axis: int, width: int, unit: Rates) -> float:
     """Once for all terms, as long as a read; or lanes that are added up."""
     if axis in stage.over:
         added = log2(width) * (unit["shuffle"] + unit["chain"])

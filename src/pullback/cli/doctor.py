@@ -109,8 +109,8 @@ def _installed(packages: list[Requirement]) -> list[Finding]:
     findings = [Finding("Python", f"{version}, {sys.platform}")]
     for package in packages:
         if not package.extra:
-            found = f"{package.version or 'not installed'} (needs {package.wanted or 'any'})"
-            findings.append(Finding(package.name, found, package.fits))
+            told = f"{package.version or 'not installed'} (needs {package.wanted or 'any'})"
+            findings.append(Finding(package.name, told, package.fits))
     return findings
 
 

@@ -34,7 +34,7 @@ def requirements() -> list[Requirement]:
         lines = requires("pullback") or []
     except PackageNotFoundError:
         return []
-    return [found for line in lines if (found := _requirement(line)) is not None]
+    return [requirement for line in lines if (requirement := _requirement(line)) is not None]
 
 
 def _requirement(line: str) -> Requirement | None:

@@ -21,4 +21,4 @@ def medians(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, fl
             start = time.thread_time()
             call()
             times[name].append(time.thread_time() - start)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(samples) for name, samples in times.items()}

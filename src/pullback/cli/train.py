@@ -96,7 +96,7 @@ class Run:
         def check() -> None:
             tokens, targets = Feeder(lambda: next(waiting), **pair)
             loss = self.model.loss(tokens, targets, IGNORED, "sum")
-            Receiver(lambda found: self.checked.append(float(found)), [loss])
+            Receiver(lambda loss_now: self.checked.append(float(loss_now)), [loss])
 
         def train() -> None:
             loop(range(steps), step)
@@ -145,12 +145,12 @@ def write(model: nn.GPT, text: Text, length: int, seed: int, heat: float = 0.8) 
     prompt = text.valid[:context]
     start[0, context - len(prompt) :] = prompt
     window = Buffer(as_tensor(start))
-    found: list[int] = []
+    tokens: list[int] = []
 
     def step() -> None:
         token = drawn(model(window), heat)
         window.assign(shifted(window, token))
-        Receiver(lambda t: found.append(int(t)), [token])
+        Receiver(lambda t: tokens.append(int(t)), [token])
 
     @jit
     def program() -> None:
@@ -158,7 +158,7 @@ def write(model: nn.GPT, text: Text, length: int, seed: int, heat: float = 0.8) 
 
     random.manual_seed(seed)
     program()
-    return text.decode(np.array(found, np.int32))
+    return text.decode(np.array(tokens, np.int32))
 
 
 def drawn(logits: Tensor, heat: float) -> Tensor:

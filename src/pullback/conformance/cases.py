@@ -146,14 +146,14 @@ CANCEL = ("cos", "gelu", "silu")  # near their zeros exact to a unit of 1, or of
 
 def functions() -> tuple[Case, ...]:
     """Named functions; those of two take positive numbers."""
-    found = []
+    cases = []
     for name in ONES:
         low, high = INSIDE.get(name, (-9.0, 9.0))
         make = of(getattr(pb, name), (COUNT,), low=low, high=high)
-        found.append(Case(name, make, FLOATS, 6.0, name in CANCEL))
+        cases.append(Case(name, make, FLOATS, 6.0, name in CANCEL))
     for name in TWOS:
-        found.append(Case(name, of(getattr(pb, name), (COUNT,), (COUNT,), low=0.1), FLOATS, 6.0))
-    return tuple(found)
+        cases.append(Case(name, of(getattr(pb, name), (COUNT,), (COUNT,), low=0.1), FLOATS, 6.0))
+    return tuple(cases)
 
 
 # --- composites, with their gradients ------------------------------------------------------------

@@ -84,7 +84,7 @@ def _table(section: str, verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 def read(text: str) -> dict[str, str]:
     """The cells of a report, by their names."""
-    found: dict[str, str] = {}
+    cells: dict[str, str] = {}
     section, kinds = "", [""]
     for line in text.splitlines():
         if line.startswith("## "):
@@ -95,8 +95,8 @@ def read(text: str) -> dict[str, str]:
             name, *row = (part.strip() for part in line[1:-1].split("|"))
             for kind, cell in zip(kinds[1:], row, strict=True):
                 if cell:
-                    found[f"{section}: {name.removesuffix('*')}, {kind}"] = cell
-    return found
+                    cells[f"{section}: {name.removesuffix('*')}, {kind}"] = cell
+    return cells
 
 
 def worse(before: str, verdicts: Sequence[Verdict]) -> list[str]:

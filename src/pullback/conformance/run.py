@@ -113,23 +113,23 @@ def said(error: Exception) -> str:
 @functools.cache
 def oracle(cell: Cell) -> Results:
     """What the reference makes of a cell."""
-    (found,) = outcomes([cell], options_of(ORACLE))
-    return found
+    (outcome,) = outcomes([cell], options_of(ORACLE))
+    return outcome
 
 
 def outcomes(group: Sequence[Cell], options: Options) -> list[Results]:
     """The results of each cell, of one program that computes them all."""
     samples = [cell.case.make(cell.kind) for cell in group]
-    found: list[Results] = [[] for _ in samples]
+    results: list[Results] = [[] for _ in samples]
     with np.errstate(all="ignore"):
         made = jit(functools.partial(_together, samples), shapes=_shapes(samples), options=options)
         for call in zip(*(s.calls for s in samples), strict=True):
             rows = made(*(a for arrays in call for a in arrays))
-            for own, row in zip(found, rows, strict=True):
+            for own, row in zip(results, rows, strict=True):
                 own += [np.array(t.numpy()) for t in row]
-    for own, sample in zip(found, samples, strict=True):
+    for own, sample in zip(results, samples, strict=True):
         own += sample.received
-    return found
+    return results
 
 
 def _together(samples: Sequence[Sample], *given: Any) -> list[list[Any]]:

@@ -80,14 +80,14 @@ class ObjectCache:
     def entries(self) -> list[Entry]:
         """Every entry, by key."""
         now = time.time()
-        found = []
+        entries = []
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
                 facts = path.stat()
             except FileNotFoundError:
                 continue
-            found.append(Entry(path.stem, facts.st_size, max(0.0, now - facts.st_mtime)))
-        return found
+            entries.append(Entry(path.stem, facts.st_size, max(0.0, now - facts.st_mtime)))
+        return entries
 
     def clear(self) -> int:
         """Remove every entry, and what interrupted writers left; how many entries went."""
@@ -194,12 +194,12 @@ def _secret(path: Path) -> bytes:
     """The user's key; made by whichever process comes first."""
     for _ in range(2):
         try:
-            found = path.read_bytes()
+            secret = path.read_bytes()
         except FileNotFoundError:
             _make_secret(path, replace=False)
             continue
-        if len(found) == TAG and not _open_to_others(path.stat()):
-            return found
+        if len(secret) == TAG and not _open_to_others(path.stat()):
+            return secret
         _make_secret(path, replace=True)
     return path.read_bytes()
 

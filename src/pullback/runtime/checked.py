@@ -260,17 +260,17 @@ def _divisions(graph: Graph) -> Divisions:
 def _divided(body: Expr, marks: Mapping[Value, Definition]) -> Expr | None:
     """Whether what is computed of `body` divides an integer by 0; what is not chosen is not."""
     no = E.const(False, bool_)
-    found: dict[Node, Expr | None] = {}
+    divides: dict[Node, Expr | None] = {}
     for node in walk(body):
-        kids = [found.get(k) for k in node.children]
+        kids = [divides.get(k) for k in node.children]
         if isinstance(node, E.If) and (kids[1] or kids[2]):
             kids[1:] = [E.If(node.condition, kids[1] or no, kids[2] or no)]
         own = _by_zero(node)
         if isinstance(node, E.Take) and node.source in marks:
             own = node.of(marks[node.source])
         hits = [k for k in (*kids, own) if k is not None]
-        found[node] = reduce(E.Or, hits) if hits else None
-    return found[body]
+        divides[node] = reduce(E.Or, hits) if hits else None
+    return divides[body]
 
 
 def _by_zero(node: Node) -> Expr | None:

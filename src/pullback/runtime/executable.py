@@ -163,8 +163,8 @@ class Executable:
         """
         graphs = [i.graph for i in items(self.program.body) if isinstance(i, Compute)]
         simple = [simplify_graph(without_empty(g)) for g in graphs]
-        found = cost(d for g in simple for d in g.definitions)
-        return sum((work(kernel) for kernel, _ in self.recomputed), found)
+        once = cost(d for g in simple for d in g.definitions)
+        return sum((work(kernel) for kernel, _ in self.recomputed), once)
 
     @property
     def recomputed(self) -> list[tuple[Kernel, Repetition]]:
@@ -207,11 +207,11 @@ class Executable:
 
         Raises: OptionError where the program was compiled without `Options(profile=True)`.
         """
-        found = self.runner.profile(self.kernels)
-        if found is None:
+        times = self.runner.profile(self.kernels)
+        if times is None:
             what = "this program takes no times: compile it with Options(profile=True)"
             raise OptionError(what, help="or set PULLBACK_PROFILE=1", code="E524")
-        return found
+        return times
 
     @property
     def memory(self) -> Plan:
@@ -284,10 +284,10 @@ class Executable:
 
     def distinct(self) -> list[Kernel]:
         """One kernel of each structure, in order; of a launch of several, its parts."""
-        found: dict[str, Kernel] = {}
+        kernels: dict[str, Kernel] = {}
         for piece in (piece for kernel in self.kernels for piece in kernel.pieces):
-            found.setdefault(kernel_digest(piece), piece)
-        return list(found.values())
+            kernels.setdefault(kernel_digest(piece), piece)
+        return list(kernels.values())
 
     def run(self, bindings: Mapping[Variable, Array]) -> None:
         """Run it: an array for each state variable; those that it assigns are updated in place.
@@ -313,9 +313,9 @@ class Executable:
                     own[...] = array[tuple(slice(n) for n in own.shape)]
 
 
-def _again(found: tuple[Kernel, Repetition]) -> str:
+def _again(repeated: tuple[Kernel, Repetition]) -> str:
     """A repeated launch, with what it makes, saves and costs."""
-    kernel, step = found
+    kernel, step = repeated
     names = ", ".join(v.name for v in kernel.writes)
     return (
         f"{kernel.name}, launch {step.source}, again before {step.before}: {names}; frees "
@@ -342,6 +342,6 @@ def _measure(variable: Variable, array: Array, sizes: dict[str, int]) -> None:
 
 def _boxed(variable: Variable, array: Array) -> Array:
     """A copy of `array` in memory of the variable's upper bounds."""
-    found = np.zeros(box(variable), variable.dtype.numpy)
-    found[tuple(slice(n) for n in array.shape)] = array
-    return found
+    whole = np.zeros(box(variable), variable.dtype.numpy)
+    whole[tuple(slice(n) for n in array.shape)] = array
+    return whole

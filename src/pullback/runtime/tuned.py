@@ -118,11 +118,11 @@ class Chooser:
         wanted = self.wanted.get(kernel_digest(kernel)) if self.wanted else None
         if wanted is not None:
             return scheduled(kernel, target, wanted)
-        found = self.found(kernel, target)
-        if found is None:
+        record = self.found(kernel, target)
+        if record is None:
             return scheduled(kernel, target)
         try:
-            return scheduled(kernel, target, found.choices)
+            return scheduled(kernel, target, record.choices)
         except OptionError as error:
             log.warning("%s: a record is ignored: %s", self.path, error.what)
             return scheduled(kernel, target)
@@ -194,12 +194,12 @@ def write(path: Path, records: Mapping[Key, Tuned]) -> None:
 
 def merged(files: Iterable[Mapping[Key, Tuned]]) -> Records:
     """All records; of two of one kernel the one that gains more, in whatever order they come."""
-    found: Records = {}
+    best: Records = {}
     for records in files:
         for key, record in records.items():
-            other = found.setdefault(key, record)
-            found[key] = max(other, record, key=lambda r: (r.gain, r.choices, r.us))
-    return found
+            other = best.setdefault(key, record)
+            best[key] = max(other, record, key=lambda r: (r.gain, r.choices, r.us))
+    return best
 
 
 def _text(records: Mapping[Key, Tuned]) -> str:

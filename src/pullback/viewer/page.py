@@ -77,7 +77,7 @@ def render(data: Json) -> str:
         "script_hash": _hash(script),
         "data": _inert(data),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _text("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _text("page.html"))
 
 
 def _text(name: str) -> str:

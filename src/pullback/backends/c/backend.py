@@ -57,7 +57,7 @@ class C(Loops):
     def load(self, kept: Sequence[Stored], job: Job) -> list[Code] | None:
         keys = dict.fromkeys(s.key for s in kept)
         data = {key: None if job.store is None else job.store.get(key) for key in keys}
-        libraries = {key: _loaded(found) for key, found in data.items() if found is not None}
+        libraries = {key: _loaded(binary) for key, binary in data.items() if binary is not None}
         if len(libraries) < len(keys):
             return None
         job.stats.loaded += len(libraries)

@@ -66,10 +66,10 @@ def passed(routine: N.Routine, body: Sequence[N.Stmt]) -> list[Passed]:
     """What of its block a function uses, in order."""
     used = _used(body)
     words: tuple[N.Array | N.Var, ...] = (*routine.arguments, *routine.shared, *routine.sizes)
-    found = [Passed(place, what) for place, what in enumerate(words) if what in used]
+    passed_words = [Passed(place, what) for place, what in enumerate(words) if what in used]
     if any(isinstance(s, N.Check) for s in statements(body)):
-        found.append(Passed(len(words), None))
-    return found
+        passed_words.append(Passed(len(words), None))
+    return passed_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,8 @@ class Function:
                 kind = stmt.array.dtype
                 place = f"{self.arrays[stmt.array]}[{values.of(stmt.offset)}]"
                 old, new = values.loaded(place, kind), values.of(stmt.value)
-                found = combined(self.language, stmt.combiner, old, new, kind)
-                self.emit(f"{place} = {values.storable(found, kind)};")
+                joined = combined(self.language, stmt.combiner, old, new, kind)
+                self.emit(f"{place} = {values.storable(joined, kind)};")
             case N.Check():
                 index, extent = values.of(stmt.index), values.of(stmt.extent)
                 outside = f"(uint64_t){index} >= (uint64_t){extent}"
@@ -455,7 +455,7 @@ class _Values(Values):
 
 def _tiled(every: Sequence[N.Stmt]) -> dict[N.Register, set[Expr]]:
     """Registers of whole floats whose last place the variable of a loop in lanes counts."""
-    found: dict[N.Register, set[Expr]] = {}
+    lasts: dict[N.Register, set[Expr]] = {}
     lanes = {s.var for s in every if isinstance(s, N.For) and s.kind is N.LoopKind.VECTOR}
     for s in every:
         uses = [(s.register, s.indices)] if isinstance(s, N.Set | N.Combine) else []
@@ -463,8 +463,8 @@ def _tiled(every: Sequence[N.Stmt]) -> dict[N.Register, set[Expr]]:
             uses += [(n.register, n.indices) for n in walk(root) if isinstance(n, N.Peek)]
         for register, indices in uses:
             if indices and indices[-1] in lanes and register.dtype.name in ("float32", "float64"):
-                found.setdefault(register, set()).add(indices[-1])
-    return found
+                lasts.setdefault(register, set()).add(indices[-1])
+    return lasts
 
 
 def _carried(stmt: N.For) -> list[N.Combine]:
@@ -476,15 +476,15 @@ def _carried(stmt: N.For) -> list[N.Combine]:
 
 def _used(body: Sequence[N.Stmt]) -> set[object]:
     """Arrays and sizes that are mentioned."""
-    found: set[object] = set()
+    touched: set[object] = set()
     for s in statements(body):
         if isinstance(s, N.Store | N.StoreCombine | N.Prefetch):
-            found.add(s.array)
+            touched.add(s.array)
         if isinstance(s, N.Transpose):
-            found |= {s.target, s.source}
+            touched |= {s.target, s.source}
         for node in walk(roots(s)):
-            found.add(node.array if isinstance(node, N.Load) else node)
-    return found
+            touched.add(node.array if isinstance(node, N.Load) else node)
+    return touched
 
 
 def _arrays(routine: N.Routine) -> tuple[N.Array, ...]:

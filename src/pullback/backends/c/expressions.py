@@ -131,9 +131,9 @@ class Values:
                 continue
             stack.pop()
             self.scope.names[e] = self.named(e)
-        found = self.scope.name(root)
-        assert found is not None
-        return found
+        known = self.scope.name(root)
+        assert known is not None
+        return known
 
     def needed(self, e: Expr) -> list[Expr]:
         """What must be known before `e`; of a branch that reads memory, what both sides need."""
@@ -174,10 +174,10 @@ class Values:
         return name
 
     def known(self, e: Expr) -> str:
-        found = self.scope.name(e)
-        if found is None:
+        known = self.scope.name(e)
+        if known is None:
             raise InvalidIR(f"{type(e).__name__} is not computed yet")
-        return found
+        return known
 
     def branches(self, e: E.If) -> str:
         """One side alone is computed: the other may read where nothing is."""

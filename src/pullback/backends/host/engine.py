@@ -141,5 +141,5 @@ def _externals(text: str, target: Target) -> Iterable[str]:
         if not name.startswith("llvm."):
             yield name
     patterns = [LIBRARY_INTRINSIC] if target.fused else [LIBRARY_INTRINSIC, PLAIN_INTRINSIC]
-    for name, bits in (found for p in patterns for found in p.findall(text)):
+    for name, bits in (intrinsic for p in patterns for intrinsic in p.findall(text)):
         yield name if bits == "64" else f"{name}f"

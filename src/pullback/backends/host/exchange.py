@@ -38,12 +38,12 @@ def call_host(call: HostCall, boxes: Sequence[Array], sizes: Mapping[str, int]) 
     for array in given:
         array.flags.writeable = False
     with np.errstate(all="ignore"):
-        found = list(call.function(*given))
-    for target, array in zip(call.targets, found, strict=True):
+        results = list(call.function(*given))
+    for target, array in zip(call.targets, results, strict=True):
         wanted = tuple([sizes[e.name] if isinstance(e, Dim) else e for e in target.shape])
         if array.shape != wanted or array.dtype != target.dtype.numpy:
             raise InvalidIR(f"{call.name} gave {array.dtype}{list(array.shape)} for {target}")
-    return found
+    return results
 
 
 def call_feeder(feed: Feed) -> tuple[Array, ...] | None:

@@ -215,8 +215,8 @@ class VirtualMachine:
         pairs = zip(variables, words, strict=False)
         arrays = [array_at(word, box(v), v.dtype.numpy) for v, word in pairs]
         count = len(call.sources)
-        found = call_host(call, arrays[:count], sizes)
-        for target, array, result in zip(call.targets, arrays[count:], found, strict=True):
+        results = call_host(call, arrays[:count], sizes)
+        for target, array, result in zip(call.targets, arrays[count:], results, strict=True):
             shown(target, array, sizes)[...] = result
         self._words[Word.PC] = place + 1
         if self._clock is not None:

@@ -102,14 +102,14 @@ def _load(store: ObjectStore | None, stats: CompileStats) -> Natives:
     # What the passes ask of LLVM first: while it compiles, it answers nobody.
     processor(host_target())
     system = own_waits()
-    found = compile_text(machine_text(system), store, stats)
+    symbols = compile_text(machine_text(system), store, stats)
     pointer, word = ctypes.c_void_p, ctypes.c_int64
-    run = ctypes.CFUNCTYPE(word, pointer)(found["pb_run"])
-    close = ctypes.CFUNCTYPE(None, pointer)(found["pb_close"])
-    take = ctypes.CFUNCTYPE(word, pointer, pointer, word)(found["pb_take"])
-    give = ctypes.CFUNCTYPE(None, pointer, pointer)(found["pb_give"])
+    run = ctypes.CFUNCTYPE(word, pointer)(symbols["pb_run"])
+    close = ctypes.CFUNCTYPE(None, pointer)(symbols["pb_close"])
+    take = ctypes.CFUNCTYPE(word, pointer, pointer, word)(symbols["pb_take"])
+    give = ctypes.CFUNCTYPE(None, pointer, pointer)(symbols["pb_give"])
     table = function_table(system.functions)
-    return Natives(run, close, take, give, found["pb_worker"], found["pb_rows"], table, found)
+    return Natives(run, close, take, give, symbols["pb_worker"], symbols["pb_rows"], table, symbols)
 
 
 loader = Loader()

@@ -97,13 +97,13 @@ def host_target() -> Target:
     if not _is_x86():
         if not triple.startswith(("aarch64", "arm64")):
             return replace(V1, name=triple.partition("-")[0])  # of no known machine
-        found = APPLE if "apple" in triple else ARM
-        return found.on(like(cpu, found.name))
+        host = APPLE if "apple" in triple else ARM
+        return host.on(like(cpu, host.name))
     features = binding().get_host_cpu_features()
-    found = next(t for t, needs in LEVELS.items() if all(features.get(f) for f in needs))
+    host = next(t for t, needs in LEVELS.items() if all(features.get(f) for f in needs))
     dots = tuple(name for name, wanted in DOTS.items() if features.get(wanted))
-    found = replace(found, dots=dots) if found is V4 else found
-    return found.on(like(cpu, found.name))
+    host = replace(host, dots=dots) if host is V4 else host
+    return host.on(like(cpu, host.name))
 
 
 def named_target(name: str) -> Target:
@@ -111,10 +111,10 @@ def named_target(name: str) -> Target:
 
     Raises: OptionError.
     """
-    found = TARGETS.get(name)
-    if found is None:
+    target = TARGETS.get(name)
+    if target is None:
         raise OptionError(f"there is no target {name!r}", help=f"one of {', '.join(TARGETS)}")
-    return found
+    return target
 
 
 def chosen_target(name: str | None, machine: str | None = None) -> Target:
@@ -126,26 +126,26 @@ def chosen_target(name: str | None, machine: str | None = None) -> Target:
     """
     if machine is not None:
         return _named_or_host(name).on(chosen(machine))
-    found = _named_or_host(name)
-    assert found.profile, "or it is an error that no machine is known"
-    return found
+    target = _named_or_host(name)
+    assert target.profile, "or it is an error that no machine is known"
+    return target
 
 
 def _named_or_host(name: str | None) -> Target:
     if name is None or name == NATIVE:
         return host_target()
-    found = named_target(name)
+    target = named_target(name)
     host = host_target()
     order = [t.name for t in LEVELS]
-    runs = found.name == host.name
-    if found.name in order and host.name in order:
-        runs = order.index(found.name) >= order.index(host.name)
+    runs = target.name == host.name
+    if target.name in order and host.name in order:
+        runs = order.index(target.name) >= order.index(host.name)
     if not runs:
         what = f"this processor ({host.name}) cannot run {name}"
         raise UnsupportedError(
             what, help=f"program.assembly({name!r}) shows code for it", code="E323"
         )
-    return found
+    return target
 
 
 def _is_x86() -> bool:

@@ -51,8 +51,8 @@ class Timed:
     @property
     def origin(self) -> Origin | None:
         """The user's expression that the last of its results was made by."""
-        found = [s.target.origin for s in self.kernel.every if s.target.origin is not None]
-        return found[-1] if found else None
+        origins = [s.target.origin for s in self.kernel.every if s.target.origin is not None]
+        return origins[-1] if origins else None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

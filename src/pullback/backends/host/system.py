@@ -61,8 +61,8 @@ def own_waits() -> Waits:
 
 def function_table(names: Sequence[str]) -> Array:
     """Addresses of C functions, in order."""
-    found = [ctypes.cast(function(name), ctypes.c_void_p).value for name in names]
-    return np.array(found, np.int64)
+    places = [ctypes.cast(function(name), ctypes.c_void_p).value for name in names]
+    return np.array(places, np.int64)
 
 
 def memory(size: int) -> Array:
@@ -109,16 +109,16 @@ class Spare:
         for at, known in self._blocks.copy().items():
             if len(known[0]) != size + _AROUND:
                 continue
-            found = self._blocks.pop(at, None)
-            if found is not None:
-                return found
+            spare_block = self._blocks.pop(at, None)
+            if spare_block is not None:
+                return spare_block
         return block(size)
 
-    def give(self, found: Block) -> None:
+    def give(self, given: Block) -> None:
         """Keep a block that nobody refers to."""
-        if len(found[0]) > LARGEST_SPARE:
+        if len(given[0]) > LARGEST_SPARE:
             return
-        self._blocks[found[1]] = found
+        self._blocks[given[1]] = given
         for at in list(self._blocks)[:-SPARE_BLOCKS]:
             self._blocks.pop(at, None)
 

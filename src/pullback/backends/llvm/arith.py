@@ -27,11 +27,11 @@ def from_memory(b: Builder, a: Val, dtype: DType) -> Val:
         return a
     if dtype == bfloat16:
         wide = b.binary("shl", b.convert("zext", a, "i32"), const(16, "i32"))
-        found = b.convert("bitcast", wide, "float")
+        widened = b.convert("bitcast", wide, "float")
     else:
-        found = _from_half(b, a)
-    b.narrow[found.text, dtype.name] = a
-    return found
+        widened = _from_half(b, a)
+    b.narrow[widened.text, dtype.name] = a
+    return widened
 
 
 def to_memory(b: Builder, a: Val, dtype: DType) -> Val:
@@ -57,8 +57,8 @@ def _round_bfloat(b: Builder, a: Val) -> Val:
     rounded = b.binary("add", b.binary("add", bits, const(0x7FFF, "i32")), odd)
     rounded = b.binary("lshr", rounded, const(16, "i32"))
     quiet = b.binary("or", high, const(0x40, "i32"))
-    found = b.select(b.compare("uno", a, a), quiet, rounded)
-    return b.convert("trunc", found, "i16")
+    half_bits = b.select(b.compare("uno", a, a), quiet, rounded)
+    return b.convert("trunc", half_bits, "i16")
 
 
 def _from_half(b: Builder, a: Val) -> Val:
@@ -87,14 +87,14 @@ def _to_half(b: Builder, a: Val) -> Val:
     tiny = b.binary("fadd", b.convert("bitcast", size, "float"), const(0.5, "float"))
     tiny = b.binary("sub", b.convert("bitcast", tiny, "i32"), const(0x3F000000, "i32"))
     odd = b.binary("and", b.binary("lshr", size, const(13, "i32")), const(1, "i32"))
-    found = b.binary("add", b.binary("sub", size, const((112 << 23) - 0xFFF, "i32")), odd)
-    found = b.binary("lshr", found, const(13, "i32"))
-    found = b.select(b.compare("ult", size, const(0x38800000, "i32")), tiny, found)
-    found = b.select(b.compare("uge", size, const(0x47800000, "i32")), const(0x7C00, "i32"), found)
+    half = b.binary("add", b.binary("sub", size, const((112 << 23) - 0xFFF, "i32")), odd)
+    half = b.binary("lshr", half, const(13, "i32"))
+    half = b.select(b.compare("ult", size, const(0x38800000, "i32")), tiny, half)
+    half = b.select(b.compare("uge", size, const(0x47800000, "i32")), const(0x7C00, "i32"), half)
     payload = b.binary("and", b.binary("lshr", size, const(13, "i32")), const(0x3FF, "i32"))
     quiet = b.binary("or", payload, const(0x7E00, "i32"))
-    found = b.select(b.compare("ugt", size, const(0x7F800000, "i32")), quiet, found)
-    return b.convert("trunc", b.binary("or", found, sign), "i16")
+    half = b.select(b.compare("ugt", size, const(0x7F800000, "i32")), quiet, half)
+    return b.convert("trunc", b.binary("or", half, sign), "i16")
 
 
 def flushed(b: Builder, a: Val) -> Val:
@@ -102,8 +102,8 @@ def flushed(b: Builder, a: Val) -> Val:
     wide, half = 32 * a.lanes, f"<{a.lanes} x bfloat>"
     name = f"llvm.x86.avx512bf16.cvtneps2bf16.{wide}"
     b.declare(name, [a.type], half)
-    found = b.value(f"call {half} @{name}({a.typed})", "bfloat", a.lanes)
-    return from_memory(b, b.convert("bitcast", found, "i16"), bfloat16)
+    narrowed = b.value(f"call {half} @{name}({a.typed})", "bfloat", a.lanes)
+    return from_memory(b, b.convert("bitcast", narrowed, "i16"), bfloat16)
 
 
 def cast(b: Builder, a: Val, source: DType, to: DType, narrow: bool) -> Val:
@@ -133,16 +133,16 @@ def _to_bool(b: Builder, a: Val, source: DType) -> Val:
 def _to_float(b: Builder, a: Val, source: DType, to: DType) -> Val:
     kind = COMPUTE[to.name]
     if source.is_integer:
-        found = b.convert("sitofp" if source.kind == "i" else "uitofp", a, kind)
+        converted = b.convert("sitofp" if source.kind == "i" else "uitofp", a, kind)
     elif a.kind == kind:
-        found = a
+        converted = a
     elif to.bits == 16:
-        found = _odd(b, a)
+        converted = _odd(b, a)
     else:
-        found = b.convert("fpext" if kind == "double" else "fptrunc", a, kind)
+        converted = b.convert("fpext" if kind == "double" else "fptrunc", a, kind)
     if to.bits == 16 and source != to:
-        return from_memory(b, to_memory(b, found, to), to)
-    return found
+        return from_memory(b, to_memory(b, converted, to), to)
+    return converted
 
 
 def _odd(b: Builder, a: Val) -> Val:
@@ -156,8 +156,8 @@ def _odd(b: Builder, a: Val) -> Val:
     moves = b.binary("and", b.compare("one", back, a), even)
     below = b.compare("olt", b.intrinsic("fabs", back), b.intrinsic("fabs", a))
     step = b.select(below, const(1, "i32", a.lanes), const(-1, "i32", a.lanes))
-    found = b.select(moves, b.binary("add", bits, step), bits)
-    return b.convert("bitcast", found, "float")
+    moved = b.select(moves, b.binary("add", bits, step), bits)
+    return b.convert("bitcast", moved, "float")
 
 
 def extremum(b: Builder, name: str, a: Val, c: Val, dtype: DType) -> Val:
@@ -169,8 +169,8 @@ def extremum(b: Builder, name: str, a: Val, c: Val, dtype: DType) -> Val:
         return b.intrinsic(("s" if dtype.kind == "i" else "u") + name, a, c)
     order = "ogt" if name == "max" else "olt"
     # the form of one x86 instruction: the second operand where either is NaN
-    found = b.select(b.compare(order, c, a), c, a)
-    return b.select(b.compare("uno", c, c), c, found)
+    extreme = b.select(b.compare(order, c, a), c, a)
+    return b.select(b.compare("uno", c, c), c, extreme)
 
 
 def floor_divide(b: Builder, a: Val, c: Val, dtype: DType, positive: bool) -> Val:

@@ -253,15 +253,15 @@ class Function:
         frame.forget(written(stmt.body))
 
     def _masked(self, stmt: Guard, frame: Frame) -> list[Scope]:
-        found = []
+        scopes = []
         for group in frame.groups:
             condition = self.values.of(stmt.condition, group)
             scope = Scope(group, frame.uniform)
             scope.guarded = True
             old = group.mask
             scope.mask = condition if old is None else self.b.binary("and", old, condition)
-            found.append(scope)
-        return found
+            scopes.append(scope)
+        return scopes
 
     def loop(self, stmt: For, frame: Frame) -> None:
         """A loop in order, or written out."""
@@ -474,33 +474,33 @@ class Function:
 
 def written(body: Sequence[Stmt]) -> list[Cell]:
     """The arrays and registers that statements change."""
-    found: dict[Cell, None] = {}
+    cells: dict[Cell, None] = {}
     for stmt in statements(body):
         match stmt:
             case Declare() | Set() | Combine():
-                found[stmt.register] = None
+                cells[stmt.register] = None
             case Store() | StoreCombine():
-                found[stmt.array] = None
+                cells[stmt.array] = None
             case Transpose():
-                found[stmt.target] = None
-    return list(found)
+                cells[stmt.target] = None
+    return list(cells)
 
 
 def _used(body: Sequence[Stmt]) -> set[Array | Var]:
     """The arrays and variables that statements mention."""
-    found: set[Array | Var] = set()
+    touched: set[Array | Var] = set()
     for stmt in statements(body):
         match stmt:
             case Store() | StoreCombine() | Prefetch():
-                found.add(stmt.array)
+                touched.add(stmt.array)
             case Transpose():
-                found.update((stmt.target, stmt.source))
+                touched.update((stmt.target, stmt.source))
         for node in walk(roots(stmt)):
             if isinstance(node, Load):
-                found.add(node.array)
+                touched.add(node.array)
             elif isinstance(node, Var):
-                found.add(node)
-    return found
+                touched.add(node)
+    return touched
 
 
 def _tiled(stmt: For, plan: LanePlan, lanes: Lanes) -> bool:

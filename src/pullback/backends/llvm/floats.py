@@ -75,10 +75,10 @@ class Floats:
 
     def poly(self, x: Val, coefficients: Sequence[float]) -> Val:
         """Horner's rule, highest power first."""
-        found = self.real(coefficients[0])
+        value = self.real(coefficients[0])
         for c in coefficients[1:]:
-            found = self.fma(found, x, c)
-        return found
+            value = self.fma(value, x, c)
+        return value
 
     def power(self, n: Val) -> Val:
         """``2 ** n`` of an integer well inside the exponent's range."""

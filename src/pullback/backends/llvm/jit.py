@@ -58,8 +58,8 @@ def compile_routines(
             else:
                 objects[key] = known
         engine = Engine()
-        for key, found in objects.items():
-            engine.add(_finished(found, key, store, stats))
+        for key, data in objects.items():
+            engine.add(_finished(data, key, store, stats))
     engine.finish()
     return [_located(stored(r, k), engine) for r, k in keyed]
 
@@ -73,13 +73,13 @@ def _text(routine: Routine, target: Target, key: str) -> str:
 
 
 def _finished(
-    found: Future[bytes] | bytes, key: str, store: ObjectStore | None, stats: CompileStats
+    data: Future[bytes] | bytes, key: str, store: ObjectStore | None, stats: CompileStats
 ) -> bytes:
     """An object that was stored, or once it is compiled."""
-    if isinstance(found, bytes):
+    if isinstance(data, bytes):
         stats.loaded += 1
-        return found
-    made = found.result()
+        return data
+    made = data.result()
     stats.compiled += 1
     if store is not None:
         store.put(key, made)

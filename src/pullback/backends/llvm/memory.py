@@ -71,10 +71,10 @@ class Memory:
         varying = [a for a in form.atoms if at.lanes.varying.of(a)]
         if len(varying) != 1 or form.of(varying[0]) != 1:
             return None
-        found = varying[0]
-        if not isinstance(found, FloorDiv) or self.facts.loads(found):
+        quotient = varying[0]
+        if not isinstance(quotient, FloorDiv) or self.facts.loads(quotient):
             return None
-        return found if at.lanes.phase(found, self.facts) is not None else None
+        return quotient if at.lanes.phase(quotient, self.facts) is not None else None
 
     def woven(self, offset: Expr, at: Scope) -> tuple[Expr, Expr] | None:
         """The atoms ``x // c`` and ``x % c`` of `offset` if lanes take `c` rows in turn."""
@@ -253,12 +253,12 @@ class Memory:
         The last vector ends with the last lane, so nothing beyond it is read.
         """
         places = [min(n * lanes, (lanes - 1) * (stride - 1)) for n in range(stride)]
-        found: Val | None = None
+        joined: Val | None = None
         for number, place in enumerate(places):
             pointer = self.b.offset(first, kind, const(place, "i64"))
             part = self.b.load(pointer, kind, lanes, align)
-            if found is None:
-                found = part
+            if joined is None:
+                joined = part
                 continue
             picks = []
             for lane in range(lanes):
@@ -266,9 +266,9 @@ class Memory:
                 here = min(at // lanes, stride - 1)
                 own = at if number == 1 else lane
                 picks.append(lanes + at - place if here == number else min(own, lanes - 1))
-            found = self.b.shuffle(found, part, picks)
-        assert found is not None
-        return found
+            joined = self.b.shuffle(joined, part, picks)
+        assert joined is not None
+        return joined
 
     def _mask(self, at: Scope) -> Val:
         assert at.lanes is not None

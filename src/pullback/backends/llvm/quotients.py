@@ -40,8 +40,8 @@ def floor_divide(b: Builder, a: Val, c: Val) -> Val:
     quotient = f.div(a, c)
     floor = b.intrinsic("floor", quotient)
     less = b.binary("and", _unlike(f, _rest(f, a, c, floor), c), _small(f, quotient))
-    found = f.select(less, f.sub(floor, 1.0), floor)
-    return found if kind == "double" else b.convert("fptrunc", found, kind)
+    floored = f.select(less, f.sub(floor, 1.0), floor)
+    return floored if kind == "double" else b.convert("fptrunc", floored, kind)
 
 
 def _small(f: Floats, quotient: Val) -> Val:
@@ -63,5 +63,5 @@ def modulo(b: Builder, a: Val, c: Val) -> Val:
     if kind != "double":
         rest, by = (b.convert("fptrunc", v, kind) for v in (rest, by))
         f = Floats(b, rest)
-    found = f.select(_unlike(f, rest, by), f.add(rest, by), rest)
-    return f.select(f.is_("oeq", rest, 0.0), f.copysign(rest, by), found)
+    remainder = f.select(_unlike(f, rest, by), f.add(rest, by), rest)
+    return f.select(f.is_("oeq", rest, 0.0), f.copysign(rest, by), remainder)

@@ -69,31 +69,31 @@ class Registers:
 
     def literals(self, register: Register, indices: tuple[Expr, ...]) -> list[int]:
         """Indices, which must be constants. Raises: InvalidIR where one is not."""
-        found = []
+        numbers = []
         for index in indices:
             if isinstance(index, Const):
-                found.append(int(index.value))
+                numbers.append(int(index.value))
                 continue
             form = self.facts.form(index)
             if form.terms:
                 raise InvalidIR(f"register {register} needs literal indices, got {index}")
-            found.append(form.const)
-        return found
+            numbers.append(form.const)
+        return numbers
 
     def current(self, key: Key) -> Val:
         """The element's value now. Raises: InvalidIR where it was not declared."""
-        found = self.state.get(key)
-        if found is None:
+        value = self.state.get(key)
+        if value is None:
             raise InvalidIR(f"register {key[0]}{list(key[1:])} is used before it is declared")
-        return found
+        return value
 
     def peek(self, register: Register, indices: tuple[Expr, ...], at: Scope) -> Val:
         """The value of a register's element."""
         place = self.place(register, indices, at)
-        found = self.current(place.key)
+        element = self.current(place.key)
         if place.lane is None:
-            return found
-        return self.b.value(f"extractelement {found.typed}, i64 {place.lane}", place.kind)
+            return element
+        return self.b.value(f"extractelement {element.typed}, i64 {place.lane}", place.kind)
 
     def poke(self, place: Place, value: Val, at: Scope) -> None:
         """Set a register's element; lanes that a guard turns off keep theirs."""
@@ -147,7 +147,7 @@ class Group:
 
 def elements(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Every index of a register, in row-major order."""
-    found: list[tuple[int, ...]] = [()]
+    places: list[tuple[int, ...]] = [()]
     for extent in shape:
-        found = [(*head, n) for head in found for n in range(extent)]
-    return found
+        places = [(*head, n) for head in places for n in range(extent)]
+    return places

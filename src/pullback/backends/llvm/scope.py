@@ -73,9 +73,9 @@ class Scope:
         """The value, if it is known here."""
         scope: Scope | None = self
         while scope is not None:
-            found = scope.memo.get(key)
-            if found is not None:
-                return found
+            known = scope.memo.get(key)
+            if known is not None:
+                return known
             scope = scope.parent
         return None
 
@@ -113,16 +113,16 @@ class Scope:
 
     def branch(self, b: Builder, condition: Expr, value: Val, positive: bool) -> Scope:
         """The scope of one side of an `If`."""
-        found = self.branches.get((condition, positive))
-        if found is not None:
-            return found
+        inner = self.branches.get((condition, positive))
+        if inner is not None:
+            return inner
         own = value if positive else b.negate(value)
-        found = Scope(self, None if self.uniform is self else self.uniform)
-        found.plain = self.plain
-        found.guarded = True
-        found.mask = own if self.mask is None else b.binary("and", self.mask, own)
-        self.branches[condition, positive] = found
-        return found
+        inner = Scope(self, None if self.uniform is self else self.uniform)
+        inner.plain = self.plain
+        inner.guarded = True
+        inner.mask = own if self.mask is None else b.binary("and", self.mask, own)
+        self.branches[condition, positive] = inner
+        return inner
 
 
 class Frame:

@@ -153,16 +153,16 @@ class Counter:
         """``counter * factor``"""
         if factor == 1:
             return self.value
-        found = self._multiples.get(factor)
-        if found is None:
+        multiple = self._multiples.get(factor)
+        if multiple is None:
             if self._lo.literal is not None:
                 first = const(int(self._lo.literal) * factor, "i64")
             else:
                 first = Val(f"%{self._builder.name()}", "i64")
                 self.enter.append(f"  {first.text} = mul i64 {self._lo.text}, {factor}")
-            found = self._count(first, self._step * factor)[0]
-            self._multiples[factor] = found
-        return found
+            multiple = self._count(first, self._step * factor)[0]
+            self._multiples[factor] = multiple
+        return multiple
 
     def _count(self, first: Val, step: int) -> tuple[Val, Val]:
         phi, at, after = (f"%{self._builder.name(stem)}" for stem in ("p", "i", "n"))
@@ -293,15 +293,15 @@ class Builder:
         if a.literal is not None:
             return const(a.literal, a.kind, lanes)
         for known in self._splats:
-            if (found := known.get((a.text, lanes))) is not None:
-                return found
+            if (splat := known.get((a.text, lanes))) is not None:
+                return splat
         wide = vector(a.kind, lanes)
         one = self.value(f"insertelement {wide} poison, {a.typed}, i64 0", a.kind, lanes)
         zeros = f"<{lanes} x i32> zeroinitializer"
         text = f"shufflevector {one.typed}, {wide} poison, {zeros}"
-        found = self.value(text, a.kind, lanes)
-        self._splats[-1][a.text, lanes] = found
-        return found
+        splat = self.value(text, a.kind, lanes)
+        self._splats[-1][a.text, lanes] = splat
+        return splat
 
     def unify(self, *items: Val) -> list[Val]:
         """All with the lanes of the widest."""

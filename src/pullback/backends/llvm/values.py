@@ -51,9 +51,9 @@ class Values:
 
     def of(self, root: Expr, scope: Scope) -> Val:
         """The value of `root` in `scope`."""
-        found = self.known(root, scope)
-        if found is not None:
-            return found
+        known = self.known(root, scope)
+        if known is not None:
+            return known
         stack: list[Need] = [(root, scope)]
         while stack:
             node, at = stack[-1]
@@ -72,18 +72,18 @@ class Values:
     def known(self, e: Expr, scope: Scope) -> Val | None:
         """The value, if it was computed already."""
         if isinstance(e, E.Const):
-            found = self._literals.get(e)
-            if found is None:
-                found = self._literals[e] = const(e.value, arith.COMPUTE[e.kind.name])
-            return found
+            literal = self._literals.get(e)
+            if literal is None:
+                literal = self._literals[e] = const(e.value, arith.COMPUTE[e.kind.name])
+            return literal
         return self.home(e, scope).find(e)
 
     def get(self, e: Expr, scope: Scope) -> Val:
         """The value, which was computed already."""
-        found = self.known(e, scope)
-        if found is None:
+        value = self.known(e, scope)
+        if value is None:
             raise InvalidIR(f"no value for {e}")
-        return found
+        return value
 
     def home(self, e: Expr, scope: Scope) -> Scope:
         """The widest scope in which `e` may be computed."""
@@ -117,13 +117,13 @@ class Values:
         shared = [(n, at) for n in self.facts.shared(e) if self.known(n, at) is None]
         if shared:
             return shared
-        found = []
+        sides = []
         for side, positive in ((e.then, True), (e.otherwise, False)):
             inside = at
             if self.facts.loads(side) and self.known(side, at) is None:
                 inside = at.branch(self.b, e.condition, condition, positive)
-            found.append((side, inside))
-        return found
+            sides.append((side, inside))
+        return sides
 
     def apply(self, e: Expr, at: Scope) -> Val:
         """The value of `e` once its needs are known."""

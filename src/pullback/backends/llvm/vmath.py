@@ -82,8 +82,8 @@ def tanh(b: Builder, x: Val) -> Val:
     big = f.sub(1.0, f.div(2.0, f.add(exp(b, f.mul(size, 2.0)), 1.0)))
     square = f.mul(x, x)
     small = f.fma(f.mul(f.poly(square, TANH32), square), size, size)
-    found = f.select(f.is_("olt", size, 0.9375), small, big)
-    return f.copysign(found, x)
+    near = f.select(f.is_("olt", size, 0.9375), small, big)
+    return f.copysign(near, x)
 
 
 def erf(b: Builder, x: Val) -> Val:
@@ -142,18 +142,18 @@ def _circular(b: Builder, x: Val, quarters: int, exact: str) -> Val:
     cosine = f.fma(f.poly(square, COS32), square, 1.0)
     odd = b.compare("ne", f.whole("and", quadrant, 1), const(0, "i32", x.lanes))
     flip = f.whole("shl", f.whole("and", quadrant, 2), 30)
-    found = f.unbits(f.whole("xor", f.bits(f.select(odd, cosine, sine)), flip))
+    turned = f.unbits(f.whole("xor", f.bits(f.select(odd, cosine, sine)), flip))
     if not quarters:
-        found = f.select(f.is_("oeq", x, 0.0), x, found)
+        turned = f.select(f.is_("oeq", x, 0.0), x, turned)
     # beyond 1e9 float64 reduces too coarsely
     huge = f.is_("ogt", f.abs(x), 1e9)
-    return where_rare(b, huge, found, lambda: by_lane(b, exact, x))
+    return where_rare(b, huge, turned, lambda: by_lane(b, exact, x))
 
 
 def tan(b: Builder, x: Val) -> Val:
     """Tangent, radians; huge arguments by the C library."""
     f = Floats(b, x)
-    found = vwide.call(b, "tan", x)
-    found = f.select(f.is_("oeq", x, 0.0), x, found)
+    tangent = vwide.call(b, "tan", x)
+    tangent = f.select(f.is_("oeq", x, 0.0), x, tangent)
     huge = f.is_("ogt", f.abs(x), 1e9)
-    return where_rare(b, huge, found, lambda: by_lane(b, "tanf", x))
+    return where_rare(b, huge, tangent, lambda: by_lane(b, "tanf", x))

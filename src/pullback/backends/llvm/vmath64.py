@@ -137,9 +137,9 @@ def _circular(b: Builder, x: Val, quarters: int, exact: str) -> Val:
     quadrant = f.whole("add", f.bits(shifted), quarters)
     odd = b.compare("ne", f.whole("and", quadrant, 1), const(0, "i64", x.lanes))
     flip = f.whole("shl", f.whole("and", quadrant, 2), 62)
-    found = f.unbits(f.whole("xor", f.bits(f.select(odd, cosine, sine)), flip))
+    turned = f.unbits(f.whole("xor", f.bits(f.select(odd, cosine, sine)), flip))
     huge = f.is_("ogt", f.abs(x), 1e5)
-    return where_rare(b, huge, found, lambda: by_lane(b, exact, x))
+    return where_rare(b, huge, turned, lambda: by_lane(b, exact, x))
 
 
 def _less_quarters(f: Floats, x: Val, n: Val) -> tuple[Val, Val]:

@@ -203,12 +203,12 @@ def call(b: Builder, name: str, x: Val) -> Val:
     wide = b.convert("fpext", x, "double")
     f = Floats(b, wide)
     if name in ODD:
-        found = f.copysign(ODD[name](f, f.abs(wide)), wide)
+        value = f.copysign(ODD[name](f, f.abs(wide)), wide)
     elif name in SIGNED:
-        found = f.copysign(SIGNED[name](f, wide), wide)
+        value = f.copysign(SIGNED[name](f, wide), wide)
     else:
-        found = ANY[name](f, wide)
-    return b.convert("fptrunc", found, "float")
+        value = ANY[name](f, wide)
+    return b.convert("fptrunc", value, "float")
 
 
 def power(b: Builder, x: Val, y: Val) -> Val:

@@ -69,12 +69,12 @@ class _Writer:
         return "\n".join(self.lines)
 
     def _name(self, item: Any, facts: str) -> int:
-        found = self.numbers.get(item)
-        if found is None:
-            found = len(self.numbers)
-            self.numbers[item] = found
-            self.lines.append(f"{found} {facts}")
-        return found
+        number = self.numbers.get(item)
+        if number is None:
+            number = len(self.numbers)
+            self.numbers[item] = number
+            self.lines.append(f"{number} {facts}")
+        return number
 
     def _expression(self, root: Node) -> int:
         for node in walk(root, skip=self.numbers):

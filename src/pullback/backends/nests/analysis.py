@@ -57,14 +57,14 @@ class Facts:
         if known is not None:
             return known
         for node in walk(e, skip=self._reads):
-            found = NOTHING
+            reads = NOTHING
             for child in node.children:
-                found = found | self._reads[child] if found else self._reads[child]
+                reads = reads | self._reads[child] if reads else self._reads[child]
             if isinstance(node, Load):
-                found = found | {node.array}
+                reads = reads | {node.array}
             elif isinstance(node, Peek):
-                found = found | {node.register}
-            self._reads[node] = found
+                reads = reads | {node.register}
+            self._reads[node] = reads
         return self._reads[e]
 
     def loads(self, e: Expr) -> bool:
@@ -103,11 +103,11 @@ class Facts:
 
     def form(self, e: Expr) -> Affine:
         """The integer-linear form of an offset."""
-        found = self._offsets.get(e)
-        if found is None:
-            found = affine(e, self._forms)
-            self._offsets[e] = found
-        return found
+        form = self._offsets.get(e)
+        if form is None:
+            form = affine(e, self._forms)
+            self._offsets[e] = form
+        return form
 
     def narrow(self, e: Expr) -> bool:
         """Whether every value fits in 32 signed bits."""
@@ -182,9 +182,9 @@ def substitute(body: Sequence[Stmt], env: Mapping[Var, Const]) -> tuple[Stmt, ..
     memo: dict[Node, Node] = {}
 
     def change(e: Expr) -> Expr:
-        found = rebuild(e, lambda n: env.get(n) if isinstance(n, Var) else None, memo)
-        assert isinstance(found, Expr)
-        return found
+        replaced = rebuild(e, lambda n: env.get(n) if isinstance(n, Var) else None, memo)
+        assert isinstance(replaced, Expr)
+        return replaced
 
     return tuple(map_expressions(s, change) for s in body)
 
@@ -210,10 +210,10 @@ def plan_lanes(routine: Routine, target: Target) -> LanePlan:
     for stmt in statements(routine.body + routine.finish):
         if not isinstance(stmt, For) or stmt.kind is not LoopKind.VECTOR:
             continue
-        width, found = _survey(stmt)
+        width, registers = _survey(stmt)
         lanes = target.lanes(width)
         loops[stmt.var] = min(loops.get(stmt.var, lanes), lanes)
-        users.setdefault(stmt.var, {}).update(found)
+        users.setdefault(stmt.var, {}).update(registers)
     changed = True
     while changed:
         changed = False

@@ -111,12 +111,12 @@ class Reader:
 
     def times(self, e: Expr, written: Mapping[Var, int], lane: Lane | None) -> float:
         """How often a value is made in loops that are written out."""
-        found = 1.0
+        times = 1.0
         own = self.variables(e)
         for var, count in written.items():
             if var in own:
-                found *= count
-        return found * lane.groups if lane is not None and lane.varying.of(e) else found
+                times *= count
+        return times * lane.groups if lane is not None and lane.varying.of(e) else times
 
     def parts(self, e: Expr, lane: Lane) -> int:
         """Vector registers that a value of all lanes takes."""

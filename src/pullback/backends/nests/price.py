@@ -353,13 +353,13 @@ class _Walk:
 
     def moved(self, offset: Expr, scale: int = 1) -> Moves:
         """The terms of an offset by loop levels; whether it is at random within them."""
-        found: list[tuple[Level, int, float]] = []
+        every: list[tuple[Level, int, float]] = []
         scattered = False
         for atom, coefficient in self.facts.form(offset).terms:
             factor = coefficient * scale
             if isinstance(atom, Var):
                 terms, random = self.moves.get(atom, ((), False))
-                found += [(level, step * factor, n) for level, step, n in terms]
+                every += [(level, step * factor, n) for level, step, n in terms]
                 scattered |= random
             elif isinstance(atom, E.FloorDiv | E.Mod) and isinstance(atom.right, E.Const):
                 terms, random = self.moved(atom.left)
@@ -370,7 +370,7 @@ class _Walk:
                 if isinstance(atom, E.FloorDiv):
                     sizes = [max(1, s // divisor) for s in sizes]
                 pairs = zip(parts, sizes, strict=True)
-                found += [(level, size * factor, n) for (level, _, n), size in pairs]
+                every += [(level, size * factor, n) for (level, _, n), size in pairs]
                 scattered |= random
             else:
                 low, high = self.facts.interval(atom)
@@ -378,9 +378,9 @@ class _Walk:
                 levels = [t for v in inside for t in self.moves.get(v, ((), False))[0]]
                 span = float(max(1, high - low + 1))
                 for level, _, n in levels:
-                    found.append((level, factor, min(n, span)))
+                    every.append((level, factor, min(n, span)))
                 scattered = True
-        return tuple(found), scattered
+        return tuple(every), scattered
 
     def access(
         self, array: Array, offset: Expr, region: _Region, place: _Place, write: bool
@@ -455,11 +455,11 @@ class _Walk:
 
     def beyond(self, every: Sequence[Access], size: int) -> dict[Access, float]:
         """Bytes that come from beyond a cache, which keeps a little less or more than fits."""
-        found: dict[Access, float] = {}
+        misses: dict[Access, float] = {}
         for share in KEPT:
             for access, missing in missed(every, size * share).items():
-                found[access] = found.get(access, 0.0) + missing / len(KEPT)
-        return found
+                misses[access] = misses.get(access, 0.0) + missing / len(KEPT)
+        return misses
 
     def total(self) -> Price:
         """All regions: instructions and memories overlap in each."""

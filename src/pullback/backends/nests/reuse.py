@@ -75,12 +75,12 @@ def union(accesses: Iterable[Access], level: Level) -> dict[Array, float]:
     for access in accesses:
         key = access.array, tuple(sorted((s, n) for _, s, n in access.terms))
         alike[key] = max(alike.get(key, 0.0), access.bytes(level, whole=False))
-    found: dict[Array, float] = {}
+    spans: dict[Array, float] = {}
     for (array, *_), size in alike.items():
         assert isinstance(array, Array)
         most = array.size * array.dtype.itemsize
-        found[array] = min(found.get(array, 0.0) + size, max(most, LINE))
-    return found
+        spans[array] = min(spans.get(array, 0.0) + size, max(most, LINE))
+    return spans
 
 
 def fitting(access: Access, capacity: float) -> int | None:
@@ -97,7 +97,7 @@ def missed(accesses: Iterable[Access], capacity: float) -> dict[Access, float]:
     What several read of one array in one turn of the loop that fits comes once. The outermost
     loop repeats the whole: what fits there is in the cache already.
     """
-    found: dict[Access, float] = {}
+    misses: dict[Access, float] = {}
     first: dict[tuple[object, ...], float] = {}
     for access in accesses:
         place = fitting(access, capacity)
@@ -114,8 +114,8 @@ def missed(accesses: Iterable[Access], capacity: float) -> dict[Access, float]:
         now = max(before, size)
         first[key] = now
         if now > before:
-            found[access] = (now - before) * executions
-    return found
+            misses[access] = (now - before) * executions
+    return misses
 
 
 def stepped(step: int, turns: float, divisor: int) -> float:

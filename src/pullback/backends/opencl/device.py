@@ -93,9 +93,9 @@ class Device:
 
     def kernel(self, program: int, name: str) -> int:
         error = ctypes.c_int()
-        found = self.api.clCreateKernel(Handle(program), name.encode(), ctypes.byref(error))
+        kernel = self.api.clCreateKernel(Handle(program), name.encode(), ctypes.byref(error))
         sure(error.value, f"{self.name} has no kernel {name}")
-        return int(found)
+        return int(kernel)
 
 
 def device(threads: int | None = None) -> Device:
@@ -103,11 +103,11 @@ def device(threads: int | None = None) -> Device:
 
     Raises: DeviceError where there is none, each with its reason, or in a forked process.
     """
-    found = _opened(os.environ.get(VARIABLE, ""), threads)
-    if not found.functions[0]:
+    opened = _opened(os.environ.get(VARIABLE, ""), threads)
+    if not opened.functions[0]:
         what = "the OpenCL runtime does not go on in a forked process"
         raise DeviceError(what, help="start processes by `spawn`", code="E362")
-    return found
+    return opened
 
 
 @cache
@@ -174,9 +174,9 @@ def _packaged() -> str:
 def _devices(api: ctypes.CDLL) -> list[int]:
     """Every device of every platform."""
     count = ctypes.c_uint()
-    found: list[int] = []
+    devices: list[int] = []
     if api.clGetPlatformIDs(0, None, ctypes.byref(count)) or not count.value:
-        return found
+        return devices
     platforms = (Handle * count.value)()
     sure(api.clGetPlatformIDs(count.value, platforms, None), "clGetPlatformIDs")
     for platform in platforms:
@@ -185,8 +185,8 @@ def _devices(api: ctypes.CDLL) -> list[int]:
             continue
         handles = (Handle * count.value)()
         api.clGetDeviceIDs(Handle(platform), kind, count.value, handles, None)
-        found += [int(h) for h in handles if h]
-    return found
+        devices += [int(h) for h in handles if h]
+    return devices
 
 
 def _part(api: ctypes.CDLL, handle: int, threads: int | None) -> int:

@@ -58,17 +58,17 @@ def lanes_of(stmt: N.For, vector: int) -> int:
 
 def _memory(stmt: N.Stmt) -> list[N.Array | N.Register]:
     """Arrays and registers that a statement uses."""
-    found: list[N.Array | N.Register] = []
+    cells: list[N.Array | N.Register] = []
     if isinstance(stmt, N.Store | N.StoreCombine):
-        found.append(stmt.array)
+        cells.append(stmt.array)
     if isinstance(stmt, N.Declare | N.Set | N.Combine):
-        found.append(stmt.register)
+        cells.append(stmt.register)
     for node in walk(roots(stmt)):
         if isinstance(node, N.Load):
-            found.append(node.array)
+            cells.append(node.array)
         elif isinstance(node, N.Peek):
-            found.append(node.register)
-    return found
+            cells.append(node.register)
+    return cells
 
 
 class Wide:
@@ -172,10 +172,10 @@ class Wide:
         """The vector of a register."""
         if stmt.register in self.registers and not stmt.indices:
             return self.registers[stmt.register]
-        found = self.tile(stmt.register, stmt.indices) if self.tile is not None else None
-        if found is None:
+        in_tile = self.tile(stmt.register, stmt.indices) if self.tile is not None else None
+        if in_tile is None:
             raise NotWide
-        return found
+        return in_tile
 
     def joined(self, combiner: Combiner, old: str, new: str, kind: DType) -> str:
         match combiner.name:

@@ -60,12 +60,12 @@ def shape_of(shape: Iterable[Extent], sizes: Sizes) -> tuple[int, ...]:
 
 def infer_sizes(arrays: Mapping[Variable, Array]) -> dict[Dim, int]:
     """Symbolic extents read off the arrays' shapes. Raises: InvalidIR when two disagree."""
-    found: dict[Dim, int] = {}
+    sizes: dict[Dim, int] = {}
     for variable, array in arrays.items():
         for extent, size in zip(variable.shape, array.shape, strict=True):
-            if isinstance(extent, Dim) and found.setdefault(extent, size) != size:
-                raise InvalidIR(f"{extent} is {found[extent]} and {size}")
-    return found
+            if isinstance(extent, Dim) and sizes.setdefault(extent, size) != size:
+                raise InvalidIR(f"{extent} is {sizes[extent]} and {size}")
+    return sizes
 
 
 def fitted(variable: Variable, array: Array, sizes: Sizes) -> Array:
@@ -127,8 +127,8 @@ class Evaluator:
             self._mark(node)
         for root in roots:
             self._raise(root)
-        found = [self._rounded(root) if rounded else self.known[root] for root in roots]
-        return [np.broadcast_to(array, self.shape) for array in found]
+        arrays = [self._rounded(root) if rounded else self.known[root] for root in roots]
+        return [np.broadcast_to(array, self.shape) for array in arrays]
 
     def _value(self, node: Expr) -> Array:
         if isinstance(node, E.Const):
@@ -188,8 +188,8 @@ class Evaluator:
         if array.size == 0:
             shape = np.broadcast_shapes((1,) * self.rank, *(i.shape for i in indices))
             return np.zeros(shape, array.dtype)
-        found = np.asarray(array[tuple(indices)])
-        return found if indices else found.reshape((1,) * self.rank)
+        elements = np.asarray(array[tuple(indices)])
+        return elements if indices else elements.reshape((1,) * self.rank)
 
     def _indices(self, node: Take) -> list[Array]:
         """Indices into the array at hand, which may hold only a part of the source."""
@@ -212,9 +212,9 @@ class Evaluator:
         marks = [np.asarray(np.where(taken, then, otherwise))]
         if node.condition in self.bad:
             marks.append(self.bad[node.condition])
-        found = combine.any_of(marks)
-        if found.any():
-            self.bad[node] = found
+        anywhere = combine.any_of(marks)
+        if anywhere.any():
+            self.bad[node] = anywhere
 
     def _raise(self, root: Expr) -> None:
         if root not in self.bad or not np.broadcast_to(self.bad[root], self.shape).any():
@@ -239,8 +239,8 @@ class Evaluator:
     def _own(self, node: Take, lane: tuple[int, ...]) -> list[tuple[int, int]]:
         """(axis, value) of the indices of a read that are out of range at `lane`."""
         shape = self.arrays[node.source].shape
-        found = [(n, self._at(i, lane)) for n, i in enumerate(self._indices(node))]
-        return [(n, v) for n, v in found if not 0 <= v < shape[n]]
+        places = [(n, self._at(i, lane)) for n, i in enumerate(self._indices(node))]
+        return [(n, v) for n, v in places if not 0 <= v < shape[n]]
 
     def _culprit(self, node: Expr, lane: tuple[int, ...]) -> Expr:
         kids: list[Expr] = [c for c in node.children if isinstance(c, Expr)]
@@ -382,7 +382,7 @@ def evaluate(
 
     Raises: IndexRangeError when a data index lies outside its axis.
     """
-    found = evaluate_values([v for _, v in graph.assigns], values, sizes)
+    arrays = evaluate_values([v for _, v in graph.assigns], values, sizes)
     return {
-        target: np.array(array) for (target, _), array in zip(graph.assigns, found, strict=True)
+        target: np.array(array) for (target, _), array in zip(graph.assigns, arrays, strict=True)
     }

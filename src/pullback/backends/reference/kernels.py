@@ -45,8 +45,8 @@ def run_kernel(
     """
     if kernel.parts:
         # They need nothing of each other: the last one first.
-        found = [run_kernel(p, values, None, sizes) for p in reversed(kernel.parts)]
-        return {v: array for each in found for v, array in each.items()}
+        written = [run_kernel(p, values, None, sizes) for p in reversed(kernel.parts)]
+        return {v: array for each in written for v, array in each.items()}
     known = infer_sizes({v: values[v] for v in kernel.arguments if v in values})
     run = _Run(kernel, known if sizes is None else sizes)
     for variable in kernel.arguments:
@@ -112,12 +112,12 @@ class _Run:
 
     def part(self, stage: Stage, tile: tuple[Range, ...]) -> tuple[Range, ...]:
         """The ranges of a stage's result in one tile."""
-        found = [(0, extent_of(e, self.sizes)) for e in stage.shape]
+        spans = [(0, extent_of(e, self.sizes)) for e in stage.shape]
         for span, axis in zip(tile, stage.outer, strict=False):
             place = target_axis(stage, axis)
             if place is not None:
-                found[place] = span
-        return tuple(found)
+                spans[place] = span
+        return tuple(spans)
 
     def values(self, stage: Stage, work: Work, place: tuple[slice, ...]) -> Array:
         """What a stage makes in one tile; an accumulating write reaches no other tile's part."""

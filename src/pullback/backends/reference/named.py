@@ -45,8 +45,8 @@ def _power(x: Array, y: Array) -> Array:
     wide, by = x.astype(np.float64), y.astype(np.float64)
     with np.errstate(all="ignore"):
         plain = (wide > 0) & (wide < np.inf) & (np.abs(by) < np.inf)
-        found = np.where(plain, np.power(wide, by), np.exp(by * np.log(wide)))
-        return np.asarray(found, dtype=x.dtype)
+        powers = np.where(plain, np.power(wide, by), np.exp(by * np.log(wide)))
+        return np.asarray(powers, dtype=x.dtype)
 
 
 def _rounded(ufunc: np.ufunc, x: Array) -> Array:

@@ -107,17 +107,17 @@ class _Count:
 
 def _control(body: Iterable[N.Stmt]) -> list[E.Expr]:
     """Every expression that decides what runs."""
-    found: list[E.Expr] = []
+    roots: list[E.Expr] = []
     stack = list(body)
     while stack:
         s = stack.pop()
         match s:
             case N.For():
-                found += [s.lo, s.hi]
+                roots += [s.lo, s.hi]
                 stack.extend(s.body)
             case N.Guard():
-                found.append(s.condition)
+                roots.append(s.condition)
                 stack.extend(s.body)
             case N.Transpose():
-                found += [s.rows, s.columns]
-    return found
+                roots += [s.rows, s.columns]
+    return roots

@@ -393,7 +393,7 @@ def test_classes_of_errors_have_codes() -> None:
 
 
 # A local that is called `found` does not say what was. A ratchet, to be lowered.
-MAX_FOUND = 162
+MAX_FOUND = 62
 
 
 def test_names_say_what_was_found() -> None:

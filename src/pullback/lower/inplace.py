@@ -253,6 +253,3 @@ def _differ(a: Linear, b: Linear) -> bool:
         if (lo > 0 or hi < 0) and (not stride or -stride < lo <= hi < stride):
             return True
     return False
-
-
-__all__ = ["in_place"]

@@ -323,6 +323,3 @@ def _add_tasks(
     value = Load(partial, Linear(0, {other: size, var: 1}).expr())
     body = (Combine(total, (), form.combiner, value),)
     return For(other, index(1), index(tasks), body, LoopKind.UNROLL)
-
-
-__all__ = ["lower"]

@@ -165,7 +165,7 @@ def _identity(context: Lowering, stage: Stage, form: Accumulate, home: Home) -> 
 
 def copy_home(context: Lowering, stage: Stage, target: Home) -> list[Stmt]:
     """What was computed aside goes to its variable."""
-    loops, axes = context.loops(replace(stage, form=stage.form))
+    loops, axes = context.loops(stage)
     loops = [loop for loop in loops if loop.axes[0] < len(stage.shape)]
     here = tuple(axes[n] for n in range(len(stage.shape)))
     source = context.home(stage)
@@ -174,6 +174,3 @@ def copy_home(context: Lowering, stage: Stage, target: Home) -> list[Stmt]:
     if not loops:
         return [store]
     return nest(loops[:-1], [vector(loops[-1], 1, [store])])
-
-
-__all__ = ["Axis", "For", "copy_home", "index", "scan", "scatter"]

@@ -50,7 +50,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # What stands between a definition and a backend, backends themselves not counted. The second design
 # asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
-MAX_CORE_LINES = 18_705
+MAX_CORE_LINES = 18_702
 MAX_TOKENS_PER_LINE = 10.93
 # The runtime's two texts of native code are data, not statements.
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
@@ -393,7 +393,7 @@ def test_classes_of_errors_have_codes() -> None:
 
 
 # A local that is called `found` does not say what was. A ratchet, to be lowered.
-MAX_FOUND = 62
+MAX_FOUND = 61
 
 
 def test_names_say_what_was_found() -> None:

@@ -24,6 +24,7 @@ from pullback.ir.dtype import float32
 from pullback.ir.expr import Mul
 from pullback.ir.graph import Graph, Variable, define, read
 from pullback.ir.program import Compute, HostCall, Loop, Program, written
+from pullback.machine.machine import chosen
 from pullback.pipeline import compile_program
 from pullback.prepare.ahead import turned_ahead
 from robust_support import python
@@ -322,8 +323,8 @@ def test_what_the_host_assigns_in_a_loop_changes_in_it() -> None:
     compute = Compute(Graph(((z, product),)))
     call = HostCall("drawn", "", lambda z: (np.ones((32, 24), np.float32),), (z,), (w,))
     assert written((call, compute)) == [w, z]
-    assert len(turned_ahead((Loop((compute,), 8),))) == 2  # the copy, then the loop
-    assert len(turned_ahead((Loop((call, compute), 8),))) == 1
+    assert len(turned_ahead((Loop((compute,), 8),), chosen("zen4"))) == 2  # the copy, then the loop
+    assert len(turned_ahead((Loop((call, compute), 8),), chosen("zen4"))) == 1
 
 
 def test_what_nobody_reads_is_not_asked() -> None:

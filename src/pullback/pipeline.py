@@ -151,7 +151,7 @@ def _native(
         threads = options.threads or pools.known()
         folder = options.cache if options.memory is None else None
         chosen = chooser(folder, threads, options.schedules, backend.name)
-    traced, program = program, replace(program, body=turned_ahead(program.body))
+    traced, program = program, replace(program, body=turned_ahead(program.body, target.profile))
     image, fuse = image_of(program, backend, job, chosen, report.wants_texts)
     done = job.stats, job.target, image.steps, report.times, chosen
     if options.check:

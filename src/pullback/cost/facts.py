@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import int64
+from pullback.ir.dtype import float32, int64
 from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, upper
 from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Scan, Value
 from pullback.ir.node import walk
+from pullback.machine.machine import Machine
 from pullback.simplify.product import uncast
 
 FREE: tuple[type[Expr], ...] = (Const, Axis, Size, Take)
@@ -27,7 +28,6 @@ FLOPS: dict[type[Expr], int] = {
     E.Sqrt: 6,
     E.Sin: 16,
 }
-HARD: tuple[type[Expr], ...] = (E.Exp, E.Log, E.Sqrt, E.Sin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,19 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class BodyFacts:
-    """A body's accesses, weighted operations a point, node count and transcendental use."""
+    """A body's accesses, weighted operations a point, node count."""
 
     accesses: tuple[Access, ...]
     flops: int
     nodes: int
-    hard: bool
+
+
+def is_cheap(flops: int, machine: Machine, moves: int = 1, rate: str = "memory") -> bool:
+    """Whether so many weighted operations take no longer than to move a float32 so many times, by a
+    rate of whole kernels.
+    """
+    rates = machine.tables["whole"]
+    return flops / rates["work"] <= moves * float32.itemsize / rates[rate]
 
 
 def elements(shape: Iterable[Extent]) -> int:
@@ -82,15 +89,13 @@ def study(body: Expr, form: Form) -> BodyFacts:
     """One walk over a body (and write indices)."""
     found: dict[Access, None] = {}
     flops = nodes = 0
-    hard = False
     for node in walk(roots(body, form)):
         nodes += 1
         if isinstance(node, Take):
             found[access(node)] = None
         elif isinstance(node, Expr) and not isinstance(node, FREE):
             flops += _weight(node)
-            hard = hard or isinstance(node, HARD)
-    return BodyFacts(tuple(found), flops, nodes, hard)
+    return BodyFacts(tuple(found), flops, nodes)
 
 
 def compose(facts: BodyFacts, inlined: dict[Definition, BodyFacts]) -> BodyFacts:
@@ -106,7 +111,6 @@ def compose(facts: BodyFacts, inlined: dict[Definition, BodyFacts]) -> BodyFacts
         tuple(found),
         facts.flops + sum(p.flops for p in parts),
         facts.nodes + sum(p.nodes for p in parts),
-        facts.hard or any(p.hard for p in parts),
     )
 
 

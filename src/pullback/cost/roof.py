@@ -48,10 +48,10 @@ class Demand:
     @property
     def masks(self) -> list[int]:
         """The sets of axes that parts depend on."""
-        masks = dict.fromkeys([*self.vector, *self.near])
-        masks.update((mask, None) for _, mask in self.reads)
-        masks.update((mask, None) for _, _, mask in self.products)
-        return list(masks)
+        masks = [*self.vector, *self.near]
+        masks += [mask for _, mask in self.reads]
+        masks += [mask for _, _, mask in self.products]
+        return list(dict.fromkeys(masks))
 
 
 def far_rate(footprint: int, target: Target) -> float:
@@ -71,7 +71,8 @@ def tiles(sizes: list[int], outer: tuple[int, ...]) -> list[dict[int, int]]:
     coordinates = math.prod(sizes[i] for i in outer)
     most = math.ceil(math.log2(max(1, coordinates)))
     for power in {*range(0, most + 1, TILE_POWER_STEP), max(0, most - 1)}:
-        tile, rest = {}, 2**power
+        tile = {}
+        rest = 2**power
         for i in reversed(outer):
             tile[i] = min(sizes[i], rest)
             rest = -(-rest // tile[i])

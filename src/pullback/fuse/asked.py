@@ -41,7 +41,8 @@ def asked(order: Iterable[Definition]) -> Places:
 
 def _follows(take: Take, place: int, own: Collection[int]) -> bool:
     """Whether an index may lie outside where axes `own` do; a remainder never does."""
-    index, extent = take.indices[place], take.source.shape[place]
+    index = take.indices[place]
+    extent = take.source.shape[place]
     if (
         isinstance(index, E.Mod)
         and isinstance(index.right, E.Const)

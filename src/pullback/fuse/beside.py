@@ -24,14 +24,16 @@ def set_beside(grouping: Grouping) -> None:
         for number in able[1:]:
             first = able[0]
             if not grouping.ordered(first, number):
-                a, b = grouping.groups[first], grouping.groups[number]
+                a = grouping.groups[first]
+                b = grouping.groups[number]
                 if not grouping.held_apart(a, b):
                     grouping.join(first, number, _together(a, b))
 
 
 def _able(grouping: Grouping, number: int) -> bool:
     """Whether a group only overwrites variables element by element: it frees memory, holds none."""
-    problem, group = grouping.problem, grouping.groups[number]
+    problem = grouping.problem
+    group = grouping.groups[number]
     if any(n not in problem.target for n in stored(problem, group)):
         return False
     return all(problem.is_map(s) and not _checks(problem, s) for s in group.stages)
@@ -39,7 +41,8 @@ def _able(grouping: Grouping, number: int) -> bool:
 
 def _checks(problem: Problem, stage: int) -> bool:
     """Whether a stage checks indices that are data: a launch of several has one place for that."""
-    definition, scene = problem.definition(stage), problem.scene
+    definition = problem.definition(stage)
+    scene = problem.scene
     reads = walk(roots(scene.bodies[definition], scene.forms[definition]))
     return any(isinstance(n, Take) and n.is_data for n in reads)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pullback.cost.roof import Demand, far_rate, tiles, times
@@ -22,25 +21,22 @@ class GroupCost:
     scratch: int
 
 
-Cost = Callable[[Problem, Group, Target], GroupCost]
-
-
 def estimate(problem: Problem, group: Group, target: Target) -> GroupCost:
     """The best schedule of a group."""
     demand = _measure(problem, group, target.l2)
     rate = far_rate(problem.footprint, target)
     budget = scratch_budget(problem, group, target)
-    best: tuple[bool, float] | None = None
-    best_cost = GroupCost(math.inf, (), 0)
-    for outer in outer_choices(problem, group):
-        for tile in tiles(demand.sizes, outer):
-            for ns, scratch in times(demand, outer, tile, rate, target):
-                over = scratch > budget
-                rank = over, ns * (1 + 0.01 * min(1.0, scratch / budget))
-                if best is None or rank < best:
-                    best = rank
-                    best_cost = GroupCost(ns, outer, scratch)
-    return best_cost
+    ways = (
+        GroupCost(ns, outer, scratch)
+        for outer in outer_choices(problem, group)
+        for tile in tiles(demand.sizes, outer)
+        for ns, scratch in times(demand, outer, tile, rate, target)
+    )
+
+    def rank(way: GroupCost) -> tuple[bool, float]:
+        return way.scratch > budget, way.ns * (1 + 0.01 * min(1.0, way.scratch / budget))
+
+    return min(ways, key=rank)
 
 
 def scratch_budget(problem: Problem, group: Group, target: Target) -> int:
@@ -72,7 +68,8 @@ def outer_choices(problem: Problem, group: Group) -> list[tuple[int, ...]]:
 
 def _collides(group: Group, a: int, b: int) -> bool:
     """Whether two classes bind one axis of a stage twice."""
-    one, two = group.classes[a], group.classes[b]
+    one = group.classes[a]
+    two = group.classes[b]
     return any(one[s] is not None and one[s] != FINISH and one[s] == two[s] for s in group.stages)
 
 

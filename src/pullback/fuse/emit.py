@@ -25,24 +25,21 @@ class Emitter:
 
     def buffer(self, node: int) -> Variable:
         """The assigned variable of a node, or its temporary."""
-        found = self.buffers.get(node)
-        if found is None:
-            definition = self.problem.definition(node)
+        buffer = self.buffers.get(node)
+        if buffer is None:
+            made = self.problem.definition(node)
             target = self.problem.target.get(node)
+            buffer = Variable(made.name, made.shape, made.dtype, made.origin)
             assigned = None if target is None else self.problem.values[target]
-            found = (
-                assigned
-                if isinstance(assigned, Variable)
-                else Variable(
-                    definition.name, definition.shape, definition.dtype, definition.origin
-                )
-            )
-            self.buffers[node] = found
-        return found
+            if isinstance(assigned, Variable):
+                buffer = assigned
+            self.buffers[node] = buffer
+        return buffer
 
     def name(self, group: Group) -> str:
         """The first and last value of a group, for people."""
-        first, last = self.problem.name(group.nodes[0]), self.problem.name(group.nodes[-1])
+        first = self.problem.name(group.nodes[0])
+        last = self.problem.name(group.nodes[-1])
         return first if len(group.nodes) == 1 else f"{first}..{last}"
 
     def kernel(self, group: Group, outer: tuple[Class, ...], reasons: tuple[str, ...]) -> Kernel:
@@ -72,7 +69,8 @@ class _Redirect:
 
     def apply(self, problem: Problem, stage: int) -> tuple[Expr, Form]:
         definition = problem.definition(stage)
-        body, form = problem.scene.bodies[definition], problem.scene.forms[definition]
+        body = problem.scene.bodies[definition]
+        form = problem.scene.forms[definition]
         if all(self._stays(problem.values[source]) for source, _ in problem.reads[stage]):
             return body, form
         body = replace_reads(body, self.change)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pullback.config import Cap, UserRule
 from pullback.cost.facts import study
 from pullback.fuse.beside import set_beside
-from pullback.fuse.cost import Cost, estimate
 from pullback.fuse.emit import Emitter, launch_order
 from pullback.fuse.group import Grouping, apply_rules, best_first, too_large
 from pullback.fuse.groups import Group
@@ -25,49 +24,39 @@ from pullback.simplify.rules import RULES, Simplifier
 STORE_ROUNDS: Cap = 3
 
 
-def fuse(
-    graph: Graph, target: Target, cost: Cost = estimate, rules: Sequence[UserRule] = ()
-) -> list[Kernel]:
+def fuse(graph: Graph, target: Target, rules: Sequence[UserRule] = ()) -> list[Kernel]:
     """Kernels of a simultaneous assignment, in launch order.
 
     ``z = sum[k] x * w; y = max(z + b, 0)  ->  one kernel: z in registers, y stored``
     Values that cross kernels become fresh variables named after their definitions.
     """
-    grouping = group(graph, target, cost, rules)
+    grouping = group(graph, target, rules)
     return emit(grouping, lambda g: grouping.price(g).outer)
 
 
-def group(
-    graph: Graph, target: Target, cost: Cost = estimate, rules: Sequence[UserRule] = ()
-) -> Grouping:
+def group(graph: Graph, target: Target, rules: Sequence[UserRule] = ()) -> Grouping:
     """The groups of a graph: everything but the choice of outer axes."""
     simplify = Simplifier(RULES.also(rules))
-    outputs = _outputs(extend(graph, simplify))
-    scene = inline(list(outputs), simplify)
+    outputs = _outputs(extend(graph, simplify, target.profile))
+    scene = inline(list(outputs), simplify, target.profile)
     told_by_results(scene, set(outputs), simplify)
-    grouping = _start(scene, outputs, target, cost, rules)
+
+    def start() -> Grouping:
+        """One group for every node."""
+        mine = scene.copy()
+        return Grouping(build(mine, _targets(mine, outputs)), target, rules)
+
+    grouping = start()
     for _ in range(STORE_ROUNDS):
         crowded = too_large(grouping)
         if not crowded:
             break
         scene.roles.update(dict.fromkeys(crowded, Role.NODE))
-        grouping = _start(scene, outputs, target, cost, rules)
+        grouping = start()
     apply_rules(grouping)
     set_beside(grouping)
     best_first(grouping)
     return grouping
-
-
-def _start(
-    scene: Inlined,
-    outputs: dict[Definition, Variable],
-    target: Target,
-    cost: Cost,
-    rules: Sequence[UserRule],
-) -> Grouping:
-    """One group for every node."""
-    mine = scene.copy()
-    return Grouping(build(mine, _targets(mine, outputs)), target, cost, rules)
 
 
 def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list[Kernel]:
@@ -82,7 +71,7 @@ def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list
         for piece in one.pieces:
             outer = tuple(piece.classes[n] for n in choose(piece))
             own = () if one.parts else reasons
-            parts.append(write_out(emitter.kernel(piece, outer, own)))
+            parts.append(write_out(emitter.kernel(piece, outer, own), grouping.target.profile))
         beside = Kernel(emitter.name(one), (), (), (), reasons, tuple(parts))
         kernels.append(beside if one.parts else parts[0])
     return kernels

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pullback.config import Cap, UserRule
 from pullback.cost.facts import is_identity
-from pullback.fuse.cost import Cost, GroupCost, scratch_budget
+from pullback.fuse.cost import GroupCost, estimate, scratch_budget
 from pullback.fuse.groups import (
     FINISH,
     Edge,
@@ -25,6 +25,7 @@ from pullback.fuse.groups import (
 )
 from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Problem
+from pullback.ir.dtype import float32
 from pullback.ir.expr import upper
 from pullback.ir.graph import Definition, Keep
 from pullback.ir.target import Target
@@ -33,21 +34,15 @@ from pullback.ir.target import Target
 MAX_STAGES: Cap = 32
 # Of a value that this many kernels read, no two are tried for it: pairs grow by the square.
 COMMON_READERS: Cap = 12
-# Products of so many multiplications choose their tiles freely: that is worth a read shared.
-LARGE_POINTS = 1 << 20
-# Elements of a map that is worth a launch and a pass over memory of its own.
-LARGE_BOX = 1 << 14
-# A statistic is at least this much smaller than the row box that it summarises.
-ROW_RATIO = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether two groups join: nanoseconds saved and the joint group, or why not."""
 
-    saved: float
-    joint: Group | None
     reason: str
+    saved: float = 0.0
+    joint: Group | None = None
 
 
 @dataclass(slots=True)
@@ -56,7 +51,6 @@ class Grouping:
 
     problem: Problem
     target: Target
-    cost: Cost
     rules: Sequence[UserRule] = ()
     groups: dict[int, Group] = field(default_factory=dict)
     home: dict[int, int] = field(default_factory=dict)
@@ -108,7 +102,7 @@ class Grouping:
         key = self._key(group)
         found = self.prices.get(key)
         if found is None:
-            found = self.prices[key] = self.cost(self.problem, group, self.target)
+            found = self.prices[key] = estimate(self.problem, group, self.target)
         self.priced[group] = found
         return found
 
@@ -151,43 +145,55 @@ class Grouping:
 
     def judge(self, i: int, j: int) -> Verdict:
         """Would joining two groups save time?"""
-        a, b = self.groups[i], self.groups[j]
+        a = self.groups[i]
+        b = self.groups[j]
         if self.cyclic(i, j):
-            return Verdict(0.0, None, "another kernel must run between them")
+            return Verdict("another kernel must run between them")
         joint, reason = self.join_legally(a, b)
         if joint is None:
-            return Verdict(0.0, None, reason)
+            return Verdict(reason)
         if self.cuts(i, j, joint):
-            return Verdict(0.0, None, "a large product would lose an outer axis")
-        pa, pb, both = self.price(a), self.price(b), self.price(joint)
+            return Verdict("a large product would lose an outer axis")
+        pa = self.price(a)
+        pb = self.price(b)
+        both = self.price(joint)
         budget = scratch_budget(self.problem, joint, self.target)
         if both.scratch > max(budget, pa.scratch, pb.scratch):
-            return Verdict(0.0, None, f"scratch of {both.scratch} bytes a tile")
+            return Verdict(f"scratch of {both.scratch} bytes a tile")
         saved = pa.ns + pb.ns - both.ns
         if round(saved) <= 0:
-            return Verdict(0.0, None, f"slower by {-saved / 1e3:.2f} us")
-        return Verdict(saved, joint, "")
+            return Verdict(f"slower by {-saved / 1e3:.2f} us")
+        return Verdict("", saved, joint)
+
+    def able(self, i: int, j: int) -> Group | None:
+        """The joint group of two that a rule joins."""
+        if i == j or self.cyclic(i, j):
+            return None
+        joint, _ = self.join_legally(self.groups[i], self.groups[j])
+        return None if joint is None or self.cuts(i, j, joint) else joint
 
     def cuts(self, i: int, j: int, joint: Group) -> bool:
         """Whether a join takes outer axes from a product that needs them."""
-        a, b = self.groups[i], self.groups[j]
+        a = self.groups[i]
+        b = self.groups[j]
         ordered = self.ordered(i, j)
         return self._cuts(a, b, joint, ordered) or self._cuts(b, a, joint, ordered)
 
     def _cuts(self, large: Group, other: Group, joint: Group, ordered: bool) -> bool:
         """Whether a product loses outer axes: a huge one, or one that streams an operand, to
-        anything; a large one to maps that only read what it reads too.
+        anything; one that takes longer than they do to maps that only read what it reads too.
         """
         problem = self.problem
         if len(joint.classes) >= len(large.classes):
             return False
-        products = {s: p for s in large.stages if (p := problem.products[s]) is not None}
-        if any(p.whole for p in products.values()):
+        products = [p for s in large.stages if (p := problem.products[s])]
+        if any(p.whole for p in products):
             return True
         return (
             not ordered
-            and any(problem.points[s] >= LARGE_POINTS for s in products)
+            and bool(products)
             and all(problem.is_map(s) for s in other.stages)
+            and self.price(large).ns > self.price(other).ns
         )
 
     def join_legally(self, a: Group, b: Group) -> tuple[Group | None, str]:
@@ -211,7 +217,8 @@ class Grouping:
         if not why:
             return "no outer axis in common"
         edge = why[-1]
-        maker, stage = self.problem.name(edge.maker), self.problem.name(edge.stage)
+        maker = self.problem.name(edge.maker)
+        stage = self.problem.name(edge.stage)
         verb = "overwrites what" if edge.overwrites else "is read by"
         tail = f"{stage} reads" if edge.overwrites else stage
         return f"no outer axis in common: {maker} {verb} {tail} at other coordinates"
@@ -274,7 +281,8 @@ def too_large(grouping: Grouping) -> list[Definition]:
     """Recomputed values better stored: a tile of their reader alone would not fit with them, or
     only columns of both would do.
     """
-    problem, target = grouping.problem, grouping.target
+    problem = grouping.problem
+    target = grouping.target
     found: dict[Definition, None] = {}
     for node in problem.nodes:
         stages = [s for s in problem.closure[node][:-1] if _may_store(problem, s)]
@@ -282,7 +290,8 @@ def too_large(grouping: Grouping) -> list[Definition]:
             continue
         group = grouping.groups[node]
         maps = [s for s in stages if problem.is_map(s) and problem.is_map(node)]
-        narrow = [s for s in maps if _by_columns(problem, group, node, s)]
+        large = [s for s in maps if problem.sizes[s] * float32.itemsize > target.scratch]
+        narrow = [s for s in large if _by_columns(problem, group, node, s)]
         found.update((problem.definition(s), None) for s in narrow)
         price = grouping.price(group)
         if price.scratch <= scratch_budget(problem, group, target):
@@ -298,7 +307,7 @@ def _by_columns(problem: Problem, group: Group, node: int, stage: int) -> bool:
     """Whether a node and a stage of it share no coordinate but the one that lies along memory."""
     last = len(problem.definition(node).shape) - 1
     shared = [c[node] for c in group.classes if c[stage] is not None]
-    return last > 0 and problem.sizes[stage] > LARGE_BOX and all(a == last for a in shared)
+    return last > 0 and all(a == last for a in shared)
 
 
 def _may_store(problem: Problem, stage: int) -> bool:
@@ -326,16 +335,14 @@ def _rule(grouping: Grouping, node: int, value: int) -> bool:
     reads = [s for stage in problem.closure[node] for s, _ in problem.reads[stage]]
     box = max((problem.sizes[s] for s in reads), default=0)
     by_row = problem.points[node] <= box
-    return by_row and 1 < ROW_RATIO * problem.sizes[value] <= box
+    return by_row and problem.sizes[value] < box
 
 
 def _try(grouping: Grouping, i: int, j: int, node: int, value: int) -> None:
     """Join if legal and the statistic keeps all of its axes."""
-    if i == j or grouping.cyclic(i, j):
-        return
     i, j = min(i, j), max(i, j)
-    joint, _ = grouping.join_legally(grouping.groups[i], grouping.groups[j])
-    if joint is None or not joint.classes or grouping.cuts(i, j, joint):
+    joint = grouping.able(i, j)
+    if joint is None or not joint.classes:
         return
     problem = grouping.problem
     by_parts = sums_up(problem.scene, problem.definition(node)) is not None
@@ -371,12 +378,10 @@ def _join_recomputed(grouping: Grouping) -> None:
 
 def _share(grouping: Grouping, i: int, j: int) -> None:
     """Join two groups if that keeps as many whole outer axes as the poorer one has."""
-    if i == j or grouping.cyclic(i, j):
+    joint = grouping.able(i, j)
+    if joint is None:
         return
     groups = grouping.groups[i], grouping.groups[j]
-    joint = grouping.join_legally(*groups)[0]
-    if joint is None or grouping.cuts(i, j, joint):
-        return
     kept = sum(not _odd(grouping.problem, joint, c) for c in joint.classes)
     before = [sum(not _odd(grouping.problem, g, c) for c in g.classes) for g in groups]
     if kept >= min(before) and kept > 0:

@@ -15,6 +15,7 @@ from pullback.cost.facts import is_identity, split_axes
 from pullback.errors import InvalidIR
 from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Bind, Problem
+from pullback.ir.dtype import float32
 from pullback.ir.expr import Extent, upper
 from pullback.ir.graph import Accumulate, Keep
 from pullback.ir.kernel import plain_places
@@ -27,8 +28,7 @@ class Late(IntEnum):
 
 
 FINISH = Late.FINISH
-# Elements of a result that may be summed privately per chunk, and of what runs once after it.
-PARTIAL_ELEMENTS = 2048
+# Points of what runs once on one thread: about a launch on several (1 us).
 FINISH_POINTS = 8192
 
 Class = dict[int, int | None]
@@ -86,13 +86,17 @@ def single(problem: Problem, node: int) -> Group:
 
 
 def _may_be_partial(problem: Problem, node: int, stage: int) -> bool:
-    """Whether a reduction may be summed per chunk: small, no product, what follows small too."""
+    """Whether a reduction may be summed per chunk: no product, what follows is tiny, and the sums
+    of all tasks fit the first-level cache.
+    """
     if problem.is_map(stage) or problem.products[stage] is not None:
         return False
-    if stage != node and problem.points[node] > FINISH_POINTS:
+    machine = problem.scene.machine
+    if stage != node and not is_tiny(problem, (node,)):
         return False
     never = problem.definition(stage).keep is Keep.NEVER
-    return not never and problem.sizes[stage] <= PARTIAL_ELEMENTS
+    sums = problem.sizes[stage] * float32.itemsize * machine.rate("launch", "partial_tasks")
+    return not never and sums <= machine.rate("whole", "first_level")
 
 
 def _spread(
@@ -173,16 +177,16 @@ def _edges(problem: Problem, a: Group, b: Group) -> list[Edge]:
 
 def _agrees(problem: Problem, edge: Edge, maker: Class, reader: Class) -> bool:
     """Whether one read stays at the maker's coordinates in a class."""
-    axis, read = maker[edge.maker], reader[edge.stage]
+    axis = maker[edge.maker]
+    read = reader[edge.stage]
     partial = axis in problem.reduced[edge.maker]
     made = target_place(problem, edge.maker, axis)
-    if edge.overwrites:
-        if partial or made == FINISH:
-            return read != FINISH or made == FINISH
-        return read is not None and made is not None and edge.bind[made] == read
     if partial or made == FINISH:
-        return read == FINISH
-    return read is not None and read >= 0 and made is not None and edge.bind[made] == read
+        late = read == FINISH
+        return made == FINISH or not late if edge.overwrites else late
+    if read is None or made is None or not (edge.overwrites or read >= 0):
+        return False
+    return edge.bind[made] == read
 
 
 def target_place(problem: Problem, stage: int, axis: int | None) -> int | None:
@@ -209,7 +213,7 @@ def _never_agrees(problem: Problem, edge: Edge) -> bool:
     return same_box and not is_identity(edge.bind, maker.shape)
 
 
-def merge(problem: Problem, a: Group, b: Group, why: list[Edge] | None = None) -> Group | None:
+def merge(problem: Problem, a: Group, b: Group, why: list[Edge]) -> Group | None:
     """One group out of two: only the classes survive on which all cross reads agree.
 
     Where none does, only tiny groups may still join: they run as one tile.
@@ -217,7 +221,7 @@ def merge(problem: Problem, a: Group, b: Group, why: list[Edge] | None = None) -
     edges = _edges(problem, a, b)
     clash = next((e for e in edges if _never_agrees(problem, e)), None)
     if clash is not None:
-        _note(why, clash)
+        why.append(clash)
         return None
     shared = [s for s in a.stages if s in b.stages]
     classes: list[Class] = []
@@ -226,14 +230,14 @@ def merge(problem: Problem, a: Group, b: Group, why: list[Edge] | None = None) -
             continue
         failed = next((e for e in edges if not _agrees(problem, e, *_sides(e, ca, cb))), None)
         if failed is not None:
-            _note(why, failed)
+            why.append(failed)
         elif (
             any(_ties(e, *_sides(e, ca, cb)) for e in edges)
             or any(ca[s] is not None and ca[s] != FINISH for s in shared)
             or _linked(a, b, ca, cb)
         ):
             classes.append({**ca, **cb})
-    if not classes and not (edges and is_tiny(problem, a) and is_tiny(problem, b)):
+    if not classes and not (edges and is_tiny(problem, a.stages) and is_tiny(problem, b.stages)):
         return None
     nodes = tuple(sorted(a.nodes + b.nodes))
     stages = tuple(sorted({*a.stages, *b.stages}))
@@ -253,14 +257,9 @@ def class_extent(problem: Problem, one: Class) -> Extent:
     raise InvalidIR("a class without an axis")
 
 
-def is_tiny(problem: Problem, group: Group) -> bool:
-    """Whether a group is so little work that it may run on one thread."""
-    return sum(problem.points[s] for s in group.stages) <= FINISH_POINTS
-
-
-def _note(why: list[Edge] | None, edge: Edge) -> None:
-    if why is not None:
-        why.append(edge)
+def is_tiny(problem: Problem, stages: tuple[int, ...]) -> bool:
+    """Whether stages are so little work that they may run on one thread."""
+    return sum(problem.points[s] for s in stages) <= FINISH_POINTS
 
 
 def _sides(edge: Edge, ca: Class, cb: Class) -> tuple[Class, Class]:
@@ -274,10 +273,10 @@ def _pairs(problem: Problem, a: Group, b: Group, dependent: bool) -> Iterator[tu
         extent = class_extent(problem, ca)
         yield from ((ca, cb) for size, cb in sizes if size == extent)
     last: Class
-    if dependent and is_tiny(problem, b):
+    if dependent and is_tiny(problem, b.stages):
         last = dict.fromkeys(b.stages, FINISH)
         yield from ((ca, last) for ca in a.classes if _has_partial(problem, a, ca))
-    if dependent and is_tiny(problem, a):
+    if dependent and is_tiny(problem, a.stages):
         last = dict.fromkeys(a.stages, FINISH)
         yield from ((last, cb) for cb in b.classes if _has_partial(problem, b, cb))
 

@@ -16,6 +16,7 @@ from pullback.cost.facts import (
     BodyFacts,
     compose,
     elements,
+    is_cheap,
     is_permutation,
     is_view,
     points,
@@ -36,17 +37,13 @@ from pullback.ir.graph import (
     substitute,
     topological,
 )
+from pullback.machine.machine import Machine
 from pullback.prepare.extend import padded
 
 Simplify = Callable[[Expr], Expr]
 # Nodes of bodies that are written into others, and of views: more take too long to compile.
 BODY_NODES: Cap = 400
 VIEW_NODES: Cap = 4000
-# A recomputed value of at most this many weighted operations costs less than a load from L2.
-CHEAP_FLOPS = 4
-# To keep a value costs less than to compute so many weighted operations again in each kernel that
-# reads it: random bits take about 100, a number written and read again from memory eight.
-DEAR_FLOPS = 32
 # Recomputed stages in a row, so that a kernel keeps room within its 32.
 CHAIN_STAGES: Cap = 10
 
@@ -62,6 +59,7 @@ class Inlined:
     """A graph after inlining: live definitions with their new bodies and roles."""
 
     order: list[Definition]
+    machine: Machine
     roles: dict[Definition, Role] = field(default_factory=dict)
     bodies: dict[Definition, Expr] = field(default_factory=dict)
     forms: dict[Definition, Form] = field(default_factory=dict)
@@ -69,19 +67,16 @@ class Inlined:
 
     def copy(self) -> Inlined:
         """The same decisions, to be changed apart."""
-        return Inlined(
-            list(self.order),
-            dict(self.roles),
-            dict(self.bodies),
-            dict(self.forms),
-            dict(self.facts),
-        )
+        order = list(self.order)
+        roles = dict(self.roles)
+        bodies = dict(self.bodies)
+        return Inlined(order, self.machine, roles, bodies, dict(self.forms), dict(self.facts))
 
 
-def inline(outputs: list[Definition], simplify: Simplify) -> Inlined:
+def inline(outputs: list[Definition], simplify: Simplify, machine: Machine) -> Inlined:
     """Views first, then what is cheaper to compute than to load."""
-    scene = Inlined(topological(outputs))
-    fixed = set(outputs) | padded(scene.order)
+    scene = Inlined(topological(outputs), machine)
+    fixed = set(outputs) | padded(scene.order, machine)
     places = asked(scene.order)
     for definition in scene.order:
         _rewrite(scene, definition, simplify)
@@ -103,7 +98,9 @@ def inline(outputs: list[Definition], simplify: Simplify) -> Inlined:
         stages = _stages(scene, definition)
         depth = 1 + sum(chain[s] for s in stages)
         work = sum(again[s] for s in stages)
-        apart = definition in fixed or (work > DEAR_FLOPS and _is_shared(definition, above))
+        # To keep a value memory is fetched, written and read again.
+        dear = not is_cheap(work, machine, 3, "memory_sweep")
+        apart = definition in fixed or (dear and _is_shared(definition, above))
         role = Role.NODE if apart else _role(scene, definition, below, above, depth)
         if role is Role.INLINE and not _checks(scene, definition, places):
             role = Role.NODE
@@ -240,14 +237,14 @@ def _role(
     facts = scene.facts[definition]
     form = scene.forms[definition]
     never = definition.keep is Keep.NEVER
-    product = contraction(definition, form, facts)
+    product = contraction(definition, form, facts, scene.machine)
     alone = product is not None and product.tall and not never
     if alone or definition.keep is Keep.ALWAYS or isinstance(form, Accumulate):
         return Role.NODE
     size = elements(definition.shape)
     big = sum(elements(leaf.shape) >= size for leaf in leaves)
     small = facts.nodes <= BODY_NODES
-    if isinstance(form, Map) and small and _substitutes(facts, definition, uses, big, never):
+    if isinstance(form, Map) and small and _substitutes(scene, definition, uses, big, never):
         heavy = not never and any(_reduces(scene, s) for s in _stages(scene, definition))
         if not heavy or _is_epilogue(scene, definition, uses):
             return Role.INLINE
@@ -281,13 +278,13 @@ def sums_up(scene: Inlined, definition: Definition) -> Definition | None:
 
 
 def _substitutes(
-    facts: BodyFacts, definition: Definition, uses: list[Use], big: int, never: bool
+    scene: Inlined, definition: Definition, uses: list[Use], big: int, never: bool
 ) -> bool:
     """Whether substitution costs neither memory traffic nor noticeable work."""
     size = elements(definition.shape)
     if len(uses) == 1 and points(uses[0].user) <= size:
         return True
-    return facts.flops <= CHEAP_FLOPS and not facts.hard and (big <= 1 or never)
+    return is_cheap(scene.facts[definition].flops, scene.machine) and (big <= 1 or never)
 
 
 def _reduces(scene: Inlined, definition: Definition) -> bool:

@@ -44,7 +44,8 @@ def _chosen(scene: Inlined, y: Definition, simplify: Simplify) -> Definition | N
         return None
     if not isinstance(body, If) or not isinstance(body.otherwise, Const):
         return None
-    take, constant = body.then, body.otherwise
+    take = body.then
+    constant = body.otherwise
     if not isinstance(take, Take) or not isinstance(take.source, Definition):
         return None
     same = [a for a in scene.facts[y].accesses if len(a.bind) == len(y.shape)]

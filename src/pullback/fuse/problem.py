@@ -29,14 +29,14 @@ class Problem:
     nodes: tuple[int, ...]
     closure: dict[int, tuple[int, ...]]
     target: dict[int, int]
+    sizes: list[int]
+    points: list[int]
+    is_node: list[bool]
+    flops: list[int]
+    products: list[ProductAxes | None]
+    reduced: list[tuple[int, ...]]
     readers: dict[int, tuple[int, ...]] = field(default_factory=dict)
     before: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    sizes: list[int] = field(default_factory=list)
-    points: list[int] = field(default_factory=list)
-    is_node: list[bool] = field(default_factory=list)
-    flops: list[int] = field(default_factory=list)
-    products: list[ProductAxes | None] = field(default_factory=list)
-    reduced: list[tuple[int, ...]] = field(default_factory=list)
     footprint: int = 0
 
     def definition(self, number: int) -> Definition:
@@ -145,13 +145,10 @@ def build(scene: Inlined, target: dict[Definition, Variable]) -> Problem:
     """Number everything. `target` holds the nodes that store into a variable in place."""
     closure = closures(scene)
     ranked = _rank(scene, closure, target)
-    inputs: dict[Value, None] = {}
-    for definition in ranked:
-        for access in scene.facts[definition].accesses:
-            if isinstance(access.source, Variable):
-                inputs[access.source] = None
-    inputs.update(dict.fromkeys(target.values()))
-    values: list[Value] = [*ranked, *inputs]
+    sources = [a.source for d in ranked for a in scene.facts[d].accesses]
+    inputs = [s for s in sources if isinstance(s, Variable)]
+    inputs += target.values()
+    values: list[Value] = [*ranked, *dict.fromkeys(inputs)]
     number = {v: n for n, v in enumerate(values)}
     reads: list[Reads] = [
         tuple((number[a.source], a.bind) for a in scene.facts[d].accesses) for d in ranked
@@ -159,16 +156,20 @@ def build(scene: Inlined, target: dict[Definition, Variable]) -> Problem:
     numbered = {
         number[node]: tuple(sorted(number[s] for s in stages)) for node, stages in closure.items()
     }
-    nodes = tuple(sorted(numbered))
     problem = Problem(
-        scene, values, reads, nodes, numbered, {number[d]: number[v] for d, v in target.items()}
+        scene,
+        values,
+        reads,
+        tuple(sorted(numbered)),
+        numbered,
+        {number[d]: number[v] for d, v in target.items()},
+        [elements(v.shape) for v in values],
+        [points(d) for d in ranked],
+        [scene.roles[d] is Role.NODE for d in ranked],
+        [_weight(scene, d) for d in ranked],
+        [contraction(d, scene.forms[d], scene.facts[d], scene.machine) for d in ranked],
+        [reduced_axes(d, scene.forms[d]) for d in ranked],
     )
-    problem.sizes = [elements(v.shape) for v in values]
-    problem.points = [points(d) for d in ranked]
-    problem.is_node = [scene.roles[d] is Role.NODE for d in ranked]
-    problem.flops = [_weight(scene, d) for d in ranked]
-    problem.reduced = [reduced_axes(d, scene.forms[d]) for d in ranked]
-    problem.products = [contraction(d, scene.forms[d], scene.facts[d]) for d in ranked]
     buffers = [n for n, v in enumerate(values) if n >= len(ranked) or problem.is_node[n]]
     buffers = [n for n in buffers if n not in problem.target]
     problem.footprint = sum(problem.sizes[n] * values[n].dtype.itemsize for n in buffers)

@@ -6,23 +6,19 @@ from dataclasses import dataclass
 
 from pullback.cost.facts import BodyFacts, elements, reduced_axes
 from pullback.ir import expr as E
+from pullback.ir.dtype import float32
 from pullback.ir.expr import Expr, Extent
 from pullback.ir.graph import SUM, Definition, Form, Reduce, Value, Variable
+from pullback.machine.machine import Machine
 
 # From so many multiplications on, and so many rows, columns and terms, a product is bound by
 # arithmetic alone: 256 terms take 5 ns, an element written and read again half a nanosecond.
 HUGE_POINTS = 1 << 26
 HUGE_SIDE = 256
 
-# An operand of so many elements comes from memory, and again for each tile of rows: with few rows
-# that is most of the time.
-FAR_ELEMENTS = 1 << 20
-FEW_ROWS = 32
-
-# A product with at most so many results, so many times as many terms as rows or columns, and so
-# many multiplications (0.3 ms on one thread) is cut along its terms: then whole rows of both
-# operands are read once, in order (8 x 30000 x 2000: 40 ms in strips of columns, 15 in this way).
-TALL_ELEMENTS = 1 << 15
+# A product with so many times as many terms as rows or columns, and so many multiplications (0.3 ms
+# on one thread) is cut along its terms: then whole rows of both operands are read once, in order
+# (8 x 30000 x 2000: 40 ms in strips of columns, 15 in this way).
 TALL_RATIO = 8
 TALL_POINTS = 1 << 24
 
@@ -40,7 +36,9 @@ class ProductAxes:
     tall: bool
 
 
-def contraction(definition: Definition, form: Form, facts: BodyFacts) -> ProductAxes | None:
+def contraction(
+    definition: Definition, form: Form, facts: BodyFacts, machine: Machine
+) -> ProductAxes | None:
     """What a definition is as a product.
 
     ``y[i, n] = sum[k] x[i, k] * w[n, k]  ->  rows (1,), columns (0,)``
@@ -58,7 +56,7 @@ def contraction(definition: Definition, form: Form, facts: BodyFacts) -> Product
         rows = tuple(sorted(a for a in reads[0].axes - right.axes if a < rank))
         columns = tuple(sorted(a for a in right.axes - reads[0].axes if a < rank))
         if rows and columns:
-            return _measured(extents, rank, reads[0].source, rows, columns)
+            return _measured(extents, rank, reads[0].source, rows, columns, machine)
     return None
 
 
@@ -85,11 +83,22 @@ def _measured(
     larger: Value,
     rows: tuple[int, ...],
     columns: tuple[int, ...],
+    machine: Machine,
 ) -> ProductAxes:
+    """Far: its larger operand lies beyond L2, and takes as long to read again for each tile of rows
+    as the product or longer. Tall: the sums of all tasks fit half of L2.
+    """
     high, wide = (elements(extents[a] for a in axes) for axes in (rows, columns))
-    size, terms = elements(extents[:rank]), elements(extents[rank:])
+    size = elements(extents[:rank])
+    terms = elements(extents[rank:])
     huge = size * terms >= HUGE_POINTS and min(high, wide, terms) >= HUGE_SIDE
-    few = len(extents) == rank + 1 and size == high * wide <= TALL_ELEMENTS
+    rates = machine.tables["whole"]
+    near = machine.memories[1].bytes
+    word = float32.itemsize
+    again = 2 * high * terms * word / rates["memory_sweep"]
+    far = isinstance(larger, Variable) and elements(larger.shape) * word > near
+    far = far and again >= size * terms * rates["multiply_add"]
+    few = len(extents) == rank + 1 and size == high * wide
+    few = few and size * word * machine.rate("launch", "partial_tasks") <= near / 2
     tall = few and size * terms >= TALL_POINTS and terms >= TALL_RATIO * max(high, wide)
-    far = isinstance(larger, Variable) and wide <= FEW_ROWS and high * terms >= FAR_ELEMENTS
     return ProductAxes(rows, columns, huge or far, tall)

@@ -13,42 +13,48 @@ from math import prod
 from typing import Any
 
 from pullback.ir import expr as E
+from pullback.ir.dtype import float32
 from pullback.ir.expr import Axis, Expr, Take, upper
 from pullback.ir.graph import SUM, Definition, Graph, Reduce, Value, Variable, define, read
 from pullback.ir.node import Node, rebuild
 from pullback.ir.program import Block, Branch, Compute, Item, Loop, expand, written
+from pullback.machine.machine import Machine
 from pullback.simplify.graph import Sources, with_roots
 from pullback.simplify.product import factors, uncast
 
 # So many rows hide what packing costs: 0.3 ns an element, 0.02 ns a multiply-add.
 MOST_ROWS = 128
-# Turns of a loop that pay for a copy, and columns that fill a vector of it.
-FEWEST_TURNS = 4
-FEWEST_COLUMNS = 16
 
 
-def turned_ahead(block: Block) -> Block:
-    """`block` with copies before its loops; products read the copies."""
-    found: list[Item] = []
+def turned_ahead(block: Block, machine: Machine) -> Block:
+    """`block` with copies before its loops; products read the copies.
+
+    An element that is packed once, written to memory and read, is not packed again in each turn.
+    """
+    pack = machine.rate("whole", "pack")
+    once = pack + 3 * float32.itemsize / machine.rate("whole", "memory_sweep")
+    items: list[Item] = []
     for item in block:
         if isinstance(item, Loop):
-            turned = _Turned(frozenset(written(item.body)))
-            body = expand(item.body, turned.item) if item.count >= FEWEST_TURNS else item.body
-            found += [Compute(Graph((copy,))) for copy in turned.copies]
-            found.append(replace(item, body=turned_ahead(body)))
+            turned = _Turned(frozenset(written(item.body)), machine.vector)
+            body = expand(item.body, turned.item) if item.count * pack >= once else item.body
+            items += [Compute(Graph((copy,))) for copy in turned.copies]
+            items.append(replace(item, body=turned_ahead(body, machine)))
         elif isinstance(item, Branch):
-            then, otherwise = turned_ahead(item.then), turned_ahead(item.otherwise)
-            found.append(replace(item, then=then, otherwise=otherwise))
+            then = turned_ahead(item.then, machine)
+            otherwise = turned_ahead(item.otherwise, machine)
+            items.append(replace(item, then=then, otherwise=otherwise))
         else:
-            found.append(item)
-    return tuple(found)
+            items.append(item)
+    return tuple(items)
 
 
 @dataclass(slots=True)
 class _Turned:
-    """The copies that one loop wants; `changed` are the variables that it assigns."""
+    """The copies that one loop wants, in rows of a `vector` and more; it assigns `changed`."""
 
     changed: Collection[Variable]
+    vector: int
     known: dict[tuple[Variable, int], Variable] = field(default_factory=dict)
     copies: list[tuple[Variable, Value]] = field(default_factory=list)
 
@@ -89,12 +95,13 @@ class _Turned:
         if not isinstance(factor, Take) or factor.source in self.changed:
             return None
         numbers = [i.number for i in factor.indices if isinstance(i, Axis)]
-        shape, last = definition.shape, len(definition.shape) - 1
+        shape = definition.shape
+        last = len(definition.shape) - 1
         plain = isinstance(factor.source, Variable) and len(set(numbers)) == len(factor.indices)
         if not plain or last not in numbers or last in others or numbers[-1] <= last:
             return None
         rows = prod(upper(e) for n, e in enumerate(shape) if n not in numbers)
-        wide = upper(shape[last]) >= FEWEST_COLUMNS
+        wide = upper(shape[last]) * definition.dtype.itemsize >= self.vector
         return numbers.index(last) if wide and 1 < rows <= MOST_ROWS else None
 
     def copy(self, source: Value, place: int) -> Variable:

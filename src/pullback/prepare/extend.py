@@ -15,6 +15,7 @@ The zeros multiply, so a weight that is no finite number makes the border of an 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -23,9 +24,11 @@ from pullback.algebra.affine import Affine, affine, to_expr
 from pullback.algebra.bounds import bounds
 from pullback.cost.facts import elements, is_view, points
 from pullback.ir import expr as E
+from pullback.ir.dtype import float32
 from pullback.ir.expr import Axis, Expr, Extent, Take, index, upper
 from pullback.ir.graph import SUM, Definition, Graph, Keep, Map, Reduce, Value, read, substitute
 from pullback.ir.node import Node, rebuild, walk
+from pullback.machine.machine import Machine
 from pullback.simplify import guards as G
 from pullback.simplify.graph import Sources, with_roots
 from pullback.simplify.product import factors, uncast
@@ -38,17 +41,8 @@ Simplify = Callable[[Expr], Expr]
 # Operands between zeros by their bodies: a forward sum and an adjoint read the same one.
 Padded = dict[Expr, Definition]
 
-# A sum of fewer multiplications runs as it stands.
-SMALLEST = 1 << 15
 
-# An extended operand is read so many times an element at least, else the copy costs too much.
-FEWEST_USES = 8
-
-# The extended operand has at most so many times the elements.
-LARGEST_GROWTH = 4
-
-
-def extend(graph: Graph, simplify: Simplify) -> Graph:
+def extend(graph: Graph, simplify: Simplify, machine: Machine) -> Graph:
     """`graph` with its large guarded sums of products as plain ones."""
     uses = _uses(graph)
     sources = Sources({})
@@ -57,18 +51,28 @@ def extend(graph: Graph, simplify: Simplify) -> Graph:
     for old in graph.definitions:
         new = fresh[old] = with_roots(old, [sources(r) for r in old.roots])
         summed = _cropped(new, old, uses, fresh, simplify)
-        sources.mapping[old] = _plain(summed, simplify, known) or new
+        sources.mapping[old] = _plain(summed, simplify, known, machine) or new
     assigns = tuple((t, sources.mapping.get(v, v)) for t, v in graph.assigns)
     return Graph(assigns)
 
 
-def padded(order: Iterable[Definition]) -> set[Definition]:
+def _masks_cost(definition: Definition, machine: Machine, stored: int = 0) -> bool:
+    """Whether to ask a guard at every point, compared and selected, takes longer than a launch, and
+    than to write so many elements and read them.
+    """
+    rates = machine.tables["whole"]
+    asked = points(definition) * 2 * rates["plain"]
+    copied = 2 * stored * float32.itemsize / rates["memory"]
+    return asked >= max(copied, machine.rate("launch", "fork"))
+
+
+def padded(order: Iterable[Definition], machine: Machine) -> set[Definition]:
     """Guarded views that a large sum of products reads again and again: better stored than moved
     into it, where every product would ask the guard.
     """
     found: set[Definition] = set()
     for definition in order:
-        if not isinstance(definition.form, Reduce) or points(definition) < SMALLEST:
+        if not isinstance(definition.form, Reduce):
             continue
         for factor in map(uncast, factors(definition.body)):
             source = factor.source if isinstance(factor, Take) else None
@@ -76,17 +80,17 @@ def padded(order: Iterable[Definition]) -> set[Definition]:
                 continue
             if not isinstance(source.body, E.If) or not is_view(source.body):
                 continue
-            if elements(source.shape) * FEWEST_USES <= points(definition):
+            if _masks_cost(definition, machine, elements(source.shape)):
                 found.add(source)
     return found
 
 
-def _uses(graph: Graph) -> dict[Value, int]:
+def _uses(graph: Graph) -> Counter[Value]:
     """How many definitions read each value; being assigned counts as one."""
-    found: dict[Value, int] = {}
-    for value in [v for _, v in graph.assigns] + [s for d in graph.definitions for s in d.sources]:
-        found[value] = found.get(value, 0) + 1
-    return found
+    uses = Counter(value for _, value in graph.assigns)
+    for definition in graph.definitions:
+        uses.update(definition.sources)
+    return uses
 
 
 def _cropped(
@@ -107,7 +111,8 @@ def _cropped(
         return view
     if elements(view.shape) > elements(source.shape):
         return view
-    rank, before = len(view.shape), len(source.shape)
+    rank = len(view.shape)
+    before = len(source.shape)
     moves: dict[int, Expr] = dict(enumerate(take.indices))
     for number, extent in enumerate(source.form.over):
         moves[before + number] = Axis(rank + number, extent)
@@ -121,19 +126,21 @@ def _shifted(at: Expr) -> bool:
     return all(isinstance(a, Axis) and c == 1 for a, c in form.terms) and len(form.terms) <= 1
 
 
-def _plain(definition: Definition, simplify: Simplify, known: Padded) -> Definition | None:
+def _plain(
+    definition: Definition, simplify: Simplify, known: Padded, machine: Machine
+) -> Definition | None:
     """A large sum of guarded or divided products as a plain one; None where it is no such sum."""
     form = definition.form
     if not isinstance(form, Reduce) or form.combiner is not SUM:
         return None
     if not all(isinstance(e, int) for e in definition.extents):
         return None
-    if points(definition) < SMALLEST or not definition.dtype.is_float:
+    if not definition.dtype.is_float or not _masks_cost(definition, machine):
         return None
     definition = _rejoined(definition, simplify)
     phases = _phases(definition)
     split = definition if not phases else _split(definition, phases, simplify)
-    found = _extended(split, len(phases), simplify, known)
+    found = _extended(split, len(phases), simplify, known, machine)
     if found is None:
         return None
     return found if not phases else _joined(definition, found, phases)
@@ -210,7 +217,8 @@ def _split(definition: Definition, phases: list[_Phase], simplify: Simplify) -> 
     moves: dict[int, Expr] = {n: Axis(n + extra, e) for n, e in enumerate(definition.extents)}
     shape: list[Extent] = list(definition.shape)
     for number, phase in enumerate(phases):
-        place, rest = Axis(phase.axis + extra, phase.count), Axis(number, phase.step)
+        place = Axis(phase.axis + extra, phase.count)
+        rest = Axis(number, phase.step)
         shape[phase.axis] = phase.count
         whole = E.Mul(E.Add(place, index(phase.first)), index(phase.step))
         moves[phase.axis] = E.Add(E.Add(whole, rest), index(-phase.shift))
@@ -252,15 +260,7 @@ def _joined(definition: Definition, split: Definition, phases: list[_Phase]) -> 
         rests.append(E.Mod(moved, index(phase.step)))
         place = E.FloorDiv(moved, index(phase.step))
         axes[phase.axis] = E.Add(place, index(-phase.first))
-    return Definition(
-        definition.name,
-        definition.shape,
-        read(split, *rests, *axes),
-        Map(),
-        definition.stop,
-        definition.keep,
-        definition.origin,
-    )
+    return replace(definition, body=read(split, *rests, *axes), form=Map())
 
 
 @dataclass(slots=True)
@@ -310,7 +310,8 @@ class _Operand:
             lo, hi = self.reached[place]
             a, b = self.valid[place]
             if a <= lo and hi <= b:
-                lo, hi = 0, upper(source.shape[place]) - 1
+                lo = 0
+                hi = upper(source.shape[place]) - 1
             axis = Axis(place, hi - lo + 1)
             at = E.Add(axis, index(lo))
             guards += [E.Less(index(a - 1), at)] if lo < a else []
@@ -337,7 +338,7 @@ def _factors(guard: Affine, form: Affine) -> list[int]:
 
 
 def _extended(
-    definition: Definition, phases: int, simplify: Simplify, known: Padded
+    definition: Definition, phases: int, simplify: Simplify, known: Padded, machine: Machine
 ) -> Definition | None:
     """The sum with its guards in the operands; None where it is no product of reads.
 
@@ -365,7 +366,7 @@ def _extended(
     parts: list[Expr] = []
     for operand in operands:
         take = operand.take if operand.plain else operand.extended(simplify, known)
-        if not operand.plain and not _pays(definition, operand.take, take):
+        if not operand.plain and not _pays(definition, operand.take, take, machine):
             return None
         parts.append(take if operand.factor is operand.take else E.Cast(take, definition.dtype))
     if kept:
@@ -375,15 +376,7 @@ def _extended(
     whole = _ascending(definition, functools.reduce(E.Mul, [*parts, *others]), simplify)
     if _divides(whole):
         return None
-    return Definition(
-        definition.name,
-        definition.shape,
-        whole,
-        definition.form,
-        definition.stop,
-        definition.keep,
-        definition.origin,
-    )
+    return replace(definition, body=whole)
 
 
 def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:
@@ -424,14 +417,12 @@ def _bared(body: Expr, guards: list[Expr]) -> list[Expr]:
     return found
 
 
-def _pays(definition: Definition, old: Take, new: Take) -> bool:
+def _pays(definition: Definition, old: Take, new: Take, machine: Machine) -> bool:
     """Whether the operand may be copied, and the copy is small beside the products."""
     source = old.source
     if isinstance(source, Definition) and source.keep is Keep.NEVER:
         return False
-    size = elements(new.source.shape)
-    grown = size > LARGEST_GROWTH * elements(old.source.shape) + FEWEST_USES
-    return not grown and size * FEWEST_USES <= points(definition)
+    return _masks_cost(definition, machine, elements(new.source.shape))
 
 
 def _divides(body: Expr) -> bool:

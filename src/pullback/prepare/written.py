@@ -6,23 +6,23 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+from pullback.config import Cap
+from pullback.cost.facts import is_cheap, study
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Value, replace_reads, substitute
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
+from pullback.machine.machine import Machine
 from pullback.simplify.rules import simplify
 
-# Reductions of so few terms are written out, unless that makes a body of more nodes than this.
+# Reductions of so few terms are written out: longer ones run in loops of their own.
 MOST_TERMS = 4
-MOST_NODES = 96
-
-# A map of so many nodes over one read, and none of these, is computed rather than kept.
-CHEAP_NODES = 12
-DEAR = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin)
+# Nodes of a body that is written out: more take longer to compile.
+MOST_NODES: Cap = 96
 
 
-def write_out(kernel: Kernel) -> Kernel:
+def write_out(kernel: Kernel, machine: Machine) -> Kernel:
     """Small reductions as maps, which need no loop, and share one with the maps that follow.
 
     ``s[i] = sum[k < 2](f(i, k))  ->  s[i] = f(i, 0) + f(i, 1)``
@@ -32,12 +32,15 @@ def write_out(kernel: Kernel) -> Kernel:
     if not renamed:
         return kernel
     finish = tuple(_stage(s, renamed) for s in kernel.finish)
-    stages = _absorbed(stages, finish, set(renamed.values()))
+    stages = _absorbed(stages, finish, set(renamed.values()), machine)
     return replace(kernel, stages=stages, finish=finish)
 
 
 def _absorbed(
-    stages: tuple[Stage, ...], finish: tuple[Stage, ...], written: set[Definition]
+    stages: tuple[Stage, ...],
+    finish: tuple[Stage, ...],
+    written: set[Definition],
+    machine: Machine,
 ) -> tuple[Stage, ...]:
     """Without the cheap maps that only written-out stages read: those compute them on the way.
 
@@ -45,7 +48,7 @@ def _absorbed(
     """
     kept = list(stages)
     for stage in stages:
-        if not _cheap(stage):
+        if not _cheap(stage, machine):
             continue
         readers = [s for s in (*kept, *finish) if any(_reads(t, stage) for t in stage_reads(s))]
         if not readers or any(s.target not in written for s in readers):
@@ -68,16 +71,12 @@ def _reads(take: Take, stage: Stage) -> bool:
     return take.source is stage.target
 
 
-def _cheap(stage: Stage) -> bool:
-    """Whether computing an element costs about as much as reading it."""
+def _cheap(stage: Stage, machine: Machine) -> bool:
+    """Whether computing an element from one read costs no more than writing it and reading it."""
     if stage.store is not None or stage.partial or not isinstance(stage.form, Map):
         return False
-    nodes = list(walk(stage.body))
-    return (
-        len(nodes) <= CHEAP_NODES
-        and sum(isinstance(n, Take) for n in nodes) == 1
-        and not any(isinstance(n, DEAR) for n in nodes)
-    )
+    reads = [node for node in walk(stage.body) if isinstance(node, Take)]
+    return len(reads) == 1 and is_cheap(study(stage.body, stage.form).flops, machine, 2)
 
 
 def _stage(stage: Stage, renamed: dict[Value, Definition]) -> Stage:
@@ -95,7 +94,7 @@ def _stage(stage: Stage, renamed: dict[Value, Definition]) -> Stage:
     if body is None:
         return stage
     old = stage.target
-    target = Definition(old.name, old.shape, body, Map(), old.stop, old.keep, old.origin)
+    target = replace(old, body=body, form=Map())
     renamed[old] = target
     return replace(stage, target=target, form=Map(), body=body)
 

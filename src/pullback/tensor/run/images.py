@@ -87,7 +87,7 @@ def packed(executable: Executable) -> tuple[str, dict[str, bytes]]:
     shelf = _Shelf(store_at(options.cache))
     job = Job(options, backend.machine(options), shelf, CompileStats(), Reporter(options))
     traced = executable.program
-    program = replace(traced, body=turned_ahead(traced.body))
+    program = replace(traced, body=turned_ahead(traced.body, job.target.profile))
     image, _ = image_of(program, backend, job, chosen)
     keys = {code.stored.key for code in image.codes}
     if not image.made.identity or not keys <= shelf.objects.keys():

@@ -80,7 +80,7 @@ def _size(extent: Extent, sizes: Sizes) -> int:
 
 def _multiplications(definition: Definition) -> int:
     """Of one iteration; a function with a name (``tanh``) is one, as a backend may have it."""
-    found = 0
+    operations = 0
     seen: set[Node] = set()
     todo: list[Node] = list(definition.roots)
     while todo:
@@ -90,8 +90,8 @@ def _multiplications(definition: Definition) -> int:
         seen.add(node)
         known = arguments(node)
         todo += node.children if known is None else known
-        found += known is not None or (isinstance(node, PRODUCTS) and not _is_sign(node))
-    return found
+        operations += known is not None or (isinstance(node, PRODUCTS) and not _is_sign(node))
+    return operations
 
 
 def _flops(definition: Definition) -> int:
@@ -121,15 +121,15 @@ def _executed(definition: Definition, box: Sequence[int], sizes: Sizes) -> int:
 
 def _guards(definition: Definition) -> list[Expr]:
     """Conditions on indices alone outside of which the body gives a constant and adds nothing."""
-    found: list[Expr] = []
+    conditions: list[Expr] = []
     todo = [definition.body]
     while todo:
         body = todo.pop()
         if not isinstance(body, If) or not _is_nothing(definition, body.otherwise):
             continue
         todo.append(body.then)
-        found += [c for c in G.conjuncts(body.condition) if not G.reads_data(c)]
-    return found
+        conditions += [c for c in G.conjuncts(body.condition) if not G.reads_data(c)]
+    return conditions
 
 
 def _is_nothing(definition: Definition, e: Expr) -> bool:

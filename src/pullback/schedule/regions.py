@@ -83,16 +83,16 @@ def _over_axes(form: Linear) -> bool:
 
 def outside(body: Expr, nothing: Expr, zeros: dict[Value, Region]) -> Region:
     """Bounds outside which `body` is `nothing`, the identity of what it is combined with."""
-    found: list[Bound] = []
+    bounds: list[Bound] = []
     zero = nothing is E.const(0, nothing.dtype)
     stack = [(body, nothing)]
     while stack:
         e, nothing = stack.pop()
         if isinstance(e, E.If) and e.otherwise is nothing:
-            found += bounds_of(e.condition)
+            bounds += bounds_of(e.condition)
             stack.append((e.then, nothing))
         elif isinstance(e, E.If) and e.then is nothing:
-            found += bounds_of(e.condition, False)
+            bounds += bounds_of(e.condition, False)
             stack.append((e.otherwise, nothing))
         elif isinstance(e, E.Mul) and zero:
             stack += [(e.right, nothing), (e.left, nothing)]
@@ -101,8 +101,8 @@ def outside(body: Expr, nothing: Expr, zeros: dict[Value, Region]) -> Region:
         elif isinstance(e, E.Cast) and zero and e.value.dtype.is_float:
             stack.append((e.value, E.const(0, e.value.dtype)))
         elif isinstance(e, Take) and zero and e.source in zeros:
-            found += [_read(b, e) for b in zeros[e.source]]
-    return _merged(b for b in found if b.form.terms and _over_axes(b.form))
+            bounds += [_read(b, e) for b in zeros[e.source]]
+    return _merged(b for b in bounds if b.form.terms and _over_axes(b.form))
 
 
 def _read(bound: Bound, take: Take) -> Bound:
@@ -118,15 +118,15 @@ def _read(bound: Bound, take: Take) -> Bound:
 
 def _merged(bounds: Iterable[Bound]) -> Region:
     """Equal bounds once, with the tests of all."""
-    found: list[Bound] = []
+    distinct: list[Bound] = []
     for bound in bounds:
-        at = next((n for n, b in enumerate(found) if b.same(bound)), None)
+        at = next((n for n, b in enumerate(distinct) if b.same(bound)), None)
         if at is None:
-            found.append(bound)
+            distinct.append(bound)
             continue
-        tests = dict.fromkeys(found[at].tests + bound.tests)
-        found[at] = Bound(bound.form, tuple(tests))
-    return tuple(found)
+        tests = dict.fromkeys(distinct[at].tests + bound.tests)
+        distinct[at] = Bound(bound.form, tuple(tests))
+    return tuple(distinct)
 
 
 def common(regions: Sequence[Region]) -> Region:
@@ -168,7 +168,7 @@ def _plain(atom: Expr) -> bool:
 def _needed(stages: tuple[Stage, ...], finish: tuple[Stage, ...]) -> dict[Value, Region]:
     """Bounds under which every read of a stage that is not stored stands."""
     own = {s.target for s in stages if s.store is None and not s.partial}
-    found: dict[Value, list[Region]] = {}
+    regions: dict[Value, list[Region]] = {}
     for stage in (*stages, *finish):
         if not any(isinstance(n, Take) and n.source in own for n in walk(stage.body)):
             continue
@@ -176,16 +176,16 @@ def _needed(stages: tuple[Stage, ...], finish: tuple[Stage, ...]) -> dict[Value,
             if isinstance(node, Take) and isinstance(node.source, Definition):
                 guards = [[b for g in path for b in bounds_of(g)] for path in paths]
                 mapped = [_of_source(path, node) for path in guards]
-                found.setdefault(node.source, []).extend(mapped)
-    return {v: common(r) for v, r in found.items() if v in own}
+                regions.setdefault(node.source, []).extend(mapped)
+    return {v: common(r) for v, r in regions.items() if v in own}
 
 
 def _of_source(bounds: Iterable[Bound], take: Take) -> Region:
     """Bounds over the reader's axes, over the axes of what is read; others are dropped."""
     places = {a: Axis(n, take.source.shape[n]) for n, a in enumerate(take.indices)}
-    found = []
+    mapped = []
     for bound in bounds:
         if all(isinstance(a, Size) or (_plain(a) and a in places) for a in bound.form.atoms):
             terms = {places.get(a, a): c for a, c in bound.form.terms}
-            found.append(Bound(Linear(bound.form.const, terms)))
-    return _merged(found)
+            mapped.append(Bound(Linear(bound.form.const, terms)))
+    return _merged(mapped)

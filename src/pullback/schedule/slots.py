@@ -91,12 +91,12 @@ class Lives:
     def assign(self, tile: tuple[int, ...]) -> tuple[tuple[Slot, ...], tuple[Residence, ...]]:
         """Scratch slots, shared by stages that are not alive together in one tile."""
         slots: list[_Open] = []
-        found = list(self.residences)
+        placed = list(self.residences)
         for life in self.stages:
             shape = tile_shape(life.stage, tile) if not life.finish else whole_shape(life.stage)
             slot = _take_slot(slots, life, prod(shape))
-            found[life.number] = replace(found[life.number], slot=slot)
-        return tuple(Slot(s.dtype, s.size) for s in slots), tuple(found)
+            placed[life.number] = replace(placed[life.number], slot=slot)
+        return tuple(Slot(s.dtype, s.size) for s in slots), tuple(placed)
 
 
 def lives(
@@ -122,18 +122,18 @@ def lives(
                 last[source] = max(last[source], when[number])
     levels = {n: s.level for s in body for n in s.stages}
     full = len(kernel.outer)
-    found = []
+    alive = []
     for number in (n for stages in sequence for n in stages):
         if homes[number].place is not Place.SCRATCH:
             continue
         hoisted = levels.get(number, full) < full
         end = len(sequence) if hoisted else last[number]
         life = Life(number, every[number], when[number], end, hoisted, number >= ahead)
-        found.append(life)
+        alive.append(life)
     hosts = _Hosts(kernel, when, target)
     settled = list(homes)
     scratch = []
-    for life in found:
+    for life in alive:
         host = None if life.hoisted or life.finish else hosts.host(life)
         scratched = host is None or given.get(f"place.{life.number}") == 0
         place = Place.SCRATCH if scratched else Place.MEMORY

@@ -30,8 +30,8 @@ def split(kernel: Kernel, target: Target) -> list[Kernel]:
     fixed = replace(kernel, tiling=(schedule.tile, schedule.tasks))
     pieces = [_piece(fixed, start, end) for start, end in pairwise([0, *ends])]
     wanted = _orders(kernel, schedule)
-    found = [order for piece in pieces for order in _orders(piece, choose(piece, target))]
-    return pieces if found == wanted else [kernel]
+    orders = [order for piece in pieces for order in _orders(piece, choose(piece, target))]
+    return pieces if orders == wanted else [kernel]
 
 
 def _cuts(kernel: Kernel) -> list[int]:
@@ -39,16 +39,16 @@ def _cuts(kernel: Kernel) -> list[int]:
     last: dict[Value, int] = {}
     for n, stage in enumerate(kernel.every):
         last.update((take.source, n) for take in stage_reads(stage))
-    found, needed, stored = [], -1, False
+    cuts, needed, stored = [], -1, False
     for n, stage in enumerate(kernel.stages):
         if stored and needed < n:
-            found.append(n)
+            cuts.append(n)
             stored = False
         whole = stage.store is not None and not spread(stage)
         stored = stored or stage.store is not None
         if not whole:
             needed = max(needed, last.get(stage.target, -1))
-    return found
+    return cuts
 
 
 def _piece(kernel: Kernel, start: int, end: int) -> Kernel:
@@ -66,7 +66,7 @@ def _piece(kernel: Kernel, start: int, end: int) -> Kernel:
 
 def _orders(kernel: Kernel, schedule: Schedule) -> list[tuple[object, ...]]:
     """All that decides in which order the terms of each reduction are added."""
-    found: list[tuple[object, ...]] = []
+    orders: list[tuple[object, ...]] = []
     parts = (kernel.stages, schedule.steps), (kernel.finish, schedule.finish)
     for stages, steps in parts:
         home = {n: step for step in steps for n in step.stages}
@@ -78,5 +78,5 @@ def _orders(kernel: Kernel, schedule: Schedule) -> list[tuple[object, ...]]:
             lanes = step.vector if step.vector in stage.over else None
             tiles = (schedule.tile, schedule.tasks) if spread(stage) else ()
             facts = () if product is None else (product.row, product.column, product.scale is None)
-            found.append((stage.target, step.way, lanes, facts, tiles))
-    return found
+            orders.append((stage.target, step.way, lanes, facts, tiles))
+    return orders

@@ -57,12 +57,12 @@ def steps(
 
     `given`: what is chosen by name (`choices`).
     """
-    found: list[Step] = []
+    ordered: list[Step] = []
     group: SharedLoop | None = None
     for number, stage in enumerate(stages):
         apart = f"apart.{number}" in given
-        if not apart and group is None and found and follows(found[-1], number, stages):
-            found[-1] = replace(found[-1], stages=(*found[-1].stages, number))
+        if not apart and group is None and ordered and follows(ordered[-1], number, stages):
+            ordered[-1] = replace(ordered[-1], stages=(*ordered[-1].stages, number))
             continue
         alone = special(number, stage, target, given)
         if alone is None:
@@ -72,15 +72,15 @@ def steps(
                 group = wider
                 continue
         if group is not None:
-            found.append(_sweep(group, stages))
+            ordered.append(_sweep(group, stages))
             group = None
         if alone is not None:
-            found.append(alone)
+            ordered.append(alone)
         else:
             group = single(number, stage, target)
     if group is not None:
-        found.append(_sweep(group, stages))
-    return tuple(found)
+        ordered.append(_sweep(group, stages))
+    return tuple(ordered)
 
 
 def follows(step: Step, number: int, stages: tuple[Stage, ...]) -> bool:

@@ -81,17 +81,17 @@ def _step(step: Step) -> str:
 def _facts(loops: Loops) -> list[str]:
     if isinstance(loops, SweepLoops):
         return [f"in flight {loops.unroll}", f"if long {loops.long}", f"blocks of {loops.block}"]
-    found = [f"{loops.rows} x {loops.columns} sums"]
+    words = [f"{loops.rows} x {loops.columns} sums"]
     if isinstance(loops, DotLoops):
-        found += [] if loops.pitch is None else [f"left in rows of {loops.pitch}"]
-        return found + ["fetched ahead"] * loops.ahead
-    found.append(f"exact to {loops.exact}")
-    found += [] if loops.terms is None else [f"terms {loops.terms}"]
-    found += [] if loops.left is Left.IN_PLACE else [f"left {loops.left.value}"]
-    found += [SCATTERED] * loops.scattered
-    found.append(f"right {loops.right.value}")
-    found += [f"packed in loops {loops.level}"] if loops.right is Right.PANELS else []
-    return found + ["fetched ahead"] * loops.ahead
+        words += [] if loops.pitch is None else [f"left in rows of {loops.pitch}"]
+        return words + ["fetched ahead"] * loops.ahead
+    words.append(f"exact to {loops.exact}")
+    words += [] if loops.terms is None else [f"terms {loops.terms}"]
+    words += [] if loops.left is Left.IN_PLACE else [f"left {loops.left.value}"]
+    words += [SCATTERED] * loops.scattered
+    words.append(f"right {loops.right.value}")
+    words += [f"packed in loops {loops.level}"] if loops.right is Right.PANELS else []
+    return words + ["fetched ahead"] * loops.ahead
 
 
 def read_schedule(text: str, kernel: Kernel) -> Schedule:
@@ -207,16 +207,16 @@ class _Reader:
 
 def scratch_slots(kernel: Kernel, schedule: Schedule) -> tuple[Slot, ...]:
     """What each piece of scratch must hold of the stages that live in it."""
-    found: dict[int, Slot] = {}
+    slots: dict[int, Slot] = {}
     for number, home in enumerate(schedule.residences):
         if home.slot is None:
             continue
         stage = (kernel.stages + kernel.finish)[number]
         last = number >= len(kernel.stages)
         size = prod(whole_shape(stage) if last else tile_shape(stage, schedule.tile))
-        before = found.get(home.slot, Slot(stage.body.dtype, 0))
-        found[home.slot] = replace(before, size=max(before.size, size))
-    return tuple(found[n] for n in sorted(found))
+        before = slots.get(home.slot, Slot(stage.body.dtype, 0))
+        slots[home.slot] = replace(before, size=max(before.size, size))
+    return tuple(slots[n] for n in sorted(slots))
 
 
 def _read_loops(t: Tokens, way: Way) -> Loops | None:

@@ -61,11 +61,11 @@ class Timetable:
         """By stage: how deep its step stands and, of those, which it is; what stands deeper runs
         later.
         """
-        found: dict[int, tuple[int, int]] = {}
+        times: dict[int, tuple[int, int]] = {}
         for order, (step, _, first) in enumerate(self.steps()):
             depth = len(self.kernel.outer) + 1 if first or not self.kernel.stages else step.level
-            found.update({first + n: (depth, order) for n in step.stages})
-        return found
+            times.update({first + n: (depth, order) for n in step.stages})
+        return times
 
     @cached_property
     def number(self) -> dict[Value, int]:
@@ -306,17 +306,17 @@ def revisited(kernel: Kernel, schedule: Schedule) -> set[Variable]:
     stored = {stage.target: stage.store for stage in every}
     rows = [(step, kernel.stages) for step in schedule.steps]
     rows += [(step, kernel.finish) for step in schedule.finish]
-    found: set[Variable | None] = set()
+    again: set[Variable | None] = set()
     for step, stages in rows:
         members = [stages[n] for n in step.stages]
         # maps of one step meet in registers, but the sums of a block wait in memory
         meets: set[Value] = {s.target for s in members[step.product is not None :]}
         takes = [t for s in members for t in stage_reads(s) if t.source not in meets]
-        found.update(stored.get(t.source) for t in takes if isinstance(t.source, Definition))
-        found.update(s.store for s in members if isinstance(s.form, Accumulate))
+        again.update(stored.get(t.source) for t in takes if isinstance(t.source, Definition))
+        again.update(s.store for s in members if isinstance(s.form, Accumulate))
     hosts = [r.host for r in schedule.residences if r.host is not None]
-    found.update(kernel.stages[host].store for host in hosts)
-    return {variable for variable in found if variable is not None}
+    again.update(kernel.stages[host].store for host in hosts)
+    return {variable for variable in again if variable is not None}
 
 
 def streams_hold(scene: Timetable) -> Fault:

@@ -15,7 +15,7 @@ from pullback.fuse.inline import Inlined, Role, readers
 from pullback.ir import expr as E
 from pullback.ir.expr import Const, Expr, If, Take
 from pullback.ir.graph import Definition, Map, replace_reads, substitute
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Node, walk
 
 Simplify = Callable[[Expr], Expr]
 
@@ -68,9 +68,7 @@ def _retold(scene: Inlined, definition: Definition, y: Definition, z: Definition
         if isinstance(take, Take) and take.source is z:
             moves = dict(enumerate(take.indices))
             known[substitute(condition, moves)] = substitute(of_y, moves)
-    found = rebuild(scene.bodies[definition], known.get, {})
-    assert isinstance(found, Expr)
-    return found
+    return E.rewritten(scene.bodies[definition], known.get)
 
 
 def _sources(body: Expr) -> set[object]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pullback.errors import InvalidIR
-from pullback.ir.expr import Axis, Expr, Extent, Pin, Size, Take
+from pullback.ir.expr import Axis, Expr, Extent, Pin, Size, Take, rewritten
 from pullback.ir.graph import (
     SUM,
     Accumulate,
@@ -23,7 +23,7 @@ from pullback.ir.graph import (
     read,
     topological,
 )
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Node, walk
 
 
 class Batch:
@@ -99,10 +99,7 @@ class Batch:
             return None
 
         def moved(root: Expr) -> Expr:
-            batched = rebuild(root, change, memo)
-            if not isinstance(batched, Expr):
-                raise InvalidIR(f"batching {root} gave {batched}")
-            return batched
+            return rewritten(root, change, memo)
 
         form: Form = definition.form
         if isinstance(form, Scan):

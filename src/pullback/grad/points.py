@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pullback.errors import InvalidIR
 from pullback.grad.pins import Pins
 from pullback.grad.total import identity, volume
-from pullback.ir.expr import Axis, Expr, Extent, Pin, Size, Take
+from pullback.ir.expr import Axis, Expr, Extent, Pin, Size, Take, rewritten
 from pullback.ir.graph import Definition, Map, Reduce, Value, beside, read
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Node, walk
 
 DEPTH = 40  # definitions that stand on one another
 NODES = 200  # of a map that is written out where it is read
@@ -72,7 +71,4 @@ class Points:
                 return read(self.rows[node.dim], Axis(0, box[0]))
             return self._at(node.source, node.indices, box) if isinstance(node, Take) else None
 
-        moved = rebuild(e, change, {})
-        if not isinstance(moved, Expr):
-            raise InvalidIR(f"{e} at points gave {moved}")
-        return moved
+        return rewritten(e, change)

@@ -6,7 +6,7 @@ from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, If
 from pullback.ir.graph import Definition, Map
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
 
 EXPENSIVE = (E.Exp, E.Div)
@@ -35,5 +35,4 @@ def reused(
     def change(node: Node) -> Node | None:
         return out if node in known else None
 
-    shorter = rebuild(value, change, {})
-    return shorter if isinstance(shorter, Expr) else value
+    return E.rewritten(value, change)

@@ -6,12 +6,13 @@ Index arithmetic is int64. Binary nodes take operands of one dtype; the surface 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 from pullback.errors import InvalidIR, Origin, ShapeError
 from pullback.ir.dtype import DType, bool_, int64
-from pullback.ir.node import Node, walk
+from pullback.ir.node import Node, rebuild, walk
 
 if TYPE_CHECKING:
     from pullback.ir.graph import Value
@@ -327,6 +328,16 @@ class Cast(Expr):
 
     def typed(self, kids: tuple[Expr, ...]) -> DType:
         return self.to
+
+
+def rewritten(
+    root: Expr, change: Callable[[Node], Node | None], memo: dict[Node, Node] | None = None
+) -> Expr:
+    """What `rebuild` makes of an expression. Raises: InvalidIR where that is none."""
+    new = rebuild(root, change, {} if memo is None else memo)
+    if not isinstance(new, Expr):
+        raise InvalidIR(f"rewriting {root} gave {new}")
+    return new
 
 
 def is_data(node: Node) -> bool:

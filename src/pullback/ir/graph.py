@@ -10,12 +10,12 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pullback.errors import InvalidIR, Origin
+from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
-from pullback.ir.expr import Axis, Expr, Extent, Take
+from pullback.ir.expr import Axis, Expr, Extent, Take, rewritten
 from pullback.ir.markup import html
-from pullback.ir.node import Node, postorder, rebuild, walk
+from pullback.ir.node import Node, postorder, walk
 
 
 class Keep(Enum):
@@ -239,10 +239,7 @@ def substitute(root: Expr, axes: Mapping[int, Expr]) -> Expr:
     def change(node: Node) -> Node | None:
         return axes.get(node.number) if isinstance(node, Axis) else None
 
-    moved = rebuild(root, change, {})
-    if not isinstance(moved, Expr):
-        raise InvalidIR(f"substitution in {root} gave {moved}")
-    return moved
+    return rewritten(root, change)
 
 
 def replace_reads(root: Expr, change: Callable[[Take], Expr | None]) -> Expr:
@@ -251,10 +248,7 @@ def replace_reads(root: Expr, change: Callable[[Take], Expr | None]) -> Expr:
     def visit(node: Node) -> Node | None:
         return change(node) if isinstance(node, Take) else None
 
-    changed = rebuild(root, visit, {})
-    if not isinstance(changed, Expr):
-        raise InvalidIR(f"replacing reads in {root} gave {changed}")
-    return changed
+    return rewritten(root, visit)
 
 
 def topological(outputs: Iterable[Value], skip: Container[Value] = ()) -> list[Definition]:

@@ -61,7 +61,7 @@ class Block:
 
     def _spans(self, rows: int, first: Linear, base: Linear, width: Expr) -> Spans:
         """The rows and columns of the block."""
-        last = base.plus(linear(width)).plus(Linear(-1))
+        last = base.plus(linear(width)).shifted(-1)
         spans: dict[Expr, tuple[Linear, Linear]] = {self.column.var: (base, last)}
         if self.prob.row is not None:
             spans[self.prob.row.var] = (first, first.plus(Linear(rows - 1)))

@@ -80,7 +80,7 @@ class Blocked:
 
     def _blocks(self, stmt: For, size: int, most: int) -> list[Stmt]:
         """Blocks of a literal length, and what is left; in one loop where an end is not known."""
-        length = linear(stmt.hi).plus(linear(stmt.lo), -1)
+        length = linear(stmt.hi).minus(linear(stmt.lo))
         block = self.context.var("b", -(-most // size))
         first = linear(stmt.lo).plus(Linear(0, {block: size}))
         end = first.plus(Linear(size)).expr()

@@ -32,7 +32,7 @@ def over_loops(context: Lowering, axes: dict[int, Expr], region: Region) -> Regi
 
 def spans(loops: Iterable[NestLoop]) -> dict[Expr, tuple[Linear, Linear]]:
     """All values of the variables of loops."""
-    return {o.var: (linear(o.first), linear(o.extent).plus(Linear(-1))) for o in loops}
+    return {o.var: (linear(o.first), linear(o.extent).shifted(-1)) for o in loops}
 
 
 def most(form: Linear, inner: Spans) -> Linear | None:
@@ -71,7 +71,7 @@ def bounded(loop: NestLoop, region: Sequence[Bound], inner: Spans) -> Bounded:
     above: list[Bound] = []
     for bound in region:
         factor = bound.form.of(loop.var)
-        rest = bound.form.plus(Linear(0, {loop.var: factor}), -1)
+        rest = bound.form.without(loop.var)
         if factor == 0 or rest.hidden(loop.var):
             continue
         widest = most(rest, inner)
@@ -83,7 +83,7 @@ def bounded(loop: NestLoop, region: Sequence[Bound], inner: Spans) -> Bounded:
             first = _later(first, quotient.times(-1))
             below += [bound] * exact
         else:
-            end = _sooner(end, quotient.plus(Linear(1)))
+            end = _sooner(end, quotient.shifted(1))
             above += [bound] * exact
     if first is loop.first and end is loop.extent:
         return Bounded(loop, tuple(below), tuple(above))
@@ -144,7 +144,7 @@ def assuming(stage: Stage, known: Mapping[Expr, bool]) -> Stage:
 
 def _later(first: Expr, second: Linear) -> Expr:
     """The larger of two bounds, one alone where ranges decide."""
-    lo, hi = second.plus(linear(first), -1).range()
+    lo, hi = second.minus(linear(first)).range()
     if hi <= 0:
         return first
     return second.expr() if lo >= 0 else larger(first, second.expr())
@@ -152,7 +152,7 @@ def _later(first: Expr, second: Linear) -> Expr:
 
 def _sooner(first: Expr, second: Linear) -> Expr:
     """The smaller of two bounds, one alone where ranges decide."""
-    lo, hi = second.plus(linear(first), -1).range()
+    lo, hi = second.minus(linear(first)).range()
     if lo >= 0:
         return first
     return second.expr() if hi <= 0 else smaller(first, second.expr())

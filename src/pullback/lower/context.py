@@ -36,7 +36,7 @@ class Home:
         """The offset of one element."""
         total = self.base
         for at, stride, origin in zip(indices, self.strides, self.origins, strict=True):
-            total = total.plus(linear(at).plus(origin, -1), stride)
+            total = total.plus(linear(at).minus(origin), stride)
         return total
 
 
@@ -285,7 +285,7 @@ def cast(value: Expr, to: DType) -> Expr:
 
 def name_value(var: Var, value: Expr, body: list[Stmt]) -> Stmt:
     """``var = value; body``, as a loop of one iteration, so that `var` carries its bounds."""
-    after = linear(value).plus(Linear(1)).expr()
+    after = linear(value).shifted(1).expr()
     return For(var, value, after, tuple(body))
 
 

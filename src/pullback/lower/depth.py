@@ -49,12 +49,12 @@ class Depth:
     @property
     def last(self) -> Expr:
         """Whether no block follows."""
-        return E.Equal(linear(self.loop.var).plus(Linear(1)).expr(), self.loop.extent)
+        return E.Equal(linear(self.loop.var).shifted(1).expr(), self.loop.extent)
 
     @property
     def early(self) -> Expr:
         """Whether a block follows."""
-        return E.Less(linear(self.loop.var).plus(Linear(1)).expr(), self.loop.extent)
+        return E.Less(linear(self.loop.var).shifted(1).expr(), self.loop.extent)
 
 
 def by_depth(context: Lowering, prob: Contraction, terms: int) -> Depth | None:
@@ -70,7 +70,7 @@ def by_depth(context: Lowering, prob: Contraction, terms: int) -> Depth | None:
     within = context.var("q", size)
     values, number = _counted(block, before, parts)
     start = number.times(size)
-    rest = linear(loop.extent).plus(start, -1).expr()
+    rest = linear(loop.extent).minus(start).expr()
     whole = loop.static and loop.most % size == 0
     extent = index(size) if whole else smaller(index(size), rest)
     part = NestLoop(loop.axes, within, extent, size)

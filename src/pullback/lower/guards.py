@@ -48,7 +48,7 @@ def less(left: Expr, right: Expr) -> Expr:
 
 def equal(left: Expr, right: Expr, node: Expr) -> Expr:
     """``left == right``, false where bounds exclude it."""
-    lo, hi = linear(left).plus(linear(right), -1).range()
+    lo, hi = linear(left).minus(linear(right)).range()
     if lo > 0 or hi < 0:
         return FALSE
     return TRUE if lo == hi == 0 else node

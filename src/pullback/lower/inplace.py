@@ -194,7 +194,7 @@ class _Over:
 
 def _once(loop: For) -> bool:
     """Whether a loop has one iteration."""
-    span = linear(loop.hi).plus(linear(loop.lo), -1)
+    span = linear(loop.hi).minus(linear(loop.lo))
     return span.is_constant and span.const <= loop.step
 
 
@@ -245,7 +245,7 @@ def _is_digit(var: Var, forms: Sequence[Linear]) -> bool:
 
 def _differ(a: Linear, b: Linear) -> bool:
     """Whether two offsets are never equal, whatever loops they stand in: so modulo some stride."""
-    gap = a.plus(b, -1)
+    gap = a.minus(b)
     for stride in (0, *sorted({abs(c) for _, c in gap.terms})):
         terms = tuple(t for t in gap.terms if not stride or t[1] % stride)
         low = gap.made(terms, gap.const)

@@ -105,7 +105,7 @@ class _Outer:
         self.single = most == 1 and isinstance(self.total, E.Const)
         self.var = Var(f"t{axis}", 0, most - 1)
         start = Linear() if most == 1 else Linear(0, {self.var: tile})
-        rest = linear(context.extent(extent)).plus(start, -1).expr()
+        rest = linear(context.extent(extent)).minus(start).expr()
         self.start = start
         self.span: Expr = index(min(size, tile))
         self.span_value: Expr | None = None
@@ -200,7 +200,7 @@ def _dealt(context: Lowering, outer: list[_Outer], tasks: int, body: list[Stmt])
     if tasks < context.schedule.tasks:
         task = E.Mod(task, index(tasks))
     lo = linear(E.FloorDiv(_times(total, task), index(tasks))).expr()
-    next_task = linear(task).plus(Linear(1)).expr()
+    next_task = linear(task).shifted(1).expr()
     hi = linear(E.FloorDiv(_times(total, next_task), index(tasks))).expr()
     if len(outer) == 1:
         return outer[0].around(lo, hi, body)

@@ -308,7 +308,7 @@ def pack_panel(
     """
     first = linear(source).times(panel.width)
     loop, value = side.loop, side.operand
-    rest = linear(loop.extent).plus(first, -1).expr()
+    rest = linear(loop.extent).minus(first).expr()
     whole = loop.static and loop.most % panel.width == 0
     columns: Expr = index(panel.width) if whole else smaller(index(panel.width), rest)
     last = over[-1] if over else None

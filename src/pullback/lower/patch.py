@@ -26,7 +26,7 @@ class Patch:
     @property
     def region(self) -> Region:
         """``axis - place >= 0, place - axis >= 0``"""
-        form = linear(self.axis).plus(linear(self.place), -1)
+        form = linear(self.axis).minus(linear(self.place))
         return (Bound(form), Bound(form.times(-1)))
 
 

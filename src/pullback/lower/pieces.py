@@ -56,7 +56,7 @@ def _limits(bodies: Iterable[Expr], axis: Axis) -> dict[Expr, tuple[int, bool]]:
     for node in walk(tuple(bodies)):
         if not isinstance(node, E.Less) or node.left.dtype != int64:
             continue
-        form = linear(node.right).plus(linear(node.left), -1)
+        form = linear(node.right).minus(linear(node.left))
         factor = form.of(axis)
         if len(form.terms) != 1 or factor == 0:
             continue

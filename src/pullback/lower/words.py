@@ -175,7 +175,7 @@ class Packing:
         width = panels.width // word.size
         every = NestLoop((), number, ceil_div(side.loop.extent, width), count)
         first = linear(number).times(width)
-        left = linear(side.loop.extent).plus(first, -1).expr()
+        left = linear(side.loop.extent).minus(first).expr()
         whole = side.loop.static and side.loop.most % width == 0
         columns: Expr = index(width) if whole else smaller(index(width), left)
         copy = self._transposed(side, panels, number, first, columns)

@@ -16,7 +16,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Axis, Expr, Take, upper
 from pullback.ir.graph import SUM, Definition, Graph, Reduce, Value, Variable, define, read
-from pullback.ir.node import Node, rebuild
+from pullback.ir.node import Node
 from pullback.ir.program import Block, Branch, Compute, Item, Loop, expand, written
 from pullback.machine.machine import Machine
 from pullback.simplify.graph import Sources, with_roots
@@ -86,9 +86,7 @@ class _Turned:
             place = self.column(take, definition, others)
             if isinstance(take, Take) and place is not None:
                 swapped[take] = Take(self.copy(take.source, place), _last(take.indices, place))
-        found = rebuild(body, swapped.get, {})
-        assert isinstance(found, Expr)
-        return found
+        return E.rewritten(body, swapped.get)
 
     def column(self, factor: Expr, definition: Definition, others: Collection[int]) -> int | None:
         """Which index of a read is the last output axis, if it lies along a summed one."""

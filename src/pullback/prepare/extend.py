@@ -27,7 +27,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Axis, Expr, Extent, Take, index, upper
 from pullback.ir.graph import SUM, Definition, Graph, Keep, Map, Reduce, Value, read, substitute
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Node, walk
 from pullback.machine.machine import Machine
 from pullback.simplify import guards as G
 from pullback.simplify.graph import Sources, with_roots
@@ -223,9 +223,7 @@ def _split(definition: Definition, phases: list[_Phase], simplify: Simplify) -> 
         whole = E.Mul(E.Add(place, index(phase.first)), index(phase.step))
         moves[phase.axis] = E.Add(E.Add(whole, rest), index(-phase.shift))
     body = simplify(substitute(definition.body, moves))
-    affine_ = rebuild(body, _of_pair, {})
-    assert isinstance(affine_, Expr)
-    body = simplify(affine_)
+    body = simplify(E.rewritten(body, _of_pair))
     steps = [phase.step for phase in phases]
     return Definition(
         definition.name, (*steps, *shape), body, definition.form, origin=definition.origin

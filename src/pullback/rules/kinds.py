@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.errors import RuleError
-from pullback.ir.expr import Expr, Take
+from pullback.ir.expr import Expr, Take, rewritten
 from pullback.ir.graph import Definition, Graph, Keep, Map, Value, replace_reads, substitute
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Node, walk
 from pullback.ir.program import Compute, Item, Program, expand
 from pullback.rules.asked import AskedRule
 from pullback.rules.rewriting import OnHost, Rewriting, stored
@@ -50,9 +50,7 @@ class SimplifyRule(AskedRule):
         return [Compute(Graph(tuple((v, sources.mapping.get(d, d)) for v, d in graph.assigns)))]
 
     def _over(self, root: Expr) -> Expr:
-        better = rebuild(root, self._opened, {})
-        assert isinstance(better, Expr)
-        return better
+        return rewritten(root, self._opened)
 
     def _opened(self, node: Node) -> Node | None:
         """What the rule makes of a node over the bodies of the maps that it reads."""

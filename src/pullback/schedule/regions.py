@@ -68,7 +68,7 @@ def _parts(value: Expr) -> list[Linear]:
     if test.left.dtype != int64:
         return [linear(value)]
     first, second = linear(value.then), linear(value.otherwise)
-    gap, margin = first.plus(second, -1), linear(test.right).plus(linear(test.left), -1)
+    gap, margin = first.minus(second), linear(test.right).minus(linear(test.left))
     factor = next((gap.of(a) // c for a, c in margin.terms), 0)
     rest = gap.plus(margin, -factor)
     if factor < 1 or not rest.is_constant or not -factor <= rest.const <= 0:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import (
@@ -27,7 +26,7 @@ from pullback.ir.graph import (
     substitute,
     topological,
 )
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Node, walk
 from pullback.simplify.rounding import parts
 from pullback.simplify.rules import RULES, Rules, Simplifier
 from pullback.simplify.triangle import running
@@ -46,10 +45,7 @@ class Sources:
         self.memo: dict[Node, Node] = {}
 
     def __call__(self, root: Expr) -> Expr:
-        rewired = rebuild(root, self._change, self.memo)
-        if not isinstance(rewired, Expr):
-            raise InvalidIR(f"rewiring {root} gave {rewired}")
-        return rewired
+        return E.rewritten(root, self._change, self.memo)
 
     def _change(self, node: Node) -> Node | None:
         if not isinstance(node, Take):

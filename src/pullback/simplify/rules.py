@@ -374,8 +374,7 @@ def _less(difference: Affine) -> tuple[Affine, Affine]:
     """``difference > 0`` as ``left < right``"""
     common = math.gcd(*(c for _, c in difference.terms))
     const_term = (difference.const - 1) // common
-    terms = Affine(tuple((e, c // common) for e, c in difference.terms), 0)
-    positive, negative = _sides(terms)
+    positive, negative = _sides(difference.over(common))
     if not negative.terms:
         return Affine((), -const_term - 1), positive
     return negative, positive.shifted(const_term + 1)
@@ -387,8 +386,7 @@ def _equal(difference: Affine) -> tuple[Affine, Affine] | None:
     if difference.const % common:
         return None
     sign = 1 if difference.terms[0][1] > 0 else -1
-    terms = tuple((e, sign * c // common) for e, c in difference.terms)
-    positive, negative = _sides(Affine(terms, 0))
+    positive, negative = _sides(difference.times(sign).over(common))
     return positive, negative.shifted(-sign * difference.const // common)
 
 

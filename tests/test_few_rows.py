@@ -58,9 +58,9 @@ def test_one_from_the_cache_is_not(layout: str) -> None:
     assert not ahead(lower(one, scheduled(one, HOST)))
 
 
-def test_blocks_of_k_are_shorter_for_very_few_rows() -> None:
+def test_blocks_of_k_are_short_for_few_rows() -> None:
     terms = [choose(product(m, 1000, 1000, "nn"), HOST).steps[0].terms for m in (1, 4, 8, 32, 33)]
-    assert terms == [16, 16, 32, 32, None]
+    assert terms == [32, 32, 32, 32, None]
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])

@@ -26,6 +26,12 @@ def of_columns(machine: Machine, columns: int, lanes: int) -> float:
 
 
 @cache
+def most_rows(machine: Machine) -> int:
+    """The fewest rows that reach the peak."""
+    return max(int(name) for name in machine.tables["rows"])
+
+
+@cache
 def _share(machine: Machine, table: str, count: int) -> float:
     """The share of the largest count that the machine's table names up to this one."""
     shares = machine.tables[table]

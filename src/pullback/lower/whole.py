@@ -33,7 +33,6 @@ from pullback.lower.words import wordable
 from pullback.schedule.choices import OPERANDS, Choices
 from pullback.schedule.choose import choose
 from pullback.schedule.contraction import balanced, register_tile
-from pullback.schedule.large import TERMS
 from pullback.schedule.schedule import (
     DotLoops,
     Inner,
@@ -261,8 +260,9 @@ def tile_loops(
     if inner.rows is not None:
         height = max(1, min(inner.rows, rows, (target.vectors - 1 - vectors) // vectors))
     exact = target.vectors // len(HELD) * width
+    block = int(target.profile.rate("block", "terms"))
     if word > 1:
-        terms = (step.terms or TERMS) * word
+        terms = (step.terms or block) * word
         return TileLoops(height, vectors * width, exact, terms, right=Right.BLOCKS)
     columns = min(vectors * width, column.most)
     made = TileLoops(height, columns, exact)
@@ -279,7 +279,7 @@ def tile_loops(
     kind = kept(prob.right, prob.kind)
     panel = columns * prod(o.most for o in prob.over) * kind.itemsize
     if panel > target.l2 and not prob.work and not prob.needed:
-        return _deep(context, prob, step, replace(made, terms=TERMS), target)
+        return _deep(context, prob, step, replace(made, terms=block), target)
     return replace(made, right=Right.ONE)
 
 

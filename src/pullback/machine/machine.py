@@ -55,6 +55,28 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # Shares of the peak of multiply-adds by counts: each of so many, and of more.
         "rows": ("1",),
         "halves": ("1",),
+        # Sizes of large products, as libraries of linear algebra have them of each processor, and
+        # rates of what else runs in tiles.
+        "block": (
+            "rows",
+            "columns",
+            "terms",
+            "run",
+            "ahead",
+            "own",
+            "dots",
+            "dot_columns",
+            "gathered",
+        ),
+        # What tiles keep in caches: shares of them, and what more of it costs.
+        "held": (
+            "close",
+            "near",
+            "far",
+            "most",
+            "beyond",
+            "strip",
+        ),
     }
 )  # fmt: skip
 

@@ -25,19 +25,6 @@ from pullback.schedule.slots import Lives, lives, residences, tile_shape
 from pullback.schedule.steps import NOTHING, steps
 from pullback.schedule.tiling import choose_tile
 
-# Every task packs its own panels: so many rows each keep that below a tenth of the multiplications
-# (0.4 ns an element packed, 0.02 ns a multiply-add).
-ROWS_A_TASK = 512
-
-# Where an accumulating write has so many times as many places as values, it is filling that takes
-# the time, and one task that goes along memory beats many that each fill some columns (512 x 512
-# into 8192 rows: 0.37 and 1.6 ms on one thread).
-FILLED = 2
-
-# But so many tasks at least: their number decides the order of sums, so it is the same for any
-# number of threads.
-FEWEST_TASKS = 2
-
 Choose = Callable[[Kernel, Target], Schedule]
 
 
@@ -74,8 +61,8 @@ def _modelled(plan: _Plan, target: Target) -> Schedule:
     if plan.large is not None:
         return plan.schedule(plan.large.tile, plan.large.tasks)
     model = Model(target)
-    tasks = _packing_tasks(kernel, plan.body, model.estimate(kernel).tasks)
-    if all(_filling(kernel.stages[s.stages[0]]) for s in plan.body):
+    tasks = _packing_tasks(kernel, plan.body, model.estimate(kernel).tasks, target)
+    if all(_filling(kernel.stages[s.stages[0]], target) for s in plan.body):
         tasks = 1
     tile = choose_tile(kernel, plan.body, plan.scratch, tasks, model)
     return plan.schedule(tile, tasks)
@@ -127,8 +114,11 @@ class _Plan:
         return replace(made, tile=own, steps=steps, order=turned)
 
 
-def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int) -> int:
-    """Fewer tasks where each packs panels that another packs too."""
+def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int, target: Target) -> int:
+    """Fewer tasks where each packs panels that another packs too: each has so many rows, but two
+    share what is worth several tasks.
+    """
+    own_rows = int(target.profile.rate("block", "own"))
     for step in body:
         if step.product is None or step.product.direct:
             continue
@@ -136,16 +126,21 @@ def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int) -> int:
         if step.product.right.axes.isdisjoint(a for a in stage.outer if a is not None):
             own = set(range(len(stage.shape))) - step.product.right.axes
             rows = prod(upper(stage.shape[a]) for a in own)
-            tasks = min(tasks, max(FEWEST_TASKS, rows // ROWS_A_TASK))
+            tasks = min(tasks, max(2, rows // own_rows))
     return tasks
 
 
-def _filling(stage: Stage) -> bool:
-    """Whether a stage mostly writes the identity of an accumulating write."""
+def _filling(stage: Stage, target: Target) -> bool:
+    """Whether an accumulating write takes longer to fill its target than to add its values: one
+    task that goes along memory beats many that each fill some columns (512 x 512 into 8192 rows:
+    0.37 and 1.6 ms on one thread).
+    """
     if not isinstance(stage.form, Accumulate):
         return False
     places, values = (prod(upper(e) for e in es) for es in (stage.shape, stage.extents))
-    return places >= FILLED * values
+    rates = target.profile.tables["whole"]
+    filled = places * stage.body.dtype.itemsize / rates["memory_sweep"]
+    return filled >= values * rates["scalar"]
 
 
 def _with_levels(kernel: Kernel, body: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -18,44 +18,22 @@ from pullback.schedule.cost import most_tasks
 from pullback.schedule.regions import regions
 from pullback.schedule.schedule import Product, Step, Way
 from pullback.schedule.slots import Lives
+from pullback.schedule.tiling import STEPS
 
-# Products of a block of k. 2048^3 reaches 94 GF/s with 256, 100 with 512 and 102 with 1024: sums
-# that wait for the next block are read and written again.
-TERMS = 1280
-
-# Rows (so many bytes: of words more) and columns of a tile at most, and the fewest rows that pay
-# for packing: 8 % of the multiplications at 128 rows (0.2 ns an element copied, 0.02 ns a
-# multiply-add). 2048^3 in bfloat16: 206 GF/s with tiles of 512 rows, 212 with 1024.
-ROWS = 640
-COLUMNS = 1280
+# The fewest rows, columns and terms that pay for packing what could be read in place: 8 % of the
+# multiplications at 128 rows (0.2 ns an element copied, 0.02 ns a multiply-add).
 FEWEST = 256
 
 # The fewest where `right` is packed in any case: then blocks of k only keep it near. Gradients of
 # weights: 64 x 147 of 100,352 terms 35 -> 26 ms, 128 x 576 of 6272 terms 12.3 -> 9.8.
 FEWEST_PACKED = 64
 
-# The same of operands that are packed in words at any size, and the fewest products: about 20 us.
-FEWEST_WORDS = 64
+# The fewest products of operands that are packed in words at any size: about 20 us.
 LEAST_WORDS = 1 << 21
 
 # A product of so few rows is bound by memory: `right` is read once, in order, a block of k at a
-# time, and the next block is on its way meanwhile. 8 x 2000 of 30000 terms: 17 ms with 8 terms and
-# nothing ahead, 13.5 with 8, 12.9 with 16 and 10.8 with 32. Two blocks fit the cache with what
-# else is in use; up to four rows want fewer terms (1 x 4096 of 4096: 2.4 ms with 16, 4.1 with 32).
+# time, and the next block is on its way meanwhile.
 MOST_ROWS = 32
-STREAM_TERMS = {4: 16, MOST_ROWS: 32}
-FEWEST_TERMS = 8
-STREAM_CACHES = 4
-
-# Columns of its tiles, about: pieces of a row that are worth a page.
-STREAM_COLUMNS = 1024
-
-# Other values of a tile may take so much: each is written and read once for hundreds of terms.
-SCRATCH_CACHES = 4
-
-# Rows and columns that tiles are made of, where no even share is a whole number of them.
-ROW_STEP = 8
-COLUMN_STEP = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +65,17 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     found = regions(kernel.stages)
     if found.work.get(stage.target) or found.needed.get(stage.target):
         return None
-    wide = STREAM_COLUMNS if few else COLUMNS
-    tile = _tile(kernel, stage, groups, ROWS * step.product.word, wide)
-    if scratch.bytes(tile) > SCRATCH_CACHES * target.l2:
+    block = target.profile.tables["block"]
+    high = int(block["rows"]) * step.product.word
+    wide = int(block["run" if few else "columns"])
+    tile = _tile(kernel, stage, groups, (high, wide))
+    if scratch.bytes(tile) > target.l3 // most_tasks(kernel, target):
         return None
     tiles = _tiles(kernel, tile)
-    terms = TERMS
+    terms = int(block["terms"])
     if few:
         wide = prod(tile[a] for a in groups.columns)
-        rows = _extent(stage, groups.rows)
-        terms = _streamed_terms(rows, wide * stage.body.dtype.itemsize, target)
+        terms = _streamed_terms(wide * stage.body.dtype.itemsize, target)
     return Large(tile, min(tiles, most_tasks(kernel, target)), terms)
 
 
@@ -129,7 +108,7 @@ def _is_large(stage: Stage, product_: Product, groups: _Groups, target: Target) 
     rows, columns = (_extent(stage, axes) for axes in (groups.rows, groups.columns))
     if product_.word > 1:
         work = rows * columns * groups.terms
-        return min(rows, columns, groups.terms) >= FEWEST_WORDS and work >= LEAST_WORDS
+        return min(rows, columns, groups.terms) >= FEWEST_PACKED and work >= LEAST_WORDS
     fewest = FEWEST if product_.direct else FEWEST_PACKED
     return _is_far(stage, groups, target) and min(rows, columns, groups.terms) >= fewest
 
@@ -146,10 +125,12 @@ def _is_far(stage: Stage, groups: _Groups, target: Target) -> bool:
     return size > target.l2
 
 
-def _streamed_terms(rows: int, width: int, target: Target) -> int:
-    """Products of a block of k where `right` comes from memory in rows of `width` bytes."""
-    most = next((terms for limit, terms in STREAM_TERMS.items() if rows <= limit), FEWEST_TERMS)
-    return max(FEWEST_TERMS, min(most, target.l2 // STREAM_CACHES // width))
+def _streamed_terms(width: int, target: Target) -> int:
+    """Products of a block of k where `right` comes from memory in rows of `width` bytes: this and
+    the next fill half of the second-level cache.
+    """
+    most = int(target.profile.rate("block", "ahead"))
+    return max(1, min(most, target.l2 // 2 // (2 * width)))
 
 
 def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> Large | None:
@@ -162,7 +143,7 @@ def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> La
     rows, columns = (upper(stage.shape[a]) for a in (product_.row, product_.column))
     size = stage.body.dtype.itemsize
     terms = target.l1 // ((rows + columns) * size)
-    terms = max(terms, _streamed_terms(rows, columns * size, target))
+    terms = max(terms, _streamed_terms(columns * size, target))
     tasks = most_tasks(kernel, target)
     chunk = -(-upper(kernel.outer[0]) // (tasks * terms)) * terms
     return Large((chunk,), tasks, terms)
@@ -173,23 +154,24 @@ def _extent(stage: Stage, axes: Sequence[int]) -> int:
     return prod(upper(stage.extents[outer[o]]) for o in axes)
 
 
-def _tile(kernel: Kernel, stage: Stage, groups: _Groups, most: int, wide: int) -> tuple[int, ...]:
+def _tile(kernel: Kernel, stage: Stage, groups: _Groups, most: tuple[int, int]) -> tuple[int, ...]:
     """Tiles of at most so many rows and columns that copy least, an even number of them.
 
     ``3000 x 1000 -> 6 x 1 of 500 x 1000``
     """
     rows, columns = (_extent(stage, axes) for axes in (groups.rows, groups.columns))
-    least = -(-rows // most), -(-columns // wide)
+    least = -(-rows // most[0]), -(-columns // most[1])
     trials = product(range(least[0], least[0] + 2), range(least[1], least[1] + 2))
-    made = [(i * columns + j * rows, _cut(kernel, groups, i, j)) for i, j in trials]
+    made = [(i * columns + j * rows, _cut(kernel, groups, (i, j))) for i, j in trials]
     even = [(cost, tile) for cost, tile in made if _tiles(kernel, tile) % 2 == 0]
     return min(even or made)[1]
 
 
-def _cut(kernel: Kernel, groups: _Groups, down: int, across: int) -> tuple[int, ...]:
+def _cut(kernel: Kernel, groups: _Groups, parts: tuple[int, int]) -> tuple[int, ...]:
     """A tile of about so many parts of the rows and of the columns, and one of all else."""
     tile = [1] * len(kernel.outer)
-    for axes, count, step in ((groups.rows, down, ROW_STEP), (groups.columns, across, COLUMN_STEP)):
+    sides = zip((groups.rows, groups.columns), parts, reversed(STEPS), strict=True)
+    for axes, count, step in sides:
         left = -(-prod(upper(kernel.outer[a]) for a in axes) // count)
         for axis in reversed(axes):
             tile[axis] = _share(upper(kernel.outer[axis]), left, step)

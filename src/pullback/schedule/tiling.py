@@ -8,7 +8,7 @@ from itertools import pairwise, product
 from math import prod
 
 from pullback.config import Cap, Caps
-from pullback.cost.shares import of_columns, of_rows
+from pullback.cost.shares import most_rows, of_columns, of_rows
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Take, upper
 from pullback.ir.graph import Variable
@@ -22,6 +22,9 @@ from pullback.schedule.slots import Lives, tile_shape
 
 # Tile extents tried along one axis.
 EXTENTS: Caps = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+# Tile extents are made of so many, the first that has room: whole vectors.
+STEPS: Caps = (16, 8)
 
 # A tile's last vector has at most this part of the tile in empty lanes, one in so many.
 EMPTY_LANES = 6
@@ -38,39 +41,12 @@ SEARCHED: Cap = 3
 # A stage with less than this share of the largest one's work has no say in which axes run in lanes.
 SMALL_WORK = 16
 
-# What several steps of a tile read stays in this share of the first-level cache, beside what they
-# write, where rows are what a tile counts: softmax of 4096 x 1024 one and four rows at a time: 1.63
-# and 2.24 ms, layer norm 1.32 and 1.85.
-CLOSE_SHARE = 2
-
-# Columns of an array that several steps read come in runs of so many elements, if that many rows of
-# them fit half of the second-level cache: 1000 x 1000, summed twice by columns, 0.74 and 0.50 ms.
-STRIP = 64
-
-# Share of the FMA peak that dot products of several rows reach (2x255x255), and the columns
-# that a tile has for it.
-DOT_SHARE = 0.55
-DOT_COLUMNS = 8
-
 # A kernel too small for two threads keeps scratch below this share of what it moves, so that
 # scratch does not rule the memory of small programs; but this much is always allowed, bytes, and
 # whole register tiles (two triangles of 40 x 40 times 40 x 50: 9 us, two columns at a time 33), and
 # two rows of a layer at a time, which read its weights once (encoder of d 64: 3.8 -> 2.9 us).
 SMALL_SHARE = 256
 SMALL_BYTES = 4096
-
-# Loads along a divided axis that tiles cut are gathered (a 16-lane gather is about 10 loads).
-ROUGH_FACTOR = 4.0
-
-# Scratch beyond this share of the second-level cache makes panels travel twice.
-NEAR_SHARE = 4
-FAR_FACTOR = 1.1
-
-# So many of these caches are taken where less would not hold so many rows. Causal attention of 8192
-# positions with gradients, 32 KiB of scores a row: 15 GF/s in tiles of 4 rows, 58 in tiles of 32.
-BEYOND_CACHES = 3
-BEYOND_FACTOR = 1.3
-FEWEST_HELD = 8
 
 
 def revisited_bytes(kernel: Kernel, body: Iterable[Step], tile: tuple[int, ...]) -> int:
@@ -108,7 +84,8 @@ def choose_tile(
     """Tile extents of every outer axis."""
     product_ = any(step.product is not None for step in body)
     limit = model.target.l2 // 2 if product_ else model.target.scratch
-    fit = _Fit(kernel, body, scratch, tasks)
+    strip = int(model.target.profile.rate("held", "strip")) // 4
+    fit = _Fit(kernel, body, scratch, tasks, strip)
     if tasks == 1:
         least = scratch.bytes(fit.least)
         limit = min(limit, least + max(SMALL_BYTES, traffic_bytes(kernel) // SMALL_SHARE))
@@ -117,12 +94,13 @@ def choose_tile(
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A kernel whose tile is sought."""
+    """A kernel whose tile is sought. `wide`: elements of a run that is worth being one."""
 
     kernel: Kernel
     body: tuple[Step, ...]
     lives: Lives
     tasks: int
+    wide: int
     blocks: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
 
     @property
@@ -148,7 +126,7 @@ class _Fit:
                 outer = self.kernel.stages[step.stages[0]].outer
                 sides = (step.product.row, step.product.column)
                 wide.update(o for o, a in enumerate(outer) if a in sides)
-        extents = [min(STRIP, upper(e)) for e in self.kernel.outer]
+        extents = [min(self.wide, upper(e)) for e in self.kernel.outer]
         return tuple(e if n in wide else 1 for n, e in enumerate(extents))
 
     def cuts(self, stage: Stage, tile: tuple[int, ...]) -> bool:
@@ -188,7 +166,9 @@ def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
     """
     vector = target.lanes(4)
     revisits = len(fit.body) > 1
-    near, lanes = target.l2 // 2, fit.lanes
+    near = target.l2 // 2
+    lanes = fit.lanes
+    shared = int(target.l1 * target.profile.rate("held", "close"))
     extents = [upper(e) for e in fit.kernel.outer]
     tile = [1] * len(extents)
     for axis in reversed(range(len(extents))):
@@ -197,7 +177,7 @@ def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
         if before < fit.tasks:
             fewest = min(vector, most) if axis in lanes else 1
             most = max(fewest, most * before // fit.tasks)
-        close = limit if axis in lanes else min(limit, target.l1 // CLOSE_SHARE)
+        close = limit if axis in lanes else min(limit, shared)
 
         def held(extent: int, axis: int = axis) -> int:
             return fit.lives.bytes((*tile[:axis], extent, *tile[axis + 1 :]))
@@ -208,8 +188,8 @@ def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
             return again * limit // close + held(extent)
 
         widest = _widest(most, limit, used)
-        if widest < STRIP and axis in lanes:
-            strip = _widest(min(most, STRIP), near, used)
+        if widest < fit.wide and axis in lanes:
+            strip = _widest(min(most, fit.wide), near, used)
             widest = max(widest, _widest(strip, limit, held))
         if widest < vector and axis in lanes:
             widest = max(widest, _widest(min(most, vector), limit, held))
@@ -227,10 +207,12 @@ def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
     target = model.target
     wide = _searched_axes(fit)
     outer = fit.kernel.outer
-    few = tuple(min(FEWEST_HELD, upper(e)) if n in wide else 1 for n, e in enumerate(outer))
+    held = target.profile.tables["held"]
+    full = most_rows(target.profile)
+    few = tuple(min(full, upper(e)) if n in wide else 1 for n, e in enumerate(outer))
     shared = fit.lives.bytes((1,) * len(outer)) * 5 // 4
     long = fit.tasks > 1 and fit.lives.bytes(few) > limit
-    most = max(shared, BEYOND_CACHES * target.l2) if long else limit
+    most = max(shared, int(held["most"] * target.l2)) if long else limit
     choices = [_extents(e, fit.tasks) if n in wide else [1] for n, e in enumerate(outer)]
     tiles = [t for t in product(*choices) if fit.tiles(t) >= fit.tasks]
     ranked = sorted(
@@ -244,10 +226,10 @@ def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
         scratch = fit.lives.bytes(tile)
         if scratch > most:
             continue
-        if scratch <= target.l2 // NEAR_SHARE:
+        if scratch <= target.l2 * held["near"]:
             best = (cost, tile)
             break
-        cost *= FAR_FACTOR if scratch <= limit else BEYOND_FACTOR
+        cost *= held["far"] if scratch <= limit else held["beyond"]
         if best is None or cost < best[0]:
             best = (cost, tile)
     return best[1] if best is not None else (1,) * len(fit.kernel.outer)
@@ -277,8 +259,11 @@ def _extents(extent: int | Dim, tasks: int) -> list[int]:
 def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
     """Predicted time of the kernel on one thread with this tile, nanoseconds."""
     kernel = fit.kernel
+    machine = model.target.profile
     counts = [-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True)]
-    total, enter = 0.0, model.target.profile.rate("whole", "step")
+    block = machine.tables["block"]
+    enter = machine.rate("whole", "step")
+    total = 0.0
     for step in fit.body:
         total += enter * prod(counts[: step.level])
         for place, number in enumerate(step.stages):
@@ -288,18 +273,19 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
                 for count, axis in zip(counts[: step.level], stage.outer, strict=False)
                 if axis is None
             )
-            product_here = step.product is not None and place == 0
-            rough = ROUGH_FACTOR if not product_here and fit.cuts(stage, tile) else 1.0
-            work = model.stage(stage).ns * repeats * rough
-            if not product_here:
-                total += work
+            work = model.stage(stage).ns * repeats
+            if step.product is None or place > 0:
+                total += work * (block["gathered"] if fit.cuts(stage, tile) else 1.0)
                 continue
-            if _by_dots(step, stage, tile):
-                total += work / _dot_share(step, stage, tile, model.target)
+            shape = tile_shape(stage, tile)
+            rows = shape[step.product.row]
+            columns = shape[step.product.column]
+            work /= of_rows(machine, rows)
+            if rows <= step.product.dots:
+                total += work / block["dots"] / min(1.0, columns / block["dot_columns"])
                 continue
-            total += work / _share(step, stage, tile, model.target)
-            each = model.target.profile.rate("whole", "pack")
-            total += _packing_ns(step, stage, counts, fit.tasks, each)
+            total += work / of_columns(machine, columns, model.target.lanes(4))
+            total += _packing_ns(step, stage, counts, fit.tasks, machine.rate("whole", "pack"))
     return total
 
 
@@ -319,30 +305,6 @@ def _blocks(stage: Stage) -> list[tuple[int, int]]:
 def _few(stage: Stage, step: Step) -> bool:
     """Whether a contraction has too few rows for register tiles of whole vectors to matter."""
     return step.product is None or upper(stage.shape[step.product.row]) <= DOT_ROWS
-
-
-def _by_dots(step: Step, stage: Stage, tile: tuple[int, ...]) -> bool:
-    """Whether a contraction runs by dot products in such tiles."""
-    product_ = step.product
-    return product_ is not None and tile_shape(stage, tile)[product_.row] <= product_.dots
-
-
-def _dot_share(step: Step, stage: Stage, tile: tuple[int, ...], target: Target) -> float:
-    """The part of the peak rate that dot products reach in such tiles."""
-    if step.product is None:
-        return 1.0
-    shape = tile_shape(stage, tile)
-    rows, columns = shape[step.product.row], shape[step.product.column]
-    return DOT_SHARE * of_rows(target.profile, rows) * min(1.0, columns / DOT_COLUMNS)
-
-
-def _share(step: Step, stage: Stage, tile: tuple[int, ...], target: Target) -> float:
-    """The part of the peak rate that a contraction reaches in such tiles."""
-    if step.product is None:
-        return 1.0
-    shape = tile_shape(stage, tile)
-    rows, columns = shape[step.product.row], shape[step.product.column]
-    return of_rows(target.profile, rows) * of_columns(target.profile, columns, target.lanes(4))
 
 
 def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int, each: float) -> float:
@@ -384,13 +346,13 @@ def round_tile(most: int, extent: int | Dim) -> int:
         return size
     if isinstance(extent, int):
         divisors = [d for d in range(max(1, -(-most // 2)), most + 1) if size % d == 0]
-        if most >= 16:
-            divisors = [d for d in divisors if -d % 16 * EMPTY_LANES <= d]
-        for step in (16, 8, 1):
+        if most >= STEPS[0]:
+            divisors = [d for d in divisors if -d % STEPS[0] * EMPTY_LANES <= d]
+        for step in (*STEPS, 1):
             even = [d for d in divisors if d % step == 0]
             if even:
                 return max(even)
-    for step in (16, 8):
+    for step in STEPS:
         if most >= step:
             return most // step * step
     return most

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pullback.backends.host.native_pool import POOL
 from pullback.backends.host.native_waits import Waits
 
-_RUN = r"""
+# Words of memory, as other native texts read them too.
+READS = r"""
 define internal i64 @word(ptr %p, i64 %n) alwaysinline {
   %at = getelementptr i64, ptr %p, i64 %n
   %v = load i64, ptr %at
@@ -17,7 +18,9 @@ define internal ptr @pointer(ptr %p, i64 %n) alwaysinline {
   %v = load ptr, ptr %at
   ret ptr %v
 }
+"""
 
+_RUN = r"""
 define internal void @put(ptr %p, i64 %n, i64 %v) alwaysinline {
   %at = getelementptr i64, ptr %p, i64 %n
   store i64 %v, ptr %at
@@ -405,4 +408,4 @@ end:
 
 def machine_text(waits: Waits) -> str:
     """The machine and its pool for a system."""
-    return waits.text + POOL + _RUN
+    return waits.text + POOL + READS + _RUN

@@ -14,24 +14,13 @@ import numpy as np
 
 from pullback.backends.base import ObjectStore
 from pullback.backends.host.engine import Symbols, compile_text
+from pullback.backends.host.native_run import READS
 
 POINTER, NUMBER, SCRATCH = range(3)  # what an argument is
 FAILED = -1  # the site of a launch that the device refuses; the value is OpenCL's error
 STUBS = 32  # routines of one text, which is compiled once and kept
 
 _TEXT = r"""
-define internal i64 @word(ptr %p, i64 %n) alwaysinline {
-  %at = getelementptr i64, ptr %p, i64 %n
-  %v = load i64, ptr %at
-  ret i64 %v
-}
-
-define internal ptr @pointer(ptr %p, i64 %n) alwaysinline {
-  %at = getelementptr i64, ptr %p, i64 %n
-  %v = load ptr, ptr %at
-  ret ptr %v
-}
-
 ; Pass the arguments and enqueue one kernel: the errors of all calls, or-ed.
 define internal i32 @enqueue(ptr %api, ptr %queue, ptr %own, ptr %block, ptr %scratch) nounwind {
 entry:
@@ -138,7 +127,7 @@ define void @stub_{n}(ptr %block, i64 %task, ptr %scratch) nounwind {{
 def text() -> str:
     """The launches of `STUBS` routines, whose records the table `records` names."""
     table = f"@records = global [{STUBS} x ptr] zeroinitializer\n"
-    return table + _TEXT + "".join(_STUB.format(n=n) for n in range(STUBS))
+    return table + READS + _TEXT + "".join(_STUB.format(n=n) for n in range(STUBS))
 
 
 class Stubs:

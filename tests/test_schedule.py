@@ -170,6 +170,11 @@ def test_register_tiles_fit_the_registers(rows: int, columns: int, most: int) ->
     assert 8 <= height * vectors <= most
 
 
+def test_two_rows_take_eight_vectors() -> None:
+    """Four in a row leave too few sums in flight."""
+    assert register_tile(2, 128, 16, chosen("x86-64-v4")) == (2, 8)
+
+
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_a_register_tile_leaves_room_for_operands(name: str, lanes: int) -> None:

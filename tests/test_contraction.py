@@ -27,6 +27,7 @@ from pullback.ir.text import routine_text
 from pullback.lower.kernel import lower
 from pullback.lower.whole import scheduled, whole
 from pullback.schedule.choose import choose, schedule_with
+from pullback.schedule.contraction import recognise
 from pullback.verify.nest import verify_routine
 
 # Words whatever the processor; code for them only runs where it has the instructions.
@@ -182,7 +183,8 @@ def test_few_rows_stay_as_they_are() -> None:
 def test_few_rows_that_are_packed_anyway_are_words(rows: int) -> None:
     """Turned, they would be copied into panels of float32."""
     one = product(rows, 64, 64, "nt", PAIRS[0])
-    assert all(s.product is not None and s.product.word == 2 for s in choose(one, WORDS).steps)
+    known = recognise(one.stages[0], WORDS, 1)
+    assert known is not None and known.word == 2
 
 
 @pytest.mark.parametrize("pair", PAIRS[1:], ids=str)

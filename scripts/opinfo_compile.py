@@ -15,7 +15,7 @@ import signal
 import sys
 import warnings
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +134,20 @@ def _near(own: Any, eager: Any, tolerance: float) -> bool:
 
 def record() -> dict[str, str]:
     """What was recorded, by entry."""
+    return {name: row.split("  ", 1)[0].split(" ")[1] for name, row in _rows()}
+
+
+def _rows() -> list[tuple[str, str]]:
+    """The rows of the record, by entry."""
     rows = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
-    pairs = [row.split("  ", 1)[0].rsplit(" ", 1) for row in rows if row]
-    return dict(pairs)
+    return [(row.split(" ", 1)[0], row) for row in rows]
+
+
+def _write(now: dict[str, tuple[str, str]]) -> None:
+    """The record, with these entries anew."""
+    rows = dict(_rows())
+    rows.update({n: f"{n} {k}" + (f"  {why}" if why else "") for n, (k, why) in now.items()})
+    RECORD.write_text("\n".join(rows[n] for n in sorted(rows)) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -149,16 +160,14 @@ def main() -> None:
     given = parser.parse_args()
     asked = given.only or names()[:: given.every]
     before, now = record(), {}
-    with ProcessPoolExecutor(given.jobs, max_tasks_per_child=40) as pool:
-        for name, kind, why in pool.map(verdict, asked):
+    with get_context("spawn").Pool(given.jobs, maxtasksperchild=40) as pool:
+        for name, kind, why in pool.imap_unordered(verdict, asked):
             now[name] = (kind, why)
+            if given.write:
+                _write(now)
             if kind != "right":
                 print(f"{name} {kind}  {why}".rstrip(), flush=True)
     print(dict(Counter(kind for kind, _ in now.values())))
-    if given.write:
-        whole = {**{n: (k, "") for n, k in before.items()}, **now}
-        rows = [f"{n} {k}" + (f"  {w}" if w else "") for n, (k, w) in sorted(whole.items())]
-        RECORD.write_text("\n".join(rows) + "\n", encoding="utf-8")
     worse = [
         n for n, (k, _) in now.items() if n in before and ORDER.index(k) > ORDER.index(before[n])
     ]

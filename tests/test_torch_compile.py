@@ -322,6 +322,27 @@ def test_attention_in_training() -> None:
             near(a, b, 1e-4)
 
 
+def test_dropout_draws_inside() -> None:
+    """By a seed of PyTorch's generator; what was dropped is dropped backward."""
+    run = compiled(lambda x: F.dropout(F.dropout(x, 0.25).sin() + 1, 0.5))
+    x = torch.rand(200, 50, requires_grad=True)
+    torch.manual_seed(3)
+    y = run(x)
+    torch.manual_seed(3)
+    assert torch.equal(run(x), y)
+    assert not torch.equal(run(x), y)
+    assert abs(float((y != 0).float().mean()) - 0.5) < 0.02
+    y.sum().backward()
+    assert bool((x.grad[y == 0] == 0).all())
+    kept = (x.grad != 0).float().mean()
+    assert abs(float(kept) - 0.375) < 0.02
+    inner = (x.detach() * 4 / 3).cos() * 2 * 4 / 3
+    near(x.grad[x.grad != 0], inner[x.grad != 0], 1e-4)
+    assert not pb.torch.report().fallbacks
+    drawn = compiled(lambda x: torch.sin(x) + torch.rand_like(x), "allow")(x)
+    assert drawn.shape == x.shape and pb.torch.report().fallbacks
+
+
 def test_division_of_integers_is_exact() -> None:
     a = torch.tensor([2**40 + 1, -7, 7, -8, 0])
     b = torch.tensor([3, 2, -2, 4, 5])

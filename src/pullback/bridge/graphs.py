@@ -19,9 +19,11 @@ from pullback.bridge.signature import Parameter, Signature
 from pullback.config import Options
 from pullback.errors import UnsupportedError
 from pullback.tensor.face.tensor import Tensor
-from pullback.tensor.library.ops import permute_dims
+from pullback.tensor.library.ops import astype, permute_dims
+from pullback.tensor.library.random import fold_in
 
 COPY = torch.ops.aten.copy_.default
+DROPOUT = torch.ops.aten.native_dropout.default
 FREE = {operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv}
 SIZES = {torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default}
 TAKEN = {operator.getitem, *SIZES}
@@ -93,6 +95,7 @@ class Native:
         self._orders = [_order(n.meta["val"]) for n in self._results]
         self._steps = _needed(nodes, self._results)
         self._used = [n for n in self._given if any(n in s.all_input_nodes for s in self._steps)]
+        self._draws = [n for n in self._steps if draws(n)]
         self._programs = self._made() if self._results else None
         self._fixed = not any(_is_symbol(n) for n in self._given)
         self._ready: Ready | None = None
@@ -102,14 +105,20 @@ class Native:
         kinds = ["Tensor" if _is_tensor(n) else "int" for n in self._used]
         kinds += ["Tensor"] * len(self._constants)
         parameters = [Parameter(f"{n.name}_", kind) for n, kind in zip(places, kinds, strict=True)]
+        if self._draws:
+            parameters.append(Parameter("seed_", "Tensor"))
         derived = Derived("graph", Signature(tuple(parameters), len(self._results)), self._traced)
         return Programs(derived, {}, self._options, lambda: (None,) * len(parameters))
 
     def _traced(self, *args: Any) -> tuple[Tensor, ...]:
         """The graph on tensors of pullback's."""
-        values: dict[Node, Any] = dict(zip([*self._used, *self._constants], args, strict=True))
+        places = [*self._used, *self._constants]
+        values: dict[Node, Any] = dict(zip(places, args[: len(places)], strict=True))
+        keys = {n: fold_in(astype(args[-1], "uint32"), i) for i, n in enumerate(self._draws)}
         for node in self._steps:
             given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            if node in keys:
+                named = {**named, "key": keys[node]}
             values[node] = typed(applied(node, given, named), node.meta.get("val"))
         results = [values[n] for n in self._results]
         return tuple(
@@ -149,6 +158,8 @@ class Native:
         """The results of the program, with the strides that the graph promised."""
         assert self._programs is not None
         whole = [*given, *self._held]
+        if self._draws:
+            whole.append(torch.randint(1 << 31, (2,)))
         ready = self._ready
         if ready is None or (ready.entry.flags and not ready.entry.fits()):
             fresh = self._programs(*whole)
@@ -200,6 +211,11 @@ def _needed(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:
         if node in needed:
             needed.update(node.all_input_nodes)
     return [n for n in nodes if n in needed and n.op == "call_function"]
+
+
+def draws(node: Node) -> bool:
+    """Whether an operator draws random numbers."""
+    return node.target == DROPOUT and node.args[2] is not False and node.args[1] > 0
 
 
 def _is_tensor(node: Node) -> bool:

@@ -193,12 +193,12 @@ def logspace(
     return pb.logspace(start, end, steps, base=base, dtype=kind)
 
 
-def _trains(x: Any, share: float, train: bool | None) -> str | None:
-    del x
-    return "it draws random numbers" if train is not False and share else None
-
-
-@rule(aten.native_dropout.default, refuses=_trains)
-def dropout(x: Any, share: float, train: bool | None) -> Any:
-    del share, train
-    return x, pb.ones(tuple(x.shape), dtype=pb.bool_)
+@rule(aten.native_dropout.default)
+def dropout(x: Any, share: float, train: bool | None, *, key: Any = None) -> Any:
+    """What is kept, scaled, and where; `key`: what it draws with, where it draws."""
+    if key is None:
+        return x, pb.ones(tuple(x.shape), dtype=pb.bool_)
+    if share == 1:
+        return pb.zeros(tuple(x.shape), dtype=x.dtype), pb.zeros(tuple(x.shape), dtype=pb.bool_)
+    kept = pb.random.uniform(tuple(x.shape), key=key) >= share
+    return pb.where(kept, x * (1 / (1 - share)), 0), kept

@@ -255,7 +255,7 @@ def mish_backward(head: Any, x: Any) -> Any:
 
 @rule(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(x: Any) -> Any:
-    return F.logsigmoid(x), pb.zeros((0,), dtype=x.dtype)
+    return F.logsigmoid(x), pb.zeros(tuple(x.shape), dtype=x.dtype)
 
 
 @rule(aten.log_sigmoid_backward.default)

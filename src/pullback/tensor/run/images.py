@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -49,6 +50,7 @@ from pullback.tensor.record.trace import bind
 Array = np.ndarray[Any, Any]
 Functions = Mapping[str, Callable[..., Any]]
 
+NAMED = 4  # words that tell two machines apart
 MAGIC = b"pullback-image-1\n"
 HASH, LENGTH = 32, 8  # bytes
 INTERFACE, OBJECT, STATE = "interface", "object", "contents"
@@ -114,7 +116,7 @@ def unpacked(
         target = backend.machine(options)
         here = backend.identity(target)
         if here != made.identity:
-            what = f"a program for {made.identity!r}, and this is {here!r}"
+            what = f"a program for another machine: {_difference(made.identity, here)}"
             raise UnsupportedError(what, code="E514")
         jobs.append((backend, Job(options, target, shelf, CompileStats(), Reporter(options))))
         return backend.load(kept, jobs[0][1])
@@ -177,6 +179,20 @@ class SavedProgram:
         self._executable.run(dict(every))
         tensors = tuple(Tensor(bind(array, "result", copy=False)) for array in made)
         return tensors[0] if len(tensors) == 1 else tensors
+
+
+def _difference(theirs: str, here: str) -> str:
+    """Words of one identity that the other lacks; of many the first.
+
+    ``"0.50 znver4 +avx", "0.50 znver5 +avx"  ->  "it has znver4; this one znver5"``
+    """
+    its, own = (re.split(r"[ ,]", text) for text in (theirs, here))
+    lacks = [w for w in its if w not in own], [w for w in own if w not in its]
+    told = [w if len(w) <= NAMED else [*w[:NAMED], ".."] for w in lacks]
+    return "; ".join(
+        f"{who} {', '.join(words) or 'nothing else'}"
+        for who, words in zip(("it has", "this one"), told, strict=True)
+    )
 
 
 def _declared(variable: Variable) -> str:

@@ -61,6 +61,7 @@ FAMILIES = {
     "triu_indices", "uint16", "uint64", "unflatten", "unfold", "vander", "var_mean", "vstack",
 }  # fmt: skip
 OTHERWISE = FAMILIES | {
+    "load_image",
     *("Cell", "Complex", "DType", "Dim", "Feeder", "Options", "Receiver", "State", "Tensor"),
     *("arange", "asarray", "axis", "bfloat16", "bool", "bool_", "dim", "dtype", "e", "empty"),
     *("empty_like", "eye", "float16", "float32", "float64", "from_dlpack", "full", "full_like"),

@@ -24,7 +24,7 @@ from pullback.ir.text import show
 from pullback.memory.plan import check
 
 WIDTH, HEADS, INNER = 64, 4, 128
-ARENA = {1: 1800, 2: 3000, 3: 4200, 4: 5400, 5: 6600, 6: 7800}  # float32 elements
+ARENA = {1: 1890, 2: 3010, 3: 4200, 4: 5400, 5: 6600, 6: 7800}  # float32 elements
 KERNELS_A_LAYER = 14
 
 

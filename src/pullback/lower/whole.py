@@ -17,10 +17,11 @@ from math import prod
 
 from pullback.config import Cap
 from pullback.errors import InvalidIR, OptionError
+from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.graph import Reduce, Variable
 from pullback.ir.kernel import Kernel, Stage
-from pullback.ir.nest import Load
+from pullback.ir.nest import Load, Native
 from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.lower.context import Lowering, NestLoop, scratch_home, symbols, tile_extents
@@ -54,6 +55,9 @@ from pullback.schedule.verify import revisited, verify_schedule
 
 # Fewer rows do not pay for a copy of what can be read in place.
 FEWEST_PACKED = 64
+
+# Many instructions for an element, in lanes as many for all of them.
+FUNCTIONS = (Native, E.Exp, E.Log, E.Sin)
 
 # Vectors of a panel that is skipped where its block has no work: the finer, the more is skipped.
 NARROW = 2
@@ -266,7 +270,11 @@ def tile_loops(
         return TileLoops(height, vectors * width, exact, terms, right=Right.BLOCKS)
     columns = min(vectors * width, column.most)
     made = TileLoops(height, columns, exact)
-    if step.terms is None and _ready(prob, target.l2):
+    # Up to two rows and panels use an element too seldom to keep what is no function of its own.
+    few = rows <= 2 and column.most <= 2 * columns
+    dear = any(isinstance(node, FUNCTIONS) for node in walk(prob.left.value))
+    worth = dear or not few
+    if step.terms is None and worth and _ready(prob, target.l2):
         made = replace(made, left=Left.EVALUATED)
         prob = left_evaluated(context, prob)[1]
     if step.terms and not prob.work and not prob.needed:

@@ -111,7 +111,10 @@ def choice(
         raise ShapeError(f"choice of shape {W.show(extents)}: extents are numbers", code="E120")
     count = math.prod(e for e in extents if isinstance(e, int))
     number = isinstance(x, int | np.integer)
-    size = V.whole(x, "choice: x", 1) if number else value_tensor(x).shape[0]
+    pool = (V.whole(x, "choice: x", 1),) if number else value_tensor(x).shape
+    if not pool:
+        raise ShapeError("choice of one element: a vector is needed", code="E111")
+    size = pool[0]
     if not isinstance(size, int):
         raise ShapeError(f"choice of the symbolic axis {size}", code="E120")
     if p is not None:

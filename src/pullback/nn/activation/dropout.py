@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pullback.errors import DTypeError
 from pullback.ir import expr as E
 from pullback.ir.expr import Add, Extent, If, Mul
 from pullback.ir.graph import Definition, Keep
@@ -100,6 +101,8 @@ def _dropped(input: Tensor, p: float, training: bool, lead: int, low: float = 0.
     if not training or p == 0.0:
         return input
     x = input.value
+    if not x.dtype.is_float:
+        raise DTypeError(f"dropout is not defined for {x.dtype}", code="E102")
     if p == 1.0:
         return Tensor(elementwise.full(x.shape, 0, x.dtype))
     mask = kept_mask(x.shape[:lead], p).value

@@ -534,6 +534,8 @@ def shape_of(spec: Any, least: int = 0) -> tuple[Extent, ...]:
         spec = spec[0]
     if not isinstance(spec, Iterable):
         spec = (spec,)
+    if isinstance(spec, str | bytes | bytearray):
+        raise V.fail(f"{spec!r} is no shape", "extents are integers or pb.dim(..)", code="E119")
     listed = list(spec)
     for extent in listed:
         if isinstance(extent, bool) or not isinstance(extent, int | np.integer | Dim):

@@ -289,7 +289,7 @@ def load_image(path: str | os.PathLike[str], functions: Functions | None = None)
     Nothing is traced or compiled. Its code runs as what you wrote yourself: load your own files.
 
     Raises: StateError for a file that is no image; UnsupportedError for one of another processor;
-        ArgumentError for functions that are missing, or that it has no use for.
+        ArgumentError for functions that are missing, or that it has no use for, and what is none.
 
     Example:
         >>> f = pb.jit(lambda x: pb.sum(x * x), options=pb.Options(backend="llvm"))
@@ -299,6 +299,11 @@ def load_image(path: str | os.PathLike[str], functions: Functions | None = None)
         >>> pb.load_image("squares.image")(pb.tensor([1.0, 2.0])).item()
         5.0
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(f"path={path!r}", help="a path is needed", code="E515")
+    if not isinstance(functions, Mapping | None):
+        what = f"functions={functions!r}: functions by their names are needed"
+        raise ArgumentError(what, code="E515")
     text, data = image_of_file(path)
     try:
         return _loaded(text, data, functions or {})

@@ -34,10 +34,10 @@ def test_a_fault_can_be_planted(name: str) -> None:
     clean = (ROOT / fault.file).read_text()
     planted = fault.planted(clean)  # says so where a text is not there exactly once
     assert planted != clean
-    if fault.file.endswith(".py"):
-        compile(planted, fault.file, "exec")
-    else:
+    if fault.file.endswith(".toml"):
         tomllib.loads(planted)
+    else:
+        compile(planted, fault.file, "exec")
     assert fault.tests
     for test in fault.tests:
         path, _, function = test.partition("::")

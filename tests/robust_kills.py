@@ -136,7 +136,7 @@ def trainings(count: int, seed: int, tell: Tell = silent) -> Found:
                 found.wrong.append(f"{number}: step {step} after step {before}")
             if step and digest(load_arrays(path)) != known[step]:
                 found.wrong.append(f"{number}: what was saved after step {step} differs")
-            if old and step > before and any(p.exists() for p in old):
+            if step > before and any(map(_is_old, old)):
                 found.wrong.append(f"{number}: old temporary files stay")
             old = _aged(folder)
             found.note("saves interrupted", len(old))
@@ -152,6 +152,13 @@ def _aged(folder: Path) -> list[Path]:
         then = time.time() - 2 * STALE
         os.utime(path, (then, then))
     return left
+
+
+def _is_old(path: Path) -> bool:
+    """Whether a file is there that nobody has written to since it was aged: its name may be that of
+    a save which was killed again.
+    """
+    return path.exists() and time.time() - path.stat().st_mtime >= STALE
 
 
 # --- the cache -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from pullback.config import Cap
-from pullback.cost.shares import of_rows
+from pullback.cost.shares import of_joined
 from pullback.ir.target import Target
 
 # Every second power of two is tried as a number of coordinates of a tile.
@@ -109,7 +109,7 @@ def times(
             local * math.prod(n if on >> i & 1 else 1 for i, n in tile.items())
             for on, local in groups
         )
-        speed = rates["product_flops"] * of_rows(target.profile, rows)
+        speed = rates["product_flops"] * of_joined(target.profile, rows)
         work += flops * again[mask] / speed
     scratch = sum(b * again[m] for m, b in demand.near.items()) // tiles
     held = scratch + sum(b * again[m] for b, m in demand.reads) / tiles

@@ -16,6 +16,11 @@ def of_rows(machine: Machine, rows: int) -> float:
     return _share(machine, "rows", rows)
 
 
+def of_joined(machine: Machine, rows: int) -> float:
+    """The share that a product of a kernel reaches whose tiles have so many rows of it."""
+    return _share(machine, "joined", rows)
+
+
 def of_columns(machine: Machine, columns: int, lanes: int) -> float:
     """The share that a row of so many columns reaches in vectors of `lanes`.
 

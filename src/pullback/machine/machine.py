@@ -22,7 +22,7 @@ SUFFIX = ".toml"
 LINE = 64  # bytes: the smallest cache line of these processors; scratch begins one
 
 # Tables of shares, whose names are counts.
-COUNTED = ("rows", "halves")
+COUNTED = ("rows", "halves", "joined")
 
 # What each table of a file must say; `source`, text, is wanted of every one.
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -55,6 +55,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         # Shares of the peak of multiply-adds by counts: each of so many, and of more.
         "rows": ("1",),
         "halves": ("1",),
+        "joined": ("1",),
         # Sizes of large products, as libraries of linear algebra have them of each processor, and
         # rates of what else runs in tiles.
         "block": (

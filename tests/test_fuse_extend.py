@@ -10,10 +10,12 @@ import pytest
 import pullback as pb
 from pullback.backends.reference.definitions import evaluate
 from pullback.cost.facts import points
+from pullback.fuse import fuse
 from pullback.ir import expr as E
 from pullback.ir.expr import upper
 from pullback.ir.graph import Definition, Graph, Reduce, Variable
 from pullback.ir.node import walk
+from pullback.ir.target import Target
 from pullback.machine.machine import chosen
 from pullback.prepare.extend import extend
 from pullback.simplify.graph import simplify_graph
@@ -91,3 +93,14 @@ def test_a_triangle_is_no_extension() -> None:
     graph = simplify_graph(Graph(((target, y.value),)))
     (found,) = sums(extend(graph, simplify, MACHINE))
     assert any(isinstance(node, E.If) for node in walk(found.body))
+
+
+@pytest.mark.parametrize("name", ["zen4", "zen5", "x86-64-v3"])
+def test_a_large_weight_gradient_reads_stored_zeros(name: str) -> None:
+    """In one kernel each tile writes its own zeros between elements: three times as long here."""
+    x, w = pb.tensor(np.zeros((8, 64, 56, 56), "f4")), pb.tensor(np.zeros((64, 64, 3, 3), "f4"))
+    y = convolution(x, w, 1, 1, 1)
+    head = pb.tensor(np.zeros(y.shape, "f4"))
+    dw = pb.grad(y, [w], head=head)[0]
+    graph = simplify_graph(Graph(((Variable("dw", dw.shape, dw.dtype), dw.value),)))
+    assert len(fuse(graph, Target(machine=chosen(name)))) == 2

@@ -185,8 +185,9 @@ def _parted(gm: Any, settings: Settings, reasons: Reasons) -> Any:
             given[n].copy_(value)
         return results[: len(results) - len(places)]
 
-    setattr(run, "_boxed_call", True)  # noqa: B010
-    return run
+    run_boxed: Any = run
+    run_boxed._boxed_call = True
+    return run_boxed
 
 
 def _without_copies(gm: Any) -> list[int]:

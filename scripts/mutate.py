@@ -106,7 +106,8 @@ def judged(fault: Fault, copy: Path) -> Verdict:
 def tested(tests: tuple[str, ...], copy: Path) -> tuple[bool, str]:
     """Whether one of `tests` fails in `copy`, and which."""
     env = os.environ | {"PYTHONPATH": str(copy / "src"), "PULLBACK_CACHE": "off"}
-    options = ["-x", "-q", "-rfE", "-n", "0", "-p", "no:cacheprovider"]  # -x beside workers gives 2
+    options = ["-x", "-q", "-rfE", "-n", "0", "-p", "no:cacheprovider", "-m", ""]  # slow ones too
+    # -x beside workers gives 2, hence none.
     command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
         done = subprocess.run(

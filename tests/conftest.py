@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -24,6 +25,20 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`sampled(n)`: the first of a test's cases and every n-th are run; the others are slow."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is None:
+            continue
+        name = item.nodeid.partition("[")[0]
+        if cases[name] % mark.args[0]:
+            item.add_marker("slow")
+        cases[name] += 1
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """After the failures, the commands that run only them."""
     failed = terminalreporter.stats.get("failed", [])
@@ -31,7 +46,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("to run these alone")
     for report in failed:
-        terminalreporter.line(f"pytest '{report.nodeid}'")
+        also = "-m slow " if "slow" in report.keywords else ""
+        terminalreporter.line(f"pytest {also}'{report.nodeid}'")
 
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C; some tests send it.

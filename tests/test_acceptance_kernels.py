@@ -347,6 +347,7 @@ CHAINS = 1000
 BATCH = 50
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("batch", range(CHAINS // BATCH))
 def test_chains_of_views_add_no_kernel(batch: int) -> None:
     x, y = normal(4, 6, seed=1), normal(3, 5, seed=2)

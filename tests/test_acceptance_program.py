@@ -32,6 +32,7 @@ def results(name: str, kind: str, backend: str) -> list[Array]:
     return found if isinstance(found, list) else [found]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_backends_agree(name: str) -> None:
     scale = 0.0

@@ -403,6 +403,7 @@ RANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RANGES)
 def test_scalar_functions(name: str) -> None:
     low, high = RANGES[name]

@@ -32,6 +32,7 @@ def results(name: str, options: pb.Options) -> list[np.ndarray[Any, Any]]:
     return [h.numpy() for h in flatten(found).handles]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_checked_program_gives_the_same_bits(name: str) -> None:
     for own, plain in zip(results(name, CHECKED), results(name, PLAIN), strict=True):

@@ -214,6 +214,7 @@ def test_branch_cuts_are_those_of_c(name: str) -> None:
         assert close(own.imag, theirs.imag, scale, signs), (z, own, theirs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*MATHS, "log1p", "sign", "square", "reciprocal", "sigmoid"])
 def test_gradients_on_the_axes(name: str) -> None:
     """Where a part is 0 the other still has its slope: ``conj(f'(z))`` of a holomorphic f."""

@@ -110,6 +110,7 @@ FORMS = [scan, chunks, branch, bounded, unbounded, nested, remade, descent]
 forms = pytest.mark.parametrize("f", FORMS, ids=lambda f: f.__name__)
 
 
+@pytest.mark.sampled(2)
 @forms
 def test_vmap_equals_sample_by_sample(f: Function) -> None:
     close(pb.jit(pb.vmap(f))(X), each(f, X))
@@ -118,6 +119,7 @@ def test_vmap_equals_sample_by_sample(f: Function) -> None:
     close(pb.jit(pb.grad(lambda x: pb.sum(pb.vmap(f)(x))))(X), wanted)
 
 
+@pytest.mark.sampled(2)
 @forms
 def test_second_order_of_many_at_once(f: Function) -> None:
     """Hessians, and products with them of every sample; the dot product both ways."""
@@ -375,6 +377,7 @@ ORDERS: dict[str, Callable[[Function], Function]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("steps", [0, 1, 7, 100])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_loop_without_a_bound_equals_the_unrolled_one(order: str, steps: int) -> None:

@@ -180,6 +180,7 @@ def out_of_range(script: Path, call: str, **environment: str) -> str:
     return run(script, **environment)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("check", ["0", "1"])
 @pytest.mark.parametrize("wrap", ["both", "pb.jit(both)"])
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ SEEDS = [(n, d) for d in HALVES for n in range(8)]
 SEEDS += [(n, d) for d in ("float32", "float64") for n in range(3)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("seed", "dtype"), SEEDS)
 def test_bits_do_not_depend_on_who_looks(seed: int, dtype: str) -> None:
     """Eager, with every intermediate computed, kept by jit, and as one program."""

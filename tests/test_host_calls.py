@@ -62,6 +62,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", EVERY)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_as_on_values(name: str, backend: str) -> None:

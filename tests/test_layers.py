@@ -67,6 +67,7 @@ DERIVED: list[tuple[str, Callable[..., Any], list[Array]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "function", "arrays"), DERIVED, ids=[d[0] for d in DERIVED])
 def test_derivatives(name: str, function: Callable[..., Any], arrays: list[Array]) -> None:
     report = pb.check_grads(function, arrays, layouts=("contiguous",))

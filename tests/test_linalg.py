@@ -72,6 +72,7 @@ def test_triangular_systems(n: int, upper: bool, left: bool) -> None:
         near(whole @ found if left else found @ whole, b, 1e-11)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (3, 5), (6, 6), (2, 9, 9), (40, 33)])
 @pytest.mark.parametrize("kind", ["drawn", "of rank 1", "zero"])
 def test_orthogonal_factors(shape: tuple[int, ...], kind: str) -> None:

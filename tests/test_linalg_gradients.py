@@ -60,6 +60,7 @@ def slow(names: Iterable[str], kept: Container[str]) -> list[Any]:
     return [n if n in kept else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives(name: str) -> None:
     function, given = CASES[name]

@@ -133,6 +133,7 @@ def test_seed_transformer_trains_in_60_percent(plain: Trained, fitted: Trained) 
     assert program.launches == STEPS * len(step_kernels(program))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "share"), [(mlp, 0.85), (wide_encoder, 0.75), (gpt_blocks, 0.85), (gpt_blocks, 0.6)]
 )

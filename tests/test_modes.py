@@ -82,6 +82,7 @@ def test_both_modes_agree(name: str) -> None:
     check_modes(FUNCTIONS[name], draw(1, 4, 5))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_nested_modes_agree(name: str) -> None:
     """Forward over reverse, reverse over forward and reverse over reverse are one Hessian."""

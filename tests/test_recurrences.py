@@ -509,6 +509,7 @@ def test_what_the_backward_keeps_does_not_matter() -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [

@@ -59,6 +59,7 @@ SMOOTH: dict[str, tuple[Callable[..., Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_distributions(name: str) -> None:
     draw, wanted = SMOOTH[name]
@@ -274,6 +275,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_made_of_arithmetic(name: str, kind: str) -> None:

@@ -92,6 +92,7 @@ def test_functions_of_one_number(name: str) -> None:
     assert agree(UNARY[name], [points]) >= 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_functions_of_two_numbers(name: str) -> None:

@@ -105,6 +105,7 @@ def test_values(name: str) -> None:
         assert units(own(pb.tensor(x)).numpy(), exact) <= UNITS
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_slopes(name: str) -> None:
     """The derivative that is given, against mpmath's of the function itself."""

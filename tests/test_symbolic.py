@@ -65,6 +65,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int | None, ...]], list[Ar
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name: str, backend: str) -> None:

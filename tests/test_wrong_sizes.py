@@ -33,6 +33,7 @@ def bound(name: str, call: Call) -> Any:
     return shaped.check(shaped.bind((*first, *call.args), call.kwargs).arguments)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_sizes_one_off(name: str) -> None:
     """Never a fault of the compiler, a raw error of Python, or a result of another shape."""
@@ -98,6 +99,7 @@ def test_what_pytorch_refuses_is_refused(name: str) -> None:
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-6, atol=1e-9, err_msg=what)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ARRAYS)
 def test_what_numpy_refuses_is_refused(name: str) -> None:
     """And what it does not is the same, or refused too."""

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from pullback.bridge.aten import RULES
-from pullback.bridge.graphs import COPY, Native, lacking
+from pullback.bridge.graphs import Native, lacking
+from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
 from pullback.bridge.record import RECORD, Fallback, Graph
 from pullback.bridge.trial import tried
+from pullback.bridge.writes import COPY, Apart, settled, written
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
 
@@ -105,7 +106,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         decompositions=_decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partitioned,
         keep_inference_input_mutations=True,
     )(gm, inputs)
 
@@ -132,6 +133,7 @@ def compiled(gm: Any, settings: Settings, kind: str) -> Any:
 
     Raises: UnsupportedError where it needs a fallback and none is allowed.
     """
+    settled(gm)
     steps = [n for n in gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
     reasons = _reasons(gm, steps)
     left = [Fallback(str(n.target), why, _line(n)) for n, why in reasons.items()]
@@ -170,7 +172,9 @@ def _parted(gm: Any, settings: Settings, reasons: Reasons) -> Any:
 
     Writes into arguments come last, in their order: parts do not say what they must come after.
     """
+    placed = [n for n in gm.graph.nodes if n.op == "placeholder"]
     places = _without_copies(gm)
+    apart = Apart(placed, [placed[n] for n in places])
     parts = CapabilityBasedPartitioner(gm, _Support(reasons), allows_single_node_partition=True)
     whole = parts.fuse_partitions(parts.propose_partitions(), prefix="pullback_")
     for name, child in list(whole.named_children()):
@@ -180,9 +184,11 @@ def _parted(gm: Any, settings: Settings, reasons: Reasons) -> Any:
     def run(args: list[Any]) -> Any:
         given = list(args)
         args.clear()
+        if places:
+            apart.check(given)
         results = list(whole(*given))
-        for n, value in zip(places, results[len(results) - len(places) :], strict=True):
-            given[n].copy_(value)
+        if places:
+            written(given, places, results[len(results) - len(places) :])
         return results[: len(results) - len(places)]
 
     run_boxed: Any = run

@@ -16,13 +16,13 @@ from pullback.bridge.aten import REFUSES, RULES
 from pullback.bridge.derived import Derived
 from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
 from pullback.bridge.signature import Parameter, Signature
+from pullback.bridge.writes import COPY, Apart, fills
 from pullback.config import Options
 from pullback.errors import UnsupportedError
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.ops import astype, permute_dims
 from pullback.tensor.library.random import fold_in
 
-COPY = torch.ops.aten.copy_.default
 DROPOUT = torch.ops.aten.native_dropout.default
 FREE = {operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv}
 SIZES = {torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default}
@@ -38,7 +38,7 @@ def lacking(node: Node) -> str | None:
     if node.target in FREE or node.target in SIZES:
         return None
     if node.target == COPY:
-        return None if _ends(node) else "a write into a tensor that is read later"
+        return None if _ends(node) else "a write into what is no argument"
     if node.target not in RULES:
         return f"no rule for {node.target}"
     if (unknown := _unknown(node)) is not None:
@@ -69,7 +69,7 @@ def _unknown(node: Node) -> str | None:
 
 
 def _ends(node: Node) -> bool:
-    """Whether a write into an argument is the last that happens to it."""
+    """Whether a write is one into an argument, at the end."""
     target = node.args[0]
     return isinstance(target, Node) and target.op == "placeholder" and not node.users
 
@@ -85,18 +85,27 @@ class Native:
         self._given = [n for n in nodes if n.op == "placeholder"]
         self._constants = [n for n in nodes if n.op == "get_attr"]
         self._held = [getattr(gm, str(n.target)) for n in self._constants]
-        self._copies = [n for n in nodes if n.target == COPY]
+        copies = [n for n in nodes if n.target == COPY]
         outputs = nodes[-1].args[0]
         self._outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
         self._single = not isinstance(outputs, list | tuple)
+        direct = [n for n in copies if fills(n.args[0].meta["val"])]
+        self._writes = [(n.args[0], n.args[1]) for n in direct]
+        self._copies = [n for n in copies if n not in direct]
+        taken = {n.args[0] for n in copies}
+        self._apart = Apart(self._given, list(taken)) if taken else None
         wanted = [*self._outputs, *(n.args[1] for n in self._copies)]
         computed = [n for n in wanted if isinstance(n, Node) and n.op == "call_function"]
-        self._results = [n for n in dict.fromkeys(computed) if _is_tensor(n)]
+        early = [n.args[1] for n in self._copies if n.args[1] in taken]
+        self._results = [n for n in dict.fromkeys([*computed, *early]) if _is_tensor(n)]
         self._orders = [_order(n.meta["val"]) for n in self._results]
-        self._steps = _needed(nodes, self._results)
-        self._used = [n for n in self._given if any(n in s.all_input_nodes for s in self._steps)]
+        sources = [source for _, source in self._writes]
+        self._steps = _needed(nodes, [*self._results, *sources])
+        read = {i for s in self._steps for i in s.all_input_nodes} | {*early, *sources}
+        read |= {target for target, _ in self._writes}
+        self._used = [n for n in self._given if n in read]
         self._draws = [n for n in self._steps if draws(n)]
-        self._programs = self._made() if self._results else None
+        self._programs = self._made() if self._results or self._writes else None
         self._fixed = not any(_is_symbol(n) for n in self._given)
         self._ready: Ready | None = None
 
@@ -107,8 +116,10 @@ class Native:
         parameters = [Parameter(f"{n.name}_", kind) for n, kind in zip(places, kinds, strict=True)]
         if self._draws:
             parameters.append(Parameter("seed_", "Tensor"))
-        derived = Derived("graph", Signature(tuple(parameters), len(self._results)), self._traced)
-        return Programs(derived, {}, self._options, lambda: (None,) * len(parameters))
+        count = len(self._results)
+        derived = Derived("graph", Signature(tuple(parameters), count), self._traced)
+        writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
+        return Programs(derived, {}, self._options, lambda: (None,) * len(parameters), writes)
 
     def _traced(self, *args: Any) -> tuple[Tensor, ...]:
         """The graph on tensors of pullback's."""
@@ -120,16 +131,18 @@ class Native:
             if node in keys:
                 named = {**named, "key": keys[node]}
             values[node] = typed(applied(node, given, named), node.meta.get("val"))
-        results = [values[n] for n in self._results]
-        return tuple(
-            [
-                r if order is None else permute_dims(r, order)
-                for r, order in zip(results, self._orders, strict=True)
-            ]
-        )
+        results = [
+            values[n] if order is None else permute_dims(values[n], order)
+            for n, order in zip(self._results, self._orders, strict=True)
+        ]
+        return (*results, *(values[source] for _, source in self._writes))
 
     def __call__(self, args: Any) -> Any:
-        """Raises: what pullback raises for a graph that it cannot compile."""
+        """Raises: UnsupportedError for arguments that share memory which the graph writes; what
+        pullback raises for a graph that it cannot compile.
+        """
+        if self._apart is not None:
+            self._apart.check(args)
         values = dict(zip(self._given, args, strict=True))
         args.clear()
         fresh = self._run([values[n] for n in self._used]) if self._programs else ()
@@ -137,7 +150,9 @@ class Native:
         for copy in self._copies:
             source = self._value(copy.args[1], values, results)
             values[copy.args[0]].copy_(source)
-        made = [self._value(o, values, results) for o in self._outputs]
+        made = [
+            values[o] if o in values else self._value(o, values, results) for o in self._outputs
+        ]
         return made[0] if self._single else made
 
     def _value(self, node: Any, values: dict[Node, Any], results: dict[Node, Any]) -> Any:

@@ -21,7 +21,7 @@ from pullback.tensor.values.elementwise import axes_of
 Shape = tuple[int, ...]
 
 
-def _apart(shape: Shape, strides: Shape) -> list[int]:
+def apart(shape: Shape, strides: Shape) -> list[int]:
     """The axes along which memory changes, those that lie far apart first."""
     axes = [n for n, extent in enumerate(shape) if extent > 1 and strides[n] != 0]
     return sorted(axes, key=lambda n: -strides[n])
@@ -47,7 +47,7 @@ def memory(shape: Shape, strides: Shape) -> Shape:
     """The shape of a row-major variable over the same memory."""
     if contiguous(shape, strides):
         return shape
-    axes = _apart(shape, strides)
+    axes = apart(shape, strides)
     if _dense(axes, shape, strides):
         return tuple([shape[n] for n in axes])
     return (1 + sum((shape[n] - 1) * strides[n] for n in axes),)
@@ -58,7 +58,7 @@ def placed(variable: Value, shape: Shape, strides: Shape) -> Value:
     if contiguous(shape, strides):
         return variable
     axes = axes_of(shape)
-    order = _apart(shape, strides)
+    order = apart(shape, strides)
     if _dense(order, shape, strides):
         return V.view(variable.name, variable, shape, [axes[n] for n in order])
     terms: list[Expr] = [E.Mul(axes[n], E.index(strides[n])) for n in order]

@@ -17,7 +17,7 @@ import torch
 
 from pullback.backends.host.system import array_at
 from pullback.bridge.derived import Derived
-from pullback.bridge.layout import memory, placed
+from pullback.bridge.layout import apart, memory, placed
 from pullback.config import Options
 from pullback.errors import LIBRARY, DTypeError, Origin, UnsupportedError
 from pullback.ir import dtype as D
@@ -27,8 +27,8 @@ from pullback.ir.graph import Value, Variable
 from pullback.ir.program import Feed, Receive, items
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.face.tree import flatten
-from pullback.tensor.library.ops import broadcast_to
-from pullback.tensor.record.trace import Trace, settled, tracing
+from pullback.tensor.library.ops import broadcast_to, permute_dims, reshape
+from pullback.tensor.record.trace import Trace, current, settled, tracing
 from pullback.tensor.run.entry import Entry
 from pullback.tensor.run.program import Jit
 
@@ -94,7 +94,8 @@ class Programs:
     """Programs by types, shapes, strides and static arguments; `defaults` by place.
 
     `dims`: by place, the symbolic extent of a tensor's first axis. One program then serves all
-    sizes, as memory is the same but for its end. `leads`: those of the results.
+    sizes, as memory is the same but for its end. `leads`: those of the results. `writes`: results
+    that are written into the memory of an argument, which they fill, and by which place.
     """
 
     def __init__(
@@ -103,11 +104,12 @@ class Programs:
         defaults: Mapping[int, Any],
         options: Options | None,
         dims: Callable[[], Dims],
+        writes: Mapping[int, int] | None = None,
     ) -> None:
         self.function = function
         self.dims = dims
         self.leads: Dims = (None,) * function.signature.outputs
-        self.jit = Jit(_over_memory(function), options=options)
+        self.jit = Jit(_over_memory(function, writes or {}), options=options)
         self._defaults = [defaults.get(n) for n in range(len(function.signature.parameters))]
         self._count = len(self._defaults)
         self._known: dict[Any, Ready] = {}
@@ -253,13 +255,16 @@ class Programs:
         return outline
 
 
-def _over_memory(function: Derived) -> Callable[..., Any]:
-    """The function of variables over the memory of its arguments."""
+def _over_memory(function: Derived, writes: Mapping[int, int]) -> Callable[..., Any]:
+    """The function of variables over the memory of its arguments, some of which it writes."""
 
     def traced(layouts: Sequence[Any], *args: Any) -> Any:
         pairs = zip(args, layouts, strict=True)
         whole = [a if lies is None else _laid(a.value, *lies) for a, lies in pairs]
-        return function.call(*whole)
+        results = function.call(*whole)
+        for n, place in writes.items():
+            assign(args[place], results[n], layouts[place])
+        return tuple([r for n, r in enumerate(results) if n not in writes])
 
     names = ["layouts", *(p.name for p in function.signature.parameters)]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -267,6 +272,21 @@ def _over_memory(function: Derived) -> Callable[..., Any]:
     setattr(traced, "__signature__", told)  # noqa: B010  # functions have none that mypy knows
     traced.__name__ = function.name
     return traced
+
+
+def assign(memory: Tensor, value: Tensor, lies: Any) -> None:
+    """What the memory of an argument holds in the end; `lies`: None, or its shape and strides."""
+    trace = current()
+    assert trace is not None and isinstance(memory.value, Variable), "an argument of a trace"
+    order = [] if lies is None else apart(*lies)
+    rows = order == sorted(order)
+    laid = value if rows else permute_dims(value, (*order, *_others(order, value.ndim)))
+    whole = laid if laid.shape == memory.shape else reshape(laid, memory.shape)
+    trace.recording.assign(memory.value, whole.value)
+
+
+def _others(axes: Sequence[int], rank: int) -> list[int]:
+    return [n for n in range(rank) if n not in axes]
 
 
 def _laid(value: Value, shape: Sequence[Any], strides: Sequence[int]) -> Tensor:

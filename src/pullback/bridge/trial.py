@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from pullback.bridge.graphs import COPY, applied, typed
+from pullback.bridge.graphs import applied, typed
 from pullback.bridge.programs import TYPES
+from pullback.bridge.writes import COPY
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.trace import Trace, tracing
 

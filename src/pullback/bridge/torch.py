@@ -33,10 +33,12 @@ __all__ = [
     "Graph",
     "Operator",
     "Report",
+    "Step",  # noqa: F822  # of `__getattr__`
     "backend",  # noqa: F822  # of `__getattr__`
     "module",
     "op",
     "report",
+    "step",  # noqa: F822
 ]
 
 SPACE = "pullback"
@@ -111,9 +113,11 @@ def report(model: Any = None) -> Report | Compiled:
 
 
 def __getattr__(name: str) -> Any:
-    """`backend`, with the compiler of PyTorch that it needs, loaded when it is asked for."""
+    """`backend` and `step`, with the compiler of PyTorch, loaded when they are asked for."""
     if name == "backend":
         return importlib.import_module("pullback.bridge.backend").backend
+    if name in ("Step", "step"):
+        return getattr(importlib.import_module("pullback.bridge.step"), name)
     raise AttributeError(f"pb.torch has no {name!r}")
 
 

@@ -50,7 +50,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # What stands between a definition and a backend, backends themselves not counted. The second design
 # asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
-MAX_CORE_LINES = 18_702
+MAX_CORE_LINES = 18_589
 MAX_TOKENS_PER_LINE = 10.93
 # What each room of the core may hold, lines; rounded up to fifty, to be lowered as rooms shrink.
 ROOM_LINES = {
@@ -62,14 +62,14 @@ ROOM_LINES = {
     "fuse": 1500,
     "grad": 2150,
     "ir": 2750,
-    "lower": 3450,
+    "lower": 3350,
     "machine": 200,
     "memory": 750,
     "pipeline": 350,
     "prepare": 550,
     "runtime": 1300,
-    "schedule": 2500,
-    "simplify": 1050,
+    "schedule": 2450,
+    "simplify": 1000,
     "verify": 700,
 }
 # The runtime's two texts of native code are data, not statements.
@@ -413,7 +413,7 @@ def test_classes_of_errors_have_codes() -> None:
 
 
 # A local that is called `found` does not say what was. A ratchet, to be lowered.
-MAX_FOUND = 45
+MAX_FOUND = 40
 
 
 def test_names_say_what_was_found() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr
@@ -62,3 +64,12 @@ def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
         yield stmt
         if isinstance(stmt, For | Guard):
             yield from statements(stmt.body)
+
+
+def with_roots(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
+    """A statement with its expressions, those of its body excluded, changed."""
+    values = {n: getattr(stmt, n) for n in stmt.__slots__ if n != "var"}
+    fresh: dict[str, Any] = {n: change(v) for n, v in values.items() if isinstance(v, Expr)}
+    if isinstance(stmt, Set | Combine):
+        fresh["indices"] = tuple(map(change, stmt.indices))
+    return replace(stmt, **fresh)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pullback.algebra.linear import Linear, divide, linear
-from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
@@ -27,22 +26,15 @@ from pullback.ir.nest import (
     Set,
     Stmt,
     Store,
-    StoreCombine,
     Var,
 )
 from pullback.lower.blocked import blocked_tile
-from pullback.lower.bounds import Spans, guarded, narrowed, outer
-from pullback.lower.context import Lowering, NestLoop, cast, nest, unrolled, vector
+from pullback.lower.bounds import guarded
+from pullback.lower.context import Lowering, NestLoop, cast, nest, rounded_up, unrolled, vector
 from pullback.lower.depth import Depth
+from pullback.lower.guards import moved, replaced
 from pullback.lower.hoist import hoisted
-from pullback.lower.operands import (
-    Contraction,
-    Panels,
-    moved,
-    moved_check,
-    replaced,
-    rounded_up,
-)
+from pullback.lower.operands import Contraction, Panels, moved_check, stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,106 +51,48 @@ class Block:
     less: Array | None
     exact: int
 
-    def _spans(self, rows: int, first: Linear, base: Linear, width: Expr) -> Spans:
-        """The rows and columns of the block."""
-        last = base.plus(linear(width)).shifted(-1)
-        spans: dict[Expr, tuple[Linear, Linear]] = {self.column.var: (base, last)}
-        if self.prob.row is not None:
-            spans[self.prob.row.var] = (first, first.plus(Linear(rows - 1)))
-        return spans
-
-    def _terms(self, spans: Spans, step: list[Stmt]) -> list[Stmt]:
-        """`step` for every term that the block has."""
-        over, work = self.prob.over, self.prob.work
-        body = nest([b.loop for b in narrowed(over, work, spans)], step)
-        return guarded(outer(work, over), spans, body)
-
-    def whole(self, rows: int, first: Linear, number: Expr, base: Linear, width: int) -> list[Stmt]:
-        """A tile of literal width: the sums are an array of registers."""
-        kind = self.prob.kind
-        sums = self.context.register("acc", kind, (rows, width))
-        line = self.context.register("b", kind, (width,))
-        one = self.context.register("a", kind)
-        i, j = self.context.var("i", rows), self.context.var("j", width)
-        b = self._right(number, base, j)
-        a = self._left(first, i)
+    def tile(self, rows: int, first: Linear, number: Expr, base: Linear, width: Expr) -> list[Stmt]:
+        """A tile of literal width, whose sums are an array of registers; of a run-time width each
+        lane has one a row.
+        """
+        prob, context, kind = self.prob, self.context, self.prob.kind
+        wide = [int(width.value)] if isinstance(width, E.Const) else []
+        sums = context.register("acc", kind, (rows, *wide))
+        line = context.register("b", kind, tuple(wide))
+        one = context.register("a", kind) if wide else None
+        i, j = context.var("i", rows), context.var("j", *wide or [self.column.most])
+        at, place = prob.at(first, i, base, j), (i, j)[: len(sums.shape)]
+        a, b = self._left(first, i, at), self._right(number, at, j)
         zero = E.const(0, kind)
-        product = E.Mul(Peek(one, ()), Peek(line, (j,)))
 
-        def each(*done: Stmt) -> Stmt:
-            return unrolled(i, rows, _lanes(j, width, *done))
+        def lanes(*body: Stmt) -> Stmt:
+            return For(j, index(0), width, body, LoopKind.VECTOR, 1, 1)
 
-        step: list[Stmt] = [
-            Declare(line, zero),
-            _lanes(j, width, Set(line, (j,), b), *self._ahead(base, j)),
-            unrolled(
-                i,
-                rows,
-                Declare(one, a),
-                _lanes(j, width, Combine(sums, (i, j), SUM, product)),
-            ),
-        ]
-        if self.prob.word is not None:
-            step = [each(self._word(sums, (i, j), a, b))]
-        spans = self._spans(rows, first, base, index(width))
-        stores = self._joined(sums, (i, j), self._at(first, i, base, j), each)
+        def each(*body: Stmt) -> Stmt:
+            return unrolled(i, rows, *([lanes(*body)] if wide else body))
+
+        if prob.word is not None:
+            add: Stmt = Combine(sums, place, SUM, E.Mul(a, b))
+            step = [each(unrolled(prob.word.var, prob.word.size, add))]
+        elif one is None:
+            add = Combine(sums, place, SUM, E.Mul(a, Peek(line, ())))
+            step = [Declare(line, b), *self._ahead(base, j), unrolled(i, rows, add)]
+        else:
+            add = Combine(sums, place, SUM, E.Mul(Peek(one, ()), Peek(line, (j,))))
+            fill = lanes(Set(line, (j,), b), *self._ahead(base, j))
+            step = [Declare(line, zero), fill, unrolled(i, rows, Declare(one, a), lanes(add))]
+        spans = prob.spans(first, rows, base, width)
+        stores = self._joined(sums, (i, j), at, each)
+        terms, elements = (
+            prob.terms(spans, step),
+            rows * (wide or [context.lanes(kind.itemsize)])[0],
+        )
+        if elements <= self.exact and self.depth is None and prob.word is None:
+            terms = blocked_tile(context, sums, place, terms, each)
         begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
-        terms = self._exactly(sums, (i, j), rows * width, self._terms(spans, step), each)
         body = [*begin, *terms, *stores]
-        statements = guarded(self.prob.needed, spans, body)
-        return statements + self._last(self.tail(rows, first, base, index(width)))
-
-    def open(self, rows: int, first: Linear, number: Expr, base: Linear, width: Expr) -> list[Stmt]:
-        """A tile of run-time width: one sum a row and lane."""
-        kind = self.prob.kind
-        sums = self.context.register("acc", kind, (rows,))
-        one = self.context.register("b", kind)
-        i, j = self.context.var("i", rows), self.context.var("j", self.column.most)
-        b = self._right(number, base, j)
-        a = self._left(first, i)
-        zero = E.const(0, kind)
-        add = Combine(sums, (i,), SUM, E.Mul(a, Peek(one, ())))
-        step: list[Stmt] = [
-            Declare(one, b),
-            *self._ahead(base, j),
-            unrolled(i, rows, add),
-        ]
-        if self.prob.word is not None:
-            step = [unrolled(i, rows, self._word(sums, (i,), a, b))]
-        spans = self._spans(rows, first, base, width)
-
-        def each(*done: Stmt) -> Stmt:
-            return unrolled(i, rows, *done)
-
-        stores = self._joined(sums, (i, j), self._at(first, i, base, j), each)
-        begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
-        lanes = self.context.lanes(kind.itemsize)
-        terms = self._exactly(sums, (i,), rows * lanes, self._terms(spans, step), each)
-        body = [*begin, *terms, *stores]
-        lane = For(j, index(0), width, tuple(body), LoopKind.VECTOR, 1, 1)
-        statements = guarded(self.prob.needed, spans, [lane])
+        statements = guarded(prob.needed, spans, body if wide else [lanes(*body)])
         return statements + self._last(self.tail(rows, first, base, width))
-
-    def _exactly(
-        self,
-        sums: Register,
-        at: tuple[Expr, ...],
-        elements: int,
-        terms: list[Stmt],
-        each: Callable[..., Stmt],
-    ) -> list[Stmt]:
-        """`terms`, long ones in blocks where registers are left for what blocks lose."""
-        if elements > self.exact or self.depth is not None or self.prob.word is not None:
-            return terms
-        return blocked_tile(self.context, sums, at, terms, each)
-
-    def _word(self, sums: Register, at: tuple[Expr, ...], a: Expr, b: Expr) -> Stmt:
-        """The products of one word, added to a sum: one instruction where the target has it."""
-        word = self.prob.word
-        if word is None:
-            raise InvalidIR(f"{self.prob.stage.target} is not in words")
-        add = Combine(sums, at, SUM, E.Mul(a, b))
-        return unrolled(word.var, word.size, add)
 
     def _less(self, sums: Register, at: tuple[Var, Var], number: Expr) -> list[Stmt]:
         """Sums begin at what a shifted side adds to them too much."""
@@ -167,29 +101,18 @@ class Block:
         place = linear(number).times(self.size[1]).plus(linear(at[1])).expr()
         return [Combine(sums, at[: len(sums.shape)], SUM, Load(self.less, place))]
 
-    def _at(self, first: Linear, i: Var, base: Linear, j: Var) -> dict[Expr, Expr]:
-        """The row and column of one element."""
-        values: dict[Expr, Expr] = {self.column.var: base.plus(Linear(0, {j: 1})).expr()}
-        if self.prob.row is not None:
-            values[self.prob.row.var] = first.plus(Linear(0, {i: 1})).expr()
-        return values
-
-    def _left(self, first: Linear, i: Var) -> Expr:
+    def _left(self, first: Linear, i: Var, at: dict[Expr, Expr]) -> Expr:
         panels = self.packed[0]
-        if panels is not None:
-            element = panels.at(divide(first, self.size[0])[0].expr(), self._place(i))
-            return cast(element, self.prob.kind)
-        values: dict[Expr, Expr] = {}
-        if self.prob.row is not None:
-            values[self.prob.row.var] = first.plus(Linear(0, {i: 1})).expr()
-        return cast(replaced(self.prob.left.value, values), self.prob.kind)
+        if panels is None:
+            return cast(replaced(self.prob.left.value, at), self.prob.kind)
+        element = panels.at(divide(first, self.size[0])[0].expr(), self._place(i))
+        return cast(element, self.prob.kind)
 
-    def _right(self, number: Expr, base: Linear, j: Var) -> Expr:
+    def _right(self, number: Expr, at: dict[Expr, Expr], j: Var) -> Expr:
         panels = self.packed[1]
-        if panels is not None:
-            return cast(panels.at(number, self._place(j)), self.prob.kind)
-        at = base.plus(Linear(0, {j: 1})).expr()
-        return cast(replaced(self.prob.right.value, {self.column.var: at}), self.prob.kind)
+        if panels is None:
+            return cast(replaced(self.prob.right.value, at), self.prob.kind)
+        return cast(panels.at(number, self._place(j)), self.prob.kind)
 
     def _place(self, at: Var) -> Expr:
         """Where a row or column lies in a row of its panel."""
@@ -238,21 +161,11 @@ class Block:
         if prob.scale is not None:
             value = E.Mul(value, cast(replaced(prob.scale, values), prob.kind))
         checks = [moved_check(c, values) for c in prob.scale_checks]
-        if self.near is not None or prob.store is None:
-            return [*checks, self._store_near(place, value)]
-        array = self.context.home(prob.stage).array
-        value = cast(value, array.dtype)
-        offset = moved(prob.store, values)
-        if prob.stage.partial:
-            return [*checks, StoreCombine(array, offset, SUM, value)]
-        return [*checks, Store(array, offset, value)]
-
-    def _store_near(self, at: tuple[Expr, Expr], value: Expr) -> Stmt:
         if self.near is None:
-            raise InvalidIR(f"{self.prob.stage.target} has no place")
-        i, j = at
-        place = linear(i).times(self.size[1]).plus(linear(j)).expr()
-        return Store(self.near, place, cast(value, self.near.dtype))
+            return [*checks, *stores(self.context, prob, value, values)]
+        i, j = place
+        near = linear(i).times(self.size[1]).plus(linear(j)).expr()
+        return [*checks, Store(self.near, near, cast(value, self.near.dtype))]
 
     def tail(self, rows: int, first: Linear, base: Linear, width: Expr) -> list[Stmt]:
         """The maps that follow, over one block."""
@@ -260,7 +173,7 @@ class Block:
         if not maps.stages:
             return []
         i, j = self.context.var("i", rows), self.context.var("j", self.size[1])
-        values = self._at(first, i, base, j)
+        values = prob.at(first, i, base, j)
         body: list[Stmt] = [
             Declare(maps.values.registers[prob.stage.target], self._sum(i, j, values))
         ]
@@ -285,7 +198,3 @@ class Block:
             return Load(self.near, Linear(0, {i: self.size[1], j: 1}).expr())
         array = self.context.home(self.prob.stage).array
         return Load(array, moved(self.prob.store or Linear(), values))
-
-
-def _lanes(var: Var, width: int, *body: Stmt) -> Stmt:
-    return For(var, index(0), index(width), body, LoopKind.VECTOR, 1, 1)

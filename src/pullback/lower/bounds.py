@@ -134,12 +134,8 @@ def assuming(stage: Stage, known: Mapping[Expr, bool]) -> Stage:
     """`stage` where tests in its body are decided."""
     if not known:
         return stage
-    memo: dict[Node, Node] = {test: E.Const(value, bool_) for test, value in known.items()}
-    for node in walk(stage.body, skip=memo):
-        memo[node] = node.with_children(tuple(memo[c] for c in node.children))
-    body = memo[stage.body]
-    assert isinstance(body, Expr)
-    return replace(stage, body=body)
+    truths: dict[Node, Node] = {test: E.const(value, bool_) for test, value in known.items()}
+    return replace(stage, body=E.rewritten(stage.body, lambda _: None, truths))
 
 
 def _later(first: Expr, second: Linear) -> Expr:

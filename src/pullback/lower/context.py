@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
@@ -294,6 +294,42 @@ def nest(loops: list[NestLoop], body: list[Stmt]) -> list[Stmt]:
     for loop in reversed(loops):
         body = [For(loop.var, loop.first, loop.extent, tuple(body))]
     return body
+
+
+def swept(loops: list[NestLoop], body: list[Stmt]) -> list[Stmt]:
+    """Loops around `body`, the last one in lanes."""
+    return nest(loops[:-1], [vector(loops[-1], 1, body)]) if loops else body
+
+
+def rest_of(loop: NestLoop, first: Linear, size: int) -> Expr:
+    """How many iterations are in the block of at most `size` that begins at `first`."""
+    if loop.static and loop.most % size == 0:
+        return index(size)
+    return smaller(index(size), linear(loop.extent).minus(first).expr())
+
+
+def in_pieces(context: Lowering, loop: NestLoop, size: int, name: str) -> list[NestLoop]:
+    """A loop over pieces of a loop, and that over one piece.
+
+    ``for i < n  ->  for g < ceil(n / 8): for i in 8 g .. min(8 g + 8, n)``
+    """
+    pieces = counted(context, loop, size, name)
+    first = Linear(0, {pieces.var: size})
+    end = first.plus(Linear(size)).expr()
+    whole = loop.static and loop.most % size == 0
+    end = end if whole else smaller(end, loop.extent)
+    return [pieces, replace(loop, first=first.expr(), extent=end)]
+
+
+def counted(context: Lowering, loop: NestLoop, size: int, name: str) -> NestLoop:
+    """A loop that counts the blocks of `size` of a loop."""
+    most = rounded_up(loop.most, size)
+    return NestLoop((), context.var(name, most), ceil_div(loop.extent, size), most)
+
+
+def rounded_up(extent: int, by: int) -> int:
+    """How many blocks of `by` cover `extent`."""
+    return -(-extent // by)
 
 
 def vector(loop: NestLoop, unroll: int, body: list[Stmt]) -> For:

@@ -13,7 +13,15 @@ from pullback.algebra.linear import Linear, linear, row_major
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Array, For, Stmt, Var
-from pullback.lower.context import Lowering, NestLoop, ceil_div, nest, smaller
+from pullback.lower.context import (
+    Lowering,
+    NestLoop,
+    ceil_div,
+    counted,
+    in_pieces,
+    nest,
+    rest_of,
+)
 from pullback.lower.operands import (
     Contraction,
     Panels,
@@ -70,10 +78,7 @@ def by_depth(context: Lowering, prob: Contraction, terms: int) -> Depth | None:
     within = context.var("q", size)
     values, number = _counted(block, before, parts)
     start = number.times(size)
-    rest = linear(loop.extent).minus(start).expr()
-    whole = loop.static and loop.most % size == 0
-    extent = index(size) if whole else smaller(index(size), rest)
-    part = NestLoop(loop.axes, within, extent, size)
+    part = NestLoop(loop.axes, within, rest_of(loop, start, size), size)
     values[loop.var] = start.plus(Linear(0, {within: 1})).expr()
     left, right = prob.left.at(values), prob.right.at(values)
     own = replace(prob, left=left, right=right, over=[part, *inside])
@@ -126,22 +131,20 @@ def _waiting(context: Lowering, prob: Contraction) -> tuple[Array, Linear, bool]
     return array, Linear(0, named), False
 
 
-def pack(
-    context: Lowering, side: Side, over: list[NestLoop], panel: Panels, count: int
-) -> list[Stmt]:
+def pack(context: Lowering, side: Side, over: list[NestLoop], panel: Panels) -> list[Stmt]:
     """All panels of a side; where rows of the source are copied, some rows of all panels first.
 
     ``for k by 8: for panel: for k..k+8: panel[k, c] = source[k, c]``
     """
-    number = context.var("p", count)
-    panels = NestLoop((), number, ceil_div(side.loop.extent, panel.width), count)
+    panels = counted(context, side.loop, panel.width, "p")
     *around, k = over
+
+    def fill(*rows: NestLoop) -> list[Stmt]:
+        number = panels.var
+        return nest([panels], pack_panel(context, side, list(rows), panel, number, number))
+
     if side.operand.stride(k.var) == 1 or k.most <= GROUP:
-        return nest([panels], pack_panel(context, side, over, panel, number, number))
-
-    def fill(rows: NestLoop) -> list[Stmt]:
-        return nest([panels], pack_panel(context, side, [rows], panel, number, number))
-
+        return fill(*over)
     return nest(around, grouped(context, k, fill))
 
 
@@ -151,12 +154,7 @@ def grouped(
     """`body` of some rows at a time. ``for g: for row in 8 g .. 8 g + 8``"""
     if rows.most <= GROUP:
         return body(rows)
-    some = context.var("g", -(-rows.most // GROUP))
-    groups = NestLoop((), some, ceil_div(rows.extent, GROUP), some.hi + 1)
-    first = Linear(0, {some: GROUP})
-    end = first.plus(Linear(GROUP)).expr()
-    whole = rows.static and rows.most % GROUP == 0
-    part = replace(rows, first=first.expr(), extent=end if whole else smaller(end, rows.extent))
+    groups, part = in_pieces(context, rows, GROUP, "g")
     return nest([groups], body(part))
 
 

@@ -25,14 +25,13 @@ from pullback.ir.nest import (
     Register,
     Set,
     Stmt,
-    Store,
-    StoreCombine,
     Var,
 )
-from pullback.lower.bounds import guarded, narrowed, outer
-from pullback.lower.context import Lowering, NestLoop, cast, nest, unrolled, vector
+from pullback.lower.bounds import guarded
+from pullback.lower.context import Lowering, NestLoop, cast, nest, unrolled
+from pullback.lower.guards import replaced
 from pullback.lower.merge import merged
-from pullback.lower.operands import Contraction, Operand, evaluated, moved, problem, replaced
+from pullback.lower.operands import Contraction, Operand, evaluated, problem, stores
 from pullback.schedule.schedule import DotLoops, Product, Step
 
 Body = Callable[[int, Linear], list[Stmt]]
@@ -116,9 +115,7 @@ class _Dots:
         rights = self.context.register("b", kind, (columns,))
         one = self.context.register("a", kind)
         i, j = self.context.var("i", rows), self.context.var("j", columns)
-        values: dict[Expr, Expr] = {self.column.var: column0.plus(Linear(0, {j: 1})).expr()}
-        if prob.row is not None:
-            values[prob.row.var] = row0.plus(Linear(0, {i: 1})).expr()
+        values = prob.at(row0, i, column0, j)
         left = cast(replaced(prob.left.value, values), kind)
         right = cast(replaced(prob.right.value, values), kind)
         zero = E.const(0, kind)
@@ -129,17 +126,9 @@ class _Dots:
             unrolled(j, columns, Set(rights, (j,), right), *self._ahead(right, j, columns)),
             unrolled(i, rows, Declare(one, left), add),
         ]
-        spans: dict[Expr, tuple[Linear, Linear]] = {
-            self.column.var: (column0, column0.plus(Linear(columns - 1)))
-        }
-        if prob.row is not None:
-            spans[prob.row.var] = (row0, row0.plus(Linear(rows - 1)))
-        over = [b.loop for b in narrowed(prob.over, prob.work, spans)]
-        lane = vector(over[-1], 1, inside)
-        finish = self._finish(values, sums, i, column0)
-        inner = guarded(outer(prob.work, prob.over), spans, nest(over[:-1], [lane]))
-        body = [Declare(sums, zero), *inner, finish]
-        return guarded(prob.needed, spans, body)
+        spans = prob.spans(row0, rows, column0, index(columns))
+        body = [Declare(sums, zero), *prob.terms(spans, inside, lanes=True)]
+        return guarded(prob.needed, spans, [*body, self._finish(values, sums, i, column0)])
 
     def _ahead(self, right: Expr, j: Var, columns: int) -> list[Stmt]:
         """What the next columns read here, where they come from memory."""
@@ -165,9 +154,4 @@ class _Dots:
         value: Expr = Peek(sums, (i, j))
         if prob.scale is not None:
             value = E.Mul(value, cast(replaced(prob.scale, values), prob.kind))
-        array = self.context.home(prob.stage).array
-        offset = moved(prob.store or Linear(), values)
-        value = cast(value, array.dtype)
-        if prob.stage.partial:
-            return [*prob.scale_checks, StoreCombine(array, offset, SUM, value)]
-        return [*prob.scale_checks, Store(array, offset, value)]
+        return [*prob.scale_checks, *stores(self.context, prob, value, values)]

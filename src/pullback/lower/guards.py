@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
-from pullback.algebra.linear import coarser, linear
+from collections.abc import Mapping
+
+from pullback.algebra.linear import Linear, coarser, linear
+from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int64
 from pullback.ir.expr import Expr, index
+from pullback.ir.nest import Load
+from pullback.ir.node import Node, walk
 
 TRUE = E.Const(True, bool_)
 FALSE = E.Const(False, bool_)
@@ -22,9 +27,9 @@ def folded(node: Expr) -> Expr:
         case E.Equal(left, right) if left.dtype == int64:
             return equal(left, right, node)
         case E.And(left, right) if node.dtype.is_bool:
-            return _both(left, right, node)
+            return _joined(left, right, FALSE, node)
         case E.Or(left, right) if node.dtype.is_bool:
-            return _either(left, right, node)
+            return _joined(left, right, TRUE, node)
         case E.Xor(left, right) if node.dtype.is_bool:
             return _differ(left, right, node)
         case E.If(condition, then, otherwise) if isinstance(condition, E.Const):
@@ -54,20 +59,13 @@ def equal(left: Expr, right: Expr, node: Expr) -> Expr:
     return TRUE if lo == hi == 0 else node
 
 
-def _both(left: Expr, right: Expr, node: Expr) -> Expr:
-    if left is FALSE or right is FALSE:
-        return FALSE
-    if left is TRUE:
+def _joined(left: Expr, right: Expr, decided: Expr, node: Expr) -> Expr:
+    """`node`, an `And` or `Or` that is `decided` where one side is."""
+    if left is decided or right is decided:
+        return decided
+    if isinstance(left, E.Const):
         return right
-    return left if right is TRUE else node
-
-
-def _either(left: Expr, right: Expr, node: Expr) -> Expr:
-    if left is TRUE or right is TRUE:
-        return TRUE
-    if left is FALSE:
-        return right
-    return left if right is FALSE else node
+    return left if isinstance(right, E.Const) else node
 
 
 def _differ(left: Expr, right: Expr, node: Expr) -> Expr:
@@ -78,3 +76,23 @@ def _differ(left: Expr, right: Expr, node: Expr) -> Expr:
     if isinstance(left, E.Const) and isinstance(right, E.Const):
         return FALSE if left.value == right.value else TRUE
     return node
+
+
+def replaced(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
+    """`root` with nodes replaced, offsets of loads in order again, guards decided again."""
+    memo: dict[Node, Node] = dict(values.items())
+    for node in walk(root, skip=memo):
+        kids = tuple([memo[c] for c in node.children])
+        new = node if kids == node.children else node.with_children(kids)
+        if isinstance(new, Load) and new is not node:
+            new = Load(new.array, linear(new.offset).expr())
+        memo[node] = folded(new) if isinstance(new, Expr) and new is not node else new
+    new_root = memo[root]
+    if not isinstance(new_root, Expr):
+        raise InvalidIR(f"replacing parts of {root} gave {new_root}")
+    return new_root
+
+
+def moved(form: Linear, values: Mapping[Expr, Expr]) -> Expr:
+    """An offset with variables replaced."""
+    return linear(replaced(form.expr(), values)).expr()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pullback.algebra.linear import linear
 from pullback.ir import expr as E
+from pullback.ir.dtype import int64
 from pullback.ir.expr import Expr
 from pullback.ir.nest import (
     Array,
@@ -14,6 +15,7 @@ from pullback.ir.nest import (
     Combine,
     Declare,
     For,
+    Guard,
     Load,
     Mark,
     Native,
@@ -26,7 +28,9 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import Node, walk
+from pullback.ir.statements import roots, with_roots
 from pullback.lower.context import Lowering
+from pullback.lower.guards import replaced
 
 # What is worth a register of its own. Additions and products of integers fold into addresses.
 COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, Load, Native)
@@ -34,10 +38,10 @@ COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, L
 
 def hoisted(context: Lowering, loop: For) -> list[Stmt]:
     """`loop` with the lane-invariant values of its body declared before it."""
-    if any(isinstance(s, For) for s in loop.body):
+    if any(isinstance(s, For | Guard) for s in loop.body):
         return [loop]
     own, written = _own(loop)
-    values = [v for s in loop.body for v in _values(s)]
+    values = [e for s in loop.body if not isinstance(s, Check) for e in roots(s)]
     always = _always(values)
     steady = _steady(values, own, written)
     chosen = _largest(values, steady, always)
@@ -45,13 +49,18 @@ def hoisted(context: Lowering, loop: For) -> list[Stmt]:
     if not chosen and not checks:
         return [loop]
     before: list[Stmt] = [Check(_once(loop, c.index), c.extent, c.site) for c in checks]
-    named: dict[Node, Node] = {}
+    named: dict[Expr, Expr] = {}
     for value in chosen:
         register = context.register("u", value.dtype)
         before.append(Declare(register, _once(loop, value)))
         named[value] = Peek(register, ())
+
+    def new(value: Expr) -> Expr:
+        again = replaced(value, named)
+        return again if again is value or again.dtype is not int64 else linear(again).expr()
+
     rest = [s for s in loop.body if s not in checks]
-    body = tuple(_renamed(s, named) for s in rest)
+    body = tuple(s if isinstance(s, Check) else with_roots(s, new) for s in rest)
     if all(isinstance(s, Mark) for s in body):
         return before
     return [*before, For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.step, loop.unroll)]
@@ -81,15 +90,6 @@ def _own(loop: For) -> tuple[set[Var | Register], set[Array]]:
             case Store(array, _, _) | StoreCombine(array, _, _, _):
                 written.add(array)
     return own, written
-
-
-def _values(statement: Stmt) -> list[Expr]:
-    match statement:
-        case Declare(_, value) | Set(_, _, value) | Combine(_, _, _, value):
-            return [value]
-        case Store(_, offset, value) | StoreCombine(_, offset, _, value):
-            return [offset, value]
-    return []
 
 
 def _always(values: list[Expr]) -> set[Node]:
@@ -138,30 +138,3 @@ def _largest(values: list[Expr], steady: set[Node], always: set[Node]) -> list[E
             continue
         stack.extend(reversed(node.children))
     return list(largest)
-
-
-def _renamed(statement: Stmt, named: dict[Node, Node]) -> Stmt:
-    memo = dict(named)
-
-    def new(value: Expr) -> Expr:
-        for node in walk(value, skip=memo):
-            again = node.with_children(tuple(memo[c] for c in node.children))
-            if isinstance(again, Load) and again is not node:
-                again = Load(again.array, linear(again.offset).expr())
-            memo[node] = again
-        rebuilt = memo[value]
-        assert isinstance(rebuilt, Expr)
-        return rebuilt
-
-    match statement:
-        case Declare(register, init):
-            return Declare(register, new(init))
-        case Set(register, indices, value):
-            return Set(register, indices, new(value))
-        case Combine(register, indices, combiner, value):
-            return Combine(register, indices, combiner, new(value))
-        case Store(array, offset, value):
-            return Store(array, linear(new(offset)).expr(), new(value))
-        case StoreCombine(array, offset, combiner, value):
-            return StoreCombine(array, linear(new(offset)).expr(), combiner, new(value))
-    return statement

@@ -9,7 +9,7 @@ iteration every read of x stands before the write of y that could meet it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -29,7 +29,8 @@ from pullback.ir.nest import (
     Transpose,
     Var,
 )
-from pullback.ir.node import Node, walk
+from pullback.ir.node import walk
+from pullback.ir.statements import roots, statements
 
 Pair = tuple[int, int]
 
@@ -101,17 +102,10 @@ class _Seen:
         return uses
 
     def _loads(self, statement: Stmt, uses: _Uses) -> None:
-        for node in walk(_roots(statement)):
+        for node in walk(roots(statement)):
             if isinstance(node, Load):
                 uses.reads.setdefault(node.array, []).append(linear(node.offset))
                 self.read.add(node.array)
-
-
-def _roots(statement: Stmt) -> tuple[Node, ...]:
-    """The expressions of a statement itself."""
-    values = [getattr(statement, n) for n in statement.__slots__ if n not in ("body", "var")]
-    flat = [v for value in values for v in (value if isinstance(value, tuple) else (value,))]
-    return tuple(v for v in flat if isinstance(v, Expr))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,21 +196,12 @@ def _renamed(statement: Stmt, forms: Iterable[Linear]) -> list[Linear]:
     """Offsets inside a statement for use outside: a loop variable of its own is any of its values,
     and no other loop's, though it may have its name.
     """
-    inner = {s.var for s in _statements(statement) if isinstance(s, For)}
+    inner = {s.var for s in statements([statement]) if isinstance(s, For)}
 
     def fresh(atom: Expr) -> Expr:
         return atom if inner.isdisjoint(walk(atom)) else Var(f"{atom}'", *atom_range(atom))
 
     return [Linear(f.const, {fresh(t): c for t, c in f.terms}) for f in forms]
-
-
-def _statements(root: Stmt) -> Iterator[Stmt]:
-    waiting = [root]
-    while waiting:
-        statement = waiting.pop()
-        yield statement
-        if isinstance(statement, For | Guard):
-            waiting += statement.body
 
 
 def _mentions(loop: For, task: Var) -> bool:

@@ -10,13 +10,22 @@ from pullback.algebra.linear import Linear, linear, row_major
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index
-from pullback.ir.graph import Value
+from pullback.ir.graph import SUM, Value
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import Array, Check, Load, Register, Stmt, Store, Transpose, Var
-from pullback.ir.node import Node, walk
-from pullback.lower.bounds import over_loops
-from pullback.lower.context import Lowering, NestLoop, accumulator, cast, nest, smaller, vector
-from pullback.lower.guards import folded
+from pullback.ir.nest import Array, Check, Load, Register, Stmt, Store, StoreCombine, Transpose, Var
+from pullback.ir.node import walk
+from pullback.lower.bounds import Spans, guarded, narrowed, outer, over_loops
+from pullback.lower.context import (
+    Lowering,
+    NestLoop,
+    accumulator,
+    cast,
+    nest,
+    rest_of,
+    swept,
+    vector,
+)
+from pullback.lower.guards import moved, replaced
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.sweep import Bodies, stage_values, written
 from pullback.lower.translate import Translator
@@ -114,6 +123,22 @@ class Contraction:
         """The type of the sums."""
         return accumulator(self.stage.body.dtype)
 
+    def at(self, first: Linear, i: Var, base: Linear, j: Var) -> dict[Expr, Expr]:
+        """The row and column of one element of a block."""
+        sides = (self.column, base, j), (self.row, first, i)
+        return {o.var: start.plus(Linear(0, {v: 1})).expr() for o, start, v in sides if o}
+
+    def spans(self, first: Linear, rows: int, base: Linear, columns: Expr) -> Spans:
+        """The values of row and column in a block."""
+        sides = (self.column, base, linear(columns)), (self.row, first, Linear(rows))
+        return {o.var: (start, start.plus(n).shifted(-1)) for o, start, n in sides if o}
+
+    def terms(self, spans: Spans, step: list[Stmt], lanes: bool = False) -> list[Stmt]:
+        """`step` for every term that a block has."""
+        loops = [b.loop for b in narrowed(self.over, self.work, spans)]
+        body = swept(loops, step) if lanes else nest(loops, step)
+        return guarded(outer(self.work, self.over), spans, body)
+
     @property
     def rows(self) -> list[NestLoop]:
         """The loop over rows, if there is one."""
@@ -176,6 +201,17 @@ def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contrac
     )
 
 
+def stores(
+    context: Lowering, prob: Contraction, value: Expr, at: Mapping[Expr, Expr]
+) -> list[Stmt]:
+    """A sum, which is scaled already, goes where it lives."""
+    array = context.home(prob.stage).array
+    offset, value = moved(prob.store or Linear(), at), cast(value, array.dtype)
+    if prob.stage.partial:
+        return [StoreCombine(array, offset, SUM, value)]
+    return [Store(array, offset, value)]
+
+
 def _stored(context: Lowering, stage: Stage, axes: dict[int, Expr]) -> Linear | None:
     """Where a stage is stored, if it lives anywhere."""
     return written(context, stage, axes) if stage.target in context.homes else None
@@ -194,28 +230,6 @@ def _operand(context: Lowering, axes: dict[int, Expr], value: Expr) -> Operand:
     return Operand(operand, tuple(translate.checks))
 
 
-def replaced(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
-    """`root` with variables replaced, offsets of loads in order again, guards decided again."""
-    memo: dict[Node, Node] = {}
-    for node in walk(root):
-        if isinstance(node, Var) and node in values:
-            memo[node] = values[node]
-            continue
-        new = node.with_children(tuple(memo[c] for c in node.children))
-        if isinstance(new, Load) and new is not node:
-            new = Load(new.array, linear(new.offset).expr())
-        memo[node] = folded(new) if isinstance(new, Expr) and new is not node else new
-    moved_root = memo[root]
-    if not isinstance(moved_root, Expr):
-        raise InvalidIR(f"replacing variables in {root} gave {moved_root}")
-    return moved_root
-
-
-def moved(form: Linear, values: Mapping[Expr, Expr]) -> Expr:
-    """An offset with variables replaced."""
-    return linear(replaced(form.expr(), values)).expr()
-
-
 def evaluated(
     context: Lowering, operand: Operand, loops: list[NestLoop], kind: DType, rows: int | None = None
 ) -> tuple[list[Stmt], Operand]:
@@ -231,8 +245,7 @@ def evaluated(
     array = context.local("left", kind, size)
     offset = Linear(0, {o.var: s for o, s in zip(order, strides, strict=True)}).expr()
     body: list[Stmt] = [*operand.checks, Store(array, offset, cast(operand.value, kind))]
-    statements = nest(order[:-1], [vector(lane, 1, body)])
-    return statements, Operand(Load(array, offset), ())
+    return swept(order, body), Operand(Load(array, offset), ())
 
 
 def _best_lane(value: Expr, loops: list[NestLoop]) -> NestLoop:
@@ -308,9 +321,7 @@ def pack_panel(
     """
     first = linear(source).times(panel.width)
     loop, value = side.loop, side.operand
-    rest = linear(loop.extent).minus(first).expr()
-    whole = loop.static and loop.most % panel.width == 0
-    columns: Expr = index(panel.width) if whole else smaller(index(panel.width), rest)
+    columns = rest_of(loop, first, panel.width)
     last = over[-1] if over else None
     step = value.stride(loop.var)
     if last is not None and value.stride(last.var) == 1 and step is not None:
@@ -373,8 +384,3 @@ def _transposed(
 def _continues(side: Operand, over: list[NestLoop], run: int) -> bool:
     """Whether the last `run` loops over a side lie in memory as one, and the loop before too."""
     return side.stride(over[-run - 1].var) == prod(loop.most for loop in over[-run:])
-
-
-def rounded_up(extent: int, by: int) -> int:
-    """How many blocks of `by` cover `extent`."""
-    return -(-extent // by)

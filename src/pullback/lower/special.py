@@ -23,7 +23,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import walk
-from pullback.lower.context import Home, Lowering, NestLoop, accumulator, cast, nest, vector
+from pullback.lower.context import Home, Lowering, NestLoop, accumulator, cast, nest, swept, vector
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import revalued
 from pullback.lower.sweep import written
@@ -158,9 +158,7 @@ def _identity(context: Lowering, stage: Stage, form: Accumulate, home: Home) -> 
         indices.append(at)
     offset = home.offset(tuple(indices)).expr()
     store = Store(home.array, offset, form.combiner.identity(home.array.dtype))
-    if not loops:
-        return [store]
-    return nest(loops[:-1], [vector(loops[-1], 1, [store])])
+    return swept(loops, [store])
 
 
 def copy_home(context: Lowering, stage: Stage, target: Home) -> list[Stmt]:
@@ -170,7 +168,4 @@ def copy_home(context: Lowering, stage: Stage, target: Home) -> list[Stmt]:
     here = tuple(axes[n] for n in range(len(stage.shape)))
     source = context.home(stage)
     value = Load(source.array, source.offset(here).expr())
-    store = Store(target.array, target.offset(here).expr(), value)
-    if not loops:
-        return [store]
-    return nest(loops[:-1], [vector(loops[-1], 1, [store])])
+    return swept(loops, [Store(target.array, target.offset(here).expr(), value)])

@@ -29,9 +29,8 @@ from pullback.lower.context import (
     NestLoop,
     accumulator,
     cast,
-    ceil_div,
+    in_pieces,
     nest,
-    smaller,
     vector,
 )
 from pullback.lower.hoist import hoisted
@@ -283,13 +282,8 @@ def _blocked(
     skewed = any(b.form.of(lane.var) and any(b.form.of(o.var) for o in overs) for b in region)
     if not skewed or lane.most <= size:
         return [], lane
-    count = -(-lane.most // size)
-    block = context.var("c", count)
-    first = Linear(0, {block: size})
-    whole = lane.static and lane.most % size == 0
-    end = first.plus(Linear(size)).expr()
-    own = replace(lane, first=first.expr(), extent=end if whole else smaller(end, lane.extent))
-    return [NestLoop((), block, ceil_div(lane.extent, size), count)], own
+    blocks, own = in_pieces(context, lane, size, "c")
+    return [blocks], own
 
 
 def _parted(part: _Part, lane: NestLoop | None) -> list[Stmt]:

@@ -17,9 +17,10 @@ from pullback.lower.block import Block
 from pullback.lower.context import (
     Lowering,
     NestLoop,
-    ceil_div,
+    counted,
     name_value,
     nest,
+    rounded_up,
 )
 from pullback.lower.depth import Depth, by_depth, in_blocks, pack
 from pullback.lower.operands import (
@@ -31,7 +32,6 @@ from pullback.lower.operands import (
     pack_panel,
     panels,
     problem,
-    rounded_up,
 )
 from pullback.lower.words import Packing, in_words, wordable
 from pullback.schedule.schedule import Left, Product, Right, Step, TileLoops
@@ -106,20 +106,25 @@ class _Tiles:
             return nest(prob.shared, self._panel_loop())
         side, kind = Side(prob.right, self.column), kept(prob.right, prob.kind)
         if loops.right is not Right.PANELS:
-            self.right = panels(context, kind, self.width, 1, [], prob.over, lasting=False)
+            self.right = panels(context, kind, self.width, 1, [], prob.over)
             self.fill_one = True
             return nest(prob.shared, self._panel_loop())
         if loops.level < context.depth(prob.right.value):
             what = f"panels of {prob.stage.target} change inside of {loops.level} loops"
             raise InvalidIR(what)
-        count = rounded_up(self.column.most, self.width)
-        self.right = panels(context, kind, self.width, count, prob.shared, prob.over, lasting=True)
-        number = context.var("p", count)
-        every = NestLoop((), number, ceil_div(self.column.extent, self.width), count)
+        self.right = self._panels(side, self.width, prob.shared, lasting=True)
+        every = counted(context, self.column, self.width, "p")
         around = [*prob.shared, every]
-        fill = pack_panel(context, side, prob.over, self.right, number, number, around)
+        fill = pack_panel(context, side, prob.over, self.right, every.var, every.var, around)
         context.hoist(loops.level, fill)
         return nest(prob.shared, self._panel_loop())
+
+    def _panels(
+        self, side: Side, width: int, around: list[NestLoop], lasting: bool = False
+    ) -> Panels:
+        """Panels for all of a side."""
+        kind, count = kept(side.operand, self.prob.kind), rounded_up(side.loop.most, width)
+        return panels(self.context, kind, width, count, around, self.prob.over, lasting)
 
     def _in_depth(self, terms: int) -> list[Stmt]:
         """Blocks of k: panels of what is not contiguous along it, then all tiles."""
@@ -133,18 +138,16 @@ class _Tiles:
         prob, over, row = self.prob, self.prob.over, self.prob.row
         if row is not None and self.loops.scattered:
             around = [loop for loop in prob.rest if prob.left.uses(loop.var)]
-            count = rounded_up(row.most, self.height)
-            kind = kept(prob.left, prob.kind)
-            self.left = panels(context, kind, self.height, count, around, over, False)
-            fill += nest(around, pack(context, Side(prob.left, row), over, self.left, count))
+            side = Side(prob.left, row)
+            self.left = self._panels(side, self.height, around)
+            fill += nest(around, pack(context, side, over, self.left))
         if self.loops.right is Right.IN_PLACE:
             if self.depth is not None:
                 self.depth = replace(self.depth, streams=self.loops.ahead)
         else:
-            count = rounded_up(self.column.most, self.width)
-            kind = kept(prob.right, prob.kind)
-            self.right = panels(context, kind, self.width, count, [], over, False)
-            fill += pack(context, Side(prob.right, self.column), over, self.right, count)
+            side = Side(prob.right, self.column)
+            self.right = self._panels(side, self.width, [])
+            fill += pack(context, side, over, self.right)
         body = fill + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
 
@@ -168,7 +171,7 @@ class _Tiles:
         if column.static:
             whole, rest = divmod(column.most, width)
             statements = self._whole_panels(whole, index(whole))
-            return statements + (self._panel(index(whole), rest) if rest else [])
+            return statements + (self._panel(index(whole), index(rest)) if rest else [])
         most = column.most // width
         count = Var(f"w{self.context.number()}", 0, most)
         narrow = linear(column.extent).plus(linear(count), -width).expr()
@@ -180,11 +183,11 @@ class _Tiles:
         if most == 0:
             return []
         if most == 1 and isinstance(count, E.Const):
-            return self._panel(index(0), self.width)
+            return self._panel(index(0), index(self.width))
         number = self.context.var("p", most)
-        return [For(number, index(0), count, tuple(self._panel(number, self.width)))]
+        return [For(number, index(0), count, tuple(self._panel(number, index(self.width))))]
 
-    def _panel(self, number: Expr, width: int | Expr) -> list[Stmt]:
+    def _panel(self, number: Expr, width: Expr) -> list[Stmt]:
         """All rows of one panel."""
         fill: list[Stmt] = []
         if self.fill_one and self.right is not None:
@@ -192,7 +195,7 @@ class _Tiles:
             fill = pack_panel(self.context, side, self.prob.over, self.right, index(0), number)
         return fill + nest(self.prob.rest, self._row_loop(number, width))
 
-    def _row_loop(self, number: Expr, width: int | Expr) -> list[Stmt]:
+    def _row_loop(self, number: Expr, width: Expr) -> list[Stmt]:
         """Whole blocks of rows, then what is left of them."""
         row = self.prob.row
         if row is None:
@@ -209,7 +212,7 @@ class _Tiles:
             statements = [For(block, index(0), count, tuple(body))]
         return statements + self._last_rows(row, number, width)
 
-    def _last_rows(self, row: NestLoop, number: Expr, width: int | Expr) -> list[Stmt]:
+    def _last_rows(self, row: NestLoop, number: Expr, width: Expr) -> list[Stmt]:
         """The rows after the last whole block: a smaller block, or one at a time."""
         height = self.height
         if height == 1:
@@ -232,7 +235,7 @@ class _Tiles:
                 statements.append(Guard(E.Equal(row.extent, index(rows)), tuple(body)))
         return statements
 
-    def _block(self, rows: int, first: Linear, number: Expr, width: int | Expr) -> list[Stmt]:
+    def _block(self, rows: int, first: Linear, number: Expr, width: Expr) -> list[Stmt]:
         block = Block(
             self.context,
             self.prob,
@@ -245,9 +248,7 @@ class _Tiles:
             self.loops.exact,
         )
         base = linear(number).times(self.width)
-        if isinstance(width, int):
-            return block.whole(rows, first, number, base, width)
-        return block.open(rows, first, number, base, width)
+        return block.tile(rows, first, number, base, width)
 
 
 def rows_of_tiles(context: Lowering, row: NestLoop) -> list[int] | None:

@@ -24,11 +24,18 @@ from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.nest import Load, Native
 from pullback.ir.node import walk
 from pullback.ir.target import Target
-from pullback.lower.context import Lowering, NestLoop, scratch_home, symbols, tile_extents
+from pullback.lower.context import (
+    Lowering,
+    NestLoop,
+    rounded_up,
+    scratch_home,
+    symbols,
+    tile_extents,
+)
 from pullback.lower.depth import by_depth
 from pullback.lower.dots import dottable
 from pullback.lower.kernel import closed, lower, opened
-from pullback.lower.operands import Contraction, kept, problem, rounded_up
+from pullback.lower.operands import Contraction, kept, problem
 from pullback.lower.tiles import left_evaluated, left_loops, rows_of_tiles
 from pullback.lower.words import wordable
 from pullback.schedule.choices import OPERANDS, Choices

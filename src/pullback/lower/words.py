@@ -18,7 +18,6 @@ from pullback.ir.nest import (
     Array,
     Combine,
     Declare,
-    For,
     Load,
     Peek,
     Stmt,
@@ -32,22 +31,16 @@ from pullback.lower.context import (
     NestLoop,
     cast,
     ceil_div,
+    counted,
     nest,
-    smaller,
+    rest_of,
+    rounded_up,
     unrolled,
     vector,
 )
 from pullback.lower.depth import grouped
-from pullback.lower.operands import (
-    Contraction,
-    Operand,
-    Panels,
-    Side,
-    Words,
-    moved,
-    panels,
-    rounded_up,
-)
+from pullback.lower.guards import moved
+from pullback.lower.operands import Contraction, Operand, Panels, Side, Words, panels
 
 # Added to one side where both are signed or both are not, so that the instruction fits.
 LEAST = int8.range()[0]
@@ -108,7 +101,7 @@ class Packing:
         if row is not None and not _strides(prob.left, word.var, (0, 1)):
             count = rounded_up(row.most, height)
             panels = self._panels("left", shifted, height, count, own)
-            fill = self._pack(Side(shifted, row), panels, count)
+            fill = self._pack(Side(shifted, row), panels)
             return nest(own, fill), prob, panels
         around = own if row is None or not prob.left.uses(row.var) else [*own, row]
         fill, left = self._rows(shifted, [*around, *prob.over[:-1]])
@@ -131,18 +124,17 @@ class Packing:
         prob = self.prob
         count = rounded_up(column.most, width)
         panels = self._panels("panel", prob.right, width, count, [])
-        fill = self._pack(Side(prob.right, column), panels, count)
+        fill = self._pack(Side(prob.right, column), panels)
         kind = prob.right.value.dtype
         if prob.left.value.dtype != kind or kind not in SHIFT:
             return fill, panels, None
         less = self.context.local("less", int32, count * width)
-        return fill + self._less(less, panels, column, width, count), panels, less
+        return fill + self._less(less, panels, column, width), panels, less
 
-    def _less(
-        self, less: Array, panels: Panels, column: NestLoop, width: int, count: int
-    ) -> list[Stmt]:
+    def _less(self, less: Array, panels: Panels, column: NestLoop, width: int) -> list[Stmt]:
         """``less[j] = -sum[k](shift * right[k, j])``"""
-        number = self.context.var("p", count)
+        every = counted(self.context, column, width, "p")
+        number = every.var
         j = self.context.var("j", width)
         total = self.context.register("less", int32)
         kind = panels.array.dtype
@@ -156,7 +148,7 @@ class Packing:
         )
         body: list[Stmt] = [Declare(total, E.const(0, int32)), *nest(self.prob.over, step), store]
         lane = vector(NestLoop(column.axes, j, index(width), width), 1, body)
-        return [For(number, index(0), ceil_div(column.extent, width), (lane,))]
+        return nest([every], [lane])
 
     def _place(self, column: Var) -> Expr:
         return Linear(0, {column: self.word.size, self.word.var: 1}).expr()
@@ -168,16 +160,14 @@ class Packing:
         whole, over = width * self.word.size, self.prob.over
         return panels(self.context, side.value.dtype, whole, count, around, over, name=name)
 
-    def _pack(self, side: Side, panels: Panels, count: int) -> list[Stmt]:
+    def _pack(self, side: Side, panels: Panels) -> list[Stmt]:
         """All panels of a side, a few rows of words of all of them at a time."""
         word, over = self.word, self.prob.over
-        number = self.context.var("p", count)
         width = panels.width // word.size
-        every = NestLoop((), number, ceil_div(side.loop.extent, width), count)
+        every = counted(self.context, side.loop, width, "p")
+        number = every.var
         first = linear(number).times(width)
-        left = linear(side.loop.extent).minus(first).expr()
-        whole = side.loop.static and side.loop.most % width == 0
-        columns: Expr = index(width) if whole else smaller(index(width), left)
+        columns = rest_of(side.loop, first, width)
         copy = self._transposed(side, panels, number, first, columns)
         if copy is not None:
             return nest([every, *over[:-1]], [copy])

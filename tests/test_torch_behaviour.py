@@ -45,6 +45,20 @@ def near(a: Any, b: Any, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
+def saved(run: Callable[[], Any]) -> int:
+    """Bytes that autograd keeps of a forward, but for parameters and arguments."""
+    kept: dict[int, int] = {}
+
+    def pack(t: Any) -> Any:
+        if not t.requires_grad and t.dtype != torch.int64:
+            kept[t.data_ptr()] = t.numel() * t.itemsize
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        run()
+    return sum(kept.values())
+
+
 # --- writes into arguments ------------------------------------------------------------------------
 
 
@@ -230,3 +244,99 @@ def test_views_that_begin_to_overlap() -> None:
     pair = torch.zeros(4, 2)
     torch._dynamo.reset()
     near(compiled(f)(pair[:, 0], pair[:, 1]), f(*torch.zeros(4, 2).unbind(1)))
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+DRAWS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
+    "dropout": (lambda x: torch.dropout(x, 0.25, True), 1.0, 1 / 3),
+    "alpha_dropout": (lambda x: nn.functional.alpha_dropout(x, 0.5, True), 0.443, 1.494),
+    "bernoulli": (lambda x: torch.bernoulli(x * 0.25), 0.25, 0.1875),
+    "bernoulli_": (lambda x: torch.empty_like(x).bernoulli_(0.75), 0.75, 0.1875),
+    "rand": (lambda x: torch.rand(300, 100), 0.5, 1 / 12),
+    "rand_like": (lambda x: torch.rand_like(x, dtype=torch.float64), 0.5, 1 / 12),
+    "uniform_": (lambda x: torch.empty_like(x).uniform_(-1, 3), 1.0, 16 / 12),
+    "randn": (lambda x: torch.randn(300, 100), 0.0, 1.0),
+    "randn_like": (lambda x: torch.randn_like(x), 0.0, 1.0),
+    "normal": (lambda x: torch.normal(x * 2, 3.0), 2.0, 9.0),
+    "normal_": (lambda x: torch.empty_like(x).normal_(1, 2), 1.0, 4.0),
+    "exponential_": (lambda x: torch.empty_like(x).exponential_(2.0), 0.5, 0.25),
+    "randint": (lambda x: torch.randint(2, 6, (300, 100)), 3.5, 1.25),
+    "randint_like": (lambda x: torch.randint_like(x, 4), 1.5, 1.25),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_programs_draw(name: str) -> None:
+    """By PyTorch's seed, of the type, mean and variance of eager, anew each call and place."""
+    function, mean, variance = DRAWS[name]
+    x = torch.ones(300, 100)
+
+    def twice(x: Any) -> Any:
+        return function(x), function(x)
+
+    run = compiled(twice)
+    torch.manual_seed(5)
+    first, other = run(x)
+    again = run(x)[0]
+    torch.manual_seed(5)
+    near(run(x)[0], first, 0.0)
+    assert not torch.equal(first, again) and not torch.equal(first, other)
+    eager = function(x)
+    assert first.dtype == eager.dtype and first.shape == eager.shape
+    for own in (first, other):
+        assert abs(float(own.double().mean()) - mean) < 0.05
+        assert abs(float(own.double().var()) - variance) < 0.1 * max(variance, 1)
+    assert not pb.torch.report().fallbacks
+
+
+def checkpointed(x: Any) -> Any:
+    def block(x: Any) -> Any:
+        return torch.dropout(x.sin(), 0.5, True).cos()
+
+    return torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"fallback_random": True}])
+def test_what_is_dropped_is_dropped_backward(options: Any) -> None:
+    """Of two dropouts, also where a checkpoint computes them again."""
+    for function in (lambda x: torch.dropout(torch.dropout(x, 0.5, True).sin(), 0.5, True),
+                     checkpointed):  # fmt: skip
+        x = torch.rand(40, 50).add(0.5).requires_grad_()
+        y = compiled(function, "allow", options)(x)
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        dropped = y == (1 if function is checkpointed else 0)
+        assert torch.equal(grad == 0, dropped) and 0.2 < float(dropped.float().mean()) < 0.8
+        near(pb.torch.report().fallbacks != (), bool(options))
+
+
+def test_a_seed_is_kept_in_place_of_masks() -> None:
+    x = torch.rand(300, 100, requires_grad=True)
+    run = compiled(lambda x: torch.dropout(torch.dropout(x, 0.5, True), 0.5, True))
+    assert saved(lambda: run(x)) == 8
+    sizes = compiled(lambda x: torch.dropout(x, 0.5, True), dynamic=True)
+    for n in (3, 40):
+        x = torch.rand(n, 100, requires_grad=True)
+        y = sizes(x)
+        y.sum().backward()
+        assert torch.equal(x.grad == 0, y == 0)
+
+
+def test_the_bits_of_eager() -> None:
+    """Where they are asked for; the report says what PyTorch drew."""
+
+    def f(x: Any) -> Any:
+        y = torch.dropout(x, 0.25, True).sin()
+        return torch.bernoulli(torch.full_like(x, 0.5)) + y + torch.randn_like(x) + torch.rand(40)
+
+    x = torch.rand(30, 40, requires_grad=True)
+    run = compiled(f, "allow", {"fallback_random": True})
+    grads = []
+    for g in (run, f):
+        torch.manual_seed(9)
+        y = g(x)
+        grads.append((y, *torch.autograd.grad(y.sum(), x)))
+    near(*grads)
+    assert len(pb.torch.report().fallbacks) == 4
+    reasons = {f.reason for f in pb.torch.report().fallbacks}
+    assert reasons == {"it draws from PyTorch's generator"}

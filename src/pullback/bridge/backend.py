@@ -18,6 +18,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from pullback.bridge.aten import RULES
+from pullback.bridge.draws import SEED, seeded
 from pullback.bridge.graphs import Native, lacking
 from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
@@ -29,6 +30,7 @@ from pullback.errors import OptionError, UnsupportedError
 
 log = logging.getLogger("pullback")
 
+RANDOM = torch.Tag.nondeterministic_seeded
 Reasons = Mapping[Node, str]
 """Why nodes are in no program."""
 
@@ -39,11 +41,13 @@ class Settings:
 
     `fallback`: "allow", and what has no rule runs as PyTorch has it, or "error". `threads`: of a
     program; None: as many as PyTorch has. `memory`: bytes that the arena of a program may have.
+    `fallback_random`: PyTorch draws random numbers, with the bits of eager, not programs.
     """
 
     fallback: str = "allow"
     threads: int | None = None
     memory: Any = None
+    fallback_random: bool = False
 
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> Settings:
@@ -57,6 +61,8 @@ class Settings:
         settings = cls(**(options or {}))
         if settings.fallback not in ("allow", "error"):
             raise _no_option(f"fallback={settings.fallback!r}", '"allow" or "error"')
+        if not isinstance(settings.fallback_random, bool):
+            raise _no_option(f"fallback_random={settings.fallback_random!r}", "True or False")
         settings.program()
         return settings
 
@@ -101,12 +107,17 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
 
         return run
 
+    def parted(joint: Any, inputs: Sequence[Any], **how: Any) -> Any:
+        if not settings.fallback_random:
+            seeded(joint)
+        return partitioned(joint, inputs, **how)
+
     return aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        decompositions=_decompositions(),
-        partition_fn=partitioned,
+        decompositions=_decompositions(settings),
+        partition_fn=parted,
         keep_inference_input_mutations=True,
     )(gm, inputs)
 
@@ -114,8 +125,10 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
 setattr(backend, "reset", RECORD.reset)  # noqa: B010  # functions have none that mypy knows
 
 
-def _decompositions() -> dict[Any, Any]:
+def _decompositions(settings: Settings) -> dict[Any, Any]:
     """PyTorch's own ways to write operators by others, but for those that have rules.
+
+    Where PyTorch is to draw, what draws stays as it is, to the bits.
 
     Attention stays whole, forward and backward: written out, the one does not give what the other
     takes.
@@ -124,7 +137,9 @@ def _decompositions() -> dict[Any, Any]:
     return {
         operator: way
         for operator, way in table.items()
-        if operator not in RULES and "scaled_dot_product" not in str(operator)
+        if operator not in RULES
+        and "scaled_dot_product" not in str(operator)
+        and not (settings.fallback_random and RANDOM in operator.tags)
     }
 
 
@@ -134,7 +149,10 @@ def compiled(gm: Any, settings: Settings, kind: str) -> Any:
     Raises: UnsupportedError where it needs a fallback and none is allowed.
     """
     settled(gm)
-    steps = [n for n in gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+    if not settings.fallback_random:
+        seeded(gm)
+    ends = ("placeholder", "output", "get_attr")
+    steps = [n for n in gm.graph.nodes if n.op not in ends and n.target != SEED]
     reasons = _reasons(gm, steps)
     left = [Fallback(str(n.target), why, _line(n)) for n, why in reasons.items()]
     if left and settings.fallback == "error":
@@ -164,7 +182,8 @@ class _Support(OperatorSupportBase):  # type: ignore[misc]  # PyTorch has no typ
         self._names = {n.name for n in reasons}
 
     def is_node_supported(self, submodules: Mapping[str, Any], node: Any) -> bool:
-        return node.name not in self._names and lacking(node) is None
+        own = node.name in self._names or node.target == SEED
+        return not own and lacking(node) is None
 
 
 def _parted(gm: Any, settings: Settings, reasons: Reasons) -> Any:

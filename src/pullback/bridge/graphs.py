@@ -14,16 +14,15 @@ from torch.fx import Node
 
 from pullback.bridge.aten import REFUSES, RULES
 from pullback.bridge.derived import Derived
+from pullback.bridge.draws import SEED, draws, seed
 from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
 from pullback.bridge.signature import Parameter, Signature
 from pullback.bridge.writes import COPY, Apart, fills
 from pullback.config import Options
 from pullback.errors import UnsupportedError
 from pullback.tensor.face.tensor import Tensor
-from pullback.tensor.library.ops import astype, permute_dims
-from pullback.tensor.library.random import fold_in
+from pullback.tensor.library.ops import permute_dims
 
-DROPOUT = torch.ops.aten.native_dropout.default
 FREE = {operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv}
 SIZES = {torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default}
 TAKEN = {operator.getitem, *SIZES}
@@ -37,8 +36,12 @@ def lacking(node: Node) -> str | None:
         return f"a {node.op}"
     if node.target in FREE or node.target in SIZES:
         return None
+    if node.target == SEED:
+        return None
     if node.target == COPY:
         return None if _ends(node) else "a write into what is no argument"
+    if draws(node):
+        return "it draws from PyTorch's generator"
     if node.target not in RULES:
         return f"no rule for {node.target}"
     if (unknown := _unknown(node)) is not None:
@@ -83,6 +86,7 @@ class Native:
         self._options = options
         nodes = list(gm.graph.nodes)
         self._given = [n for n in nodes if n.op == "placeholder"]
+        self._seed = next((n for n in nodes if n.target == SEED), None)
         self._constants = [n for n in nodes if n.op == "get_attr"]
         self._held = [getattr(gm, str(n.target)) for n in self._constants]
         copies = [n for n in nodes if n.target == COPY]
@@ -95,7 +99,8 @@ class Native:
         taken = {n.args[0] for n in copies}
         self._apart = Apart(self._given, list(taken)) if taken else None
         wanted = [*self._outputs, *(n.args[1] for n in self._copies)]
-        computed = [n for n in wanted if isinstance(n, Node) and n.op == "call_function"]
+        made = [n for n in wanted if isinstance(n, Node) and n.op == "call_function"]
+        computed = [n for n in made if n.target != SEED]
         early = [n.args[1] for n in self._copies if n.args[1] in taken]
         self._results = [n for n in dict.fromkeys([*computed, *early]) if _is_tensor(n)]
         self._orders = [_order(n.meta["val"]) for n in self._results]
@@ -103,8 +108,7 @@ class Native:
         self._steps = _needed(nodes, [*self._results, *sources])
         read = {i for s in self._steps for i in s.all_input_nodes} | {*early, *sources}
         read |= {target for target, _ in self._writes}
-        self._used = [n for n in self._given if n in read]
-        self._draws = [n for n in self._steps if draws(n)]
+        self._used = [n for n in (*self._given, self._seed) if n in read]
         self._programs = self._made() if self._results or self._writes else None
         self._fixed = not any(_is_symbol(n) for n in self._given)
         self._ready: Ready | None = None
@@ -114,8 +118,6 @@ class Native:
         kinds = ["Tensor" if _is_tensor(n) else "int" for n in self._used]
         kinds += ["Tensor"] * len(self._constants)
         parameters = [Parameter(f"{n.name}_", kind) for n, kind in zip(places, kinds, strict=True)]
-        if self._draws:
-            parameters.append(Parameter("seed_", "Tensor"))
         count = len(self._results)
         derived = Derived("graph", Signature(tuple(parameters), count), self._traced)
         writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
@@ -124,12 +126,9 @@ class Native:
     def _traced(self, *args: Any) -> tuple[Tensor, ...]:
         """The graph on tensors of pullback's."""
         places = [*self._used, *self._constants]
-        values: dict[Node, Any] = dict(zip(places, args[: len(places)], strict=True))
-        keys = {n: fold_in(astype(args[-1], "uint32"), i) for i, n in enumerate(self._draws)}
+        values: dict[Node, Any] = dict(zip(places, args, strict=True))
         for node in self._steps:
             given, named = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-            if node in keys:
-                named = {**named, "key": keys[node]}
             values[node] = typed(applied(node, given, named), node.meta.get("val"))
         results = [
             values[n] if order is None else permute_dims(values[n], order)
@@ -145,6 +144,8 @@ class Native:
             self._apart.check(args)
         values = dict(zip(self._given, args, strict=True))
         args.clear()
+        if self._seed is not None:
+            values[self._seed] = seed()
         fresh = self._run([values[n] for n in self._used]) if self._programs else ()
         results = dict(zip(self._results, fresh, strict=True))
         for copy in self._copies:
@@ -173,8 +174,6 @@ class Native:
         """The results of the program, with the strides that the graph promised."""
         assert self._programs is not None
         whole = [*given, *self._held]
-        if self._draws:
-            whole.append(torch.randint(1 << 31, (2,)))
         ready = self._ready
         if ready is None or (ready.entry.flags and not ready.entry.fits()):
             fresh = self._programs(*whole)
@@ -225,12 +224,7 @@ def _needed(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:
     for node in reversed(nodes):
         if node in needed:
             needed.update(node.all_input_nodes)
-    return [n for n in nodes if n in needed and n.op == "call_function"]
-
-
-def draws(node: Node) -> bool:
-    """Whether an operator draws random numbers."""
-    return node.target == DROPOUT and node.args[2] is not False and node.args[1] > 0
+    return [n for n in nodes if n in needed and n.op == "call_function" and n.target != SEED]
 
 
 def _is_tensor(node: Node) -> bool:

@@ -11,11 +11,14 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from pullback.bridge.draws import SEED
 from pullback.bridge.graphs import applied, typed
 from pullback.bridge.programs import TYPES
 from pullback.bridge.writes import COPY
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.trace import Trace, tracing
+
+ENDS = (COPY, SEED)
 
 
 def tried(gm: Any, left: Mapping[Node, str]) -> dict[Node, str]:
@@ -25,7 +28,7 @@ def tried(gm: Any, left: Mapping[Node, str]) -> dict[Node, str]:
     trace = Trace()
     with tracing(trace):
         for node in gm.graph.nodes:
-            if node.op == "call_function" and node.target != COPY and node not in left:
+            if node.op == "call_function" and node.target not in ENDS and node not in left:
                 given, named = torch.fx.map_arg((node.args, node.kwargs), values.get)
                 try:
                     values[node] = typed(applied(node, given, named), node.meta.get("val"))

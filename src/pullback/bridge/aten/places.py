@@ -194,11 +194,7 @@ def logspace(
 
 
 @rule(aten.native_dropout.default)
-def dropout(x: Any, share: float, train: bool | None, *, key: Any = None) -> Any:
-    """What is kept, scaled, and where; `key`: what it draws with, where it draws."""
-    if key is None:
-        return x, pb.ones(tuple(x.shape), dtype=pb.bool_)
-    if share == 1:
-        return pb.zeros(tuple(x.shape), dtype=x.dtype), pb.zeros(tuple(x.shape), dtype=pb.bool_)
-    kept = pb.random.uniform(tuple(x.shape), key=key) >= share
-    return pb.where(kept, x * (1 / (1 - share)), 0), kept
+def dropout(x: Any, share: float, train: bool | None) -> Any:
+    """Where nothing is dropped: what drops is written by a seed, see `bridge.draws`."""
+    del share, train
+    return x, pb.ones(tuple(x.shape), dtype=pb.bool_)

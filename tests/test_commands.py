@@ -42,6 +42,7 @@ USES = {
     "new": (["my_filter"], ["not a name"]),
     "demo": ([], ["more"]),
     "completion": (["bash"], ["csh"]),
+    "eject": ([FORMULA, "-o", "f.c"], [FORMULA, "-o", "f.txt"]),
     "explain": ([FORMULA, "--stage", "kernels"], ["none.py"]),
     "profile": (["script.py"], ["none.py"]),
     "resume": (["graph.txt"], ["story.txt"]),

@@ -36,7 +36,7 @@ def test_a_fault_can_be_planted(name: str) -> None:
     assert planted != clean
     if fault.file.endswith(".toml"):
         tomllib.loads(planted)
-    else:
+    elif fault.file.endswith(".py"):
         compile(planted, fault.file, "exec")
     assert fault.tests
     for test in fault.tests:

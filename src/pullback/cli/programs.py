@@ -94,17 +94,7 @@ def function_at(
 
     Raises: click.UsageError where there is no such function, or a shape is missing.
     """
-    module, _, name = place.partition(":")
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise click.UsageError(f"{place!r}: neither a definition nor module:function")
-    sys.path.insert(0, os.getcwd())
-    try:
-        loaded = importlib.import_module(module)
-    except ImportError as problem:
-        raise click.UsageError(f"{module}: {problem}") from problem
-    function = getattr(loaded, name, None)
-    if not callable(function):
-        raise click.UsageError(f"{module} has no function {name!r}: give module:function")
+    function = function_named(place)
     shapes = dict(map(parsed, options))
     needed = [
         p.name
@@ -115,3 +105,32 @@ def function_at(
     if missing:
         raise click.UsageError(f"the shape of {missing[0]}? --shape {missing[0]}=2,3")
     return function, [shapes[n] for n in needed]
+
+
+def function_named(place: str) -> Callable[..., Any]:
+    """``module:function`` or ``file.py:function``.
+
+    Raises: click.UsageError where there is no such function; Misuse where there is no such file.
+    """
+    home, _, name = place.rpartition(":")
+    if home.endswith(".py"):
+        if not Path(home).is_file():
+            raise Misuse(f"{home} does not exist")
+        function = runpy.run_path(home).get(name)
+    else:
+        home, _, name = place.partition(":")
+        function = getattr(_module(home, place), name, None)
+    if not callable(function):
+        raise click.UsageError(f"{home} has no function {name!r}: give module:function")
+    named: Callable[..., Any] = function
+    return named
+
+
+def _module(home: str, place: str) -> Any:
+    if not all(part.isidentifier() for part in home.split(".")):
+        raise click.UsageError(f"{place!r}: neither a definition nor module:function")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(home)
+    except ImportError as problem:
+        raise click.UsageError(f"{home}: {problem}") from problem

@@ -12,6 +12,7 @@ from pullback.backends.base import Code, Job, Stored
 from pullback.backends.c.compiler import compiler
 from pullback.backends.c.emit import emit_program, emit_routine, standalone
 from pullback.backends.c.language import C11
+from pullback.backends.c.whole import Writer
 from pullback.backends.host.processor import processor
 from pullback.backends.loops.backend import Loops, NestText, stored
 from pullback.ir.nest import Routine
@@ -72,6 +73,10 @@ class C(Loops):
 
     def sources(self, routines: Sequence[Routine], target: Target) -> list[str]:
         return standalone(routines, C11(target.vector))
+
+    def alone(self, prefix: str) -> Writer:
+        """What writes a program as a function called `prefix` in a file that stands alone."""
+        return Writer(prefix)
 
     def written(self) -> Mapping[str, NestText]:
         return {self.name: lambda nest, target: emit_routine(nest, C11(target.vector))}

@@ -26,6 +26,7 @@ from pullback.ir.graph import (
     Variable,
     topological,
 )
+from pullback.tensor.values.functions import UNARY, UNARY_ANY
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def tanh(s: S) -> S:
 
 def call(name: str, *args: S) -> S:
     """A named scalar function."""
-    table = {**F.UNARY, **F.UNARY_ANY, "pow": F.power}
+    table = {**UNARY, **UNARY_ANY, "pow": F.power}
     return S(table[name](*(a.e for a in args)))
 
 

@@ -164,10 +164,10 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from pullback.config import Options
-from pullback.ir.node import count_live
+from pullback.ir.node import Node
 from test_acceptance_program import encoder_program
 program = encoder_program({layers}, Options(threads=2, cache=Path({cache!r})))
-print(json.dumps([program.stats.compiled, count_live(), len(program.kernels)]))
+print(json.dumps([program.stats.compiled, len(Node._interned), len(program.kernels)]))
 """
 
 

@@ -17,6 +17,7 @@ import pullback as pb
 from pullback import pipeline
 from pullback.backends import base, registry
 from pullback.backends.c import compiler as cc
+from pullback.backends.host.interpret import Interpreter
 from pullback.backends.host.processor import host_target
 from pullback.backends.llvm.backend import LLVM
 from pullback.backends.loops import backend as loops
@@ -35,7 +36,6 @@ from pullback.ir.expr import const
 from pullback.ir.graph import Graph, Scan, Variable, define
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
-from pullback.runtime.interpret import Interpreter
 from pullback.runtime.tuned import FILE, Key, Tuned, chooser, write
 from pullback.tensor.run.tune import Bench
 

@@ -13,7 +13,6 @@ import pullback as pb
 from grad_support import S, T, call, check_gradient, draw, fn, new_definitions, var, where
 from pullback.grad.reverse import gradients
 from pullback.ir import expr as E
-from pullback.ir import functions as F
 from pullback.ir.dtype import int64
 from pullback.ir.expr import If
 from pullback.ir.graph import (
@@ -30,6 +29,7 @@ from pullback.ir.graph import (
 from pullback.ir.node import walk
 from pullback.schedule.count import Cost, cost
 from pullback.simplify.graph import simplify_graph
+from pullback.tensor.values.functions import UNARY, UNARY_ANY
 
 CASES = [(c, {}) for c in C.all_cases() if c.bar is not None]
 CASES += [(s.case, s.sizes) for s in C.symbolic()]
@@ -216,7 +216,7 @@ def test_take_is_linear_in_the_indices(count: int) -> None:
 
 # --- scalar functions, nothing simplified: composites are in `test_cases_bounds` -----------------
 
-SCALARS = {**F.UNARY, **F.UNARY_ANY}
+SCALARS = {**UNARY, **UNARY_ANY}
 
 
 def flops(y: Value, x: Sequence[Value]) -> tuple[int, int]:

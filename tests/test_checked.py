@@ -13,11 +13,12 @@ import pytest
 import pullback as pb
 from pullback import errors, nn, optim, pipeline
 from pullback.backends.base import Call, Code, Part, Stored
+from pullback.backends.host.checked import FENCE, ROUTINE, Checked
 from pullback.backends.loops import backend as loops
+from pullback.backends.registry import oracle
 from pullback.ir.dtype import float32
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.program import Compute
-from pullback.runtime.checked import FENCE, ROUTINE, Checked
 from pullback.tensor.face.tree import flatten
 from small_programs import PROGRAMS
 
@@ -153,7 +154,7 @@ def launched(body: Body) -> np.ndarray[Any, Any]:
     code = Code(Stored("planted", "", False, 0, (), (), 1, ()), at or 0, 0, routine)
     call = Call("planted", (Part(code, (x, y)),), (), (y,), 0)
     kernel: Any = "kernel"
-    checked = Checked((Compute(Graph(((y, x),))),), [[kernel]], {kernel: call})
+    checked = Checked((Compute(Graph(((y, x),))),), [[kernel]], {kernel: call}, oracle)
     given = {x: np.ones(4, np.float32), y: np.zeros(4, np.float32)}
     checked.run(given, {})
     return given[y]

@@ -50,8 +50,8 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # What stands between a definition and a backend, backends themselves not counted. The second design
 # asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
-MAX_CORE_LINES = 18_589
-MAX_TOKENS_PER_LINE = 10.93
+MAX_CORE_LINES = 18_091
+MAX_TOKENS_PER_LINE = 10.92
 # What each room of the core may hold, lines; rounded up to fifty, to be lowered as rooms shrink.
 ROOM_LINES = {
     "algebra": 750,
@@ -60,17 +60,17 @@ ROOM_LINES = {
     "cost": 300,
     "errors": 200,
     "fuse": 1500,
-    "grad": 2150,
-    "ir": 2750,
+    "grad": 2100,
+    "ir": 2650,
     "lower": 3350,
     "machine": 200,
     "memory": 750,
     "pipeline": 350,
     "prepare": 550,
-    "runtime": 1300,
+    "runtime": 950,
     "schedule": 2450,
     "simplify": 1000,
-    "verify": 700,
+    "verify": 650,
 }
 # The runtime's two texts of native code are data, not statements.
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
@@ -224,8 +224,9 @@ def test_backends_know_no_other(path: Path) -> None:
 
 
 OUTSIDE = [p for p in FILES if p.relative_to(ROOT).parts[0] != "backends"]
-ROOMS = {p.name for p in (ROOT / "backends").iterdir() if p.is_dir()}
-CONCRETE = sorted(ROOMS - {*SHARED, "__pycache__"})
+# What may be imported above the boundary: what backends are asked for, who finds them, who tells of
+# their faults, and this processor, which is none of them (docs/backends.md).
+ABOVE = {"base", "registry", "guard", "host"}
 DEFAULT = "config.py"  # where the default backend has its name
 
 
@@ -234,8 +235,8 @@ def test_no_backend_is_named_above_the_boundary(path: Path) -> None:
     """Nor is one imported: `registry` finds them, the oracle too."""
     for module, line in imports(path):
         parts = module.split(".")
-        own = parts[:2] == ["pullback", "backends"] and parts[2:3] and parts[2] in CONCRETE
-        assert not own, f"{path}:{line}: {module}"
+        inside = parts[:2] == ["pullback", "backends"] and parts[2:]
+        assert not inside or parts[2] in ABOVE, f"{path}:{line}: {module}"
     holders = (ast.FunctionDef, ast.ClassDef, ast.Module)
     texts = {id(n.body[0].value) for n in nodes(path) if _documented(n, holders)}
     for node in nodes(path):

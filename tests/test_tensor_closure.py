@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import pullback as pb
-from pullback.ir import functions as F
 from pullback.ir.expr import SCALARS, Size
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, topological
 from pullback.ir.node import walk
 from pullback.tensor.library import maths
+from pullback.tensor.values.functions import TESTS, UNARY, UNARY_ANY
 from pullback.tensor.values.rules import RULES
 
 N = pb.dim("n", 2, 9)
@@ -60,7 +60,7 @@ def test_functions(name: str) -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_element_wise_functions(name: str) -> None:
     one = pb.tensor([1, 2]) if RULES[name].kind in ("bits", "integer") else X
-    single = name in (*F.UNARY, *F.UNARY_ANY, *F.TESTS) or name in (
+    single = name in (*UNARY, *UNARY_ANY, *TESTS) or name in (
         "negative", "positive", "bitwise_invert", "logical_not",
     )  # fmt: skip
     found = getattr(maths, name)(*([one] if single else [one, one]))

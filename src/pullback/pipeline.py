@@ -27,11 +27,13 @@ from pullback.backends.base import (
 )
 from pullback.backends.guard import guarded, interpreted
 from pullback.backends.host.assemble import assemble
+from pullback.backends.host.checked import Checked
+from pullback.backends.host.interpret import Interpreted
 from pullback.backends.host.machine import Crew, VirtualMachine
 from pullback.backends.host.pool import loader, pools
 from pullback.backends.host.profile import Clock
 from pullback.backends.host.system import address, memory, uncollected
-from pullback.backends.registry import OWN, compiler, named
+from pullback.backends.registry import OWN, compiler, named, oracle
 from pullback.config import Options
 from pullback.errors import (
     BackendError,
@@ -56,8 +58,7 @@ from pullback.memory.timeline import Timeline
 from pullback.prepare.ahead import turned_ahead
 from pullback.runtime import fault
 from pullback.runtime.cache import ObjectCache
-from pullback.runtime.checked import Checked
-from pullback.runtime.executable import Executable, Executor, Foreign, Interpreted
+from pullback.runtime.executable import Executable, Executor, Foreign
 from pullback.runtime.record import Recorder, each
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import Chooser, chooser
@@ -155,7 +156,7 @@ def _native(
     image, fuse = image_of(program, backend, job, chosen, report.wants_texts)
     done = job.stats, job.target, image.steps, report.times, chosen
     if options.check:
-        checked = Checked(program.body, image.kernels, image.calls)
+        checked = Checked(program.body, image.kernels, image.calls, oracle)
         return Executable(traced, options, checked, fuse, image, *done)
     executor = executor_of(image, backend, job)
     report.stage("plan", f"{image.plan.arena_bytes} bytes")

@@ -57,6 +57,11 @@ def compiler(name: str) -> Compiler:
     raise UnsupportedError(what, code="E313")
 
 
+def by_nests() -> dict[str, Loops]:
+    """Those of this package that go by way of loop nests."""
+    return {name: backend for name, backend in OWN.items() if isinstance(backend, Loops)}
+
+
 def of_nests(name: str) -> Loops:
     """The backend of this name that makes code of loop nests. Raises: UnsupportedError."""
     backend = named(name)

@@ -17,8 +17,7 @@ import click
 import numpy as np
 
 from pullback.backends.base import Code, CompileStats, Job
-from pullback.backends.loops.backend import DUMPED, Loops
-from pullback.backends.registry import OWN, of_nests
+from pullback.backends.registry import by_nests, of_nests
 from pullback.cli.command import Output, command
 from pullback.cli.nest_text import parse_routine
 from pullback.config import Options
@@ -89,8 +88,8 @@ def resumed(file: Path, out: Path | None = None, seed: int = 0) -> dict[str, Num
         options = replace(Options.from_environment(), cache=None, dump=out)
         if first == "routine":
             return _run_nest(parse_routine(text), options, seed)
-        for backend in OWN.values():
-            if isinstance(backend, Loops) and backend.reads(text):
+        for backend in by_nests().values():
+            if backend.reads(text):
                 nest = parse_routine(_beside(file, "nest").read_text())
                 return _run_code(backend.resume(text, nest, backend.machine(options)), nest, seed)
         if SCHEDULE.match(text):
@@ -159,7 +158,7 @@ def _run_nest(routine: Routine, options: Options, seed: int) -> dict[str, Number
     report.text(4, f"nest-{routine.name}", lambda: show(routine))
     for name, text in backend.written().items():
         make = functools.partial(text, routine, target)
-        report.text(4, f"{DUMPED.get(name, name)}-{routine.name}", make)
+        report.text(4, f"{name}-{routine.name}", make)
     job = Job(options, target, None, CompileStats(), report)
     (code,) = backend.emit([routine], job)
     return _run_code(code, routine, seed)

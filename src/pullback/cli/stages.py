@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.backends.loops.backend import Loops
-from pullback.backends.registry import OWN, texts
+from pullback.backends.registry import by_nests, of_nests, texts
 from pullback.cli.adjoints import adjoints_text
 from pullback.cli.command import Misuse
 from pullback.ir.graph import Value
@@ -21,7 +20,7 @@ from pullback.tensor.run.images import packed
 
 WHOLE = "program"
 SHORT = {"asm": "assembly"}
-FILES = {n: b for n, b in OWN.items() if isinstance(b, Loops) and b.sources((), Target())}
+FILES = frozenset(n for n, backend in by_nests().items() if backend.sources((), Target()))
 CODE = [next((s for s, name in SHORT.items() if name == text), text) for text in texts()]
 STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", *CODE, "image")
 
@@ -47,15 +46,15 @@ def parts(program: Executable, stage: str, wrt: Sequence[str] = ()) -> list[Part
         text, objects = packed(program)
         return [(stage, text + "\n".join(fact("object", k, len(d)) for k, d in objects.items()))]
     if stage in FILES:
-        return [(stage, _file(program, FILES[stage], target))]
+        return [(stage, _file(program, stage, target))]
     return [(k.name, _text(program, k, stage, target)) for k in program.distinct()]
 
 
-def _file(program: Executable, backend: Loops, target: Target) -> str:
+def _file(program: Executable, backend: str, target: Target) -> str:
     """All kernels as one text that compiles by itself, each below its name."""
     kernels = program.distinct()
     nests = [lower(k, program.chosen(k, target), marks=True) for k in kernels]
-    shared, *written = backend.sources(nests, target)
+    shared, *written = of_nests(backend).sources(nests, target)
     own = [f"/* {k.name} */\n{placed(t, k)}" for k, t in zip(kernels, written, strict=True)]
     return "\n".join([shared, *own])
 

@@ -14,17 +14,10 @@ from pullback.grad.fold import Term
 from pullback.grad.invert import Empty, Unsolvable, invert
 from pullback.grad.render import Inverse, rendered
 from pullback.grad.system import Form, System, variable
-from pullback.grad.total import Label, identity, summed, volume
+from pullback.grad.total import identity, summed, volume
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Take, upper
-from pullback.ir.graph import (
-    SUM,
-    Accumulate,
-    Definition,
-    Value,
-    replace_reads,
-    substitute,
-)
+from pullback.ir.graph import SUM, Accumulate, Label, Value, replace_reads, substitute
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.rules import Simplifier
@@ -112,9 +105,7 @@ class Gatherer:
             )
         form = Accumulate(SUM, extents, at)
         body = term.expression()
-        shape = take.source.shape
-        name, keep, origin = label.name, label.keep, label.origin
-        adjoint = Definition(name, shape, body, form, False, keep, origin)
+        adjoint = label.define(take.source.shape, body, form)
         self.why[adjoint] = why
         return identity(adjoint)
 

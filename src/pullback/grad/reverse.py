@@ -21,10 +21,10 @@ from pullback.grad.pins import Pins
 from pullback.grad.reuse import reused
 from pullback.grad.rules import Rules, active, fitting, ordered, own_rule
 from pullback.grad.scalar import sweep
-from pullback.grad.total import Label, identity
+from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Definition, Keep, Map, Rule, Value, substitute
+from pullback.ir.graph import Definition, Keep, Label, Map, Rule, Value, substitute
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.triangle import running
@@ -157,7 +157,7 @@ class Reverse:
         if lone is not None and body is identity(lone) and _may_stand_for(lone, value, label):
             self.masks.learn(lone, parts)
             return lone
-        whole = Definition(label.name, value.shape, body, keep=label.keep, origin=label.origin)
+        whole = label.define(value.shape, body)
         self.made.add(whole)
         self.masks.learn(whole, parts)
         return whole
@@ -263,11 +263,7 @@ class Reverse:
         for term, count in uses.items():
             if count > 1 and not isinstance(term.value, Take | E.Const):
                 label = _label(definition, definition)
-                body = term.expression()
-                whole = Definition(
-                    label.name, definition.shape, body, keep=label.keep, origin=label.origin
-                )
-                made[term] = identity(whole)
+                made[term] = identity(label.define(definition.shape, term.expression()))
         return [(take, _through(made.get(term), take, term)) for take, term in terms]
 
 

@@ -7,30 +7,19 @@ sum[t] f(x) g(x, t)      -> f(x) * sum[t] g(x, t)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 
 from pullback.algebra.bounds import in_bounds
-from pullback.errors import Origin
 from pullback.grad import fold
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Expr, Extent, Take, upper
-from pullback.ir.graph import SUM, Definition, Keep, Reduce, Value, read, substitute
+from pullback.ir.graph import SUM, Label, Reduce, Value, read, substitute
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.product import Quotient
 from pullback.simplify.triangle import triangle
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """What a new definition is called and inherits."""
-
-    name: str
-    keep: Keep
-    origin: Origin | None
 
 
 def volume(extents: Sequence[Extent]) -> int:
@@ -58,7 +47,7 @@ def summed(
         value = value.value
     factored = triangle(shape, over, guards, value)
     if factored is not None:
-        end = factored.end(factored.running(label.name, label.keep, label.origin))
+        end = factored.end(factored.running(label))
         total = fold.mul(end, factored.outer.expression())
         return fold.cast(G.guarded(factored.guards, total), kind)
     product = Quotient.of(value)
@@ -143,14 +132,8 @@ def _fits(take: Take, guards: Sequence[Expr]) -> list[Expr]:
 def _define(kept: Sequence[Axis], inside: Sequence[Axis], body: Expr, label: Label) -> Take:
     """The sum over the axes `inside` as a definition over the kept ones, read at them."""
     renamed = {a.number: Axis(new, a.extent) for new, a in enumerate((*kept, *inside))}
-    whole = Definition(
-        label.name,
-        tuple(a.extent for a in kept),
-        substitute(body, renamed),
-        Reduce(SUM, tuple(a.extent for a in inside)),
-        keep=label.keep,
-        origin=label.origin,
-    )
+    form = Reduce(SUM, tuple(a.extent for a in inside))
+    whole = label.define((a.extent for a in kept), substitute(body, renamed), form)
     return read(whole, *kept)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import bool_, float32
+from pullback.ir.dtype import float32
 from pullback.ir.expr import (
     Add,
     And,
@@ -24,11 +24,9 @@ from pullback.ir.expr import (
     FloorDiv,
     If,
     Less,
-    Mod,
     Mul,
     Or,
 )
-from pullback.ir.integers import whole_power
 
 Scalar = Callable[[Expr], Expr]
 
@@ -69,7 +67,6 @@ FAR = 1e30  # atan rounds to pi / 2 from 1e17 on
 LARGE = 1e8  # x^2 + 1 rounds to x^2
 QUARTERS = 1e4  # radians, up to which multiples of the first part of pi / 2 are exact
 ERF_ONE = 6.0  # erf rounds to 1 in float64 from 5.93 on
-INTEGER_POWER = 64  # integer exponents up to this are multiplied out
 
 
 def _parts(*bits: int) -> tuple[float, ...]:
@@ -173,36 +170,9 @@ def relu(x: Expr) -> Expr:
 
 
 @wide
-def silu(x: Expr) -> Expr:
-    """``x * sigmoid(x)``"""
-    return Mul(x, sigmoid(x))
-
-
-@wide
-def gelu(x: Expr) -> Expr:
-    """``x * (1 + erf(x / sqrt 2)) / 2``"""
-    inner = erf(Mul(x, like(math.sqrt(0.5), x)))
-    return Mul(Mul(x, like(0.5, x)), Add(like(1, x), inner))
-
-
-@wide
-def gelu_tanh(x: Expr) -> Expr:
-    """``x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))``, which is the tanh form of GELU."""
-    scale = 2.0 * math.sqrt(2.0 / math.pi)
-    cubic = Add(like(scale, x), Mul(like(scale * 0.044715, x), square(x)))
-    return Mul(x, sigmoid(Mul(x, cubic)))
-
-
-@wide
 def softplus(x: Expr) -> Expr:
     """``log(1 + exp(x))``, as ``max(0, x) + log1p(exp(-|x|))``"""
     return Add(relu(x), log1p(E.Exp(E.negate(absolute(x)))))
-
-
-@wide
-def log_sigmoid(x: Expr) -> Expr:
-    """``log(sigmoid(x))``"""
-    return E.negate(softplus(E.negate(x)))
 
 
 @wide
@@ -254,7 +224,7 @@ def tan(x: Expr) -> Expr:
     rest = x
     for part in _QUARTER[x.dtype.bits]:
         rest = E.subtract(rest, Mul(count, like(part, x)))
-    odd = _odd(count)
+    odd = is_odd(count)
     sine, cosine = E.Sin(rest), cos(rest)
     near = Div(If(odd, cosine, sine), If(odd, E.negate(sine), cosine))
     return If(Less(absolute(x), like(QUARTERS, x)), near, Div(E.Sin(x), cos(x)))
@@ -379,38 +349,10 @@ def atanh(x: Expr) -> Expr:
     return _signed(x, Mul(log1p(ratio), like(0.5, x)))
 
 
-def _negative(x: Expr) -> Expr:
+def is_negative(x: Expr) -> Expr:
     """Whether the sign of x is -, that of -0.0 too."""
     zero = like(0, x)
     return Or(Less(x, zero), And(Equal(x, zero), Less(reciprocal(x), zero)))
-
-
-def copysign(x: Expr, sign: Expr) -> Expr:
-    """The magnitude of `x` with the sign of `sign`; that of NaN is +."""
-    size = absolute(x)
-    return If(_negative(sign), E.negate(size), size)
-
-
-def fmod(x: Expr, y: Expr) -> Expr:
-    """The exact remainder of truncated division, with the sign of `x`, as C defines it."""
-    if x.dtype.is_float:
-        rest = copysign(Mod(absolute(x), absolute(y)), x)
-        none = And(Equal(x, like(0, x)), Less(like(0, x), absolute(y)))
-        return If(none, x, rest)  # with a slope of 1
-    rest, zero = Mod(x, y), like(0, x)
-    other = E.Xor(Less(x, zero), Less(y, zero))
-    return If(And(other, truth(rest)), E.subtract(rest, y), rest)
-
-
-def log_add(a: Expr, b: Expr) -> Expr:
-    """``log(e^a + e^b) = max(a, b) + log1p(e^-|a - b|)``; of equal infinities themselves.
-
-    Where both are equal the maximum passes 1 to `a`, the minimum -1: half to each in all.
-    """
-    below = E.minimum(E.subtract(b, a), E.subtract(a, b))
-    total = Add(E.maximum(a, b), log1p(E.Exp(below)))
-    half = like(0.5, a)
-    return If(And(Equal(a, b), is_inf(a)), Add(Mul(a, half), Mul(b, half)), total)
 
 
 def atan2(y: Expr, x: Expr) -> Expr:
@@ -423,8 +365,8 @@ def atan2(y: Expr, x: Expr) -> Expr:
     level = If(Equal(height, zero), height, like(1, x))
     angle = _turned(If(Equal(height, width), level, ratio))
     angle = If(steep, E.subtract(like(math.pi / 2, x), angle), angle)
-    angle = If(_negative(x), E.subtract(like(math.pi, x), angle), angle)
-    return If(_negative(y), E.negate(angle), angle)
+    angle = If(is_negative(x), E.subtract(like(math.pi, x), angle), angle)
+    return If(is_negative(y), E.negate(angle), angle)
 
 
 @wide
@@ -438,69 +380,15 @@ def floor(x: Expr) -> Expr:
     return FloorDiv(x, like(1, x)) if x.dtype.is_float else x
 
 
-def ceil(x: Expr) -> Expr:
-    """The smallest whole number not below."""
-    return E.negate(floor(E.negate(x))) if x.dtype.is_float else x
-
-
-def trunc(x: Expr) -> Expr:
-    """Towards zero."""
-    return If(Less(x, like(0, x)), ceil(x), floor(x)) if x.dtype.is_float else x
-
-
-def rounded(x: Expr) -> Expr:
-    """To the nearest whole number, halves to the even one."""
-    if not x.dtype.is_float:
-        return x
-    low = floor(x)
-    rest = E.subtract(x, low)
-    up = Or(Less(like(0.5, x), rest), And(Equal(rest, like(0.5, x)), _odd(low)))
-    return If(up, ceil(x), low)
-
-
-def _odd(x: Expr) -> Expr:
+def is_odd(x: Expr) -> Expr:
     """Whether a whole number is odd: half of it is not whole. NaN and infinities are not."""
     half = Mul(x, like(0.5, x))
     return E.logical_not(Or(Equal(floor(half), half), E.is_nan(x)))
 
 
-def sign(x: Expr) -> Expr:
-    """-1, 0 or 1; NaN stays."""
-    zero = like(0, x)
-    positive = Cast(Less(zero, x), x.dtype)
-    difference = E.subtract(positive, Cast(Less(x, zero), x.dtype))
-    return If(Equal(x, x), difference, x) if x.dtype.is_float else difference
-
-
-def is_nan(x: Expr) -> Expr:
-    """``x != x``"""
-    return E.is_nan(x) if x.dtype.is_float else Const(False, bool_)
-
-
-def is_inf(x: Expr) -> Expr:
-    """``x == inf or x == -inf``"""
-    if not x.dtype.is_float:
-        return Const(False, bool_)
-    return Or(Equal(x, E.highest(x.dtype)), Equal(x, E.lowest(x.dtype)))
-
-
-def is_finite(x: Expr) -> Expr:
-    """``-inf < x < inf``"""
-    if not x.dtype.is_float:
-        return Const(True, bool_)
-    return And(Less(E.lowest(x.dtype), x), Less(x, E.highest(x.dtype)))
-
-
 def truth(x: Expr) -> Expr:
     """``x != 0``"""
     return x if x.dtype.is_bool else E.logical_not(Equal(x, like(0, x)))
-
-
-def invert(x: Expr) -> Expr:
-    """Every bit flipped; of booleans the logical not."""
-    if x.dtype.is_bool:
-        return E.logical_not(x)
-    return E.Xor(x, E.const(-1, x.dtype))
 
 
 def less_equal(a: Expr, b: Expr) -> Expr:
@@ -525,16 +413,28 @@ def integer_power(x: Expr, exponent: int) -> Expr:
     return like(1, x) if product is None else product
 
 
-def constant_power(x: Expr, exponent: float) -> Expr:
-    """``x ** exponent``, exact for whole exponents and for one half."""
-    whole = float(exponent).is_integer() and abs(exponent) <= INTEGER_POWER
-    if whole:
-        return integer_power(x, int(exponent))
-    if exponent == 0.5:
-        return E.Sqrt(x)
-    if exponent == -0.5:
-        return rsqrt(x)
-    return power(x, like(exponent, x))
+def bit(x: Expr, place: int) -> Expr:
+    """Whether a bit of `x` is set."""
+    return E.logical_not(Equal(And(x, like(1 << place, x)), like(0, x)))
+
+
+def whole_power(x: Expr, y: Expr) -> Expr:
+    """Squaring over the bits of the exponent, modulo ``2 ** bits``.
+
+    ``product over k of bit_k ? x^(2^k) : 1``; a negative power is the exact quotient without its
+    fraction; of 0 it is 0, as a quotient by zero is.
+    """
+    one, none = like(1, x), like(0, x)
+    power: Expr = one
+    base = x
+    for k in range(x.dtype.bits - (x.dtype.kind == "i")):
+        power = Mul(power, If(bit(y, k), base, one))
+        base = Mul(base, base)
+    if x.dtype.kind != "i":
+        return power
+    minus = like(-1, x)
+    unit = If(Equal(x, minus), If(bit(y, 0), minus, one), none)
+    return If(Less(y, like(0, y)), If(Equal(x, one), one, unit), power)
 
 
 def power(x: Expr, y: Expr) -> Expr:
@@ -547,27 +447,7 @@ def power(x: Expr, y: Expr) -> Expr:
     base = absolute(x)
     size = If(Equal(base, one), one, E.Exp(Mul(y, E.Log(base))))
     whole = Or(Equal(floor(y), y), Equal(Add(x, x), x))
-    odd = And(Equal(floor(y), y), _odd(y))
+    odd = And(Equal(floor(y), y), is_odd(y))
     negative = If(whole, If(odd, E.negate(size), size), like(math.nan, x))
-    signed = If(_negative(x), negative, size)
+    signed = If(is_negative(x), negative, size)
     return If(Or(Equal(y, zero), Equal(x, one)), one, signed)
-
-
-UNARY: dict[str, Scalar] = {
-    "exp": wide(E.Exp), "log": wide(E.Log), "sqrt": E.Sqrt, "sin": wide(E.Sin), "cos": cos,
-    "tan": tan, "sinh": sinh, "cosh": cosh, "tanh": tanh, "erf": erf, "sigmoid": sigmoid,
-    "silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "softplus": softplus,
-    "log_sigmoid": log_sigmoid, "log1p": log1p, "expm1": expm1, "log2": log2, "log10": log10,
-    "rsqrt": rsqrt, "reciprocal": reciprocal, "atan": atan, "asin": asin, "acos": acos,
-    "asinh": asinh, "acosh": acosh, "atanh": atanh,
-}  # fmt: skip
-"""Functions whose argument is a float."""
-
-UNARY_ANY: dict[str, Scalar] = {
-    "abs": absolute, "square": square, "relu": relu, "floor": floor, "ceil": ceil,
-    "trunc": trunc, "round": rounded, "sign": sign,
-}  # fmt: skip
-"""Functions of any number, of its own type."""
-
-TESTS: dict[str, Scalar] = {"isnan": is_nan, "isinf": is_inf, "isfinite": is_finite}
-"""Functions of any number that give a bool."""

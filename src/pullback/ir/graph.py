@@ -78,6 +78,7 @@ class Accumulate:
 
 
 Form = Map | Reduce | Scan | Accumulate
+MAP = Map()
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -126,7 +127,7 @@ class Definition:
     name: str
     shape: tuple[Extent, ...]
     body: Expr
-    form: Form = Map()
+    form: Form = MAP
     stop: bool = False
     keep: Keep = Keep.AUTO
     origin: Origin | None = None
@@ -212,6 +213,19 @@ def define(
     axes = [Axis(n, e) for n, e in enumerate(shape + over)]
     form: Form = Reduce(combiner, over) if over else Map()
     return Definition(name, shape, body(*axes), form, stop, keep, origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a new definition is called and inherits."""
+
+    name: str
+    keep: Keep
+    origin: Origin | None
+
+    def define(self, shape: Iterable[Extent], body: Expr, form: Form = MAP) -> Definition:
+        """The definition of that name."""
+        return Definition(self.name, tuple(shape), body, form, False, self.keep, self.origin)
 
 
 def beside(

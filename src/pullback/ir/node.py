@@ -186,11 +186,6 @@ def postorder(roots: Iterable[R], below: Callable[[T | R], Sequence[T] | None]) 
     return order
 
 
-def count_live() -> int:
-    """How many interned nodes are alive."""
-    return len(Node._interned)
-
-
 def rebuild(root: Node, change: Callable[[Node], Node | None], memo: dict[Node, Node]) -> Node:
     """One bottom-up pass: `change` sees each node over its new children; None keeps it.
 

@@ -15,6 +15,7 @@ from pullback.nn.base.parameter import Parameter
 from pullback.tensor.face.dialect import shown
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.shaped import shaped
+from pullback.tensor.values.functions import constant_power
 from pullback.tensor.values.precise import narrowed
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -69,7 +70,7 @@ def _norm(grads: list[Value], order: float) -> Tensor:
     def term(x: Expr) -> Expr:
         if order == 2.0:
             return F.square(x)
-        return F.absolute(x) if order == 1.0 or infinite else F.constant_power(F.absolute(x), order)
+        return F.absolute(x) if order == 1.0 or infinite else constant_power(F.absolute(x), order)
 
     by = MAX if infinite else SUM
     parts = [
@@ -81,7 +82,7 @@ def _norm(grads: list[Value], order: float) -> Tensor:
         total = reduce(join, map(at, parts)) if parts else E.const(0, kind)
         if order == 2.0:
             return E.Sqrt(total)
-        return total if order == 1.0 or infinite else F.constant_power(total, 1.0 / order)
+        return total if order == 1.0 or infinite else constant_power(total, 1.0 / order)
 
     return make("grad_norm", (), whole)
 

@@ -225,9 +225,7 @@ def _split(definition: Definition, phases: list[_Phase], simplify: Simplify) -> 
     body = simplify(substitute(definition.body, moves))
     body = simplify(E.rewritten(body, _of_pair))
     steps = [phase.step for phase in phases]
-    return Definition(
-        definition.name, (*steps, *shape), body, definition.form, origin=definition.origin
-    )
+    return replace(definition, shape=(*steps, *shape), body=body, stop=False, keep=Keep.AUTO)
 
 
 def _of_pair(node: Node) -> Node | None:

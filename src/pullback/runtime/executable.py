@@ -11,7 +11,8 @@ import numpy as np
 
 from pullback.backends import base
 from pullback.backends.base import Compiler, CompileStats, Image, Text
-from pullback.backends.host.exchange import box, shown
+from pullback.backends.host.exchange import box
+from pullback.backends.host.interpret import Plain
 from pullback.backends.host.processor import named_target
 from pullback.backends.host.profile import Profile
 from pullback.backends.registry import named
@@ -19,7 +20,7 @@ from pullback.config import Options
 from pullback.errors import AbsentError, InvalidIR, OptionError, ShapeError
 from pullback.ir import markup
 from pullback.ir.expr import Dim, Extent
-from pullback.ir.graph import Definition, Graph, Variable
+from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, HostCall, Launch, Program, items, written
 from pullback.ir.signature import kernel_digest
@@ -28,7 +29,6 @@ from pullback.ir.text import placed, show
 from pullback.lower.whole import scheduled
 from pullback.memory.budget import Repetition, work
 from pullback.memory.plan import Plan
-from pullback.runtime.interpret import Interpreter, Plain
 from pullback.schedule.choose import Choose
 from pullback.schedule.count import Cost, cost
 from pullback.schedule.text import schedule_text
@@ -67,33 +67,6 @@ class Executor(Protocol):
     @property
     def sizes(self) -> Sequence[str]:
         """Names of the symbolic extents that `go` wants the sizes of, in order."""
-
-
-class Interpreted(Plain):
-    """Runs a program with NumPy, item by item."""
-
-    def __init__(
-        self,
-        block: Block,
-        compute: Callable[[Graph, dict[Variable, Array]], dict[Variable, Array]],
-        launch: Callable[[Kernel, dict[Variable, Array]], dict[Variable, Array]],
-    ) -> None:
-        self.launches = 0
-        self._block = block
-        self._compute = compute
-        self._launch = launch
-
-    def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
-        parts = {v: shown(v, array, sizes) for v, array in bindings.items()}
-        interpreter = Interpreter(dict(parts), self._compute, self._launch, sizes)
-        try:
-            interpreter.run(self._block)
-        finally:
-            self.launches = interpreter.launches
-            for variable, array in parts.items():
-                result = interpreter.values[variable]
-                if result is not array:
-                    array[...] = result
 
 
 class Foreign(Plain):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Extent, Take, upper
@@ -10,9 +11,9 @@ from pullback.ir.graph import (
     Accumulate,
     Definition,
     Graph,
+    Map,
     Reduce,
     Value,
-    define,
     replace_reads,
 )
 from pullback.simplify.graph import with_roots
@@ -50,11 +51,4 @@ def _identity_where_empty(definition: Definition) -> Definition:
     if not isinstance(form, Reduce | Accumulate) or not is_empty(definition.extents):
         return definition
     nothing = form.combiner.identity(definition.dtype)
-    return define(
-        definition.name,
-        definition.shape,
-        lambda *_: nothing,
-        stop=definition.stop,
-        keep=definition.keep,
-        origin=definition.origin,
-    )
+    return replace(definition, body=nothing, form=Map())

@@ -89,15 +89,7 @@ def with_roots(definition: Definition, roots: Sequence[Expr]) -> Definition:
     form = definition.form
     if isinstance(form, Accumulate):
         form = replace(form, at=tuple(roots[1:]))
-    return Definition(
-        definition.name,
-        definition.shape,
-        roots[0],
-        form,
-        definition.stop,
-        definition.keep,
-        definition.origin,
-    )
+    return replace(definition, body=roots[0], form=form)
 
 
 def rewire(values: Iterable[Value], mapping: Mapping[Value, Value]) -> list[Value]:
@@ -165,8 +157,7 @@ def _without_units(d: Definition) -> Definition:
     axes: dict[int, Expr] = {a.number: E.index(0) for a in inner}
     axes |= {a.number: Axis(rank + n, a.extent) for n, a in enumerate(kept)}
     form = Reduce(d.form.combiner, tuple(a.extent for a in kept))
-    body = substitute(d.body, axes)
-    return Definition(d.name, d.shape, body, form, d.stop, d.keep, d.origin)
+    return replace(d, body=substitute(d.body, axes), form=form)
 
 
 def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:
@@ -190,9 +181,9 @@ def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:
     if isinstance(form, Scan):
         form = Scan(form.combiner, axes[form.axis].number)
     shape, body = tuple(a.extent for a in kept), substitute(d.body, dict(axes))
-    narrow = Definition(d.name, shape, body, form, d.stop, d.keep, d.origin)
+    narrow = replace(d, shape=shape, body=body, form=form)
     narrow = merged.setdefault(_identity(narrow), narrow)
-    return Definition(d.name, d.shape, read(narrow, *kept), Map(), d.stop, d.keep, d.origin)
+    return replace(d, body=read(narrow, *kept), form=Map())
 
 
 def _identity(d: Definition) -> tuple[Any, ...]:

@@ -35,13 +35,13 @@ def parts(definition: Definition) -> tuple[Definition, ...]:
     kind = d.dtype
     wide = _with(d, (halves.wide(d.body), *map(halves.rounded, d.roots[1:])))
     value = Cast(read(wide, *(E.Axis(n, e) for n, e in enumerate(d.shape))), kind)
-    return wide, Definition(d.name, d.shape, value, Map(), d.stop, d.keep, d.origin)
+    return wide, replace(d, body=value, form=Map())
 
 
 def _with(d: Definition, roots: tuple[Expr, ...]) -> Definition:
     form = replace(d.form, at=roots[1:]) if isinstance(d.form, Accumulate) else d.form
     keep = Keep.AUTO if d.keep is Keep.ALWAYS and roots[0].dtype != d.dtype else d.keep
-    return Definition(d.name, d.shape, roots[0], form, d.stop, keep, d.origin)
+    return replace(d, body=roots[0], form=form, keep=keep)
 
 
 class Halves:

@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pullback.algebra.affine import Affine, affine, to_expr
 from pullback.algebra.bounds import bounds, in_bounds
 from pullback.algebra.guards import demands, test_of
-from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take
@@ -21,6 +20,7 @@ from pullback.ir.graph import (
     Combiner,
     Definition,
     Keep,
+    Label,
     Map,
     Reduce,
     Scan,
@@ -52,12 +52,12 @@ class Triangle:
     combiner: Combiner
     turned: bool
 
-    def running(self, name: str, keep: Keep, origin: Origin | None) -> Definition:
+    def running(self, label: Label) -> Definition:
         """The running sum as a definition."""
         renamed: dict[int, Expr] = {a.number: Axis(n, a.extent) for n, a in enumerate(self.axes)}
         shape = tuple(a.extent for a in self.axes)
         form = Scan(self.combiner, self.axes.index(self.loop))
-        return Definition(name, shape, substitute(self.body, renamed), form, False, keep, origin)
+        return label.define(shape, substitute(self.body, renamed), form)
 
     def end(self, running: Definition) -> Take:
         """The running sum where it ends."""
@@ -133,7 +133,7 @@ def running(
     split = reduced(d)
     if split is None:
         return None
-    inner = split.running(d.name, Keep.AUTO, d.origin)
+    inner = split.running(Label(d.name, Keep.AUTO, d.origin))
     inner = inner if share is None else share(inner)
     total: Expr = split.end(inner)
     if not split.outer.trivial:
@@ -141,8 +141,7 @@ def running(
     nothing = split.combiner.identity(d.dtype)
     for guard in reversed(split.guards):
         total = If(guard, total, nothing)
-    whole = Definition(d.name, d.shape, total, Map(), d.stop, d.keep, d.origin)
-    return whole, inner, split.turned
+    return replace(d, body=total, form=Map()), inner, split.turned
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from pullback.special import bessel_tables as T
 from pullback.special.elementary import bessel_i
 from pullback.special.parts import Special, horner, pieces, ratio
 from pullback.tensor.shaped import shaped
+from pullback.tensor.values.functions import is_inf, is_nan
 
 FAR = 8.0  # where size and phase begin
 EXACT = 1e5  # up to which odd multiples of pi / 4 are taken away without a rounding
@@ -89,7 +90,7 @@ def _positive_j(order: int, a: Expr) -> Expr:
     near = If(close, Mul(series, half) if order else series, near)
     within = Less(a, F.like(FAR, a))
     value = If(within, near, _far(order, If(within, F.like(FAR, a), a), second=False))
-    return If(F.is_inf(a), F.like(0, a), value)
+    return If(is_inf(a), F.like(0, a), value)
 
 
 def _j(order: int, x: Expr) -> Expr:
@@ -122,7 +123,7 @@ def _y(order: int, x: Expr) -> Expr:
         value = If(Less(x, F.like(ends[n], x)), piece, value)
     value = If(Less(F.square(x), F.like(ends[0], x)), near, value)
     value = If(Less(x, F.like(1, x)), _near_y1(x), value) if order else value
-    value = If(F.is_inf(x), F.like(0, x), value)
+    value = If(is_inf(x), F.like(0, x), value)
     return _on_the_right(x, value, -math.inf)
 
 
@@ -130,7 +131,7 @@ def _on_the_right(x: Expr, value: Expr, at_zero: float) -> Expr:
     """Of x > 0; infinite at 0, NaN below."""
     zero = F.like(0, x)
     right = If(E.Equal(x, zero), F.like(at_zero, x), value)
-    return If(E.Or(Less(x, zero), F.is_nan(x)), F.like(math.nan, x), right)
+    return If(E.Or(Less(x, zero), is_nan(x)), F.like(math.nan, x), right)
 
 
 def _k_parts(order: int, x: Expr) -> tuple[Expr, Expr, Expr]:
@@ -153,14 +154,14 @@ def _k_parts(order: int, x: Expr) -> tuple[Expr, Expr, Expr]:
 def _k(order: int, x: Expr) -> Expr:
     within, near, scaled = _k_parts(order, x)
     value = If(within, near, Mul(scaled, E.Exp(E.negate(x))))
-    return _on_the_right(x, If(F.is_inf(x), F.like(0, x), value), math.inf)
+    return _on_the_right(x, If(is_inf(x), F.like(0, x), value), math.inf)
 
 
 def _ke(order: int, x: Expr) -> Expr:
     within, near, scaled = _k_parts(order, x)
     b = If(within, x, F.like(0, x))
     value = If(within, Mul(near, E.Exp(b)), scaled)
-    return _on_the_right(x, If(F.is_inf(x), F.like(0, x), value), math.inf)
+    return _on_the_right(x, If(is_inf(x), F.like(0, x), value), math.inf)
 
 
 def _higher_j(order: int, x: Expr) -> Expr:
@@ -192,7 +193,7 @@ def _higher_j(order: int, x: Expr) -> Expr:
     by_first = Less(F.absolute(second), F.absolute(first))
     scale = If(by_first, Mul(first, half), second)
     down = Div(Mul(scale, power), If(by_first, lower[-1], lower[-2]))
-    value = If(F.is_inf(a), F.like(0, a), If(above, last, down))
+    value = If(is_inf(a), F.like(0, a), If(above, last, down))
     return If(Less(x, F.like(0, x)), E.negate(value), value) if order % 2 else value
 
 
@@ -332,7 +333,7 @@ def _spherical_j0(x: Expr) -> Expr:
     near = horner(F.square(x), SINE[::-1])
     apart = If(close, F.like(1, x), x)
     value = If(close, near, Div(E.Sin(apart), apart))
-    return If(F.is_inf(x), F.like(0, x), value)
+    return If(is_inf(x), F.like(0, x), value)
 
 
 SINE = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(10)]

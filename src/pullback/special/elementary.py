@@ -13,6 +13,7 @@ from pullback.special.parts import Special, horner, ratio, sinpi, where_zero
 from pullback.tensor.library import maths as M
 from pullback.tensor.library import ops as O
 from pullback.tensor.shaped import shaped
+from pullback.tensor.values.functions import is_inf, is_nan
 
 SINE = [(-1.0) ** k * math.pi ** (2 * k) / math.factorial(2 * k + 1) for k in range(12)]
 BESSEL = [  # of (x / 2)^2, by order: 16^24 / 24!^2 is 2e-19
@@ -32,7 +33,7 @@ def _xlog1py(x: Expr, y: Expr) -> Expr:
 
 def _none(x: Expr, y: Expr, low: float) -> Expr:
     """Whether x is 0 beside a logarithm that is not finite."""
-    outside = E.Or(F.less_equal(y, F.like(low, y)), F.is_inf(y))
+    outside = E.Or(F.less_equal(y, F.like(low, y)), is_inf(y))
     return E.And(Equal(x, F.like(0, x)), outside)
 
 
@@ -41,7 +42,7 @@ def _entr(x: Expr) -> Expr:
     positive = Less(zero, x)
     entropy = E.negate(Mul(x, E.Log(If(positive, x, F.like(1, x)))))
     outside = If(Equal(x, zero), zero, F.like(-math.inf, x))
-    return If(F.is_nan(x), x, If(positive, entropy, outside))
+    return If(is_nan(x), x, If(positive, entropy, outside))
 
 
 def _logit(p: Expr) -> Expr:
@@ -60,7 +61,7 @@ def _sinc(x: Expr) -> Expr:
     apart = If(close, F.like(1, x), x)
     far = Div(sinpi(apart), Mul(apart, F.like(math.pi, x)))
     value = If(close, near, far)
-    return If(F.is_inf(x), F.like(0, x), value)
+    return If(is_inf(x), F.like(0, x), value)
 
 
 def bessel_i(order: int, a: Expr) -> tuple[Expr, Expr, Expr]:
@@ -80,7 +81,7 @@ def _i(order: int, x: Expr) -> Expr:
     large = Less(F.like(700, a), a)
     root = E.Exp(Mul(a, F.like(0.5, a)))
     grown = If(large, Mul(Mul(scaled, root), root), Mul(scaled, E.Exp(a)))
-    value = If(F.is_inf(x), a, If(near, series, grown))
+    value = If(is_inf(x), a, If(near, series, grown))
     return If(Less(x, F.like(0, x)), E.negate(value), value) if order else value
 
 

@@ -18,6 +18,7 @@ from pullback.special import tables as T
 from pullback.special.parts import Special, cospi, horner, is_whole, pieces, sinpi
 from pullback.tensor.library import maths as M
 from pullback.tensor.shaped import shaped
+from pullback.tensor.values.functions import is_inf
 
 TERMS = 12  # of Euler and Maclaurin's correction
 SHIFT = 10  # terms summed one by one before it
@@ -65,7 +66,7 @@ def _lgamma(x: Expr) -> Expr:
     mirrored = E.subtract(E.Log(Div(F.like(math.pi, a), circle)), value)
     below = If(tiny, E.negate(E.Log(a)), mirrored)
     value = If(Less(x, F.like(0, x)), below, value)
-    return If(F.is_inf(x), F.like(math.inf, x), value)
+    return If(is_inf(x), F.like(math.inf, x), value)
 
 
 def _digamma(x: Expr) -> Expr:
@@ -133,7 +134,7 @@ def _hurwitz(s: Expr | int, q: Expr) -> Expr:
     total: Expr = far
     for k in reversed(range(SHIFT)):
         total = Add(total, _shifted_power(q, k, s))
-    return If(F.is_inf(q), F.like(0, q), If(near, total, far))
+    return If(is_inf(q), F.like(0, q), If(near, total, far))
 
 
 def _zeta(s: Expr, q: Expr) -> Expr:

@@ -24,6 +24,7 @@ from pullback.tensor.library import ops as O
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import rules
 from pullback.tensor.values.answers import answering
+from pullback.tensor.values.functions import rounded
 
 WIDEST = 40.0  # exp(-x^2) is 0 beyond
 
@@ -69,7 +70,7 @@ def bell(x: Expr, scale: float = 1.0) -> Expr:
 
 def turned(x: Expr) -> Expr:
     """`x` less the nearest even number: in -1..1, exactly."""
-    return E.subtract(x, Mul(F.rounded(Mul(x, F.like(0.5, x))), F.like(2, x)))
+    return E.subtract(x, Mul(rounded(Mul(x, F.like(0.5, x))), F.like(2, x)))
 
 
 def sinpi(x: Expr) -> Expr:

@@ -28,6 +28,7 @@ from pullback.tensor.shaped import shaped
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import indexing as X
 from pullback.tensor.values import views as V
+from pullback.tensor.values.functions import ceil, is_nan, rounded
 
 PLOTTING = {
     "interpolated_inverted_cdf": (0.0, 1.0),
@@ -69,12 +70,12 @@ def _place(q: Expr, count: Expr, method: str) -> Expr:
     one = F.like(1, q)
     last = E.subtract(count, one)
     if method == "inverted_cdf":
-        place = E.subtract(F.ceil(Mul(q, count)), one)
+        place = E.subtract(ceil(Mul(q, count)), one)
     elif method == "averaged_inverted_cdf":  # half way where q n is whole
-        whole = Add(F.floor(Mul(q, count)), F.ceil(Mul(q, count)))
+        whole = Add(F.floor(Mul(q, count)), ceil(Mul(q, count)))
         place = Mul(E.subtract(whole, one), F.like(0.5, q))
     elif method == "closest_observation":  # half way between two the even one, counted from 1
-        place = E.subtract(F.rounded(Mul(q, count)), one)
+        place = E.subtract(rounded(Mul(q, count)), one)
     elif method in PLOTTING and method != "linear":
         alpha, beta = PLOTTING[method]
         spread = Add(Mul(count, q), Mul(q, F.like(1 - alpha - beta, q)))
@@ -117,15 +118,15 @@ def _quantile(x: Any, q: Any, axis: Axes, keepdims: bool, method: str, skip: boo
     at = W.cast(read(wanted, *axes[: len(wanted.shape)]), work)
     outside = E.logical_not(E.And(F.less_equal(F.like(0, at), at), F.less_equal(at, F.like(1, at))))
     place = _place(If(outside, F.like(0, at), at), count, method)
-    low = F.rounded(place) if method == "nearest" else F.floor(place)
-    high = F.ceil(place)
+    low = rounded(place) if method == "nearest" else F.floor(place)
+    high = ceil(place)
     low, high = (high, high) if method == "higher" else (low, high)
     body = _at(ordered, lead, low, size)
     if method in BETWEEN:
         part = E.subtract(place, low)
         wide = (W.cast(body, work), W.cast(_at(ordered, lead, high, size), work))
         body = W.cast(_between(*wide, part, method), kind)
-    nothing = E.Equal(count, F.like(0, count)) if skip else F.is_nan(_at(ordered, lead, None, size))
+    nothing = E.Equal(count, F.like(0, count)) if skip else is_nan(_at(ordered, lead, None, size))
     body = If(E.Or(outside, nothing), F.like(np.nan, body), body)
     values: Value = W.make("quantile", shape, body)
     if keepdims and over:

@@ -10,7 +10,6 @@ from typing import Any
 from pullback.errors import OptionError, ShapeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
-from pullback.ir import functions as F
 from pullback.ir.expr import Cast, Expr
 from pullback.ir.graph import read
 from pullback.tensor.face.dialect import spelled
@@ -23,6 +22,7 @@ from pullback.tensor.shaped import shaped
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import views as V
 from pullback.tensor.values.answers import answered
+from pullback.tensor.values.functions import is_nan
 from pullback.tensor.values.precise import in_float32
 
 
@@ -64,8 +64,8 @@ def searchsorted(boundaries: Any, values: Any, *, side: str = "left", sorter: An
         row = W.cast(read(rows, *lead, E.Add(at, E.index(-1))), kind)
         sooner = E.Less(row, v) if side == "left" else E.logical_not(E.Less(v, row))
         if kind.is_float:
-            last = F.is_nan(v)
-            known = E.logical_not(F.is_nan(row))
+            last = is_nan(v)
+            known = E.logical_not(is_nan(row))
             sooner = E.And(E.Or(sooner, last), known if side == "left" else E.Or(known, last))
         fits = E.And(E.logical_not(E.Less(E.index(size), there)), sooner)
         place = E.Add(place, E.Mul(Cast(fits, D.int64), E.index(2**bit)))

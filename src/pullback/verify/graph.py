@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.errors import InvalidIR
 from pullback.ir.graph import Definition, Graph, Value, Variable
 from pullback.verify.body import Body, Proofs, verify_body
 from pullback.verify.report import fail
@@ -68,13 +67,3 @@ def verify_graph(graph: Graph, after: str, proofs: Proofs | None = None) -> None
     for d in order:
         body = Body(d.name, d.shape, d.extents, d.form, d.roots, d.origin)
         verify_body(body, after, proofs)
-
-
-def verify_gradients(inputs: Sequence[Value], adjoints: Sequence[Value], after: str) -> None:
-    """A gradient has its primal's shape and type. Raises: InvalidIR."""
-    if len(inputs) != len(adjoints):
-        raise InvalidIR(f"after {after}: {len(adjoints)} gradients of {len(inputs)} inputs")
-    for primal, adjoint in zip(inputs, adjoints, strict=True):
-        if primal.shape != adjoint.shape or primal.dtype != adjoint.dtype:
-            what = f"{described(primal)} has a gradient {described(adjoint)}"
-            raise fail(after, primal.name, "gradient_alike", what, primal.origin)

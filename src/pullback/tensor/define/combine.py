@@ -42,6 +42,7 @@ from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import reduction as R
 from pullback.tensor.values import views as V
 from pullback.tensor.values.elementwise import axes_of, make
+from pullback.tensor.values.functions import is_finite
 
 Combine = Callable[[Any, Any], Any]
 
@@ -295,7 +296,7 @@ def cumulative_logsumexp(x: Any, axis: int | None = None) -> Tensor:
     most = make("most", at.shape, here, stop=True)
     near = E.Exp(E.subtract(here, read(most, *at.axes)))
     far = If(E.Less(here, zero), zero, here)
-    sums = make("exps", at.shape, If(F.is_finite(here), near, far))
+    sums = make("exps", at.shape, If(is_finite(here), near, far))
     top, total = (t.value for t in at.scan([most, sums], _exponents))
     m, s = read(top, *at.axes), read(total, *at.axes)
     return Tensor(make("cumulative_logsumexp", at.shape, W.cast(R.log_of(m, s), result)))

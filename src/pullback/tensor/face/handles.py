@@ -28,6 +28,7 @@ from pullback.tensor.face.dialect import public
 from pullback.tensor.record.trace import Handle
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values.elementwise import Scalar
+from pullback.tensor.values.functions import TESTS, UNARY, UNARY_ANY
 from pullback.tensor.values.rules import RULES, Arithmetic, Rule, left_to, power_by
 
 FIRST_FREE = 1 << 32  # numbers of axes that no definition has bound yet
@@ -186,7 +187,7 @@ def scalar_of(value: Any) -> Any:
 
 def arity(name: str) -> int:
     """How many operands the operation `name` takes."""
-    unary = (F.UNARY, F.UNARY_ANY, F.TESTS)
+    unary = (UNARY, UNARY_ANY, TESTS)
     single = ("negative", "positive", "bitwise_invert", "logical_not")
     return 1 if name in single or any(name in table for table in unary) else 2
 

@@ -1,6 +1,6 @@
 """The element-wise functions, on tensors and on scalars inside a definition.
 
-What each means stands in `rules` and `ir.functions`.
+What each means stands in `rules`, `functions` and `ir.functions`.
 """
 
 from __future__ import annotations

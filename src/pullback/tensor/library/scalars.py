@@ -25,6 +25,7 @@ from pullback.tensor.record.trace import current, realize
 from pullback.tensor.shaped import shaped
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values.answers import answering
+from pullback.tensor.values.functions import is_finite, is_inf, is_nan, trunc
 from pullback.tensor.values.precise import in_float32
 from pullback.tensor.values.rules import RULES, Rule
 
@@ -78,17 +79,17 @@ def _signbit(x: Expr) -> Expr:
 
 
 def _fmax(a: Expr, b: Expr) -> Expr:
-    return If(F.is_nan(a), b, If(F.is_nan(b), a, E.maximum(a, b)))
+    return If(is_nan(a), b, If(is_nan(b), a, E.maximum(a, b)))
 
 
 def _fmin(a: Expr, b: Expr) -> Expr:
-    return If(F.is_nan(a), b, If(F.is_nan(b), a, E.minimum(a, b)))
+    return If(is_nan(a), b, If(is_nan(b), a, E.minimum(a, b)))
 
 
 def _heaviside(x: Expr, middle: Expr) -> Expr:
     zero, one = F.like(0, x), F.like(1, x)
     step = If(Less(x, zero), zero, If(Equal(x, zero), middle, one))
-    return If(F.is_nan(x), x, step)
+    return If(is_nan(x), x, step)
 
 
 def _is_positive_infinity(x: Expr) -> Expr:
@@ -180,7 +181,7 @@ def nan_to_num(
         low = -most if neginf is None else neginf
         value = If(_is_negative_infinity(x), F.like(low, x), x)
         value = If(_is_positive_infinity(x), F.like(high, x), value)
-        return If(F.is_nan(x), F.like(nan, x), value)
+        return If(is_nan(x), F.like(nan, x), value)
 
     return applied(Rule("nan_to_num", replaced), x)
 
@@ -202,8 +203,8 @@ def isclose(
         a, b = W.cast(a, wide), W.cast(b, wide)
         gap = F.absolute(E.subtract(a, b))
         limit = Add(F.like(atol, a), Mul(F.like(rtol, a), F.absolute(b)))
-        close = Or(same, And(F.is_finite(gap), F.less_equal(gap, limit)))
-        return Or(close, And(F.is_nan(a), F.is_nan(b))) if equal_nan else close
+        close = Or(same, And(is_finite(gap), F.less_equal(gap, limit)))
+        return Or(close, And(is_nan(a), is_nan(b))) if equal_nan else close
 
     return applied(Rule("isclose", near), x1, x2)
 
@@ -249,14 +250,14 @@ def _hypot(a: Expr, b: Expr) -> Expr:
     still = Equal(m, F.like(0, m))
     ratio = Div(n, If(still, F.like(1, m), m))
     size = Mul(m, E.Sqrt(Add(F.like(1, m), F.square(ratio))))
-    endless = Or(F.is_inf(a), F.is_inf(b))
+    endless = Or(is_inf(a), is_inf(b))
     return If(endless, E.highest(a.dtype), size)
 
 
 @both_wide
 def _log_add_2(a: Expr, b: Expr) -> Expr:
     gap = E.minimum(E.subtract(b, a), E.subtract(a, b))
-    gap = If(And(Equal(a, b), F.is_inf(a)), F.like(0, a), gap)
+    gap = If(And(Equal(a, b), is_inf(a)), F.like(0, a), gap)
     part = F.log1p(E.Exp(Mul(gap, F.like(LN2, a))))
     return Add(E.maximum(a, b), Mul(part, F.like(1 / LN2, a)))
 
@@ -340,7 +341,7 @@ def frac(x: Any) -> Any:
         >>> pb.frac(pb.tensor([1.25, -1.25]))
         Tensor([ 0.25, -0.25], dtype=float32)
     """
-    return applied(Rule("frac", lambda x: E.subtract(x, F.trunc(x)), "number"), x)
+    return applied(Rule("frac", lambda x: E.subtract(x, trunc(x)), "number"), x)
 
 
 @shaped("x[*b], x1[*b], x2[*b] -> [*b]")
@@ -408,7 +409,7 @@ def scaled(x: Expr, n: Expr) -> Expr:
 def _mantissa(x: Expr) -> tuple[Expr, Expr]:
     """``x = m 2^e, 0.5 <= |m| < 1``; of 0, infinities and NaN themselves and 0."""
     below, by = EXPONENTS[x.dtype.bits][2:]
-    zero = Or(Equal(x, F.like(0, x)), E.logical_not(F.is_finite(x)))
+    zero = Or(Equal(x, F.like(0, x)), E.logical_not(is_finite(x)))
     size = If(zero, F.like(1, x), F.absolute(x))
     small = Less(size, F.like(2.0**-below, x))
     size = If(small, Mul(size, F.like(2.0**by, x)), size)
@@ -494,12 +495,12 @@ def _next(x: Expr, to: Expr) -> Expr:
     near = Mul(moved(enlarged, part), F.like(u, x))
     neighbour = If(small, moved(size, F.like(least, x)), If(middle, near, far))
     edge = If(up, E.highest(x.dtype), F.like(largest, x))
-    neighbour = If(F.is_inf(x), edge, neighbour)
+    neighbour = If(is_inf(x), edge, neighbour)
     neighbour = If(_signbit(x), E.negate(neighbour), neighbour)
     step = If(Less(F.like(0, x), to), F.like(least, x), F.like(-least, x))
     neighbour = If(Equal(x, F.like(0, x)), step, neighbour)
     unmoved = If(Equal(x, to), to, neighbour)
-    return If(F.is_nan(x), x, If(F.is_nan(to), to, unmoved))
+    return If(is_nan(x), x, If(is_nan(to), to, unmoved))
 
 
 @shaped("x1[*b], x2[*b] -> [*b]")

@@ -31,6 +31,7 @@ from pullback.tensor.record.trace import current
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import views as V
 from pullback.tensor.values.elementwise import Shape, axes_of, cast, make
+from pullback.tensor.values.functions import is_finite
 from pullback.tensor.values.precise import in_float32
 
 Axes = int | Sequence[int] | None
@@ -109,7 +110,7 @@ def even_extreme(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
     shape, extents, axes = _box(x.shape, over)
     here, fixed = read(x, *axes), read(still, *axes)
     m = W.broadcast_read(best, x.shape, axes)
-    moved = If(F.is_finite(m), E.subtract(here, fixed), here)
+    moved = If(is_finite(m), E.subtract(here, fixed), here)
     wins, zero = Equal(fixed, m), F.like(0, here)
     shares: Value = W.reduce("shares", shape, extents, If(wins, moved, zero))
     count: Value = W.reduce("winners", shape, extents, cast(wins, x.dtype))
@@ -117,7 +118,7 @@ def even_extreme(name: str, x: Value, axis: Axes, keepdims: bool) -> Value:
     full = axes_of(best.shape)
     base = read(best, *full)
     share = Div(read(shares, *full), read(count, *full))
-    body = E.Add(If(F.is_finite(base), base, zero), share)
+    body = E.Add(If(is_finite(base), base, zero), share)
     kept: Value = make(f"a{name}", best.shape, body)
     return kept if keepdims or not over else V.squeeze(kept, over)
 
@@ -235,7 +236,7 @@ def steady_max(x: Value, axis: Axes, keepdims: bool) -> Value:
     """The largest element, 0 where it is infinite; no gradient passes."""
     m = fold("max", x, MAX, axis, keepdims)
     value = read(m, *axes_of(m.shape))
-    return make("shift", m.shape, If(F.is_finite(value), value, F.like(0, value)), stop=True)
+    return make("shift", m.shape, If(is_finite(value), value, F.like(0, value)), stop=True)
 
 
 def floating(x: Value) -> Value:

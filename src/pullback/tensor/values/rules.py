@@ -13,10 +13,21 @@ from typing import Any, Generic, TypeVar
 from pullback.errors import DTypeError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir import integers as I
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr
 from pullback.tensor.values.elementwise import Operand, Scalar, as_float, common_dtype, numeric
+from pullback.tensor.values.functions import (
+    TESTS,
+    UNARY,
+    UNARY_ANY,
+    constant_power,
+    copysign,
+    fmod,
+    invert,
+    log_add,
+    shift_left,
+    shift_right,
+)
 
 R = TypeVar("R")
 
@@ -75,14 +86,14 @@ _TABLE: tuple[Rule, ...] = (
     Rule("divide", E.Div, "float"),
     Rule("floor_divide", E.FloorDiv, "number"),
     Rule("remainder", E.Mod, "number"),
-    Rule("fmod", F.fmod, "number"),
-    Rule("copysign", F.copysign, "float"),
+    Rule("fmod", fmod, "number"),
+    Rule("copysign", copysign, "float"),
     Rule("pow", F.power, "number"),
     Rule("negative", E.negate, "number"),
     Rule("positive", _positive, "number"),
     Rule("maximum", E.maximum, "number"),
     Rule("minimum", E.minimum, "number"),
-    Rule("logaddexp", F.log_add, "float"),
+    Rule("logaddexp", log_add, "float"),
     Rule("atan2", F.atan2, "float"),
     Rule("less", E.Less),
     Rule("less_equal", F.less_equal),
@@ -93,16 +104,16 @@ _TABLE: tuple[Rule, ...] = (
     Rule("bitwise_and", E.And, "bits"),
     Rule("bitwise_or", E.Or, "bits"),
     Rule("bitwise_xor", E.Xor, "bits"),
-    Rule("bitwise_invert", F.invert, "bits"),
-    Rule("bitwise_left_shift", I.shift_left, "integer"),
-    Rule("bitwise_right_shift", I.shift_right, "integer"),
+    Rule("bitwise_invert", invert, "bits"),
+    Rule("bitwise_left_shift", shift_left, "integer"),
+    Rule("bitwise_right_shift", shift_right, "integer"),
     Rule("logical_and", E.And, "truth"),
     Rule("logical_or", E.Or, "truth"),
     Rule("logical_xor", E.Xor, "truth"),
     Rule("logical_not", E.logical_not, "truth"),
-    *(Rule(name, f, "float") for name, f in F.UNARY.items()),
-    *(Rule(name, f, "number") for name, f in F.UNARY_ANY.items()),
-    *(Rule(name, f) for name, f in F.TESTS.items()),
+    *(Rule(name, f, "float") for name, f in UNARY.items()),
+    *(Rule(name, f, "number") for name, f in UNARY_ANY.items()),
+    *(Rule(name, f) for name, f in TESTS.items()),
 )
 RULES: dict[str, Rule] = {rule.name: rule for rule in _TABLE}
 
@@ -114,7 +125,7 @@ def power_by(exponent: Scalar, base: DType) -> Rule:
     """
     if isinstance(exponent, float) or base.is_float:
         number = float(exponent)
-        return Rule("pow", lambda x: F.constant_power(x, number), "float")
+        return Rule("pow", lambda x: constant_power(x, number), "float")
     if exponent < 0:
         raise DTypeError(
             "integers to a negative power are not integers",

@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from pullback.backends.host.exchange import OUTSIDE, call_feeder, call_host, call_receiver
+from pullback.backends.host.exchange import (
+    OUTSIDE,
+    call_feeder,
+    call_host,
+    call_receiver,
+    shown,
+)
 from pullback.backends.host.profile import Profile
 from pullback.errors import FeedError
 from pullback.ir import program as P
@@ -107,3 +113,30 @@ class Interpreter:
         self.reached[receive] = count + 1
         if (count + 1) % receive.every == 0:
             call_receiver(receive, tuple(np.array(self.values[s]) for s in receive.sources))
+
+
+class Interpreted(Plain):
+    """Runs a program with NumPy, item by item."""
+
+    def __init__(
+        self,
+        block: P.Block,
+        compute: Callable[[Graph, Values], Values],
+        launch: Callable[[Kernel, Values], Values],
+    ) -> None:
+        self.launches = 0
+        self._block = block
+        self._compute = compute
+        self._launch = launch
+
+    def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
+        parts = {v: shown(v, array, sizes) for v, array in bindings.items()}
+        interpreter = Interpreter(dict(parts), self._compute, self._launch, sizes)
+        try:
+            interpreter.run(self._block)
+        finally:
+            self.launches = interpreter.launches
+            for variable, array in parts.items():
+                result = interpreter.values[variable]
+                if result is not array:
+                    array[...] = result

@@ -14,7 +14,7 @@ wants. They leave no mark in a result: whether there are any is a definition of 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from math import prod
 
@@ -22,8 +22,8 @@ import numpy as np
 
 from pullback.backends.base import Call, Part
 from pullback.backends.host.exchange import Array, box, shown
+from pullback.backends.host.interpret import Interpreter, Plain, Values
 from pullback.backends.host.system import address, memory
-from pullback.backends.registry import oracle
 from pullback.errors import DivisionError, IndexRangeError, InvalidIR, NaNError
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
@@ -41,7 +41,8 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.node import Node, walk
 from pullback.ir.program import Block, Branch, Compute, HostCall, Loop, Receive, items, written
 from pullback.ir.text import show
-from pullback.runtime.interpret import Interpreter, Plain, Values
+
+Oracle = Callable[[Sequence[Value], Mapping[Variable, Array]], list[Array]]
 
 FENCE = 256  # bytes on each side of an array
 ROUTINE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
@@ -84,10 +85,17 @@ class Fenced:
 
 
 class Checked(Plain):
-    """Runs the launches of a program one by one; `barriers` and `moved` are not counted."""
+    """Runs the launches of a program one by one; `barriers` and `moved` are not counted.
+
+    `oracle` evaluates definitions: it tells which one a NaN was born in.
+    """
 
     def __init__(
-        self, body: Block, groups: Sequence[Sequence[Kernel]], calls: Mapping[Kernel, Call]
+        self,
+        body: Block,
+        groups: Sequence[Sequence[Kernel]],
+        calls: Mapping[Kernel, Call],
+        oracle: Oracle,
     ) -> None:
         graphs = [item.graph for item in items(body) if isinstance(item, Compute)]
         self.launches = 0
@@ -95,6 +103,7 @@ class Checked(Plain):
         self._written = frozenset(written(body))
         self._read = frozenset(_read(body))
         self.calls = calls
+        self.oracle = oracle
         self.kernels = dict(zip(graphs, groups, strict=True))
         self.divisions = {g: _divisions(g) for g in graphs}
 
@@ -140,7 +149,7 @@ class _Run:
 
     def __init__(self, checked: Checked, sizes: Mapping[str, int]) -> None:
         self.kernels, self.calls = checked.kernels, checked.calls
-        self.divisions = checked.divisions
+        self.divisions, self.oracle = checked.divisions, checked.oracle
         self.sizes = sizes
         self.fenced: dict[Variable, Fenced] = {}
         self.launches = 0
@@ -158,15 +167,15 @@ class _Run:
                 if self.fenced[variable].unread().any():
                     raise InvalidIR(f"{call.name}: {variable} has what was never written")
                 if clean and _nan(self.seen(variable, values)):
-                    raise _born(graph, before, variable)
+                    raise self.born(graph, before, variable)
         return {}
 
     def divide(self, graph: Graph, before: Values) -> None:
         """Raises: DivisionError where a result stands on a division of integers by 0."""
         roots, own = self.divisions[graph]
-        if not any(hit.any() for hit in oracle(roots, before)):
+        if not any(hit.any() for hit in self.oracle(roots, before)):
             return
-        hits = oracle([where for _, where in own], before)
+        hits = self.oracle([where for _, where in own], before)
         definition, places = next((d, h) for (d, _), h in zip(own, hits, strict=True) if h.any())
         line = show(definition).splitlines()[-1].strip()
         place = np.argwhere(places)[0].tolist()
@@ -215,6 +224,21 @@ class _Run:
         state, site, value = error.tolist()
         if state:
             raise IndexRangeError.checked(value, facts.sites[site])
+
+    def born(self, graph: Graph, before: Values, result: Variable) -> NaNError:
+        """The error that names the first definition with NaN of what had none."""
+        order = graph.definitions
+        known: dict[Value, Array] = dict(before.items())
+        known.update(zip(order, self.oracle(order, before), strict=True))
+        for definition in order:
+            if _nan(known[definition]) and not any(_nan(known[s]) for s in definition.sources):
+                place = np.argwhere(np.isnan(known[definition]))[0].tolist()
+                line = show(definition).splitlines()[-1].strip()
+                what = f"`{definition.name}` is NaN at {place}, and nothing that it reads is: "
+                return NaNError(what + line, origin=definition.origin)
+        return NaNError(
+            f"`{result.name}` is NaN, and nothing that was read is", origin=result.origin
+        )
 
     def finished(self, variable: Variable) -> None:
         """Raises: InvalidIR where a part of a result was never written."""
@@ -296,17 +320,3 @@ def _patterned(size: int) -> Array:
 
 def _nan(array: Array) -> bool:
     return array.dtype.kind not in "biu" and bool(np.isnan(array).any())
-
-
-def _born(graph: Graph, before: Values, result: Variable) -> NaNError:
-    """The error that names the first definition with NaN of what had none."""
-    order = graph.definitions
-    known: dict[Value, Array] = dict(before.items())
-    known.update(zip(order, oracle(order, before), strict=True))
-    for definition in order:
-        if _nan(known[definition]) and not any(_nan(known[s]) for s in definition.sources):
-            place = np.argwhere(np.isnan(known[definition]))[0].tolist()
-            line = show(definition).splitlines()[-1].strip()
-            what = f"`{definition.name}` is NaN at {place}, and nothing that it reads is: {line}"
-            return NaNError(what, origin=definition.origin)
-    return NaNError(f"`{result.name}` is NaN, and nothing that was read is", origin=result.origin)

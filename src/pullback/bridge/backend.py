@@ -11,8 +11,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._inductor.output_code import OutputCode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -20,13 +24,15 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from pullback.bridge.aten import RULES
 from pullback.bridge.draws import SEED, seeded
 from pullback.bridge.graphs import Native, lacking
+from pullback.bridge.kept import Constants, constants, digest, read, text_of
 from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
 from pullback.bridge.record import RECORD, Fallback, Graph
 from pullback.bridge.trial import tried
 from pullback.bridge.writes import COPY, Apart, settled, written
 from pullback.config import Options
-from pullback.errors import OptionError, UnsupportedError
+from pullback.errors import OptionError, PullbackError, StateError, UnsupportedError
+from pullback.runtime.record import compiler as sources
 
 log = logging.getLogger("pullback")
 
@@ -100,26 +106,45 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             what = f"a tensor on {tensor.device}: programs have memory of the processor"
             raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
 
+    kept = _kept(gm, settings)
+
     def compiler(kind: str) -> Callable[..., Any]:
         def run(graph: Any, fakes: Sequence[Any]) -> Any:
             del fakes  # the types and sizes stand in the graph
-            return compiled(graph, settings, kind)
+            return compiled(graph, settings, kind, kept)
 
-        return run
+        return SerializableAOTDispatchCompiler(Compiled, run) if kept else run
 
     def parted(joint: Any, inputs: Sequence[Any], **how: Any) -> Any:
         if not settings.fallback_random:
             seeded(joint)
         return partitioned(joint, inputs, **how)
 
-    return aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        decompositions=_decompositions(settings),
-        partition_fn=parted,
-        keep_inference_input_mutations=True,
-    )(gm, inputs)
+    with functorch.patch(
+        bundled_autograd_cache=kept or functorch.bundled_autograd_cache,
+        force_non_lazy_backward_lowering=kept or functorch.force_non_lazy_backward_lowering,
+    ):
+        return aot_autograd(
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"),
+            decompositions=_decompositions(settings),
+            partition_fn=parted,
+            keep_inference_input_mutations=True,
+        )(gm, inputs)
+
+
+def _kept(gm: Any, settings: Settings) -> bool:
+    """Whether what becomes of a graph is left to the next process, in PyTorch's cache.
+
+    Its key is Dynamo's graph with what stands in the module: these settings, and this compiler.
+    """
+    if not functorch.enable_autograd_cache or settings.program().cache is None:
+        return False
+    if any(n.op == "get_attr" for n in gm.graph.nodes):
+        return False  # the key has no contents of tensors
+    gm._pullback = f"{sources()} {settings!r} {torch.get_num_threads()}"
+    return True
 
 
 setattr(backend, "reset", RECORD.reset)  # noqa: B010  # functions have none that mypy knows
@@ -143,16 +168,58 @@ def _decompositions(settings: Settings) -> dict[Any, Any]:
     }
 
 
-def compiled(gm: Any, settings: Settings, kind: str) -> Any:
-    """A graph as a boxed function.
+@dataclass
+class Compiled(OutputCode):  # type: ignore[misc]  # PyTorch has no types here
+    """A graph that runs, and all that another process needs to make it again.
+
+    PyTorch keeps it in its cache without what runs: a text, and whether that is whole.
+    """
+
+    text: str
+    held: Constants
+    kind: str
+    settings: Settings
+    left: tuple[Fallback, ...]
+    names: Mapping[str, str]
+    seal: str
+    run: Any = None
+    _boxed_call: bool = True
+
+    def __call__(self, inputs: Any) -> Any:
+        return self.run(inputs)
+
+    def prepare_for_serialization(self) -> None:
+        """Raises: UnsupportedError for a graph that is no text."""
+        if not self.seal:
+            raise UnsupportedError("a graph that is not kept", code="E390")
+        self.run = None
+
+    def post_compile(self, *args: Any) -> None:
+        """As another process left it. Raises: StateError for a text that was changed."""
+        if self.run is not None:
+            return
+        if self.seal != digest(self.text, self.held):
+            raise StateError("a kept graph was changed", code="E391")
+        with unset_fake_temporarily():
+            gm = read(self.text, self.held)
+        reasons = {n: self.names[n.name] for n in gm.graph.nodes if n.name in self.names}
+        steps = _steps(gm)
+        RECORD.note(Graph(self.kind, len(steps), len(steps) - len(reasons)), list(self.left))
+        self.run = _runner(gm, self.settings, reasons)
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """There is none."""
+
+
+def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
+    """A graph as a boxed function; `kept`: one that PyTorch can keep.
 
     Raises: UnsupportedError where it needs a fallback and none is allowed.
     """
     settled(gm)
     if not settings.fallback_random:
         seeded(gm)
-    ends = ("placeholder", "output", "get_attr")
-    steps = [n for n in gm.graph.nodes if n.op not in ends and n.target != SEED]
+    steps = _steps(gm)
     reasons = _reasons(gm, steps)
     left = [Fallback(str(n.target), why, _line(n)) for n, why in reasons.items()]
     if left and settings.fallback == "error":
@@ -163,9 +230,33 @@ def compiled(gm: Any, settings: Settings, kind: str) -> Any:
     RECORD.note(Graph(kind, len(steps), len(steps) - len(left)), left)
     for one in left:
         log.info("torch.compile: PyTorch runs %s", one)
-    if left:
-        return _parted(gm, settings, reasons)
-    return Native(gm, settings.program())
+    names = {n.name: why for n, why in reasons.items()}
+    text, held, seal = _sealed(gm) if kept else ("", {}, "")
+    run = _runner(gm, settings, reasons)
+    return Compiled(text, held, kind, settings, tuple(left), names, seal, run) if kept else run
+
+
+def _sealed(gm: Any) -> tuple[str, Constants, str]:
+    """A graph as text, its tensors, and what tells that both are whole; nothing for one that
+    text does not hold.
+    """
+    try:
+        with unset_fake_temporarily():
+            text, held = text_of(gm), constants(gm)
+    except PullbackError as error:
+        log.info("torch.compile: not kept for other processes: %s", error)
+        return "", {}, ""
+    return text, held, digest(text, held)
+
+
+def _runner(gm: Any, settings: Settings, reasons: Reasons) -> Any:
+    return _parted(gm, settings, reasons) if reasons else Native(gm, settings.program())
+
+
+def _steps(gm: Any) -> list[Node]:
+    """The operators of a graph."""
+    ends = ("placeholder", "output", "get_attr")
+    return [n for n in gm.graph.nodes if n.op not in ends and n.target != SEED]
 
 
 def _reasons(gm: Any, steps: Sequence[Node]) -> dict[Node, str]:

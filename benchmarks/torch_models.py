@@ -1,0 +1,202 @@
+"""Whole PyTorch models through `torch.compile(backend="pullback")`, beside eager and Inductor.
+
+`python benchmarks/torch_models.py [--only NAME ..] [--peers eager inductor] [--threads 1 2]
+[--kinds infer1 infer2 train] [--write]`: inference with 1 and 2 inputs, and a training step (loss
+and gradients) with 2, each model in a process of its own. Sides take turns; a figure is the best
+round: processor time with one thread, the clock with more. What each compiled is compared with
+eager's results; the time of the first call, with no cache, less that of a later one, is what
+compiling took (processor time, with the compilers that it started). Bold: slower than a peer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+KINDS = ("infer1", "infer2", "train")
+SECONDS = 900  # for a model's kind
+Row = dict[str, Any]
+
+
+def main() -> int:
+    """Run; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--peers", nargs="*", default=["eager", "inductor"])
+    parser.add_argument("--threads", nargs="*", type=int, default=[1])
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        name, kind, threads = args.one.split(",")
+        print(json.dumps(measured(name, kind, args.peers, int(threads), args.rounds)))
+        return 0
+    from torch_zoo import SUBJECTS
+
+    rows = []
+    for name in args.only or SUBJECTS:
+        for kind in args.kinds:
+            sides = [apart(name, kind, args.peers, n, args.rounds) for n in args.threads]
+            row = {"name": name, "kind": kind, **joined(sides)}
+            rows.append(row)
+            print(line(row, args.peers), flush=True)
+    shares = [row["speed"] for row in rows if row.get("speed")]
+    if shares:
+        mean = math.exp(sum(map(math.log, shares)) / len(shares))
+        print(f"\n{len(shares)} rows, geometric mean {mean:.2f}, least {min(shares):.2f}")
+    return 0
+
+
+def apart(name: str, kind: str, peers: list[str], threads: int, rounds: int) -> Row:
+    """The figures of one model, in a process of its own, with empty caches."""
+    command = [sys.executable, __file__, "--one", f"{name},{kind},{threads}"]
+    command += ["--rounds", str(rounds), "--peers", *peers]
+    with tempfile.TemporaryDirectory() as folder:
+        own = {
+            "PULLBACK_CACHE": f"{folder}/own", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=SECONDS, check=False,
+                env={**os.environ, **own},
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"error": f"not done in {SECONDS} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        return {"error": (done.stderr.strip().splitlines() or ["no result"])[-1][:100]}
+    return dict(json.loads(lines[-1]))
+
+
+def joined(sides: list[Row]) -> Row:
+    """Each at its best of the thread counts, and our speed beside the better peer's."""
+    good = [side for side in sides if "error" not in side]
+    if not good:
+        return sides[0]
+    times = {who: min(side["ms"][who] for side in good) for who in good[0]["ms"]}
+    peers = [ms for who, ms in times.items() if who != "pullback"]
+    speed = min(peers) / times["pullback"] if peers else None
+    return {
+        "ms": times,
+        "compile": good[0]["compile"],
+        "error_of": good[0]["apart"],
+        "speed": speed,
+    }
+
+
+def line(row: Row, peers: list[str]) -> str:
+    """A row of the table."""
+    if "error" in row:
+        return f"| {row['name']} | {row['kind']} | {row['error']} |"
+    cells = [f"{row['ms'][who]:.2f}" for who in ("pullback", *peers)]
+    speed = row["speed"] or 0.0
+    told = f"{speed:.2f}" if speed >= 1 else f"**{speed:.2f}**"
+    first = [f"{row['compile'][who]:.1f}" for who in ("pullback", *peers) if who != "eager"]
+    return f"| {row['name']} | {row['kind']} | {' | '.join(cells)} | {told} | {' | '.join(first)} |"
+
+
+def measured(name: str, kind: str, peers: list[str], threads: int, rounds: int) -> Row:
+    """Times of a call, of compiling, and how far results are apart from eager's."""
+    warnings.simplefilter("ignore")
+    import torch
+
+    torch.set_num_threads(threads)
+    torch._dynamo.config.allow_rnn = True
+    calls, outcomes, first = {}, {}, {}
+    for who in ("eager", "pullback", *(p for p in peers if p != "eager")):
+        call = prepared(name, kind, who)
+        began = spent()
+        outcomes[who] = call()
+        cold = spent() - began
+        call()
+        began = spent()
+        call()
+        first[who] = cold - (spent() - began)
+        calls[who] = call
+    clock = time.process_time if threads == 1 else time.perf_counter
+    best = dict.fromkeys(calls, math.inf)
+    for _ in range(rounds):
+        for who, call in calls.items():
+            best[who] = min(best[who], timed(call, clock))
+    told = {w: apart_by(o, outcomes["eager"]) for w, o in outcomes.items() if w != "eager"}
+    return {"ms": {w: 1e3 * s for w, s in best.items()}, "compile": first, "apart": told}
+
+
+def prepared(name: str, kind: str, who: str) -> Callable[[], Any]:
+    """One call of a model as one side has it; the same weights and inputs for each."""
+    import torch
+
+    import pullback as pb
+    from torch_zoo import SUBJECTS, called, still
+
+    subject = SUBJECTS[name]
+    torch.manual_seed(0)
+    batch = 1 if kind == "infer1" else 2
+    model = subject.make(subject.large)
+    given = subject.inputs(batch, subject.large)
+    model = model.train() if kind == "train" else model.eval()
+    if kind == "train":
+        still(model)
+
+    def step(*inputs: Any) -> Any:
+        result = called(name, model, inputs)
+        return subject.loss(result, inputs) if kind == "train" else result
+
+    backend = pb.torch.backend if who == "pullback" else who
+    run = step if who == "eager" else torch.compile(step, backend=backend)
+
+    def call() -> Any:
+        with contextlib.nullcontext() if kind == "train" else torch.no_grad():
+            result = run(*given)
+        if kind != "train":
+            return result[0] if isinstance(result, tuple) else getattr(result, "logits", result)
+        model.zero_grad()
+        result.backward()
+        return [result.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    return call
+
+
+def spent() -> float:
+    """Processor time of this process and of those that it started."""
+    return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+
+
+def timed(call: Callable[[], Any], clock: Callable[[], float]) -> float:
+    """Seconds of a call: as many calls as fill 50 ms."""
+    began, count = clock(), 0
+    while count < 1 or clock() - began < 0.05:
+        call()
+        count += 1
+    return (clock() - began) / count
+
+
+def apart_by(mine: Any, theirs: Any) -> float:
+    """The worst difference, over the largest number."""
+    pairs = zip(mine, theirs, strict=True) if isinstance(mine, list) else [(mine, theirs)]
+    worst = 0.0
+    for own, other in pairs:
+        most = max(float(other.abs().max()), 1e-6)
+        worst = max(worst, float((own - other).abs().max()) / most)
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -139,7 +139,7 @@ class Lowering:
 
     def loops(self, stage: Stage) -> tuple[list[NestLoop], dict[int, Expr]]:
         """A loop for every axis of `stage` longer than one, and the values of all axes."""
-        bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+        bound = stage.bound
         nested: list[NestLoop] = []
         values: dict[int, Expr] = {}
         for axis, extent in enumerate(stage.extents):
@@ -221,7 +221,7 @@ def symbols(kernel: Kernel) -> list[Dim]:
     """Every symbolic extent of a kernel, in order of appearance."""
     dims: dict[Dim, None] = {}
     extents: list[Extent] = list(kernel.outer)
-    for stage in kernel.stages + kernel.finish:
+    for stage in kernel.every:
         extents.extend(stage.shape)
         extents.extend(stage.extents)
         for take in stage_reads(stage):
@@ -256,14 +256,12 @@ def settle(context: Lowering, number: int, stage: Stage) -> None:
 
 def tile_extents(context: Lowering, stage: Stage) -> tuple[int, ...]:
     """Extents of the part of a stage at hand: of a tile, or all of it after the tiles."""
-    if not context.starts:
-        return tuple(upper(e) for e in stage.shape)
-    return tile_shape(stage, context.schedule.tile)
+    return tile_shape(stage, context.schedule.tile if context.starts else None)
 
 
 def scratch_home(context: Lowering, stage: Stage, array: Array, shape: tuple[int, ...]) -> Home:
     """A place of `shape` in scratch: coordinates of outer axes count from the tile's start."""
-    bound = {a: o for o, a in enumerate(stage.outer) if a is not None and context.starts}
+    bound = stage.bound if context.starts else {}
     origins = tuple(context.starts[bound[n]] if n in bound else Linear() for n in range(len(shape)))
     return Home(array, row_major(shape), origins, Linear())
 

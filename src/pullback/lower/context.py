@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
+from pullback.cost.facts import elements
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, is_half
@@ -208,7 +209,7 @@ def begin(kernel: Kernel, schedule: Schedule) -> Lowering:
         taken[variable.name] = taken.get(variable.name, 0) + 1
         again = taken[variable.name]
         name = variable.name if again == 1 else f"{variable.name}.{again}"
-        size = prod(upper(e) for e in variable.shape)
+        size = elements(variable.shape)
         context.arrays[variable] = Array(name, variable.dtype, size)
     for dim in symbols(kernel):
         context.sizes[dim] = Var(dim.name, dim.lo, dim.hi)
@@ -240,7 +241,7 @@ def settle(context: Lowering, number: int, stage: Stage) -> None:
             raise InvalidIR(f"{stage.target} lives in memory without a variable")
         context.homes[stage.target] = context.memory(host.store)
     elif residence.place is Place.SHARED:
-        shape = tuple(upper(e) for e in stage.shape)
+        shape = tile_shape(stage, None)
         size = prod(shape)
         name = f"partial{context.number()}"
         kind = accumulator(stage.body.dtype)

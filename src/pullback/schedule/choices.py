@@ -37,6 +37,7 @@ from itertools import islice, permutations
 from math import factorial, prod
 
 from pullback.config import Cap, Caps
+from pullback.cost.facts import elements
 from pullback.errors import OptionError
 from pullback.ir.expr import Extent, Take, upper
 from pullback.ir.kernel import Kernel
@@ -176,7 +177,7 @@ def _of_step(kernel: Kernel, step: Step, target: Target, given: Mapping[str, int
 def _tasks(kernel: Kernel, target: Target) -> tuple[int, ...]:
     """Powers of two; partial results are kept of few tasks."""
     partial = any(s.partial for s in kernel.stages)
-    most = min(most_tasks(kernel, target) * (1 if partial else 2), prod(map(upper, kernel.outer)))
+    most = min(most_tasks(kernel, target) * (1 if partial else 2), elements(kernel.outer))
     return tuple(1 << n for n in range(most.bit_length()))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from pullback.cost.facts import elements
 from pullback.errors import OptionError
 from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate
@@ -137,7 +138,7 @@ def _filling(stage: Stage, target: Target) -> bool:
     """
     if not isinstance(stage.form, Accumulate):
         return False
-    places, values = (prod(upper(e) for e in es) for es in (stage.shape, stage.extents))
+    places, values = elements(stage.shape), elements(stage.extents)
     rates = target.profile.tables["whole"]
     filled = places * stage.body.dtype.itemsize / rates["memory_sweep"]
     return filled >= values * rates["scalar"]

@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from math import prod
 
 from pullback.config import Cap, Caps
+from pullback.cost.facts import elements
 from pullback.cost.shares import most_rows, of_columns, of_rows
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Take, upper
@@ -107,7 +108,7 @@ class _Fit:
     def lanes(self) -> set[int]:
         """The outer axes that run in lanes somewhere; not of a number a row beside long rows."""
         members = [(self.kernel.stages[n], step) for step in self.body for n in step.stages]
-        work = {stage: prod(upper(e) for e in stage.extents) for stage, _ in members}
+        work = {stage: elements(stage.extents) for stage, _ in members}
         most = max(work.values(), default=0)
         large = [(s.bound, step.vector) for s, step in members if work[s] * SMALL_WORK >= most]
         return {bound[axis] for bound, axis in large if axis in bound}

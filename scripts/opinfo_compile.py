@@ -1,7 +1,8 @@
 """PyTorch's own database of operators (OpInfo) through `torch.compile(backend="pullback")`.
 
-`python scripts/opinfo_compile.py [--only NAME ..] [--every N] [--jobs N] [--check] [--write]`: two
-samples of every entry in float32, results and gradients beside eager PyTorch's. An entry is
+`python scripts/opinfo_compile.py [--only NAME ..] [--every N] [--jobs N] [--samples N] [--check]
+[--write]`: two samples, or N, of every entry in float32, results and gradients beside eager
+PyTorch's. An entry is
 *right*, *fallback* (right, but PyTorch ran a part), *uncompiled* (PyTorch made no graph of it),
 *wrong*, *crashed* or *slow*. The record is tests/opinfo_compile.txt: `--check` exits with 1 where
 an entry got worse, `--write` writes it. Needs PyTorch and expecttest.
@@ -15,6 +16,7 @@ import signal
 import sys
 import warnings
 from collections import Counter
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ import pullback as pb
 
 RECORD = Path(__file__).parent.parent / "tests" / "opinfo_compile.txt"
 ORDER = ("right", "uncompiled", "fallback", "slow", "crashed", "wrong")
-SECONDS = 90  # for an entry
+SECONDS = 45  # for a sample of an entry
 UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 FORWARD, BACKWARD = 1e-4, 1e-3
 
@@ -49,15 +51,15 @@ def _late(*_: Any) -> None:
     raise Late
 
 
-def verdict(name: str) -> tuple[str, str, str]:
-    """Of one entry: its name, what it is, why."""
+def verdict(name: str, count: int = 2) -> tuple[str, str, str]:
+    """Of one entry, by `count` samples: its name, what it is, why."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _late)
-    signal.alarm(SECONDS)
+    signal.alarm(SECONDS * count)
     try:
-        return (name, *judged(name))
+        return (name, *judged(name, count))
     except Late:
         return name, "slow", ""
     except Exception as error:
@@ -66,13 +68,13 @@ def verdict(name: str) -> tuple[str, str, str]:
         signal.alarm(0)
 
 
-def judged(name: str) -> tuple[str, str]:
+def judged(name: str, count: int = 2) -> tuple[str, str]:
     """What an entry is, and why."""
     op = next(o for o in op_db if _name(o) == name)
     torch.manual_seed(0)
     slopes = op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu")
     samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=slopes))
-    picked = [samples[0], samples[len(samples) // 2]]
+    picked = [samples[len(samples) * n // count] for n in range(count)]
     compiled, left = 0, set()
     for sample in picked:
         torch._dynamo.reset()
@@ -162,13 +164,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     asked = given.only or names()[:: given.every]
     before, now = record(), {}
     with get_context("spawn").Pool(given.jobs, maxtasksperchild=40) as pool:
-        for name, kind, why in pool.imap_unordered(verdict, asked):
+        for name, kind, why in pool.imap_unordered(partial(verdict, count=given.samples), asked):
             now[name] = (kind, why)
             if given.write:
                 _write(now)

@@ -21,13 +21,14 @@ from torch.fx import Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from pullback.bridge.aten import RULES
+from pullback.bridge.aten import HOSTS, RULES
 from pullback.bridge.draws import SEED, seeded
+from pullback.bridge.effects import with_own_tokens
 from pullback.bridge.graphs import Native, lacking
 from pullback.bridge.kept import Constants, constants, digest, read, text_of
 from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
-from pullback.bridge.record import RECORD, Fallback, Graph
+from pullback.bridge.record import RECORD, Fallback, Graph, HostCall
 from pullback.bridge.trial import tried
 from pullback.bridge.writes import COPY, Apart, settled, written
 from pullback.config import Options
@@ -180,6 +181,7 @@ class Compiled(OutputCode):  # type: ignore[misc]  # PyTorch has no types here
     kind: str
     settings: Settings
     left: tuple[Fallback, ...]
+    calls: tuple[HostCall, ...]
     names: Mapping[str, str]
     seal: str
     run: Any = None
@@ -204,7 +206,8 @@ class Compiled(OutputCode):  # type: ignore[misc]  # PyTorch has no types here
             gm = read(self.text, self.held)
         reasons = {n: self.names[n.name] for n in gm.graph.nodes if n.name in self.names}
         steps = _steps(gm)
-        RECORD.note(Graph(self.kind, len(steps), len(steps) - len(reasons)), list(self.left))
+        graph = Graph(self.kind, len(steps), len(steps) - len(reasons))
+        RECORD.note(graph, list(self.left), list(self.calls))
         self.run = _runner(gm, self.settings, reasons)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
@@ -216,6 +219,7 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
 
     Raises: UnsupportedError where it needs a fallback and none is allowed.
     """
+    with_own_tokens(gm)
     settled(gm)
     if not settings.fallback_random:
         seeded(gm)
@@ -227,13 +231,20 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
         what = f"{len(left)} of {len(steps)} operators have no place in a program:{listed}"
         help = 'options={"fallback": "allow"} lets PyTorch run them'
         raise UnsupportedError(what, origin=caller(), help=help, code="E386")
-    RECORD.note(Graph(kind, len(steps), len(steps) - len(left)), left)
+    calls = _host_calls(steps, reasons)
+    RECORD.note(Graph(kind, len(steps), len(steps) - len(left)), left, calls)
     for one in left:
         log.info("torch.compile: PyTorch runs %s", one)
     names = {n.name: why for n, why in reasons.items()}
     text, held, seal = _sealed(gm) if kept else ("", {}, "")
     run = _runner(gm, settings, reasons)
-    return Compiled(text, held, kind, settings, tuple(left), names, seal, run) if kept else run
+    noted = (tuple(left), tuple(calls))
+    return Compiled(text, held, kind, settings, *noted, names, seal, run) if kept else run
+
+
+def _host_calls(steps: Sequence[Node], reasons: Reasons) -> list[HostCall]:
+    hosted = [n for n in steps if n.target in HOSTS and n not in reasons]
+    return [HostCall(str(n.target), HOSTS[n.target], _line(n)) for n in hosted]
 
 
 def _sealed(gm: Any) -> tuple[str, Constants, str]:

@@ -43,6 +43,24 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class HostCall:
+    """An operator for which a program calls a library of the host, between two launches.
+
+    Example:
+        >>> print(pb.torch.HostCall("aten.linalg_qr.default", "PyTorch 2.13", ""))
+        aten.linalg_qr.default: called from a program, PyTorch 2.13
+    """
+
+    operator: str
+    library: str
+    line: str
+
+    def __str__(self) -> str:
+        where = f" ({self.line})" if self.line else ""
+        return f"{self.operator}: called from a program, {self.library}{where}"
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """All graphs since the start, or since `torch._dynamo.reset`.
 
@@ -53,9 +71,10 @@ class Compiled:
 
     graphs: tuple[Graph, ...]
     fallbacks: tuple[Fallback, ...]
+    host_calls: tuple[HostCall, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(map(str, (*self.graphs, *self.fallbacks)))
+        return "\n".join(map(str, (*self.graphs, *self.fallbacks, *self.host_calls)))
 
 
 class Record:
@@ -64,20 +83,23 @@ class Record:
     def __init__(self) -> None:
         self._graphs: list[Graph] = []
         self._fallbacks: list[Fallback] = []
+        self._host_calls: list[HostCall] = []
 
-    def note(self, graph: Graph, fallbacks: list[Fallback]) -> None:
-        """A graph, and what of it PyTorch runs."""
+    def note(self, graph: Graph, fallbacks: list[Fallback], calls: list[HostCall]) -> None:
+        """A graph, what of it PyTorch runs, and for what its programs call the host."""
         self._graphs.append(graph)
         self._fallbacks.extend(fallbacks)
+        self._host_calls.extend(calls)
 
     def so_far(self) -> Compiled:
         """All that was noted."""
-        return Compiled(tuple(self._graphs), tuple(self._fallbacks))
+        return Compiled(tuple(self._graphs), tuple(self._fallbacks), tuple(self._host_calls))
 
     def reset(self) -> None:
         """Forget."""
         self._graphs.clear()
         self._fallbacks.clear()
+        self._host_calls.clear()
 
 
 RECORD = Record()

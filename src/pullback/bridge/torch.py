@@ -20,7 +20,7 @@ import torch
 from pullback.bridge.derived import checked
 from pullback.bridge.modules import Report, module, report_of
 from pullback.bridge.operator import Operator, made
-from pullback.bridge.record import RECORD, Compiled, Fallback, Graph
+from pullback.bridge.record import RECORD, Compiled, Fallback, Graph, HostCall
 from pullback.bridge.signature import Signature, signature_of
 from pullback.config import Options
 from pullback.errors import OptionError
@@ -31,6 +31,7 @@ __all__ = [
     "Compiled",
     "Fallback",
     "Graph",
+    "HostCall",
     "Operator",
     "Report",
     "Step",  # noqa: F822  # of `__getattr__`

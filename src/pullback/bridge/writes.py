@@ -109,7 +109,8 @@ class Apart:
     """
 
     def __init__(self, given: Sequence[Node], targets: Sequence[Node]) -> None:
-        tensors = [n for n, one in enumerate(given) if isinstance(one.meta["val"], torch.Tensor)]
+        read = [n for n, one in enumerate(given) if one.users]  # others may be no tensors at a call
+        tensors = [n for n in read if isinstance(given[n].meta["val"], torch.Tensor)]
         self._tensors = tensors if len(tensors) > 1 else []
         self._written = [k for k, n in enumerate(tensors) if given[n] in targets]
         self._names = [given[n].name for n in tensors]

@@ -8,7 +8,6 @@ from itertools import pairwise, product
 from math import prod
 
 from pullback.config import Cap, Caps
-from pullback.cost.facts import elements
 from pullback.cost.shares import most_rows, of_columns, of_rows
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Take, upper
@@ -56,7 +55,7 @@ def revisited_bytes(kernel: Kernel, body: Iterable[Step], tile: tuple[int, ...])
     users: dict[Variable, set[int]] = {}
     for number, step in enumerate(body):
         for stage in (kernel.stages[n] for n in step.stages):
-            bound = stage.bound
+            bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
             extents = [upper(e) for e in stage.extents]
             for axis, outer in bound.items():
                 extents[axis] = tile[outer]
@@ -108,10 +107,15 @@ class _Fit:
     def lanes(self) -> set[int]:
         """The outer axes that run in lanes somewhere; not of a number a row beside long rows."""
         members = [(self.kernel.stages[n], step) for step in self.body for n in step.stages]
-        work = {stage: elements(stage.extents) for stage, _ in members}
+        work = {stage: prod(upper(e) for e in stage.extents) for stage, _ in members}
         most = max(work.values(), default=0)
-        large = [(s.bound, step.vector) for s, step in members if work[s] * SMALL_WORK >= most]
-        return {bound[axis] for bound, axis in large if axis in bound}
+        found: set[int] = set()
+        for stage, step in members:
+            if work[stage] * SMALL_WORK >= most:
+                found.update(
+                    o for o, a in enumerate(stage.outer) if a is not None and a == step.vector
+                )
+        return found
 
     @property
     def least(self) -> tuple[int, ...]:
@@ -119,8 +123,9 @@ class _Fit:
         wide: set[int] = set()
         for step in self.body:
             if step.product is not None and not _few(self.kernel.stages[step.stages[0]], step):
-                bound = self.kernel.stages[step.stages[0]].bound
-                wide |= {bound[a] for a in (step.product.row, step.product.column) if a in bound}
+                outer = self.kernel.stages[step.stages[0]].outer
+                sides = (step.product.row, step.product.column)
+                wide.update(o for o, a in enumerate(outer) if a in sides)
         extents = [min(self.wide, upper(e)) for e in self.kernel.outer]
         return tuple(e if n in wide else 1 for n, e in enumerate(extents))
 
@@ -232,23 +237,23 @@ def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
 
 def _searched_axes(fit: _Fit) -> list[int]:
     """The outer axes whose tile extents are searched."""
-    axes: dict[int, None] = {}
+    found: dict[int, None] = {}
     for step in fit.body:
         if step.product is None:
             continue
-        bound = fit.kernel.stages[step.stages[0]].bound
-        sides = (step.product.column, step.product.row)
-        axes.update({bound[a]: None for a in sides if a in bound})
-    axes.update(dict.fromkeys(reversed(range(len(fit.kernel.outer)))))
-    return list(axes)[:SEARCHED]
+        outer = fit.kernel.stages[step.stages[0]].outer
+        for axis in (step.product.column, step.product.row):
+            found.update({n: None for n, a in enumerate(outer) if a == axis})
+    found.update(dict.fromkeys(reversed(range(len(fit.kernel.outer)))))
+    return list(found)[:SEARCHED]
 
 
 def _extents(extent: int | Dim, tasks: int) -> list[int]:
     """Tile extents worth trying along an axis; also what gives each task one."""
     size = upper(extent)
-    rounded = [round_tile(n, extent) for n in EXTENTS if n < size]
+    found = [round_tile(n, extent) for n in EXTENTS if n < size]
     each = {-(-size // tasks)} if tasks <= FEW_TASKS else set()
-    return sorted({*rounded, *each, size})
+    return sorted({*found, *each, size})
 
 
 def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
@@ -268,7 +273,7 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
                 for count, axis in zip(counts[: step.level], stage.outer, strict=False)
                 if axis is None
             )
-            work = model.stage_ns(stage) * repeats
+            work = model.stage(stage).ns * repeats
             if step.product is None or place > 0:
                 total += work * (block["gathered"] if fit.cuts(stage, tile) else 1.0)
                 continue
@@ -286,15 +291,15 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
 
 def _blocks(stage: Stage) -> list[tuple[int, int]]:
     """Outer axes that the body divides, with the divisors."""
-    blocks: dict[tuple[int, int], None] = {}
+    found: dict[tuple[int, int], None] = {}
     for node in walk(stage.body):
         if not isinstance(node, E.FloorDiv | E.Mod) or not isinstance(node.right, E.Const):
             continue
         if node.dtype.is_integer:
-            for axis, outer in stage.bound.items():
+            for outer, axis in enumerate(stage.outer):
                 if axis in node.left.axes and node.right.value:
-                    blocks[outer, int(node.right.value)] = None
-    return list(blocks)
+                    found[outer, int(node.right.value)] = None
+    return list(found)
 
 
 def _few(stage: Stage, step: Step) -> bool:
@@ -312,7 +317,7 @@ def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int, each: f
     size = prod(upper(stage.extents[a]) for a in right.axes)
     inner = any(isinstance(n, Take) and not isinstance(n.source, Variable) for n in walk(right))
     again_here = inner or step.product.word > 1
-    own = [o for a, o in stage.bound.items() if a in right.axes]
+    own = [o for o, a in enumerate(stage.outer) if a is not None and a in right.axes]
     if not again_here and not own:
         return size * each * tasks
     depth = step.level if again_here else max(own) + 1

@@ -3,6 +3,7 @@
 from pullback.bridge.aten import (
     algebra,
     elementwise,
+    factors,
     images,
     layers,
     places,
@@ -11,13 +12,15 @@ from pullback.bridge.aten import (
     shapes,
     special,
 )
-from pullback.bridge.aten.table import REFUSES, RULES
+from pullback.bridge.aten.table import HOSTS, REFUSES, RULES
 
 __all__ = [
+    "HOSTS",
     "REFUSES",
     "RULES",
     "algebra",
     "elementwise",
+    "factors",
     "images",
     "layers",
     "places",

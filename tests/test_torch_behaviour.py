@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pullback as pb
-from pullback.errors import UnsupportedError
+from pullback.errors import IndexRangeError, UnsupportedError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402  # it needs PyTorch
@@ -244,6 +244,55 @@ def test_views_that_begin_to_overlap() -> None:
     pair = torch.zeros(4, 2)
     torch._dynamo.reset()
     near(compiled(f)(pair[:, 0], pair[:, 1]), f(*torch.zeros(4, 2).unbind(1)))
+
+
+LOOK_UPS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "embedding": (lambda w, i: nn.functional.embedding(i, w), True),
+    "gather": (lambda w, i: w.gather(0, i[:, None].expand(2, 3)), True),
+    "index_select": (lambda w, i: w.index_select(0, i), True),
+    "index": (lambda w, i: w[i], False),
+    "cross_entropy": (lambda w, i: nn.functional.cross_entropy(w[:2], i), True),
+    "scatter_add": (lambda w, i: w[:, 0].clone().scatter_add(0, i, w[:2, 0]), True),
+    "index_put": (lambda w, i: torch.index_put(w, (i,), w[:2] * 2), False),
+}
+
+
+@pytest.mark.parametrize("name", LOOK_UPS)
+def test_an_index_out_of_range(name: str) -> None:
+    """Raises, as in eager, also a negative one where eager counts from the start."""
+    function, negative = LOOK_UPS[name]
+    run = compiled(function)
+    w = torch.randn(4, 3)
+    near(run(w, torch.tensor([0, 2])), function(w, torch.tensor([0, 2])))
+    for bad in (4, -5, -1) if negative else (4, -5):
+        for one, error in ((run, IndexRangeError), (function, (IndexError, RuntimeError))):
+            with pytest.raises(error):
+                one(w, torch.tensor([0, bad]))
+
+
+def test_nothing_is_half_written() -> None:
+    """What depends on an index that is out of range is not in an argument afterwards."""
+
+    def given(x: Any, i: Any, w: Any) -> Any:
+        x.add_(nn.functional.embedding(i.unsqueeze(0), w)[0])
+        return x * 2
+
+    def computed(x: Any, i: Any, w: Any) -> Any:
+        x.add_(w[(i * 2).remainder(19)])
+        return x * 2
+
+    for function in (given, computed):
+        run = compiled(function)
+        w = torch.randn(4, 3)
+        x, y = torch.ones(2, 3), torch.ones(2, 3)
+        near(run(x, torch.tensor([0, 1]), w), function(y, torch.tensor([0, 1]), w))
+        near(x, y)
+        with pytest.raises(IndexRangeError) as caught:
+            run(x, torch.tensor([0, 9]), w)
+        assert torch.equal(x, y) and caught.value.code == "E106"
+        assert (copies(lambda r=run, x=x, w=w: r(x, torch.tensor([0, 1]), w)) == 0) == (
+            function is given
+        )
 
 
 # --- random numbers -------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pullback.bridge.derived import Derived
 from pullback.bridge.draws import SEED, draws, seed
 from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
 from pullback.bridge.signature import Parameter, Signature
-from pullback.bridge.writes import COPY, Apart, fills
+from pullback.bridge.writes import COPY, Apart, Indices, fills
 from pullback.config import Options
 from pullback.errors import UnsupportedError
 from pullback.tensor.face.tensor import Tensor
@@ -93,7 +93,9 @@ class Native:
         outputs = nodes[-1].args[0]
         self._outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
         self._single = not isinstance(outputs, list | tuple)
-        direct = [n for n in copies if fills(n.args[0].meta["val"])]
+        self._indices = Indices(nodes)
+        late = self._indices.late
+        direct = [n for n in copies if fills(n.args[0].meta["val"]) and n.args[1] not in late]
         self._writes = [(n.args[0], n.args[1]) for n in direct]
         self._copies = [n for n in copies if n not in direct]
         taken = {n.args[0] for n in copies}
@@ -105,6 +107,7 @@ class Native:
         self._results = [n for n in dict.fromkeys([*computed, *early]) if _is_tensor(n)]
         self._orders = [_order(n.meta["val"]) for n in self._results]
         sources = [source for _, source in self._writes]
+        self._indices.ask(sources)
         self._steps = _needed(nodes, [*self._results, *sources])
         read = {i for s in self._steps for i in s.all_input_nodes} | {*early, *sources}
         read |= {target for target, _ in self._writes}
@@ -144,6 +147,7 @@ class Native:
             self._apart.check(args)
         values = dict(zip(self._given, args, strict=True))
         args.clear()
+        self._indices.check(values)
         if self._seed is not None:
             values[self._seed] = seed()
         fresh = self._run([values[n] for n in self._used]) if self._programs else ()

@@ -14,7 +14,7 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from pullback.bridge.programs import caller
-from pullback.errors import UnsupportedError
+from pullback.errors import IndexRangeError, UnsupportedError
 
 COPY = torch.ops.aten.copy_.default
 PUT = torch.ops.aten.copy.default
@@ -148,3 +148,83 @@ def _span(tensor: Any) -> int:
         return 0
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return int((1 + sum((e - 1) * s for e, s in pairs)) * tensor.itemsize)
+
+
+VIEWS = ("view", "unsqueeze", "squeeze", "expand", "permute", "clone", "alias", "_to_copy", "t")
+
+
+class Indices:
+    """Indices that an argument brings, looked at before a graph writes what depends on them.
+
+    A program finds an index that is out of range while it runs: what it had read by then must not
+    be in an argument. Values by indices that are computed are written once the program has run.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.late: set[Node] = set()
+        self._after: dict[Node, set[tuple[Node, int, int]]] = {}
+        self._checks: list[tuple[Node, int, int]] = []
+        for node in nodes:
+            below = node.all_input_nodes
+            own = set().union(*(self._after.get(n, set()) for n in below))
+            late = any(n in self.late for n in below)
+            for index, low, high in _looked_up(node):
+                given = _given(index) if isinstance(high, int) else None
+                late = late or given is None
+                own |= set() if given is None else {(given, low, high)}
+            self._after[node] = own
+            if late:
+                self.late.add(node)
+
+    def ask(self, sources: Sequence[Node]) -> None:
+        """From now on, look at what these values depend on."""
+        checks = set().union(*(self._after.get(n, set()) for n in sources))
+        self._checks = sorted(checks, key=lambda c: (c[0].name, *c[1:]))
+
+    def check(self, values: Mapping[Node, Any]) -> None:
+        """Raises: IndexRangeError."""
+        for given, low, high in self._checks:
+            indices = values[given]
+            if indices.numel():
+                for worst in map(int, indices.aminmax()):
+                    if not low <= worst < high:
+                        what = (
+                            f"index {worst} is out of range: `{given.name}` counts {high} elements"
+                        )
+                        raise IndexRangeError(what, origin=caller())
+
+
+def _given(index: Node) -> Node | None:
+    """The argument that an index is a view of."""
+    while index.op == "call_function":
+        name = getattr(index.target, "_opname", "")
+        if name not in VIEWS or index.meta["val"].is_floating_point():
+            return None
+        index = index.args[0]
+    whole = index.op == "placeholder" and index.meta["val"].dtype != torch.bool
+    return index if whole and not index.meta["val"].is_floating_point() else None
+
+
+def _looked_up(node: Node) -> list[tuple[Node, int, int]]:
+    """The indices that an operator reads by, with what they must be."""
+    aten = torch.ops.aten
+    if node.target not in LOOK_UPS:
+        return []
+    x = node.args[0].meta["val"]
+    if node.target == aten.embedding.default:
+        return [(node.args[1], 0, x.shape[0])]
+    if node.target in (aten.gather.default, aten.index_select.default):
+        return [(node.args[2], 0, x.shape[node.args[1]])] if x.ndim else []
+    if node.target == aten.take.default:
+        return [(node.args[1], -x.numel(), x.numel())]
+    pairs = zip(node.args[1], x.shape, strict=False)
+    return [(i, -e, e) for i, e in pairs if i is not None]
+
+
+LOOK_UPS = (
+    torch.ops.aten.embedding.default,
+    torch.ops.aten.gather.default,
+    torch.ops.aten.index_select.default,
+    torch.ops.aten.take.default,
+    torch.ops.aten.index.Tensor,
+)

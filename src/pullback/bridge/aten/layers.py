@@ -258,12 +258,18 @@ def adaptive_avg_pool_backward(head: Any, x: Any) -> Any:
 # --- embeddings, indices, losses ------------------------------------------------------------------
 
 
+def counted(indices: Any, x: Any, dim: int = 0) -> Any:
+    """Indices that count from the start: a negative one is out of range, as it is in eager."""
+    extent = x.shape[dim] if x.ndim else 1
+    return pb.where(indices < 0, indices - extent, indices)
+
+
 @rule(aten.embedding.default)
 def embedding(
     w: Any, indices: Any, padding_idx: int = -1, by_frequency: bool = False, sparse: bool = False
 ) -> Any:
     del padding_idx, by_frequency, sparse
-    return pb.take(w, indices, axis=0)
+    return pb.take(w, counted(indices, w), axis=0)
 
 
 def _by_frequency(*args: Any, **kwargs: Any) -> str | None:
@@ -286,32 +292,33 @@ def embedding_backward(
 @rule(aten.gather.default)
 def gather(x: Any, dim: int, indices: Any, *, sparse_grad: bool = False) -> Any:
     del sparse_grad
-    return pb.gather(x, indices, dim) if x.ndim else x
+    return pb.gather(x, counted(indices, x, dim), dim) if x.ndim else x
 
 
 @rule(aten.index_select.default)
 def index_select(x: Any, dim: int, indices: Any) -> Any:
-    return pb.take(x, indices, axis=dim) if x.ndim else x
+    return pb.take(x, counted(indices, x, dim), axis=dim) if x.ndim else x
 
 
 @rule(aten.scatter.src)
 def scatter(x: Any, dim: int, indices: Any, values: Any) -> Any:
-    return pb.scatter(x, indices, values, axis=dim)
+    return pb.scatter(x, counted(indices, x, dim), values, axis=dim)
 
 
 @rule(aten.scatter.value)
 def scatter_value(x: Any, dim: int, indices: Any, value: Any) -> Any:
-    return pb.scatter(x, indices, pb.full(indices.shape, value, dtype=x.dtype), axis=dim)
+    values = pb.full(indices.shape, value, dtype=x.dtype)
+    return pb.scatter(x, counted(indices, x, dim), values, axis=dim)
 
 
 @rule(aten.scatter_add.default)
 def scatter_add(x: Any, dim: int, indices: Any, values: Any) -> Any:
-    return pb.scatter_add(x, indices, values, axis=dim)
+    return pb.scatter_add(x, counted(indices, x, dim), values, axis=dim)
 
 
 @rule(aten.index_add.default)
 def index_add(x: Any, dim: int, indices: Any, values: Any, *, alpha: Any = 1) -> Any:
-    return pb.index_add(x, indices, values, axis=dim, alpha=alpha)
+    return pb.index_add(x, counted(indices, x, dim), values, axis=dim, alpha=alpha)
 
 
 def _no_masks(*args: Any, **_: Any) -> str | None:

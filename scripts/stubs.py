@@ -132,7 +132,7 @@ def written(module: ModuleType) -> str:
 def where(module: ModuleType, name: str, value: Any) -> str:
     """The import of a name from where it is defined."""
     if inspect.ismodule(value) or (value is None and name == "torch"):
-        home = "pullback.bridge" if name == "torch" else value.__name__.rpartition(".")[0]
+        home = "pullback" if name == "torch" else value.__name__.rpartition(".")[0]
         return f"from {home} import {name} as {name}\n"
     home = getattr(value, "__module__", "")
     own = getattr(value, "__name__", name)

@@ -42,6 +42,7 @@ LEVELS = [
         "bridge",
         "array_api",
     },
+    {"torch"},
     {"conformance"},
     {"cli", "viewer"},
 ]
@@ -265,6 +266,7 @@ def test_no_late_imports(path: Path) -> None:
 LOADERS = {
     "__init__.py": "`pb.nn` and `pb.torch` are made of what is there",
     "bridge/torch.py": "PyTorch has its compiler apart, which takes a second to load",
+    "torch/__init__.py": "its layers are classes of PyTorch's, made when they are asked for",
     "cli/programs.py": "the module that a user names",
 }
 

@@ -39,13 +39,13 @@ MODULES = [
     "pullback.special",
     "pullback.random",
     "pullback.rules",
-    "pullback.bridge.torch",
+    "pullback.torch",
 ]
 LAZY = {"fft", "linalg", "nn", "optim", "rules", "torch"}  # of `pb`
 
 
 def public(name: str) -> ModuleType:
-    if name == "pullback.bridge.torch" and find_spec("torch") is None:
+    if name == "pullback.torch" and find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
     return importlib.import_module(name)
 

@@ -338,7 +338,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import nn as nn
     from pullback import optim as optim
     from pullback import rules as rules
-    from pullback.bridge import torch as torch
+    from pullback import torch as torch
 
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
@@ -428,7 +428,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "torch":
         try:
-            return importlib.import_module(f"{__name__}.bridge.torch")
+            return importlib.import_module(f"{__name__}.torch")
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

@@ -9,9 +9,9 @@ from pullback import nn as nn
 from pullback import optim as optim
 from pullback import random as random
 from pullback import special as special
+from pullback import torch as torch
 from pullback.backends.host.pool import get_num_threads as get_num_threads
 from pullback.backends.host.pool import set_num_threads as set_num_threads
-from pullback.bridge import torch as torch
 from pullback.composite.text import define as define
 from pullback.config import Options as Options
 from pullback.ir.dtype import DType as DType

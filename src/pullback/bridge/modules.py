@@ -94,9 +94,17 @@ def module(model: Any) -> Any:
 def report_of(model: Any) -> Report:
     """What `pb.torch.module` made of the layers of a module, in the mode that each is in."""
     replaced, left = {}, {}
+    whole: list[str] = []  # layers that have layers, and run as one
+
+    def inside(name: str) -> bool:
+        return any(name.startswith(f"{own}." if own else "") and name != own for own in whole)
+
     for name, own in model.named_modules():
-        if isinstance(own, _Compiled):
+        if inside(name):
+            continue
+        if hasattr(own, "_pullback_left"):
             why = own._pullback_left()
+            whole += [name] * (why is None and bool(own._modules))
             if why is None:
                 replaced[name] = own._pullback.name
             else:

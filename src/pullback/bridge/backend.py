@@ -30,7 +30,7 @@ from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
 from pullback.bridge.record import RECORD, Fallback, Graph, HostCall
 from pullback.bridge.trial import tried
-from pullback.bridge.writes import COPY, Apart, settled, written
+from pullback.bridge.writes import COPY, Apart, settled, sharing, written
 from pullback.config import Options
 from pullback.errors import OptionError, PullbackError, StateError, UnsupportedError
 from pullback.runtime.record import compiler as sources
@@ -107,7 +107,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             what = f"a tensor on {tensor.device}: programs have memory of the processor"
             raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
 
-    kept = _kept(gm, settings)
+    kept = _kept(gm, settings, inputs)
 
     def compiler(kind: str) -> Callable[..., Any]:
         def run(graph: Any, fakes: Sequence[Any]) -> Any:
@@ -135,16 +135,18 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
         )(gm, inputs)
 
 
-def _kept(gm: Any, settings: Settings) -> bool:
+def _kept(gm: Any, settings: Settings, inputs: Sequence[Any]) -> bool:
     """Whether what becomes of a graph is left to the next process, in PyTorch's cache.
 
-    Its key is Dynamo's graph with what stands in the module: these settings, and this compiler.
+    Its key is Dynamo's graph with what stands in the module: these settings, this compiler, and
+    which arguments share memory, as PyTorch's own key does not say.
     """
     if not functorch.enable_autograd_cache or settings.program().cache is None:
         return False
     if any(n.op == "get_attr" for n in gm.graph.nodes):
         return False  # the key has no contents of tensors
-    gm._pullback = f"{sources()} {settings!r} {torch.get_num_threads()}"
+    shared = sharing(inputs)
+    gm._pullback = f"{sources()} {settings!r} {torch.get_num_threads()} {shared}"
     return True
 
 

@@ -142,6 +142,16 @@ class Apart:
             )
 
 
+def sharing(inputs: Sequence[Any]) -> list[Any]:
+    """Which of some tensors lie in one memory, and where in it."""
+    memories: dict[int, list[Any]] = {}
+    for n, one in enumerate(inputs):
+        if isinstance(one, torch.Tensor) and one.layout == torch.strided:
+            place = (n, one.storage_offset(), tuple(one.shape), one.stride())
+            memories.setdefault(one.untyped_storage()._cdata, []).append(place)
+    return [places for places in memories.values() if len(places) > 1]
+
+
 def _span(tensor: Any) -> int:
     """Bytes from the first element to behind the last."""
     if not tensor.numel():

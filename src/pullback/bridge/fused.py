@@ -15,16 +15,15 @@ from typing import Any
 
 import torch
 
-from pullback.bridge.aten.places import dropout
+import pullback as pb
 from pullback.bridge.derived import checked
+from pullback.bridge.draws import seed
 from pullback.bridge.modules import SPACE, _held, _own, _settings
 from pullback.bridge.operator import Operator, known, made
 from pullback.bridge.programs import caller
 from pullback.bridge.signature import TENSOR, Parameter, Signature
 from pullback.errors import ArgumentError, PullbackError, UnsupportedError
 from pullback.nn import functional as F
-from pullback.tensor.library.ops import astype
-from pullback.tensor.library.random import fold_in
 
 SEED, RESIDUAL, FACTOR = "seed", "residual", "factor"
 _CACHE = "_pullback_operators"
@@ -161,8 +160,8 @@ class Fused:
         return {n: held for n, held in _held(self) if held is not None}
 
     def _pullback_run(self, operator: Operator, inputs: Sequence[Any], *more: Any) -> Any:
-        seed = [torch.randint(1 << 31, (2,))] if self._pullback_draws() else []
-        return operator(*inputs, *self._pullback_tensors().values(), *more, *seed)
+        drawn = [seed()] if self._pullback_draws() else []
+        return operator(*inputs, *self._pullback_tensors().values(), *more, *drawn)
 
     def _pullback_operator(self, more: tuple[str, ...] = (), outputs: int = 1) -> Operator | str:
         """Of the mode it is in; or why there is none. `more`: names of tensors that a call has."""
@@ -197,10 +196,10 @@ class Fused:
 
         def function(*args: Any) -> Any:
             held = dict(zip((*names, *extra), args[count:], strict=True))
-            seed = held.pop(SEED, None)
+            drawn = held.pop(SEED, None)
             answer = body(args[:count], held)
             first, *rest = answer if isinstance(answer, tuple) else (answer,)
-            whole = after(first, seed), *rest[: outputs - 1]
+            whole = after(first, drawn), *rest[: outputs - 1]
             return whole[0] if outputs == 1 else whole
 
         def make() -> Operator:
@@ -218,11 +217,14 @@ def following(act: str | None, share: float) -> Callable[[Any, Any], Any]:
     """Activation and dropout of pullback's tensors, by a seed."""
     own, told = (None, {}) if act is None else activation(act)
 
-    def after(y: Any, seed: Any) -> Any:
+    def after(y: Any, drawn: Any) -> Any:
         y = y if own is None else getattr(F, own)(y, **told)
-        if seed is None:
+        if drawn is None:
             return y
-        return dropout(y, share, True, key=fold_in(astype(seed, "uint32"), 0))[0]
+        if share == 1:
+            return pb.zeros_like(y)
+        key = pb.random.fold_in(pb.astype(drawn, "uint32"), 0)
+        return pb.where(pb.random.uniform(tuple(y.shape), key=key) >= share, y / (1 - share), 0)
 
     return after
 

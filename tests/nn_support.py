@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
+from pullback.conformance import table as primitives
 from pullback.grad.reverse import gradients
-from pullback.ir import primitives
 from pullback.ir.expr import Expr, Size
 from pullback.ir.graph import topological
 from pullback.ir.node import walk

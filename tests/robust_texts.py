@@ -22,6 +22,7 @@ import click
 import numpy as np
 
 import pullback as pb
+from pullback.cli.graph_text import parse_graph, parse_kernel
 from pullback.cli.main import commands
 from pullback.cli.nest_text import parse_routine
 from pullback.cli.resume import drawn
@@ -30,7 +31,6 @@ from pullback.errors import InvalidIR, PullbackError
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
-from pullback.ir.parse import parse_graph, parse_kernel
 from pullback.ir.program import Compute, Program, items
 from pullback.ir.target import Target
 from pullback.ir.text import graph_text, show

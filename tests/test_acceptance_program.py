@@ -15,8 +15,8 @@ import pytest
 import pullback as pb
 from acceptance_support import TWO_THREADS, Array, arrays, close, normal
 from pullback import nn, optim
+from pullback.cli.graph_text import parse_graph
 from pullback.config import Options
-from pullback.ir.parse import parse_graph
 from pullback.ir.signature import kernel_digest
 from pullback.ir.text import show
 from pullback.nn import functional as F

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pullback.ir import expr, graph, primitives, program
+from pullback.conformance import table as primitives
+from pullback.ir import expr, graph, program
 
 
 def test_the_table_has_27_rows() -> None:

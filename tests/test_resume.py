@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
+from pullback.cli.graph_text import parse_kernel
 from pullback.cli.main import commands
 from pullback.cli.nest_text import parse_routine
 from pullback.config import Options
@@ -18,7 +19,7 @@ from pullback.errors import SyntaxFormError
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Compute, items
 from pullback.ir.target import Target
-from pullback.ir.text import kernel_text, parse_kernel, show
+from pullback.ir.text import kernel_text, show
 from pullback.lower.kernel import lower
 from pullback.lower.whole import scheduled
 from pullback.pipeline import fuse_graph

@@ -21,6 +21,7 @@ import robust_kills
 import robust_texts
 import robust_threads
 from pullback import nn
+from pullback.cli.graph_text import parse_graph, parse_kernel
 from pullback.cli.main import commands
 from pullback.cli.nest_text import parse_routine
 from pullback.errors import (
@@ -30,7 +31,6 @@ from pullback.errors import (
     StateError,
     SyntaxFormError,
 )
-from pullback.ir.parse import parse_graph, parse_kernel
 from pullback.nn.base.weights import load_metadata
 from pullback.runtime.cache import STALE, ObjectCache
 from pullback.runtime.tuned import read

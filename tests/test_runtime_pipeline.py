@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from program_support import Batches, add, cell, mul, product, tensor, total, value
+from pullback.cli.graph_text import parse_graph
 from pullback.config import Options, default_threads
 from pullback.errors import IndexRangeError, OptionError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir.graph import Graph, Variable, define, read
-from pullback.ir.parse import parse_graph
 from pullback.ir.program import Feed, Launch, Loop, Receive
 from pullback.ir.text import show
 from pullback.memory.lives import lives

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import graphs
 from expressions import KINDS, expressions
+from pullback.cli.graph_text import parse_graph
 from pullback.errors import SyntaxFormError
 from pullback.fuse.entry import fuse
 from pullback.ir import expr as E
@@ -33,7 +34,7 @@ from pullback.ir.graph import (
 from pullback.ir.notation import axis_name, axis_number
 from pullback.ir.signature import graph_signature
 from pullback.ir.target import Target
-from pullback.ir.text import graph_text, kernel_text, parse_graph, routine_text, show
+from pullback.ir.text import graph_text, kernel_text, routine_text, show
 from pullback.lower.kernel import lower
 from pullback.lower.whole import scheduled
 

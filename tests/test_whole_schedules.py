@@ -9,10 +9,10 @@ import pytest
 
 from lower_support import HOST, agree
 from pullback.backends.host.processor import named_target
+from pullback.cli.graph_text import parse_kernel
 from pullback.errors import InvalidIR, SyntaxFormError
 from pullback.ir.expr import Dim
 from pullback.ir.kernel import Kernel
-from pullback.ir.parse import parse_kernel
 from pullback.ir.text import show
 from pullback.lower import lower
 from pullback.lower.whole import scheduled, whole

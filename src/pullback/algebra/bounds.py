@@ -299,6 +299,12 @@ class Prover:
                 known[node] = self._decide(node, known)
         return known.get(condition, self.holds.get(condition))
 
+    def inside(self, position: Expr, extent: E.Extent) -> bool | None:
+        """Whether ``0 <= position < extent`` must hold, cannot hold, or is not decided."""
+        below = self.prove(E.Less(position, E.extent_expr(extent)))
+        negative = self.prove(E.Less(position, E.index(0))) if below is not False else True
+        return False if negative else True if below and negative is False else None
+
     def _decide(self, e: Expr, known: dict[Node, bool | None]) -> bool | None:
         if e in self.holds:
             return self.holds[e]
@@ -381,9 +387,5 @@ def prove(condition: Expr, given: Iterable[Expr] = ()) -> bool | None:
 def in_bounds(take: Take, guards: Iterable[Expr] = ()) -> tuple[bool, ...]:
     """For each index of a read whether it is proved to lie inside its axis."""
     prover = Prover(guards)
-    proved: list[bool] = []
-    for position, extent in zip(take.indices, take.source.shape, strict=True):
-        inside = E.Less(position, E.extent_expr(extent))
-        negative = E.Less(position, E.index(0))
-        proved.append(prover.prove(inside) is True and prover.prove(negative) is False)
-    return tuple(proved)
+    pairs = zip(take.indices, take.source.shape, strict=True)
+    return tuple([bool(prover.inside(position, extent)) for position, extent in pairs])

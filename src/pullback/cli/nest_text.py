@@ -9,12 +9,13 @@ import re
 from dataclasses import dataclass, field
 from functools import partial
 
+from pullback.cli.graph_text import Scope, expression
 from pullback.errors import SyntaxFormError
 from pullback.ir import dtype as D
 from pullback.ir import nest as N
 from pullback.ir.expr import Const, Expr, Take
 from pullback.ir.graph import COMBINERS, Variable, replace_reads
-from pullback.ir.parse import Scope, Tokens, expression
+from pullback.ir.tokens import Tokens
 
 # Numbers of more than 18 digits are none that an int64 holds.
 ROUTINE = re.compile(r"routine (\S+), task (\S+) < (\d{1,18})")

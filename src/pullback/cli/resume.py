@@ -19,13 +19,13 @@ import numpy as np
 from pullback.backends.base import Code, CompileStats, Job
 from pullback.backends.registry import by_nests, of_nests
 from pullback.cli.command import Output, command
+from pullback.cli.graph_text import parse_graph, parse_kernel
 from pullback.cli.nest_text import parse_routine
 from pullback.config import Options
 from pullback.errors import InvalidIR, SyntaxFormError
 from pullback.ir import dtype as D
 from pullback.ir.expr import upper
 from pullback.ir.nest import Routine
-from pullback.ir.parse import parse_graph, parse_kernel
 from pullback.ir.program import Compute, Launch, Program
 from pullback.ir.text import show
 from pullback.machine.machine import LINE

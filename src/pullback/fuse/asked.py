@@ -15,7 +15,7 @@ from pullback.algebra.affine import affine
 from pullback.algebra.bounds import bounds, in_bounds
 from pullback.cost.facts import roots
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Take
+from pullback.ir.expr import Axis, Expr, Extent, If, Shape, Take
 from pullback.ir.graph import Definition
 from pullback.ir.node import walk
 
@@ -62,7 +62,7 @@ def _unknown(take: Take) -> set[int]:
     return {p for p, (d, i) in enumerate(zip(data, inside, strict=True)) if d and not i}
 
 
-def checks(body: Expr, shape: tuple[Extent, ...], places: Collection[int]) -> bool:
+def checks(body: Expr, shape: Shape, places: Collection[int]) -> bool:
     """Whether reads of `body`, wherever it goes, fail for whatever lies outside at `places`."""
     reads = list(_always(body))
     return all(any(_fails(take, p, shape[p], places) for take in reads) for p in places)

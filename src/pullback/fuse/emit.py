@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Container
+from dataclasses import dataclass, field
 
 from pullback.fuse.groups import FINISH, Class, Group, class_extent, stored
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Accumulate, Definition, Form, Value, Variable, replace_reads
+from pullback.ir.graph import Definition, Form, Value, Variable, replace_reads, with_places
 from pullback.ir.kernel import Kernel, Stage
 
 
@@ -45,46 +45,28 @@ class Emitter:
     def kernel(self, group: Group, outer: tuple[Class, ...], reasons: tuple[str, ...]) -> Kernel:
         """One launch over the chosen classes."""
         outside = set(stored(self.problem, group))
-        number = {self.problem.definition(s): s for s in group.stages}
+        local = set(map(self.problem.definition, group.stages))
         stages: list[Stage] = []
         finish: list[Stage] = []
         for s in group.stages:
             last = any(c[s] == FINISH for c in outer)
             axes = tuple(None if last else c[s] for c in outer)
             store = self.buffer(s) if s in outside else None
-            redirect = _Redirect(self, number)
-            body, form = redirect.apply(self.problem, s)
-            stage = Stage(self.problem.definition(s), form, body, axes, store)
+            stage = Stage(*self.redirected(s, local), axes, store)
             (finish if last else stages).append(stage)
         extents = tuple(class_extent(self.problem, c) for c in outer)
         return Kernel(self.name(group), extents, tuple(stages), tuple(finish), reasons)
 
+    def redirected(self, stage: int, local: Container[Value]) -> tuple[Definition, Form, Expr]:
+        """What a stage computes; values made by other kernels are read from their buffers."""
+        definition = self.problem.definition(stage)
+        form, body = self.problem.form(stage), self.problem.scene.bodies[definition]
 
-@dataclass(slots=True)
-class _Redirect:
-    """Reads of values made by other kernels become reads of their buffers."""
+        def change(take: Take) -> Expr | None:
+            stays = isinstance(take.source, Variable) or take.source in local
+            return None if stays else take.of(self.buffer(self.number[take.source]))
 
-    emitter: Emitter
-    local: Mapping[Definition, int]
-
-    def apply(self, problem: Problem, stage: int) -> tuple[Expr, Form]:
-        definition = problem.definition(stage)
-        body = problem.scene.bodies[definition]
-        form = problem.scene.forms[definition]
-        if all(self._stays(problem.values[source]) for source, _ in problem.reads[stage]):
-            return body, form
-        body = replace_reads(body, self.change)
-        if isinstance(form, Accumulate):
-            form = replace(form, at=tuple(replace_reads(a, self.change) for a in form.at))
-        return body, form
-
-    def _stays(self, value: Value) -> bool:
-        return isinstance(value, Variable) or value in self.local
-
-    def change(self, take: Take) -> Expr | None:
-        if self._stays(take.source):
-            return None
-        return take.of(self.emitter.buffer(self.emitter.number[take.source]))
+        return definition, with_places(form, change), replace_reads(body, change)
 
 
 def launch_order(problem: Problem, groups: list[Group]) -> list[Group]:

@@ -8,7 +8,7 @@ substituted. *Stage*: never stored; a stage of every kernel that needs it. *Node
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from pullback.config import Cap
@@ -36,6 +36,7 @@ from pullback.ir.graph import (
     replace_reads,
     substitute,
     topological,
+    with_places,
 )
 from pullback.machine.machine import Machine
 from pullback.prepare.extend import padded
@@ -158,9 +159,7 @@ def _rewrite(scene: Inlined, definition: Definition, simplify: Simplify) -> None
     inlined = [s for s in sources if isinstance(s, Definition) and _vanishes(scene, s)]
     if inlined:
         reader = _Reader(scene)
-        body = reader.apply(body)
-        if isinstance(form, Accumulate):
-            form = replace(form, at=tuple(map(reader.apply, form.at)))
+        body, form = replace_reads(body, reader.change), with_places(form, reader.change)
         if reader.moved:
             body = simplify(body)
             facts = study(body, form)
@@ -181,9 +180,6 @@ class _Reader:
     def __init__(self, scene: Inlined) -> None:
         self.scene = scene
         self.moved = False
-
-    def apply(self, root: Expr) -> Expr:
-        return replace_reads(root, self.change)
 
     def change(self, take: Take) -> Expr | None:
         source = take.source

@@ -17,6 +17,7 @@ from pullback.ir.graph import Definition, Form, Map, Value, Variable
 
 Bind = tuple[int | None, ...]
 Reads = tuple[tuple[int, Bind], ...]
+Closures = dict[Definition, tuple[Definition, ...]]
 
 
 @dataclass(slots=True)
@@ -54,10 +55,10 @@ class Problem:
         return self.values[number].name
 
 
-def closures(scene: Inlined) -> dict[Definition, tuple[Definition, ...]]:
+def closures(scene: Inlined) -> Closures:
     """Each node with the stages it needs, in definition order."""
     rank = {d: n for n, d in enumerate(scene.order)}
-    found: dict[Definition, tuple[Definition, ...]] = {}
+    found: Closures = {}
     for node in scene.order:
         if scene.roles[node] is not Role.NODE:
             continue
@@ -78,7 +79,7 @@ def closures(scene: Inlined) -> dict[Definition, tuple[Definition, ...]]:
 class Order:
     """Who must run before whom among nodes, as bit sets; refuses what would close a cycle."""
 
-    def __init__(self, scene: Inlined, closure: dict[Definition, tuple[Definition, ...]]) -> None:
+    def __init__(self, scene: Inlined, closure: Closures) -> None:
         self.number = {node: n for n, node in enumerate(closure)}
         self.nodes = list(closure)
         self.above = [0] * len(self.nodes)
@@ -179,7 +180,7 @@ def build(scene: Inlined, target: dict[Definition, Variable]) -> Problem:
 
 def _rank(
     scene: Inlined,
-    closure: dict[Definition, tuple[Definition, ...]],
+    closure: Closures,
     target: dict[Definition, Variable],
 ) -> list[Definition]:
     """Definition order, but readers of a variable before the node that overwrites it."""

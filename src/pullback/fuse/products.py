@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pullback.cost.facts import BodyFacts, elements, reduced_axes
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
-from pullback.ir.expr import Expr, Extent
+from pullback.ir.expr import Expr, Shape
 from pullback.ir.graph import SUM, Definition, Form, Reduce, Value, Variable
 from pullback.machine.machine import Machine
 
@@ -78,7 +78,7 @@ def _summed(body: Expr, facts: BodyFacts) -> Expr:
 
 
 def _measured(
-    extents: tuple[Extent, ...],
+    extents: Shape,
     rank: int,
     larger: Value,
     rows: tuple[int, ...],

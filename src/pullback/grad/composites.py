@@ -18,6 +18,8 @@ from pullback.ir.expr import Expr
 from pullback.ir.node import Node, postorder
 
 Path = tuple[str, ...]
+Shares = tuple[tuple[Expr, Expr], ...]
+"""Operands, each with what is its own of a derivative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
 }
 
 
-def slopes(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
+def slopes(node: Expr) -> Shares | None:
     """(argument, derivative) pairs of a named composite; None where `node` is none."""
     composite = _named(node)
     if composite is not None:
@@ -134,7 +136,7 @@ def arguments(node: Expr) -> tuple[Expr, ...] | None:
     return None if pairs is None else tuple(x for x, _ in pairs)
 
 
-def _power(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
+def _power(node: Expr) -> Shares | None:
     """``x ** y -> y x ** (y - 1), x ** y log x``: 0 where y is 0; where x is 0, y not negative."""
     y = _at(node, ("condition", "left", "left"))
     x = _at(node, ("condition", "right", "left"))
@@ -149,7 +151,7 @@ def _power(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
     return (x, by_base), (y, by_exponent)
 
 
-def _whole(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
+def _whole(node: Expr) -> Shares | None:
     """``y = 1 / x^n -> -n y / x``, n whole: of ``-y^2 n x^(n - 1)`` one factor may be infinite."""
     if not isinstance(node, E.Div) or not E.is_const(node.left, 1):
         return None
@@ -173,7 +175,7 @@ def _factors(power: Expr, x: Expr) -> int:
     return known[power]
 
 
-def _angle(node: Expr) -> tuple[tuple[Expr, Expr], ...] | None:
+def _angle(node: Expr) -> Shares | None:
     """``atan2(y, x) -> x / (x^2 + y^2), -y / (x^2 + y^2)``"""
     y = _at(node, ("condition", "left", "left"))
     x = _at(node, ("otherwise", "condition", "left", "left"))

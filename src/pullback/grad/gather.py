@@ -16,7 +16,7 @@ from pullback.grad.render import Inverse, rendered
 from pullback.grad.system import Form, System, variable
 from pullback.grad.total import identity, summed, volume
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Take, upper
+from pullback.ir.expr import Axis, Expr, Extent, If, Shape, Take, upper
 from pullback.ir.graph import SUM, Accumulate, Label, Value, replace_reads, substitute
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
@@ -32,7 +32,7 @@ class Gatherer:
     def __init__(self) -> None:
         self.why: dict[Value, str] = {}
         self._memo: dict[tuple[object, ...], Inverse | Empty | None] = {}
-        self._affine: dict[tuple[Expr, tuple[Extent, ...]], bool] = {}
+        self._affine: dict[tuple[Expr, Shape], bool] = {}
         self._simplify = Simplifier()
 
     def gather(self, extents: Sequence[Extent], take: Take, term: Term, label: Label) -> list[Expr]:
@@ -52,9 +52,7 @@ class Gatherer:
             summands += [] if summand is None else [summand]
         return summands
 
-    def _piece(
-        self, extents: tuple[Extent, ...], take: Take, term: Term, label: Label
-    ) -> Expr | None:
+    def _piece(self, extents: Shape, take: Take, term: Term, label: Label) -> Expr | None:
         affine = tuple(g for g in term.guards if self._is_affine(g, extents))
         inverse = self._inverse(take.source.shape, extents, take.indices, affine)
         if isinstance(inverse, Empty):
@@ -88,9 +86,7 @@ class Gatherer:
             return self._scatter(extents, take, term, label, why)
         return G.guarded(stepped, self._changed(total, lattice.numbers))
 
-    def _scatter(
-        self, extents: tuple[Extent, ...], take: Take, term: Term, label: Label, why: str
-    ) -> Expr:
+    def _scatter(self, extents: Shape, take: Take, term: Term, label: Label, why: str) -> Expr:
         """``dx = 0; for i: dx[A(i)] += g(i)``; where a guard fails, element 0 gains 0.
 
         Coordinates that need no guard keep theirs, so that they may run in parallel.
@@ -111,8 +107,8 @@ class Gatherer:
 
     def _inverse(
         self,
-        shape: tuple[Extent, ...],
-        extents: tuple[Extent, ...],
+        shape: Shape,
+        extents: Shape,
         indices: tuple[Expr, ...],
         guards: tuple[Expr, ...],
     ) -> Inverse | Empty | None:
@@ -123,7 +119,7 @@ class Gatherer:
             self._memo[key] = _find(shape, extents, known, guards, self._simplify)
         return self._memo[key]
 
-    def _is_affine(self, e: Expr, extents: tuple[Extent, ...]) -> bool:
+    def _is_affine(self, e: Expr, extents: Shape) -> bool:
         if isinstance(e, Axis):
             return True
         key = e, extents
@@ -185,8 +181,8 @@ def _never(guards: Sequence[Expr]) -> bool:
 
 
 def _find(
-    shape: tuple[Extent, ...],
-    extents: tuple[Extent, ...],
+    shape: Shape,
+    extents: Shape,
     indices: tuple[Expr | None, ...],
     guards: tuple[Expr, ...],
     simplify: Simplifier,
@@ -207,7 +203,7 @@ def _find(
     return rendered(solution, shape, simplify)
 
 
-def _is_affine(e: Expr, extents: tuple[Extent, ...]) -> bool:
+def _is_affine(e: Expr, extents: Shape) -> bool:
     """Whether an index or a condition reads as integer forms over the axes."""
     system = System((), extents)
     if not e.dtype.is_bool:

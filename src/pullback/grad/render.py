@@ -9,7 +9,7 @@ from pullback.algebra.affine import make, to_expr
 from pullback.grad.invert import Condition, Solution
 from pullback.grad.system import Form, System
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, Less
+from pullback.ir.expr import Axis, Expr, Extent, Less, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Inverse:
     """
 
     axes: Mapping[int, Expr]
-    over: tuple[Extent, ...]
+    over: Shape
     guards: tuple[Expr, ...]
     steps: Mapping[int, tuple[int, int]]
 
@@ -32,9 +32,7 @@ class Inverse:
         ]
 
 
-def rendered(
-    solution: Solution, shape: tuple[Extent, ...], simplify: Callable[[Expr], Expr]
-) -> Inverse:
+def rendered(solution: Solution, shape: Shape, simplify: Callable[[Expr], Expr]) -> Inverse:
     """The solution with parameters as axes 0.., loops after them."""
     system = solution.system
     names: dict[int, Expr] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from pullback.errors import InvalidIR
 from pullback.grad import fold
-from pullback.grad.composites import slopes
+from pullback.grad.composites import Shares, slopes
 from pullback.grad.fold import Term
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -15,26 +15,26 @@ from pullback.ir.expr import Expr, If, Take
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
 
-Partial = Callable[[Any, Expr], tuple[tuple[Expr, Expr], ...]]
+Partial = Callable[[Any, Expr], Shares]
 """(node, adjoint g of the node) -> (operand, its share of the adjoint) pairs."""
 
 
-def _none(node: Expr, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _none(node: Expr, g: Expr) -> Shares:
     """No gradient passes: integers, booleans, literals, and reads (the sweep ends there)."""
     return ()
 
 
-def _add(node: E.Add, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _add(node: E.Add, g: Expr) -> Shares:
     """``a + b -> g, g``."""
     return ((node.left, g), (node.right, g))
 
 
-def _mul(node: E.Mul, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _mul(node: E.Mul, g: Expr) -> Shares:
     """``a * b -> g b, g a``."""
     return ((node.left, fold.mul(g, node.right)), (node.right, fold.mul(g, node.left)))
 
 
-def _div(node: E.Div, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _div(node: E.Div, g: Expr) -> Shares:
     """``y = a / b -> g / b, -g y / b``; of ``1 / b`` the second is ``-g y y``.
 
     ``y = 1 / (1 + e^z)`` passes ``g y (y - 1)`` straight to `z`: e^z may overflow where y is 0.
@@ -62,34 +62,34 @@ def logistic_exponent(node: Expr) -> Expr | None:
     return None
 
 
-def _mod(node: E.Mod, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _mod(node: E.Mod, g: Expr) -> Shares:
     """``a - floor(a / b) b -> g, -g floor(a / b)``, the jumps left out."""
     floor = E.FloorDiv(node.left, node.right)
     return ((node.left, g), (node.right, fold.negate(fold.mul(g, floor))))
 
 
-def _exp(node: E.Exp, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _exp(node: E.Exp, g: Expr) -> Shares:
     """``y = e^a -> g y``."""
     return ((node.value, fold.mul(g, node)),)
 
 
-def _log(node: E.Log, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _log(node: E.Log, g: Expr) -> Shares:
     """``ln a -> g / a``."""
     return ((node.value, fold.div(g, node.value)),)
 
 
-def _sqrt(node: E.Sqrt, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _sqrt(node: E.Sqrt, g: Expr) -> Shares:
     """``y = sqrt a -> g / y / 2``."""
     half = E.const(0.5, node.dtype)
     return ((node.value, fold.div(fold.mul(g, half), node)),)
 
 
-def _sin(node: E.Sin, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _sin(node: E.Sin, g: Expr) -> Shares:
     """``sin a -> g cos a``."""
     return ((node.value, fold.mul(g, F.cos(node.value))),)
 
 
-def _cast(node: E.Cast, g: Expr) -> tuple[tuple[Expr, Expr], ...]:
+def _cast(node: E.Cast, g: Expr) -> Shares:
     """``cast(a) -> cast(g)`` between floats."""
     return ((node.value, fold.cast(g, node.value.dtype)),)
 

@@ -14,7 +14,7 @@ from pullback.algebra.bounds import in_bounds
 from pullback.grad import fold
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Axis, Expr, Extent, Take, upper
+from pullback.ir.expr import Axis, Expr, Extent, Shape, Take, upper
 from pullback.ir.graph import SUM, Label, Reduce, Value, read, substitute
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
@@ -34,7 +34,7 @@ def identity(value: Value) -> Take:
 
 def summed(
     shape: Sequence[Extent],
-    over: tuple[Extent, ...],
+    over: Shape,
     guards: Sequence[Expr],
     value: Expr,
     label: Label,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, upper
+from pullback.ir.expr import Axis, Expr, Extent, If, Shape, upper
 from pullback.ir.graph import Definition, Map, beside, read
 
 Tuple = Sequence[Expr]
@@ -110,5 +110,5 @@ def _at(value: Definition, axes: Sequence[Expr], axis: int, place: Expr) -> Expr
     return read(value, *indices)
 
 
-def _with(shape: Sequence[Extent], axis: int, extent: int) -> tuple[Extent, ...]:
+def _with(shape: Sequence[Extent], axis: int, extent: int) -> Shape:
     return (*shape[:axis], extent, *shape[axis + 1 :])

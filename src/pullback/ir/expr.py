@@ -59,6 +59,7 @@ class Pin(Dim):
 
 
 Extent = int | Dim
+Shape = tuple[Extent, ...]
 
 
 def upper(extent: Extent) -> int:

@@ -7,13 +7,13 @@ below the body of a definition is interned (`expr`), so equal bodies are one obj
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
-from pullback.ir.expr import Axis, Expr, Extent, Take, rewritten
+from pullback.ir.expr import Axis, Expr, Extent, Shape, Take, rewritten
 from pullback.ir.markup import html
 from pullback.ir.node import Node, postorder, walk
 
@@ -54,7 +54,7 @@ class Reduce:
     """``out[i] = combine over k of body(i, k)``; axes of `over` follow the output's."""
 
     combiner: Combiner
-    over: tuple[Extent, ...]
+    over: Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Accumulate:
     """
 
     combiner: Combiner
-    domain: tuple[Extent, ...]
+    domain: Shape
     at: tuple[Expr, ...]
 
 
@@ -86,7 +86,7 @@ class Variable:
     """A buffer that exists outside a computation: parameter, state, input, feed, constant."""
 
     name: str
-    shape: tuple[Extent, ...]
+    shape: Shape
     dtype: DType
     origin: Origin | None = None
 
@@ -125,7 +125,7 @@ class Definition:
     """
 
     name: str
-    shape: tuple[Extent, ...]
+    shape: Shape
     body: Expr
     form: Form = MAP
     stop: bool = False
@@ -140,7 +140,7 @@ class Definition:
         return self.body.dtype
 
     @property
-    def extents(self) -> tuple[Extent, ...]:
+    def extents(self) -> Shape:
         """Extents of all axes the body may use, by axis number."""
         if isinstance(self.form, Reduce):
             return self.shape + self.form.over
@@ -156,9 +156,7 @@ class Definition:
     @property
     def roots(self) -> tuple[Expr, ...]:
         """The body and, of an accumulating write, the target indices."""
-        if isinstance(self.form, Accumulate):
-            return (self.body, *self.form.at)
-        return (self.body,)
+        return roots(self.body, self.form)
 
     @property
     def reads(self) -> tuple[Take, ...]:
@@ -263,6 +261,18 @@ def replace_reads(root: Expr, change: Callable[[Take], Expr | None]) -> Expr:
         return change(node) if isinstance(node, Take) else None
 
     return rewritten(root, visit)
+
+
+def with_places(form: Form, change: Callable[[Take], Expr | None]) -> Form:
+    """`form` with reads in the indices that it writes at replaced."""
+    if not isinstance(form, Accumulate):
+        return form
+    return replace(form, at=tuple([replace_reads(i, change) for i in form.at]))
+
+
+def roots(body: Expr, form: Form) -> tuple[Expr, ...]:
+    """A body and, of an accumulating write, the target indices."""
+    return (body, *form.at) if isinstance(form, Accumulate) else (body,)
 
 
 def topological(outputs: Iterable[Value], skip: Container[Value] = ()) -> list[Definition]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pullback.ir.expr import Axis, Expr, Extent, Take
+from pullback.ir.expr import Axis, Expr, Extent, Shape, Take
 from pullback.ir.graph import (
     Accumulate,
     Definition,
@@ -21,6 +21,8 @@ from pullback.ir.graph import (
     Value,
     Variable,
     replace_reads,
+    roots,
+    with_places,
 )
 from pullback.ir.node import walk
 
@@ -44,13 +46,18 @@ class Stage:
     _reads: tuple[Take, ...] | None = field(default=None, init=False, repr=False)
 
     @property
-    def shape(self) -> tuple[Extent, ...]:
+    def shape(self) -> Shape:
         return self.target.shape
 
     @property
-    def extents(self) -> tuple[Extent, ...]:
+    def extents(self) -> Shape:
         """Extents by axis number, reduced axes last."""
         return self.target.extents
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """The body and, of an accumulating write, the target indices."""
+        return roots(self.body, self.form)
 
     @property
     def over(self) -> range:
@@ -76,7 +83,7 @@ class Kernel:
     """
 
     name: str
-    outer: tuple[Extent, ...]
+    outer: Shape
     stages: tuple[Stage, ...]
     finish: tuple[Stage, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -117,10 +124,7 @@ class Kernel:
 def stage_reads(stage: Stage) -> tuple[Take, ...]:
     """The reads of a stage's body and of its write indices; found once."""
     if stage._reads is None:
-        roots: tuple[Expr, ...] = (stage.body,)
-        if isinstance(stage.form, Accumulate):
-            roots += stage.form.at
-        reads = tuple([n for n in walk(roots) if isinstance(n, Take)])
+        reads = tuple([n for n in walk(stage.roots) if isinstance(n, Take)])
         object.__setattr__(stage, "_reads", reads)
         return reads
     return stage._reads
@@ -133,9 +137,7 @@ def redirected(stage: Stage, places: Mapping[Value, Variable]) -> Stage:
         place = places.get(take.source)
         return None if place is None else take.of(place)
 
-    form = stage.form
-    if isinstance(form, Accumulate):
-        form = replace(form, at=tuple(replace_reads(i, change) for i in form.at))
+    form = with_places(stage.form, change)
     store = None if stage.store is None else places.get(stage.store, stage.store)
     return Stage(stage.target, form, replace_reads(stage.body, change), stage.outer, store)
 

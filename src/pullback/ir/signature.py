@@ -144,8 +144,7 @@ class _Writer:
         self.lines.append(f"{head} {d.stop} {d.keep.value} {roots}")
 
     def stage(self, stage: Stage) -> None:
-        at = stage.form.at if isinstance(stage.form, Accumulate) else ()
-        roots = self.expressions((stage.body, *at))
+        roots = self.expressions(stage.roots)
         store = "" if stage.store is None else self.place[stage.store]
         self.place[stage.target] = len(self.place)
         head = f"stage {_extents(stage.shape)} {_form(stage.form)}"

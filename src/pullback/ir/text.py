@@ -28,12 +28,6 @@ from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.markup import html, panel
 from pullback.ir.node import Node, walk
 from pullback.ir.notation import Names, Printer, axis_name, extent_text, shape_text
-from pullback.ir.parse import parse_graph, parse_kernel
-
-__all__ = [
-    "definition_text", "expr_text", "graph_text", "kernel_text", "parse_graph", "parse_kernel",
-    "program_text", "routine_text", "show",
-]  # fmt: skip
 
 INDENT = "  "
 
@@ -96,7 +90,7 @@ def _ranges(extents: Iterable[Extent], first: int) -> str:
 
 
 def graph_text(graph: Graph) -> str:
-    """Extents, variables, definitions, assignments; `parse_graph` reads it back."""
+    """Extents, variables, definitions, assignments; `cli.graph_text` reads it back."""
     names = Names()
     lines = ["graph"]
     order = topological(v for _, v in graph.assigns)
@@ -134,7 +128,7 @@ def _dims(values: Iterable[Value]) -> list[Dim]:
 
 def kernel_text(kernel: Kernel, names: Names | None = None) -> str:
     """Outer axes, stages with their access expressions, what is stored, why it ends there;
-    `parse_kernel` reads it back.
+    `cli.graph_text` reads it back.
     """
     names = names or Names()
     if kernel.parts:
@@ -167,13 +161,10 @@ def stage_lines(stage: Stage, names: Names) -> list[str]:
     bound = ", ".join("-" if a is None else axis_name(a) for a in stage.outer)
     kept = "scratch" if stage.store is None else f"store {names(stage.store)}"
     partial = ", partial" if stage.partial else ""
-    roots: tuple[Expr, ...] = (stage.body,)
-    if isinstance(stage.form, Accumulate):
-        roots += stage.form.at
     head = f"stage {names(stage.target)}: {shape_text(stage.body.dtype, stage.shape)}"
     reads = dict.fromkeys(expr_text(take, names) for take in stage_reads(stage))
     lines = [f"{head} at ({bound}) -> {kept}{partial}"]
-    lines += _equation(names, stage.target, stage.shape, stage.form, roots)
+    lines += _equation(names, stage.target, stage.shape, stage.form, stage.roots)
     if reads:
         lines.append(f"{INDENT}reads {', '.join(reads)}")
     return [INDENT + line for line in lines]

@@ -10,7 +10,15 @@ from pullback.config import Cap
 from pullback.cost.facts import is_cheap, study
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Value, replace_reads, substitute
+from pullback.ir.graph import (
+    Definition,
+    Map,
+    Reduce,
+    Value,
+    replace_reads,
+    substitute,
+    with_places,
+)
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
 from pullback.machine.machine import Machine
@@ -85,18 +93,13 @@ def _stage(stage: Stage, renamed: dict[Value, Definition]) -> Stage:
         return None if target is None else take.of(target)
 
     if any(t.source in renamed for t in stage_reads(stage)):
-        stage = replace(stage, body=replace_reads(stage.body, change))
-        form = stage.form
-        if isinstance(form, Accumulate):
-            at = tuple(replace_reads(i, change) for i in form.at)
-            stage = replace(stage, form=replace(form, at=at))
-    body = _written(stage)
-    if body is None:
+        form, body = with_places(stage.form, change), replace_reads(stage.body, change)
+        stage = replace(stage, form=form, body=body)
+    terms = _written(stage)
+    if terms is None:
         return stage
-    old = stage.target
-    target = replace(old, body=body, form=Map())
-    renamed[old] = target
-    return replace(stage, target=target, form=Map(), body=body)
+    target = renamed[stage.target] = replace(stage.target, body=terms, form=Map())
+    return replace(stage, target=target, form=Map(), body=terms)
 
 
 def _written(stage: Stage) -> Expr | None:
@@ -113,9 +116,9 @@ def _written(stage: Stage) -> Expr | None:
     divided = any(isinstance(n, E.FloorDiv | E.Mod) for n in nodes)
     if divided or terms * len(nodes) > MOST_NODES:
         return None
-    found: Expr | None = None
+    total: Expr | None = None
     for place in product(*map(range, extents)):
         values: dict[int, Expr] = {a: E.index(i) for a, i in zip(stage.over, place, strict=True)}
         term = substitute(stage.body, values)
-        found = term if found is None else form.combiner.join(found, term)
-    return None if found is None else simplify(found)
+        total = term if total is None else form.combiner.join(total, term)
+    return None if total is None else simplify(total)

@@ -19,7 +19,7 @@ from pullback.backends.registry import named
 from pullback.config import Options
 from pullback.errors import AbsentError, InvalidIR, OptionError, ShapeError
 from pullback.ir import markup
-from pullback.ir.expr import Dim, Extent
+from pullback.ir.expr import Dim, Shape
 from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, HostCall, Launch, Program, items, written
@@ -118,7 +118,7 @@ class Executable:
         return self.fuse()
 
     @functools.cached_property
-    def _fixed(self) -> list[tuple[Variable, tuple[Extent, ...], np.dtype[Any]]]:
+    def _fixed(self) -> list[tuple[Variable, Shape, np.dtype[Any]]]:
         """The state with the arrays it wants."""
         return [(v, v.shape, v.dtype.numpy) for v in self.program.state]
 
@@ -296,7 +296,7 @@ def _again(repeated: tuple[Kernel, Repetition]) -> str:
     )
 
 
-def _fits(array: Array, shape: tuple[Extent, ...], kind: np.dtype[Any]) -> bool:
+def _fits(array: Array, shape: Shape, kind: np.dtype[Any]) -> bool:
     """Whether a program can use an array as it lies; never where an extent is symbolic."""
     return array.shape == shape and array.dtype == kind and array.flags.c_contiguous
 

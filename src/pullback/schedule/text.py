@@ -19,7 +19,7 @@ from typing import Any
 
 from pullback.errors import SyntaxFormError
 from pullback.ir.kernel import Kernel
-from pullback.ir.parse import Tokens
+from pullback.ir.tokens import Tokens
 from pullback.schedule.contraction import seen
 from pullback.schedule.schedule import (
     DotLoops,

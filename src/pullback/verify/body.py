@@ -10,7 +10,7 @@ from pullback.algebra.bounds import Intervals, Prover
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
-from pullback.ir.expr import SCALARS, Axis, Expr, Extent, Take, upper
+from pullback.ir.expr import SCALARS, Axis, Expr, Extent, Shape, Take, upper
 from pullback.ir.graph import Accumulate, Form, Reduce, Scan
 from pullback.ir.node import Node, walk
 from pullback.simplify.guards import Guards, contexts
@@ -24,8 +24,8 @@ class Body:
     """What a definition and a stage have in common."""
 
     name: str
-    shape: tuple[Extent, ...]
-    extents: tuple[Extent, ...]
+    shape: Shape
+    extents: Shape
     form: Form
     roots: tuple[Expr, ...]
     origin: Origin | None = None
@@ -165,13 +165,8 @@ def _inside(position: Expr, extent: Extent, guards: Guards, proofs: Proofs) -> b
 
 
 def _proved(position: Expr, extent: Extent, guards: Guards, intervals: Intervals) -> bool:
-    inside = E.Less(position, E.extent_expr(extent))
-    negative = E.Less(position, E.index(0))
-    for given in dict.fromkeys(((), guards)):
-        prover = Prover(given, intervals)
-        if prover.prove(inside) is True and prover.prove(negative) is False:
-            return True
-    if has_data(position):
+    ways = (Prover(given, intervals) for given in dict.fromkeys(((), guards)))
+    if any(prover.inside(position, extent) for prover in ways) or has_data(position):
         return True
     tried = points.inside(position, upper(extent), guards)
     if tried:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pullback.ir.expr import Axis, Take, upper
-from pullback.ir.graph import Accumulate, Definition, Reduce, Scan, Value, Variable
+from pullback.ir.graph import Accumulate, Reduce, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads, target_axis
 from pullback.verify.body import Body, Proofs, verify_body
 from pullback.verify.report import fail
@@ -238,11 +238,7 @@ def _raise(kernel: Kernel, check: Callable[..., Fault], fault: Fault, after: str
 
 
 def _body(kernel: Kernel, stage: Stage) -> Body:
-    target: Definition = stage.target
-    roots = (stage.body,)
+    form, target = stage.form, stage.target
+    extents = form.domain if isinstance(form, Accumulate) else stage.extents
     name = f"{kernel.name}: {target.name}"
-    if isinstance(stage.form, Accumulate):
-        return Body(
-            name, stage.shape, stage.form.domain, stage.form, roots + stage.form.at, target.origin
-        )
-    return Body(name, stage.shape, stage.extents, stage.form, roots, target.origin)
+    return Body(name, stage.shape, extents, form, stage.roots, target.origin)

@@ -15,12 +15,7 @@ from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.guards import Guards, conjuncts, contexts
 from pullback.verify import points
 
-SHAPED = frozenset(
-    (
-        E.Const, E.Add, E.Mul, E.Div, E.FloorDiv, E.Mod, E.Less, E.Equal, E.And, E.Or, E.Xor,
-        E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, N.Var, N.Load, N.Peek, N.Native,
-    )
-)  # fmt: skip
+SHAPED = {*E.SCALARS, N.Var, N.Load, N.Peek, N.Native} - {E.Axis, E.Take}
 
 
 @dataclass(slots=True)
@@ -205,12 +200,10 @@ class _Verifier:
         """Whether guards prove an offset, or at least speak of what it depends on."""
         leaves = frozenset(n for n in walk(e) if isinstance(n, N.Var | N.Load | N.Peek))
         near = tuple(g for g in guards if any(n in leaves for n in walk(g)))
-        prover = Prover(near, self.intervals)
-        below = prover.prove(E.Less(e, index(size)))
-        above = prover.prove(E.Less(e, index(0)))
-        if below is True and above is False:
+        proved = Prover(near, self.intervals).inside(e, size)
+        if proved:
             return True
-        if (below is False or above is True) and self.outside(e, size, near):
+        if proved is False and self.outside(e, size, near):
             return self.unreachable(near) or self.tried(e, size, guards) is True
         tried = self.tried(e, size, guards)
         return bool(near) if tried is None else tried
@@ -225,9 +218,8 @@ class _Verifier:
 
     def outside(self, e: Expr, size: int, guards: Guards) -> bool:
         """Whether `e` must lie outside whatever a guard says: one that never holds proves all."""
-        prover = Prover((g for g in guards if g not in self.guarding), self.intervals)
-        below = prover.prove(E.Less(e, index(size)))
-        return below is False or prover.prove(E.Less(e, index(0))) is True
+        plain = [g for g in guards if g not in self.guarding]
+        return Prover(plain, self.intervals).inside(e, size) is False
 
     def unreachable(self, guards: Guards) -> bool:
         """Whether guards exclude each other; a guard that is written and never holds is wrong."""

@@ -122,6 +122,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
         return partitioned(joint, inputs, **how)
 
     with functorch.patch(
+        donated_buffer=False,  # programs do not write over what is kept: a graph may be retained
         bundled_autograd_cache=kept or functorch.bundled_autograd_cache,
         force_non_lazy_backward_lowering=kept or functorch.force_non_lazy_backward_lowering,
     ):

@@ -328,6 +328,56 @@ def test_a_model_trains_is_copied_saved_and_reported() -> None:
     near(again(x), ours(x))
 
 
+class Mixed(theirs.Module):
+    """With what a `Sequential` has no place for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 8, act_func="gelu")
+        self.norm = nn.BatchNorm1d(8, act_func="leaky_relu_0.1")
+        self.attend = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.gate = nn.GLU(act_func="silu")
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        y = self.first(x)
+        y = self.norm(y, y * y)
+        return self.last(self.gate(self.attend(*[y.view(-1, 2, 4)] * 3)[0].flatten(1)))
+
+
+def test_layers_where_pytorch_compiles_are_one_graph_each_way() -> None:
+    torch._dynamo.reset()
+    ours = Mixed().double()
+    alone = copy.deepcopy(ours)
+    fast = torch.compile(
+        ours, backend=pb.torch.backend, fullgraph=True, options={"fallback": "error"}
+    )
+    x = torch.randn(6, 5, dtype=torch.float64)
+    results = [m(x) for m in (fast, alone)]
+    near(results[0], results[1])
+    for y in results:
+        y.square().sum().backward()
+    near([p.grad for p in ours.parameters()], [p.grad for p in alone.parameters()])
+    near(ours.state_dict(), alone.state_dict())
+    assert [g.operators - g.native for g in pb.torch.report().graphs] == [0, 0]
+
+
+def test_a_step_of_such_layers_is_one_program() -> None:
+    torch._dynamo.reset()
+    ours = Mixed().double()
+    alone = copy.deepcopy(ours)
+    x, y = torch.randn(6, 5, dtype=torch.float64), torch.randint(3, (6,))
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (ours, alone)]
+    step = pb.torch.step(ours, F.cross_entropy, optimizers[0])
+    for _ in range(2):
+        loss = F.cross_entropy(alone(x), y)
+        near(step(x, y), loss.detach())
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[1].step()
+    near(ours.state_dict(), alone.state_dict())
+
+
 def test_settings_that_change_are_seen() -> None:
     layer, x = nn.LeakyReLU(0.1), torch.tensor([-1.0, 2.0])
     near(layer(x), torch.tensor([-0.1, 2.0]), 1e-6)

@@ -64,6 +64,8 @@ class BatchNorm(Fused):
 
     def forward(self, input: Any, residual: Any = None) -> Any:
         """With a tensor to add before the activation."""
+        if torch.compiler.is_compiling():
+            return self._pullback_composed(input, residual)
         self._check_input_dim(input)
         updates = self.training and self._tracked()
         if self.training or not self._tracked():
@@ -189,7 +191,8 @@ class Attention(Fused):
         given = {n: mask for n, mask in masks.items() if mask is not None}
         hidden = need_weights and not average_attn_weights
         operator: Any = ""
-        if self._pullback_left() is None and query.dim() == 3 and not hidden:
+        whole = query.dim() == 3 and not hidden and not torch.compiler.is_compiling()
+        if whole and self._pullback_left() is None:
             operator = self._pullback_operator(tuple(given), 1 + need_weights)
         if isinstance(operator, str):
             return super(Fused, self).forward(  # type: ignore[misc]  # of the layer

@@ -86,8 +86,14 @@ class Fused:
         return {n: v for n, v in self.__dict__.items() if n != _CACHE}
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """The operator where it is given tensors alone, else what PyTorch composes."""
-        plain = not named and len(inputs) == self._pullback_inputs()
+        """The operator where it is given tensors alone, else what PyTorch composes; also where
+        PyTorch compiles, as its graphs are then fused further than a layer.
+        """
+        plain = (
+            not torch.compiler.is_compiling()
+            and not named
+            and len(inputs) == self._pullback_inputs()
+        )
         operator = self._pullback_operator() if plain and self._pullback_left() is None else ""
         if isinstance(operator, str):
             return self._pullback_composed(*inputs, **named)

@@ -39,12 +39,21 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
 
 
-OF_TORCH = (
-    pytest.mark.torch,
-    pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of PyTorch's own imports
-)
-RUN = [pytest.param(p, marks=OF_TORCH if p.stem == "pytorch" else ()) for p in PAGES]
+EXTRAS = {"pytorch": "torch", "jax": "jax"}  # pages that need a package
+
+
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    package = EXTRAS.get(page.stem)
+    if package is None:
+        return []
+    return [
+        getattr(pytest.mark, package),
+        pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed"),
+        pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of its own imports
+    ]
+
+
+RUN = [pytest.param(p, marks=marks(p)) for p in PAGES]
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda p: p.name)

@@ -24,18 +24,26 @@ CODE = re.compile(r"""\bcode(?:: str)? ?= ?"(E\d{3})\"""")
 
 
 # E328 is what is said where PyTorch is not installed.
-BRIDGE = [code for code, page in PAGES.items() if "torch" in page.example and code != "E328"]
+BRIDGES = {
+    code: extra
+    for code, page in PAGES.items()
+    for extra in ("torch", "jax")
+    if code != "E328" and re.search(rf"\b{extra}\b", page.example)
+}
 
 
 def pages_with_marks() -> list[object]:
-    """The codes; examples of PyTorch's operators want PyTorch."""
-    return [pytest.param(c, marks=pytest.mark.torch) if c in BRIDGE else c for c in PAGES]
+    """The codes; examples of PyTorch's operators want PyTorch, those of calls from JAX want JAX."""
+    return [
+        pytest.param(c, marks=getattr(pytest.mark, BRIDGES[c])) if c in BRIDGES else c
+        for c in PAGES
+    ]
 
 
 @pytest.mark.parametrize("code", pages_with_marks())
 def test_the_example_raises_exactly_this_message(code: str, tmp_path: Path) -> None:
-    if code in BRIDGE:
-        pytest.importorskip("torch", reason="the example is of PyTorch's operators")
+    if code in BRIDGES:
+        pytest.importorskip(BRIDGES[code], reason=f"the example is of {BRIDGES[code]}")
     page = PAGES[code]
     error = raised(page, tmp_path)
     assert isinstance(error, errors.PullbackError)

@@ -40,13 +40,15 @@ MODULES = [
     "pullback.random",
     "pullback.rules",
     "pullback.torch",
+    "pullback.bridge.jax",
 ]
-LAZY = {"fft", "linalg", "nn", "optim", "rules", "torch"}  # of `pb`
+LAZY = {"fft", "linalg", "nn", "optim", "rules", "torch", "jax"}  # of `pb`
 
 
 def public(name: str) -> ModuleType:
-    if name == "pullback.torch" and find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed")
+    extra = name.rpartition(".")[2]
+    if extra in ("jax", "torch") and find_spec(extra) is None:
+        pytest.skip(f"{extra} is not installed")
     return importlib.import_module(name)
 
 

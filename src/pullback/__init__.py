@@ -339,6 +339,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import optim as optim
     from pullback import rules as rules
     from pullback import torch as torch
+    from pullback.bridge import jax as jax
 
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
@@ -415,26 +416,28 @@ if sys.excepthook is sys.__excepthook__:
 
 
 _LAZY = ("fft", "linalg", "nn", "optim", "rules")  # built of what is here
-__dir__ = _shown([*__all__, *_LAZY, "torch"])
+_EXTRAS = {"jax": ("JAX", "bridge.jax"), "torch": ("PyTorch", "torch")}
+__dir__ = _shown([*__all__, *_LAZY, *_EXTRAS])
 _bounded(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:
-    """`pb.nn`, `optim`, `fft`, `linalg`, `torch`, imported lazily: they are built of what is here.
+    """`pb.nn`, `optim`, `fft`, `linalg`, `torch`, `jax`, imported lazily: they are built of what is
+    here.
 
-    Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed.
+    Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed, as for `jax`.
     """
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")
-    if name == "torch":
+    if name in _EXTRAS:
         try:
-            return importlib.import_module(f"{__name__}.torch")
+            return importlib.import_module(f"{__name__}.{_EXTRAS[name][1]}")
         except ModuleNotFoundError as error:
-            if error.name != "torch":
+            if error.name != name:
                 raise
             raise ExtraError(
-                "pb.torch needs PyTorch",
+                f"pb.{name} needs {_EXTRAS[name][0]}",
                 origin=Origin.of_caller(),
-                help="pip install 'pullback[torch]'",
+                help=f"pip install 'pullback[{name}]'",
             ) from error
     raise _unknown("pullback", name, __all__)

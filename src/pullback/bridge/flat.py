@@ -81,13 +81,13 @@ def _named(function: Derived) -> Callable[..., Any]:
     return call
 
 
-def refusal(entry: Entry) -> str | None:
-    """What a program does beside giving results; None: nothing."""
+def refusal(entry: Entry, host: bool = False) -> str | None:
+    """What a program does beside giving results; None: nothing. `host`: it may call the host."""
     if entry.written:
         return "assigns " + ", ".join(f"`{cell._value.name}`" for cell in entry.written)
     for item in items(entry.executable.program.body):
         if isinstance(item, Feed | Receive):
             return "feeds or receives"
-        if isinstance(item, HostCall):
+        if isinstance(item, HostCall) and not host:
             return f"calls {item.library} ({item.name})"
     return None

@@ -337,8 +337,10 @@ def test_results_have_memory_of_their_own() -> None:
     near(list(first), kept, 0.0)
 
 
-def test_a_backward_is_run_twice() -> None:
-    """Where the graph is retained; a second derivative says what it is."""
+def test_a_backward_is_run_twice(monkeypatch: Any, tmp_path: Any) -> None:
+    """Where the graph is retained, and kept on disk; a second derivative says what it is."""
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "own"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "theirs"))
     model, x = small(), torch.randn(5, 3, requires_grad=True)
     y = compiled(model)(x).square().sum()
     first = torch.autograd.grad(y, x, retain_graph=True)

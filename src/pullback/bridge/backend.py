@@ -15,6 +15,7 @@ import torch._functorch.config as functorch
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch._guards import TracingContext
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
@@ -112,6 +113,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
     def compiler(kind: str) -> Callable[..., Any]:
         def run(graph: Any, fakes: Sequence[Any]) -> Any:
             del fakes  # the types and sizes stand in the graph
+            _retained()
             return compiled(graph, settings, kind, kept)
 
         return SerializableAOTDispatchCompiler(Compiled, run) if kept else run
@@ -122,7 +124,6 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
         return partitioned(joint, inputs, **how)
 
     with functorch.patch(
-        donated_buffer=False,  # programs do not write over what is kept: a graph may be retained
         bundled_autograd_cache=kept or functorch.bundled_autograd_cache,
         force_non_lazy_backward_lowering=kept or functorch.force_non_lazy_backward_lowering,
     ):
@@ -134,6 +135,13 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             partition_fn=parted,
             keep_inference_input_mutations=True,
         )(gm, inputs)
+
+
+def _retained() -> None:
+    """Programs do not write over what is kept for a backward: it may be run again."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def _kept(gm: Any, settings: Settings, inputs: Sequence[Any]) -> bool:

@@ -51,7 +51,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # What stands between a definition and a backend, backends themselves not counted. The second design
 # asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
-MAX_CORE_LINES = 17_675
+MAX_CORE_LINES = 17_553
 MAX_TOKENS_PER_LINE = 10.92
 # What each room of the core may hold, lines; rounded up to fifty, to be lowered as rooms shrink.
 ROOM_LINES = {
@@ -65,11 +65,11 @@ ROOM_LINES = {
     "ir": 2300,
     "lower": 3350,
     "machine": 200,
-    "memory": 750,
+    "memory": 700,
     "pipeline": 350,
     "prepare": 550,
     "runtime": 950,
-    "schedule": 2450,
+    "schedule": 2350,
     "simplify": 1000,
     "verify": 650,
 }
@@ -416,7 +416,7 @@ def test_classes_of_errors_have_codes() -> None:
 
 
 # A local that is called `found` does not say what was. A ratchet, to be lowered.
-MAX_FOUND = 40
+MAX_FOUND = 22
 
 
 def test_names_say_what_was_found() -> None:

@@ -166,11 +166,11 @@ def test_a_result_takes_the_place_of_what_ends() -> None:
     over = taken_over(block, [s], needs)
     assert over == {b: a, c: b}
     kernels, spans = lives(block, [s])
-    found = plan(kernels, list(spans), needs, spans, over)
+    found = plan(kernels, spans, needs, over)
     assert set(found.offsets.values()) == {0}
     assert (found.arena_bytes, found.lower_bound_bytes, found.total_bytes) == (256, 256, 768)
     assert [b.over for b, _ in found.placed] == [None, a, b]
-    assert plan(kernels, list(spans), needs, spans).arena_bytes == 512
+    assert plan(kernels, spans, needs).arena_bytes == 512
 
 
 def test_what_is_used_again_stays() -> None:

@@ -11,8 +11,11 @@ from pullback.fuse import fuse
 from pullback.ir.expr import Axis
 from pullback.ir.graph import Definition, Map, Variable, read
 from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.program import Launch
 from pullback.ir.target import Target
-from pullback.memory.plan import Buffer, Needs, Plan, check, plan
+from pullback.memory.lives import lives
+from pullback.memory.plan import Buffer, Needs, Plan, check
+from pullback.memory.plan import plan as placed
 
 
 def launch(name: str, inputs: list[Variable], outputs: list[Variable]) -> Kernel:
@@ -28,6 +31,14 @@ def launch(name: str, inputs: list[Variable], outputs: list[Variable]) -> Kernel
         body = read(source, *(Axis(0, 1) for _ in source.shape))
         stages.append(Stage(Definition("peek", (1,), body), Map(), body, ()))
     return Kernel(name, (), tuple(stages))
+
+
+def plan(
+    kernels: list[Kernel], own: list[Variable], needs: dict[Kernel, Needs] | None = None
+) -> Plan:
+    """The plan of launches in a row, whose temporaries are `own`."""
+    state = {v for k in kernels for v in k.arguments} - set(own)
+    return placed(*lives(tuple(Launch(k) for k in kernels), state), needs or {})
 
 
 def random_program(seed: int) -> tuple[list[Kernel], list[Variable], dict[Kernel, Needs]]:
@@ -98,7 +109,7 @@ def test_other_variables_are_not_placed() -> None:
 
 def test_a_read_before_the_write_is_refused() -> None:
     a = Variable("a", (16,), graphs.float32)
-    with pytest.raises(InvalidIR, match="reads a before"):
+    with pytest.raises(InvalidIR, match="a is read but never"):
         plan([launch("0", [a], [])], [a])
 
 

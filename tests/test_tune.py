@@ -146,8 +146,8 @@ def test_choices_change_what_they_name(kernel: Kernel) -> None:
     given = choices_of({"tile.0": 8, "tasks": 4, "unroll.4": 1, "vectors.0": 2, "rows.0": 3})
     found = choose(kernel, HOST, given)
     assert (found.tile, found.tasks) == ((8,), 4) and model.tile != (8,)
-    inner = {step.stages[0]: step.inner for step in found.steps}
-    assert inner[4].unroll == 1 and (inner[0].rows, inner[0].vectors) == (3, 2)
+    asked = {step.stages[0]: dict(step.asked) for step in found.steps}
+    assert asked[4] == {"unroll": 1} and asked[0] == {"rows": 3, "vectors": 2}
     assert [s.stages for s in found.steps] == [s.stages for s in model.steps]
     parted = choose(kernel, HOST, (("apart.3", 1),))
     assert len(parted.steps) == len(model.steps) + 1

@@ -265,7 +265,7 @@ def _built(
     codes = dict(zip(alike, every, strict=True))
     calls = {k: _call(k, [codes[keys[piece]] for piece in k.pieces], job.target) for k in kernels}
     needs = {k: _needs(call, threads) for k, call in calls.items()}
-    placed = plan(kernels, list(spans), needs, spans, taken_over(fused, program.state, needs))
+    placed = plan(kernels, spans, needs, taken_over(fused, program.state, needs))
     asked, own = job.options, backend.identity(job.target)
     made = Made(backend.name, own, asked.target, asked.machine, threads)
     image = Image(made, program.state, fused, groups, calls, placed)

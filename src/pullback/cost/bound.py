@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from pullback.cost.facts import size_bytes
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, upper
-from pullback.ir.graph import SUM, Reduce, Variable
+from pullback.ir.graph import SUM, Reduce
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.node import walk
 from pullback.ir.target import Target
@@ -24,11 +25,11 @@ def bound(kernel: Kernel, target: Target) -> float:
     depends on conditions, arithmetic is not counted: loops leave out what is zero.
     """
     machine = target.profile
-    stages = kernel.stages + kernel.finish
+    stages = kernel.every
     work = 0.0
     if not any(isinstance(node, CHOICES) for s in stages for node in walk(s.body)):
         work = max(_multiplied(stages, target), _functions(stages, target))
-    written = sum(_bytes(v) for v in kernel.writes)
+    written = sum(size_bytes(v) for v in kernel.writes)
     far = 0.0
     for nearer, memory in zip(machine.memories, machine.memories[1:], strict=False):
         if written > nearer.bytes:
@@ -38,24 +39,24 @@ def bound(kernel: Kernel, target: Target) -> float:
 
 def _multiplied(stages: tuple[Stage, ...], target: Target) -> float:
     """Of products, one multiply-add a point."""
-    found = 0.0
+    products = 0.0
     for stage in stages:
         form = stage.form
         if isinstance(form, Reduce) and form.combiner is SUM and isinstance(stage.body, E.Mul):
-            found += _points(stage, stage.body) / _lanes(stage.body, target) / WORDS
+            products += _points(stage, stage.body) / _lanes(stage.body, target) / WORDS
     unit = target.profile.rate("unit", "multiply_add")
     words = 1.0 if any(s.body.dtype.bits < 32 or s.body.dtype.is_integer for s in stages) else WORDS
-    return found * unit * words
+    return products * unit * words
 
 
 def _functions(stages: tuple[Stage, ...], target: Target) -> float:
-    found = 0.0
+    time = 0.0
     for stage in stages:
         for node in walk(stage.body):
             if isinstance(node, E.Unary) and (name := FUNCTIONS.get(type(node))) is not None:
                 table = target.profile.tables["float64" if node.dtype.bits == 64 else "float32"]
-                found += table[name] * _points(stage, node) / _lanes(node, target)
-    return found
+                time += table[name] * _points(stage, node) / _lanes(node, target)
+    return time
 
 
 def _points(stage: Stage, node: Expr) -> int:
@@ -65,7 +66,3 @@ def _points(stage: Stage, node: Expr) -> int:
 def _lanes(node: Expr, target: Target) -> int:
     """Elements of a vector of the machine, whose times the tables are."""
     return max(1, target.profile.vector // max(4, node.dtype.itemsize))
-
-
-def _bytes(variable: Variable) -> int:
-    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize

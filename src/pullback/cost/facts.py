@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, int64
 from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, upper
-from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Scan, Value
+from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Scan, Value, Variable
 from pullback.ir.node import walk
 from pullback.machine.machine import Machine
 from pullback.simplify.product import uncast
 
 FREE: tuple[type[Expr], ...] = (Const, Axis, Size, Take)
+# Additions that a node counts as where it takes a sequence of instructions. Judged, not measured,
+# and of no one processor: fusion weighs by them. They decide, but stand in no file of a machine,
+# and the count of thresholds leaves out `cost/`.
 FLOPS: dict[type[Expr], int] = {
     E.Div: 4,
     E.FloorDiv: 4,
@@ -64,6 +67,11 @@ def elements(shape: Iterable[Extent]) -> int:
     return math.prod(upper(e) for e in shape)
 
 
+def size_bytes(variable: Variable) -> int:
+    """Size of a variable at its upper bounds, bytes."""
+    return elements(variable.shape) * variable.dtype.itemsize
+
+
 def roots(body: Expr, form: Form) -> tuple[Expr, ...]:
     """The body and, of an accumulating write, the target indices."""
     return (body, *form.at) if isinstance(form, Accumulate) else (body,)
@@ -87,28 +95,28 @@ def _exact(index: Expr, extent: Extent) -> int | None:
 
 def study(body: Expr, form: Form) -> BodyFacts:
     """One walk over a body (and write indices)."""
-    found: dict[Access, None] = {}
+    accesses: dict[Access, None] = {}
     flops = nodes = 0
     for node in walk(roots(body, form)):
         nodes += 1
         if isinstance(node, Take):
-            found[access(node)] = None
+            accesses[access(node)] = None
         elif isinstance(node, Expr) and not isinstance(node, FREE):
             flops += _weight(node)
-    return BodyFacts(tuple(found), flops, nodes)
+    return BodyFacts(tuple(accesses), flops, nodes)
 
 
 def compose(facts: BodyFacts, inlined: dict[Definition, BodyFacts]) -> BodyFacts:
     """The facts after substituting sources at their own coordinates, without a walk."""
-    found: dict[Access, None] = {}
+    accesses: dict[Access, None] = {}
     for item in facts.accesses:
         if isinstance(item.source, Definition) and item.source in inlined:
-            found.update(dict.fromkeys(inlined[item.source].accesses))
+            accesses.update(dict.fromkeys(inlined[item.source].accesses))
         else:
-            found[item] = None
+            accesses[item] = None
     parts = list(inlined.values())
     return BodyFacts(
-        tuple(found),
+        tuple(accesses),
         facts.flops + sum(p.flops for p in parts),
         facts.nodes + sum(p.nodes for p in parts),
     )

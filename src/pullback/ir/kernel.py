@@ -67,9 +67,14 @@ class Stage:
         return range(rank, rank + count)
 
     @property
+    def bound(self) -> dict[int, int]:
+        """The kernel's axis by the stage's own that is bound to it."""
+        return {a: o for o, a in enumerate(self.outer) if a is not None}
+
+    @property
     def partial(self) -> bool:
         """Whether a reduced axis is spread over the kernel's tiles."""
-        return any(a in self.over for a in self.outer if a is not None)
+        return any(a in self.over for a in self.bound)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

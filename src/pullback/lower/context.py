@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
+from pullback.cost.facts import elements
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, is_half
@@ -139,7 +140,7 @@ class Lowering:
 
     def loops(self, stage: Stage) -> tuple[list[NestLoop], dict[int, Expr]]:
         """A loop for every axis of `stage` longer than one, and the values of all axes."""
-        bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+        bound = stage.bound
         nested: list[NestLoop] = []
         values: dict[int, Expr] = {}
         for axis, extent in enumerate(stage.extents):
@@ -208,7 +209,7 @@ def begin(kernel: Kernel, schedule: Schedule) -> Lowering:
         taken[variable.name] = taken.get(variable.name, 0) + 1
         again = taken[variable.name]
         name = variable.name if again == 1 else f"{variable.name}.{again}"
-        size = prod(upper(e) for e in variable.shape)
+        size = elements(variable.shape)
         context.arrays[variable] = Array(name, variable.dtype, size)
     for dim in symbols(kernel):
         context.sizes[dim] = Var(dim.name, dim.lo, dim.hi)
@@ -221,7 +222,7 @@ def symbols(kernel: Kernel) -> list[Dim]:
     """Every symbolic extent of a kernel, in order of appearance."""
     dims: dict[Dim, None] = {}
     extents: list[Extent] = list(kernel.outer)
-    for stage in kernel.stages + kernel.finish:
+    for stage in kernel.every:
         extents.extend(stage.shape)
         extents.extend(stage.extents)
         for take in stage_reads(stage):
@@ -240,7 +241,7 @@ def settle(context: Lowering, number: int, stage: Stage) -> None:
             raise InvalidIR(f"{stage.target} lives in memory without a variable")
         context.homes[stage.target] = context.memory(host.store)
     elif residence.place is Place.SHARED:
-        shape = tuple(upper(e) for e in stage.shape)
+        shape = tile_shape(stage, None)
         size = prod(shape)
         name = f"partial{context.number()}"
         kind = accumulator(stage.body.dtype)
@@ -256,14 +257,12 @@ def settle(context: Lowering, number: int, stage: Stage) -> None:
 
 def tile_extents(context: Lowering, stage: Stage) -> tuple[int, ...]:
     """Extents of the part of a stage at hand: of a tile, or all of it after the tiles."""
-    if not context.starts:
-        return tuple(upper(e) for e in stage.shape)
-    return tile_shape(stage, context.schedule.tile)
+    return tile_shape(stage, context.schedule.tile if context.starts else None)
 
 
 def scratch_home(context: Lowering, stage: Stage, array: Array, shape: tuple[int, ...]) -> Home:
     """A place of `shape` in scratch: coordinates of outer axes count from the tile's start."""
-    bound = {a: o for o, a in enumerate(stage.outer) if a is not None and context.starts}
+    bound = stage.bound if context.starts else {}
     origins = tuple(context.starts[bound[n]] if n in bound else Linear() for n in range(len(shape)))
     return Home(array, row_major(shape), origins, Linear())
 

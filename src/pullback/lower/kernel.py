@@ -41,7 +41,7 @@ from pullback.lower.special import copy_home, scan, scatter
 from pullback.lower.sweep import sweep
 from pullback.lower.tiles import tiles
 from pullback.schedule.schedule import Schedule, Step, Way, in_order
-from pullback.schedule.slots import overwrites_itself
+from pullback.schedule.slots import overwrites_itself, tile_shape
 
 
 def lower(kernel: Kernel, schedule: Schedule, *, marks: bool = False) -> Routine:
@@ -302,7 +302,7 @@ def _combine_partials(context: Lowering, stage: Stage, form: Reduce) -> list[Stm
     partial = context.home(stage).array
     size = partial.size // context.schedule.tasks
     var = context.var("z", size)
-    shape = tuple(upper(e) for e in stage.shape)
+    shape = tile_shape(stage, None)
     result = Home(partial, row_major(shape), (Linear(),) * len(shape), Linear())
     if stage.store is not None:
         result = context.memory(stage.store)

@@ -132,14 +132,14 @@ def _place(
 def _scatter_home(context: Lowering, stage: Stage, form: Accumulate, axes: dict[int, Expr]) -> Home:
     """Where the result lies. `Stage.outer` numbers axes of the domain, not of the target."""
     home = context.home(stage)
-    if stage.store is None and any(a is not None for a in stage.outer) and context.starts:
+    if stage.store is None and stage.bound and context.starts:
         raise InvalidIR(f"{stage.target}: an accumulating write over tiles must be stored")
     return replace(home)
 
 
 def _identity(context: Lowering, stage: Stage, form: Accumulate, home: Home) -> list[Stmt]:
     """The target (this tile's part of it) at the combiner's identity."""
-    bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+    bound = stage.bound
     places = {p: bound[a] for a, p in plain_places(form, stage.shape).items() if a in bound}
     loops: list[NestLoop] = []
     indices: list[Expr] = []

@@ -16,6 +16,7 @@ from functools import cached_property
 from math import prod
 
 from pullback.config import Cap
+from pullback.cost.facts import size_bytes
 from pullback.errors import InvalidIR, OptionError
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
@@ -43,7 +44,6 @@ from pullback.schedule.choose import choose
 from pullback.schedule.contraction import balanced, register_tile
 from pullback.schedule.schedule import (
     DotLoops,
-    Inner,
     Left,
     Place,
     Residence,
@@ -56,7 +56,6 @@ from pullback.schedule.schedule import (
     Way,
     in_order,
 )
-from pullback.schedule.slots import whole_bytes
 from pullback.schedule.steps import lanes
 from pullback.schedule.verify import revisited, verify_schedule
 
@@ -69,12 +68,13 @@ FUNCTIONS = (Native, E.Exp, E.Log, E.Sin)
 # Vectors of a panel that is skipped where its block has no work: the finer, the more is skipped.
 NARROW = 2
 
-# What long sums of a register tile hold in registers: as many of each.
+# What long sums of a register tile hold in registers: as many of each. That they are four decides
+# which tiles are exact: a number, though the count of thresholds does not see names.
 HELD = ("sums", "their parts", "what those lose", "operands")
 
 # Vectors in flight. A sum needs four to hide the latency of an addition (probes/cpu/kernels.py; on
-# processors of vectors of 32 bytes eight take up to 1.15 times as long for rows of 64 and 100); a
-# map gains from two while its body is short, but code takes time to compile.
+# processors of vectors of 32 bytes eight take up to 1.39 times as long, rows of 64 and 100); a map
+# gains from two while its body is short, but code takes time to compile.
 SUMS_IN_FLIGHT = 4
 MAPS_IN_FLIGHT: Cap = 2
 
@@ -141,7 +141,7 @@ class _Decided:
         `first`: the number of the first of `stages` among the kernel's.
         """
         members = [stages[n] for n in step.stages]
-        settled = replace(step, inner=Inner(), terms=None)
+        settled = replace(step, asked=(), terms=None)
         if step.way in (Way.SCAN, Way.SCATTER):
             return [settled]
         if step.product is None:
@@ -157,7 +157,7 @@ class _Decided:
         if prob.column is None or not prob.over:
             return self._plain(step, stages, first)
         loops = tile_loops(self.context, prob, step, word, self.target)
-        loops = _asked(self.context, prob, loops, dict(step.inner.operands))
+        loops = _asked(self.context, prob, loops, dict(step.asked))
         if loops.terms is not None and self._waits(prob, loops.terms):
             self.near |= {s.store for s in members[:1] if s.store is not None}
         return [replace(settled, loops=loops)]
@@ -194,8 +194,8 @@ def sweep_loops(step: Step, stages: Sequence[Stage], vector: int) -> SweepLoops:
     """Vectors in flight, as asked for or by what is computed; blocks of lanes."""
     sums = any(isinstance(s.form, Reduce) for s in stages)
     unroll, long = (SUMS_IN_FLIGHT, 2) if sums else (MAPS_IN_FLIGHT, 1)
-    wanted = step.inner.unroll
-    return SweepLoops(wanted or unroll, wanted or long, SUMS_IN_FLIGHT * vector // 4)
+    asked = dict(step.asked).get("unroll")
+    return SweepLoops(asked or unroll, asked or long, SUMS_IN_FLIGHT * vector // 4)
 
 
 def dot_loops(context: Lowering, prob: Contraction, target: Target) -> DotLoops:
@@ -262,14 +262,15 @@ def tile_loops(
     context: Lowering, prob: Contraction, step: Step, word: int, target: Target
 ) -> TileLoops:
     """The register tile of a contraction, and how its operands reach it."""
-    column, inner = prob.column, step.inner
+    column, asked = prob.column, dict(step.asked)
     assert column is not None
     width = context.lanes(prob.kind.itemsize)
     rows = prob.height
     most = NARROW if _oblique(prob, column) else None
-    height, vectors = register_tile(rows, column.most, width, target.profile, most, inner.vectors)
-    if inner.rows is not None:
-        height = max(1, min(inner.rows, rows, (target.vectors - 1 - vectors) // vectors))
+    wanted = asked.get("vectors")
+    height, vectors = register_tile(rows, column.most, width, target.profile, most, wanted)
+    if "rows" in asked:
+        height = max(1, min(asked["rows"], rows, (target.vectors - 1 - vectors) // vectors))
     exact = target.vectors // len(HELD) * width
     block = int(target.profile.rate("block", "terms"))
     if word > 1:
@@ -286,7 +287,7 @@ def tile_loops(
         prob = left_evaluated(context, prob)[1]
     if step.terms and not prob.work and not prob.needed:
         return _deep(context, prob, step, replace(made, terms=step.terms), target)
-    if prob.right.stride(column.var) == 1 and not inner.packed:
+    if prob.right.stride(column.var) == 1 and not asked.get("packed"):
         return made
     level = _pack_level(context, prob, rounded_up(column.most, columns) * columns, target)
     if level is not None:
@@ -350,7 +351,7 @@ def _deep(
     made = replace(made, scattered=_scattered(context, prob, target))
     size = column.most * prod(o.most for o in prob.over) * prob.kind.itemsize
     few = prob.height < FEWEST_PACKED
-    packed = step.inner.packed
+    packed = dict(step.asked).get("packed")
     wanted = size <= target.l2 or few if packed is None else not packed
     if not wanted or prob.right.stride(column.var) != 1:
         return replace(made, right=Right.BLOCKS)
@@ -389,5 +390,5 @@ def _streamed(
     return tuple(
         n
         for n, variable in enumerate(kernel.arguments)
-        if variable not in near and target.streams(whole_bytes(variable))
+        if variable not in near and target.streams(size_bytes(variable))
     )

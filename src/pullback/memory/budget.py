@@ -174,7 +174,7 @@ class _Search:
         kernels, spans = lives(block, program.state)
         known = {new: needs[old] for pairs in launches for new, old in pairs if old in needs}
         over = taken_over(block, program.state, known)
-        made = plan(kernels, list(spans), known, spans, over)
+        made = plan(kernels, spans, known, over)
         return Fitted(tuple(self.steps), launches, made)
 
     def _descend(self, heap: list[tuple[float, int, Row, Row]], goal: int) -> None:

@@ -10,20 +10,20 @@ of itself to be aligned.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from types import MappingProxyType
 
 from pullback.config import Cap
+from pullback.cost.facts import size_bytes
 from pullback.errors import InvalidIR
 from pullback.ir import markup
-from pullback.ir.expr import upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
 from pullback.machine.machine import LINE
 
 NOBODY: Mapping[Variable, Variable] = MappingProxyType({})
+NOTHING: Mapping[Kernel, Needs] = MappingProxyType({})
 # Beyond this many buffers one placement order must do.
 MANY_BUFFERS: Cap = 1500
 FILLS = ("#91a7ff", "#748ffc", "#b197fc", "#74c0fc")
@@ -76,8 +76,30 @@ class Plan:
     placed: tuple[tuple[Buffer, int], ...]
 
     def picture(self, width: int = 100, height: int = 24) -> str:
-        """The arena as text: launches run to the right, addresses down."""
-        return picture(self, width, height)
+        """The arena as text: rows are address bands, columns launches, a letter each buffer."""
+        letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+        launches = len(self.scratch)
+        columns = min(width, max(1, launches))
+        rows = [["."] * columns for _ in range(height)]
+        legend = []
+        for n, (b, at) in enumerate(sorted(self.placed, key=lambda p: (p[0].first, p[1]))):
+            mark = "#" if b.variable is None else letters[n % len(letters)]
+            low = at * height // max(1, self.arena_bytes)
+            high = max(low + 1, -(-(at + b.size) * height // max(1, self.arena_bytes)))
+            left = b.first * columns // max(1, launches)
+            right = max(left + 1, (b.last + 1) * columns // max(1, launches))
+            for row in rows[low:high]:
+                row[left:right] = [mark] * (right - left)
+            legend.append(
+                f"  {mark} {b.name}: {b.size} bytes at {at}, launches {b.first}..{b.last}"
+            )
+        head = (
+            f"arena {self.arena_bytes} bytes, lower bound {self.lower_bound_bytes}, "
+            f"{launches} launches, # is scratch"
+        )
+        step = self.arena_bytes / height
+        body = [f"{round(n * step):>9} |{''.join(row)}|" for n, row in enumerate(rows)]
+        return "\n".join([head, *body, *legend])
 
     def _repr_svg_(self) -> str:
         """For notebooks: the same, drawn; working memory in grey."""
@@ -99,22 +121,16 @@ class Plan:
 
 def plan(
     kernels: Sequence[Kernel],
-    temporaries: Collection[Variable],
-    needs: Mapping[Kernel, Needs] | None = None,
-    lives: Mapping[Variable, tuple[int, int]] | None = None,
+    lives: Mapping[Variable, tuple[int, int]],
+    needs: Mapping[Kernel, Needs] = NOTHING,
     over: Mapping[Variable, Variable] = NOBODY,
 ) -> Plan:
-    """Place `temporaries` and the working memory of `kernels`, launched in order.
+    """Place temporaries and the working memory of `kernels`, launched in order.
 
-    `lives`: first and last launch of temporaries for which loops or feeds decide that. `over`:
-    results, each with the operand in whose memory it is written (`lives.taken_over`).
-
-    Raises: InvalidIR for a temporary that is read before it is written.
+    `lives`: first and last launch of each temporary. `over`: results, each with the operand in
+    whose memory it is written (`lives.taken_over`).
     """
-    needs = needs or {}
-    known = [_buffer(v, first, last) for v, (first, last) in (lives or {}).items()]
-    rest = [v for v in temporaries if v not in (lives or {})]
-    own = [(b, b.variable and over.get(b.variable)) for b in known + _temporaries(kernels, rest)]
+    own = [(_buffer(v, *life), over.get(v)) for v, life in lives.items()]
     blocks = _joined([replace(b, over=x) for b, x in own])
     buffers = [*blocks, *_working(kernels, needs)]
     orders = ORDERS[:1] if len(buffers) > MANY_BUFFERS else ORDERS
@@ -164,25 +180,8 @@ def lower_bound(buffers: Sequence[Buffer], launches: int) -> int:
     return most
 
 
-def _temporaries(kernels: Sequence[Kernel], wanted: Collection[Variable]) -> list[Buffer]:
-    first: dict[Variable, int] = {}
-    last: dict[Variable, int] = {}
-    chosen = set(wanted)
-    for n, kernel in enumerate(kernels):
-        for variable in kernel.reads:
-            if variable in chosen:
-                if variable not in first and variable not in kernel.writes:
-                    raise InvalidIR(f"plan: {kernel.name} reads {variable} before it is written")
-                last[variable] = n
-        for variable in kernel.writes:
-            if variable in chosen:
-                first.setdefault(variable, n)
-                last[variable] = n
-    return [_buffer(v, first[v], last[v]) for v in first]
-
-
 def _buffer(variable: Variable, first: int, last: int) -> Buffer:
-    size = size_of(variable)
+    size = size_bytes(variable)
     align = min(LINE, max(variable.dtype.itemsize, _power(size // 4)))
     return Buffer(variable.name, size, align, first, last, variable)
 
@@ -190,11 +189,6 @@ def _buffer(variable: Variable, first: int, last: int) -> Buffer:
 def _power(size: int) -> int:
     """The largest power of two that is no larger; 0 has none."""
     return 1 << (size.bit_length() - 1) if size else 0
-
-
-def size_of(variable: Variable) -> int:
-    """Bytes of a variable at its upper bounds."""
-    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
 
 
 def working_bytes(need: Needs) -> int:
@@ -220,32 +214,14 @@ def _round(size: int, align: int) -> int:
     return -(-size // align) * align
 
 
-def _largest(b: Buffer) -> tuple[int, ...]:
-    return (-b.size, b.first)
-
-
-def _earliest(b: Buffer) -> tuple[int, ...]:
-    return (b.first, -b.size)
-
-
-def _area(b: Buffer) -> tuple[int, ...]:
-    return (-b.size * (b.last - b.first + 1), b.first)
-
-
-def _latest(b: Buffer) -> tuple[int, ...]:
-    return (-b.last, -b.size)
-
-
-def _longest(b: Buffer) -> tuple[int, ...]:
-    return (b.first - b.last, -b.size)
-
-
-ORDERS: tuple[Callable[[Buffer], tuple[int, ...]], ...] = (
-    _largest,
-    _earliest,
-    _area,
-    _latest,
-    _longest,
+# Orders of placement: the largest first, the earliest, what takes most bytes for most launches, the
+# latest, the longest.
+ORDERS: tuple[Callable[[Buffer], tuple[int, int]], ...] = (
+    lambda b: (-b.size, b.first),
+    lambda b: (b.first, -b.size),
+    lambda b: (-b.size * (b.last - b.first + 1), b.first),
+    lambda b: (-b.last, -b.size),
+    lambda b: (b.first - b.last, -b.size),
 )
 
 
@@ -287,28 +263,3 @@ def check(placed: Sequence[tuple[Buffer, int]]) -> None:
         if at % b.align:
             raise InvalidIR(f"plan: {b.name} at {at} is not aligned to {b.align} bytes")
         alive.append((b, at))
-
-
-def picture(plan: Plan, width: int, height: int) -> str:
-    """Rows are address bands, columns are launches; each buffer is filled with its letter."""
-    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-    launches = len(plan.scratch)
-    columns = min(width, max(1, launches))
-    rows = [["."] * columns for _ in range(height)]
-    legend = []
-    for n, (b, at) in enumerate(sorted(plan.placed, key=lambda p: (p[0].first, p[1]))):
-        mark = "#" if b.variable is None else letters[n % len(letters)]
-        low = at * height // max(1, plan.arena_bytes)
-        high = max(low + 1, -(-(at + b.size) * height // max(1, plan.arena_bytes)))
-        left = b.first * columns // max(1, launches)
-        right = max(left + 1, (b.last + 1) * columns // max(1, launches))
-        for row in rows[low:high]:
-            row[left:right] = [mark] * (right - left)
-        legend.append(f"  {mark} {b.name}: {b.size} bytes at {at}, launches {b.first}..{b.last}")
-    head = (
-        f"arena {plan.arena_bytes} bytes, lower bound {plan.lower_bound_bytes}, "
-        f"{launches} launches, # is scratch"
-    )
-    step = plan.arena_bytes / height
-    body = [f"{round(n * step):>9} |{''.join(row)}|" for n, row in enumerate(rows)]
-    return "\n".join([head, *body, *legend])

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pullback.cost.facts import size_bytes
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, renamed
 from pullback.ir.program import Block
 from pullback.memory.lives import Path, Touch, Walk
-from pullback.memory.plan import Needs, size_of, working_bytes
+from pullback.memory.plan import Needs, working_bytes
 
 Numbers = NDArray[np.int64]
 
@@ -95,7 +96,7 @@ class Timeline:
         return cls(
             rows,
             values,
-            np.array([0 if v in kept else size_of(v) for v in values], np.int64),
+            np.array([0 if v in kept else size_bytes(v) for v in values], np.int64),
             np.array([min(first, last) for first, _ in spans], np.int64),
             np.array([min(end, last) for _, end in spans], np.int64),
             [v not in kept and _is_plain(own) for v, own in zip(values, touches, strict=True)],

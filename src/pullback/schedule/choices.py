@@ -37,6 +37,7 @@ from itertools import islice, permutations
 from math import factorial, prod
 
 from pullback.config import Cap, Caps
+from pullback.cost.facts import elements
 from pullback.errors import OptionError
 from pullback.ir.expr import Extent, Take, upper
 from pullback.ir.kernel import Kernel
@@ -44,7 +45,7 @@ from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule.contraction import columns, recognise
 from pullback.schedule.cost import most_tasks
-from pullback.schedule.schedule import Inner, Schedule, Step, Way
+from pullback.schedule.schedule import Schedule, Step, Way
 from pullback.schedule.tiling import round_tile
 
 Choices = tuple[tuple[str, int], ...]
@@ -63,6 +64,7 @@ WIDEST: Cap = 1 << 20
 MOST_ORDERED: Cap = 4  # outer axes whose orders are tried
 
 OPERANDS = ("left", "right", "scattered", "ahead")
+INNER = ("rows", "vectors", "packed", "unroll", *OPERANDS)  # of how innermost loops are written
 
 
 def choices_of(given: Mapping[str, int]) -> Choices:
@@ -74,11 +76,11 @@ def order_of(kernel: Kernel, given: Mapping[str, int]) -> tuple[int, ...]:
     """The outer axes, outermost loop first. Raises: OptionError for an order that there is not."""
     axes = range(len(kernel.outer))
     number = given.get("order", 0)
-    found = next(islice(permutations(axes), number, None), None) if number >= 0 else None
-    if found is None:
+    order = next(islice(permutations(axes), number, None), None) if number >= 0 else None
+    if order is None:
         what = f"kernel {kernel.name} has no order {number} of {len(axes)} outer axes"
         raise OptionError(what, code="E527")
-    return found
+    return order
 
 
 def offered(
@@ -87,28 +89,28 @@ def offered(
     """The values worth trying of all that is free in a kernel that runs by `schedule`."""
     if kernel.tiling is not None:
         return {}
-    found: Options = {"tasks": _tasks(kernel, target)}
-    found.update((f"tile.{n}", _extents(extent)) for n, extent in enumerate(kernel.outer))
-    found["order"] = _orders(kernel)
+    free: Options = {"tasks": _tasks(kernel, target)}
+    free.update((f"tile.{n}", _extents(extent)) for n, extent in enumerate(kernel.outer))
+    free["order"] = _orders(kernel)
     homes = enumerate(schedule.residences[: len(kernel.stages)])
-    found.update((f"place.{n}", (0, 1)) for n, home in homes if home.host is not None)
+    free.update((f"place.{n}", (0, 1)) for n, home in homes if home.host is not None)
     for number, stage in enumerate(kernel.stages):
         seen = columns(stage, target)
         if not seen:
             continue
-        found[f"column.{number}"] = (-1, *seen)
+        free[f"column.{number}"] = (-1, *seen)
         product = recognise(stage, target, given.get(f"column.{number}"))
         if product is not None and product.dots:
-            found[f"dots.{number}"] = DOTS
+            free[f"dots.{number}"] = DOTS
     for step in schedule.steps:
         lead = step.stages[0]
-        found.update((f"apart.{n}", (1,)) for n in step.stages[1:])
+        free.update((f"apart.{n}", (1,)) for n in step.stages[1:])
         if f"apart.{lead}" in given and lead:
-            found[f"apart.{lead}"] = (1,)
-        found.update(
+            free[f"apart.{lead}"] = (1,)
+        free.update(
             (f"{name}.{lead}", v) for name, v in _of_step(kernel, step, target, given).items()
         )
-    return {name: values for name, values in found.items() if values}
+    return {name: values for name, values in free.items() if values}
 
 
 def refuse_unknown(kernel: Kernel, given: Mapping[str, int], free: Options) -> None:
@@ -131,18 +133,12 @@ def with_choices(step: Step, given: Mapping[str, int]) -> Step:
     ``terms.2 = 512  ->  Step((2, 3), .., terms=512)``
     """
     lead = step.stages[0]
+    asked = tuple((n, given[f"{n}.{lead}"]) for n in INNER if f"{n}.{lead}" in given)
     if step.way is Way.SWEEP:
-        own = Inner(unroll=given.get(f"unroll.{lead}"))
         axis = given.get(f"lanes.{lead}", step.vector)
-        return replace(step, vector=None if axis == -1 else axis, inner=own)
-    if step.product is None:
-        return step
-    packed = given.get(f"packed.{lead}")
-    rows, vectors = given.get(f"rows.{lead}"), given.get(f"vectors.{lead}")
-    asked = tuple((n, given[f"{n}.{lead}"]) for n in OPERANDS if f"{n}.{lead}" in given)
-    own = Inner(rows, vectors, None if packed is None else packed == 1, operands=asked)
+        return replace(step, vector=None if axis == -1 else axis, asked=asked)
     terms = given.get(f"terms.{lead}", step.terms)
-    return replace(step, terms=terms or None, inner=own)
+    return replace(step, terms=terms or None, asked=asked) if step.product else step
 
 
 def _most(kernel: Kernel, name: str, values: tuple[int, ...]) -> int:
@@ -181,7 +177,7 @@ def _of_step(kernel: Kernel, step: Step, target: Target, given: Mapping[str, int
 def _tasks(kernel: Kernel, target: Target) -> tuple[int, ...]:
     """Powers of two; partial results are kept of few tasks."""
     partial = any(s.partial for s in kernel.stages)
-    most = min(most_tasks(kernel, target) * (1 if partial else 2), prod(map(upper, kernel.outer)))
+    most = min(most_tasks(kernel, target) * (1 if partial else 2), elements(kernel.outer))
     return tuple(1 << n for n in range(most.bit_length()))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from pullback.cost.facts import elements
 from pullback.errors import OptionError
 from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate
@@ -38,12 +39,12 @@ def choose(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
     given = dict(choices)
     order = order_of(kernel, given)
     plan = _Plan.of(reordered(kernel, order), target, given)
-    found = _modelled(plan, target)
+    best = _modelled(plan, target)
     if not given:
-        return found
-    made = plan.chosen(found, order, given)
+        return best
+    made = plan.chosen(best, order, given)
     refuse_unknown(kernel, given, offered(kernel, made, target, given))
-    if made.scratch_bytes > max(found.scratch_bytes, target.l2):
+    if made.scratch_bytes > max(best.scratch_bytes, target.l2):
         what = f"kernel {kernel.name} has no room for tiles of {made.tile}"
         raise OptionError(what, help="smaller tiles", code="E527")
     steps_ = tuple(with_choices(s, given) for s in made.steps)
@@ -88,8 +89,8 @@ class _Plan:
         body = _with_levels(kernel, steps(kernel.stages, target, given))
         finish = steps(kernel.finish, target)
         homes = residences(kernel, body, finish)
-        found = lives(kernel, body, finish, homes, target, given)
-        return cls(kernel, body, finish, found, large(kernel, body, found, target))
+        scratch = lives(kernel, body, finish, homes, target, given)
+        return cls(kernel, body, finish, scratch, large(kernel, body, scratch, target))
 
     def schedule(self, tile: tuple[int, ...], tasks: int) -> Schedule:
         kernel = self.kernel
@@ -102,12 +103,12 @@ class _Plan:
         slots, homes = self.scratch.assign(tile)
         return Schedule(tile, tasks, split, body, finish, homes, slots)
 
-    def chosen(self, found: Schedule, order: tuple[int, ...], given: Mapping[str, int]) -> Schedule:
+    def chosen(self, best: Schedule, order: tuple[int, ...], given: Mapping[str, int]) -> Schedule:
         """A schedule of this kernel, which has `order`, but for the tile and tasks chosen."""
-        pairs = zip(order, found.tile, strict=True)
+        pairs = zip(order, best.tile, strict=True)
         tile = tuple(max(1, given.get(f"tile.{axis}", extent)) for axis, extent in pairs)
-        made = self.schedule(tile, max(1, given.get("tasks", found.tasks)))
-        both = zip(made.steps, found.steps, strict=True)
+        made = self.schedule(tile, max(1, given.get("tasks", best.tasks)))
+        both = zip(made.steps, best.steps, strict=True)
         steps = tuple(replace(s, terms=known.terms) for s, known in both)
         own = tuple(extent for _, extent in sorted(zip(order, tile, strict=True)))
         turned = order if order != tuple(sorted(order)) else ()
@@ -123,7 +124,7 @@ def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int, target: T
         if step.product is None or step.product.direct:
             continue
         stage = kernel.stages[step.stages[0]]
-        if step.product.right.axes.isdisjoint(a for a in stage.outer if a is not None):
+        if step.product.right.axes.isdisjoint(stage.bound):
             own = set(range(len(stage.shape))) - step.product.right.axes
             rows = prod(upper(stage.shape[a]) for a in own)
             tasks = min(tasks, max(2, rows // own_rows))
@@ -137,7 +138,7 @@ def _filling(stage: Stage, target: Target) -> bool:
     """
     if not isinstance(stage.form, Accumulate):
         return False
-    places, values = (prod(upper(e) for e in es) for es in (stage.shape, stage.extents))
+    places, values = elements(stage.shape), elements(stage.extents)
     rates = target.profile.tables["whole"]
     filled = places * stage.body.dtype.itemsize / rates["memory_sweep"]
     return filled >= values * rates["scalar"]
@@ -145,14 +146,14 @@ def _filling(stage: Stage, target: Target) -> bool:
 
 def _with_levels(kernel: Kernel, body: tuple[Step, ...]) -> tuple[Step, ...]:
     """Steps at their loop level; one that cannot move before the inner loops stays innermost."""
-    full = len(kernel.outer)
-    found = []
     read = set(kernel.reads)
-    for step in body:
+
+    def placed(step: Step) -> Step:
         members = [kernel.stages[n] for n in step.stages]
-        deep = any(s.partial for s in members) or any(s.store in read for s in members)
-        found.append(replace(step, level=full) if deep else step)
-    return tuple(found)
+        deep = any(s.partial or s.store in read for s in members)
+        return replace(step, level=len(kernel.outer)) if deep else step
+
+    return tuple(map(placed, body))
 
 
 def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> Step:
@@ -160,14 +161,9 @@ def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> S
     if step.product is None or len(step.stages) > 1:
         return step
     stage = stages[step.stages[0]]
-    if tile_shape_row(stage, step.product.row, tile) > step.product.dots:
+    if tile_shape(stage, tile or None)[step.product.row] > step.product.dots:
         return step
     return replace(step, way=Way.DOTS, vector=stage.over[-1])
-
-
-def tile_shape_row(stage: Stage, row: int, tile: tuple[int, ...]) -> int:
-    """Extent of output axis `row` inside a tile."""
-    return tile_shape(stage, tile)[row] if tile else upper(stage.extents[row])
 
 
 def deal(kernel: Kernel, tile: tuple[int, ...], wanted: int) -> tuple[int, int]:

@@ -141,7 +141,7 @@ def _product(stage: Stage, inner: list[Expr], scale: list[Expr], column: int) ->
     if not rows or not reduced <= lefts | rights:
         return None
     extents = [upper(e) for e in stage.extents]
-    cut = {a for a in stage.outer if a is not None}
+    cut = stage.bound
     row = max(rows, key=lambda a: (min(extents[a], CUT_ROWS) if a in cut else extents[a], a))
     one, other = _side(left), _side(right)
     by = reduce(E.Mul, scale) if scale else None
@@ -249,7 +249,7 @@ def _cut(stage: Stage, column: int, lanes: int, target: Target) -> float:
 
     Columns read where they lie cost nothing to cut: tiles keep whole vectors of them.
     """
-    outer = {a for a in stage.outer if a is not None}
+    outer = stage.bound
     whole = any(a not in outer and upper(e) >= lanes for a, e in enumerate(stage.shape))
     if column not in outer or not whole:
         return 0.0
@@ -268,7 +268,7 @@ def _packing(
     others serve a tile, which has about 64 points of the outer axes and all of the others.
     """
     own = product.right.axes
-    cut = {a for a in stage.outer if a is not None}
+    cut = stage.bound.keys()
     uses = volume(stage, cut - own)
     others = own & cut - {product.column}
     if others != set(stage.outer[: len(others)]):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import prod
 
+from pullback.cost.facts import elements, size_bytes
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr, upper
-from pullback.ir.graph import Reduce, Variable
+from pullback.ir.expr import Expr
+from pullback.ir.graph import Accumulate, Scan
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.node import walk
 from pullback.ir.target import Target
@@ -30,21 +31,10 @@ _WEIGHTS: dict[type[Expr], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Predicted cost of one launch. `work_us`: on one thread."""
+    """Predicted microseconds of one launch on one thread, and how many tasks share it."""
 
     work_us: float
-    flops: int
-    bytes: int
-    scratch_bytes: int
     tasks: int
-
-
-@dataclass(frozen=True, slots=True)
-class StageCost:
-    """One stage: nanoseconds of arithmetic on one thread, floating-point operations."""
-
-    ns: float
-    flops: int
 
 
 @dataclass(slots=True)
@@ -52,26 +42,21 @@ class Model:
     """Prices kernels for one target; stages seen before cost a look-up."""
 
     target: Target
-    _stages: dict[Stage, StageCost] = field(default_factory=dict)
+    _stages: dict[Stage, float] = field(default_factory=dict)
 
-    def stage(self, stage: Stage) -> StageCost:
-        """The cost of one stage over its whole box."""
-        found = self._stages.get(stage)
-        if found is None:
-            found = self._stages[stage] = stage_cost(stage, self.target)
-        return found
+    def stage_ns(self, stage: Stage) -> float:
+        """Nanoseconds of arithmetic of one stage over its whole box, on one thread."""
+        if stage not in self._stages:
+            self._stages[stage] = stage_ns(stage, self.target)
+        return self._stages[stage]
 
     def estimate(self, kernel: Kernel) -> Estimate:
         """The cost of one launch of `kernel`."""
-        costs = [self.stage(s) for s in kernel.stages + kernel.finish]
         traffic = traffic_bytes(kernel)
         rates = self.target.profile.tables["whole"]
         speed = rates["memory_sweep" if traffic > self.target.l2 else "cache_sweep"]
-        work = sum(c.ns for c in costs) + traffic / speed
-        tasks = task_count(kernel, work / 1000, self.target)
-        flops = sum(c.flops for c in costs)
-        scratch = sum(inner_bytes(s) for s in kernel.stages if s.store is None)
-        return Estimate(work / 1000, flops, traffic, scratch, tasks)
+        work = sum(map(self.stage_ns, kernel.every)) + traffic / speed
+        return Estimate(work / 1000, task_count(kernel, work / 1000, self.target))
 
 
 def estimate(kernel: Kernel, target: Target) -> Estimate:
@@ -79,55 +64,28 @@ def estimate(kernel: Kernel, target: Target) -> Estimate:
     return Model(target).estimate(kernel)
 
 
-def stage_cost(stage: Stage, target: Target) -> StageCost:
+def stage_ns(stage: Stage, target: Target) -> float:
     """Arithmetic of one stage: a contraction by its multiplications, anything else by its nodes."""
-    count = prod(upper(e) for e in stage.extents)
+    count = elements(stage.extents)
     rates = target.profile.tables["whole"]
     if contraction.can(stage) and len(stage.extents) > 2:
-        ns = count * rates["multiply_add"] / contraction.word_size(stage, target)
-        return StageCost(ns, 2 * count)
+        return count * rates["multiply_add"] / contraction.word_size(stage, target)
     width = stage.body.dtype.itemsize / 4
-    each = 0.0
-    operations = int(isinstance(stage.form, Reduce))
-    for node in walk(stage.body):
-        if isinstance(node, Expr):
-            free = isinstance(node, E.Const | E.Axis)
-            each += 0.0 if free else rates[_WEIGHTS.get(type(node), "plain")]
-            operations += node.dtype.is_float and not isinstance(node, E.Const | E.Take)
-    if stage_is_sequential(stage):
-        return StageCost(count * max(each * width, rates["scalar"]), count * operations)
-    return StageCost(count * max(each, rates["plain"]) * width, count * operations)
-
-
-def stage_is_sequential(stage: Stage) -> bool:
-    """Whether the stage is a scan or an accumulating write."""
-    return not isinstance(stage.form, Reduce) and hasattr(stage.form, "combiner")
+    counted = (n for n in walk(stage.body) if not isinstance(n, E.Const | E.Axis))
+    each = sum(rates[_WEIGHTS.get(type(n), "plain")] for n in counted if isinstance(n, Expr))
+    if isinstance(stage.form, Scan | Accumulate):
+        return count * max(each * width, rates["scalar"])
+    return count * max(each, rates["plain"]) * width
 
 
 def traffic_bytes(kernel: Kernel) -> int:
     """Bytes of variables read and written, each once."""
-    touched: dict[Variable, int] = {}
-    for variable in kernel.reads + kernel.writes:
-        touched[variable] = touched.get(variable, 0) + size_bytes(variable)
-    return sum(touched.values())
-
-
-def size_bytes(variable: Variable) -> int:
-    """Size at the upper bounds, bytes."""
-    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
-
-
-def inner_bytes(stage: Stage) -> int:
-    """Scratch of a stage for a tile of one coordinate, bytes."""
-    bound = {a for a in stage.outer if a is not None}
-    shape = stage.shape
-    local = prod(upper(e) for n, e in enumerate(shape) if n not in bound)
-    return local * stage.body.dtype.itemsize
+    return sum(size_bytes(v) * n for v, n in Counter(kernel.reads + kernel.writes).items())
 
 
 def task_count(kernel: Kernel, work_us: float, target: Target) -> int:
     """How many tasks share a launch, a power of two: a function of shapes only."""
-    coordinates = prod(upper(e) for e in kernel.outer)
+    coordinates = elements(kernel.outer)
     least, each = _shared(target)
     if work_us < least or coordinates < 2:
         return 1

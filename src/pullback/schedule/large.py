@@ -62,8 +62,8 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     few = _is_streamed(stage, step.product, groups, target)
     if not few and not _is_large(stage, step.product, groups, target):
         return None
-    found = regions(kernel.stages)
-    if found.work.get(stage.target) or found.needed.get(stage.target):
+    guards = regions(kernel.stages)
+    if guards.work.get(stage.target) or guards.needed.get(stage.target):
         return None
     block = target.profile.tables["block"]
     high = int(block["rows"]) * step.product.word
@@ -92,7 +92,7 @@ def _groups(stage: Stage, product_: Product) -> _Groups | None:
     """Outer axes by the operand that has them; None where a tile repeats or divides the sum."""
     if stage.partial or None in stage.outer:
         return None
-    bound = [a for a in stage.outer if a is not None]
+    bound = list(stage.bound)
     if set(bound) != set(range(len(stage.shape))):
         return None
     left, right = product_.left.axes, product_.right.axes
@@ -150,7 +150,7 @@ def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> La
 
 
 def _extent(stage: Stage, axes: Sequence[int]) -> int:
-    outer = [a for a in stage.outer if a is not None]
+    outer = list(stage.bound)
     return prod(upper(stage.extents[outer[o]]) for o in axes)
 
 

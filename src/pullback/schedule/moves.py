@@ -95,10 +95,10 @@ def draws(start: Sequence[Choices], space: Moves, trials: Trials, seed: int = 0)
     random = Random(seed)
     trials.ask(start)
     while trials.more():
-        found = [c for c in (space.draw(random) for _ in range(BATCH)) if c is not None]
-        if not found:
+        batch = [c for c in (space.draw(random) for _ in range(BATCH)) if c is not None]
+        if not batch:
             break
-        trials.ask(found)
+        trials.ask(batch)
     return next(iter(trials.ranked), ())
 
 

@@ -53,22 +53,6 @@ class Product:
     dots: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Inner:
-    """How innermost loops are shaped; None: as lowering finds best.
-
-    `rows`, `vectors`: of a register tile. `packed`: whether its right operand is copied into panels
-    where it could be read in place. `unroll`: vectors in flight of a sweep. `operands`: numbers by
-    name of how both reach a register tile: `left`, `right`, `scattered`, `ahead`.
-    """
-
-    rows: int | None = None
-    vectors: int | None = None
-    packed: bool | None = None
-    unroll: int | None = None
-    operands: tuple[tuple[str, int], ...] = ()
-
-
 class Left(Enum):
     """What of a contraction's left operand is computed before it is used: nothing, all of it for
     a tile, or that of each block of k.
@@ -140,14 +124,20 @@ class SweepLoops:
 
 
 Loops = TileLoops | DotLoops | SweepLoops
+LOOPS: dict[Way, type[Loops]] = {
+    Way.SWEEP: SweepLoops,
+    Way.TILES: TileLoops,
+    Way.DOTS: DotLoops,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """Stages computed in one loop. `level`: how many outer loops enclose it.
 
-    `terms` and `inner` are what is asked for: of a contraction, products of a block of k, and how
-    innermost loops are shaped. `loops` is how they are written; None: that is still open.
+    `terms`, products of a block of k of a contraction, and `asked`, what else of its loops is asked
+    for by name (`choices.INNER`), are wishes. `loops` is how they are written; None: that is still
+    open.
     """
 
     stages: tuple[int, ...]
@@ -156,7 +146,7 @@ class Step:
     vector: int | None = None
     product: Product | None = None
     terms: int | None = None
-    inner: Inner = Inner()
+    asked: tuple[tuple[str, int], ...] = ()
     loops: Loops | None = None
 
 

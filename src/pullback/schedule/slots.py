@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from pullback.cost.facts import size_bytes
 from pullback.ir.dtype import DType
 from pullback.ir.expr import upper
 from pullback.ir.graph import Map, Value, Variable
@@ -15,27 +16,43 @@ from pullback.schedule.schedule import Place, Residence, Slot, Step
 from pullback.schedule.steps import NOTHING, identical
 
 
+def numbered(
+    kernel: Kernel, body: tuple[Step, ...], finish: tuple[Step, ...]
+) -> list[tuple[Step, tuple[Stage, ...], tuple[int, ...]]]:
+    """Each step with the stages that it counts, and its stages' numbers among all of the kernel."""
+    first = len(kernel.stages)
+    rows = [(step, kernel.stages, step.stages) for step in body]
+    return rows + [(s, kernel.finish, tuple(first + n for n in s.stages)) for s in finish]
+
+
+def readers(stages: Sequence[Stage]) -> list[set[int]]:
+    """For each stage, by their numbers, those that read what it makes."""
+    numbers: dict[Value, int] = {stage.target: n for n, stage in enumerate(stages)}
+    users: list[set[int]] = [set() for _ in stages]
+    for number, stage in enumerate(stages):
+        for take in stage_reads(stage):
+            if take.source in numbers:
+                users[numbers[take.source]].add(number)
+    return users
+
+
 def residences(
     kernel: Kernel, body: tuple[Step, ...], finish: tuple[Step, ...]
 ) -> tuple[Residence, ...]:
     """Where each stage lives: in registers if only its own loop reads it."""
-    every = kernel.stages + kernel.finish
-    ahead = len(kernel.stages)
-    groups = [s.stages for s in body] + [tuple(n + ahead for n in s.stages) for s in finish]
-    company = {n: frozenset(g) for g in groups for n in g}
-    users: dict[int, set[int]] = {n: set() for n in range(len(every))}
-    numbers: dict[Value, int] = {s.target: n for n, s in enumerate(every)}
-    for number, stage in enumerate(every):
-        for take in stage_reads(stage):
-            source = numbers.get(take.source)
-            if source is not None:
-                users[source].add(number)
-    leads = {s.stages[0] for s in body if s.product is not None and len(s.stages) > 1}
-    leads |= {s.stages[0] + ahead for s in finish if s.product is not None and len(s.stages) > 1}
-    return tuple(
-        _residence(s, users[n] <= company[n] and (isinstance(s.form, Map) or n in leads))
-        for n, s in enumerate(every)
-    )
+    every = kernel.every
+    users = readers(every)
+    private: set[int] = set()
+    for step, _, members in numbered(kernel, body, finish):
+        for n in members:
+            in_loop = isinstance(every[n].form, Map) or leads(step, members, n)
+            private |= {n} if in_loop and users[n] <= set(members) else set()
+    return tuple(_residence(s, n in private) for n, s in enumerate(every))
+
+
+def leads(step: Step, members: tuple[int, ...], number: int) -> bool:
+    """Whether a stage is the contraction of a step whose other stages follow on its blocks."""
+    return step.product is not None and len(members) > 1 and members[0] == number
 
 
 def _residence(stage: Stage, private: bool) -> Residence:
@@ -57,12 +74,11 @@ def overwrites_itself(stage: Stage) -> bool:
     )
 
 
-def tile_shape(stage: Stage, tile: tuple[int, ...]) -> tuple[int, ...]:
-    """Extents of the part of a stage that one tile holds."""
-    bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
-    return tuple(
-        min(upper(e), tile[bound[n]]) if n in bound else upper(e) for n, e in enumerate(stage.shape)
-    )
+def tile_shape(stage: Stage, tile: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Extents of the part of a stage that one tile holds; of all of it where there are no tiles."""
+    bound = {} if tile is None else stage.bound
+    shape = map(upper, stage.shape)
+    return tuple(min(e, tile[bound[n]]) if tile and n in bound else e for n, e in enumerate(shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +109,7 @@ class Lives:
         slots: list[_Open] = []
         placed = list(self.residences)
         for life in self.stages:
-            shape = tile_shape(life.stage, tile) if not life.finish else whole_shape(life.stage)
+            shape = tile_shape(life.stage, None if life.finish else tile)
             slot = _take_slot(slots, life, prod(shape))
             placed[life.number] = replace(placed[life.number], slot=slot)
         return tuple(Slot(s.dtype, s.size) for s in slots), tuple(placed)
@@ -108,28 +124,20 @@ def lives(
     given: Mapping[str, int] = NOTHING,
 ) -> Lives:
     """When each stage in scratch lives. `given`: what is chosen by name (`choices`)."""
-    every = kernel.stages + kernel.finish
-    ahead = len(kernel.stages)
-    sequence = [s.stages for s in sorted(body, key=lambda s: s.level)]
-    sequence += [tuple(n + ahead for n in s.stages) for s in finish]
-    when = {n: time for time, stages in enumerate(sequence) for n in stages}
-    numbers: dict[Value, int] = {s.target: n for n, s in enumerate(every)}
-    last = dict(when)
-    for number, stage in enumerate(every):
-        for take in stage_reads(stage):
-            source = numbers.get(take.source)
-            if source is not None:
-                last[source] = max(last[source], when[number])
+    every = kernel.every
+    sequence = [m for _, _, m in numbered(kernel, tuple(sorted(body, key=_level)), finish)]
+    when = {n: time for time, members in enumerate(sequence) for n in members}
+    users = readers(every)
     levels = {n: s.level for s in body for n in s.stages}
     full = len(kernel.outer)
     alive = []
-    for number in (n for stages in sequence for n in stages):
+    for number, start in when.items():
         if homes[number].place is not Place.SCRATCH:
             continue
         hoisted = levels.get(number, full) < full
-        end = len(sequence) if hoisted else last[number]
-        life = Life(number, every[number], when[number], end, hoisted, number >= ahead)
-        alive.append(life)
+        end = len(sequence) if hoisted else max([start, *(when[n] for n in users[number])])
+        late = number >= len(kernel.stages)
+        alive.append(Life(number, every[number], start, end, hoisted, late))
     hosts = _Hosts(kernel, when, target)
     settled = list(homes)
     scratch = []
@@ -143,6 +151,10 @@ def lives(
     return Lives(tuple(settled), tuple(scratch))
 
 
+def _level(step: Step) -> int:
+    return step.level
+
+
 class _Hosts:
     """Variables that a kernel writes and never reads: until then they hold values of its stages.
 
@@ -154,7 +166,7 @@ class _Hosts:
         self.when = when
         read = set(kernel.reads)
         writers: dict[Variable, list[int]] = {}
-        for number, stage in enumerate(kernel.stages + kernel.finish):
+        for number, stage in enumerate(kernel.every):
             if stage.store is not None:
                 writers.setdefault(stage.store, []).append(number)
         self.free = {
@@ -199,7 +211,7 @@ class _Hosts:
 def _streams(variable: Variable, target: Target) -> bool:
     """Whether a kernel may write `variable` past the caches: its size must be known."""
     fixed = all(isinstance(extent, int) for extent in variable.shape)
-    return fixed and target.streams(whole_bytes(variable))
+    return fixed and target.streams(size_bytes(variable))
 
 
 @dataclass(slots=True)
@@ -209,16 +221,6 @@ class _Open:
     dtype: DType
     size: int
     until: int
-
-
-def whole_bytes(variable: Variable) -> int:
-    """Size of a variable at its largest, bytes."""
-    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
-
-
-def whole_shape(stage: Stage) -> tuple[int, ...]:
-    """Extents of all of a stage."""
-    return tuple(upper(e) for e in stage.shape)
 
 
 def _take_slot(slots: list[_Open], life: Life, size: int) -> int:

@@ -28,7 +28,7 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 
 def space(stage: Stage) -> Space:
     """The box a stage runs over: per axis the outer axis it is bound to (or -1) and its extent."""
-    bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+    bound = stage.bound
     return tuple((bound.get(n, -1), e) for n, e in enumerate(stage.extents))
 
 
@@ -100,7 +100,7 @@ def follows(step: Step, number: int, stages: tuple[Stage, ...]) -> bool:
 
 def level(stage: Stage) -> int:
     """How many outer loops a stage needs around it."""
-    return max((o + 1 for o, a in enumerate(stage.outer) if a is not None), default=0)
+    return 1 + max(stage.bound.values(), default=-1)
 
 
 def special(

@@ -13,7 +13,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
+from enum import Enum
 from math import prod
 from typing import Any
 
@@ -22,7 +23,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.tokens import Tokens
 from pullback.schedule.contraction import seen
 from pullback.schedule.schedule import (
-    DotLoops,
+    LOOPS,
     Left,
     Loops,
     Place,
@@ -35,13 +36,26 @@ from pullback.schedule.schedule import (
     TileLoops,
     Way,
 )
-from pullback.schedule.slots import tile_shape, whole_shape
+from pullback.schedule.slots import tile_shape
 
-COUNTED = (
-    "in flight", "if long", "blocks of", "left in rows of", "exact to", "terms", "packed in loops",
-)  # fmt: skip
+# What the fields of loops are called, in a text of numbers and words.
+SAID = {
+    "unroll": "in flight",
+    "long": "if long",
+    "block": "blocks of",
+    "pitch": "left in rows of",
+    "exact": "exact to",
+    "terms": "terms",
+    "left": "left",
+    "scattered": "left in panels",
+    "right": "right",
+    "level": "packed in loops",
+    "ahead": "fetched ahead",
+}
+FIELDS = {said: name for name, said in SAID.items()}
+SIDES = {f"{kind.__name__.lower()} {way.value}": way for kind in (Left, Right) for way in kind}
+FLAGS = ("scattered", "ahead")
 PLACES = {place.value: place for place in Place}
-SCATTERED = "left in panels"
 WAYS = {way.value: way for way in Way}
 
 
@@ -79,19 +93,16 @@ def _step(step: Step) -> str:
 
 
 def _facts(loops: Loops) -> list[str]:
-    if isinstance(loops, SweepLoops):
-        return [f"in flight {loops.unroll}", f"if long {loops.long}", f"blocks of {loops.block}"]
-    words = [f"{loops.rows} x {loops.columns} sums"]
-    if isinstance(loops, DotLoops):
-        words += [] if loops.pitch is None else [f"left in rows of {loops.pitch}"]
-        return words + ["fetched ahead"] * loops.ahead
-    words.append(f"exact to {loops.exact}")
-    words += [] if loops.terms is None else [f"terms {loops.terms}"]
-    words += [] if loops.left is Left.IN_PLACE else [f"left {loops.left.value}"]
-    words += [SCATTERED] * loops.scattered
-    words.append(f"right {loops.right.value}")
-    words += [f"packed in loops {loops.level}"] if loops.right is Right.PANELS else []
-    return words + ["fetched ahead"] * loops.ahead
+    """Rows and columns, then in order what is not as it is usually."""
+    words = [] if isinstance(loops, SweepLoops) else [f"{loops.rows} x {loops.columns} sums"]
+    packed = isinstance(loops, TileLoops) and loops.right is Right.PANELS
+    for item in fields(loops):
+        name, value = item.name, getattr(loops, item.name)
+        shown = value != item.default or name == "right" or (name == "level" and packed)
+        if shown and name in SAID:
+            number = value.value if isinstance(value, Enum) else value
+            words.append(SAID[name] if value is True else f"{SAID[name]} {number}")
+    return words
 
 
 def read_schedule(text: str, kernel: Kernel) -> Schedule:
@@ -187,7 +198,7 @@ class _Reader:
     def schedule(self) -> Schedule:
         """What all lines say together. Raises: SyntaxFormError where they are of another kernel."""
         kernel, homes = self.kernel, self.homes
-        every = kernel.stages + kernel.finish
+        every = kernel.every
         if sorted(homes) != list(range(len(every))) or len(self.tile) != len(kernel.outer):
             what = f"{len(homes)} stages in a tile of {len(self.tile)} axes"
             what = f"line 1: {what}, the kernel has {len(every)} in {len(kernel.outer)}"
@@ -211,9 +222,8 @@ def scratch_slots(kernel: Kernel, schedule: Schedule) -> tuple[Slot, ...]:
     for number, home in enumerate(schedule.residences):
         if home.slot is None:
             continue
-        stage = (kernel.stages + kernel.finish)[number]
-        last = number >= len(kernel.stages)
-        size = prod(whole_shape(stage) if last else tile_shape(stage, schedule.tile))
+        stage, last = kernel.every[number], number >= len(kernel.stages)
+        size = prod(tile_shape(stage, None if last else schedule.tile))
         before = slots.get(home.slot, Slot(stage.body.dtype, 0))
         slots[home.slot] = replace(before, size=max(before.size, size))
     return tuple(slots[n] for n in sorted(slots))
@@ -226,17 +236,13 @@ def _read_loops(t: Tokens, way: Way) -> Loops | None:
     while more:
         _fact(t, facts)
         more = t.skip(",")
-    if way in (Way.SCAN, Way.SCATTER):
-        if facts:
-            t.fail(f"a {way.value} has no {next(iter(facts))}")
-        return None
-    try:
-        loops = _loops(way, facts)
-    except (KeyError, ValueError) as error:
-        t.fail(f"{way.value} without, or with a wrong, {error}")
-    if facts:
-        t.fail(f"{way.value} with {', '.join(facts)}")
-    return loops
+    kind = LOOPS.get(way)
+    wanted = {item.name: item.default for item in fields(kind)} if kind else {}
+    missing = [name for name, value in wanted.items() if value is MISSING and name not in facts]
+    for problem, names in (("with", facts.keys() - wanted.keys()), ("without", missing)):
+        if names:
+            t.fail(f"{way.value} {problem} {', '.join(SAID.get(n, n) for n in sorted(names))}")
+    return kind(**facts) if kind else None
 
 
 def _fact(t: Tokens, facts: dict[str, Any]) -> None:
@@ -250,37 +256,18 @@ def _fact(t: Tokens, facts: dict[str, Any]) -> None:
     words: list[str] = []
     while t.kind == "name":
         words.append(t.take())
-    name = " ".join(words)
-    side, _, where = name.partition(" ")
-    if name in COUNTED:
+    said = " ".join(words)
+    name = FIELDS.get(said, words[0] if words else "")
+    if name in FLAGS:
+        facts[name] = True
+    elif said in SIDES:
+        facts[name] = SIDES[said]
+    elif t.kind != "number":
+        facts[said] = said
+    elif said in FIELDS:
         facts[name] = t.whole()
-    elif t.kind == "number":
-        t.fail(f"no count is called {name}")
-    elif side in ("left", "right") and name != SCATTERED:
-        facts[side] = where
     else:
-        facts[name] = name
-
-
-def _loops(way: Way, words: dict[str, Any]) -> Loops:
-    """The loops that named facts describe; what is understood is taken off."""
-    if way is Way.SWEEP:
-        return SweepLoops(*(words.pop(w) for w in ("in flight", "if long", "blocks of")))
-    rows, columns = words.pop("rows"), words.pop("columns")
-    ahead = words.pop("fetched ahead", None) is not None
-    if way is Way.DOTS:
-        return DotLoops(rows, columns, words.pop("left in rows of", None), ahead)
-    return TileLoops(
-        rows,
-        columns,
-        words.pop("exact to"),
-        words.pop("terms", None),
-        Left(words.pop("left", Left.IN_PLACE.value)),
-        words.pop(SCATTERED, None) is not None,
-        Right(words.pop("right")),
-        words.pop("packed in loops", 0),
-        ahead,
-    )
+        t.fail(f"no count is called {said}")
 
 
 def _number(t: Tokens, before: str) -> int:

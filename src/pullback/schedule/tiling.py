@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from math import prod
 
 from pullback.config import Cap, Caps
+from pullback.cost.facts import elements
 from pullback.cost.shares import most_rows, of_columns, of_rows
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Take, upper
@@ -55,7 +56,7 @@ def revisited_bytes(kernel: Kernel, body: Iterable[Step], tile: tuple[int, ...])
     users: dict[Variable, set[int]] = {}
     for number, step in enumerate(body):
         for stage in (kernel.stages[n] for n in step.stages):
-            bound = {a: o for o, a in enumerate(stage.outer) if a is not None}
+            bound = stage.bound
             extents = [upper(e) for e in stage.extents]
             for axis, outer in bound.items():
                 extents[axis] = tile[outer]
@@ -107,15 +108,10 @@ class _Fit:
     def lanes(self) -> set[int]:
         """The outer axes that run in lanes somewhere; not of a number a row beside long rows."""
         members = [(self.kernel.stages[n], step) for step in self.body for n in step.stages]
-        work = {stage: prod(upper(e) for e in stage.extents) for stage, _ in members}
+        work = {stage: elements(stage.extents) for stage, _ in members}
         most = max(work.values(), default=0)
-        found: set[int] = set()
-        for stage, step in members:
-            if work[stage] * SMALL_WORK >= most:
-                found.update(
-                    o for o, a in enumerate(stage.outer) if a is not None and a == step.vector
-                )
-        return found
+        large = [(s.bound, step.vector) for s, step in members if work[s] * SMALL_WORK >= most]
+        return {bound[axis] for bound, axis in large if axis in bound}
 
     @property
     def least(self) -> tuple[int, ...]:
@@ -123,9 +119,8 @@ class _Fit:
         wide: set[int] = set()
         for step in self.body:
             if step.product is not None and not _few(self.kernel.stages[step.stages[0]], step):
-                outer = self.kernel.stages[step.stages[0]].outer
-                sides = (step.product.row, step.product.column)
-                wide.update(o for o, a in enumerate(outer) if a in sides)
+                bound = self.kernel.stages[step.stages[0]].bound
+                wide |= {bound[a] for a in (step.product.row, step.product.column) if a in bound}
         extents = [min(self.wide, upper(e)) for e in self.kernel.outer]
         return tuple(e if n in wide else 1 for n, e in enumerate(extents))
 
@@ -237,23 +232,23 @@ def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
 
 def _searched_axes(fit: _Fit) -> list[int]:
     """The outer axes whose tile extents are searched."""
-    found: dict[int, None] = {}
+    axes: dict[int, None] = {}
     for step in fit.body:
         if step.product is None:
             continue
-        outer = fit.kernel.stages[step.stages[0]].outer
-        for axis in (step.product.column, step.product.row):
-            found.update({n: None for n, a in enumerate(outer) if a == axis})
-    found.update(dict.fromkeys(reversed(range(len(fit.kernel.outer)))))
-    return list(found)[:SEARCHED]
+        bound = fit.kernel.stages[step.stages[0]].bound
+        sides = (step.product.column, step.product.row)
+        axes.update({bound[a]: None for a in sides if a in bound})
+    axes.update(dict.fromkeys(reversed(range(len(fit.kernel.outer)))))
+    return list(axes)[:SEARCHED]
 
 
 def _extents(extent: int | Dim, tasks: int) -> list[int]:
     """Tile extents worth trying along an axis; also what gives each task one."""
     size = upper(extent)
-    found = [round_tile(n, extent) for n in EXTENTS if n < size]
+    rounded = [round_tile(n, extent) for n in EXTENTS if n < size]
     each = {-(-size // tasks)} if tasks <= FEW_TASKS else set()
-    return sorted({*found, *each, size})
+    return sorted({*rounded, *each, size})
 
 
 def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
@@ -273,7 +268,7 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
                 for count, axis in zip(counts[: step.level], stage.outer, strict=False)
                 if axis is None
             )
-            work = model.stage(stage).ns * repeats
+            work = model.stage_ns(stage) * repeats
             if step.product is None or place > 0:
                 total += work * (block["gathered"] if fit.cuts(stage, tile) else 1.0)
                 continue
@@ -291,15 +286,15 @@ def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
 
 def _blocks(stage: Stage) -> list[tuple[int, int]]:
     """Outer axes that the body divides, with the divisors."""
-    found: dict[tuple[int, int], None] = {}
+    blocks: dict[tuple[int, int], None] = {}
     for node in walk(stage.body):
         if not isinstance(node, E.FloorDiv | E.Mod) or not isinstance(node.right, E.Const):
             continue
         if node.dtype.is_integer:
-            for outer, axis in enumerate(stage.outer):
+            for axis, outer in stage.bound.items():
                 if axis in node.left.axes and node.right.value:
-                    found[outer, int(node.right.value)] = None
-    return list(found)
+                    blocks[outer, int(node.right.value)] = None
+    return list(blocks)
 
 
 def _few(stage: Stage, step: Step) -> bool:
@@ -317,7 +312,7 @@ def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int, each: f
     size = prod(upper(stage.extents[a]) for a in right.axes)
     inner = any(isinstance(n, Take) and not isinstance(n.source, Variable) for n in walk(right))
     again_here = inner or step.product.word > 1
-    own = [o for o, a in enumerate(stage.outer) if a is not None and a in right.axes]
+    own = [o for a, o in stage.bound.items() if a in right.axes]
     if not again_here and not own:
         return size * each * tasks
     depth = step.level if again_here else max(own) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -13,7 +13,7 @@ from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, Value, 
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.schedule.contraction import seen
 from pullback.schedule.schedule import (
-    DotLoops,
+    LOOPS,
     Left,
     Place,
     Right,
@@ -24,7 +24,7 @@ from pullback.schedule.schedule import (
     Way,
     in_order,
 )
-from pullback.schedule.slots import overwrites_itself, tile_shape, whole_shape
+from pullback.schedule.slots import leads, numbered, overwrites_itself, readers, tile_shape
 from pullback.schedule.steps import follows, level, meets, scatter_lanes, space
 from pullback.verify.report import fail
 
@@ -34,8 +34,6 @@ Fault = str | None
 MOST_SUMS: Cap = 4096
 MOST_IN_FLIGHT: Cap = 16
 
-LOOPS = {Way.SWEEP: SweepLoops, Way.TILES: TileLoops, Way.DOTS: DotLoops}
-
 
 @dataclass(frozen=True)
 class Timetable:
@@ -44,17 +42,20 @@ class Timetable:
     kernel: Kernel
     schedule: Schedule
 
-    @property
+    @cached_property
     def every(self) -> tuple[Stage, ...]:
         """All stages, those of the finish last."""
-        return self.kernel.stages + self.kernel.finish
+        return self.kernel.every
 
-    def steps(self) -> Iterator[tuple[Step, tuple[Stage, ...], int]]:
-        """Each step with the stages that it counts, and the number of the first of them."""
-        for step in self.schedule.steps:
-            yield step, self.kernel.stages, 0
-        for step in self.schedule.finish:
-            yield step, self.kernel.finish, len(self.kernel.stages)
+    @cached_property
+    def steps(self) -> list[tuple[Step, tuple[Stage, ...], tuple[int, ...]]]:
+        """Each step with the stages that it counts, and their numbers among all."""
+        return numbered(self.kernel, self.schedule.steps, self.schedule.finish)
+
+    @cached_property
+    def readers(self) -> list[set[int]]:
+        """The stages that read what a stage makes."""
+        return readers(self.every)
 
     @cached_property
     def when(self) -> dict[int, tuple[int, int]]:
@@ -62,22 +63,11 @@ class Timetable:
         later.
         """
         times: dict[int, tuple[int, int]] = {}
-        for order, (step, _, first) in enumerate(self.steps()):
-            depth = len(self.kernel.outer) + 1 if first or not self.kernel.stages else step.level
-            times.update({first + n: (depth, order) for n in step.stages})
+        for order, (step, stages, members) in enumerate(self.steps):
+            inside = stages is self.kernel.stages
+            depth = step.level if inside else len(self.kernel.outer) + 1
+            times.update(dict.fromkeys(members, (depth, order)))
         return times
-
-    @cached_property
-    def number(self) -> dict[Value, int]:
-        """The number of the stage that makes a value."""
-        return {stage.target: n for n, stage in enumerate(self.every)}
-
-    def readers(self, number: int) -> list[int]:
-        """The stages that read what a stage makes."""
-        target = self.every[number].target
-        return [
-            n for n, s in enumerate(self.every) if any(t.source is target for t in stage_reads(s))
-        ]
 
 
 def tiles_fit(scene: Timetable) -> Fault:
@@ -111,25 +101,24 @@ def stages_once(scene: Timetable) -> Fault:
 def levels_hold(scene: Timetable) -> Fault:
     """A step stands inside of the loops that its stages depend on, and after what it reads."""
     full, read = len(scene.kernel.outer), set(scene.kernel.reads)
-    for step, stages, first in scene.steps():
+    for step, stages, _ in scene.steps:
         members = [stages[n] for n in step.stages]
         deep = any(s.partial or s.store in read for s in members)
         least = max(full if deep else level(s) for s in members)
-        if first or stages is scene.kernel.finish:
+        if stages is scene.kernel.finish:
             least = 0
         if not least <= step.level <= full:
             return f"stages {list(step.stages)} stand in {step.level} loops, not {least} to {full}"
-    for number, stage in enumerate(scene.every):
-        for take in stage_reads(stage):
-            source = scene.number.get(take.source)
-            if source is not None and scene.when[source] > scene.when[number]:
+    for source, users in enumerate(scene.readers):
+        for number in users:
+            if scene.when[source] > scene.when[number]:
                 return f"stage {number} runs before stage {source}, which it reads"
     return None
 
 
 def ways_fit(scene: Timetable) -> Fault:
     """Scans, accumulating writes and contractions run as such, all else in sweeps."""
-    for step, stages, _ in scene.steps():
+    for step, stages, _ in scene.steps:
         lead = stages[step.stages[0]]
         kinds = {Scan: Way.SCAN, Accumulate: Way.SCATTER}
         wanted = kinds.get(type(lead.form))
@@ -147,7 +136,7 @@ def ways_fit(scene: Timetable) -> Fault:
 
 def lanes_fit(scene: Timetable) -> Fault:
     """What runs in lanes is an axis of the stages; of scans and writes, one without an order."""
-    for step, stages, _ in scene.steps():
+    for step, stages, _ in scene.steps:
         lead = stages[step.stages[0]]
         if step.vector is None:
             continue
@@ -162,7 +151,7 @@ def lanes_fit(scene: Timetable) -> Fault:
 
 def steps_meet(scene: Timetable) -> Fault:
     """Stages share a loop only where each finds what it reads at its own coordinates."""
-    for step, stages, _ in scene.steps():
+    for step, stages, _ in scene.steps:
         members = [stages[n] for n in step.stages]
         if len(members) > 1 and step.way not in (Way.SWEEP, Way.TILES):
             return f"{len(members)} stages by {step.way.value}"
@@ -186,7 +175,7 @@ def _sweeps_together(members: list[Stage], stage: Stage) -> bool:
 
 def loops_fit(scene: Timetable) -> Fault:
     """Numbers of loops are such that they can be written out."""
-    for step, stages, _ in scene.steps():
+    for step, stages, _ in scene.steps:
         loops, lead = step.loops, stages[step.stages[0]]
         if isinstance(loops, SweepLoops):
             counts = loops.unroll, loops.long
@@ -221,11 +210,7 @@ def homes_hold(scene: Timetable) -> Fault:
     schedule, every = scene.schedule, scene.every
     if len(schedule.residences) != len(every):
         return f"{len(schedule.residences)} places for {len(every)} stages"
-    company = {
-        first + n: {first + m for m in step.stages}
-        for step, _, first in scene.steps()
-        for n in step.stages
-    }
+    steps = {n: (step, members) for step, _, members in scene.steps for n in members}
     for number, (stage, home) in enumerate(zip(every, schedule.residences, strict=True)):
         if stage.partial != (home.place is Place.SHARED):
             return f"{stage.target} in {home.place.value}"
@@ -235,24 +220,14 @@ def homes_hold(scene: Timetable) -> Fault:
             return f"{stage.target} in a register, and stored"
         if home.place is Place.MEMORY and home.host is None and overwrites_itself(stage):
             return f"{stage.target} overwrites what it has yet to read"
-        elsewhere = set(scene.readers(number)) - company[number]
-        if home.place is Place.REGISTER and (elsewhere or not _in_loop(scene, number)):
+        elsewhere = scene.readers[number] - set(steps[number][1])
+        in_loop = isinstance(stage.form, Map) or leads(*steps[number], number)
+        if home.place is Place.REGISTER and (elsewhere or not in_loop):
             return f"{stage.target} in a register, and read by stages {sorted(elsewhere)}"
         aside = stage.store is None or overwrites_itself(stage)
         if home.place is Place.SCRATCH and not aside:
             return f"{stage.target} in scratch, and stored"
     return None
-
-
-def _in_loop(scene: Timetable, number: int) -> bool:
-    """Whether a value is made where its loop goes on: a map, a contraction with maps after it."""
-    stage = scene.every[number]
-    leads = {
-        first + step.stages[0]
-        for step, _, first in scene.steps()
-        if step.product is not None and len(step.stages) > 1
-    }
-    return isinstance(stage.form, Map) or number in leads
 
 
 def scratch_holds(scene: Timetable) -> Fault:
@@ -268,7 +243,7 @@ def scratch_holds(scene: Timetable) -> Fault:
             return f"{stage.target} in {home.place.value} {home.slot}"
         slot = schedule.slots[home.slot]
         last = number >= len(scene.kernel.stages)
-        shape = whole_shape(stage) if last else tile_shape(stage, schedule.tile)
+        shape = tile_shape(stage, None if last else schedule.tile)
         if slot.dtype != stage.body.dtype or slot.size < prod(shape):
             return f"{stage.target} does not fit scratch {home.slot}"
         for other in range(number):
@@ -283,7 +258,7 @@ def _alive(scene: Timetable, one: int, two: int) -> bool:
     if any(scene.when[n][0] < full for n in (one, two)):
         return True
     first, second = sorted((one, two), key=lambda n: scene.when[n])
-    last = max((scene.when[n] for n in scene.readers(first)), default=scene.when[first])
+    last = max((scene.when[n] for n in scene.readers[first]), default=scene.when[first])
     return last >= scene.when[second]
 
 
@@ -296,18 +271,15 @@ def _hosted(scene: Timetable, number: int, host: int) -> bool:
     same = same and owner.body.dtype == stage.body.dtype and isinstance(owner.form, Map)
     unread = owner.store is not None and owner.store not in scene.kernel.reads
     before = scene.when[number] < scene.when[host]
-    last = max((scene.when[n] for n in scene.readers(number)), default=(0, 0))
+    last = max((scene.when[n] for n in scene.readers[number]), default=(0, 0))
     return same and unread and before and last <= scene.when[host]
 
 
 def revisited(kernel: Kernel, schedule: Schedule) -> set[Variable]:
     """Variables that a kernel reads after it has written them, as values of its stages."""
-    every = kernel.stages + kernel.finish
-    stored = {stage.target: stage.store for stage in every}
-    rows = [(step, kernel.stages) for step in schedule.steps]
-    rows += [(step, kernel.finish) for step in schedule.finish]
+    stored = {stage.target: stage.store for stage in kernel.every}
     again: set[Variable | None] = set()
-    for step, stages in rows:
+    for step, stages, _ in numbered(kernel, schedule.steps, schedule.finish):
         members = [stages[n] for n in step.stages]
         # maps of one step meet in registers, but the sums of a block wait in memory
         meets: set[Value] = {s.target for s in members[step.product is not None :]}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,13 @@ from pullback.ir.dtype import DType
 from pullback.ir.graph import Combiner
 from pullback.ir.nest import (
     Array,
-    Check,
     Combine,
-    Declare,
     For,
     Guard,
-    Prefetch,
     Register,
     Routine,
-    Set,
     Stmt,
-    Store,
     StoreCombine,
-    Transpose,
     Var,
 )
 from pullback.ir.node import Node, walk
@@ -94,6 +90,10 @@ class _Writer:
             return f"@{self._cell(value)}"
         if isinstance(value, float):
             return value.hex()
+        if isinstance(value, Combiner):
+            return value.name
+        if isinstance(value, Enum):
+            return str(value.value)
         if isinstance(value, int | str | DType):
             return repr(value)
         raise InvalidIR(f"a key cannot name {value!r}")
@@ -104,36 +104,21 @@ class _Writer:
 
     def _block(self, body: Sequence[Stmt]) -> None:
         for stmt in body:
-            numbers = [self._expression(e) for e in roots(stmt)]
-            head = type(stmt).__name__
-            self.lines.append(f"{head} {self._detail(stmt)} {numbers}")
+            for root in roots(stmt):
+                self._expression(root)
+            if isinstance(stmt, For):
+                self._expression(stmt.var)
+            given = {f.name: getattr(stmt, f.name) for f in fields(stmt) if f.name != "body"}
+            facts = [self._field(value) for value in given.values()]
+            if isinstance(stmt, Combine | StoreCombine):
+                facts.append(self._combiner(stmt.combiner, stmt.value.dtype))
+            self.lines.append(f"{type(stmt).__name__} {' '.join(facts)}")
             if isinstance(stmt, For | Guard):
                 self.lines.append("{")
                 self._block(stmt.body)
                 self.lines.append("}")
 
-    def _detail(self, stmt: Stmt) -> str:
-        match stmt:
-            case For():
-                var = self._expression(stmt.var)
-                return f"{var} {stmt.kind.value} {stmt.step} {stmt.unroll}"
-            case Declare() | Set():
-                return str(self._cell(stmt.register))
-            case Combine():
-                return f"{self._cell(stmt.register)} {self._combiner(stmt.combiner, stmt)}"
-            case Store() | Prefetch():
-                return str(self._cell(stmt.array))
-            case StoreCombine():
-                return f"{self._cell(stmt.array)} {self._combiner(stmt.combiner, stmt)}"
-            case Check():
-                return str(stmt.site)
-            case Transpose():
-                cells = self._cell(stmt.target), self._cell(stmt.source)
-                return f"{cells} {stmt.target_row} {stmt.source_row} {stmt.word}"
-        return ""
-
-    def _combiner(self, combiner: Combiner, stmt: Combine | StoreCombine) -> str:
-        kind = stmt.value.dtype
-        identity = combiner.identity(kind)
+    def _combiner(self, combiner: Combiner, kind: DType) -> str:
+        """What a combiner does, by its identity and by what it makes of two values."""
         join = self._expression(combiner.join(Given(0, kind), Given(1, kind)))
-        return f"{combiner.name} {self._field(identity.value)} {join}"
+        return f"{self._field(combiner.identity(kind).value)} {join}"

@@ -51,7 +51,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # What stands between a definition and a backend, backends themselves not counted. The second design
 # asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
-MAX_CORE_LINES = 17_553
+MAX_CORE_LINES = 17_463
 MAX_TOKENS_PER_LINE = 10.92
 # What each room of the core may hold, lines; rounded up to fifty, to be lowered as rooms shrink.
 ROOM_LINES = {
@@ -63,13 +63,13 @@ ROOM_LINES = {
     "fuse": 1500,
     "grad": 2100,
     "ir": 2300,
-    "lower": 3350,
+    "lower": 3300,
     "machine": 200,
     "memory": 700,
     "pipeline": 350,
     "prepare": 550,
     "runtime": 950,
-    "schedule": 2350,
+    "schedule": 2300,
     "simplify": 1000,
     "verify": 650,
 }

@@ -238,6 +238,7 @@ class Mark:
 
 Effect = Declare | Set | Combine | Store | StoreCombine | Check | Transpose | Prefetch | Mark
 Stmt = For | Guard | Effect
+Stmts = list[Stmt]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

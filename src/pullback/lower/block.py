@@ -25,6 +25,7 @@ from pullback.ir.nest import (
     Register,
     Set,
     Stmt,
+    Stmts,
     Store,
     Var,
 )
@@ -51,7 +52,7 @@ class Block:
     less: Array | None
     exact: int
 
-    def tile(self, rows: int, first: Linear, number: Expr, base: Linear, width: Expr) -> list[Stmt]:
+    def tile(self, rows: int, first: Linear, number: Expr, base: Linear, width: Expr) -> Stmts:
         """A tile of literal width, whose sums are an array of registers; of a run-time width each
         lane has one a row.
         """
@@ -94,7 +95,7 @@ class Block:
         statements = guarded(prob.needed, spans, body if wide else [lanes(*body)])
         return statements + self._last(self.tail(rows, first, base, width))
 
-    def _less(self, sums: Register, at: tuple[Var, Var], number: Expr) -> list[Stmt]:
+    def _less(self, sums: Register, at: tuple[Var, Var], number: Expr) -> Stmts:
         """Sums begin at what a shifted side adds to them too much."""
         if self.less is None:
             return []
@@ -119,7 +120,7 @@ class Block:
         word = self.prob.word
         return at if word is None else Linear(0, {at: word.size, word.var: 1}).expr()
 
-    def _ahead(self, base: Linear, j: Var) -> list[Stmt]:
+    def _ahead(self, base: Linear, j: Var) -> Stmts:
         """What the next block of k reads here of a `right` that comes from memory."""
         depth = self.depth
         if depth is None or not depth.streams:
@@ -135,7 +136,7 @@ class Block:
         place: tuple[Expr, Expr],
         at: dict[Expr, Expr],
         each: Callable[..., Stmt],
-    ) -> list[Stmt]:
+    ) -> Stmts:
         """The stores of a tile, with what blocks of k before have left."""
         depth = self.depth
         element = place[: len(sums.shape)]
@@ -150,13 +151,13 @@ class Block:
         keep = each(Store(depth.array, wait, Peek(sums, element)))
         return [before, Guard(depth.early, (keep,)), Guard(depth.last, (finish,))]
 
-    def _last(self, body: list[Stmt]) -> list[Stmt]:
+    def _last(self, body: Stmts) -> Stmts:
         """`body` once all blocks of k are in."""
         if self.depth is None or not body:
             return body
         return [Guard(self.depth.last, tuple(body))]
 
-    def _store(self, place: tuple[Expr, Expr], values: dict[Expr, Expr], value: Expr) -> list[Stmt]:
+    def _store(self, place: tuple[Expr, Expr], values: dict[Expr, Expr], value: Expr) -> Stmts:
         prob = self.prob
         if prob.scale is not None:
             value = E.Mul(value, cast(replaced(prob.scale, values), prob.kind))
@@ -167,16 +168,14 @@ class Block:
         near = linear(i).times(self.size[1]).plus(linear(j)).expr()
         return [*checks, Store(self.near, near, cast(value, self.near.dtype))]
 
-    def tail(self, rows: int, first: Linear, base: Linear, width: Expr) -> list[Stmt]:
+    def tail(self, rows: int, first: Linear, base: Linear, width: Expr) -> Stmts:
         """The maps that follow, over one block."""
         prob, maps = self.prob, self.prob.tail
         if not maps.stages:
             return []
         i, j = self.context.var("i", rows), self.context.var("j", self.size[1])
         values = prob.at(first, i, base, j)
-        body: list[Stmt] = [
-            Declare(maps.values.registers[prob.stage.target], self._sum(i, j, values))
-        ]
+        body: Stmts = [Declare(maps.values.registers[prob.stage.target], self._sum(i, j, values))]
         for number, stage in enumerate(maps.stages):
             register = maps.values.registers[stage.target]
             value = replaced(maps.values.bodies[number], values)

@@ -27,6 +27,7 @@ from pullback.ir.nest import (
     Register,
     Set,
     Stmt,
+    Stmts,
 )
 from pullback.lower.context import Lowering, ceil_div, smaller
 
@@ -52,14 +53,14 @@ class Blocked:
     place: tuple[Expr, ...] = ()
     each: Callable[..., Stmt] | None = None
 
-    def loops(self, body: Sequence[Stmt]) -> list[Stmt]:
+    def loops(self, body: Sequence[Stmt]) -> Stmts:
         """`body` with each loop that adds to the sums in blocks."""
-        statements: list[Stmt] = []
+        statements: Stmts = []
         for stmt in body:
             statements += self._split(stmt) if self._chain(stmt) else [stmt]
         return statements
 
-    def _split(self, stmt: Stmt) -> list[Stmt]:
+    def _split(self, stmt: Stmt) -> Stmts:
         if isinstance(stmt, Guard):
             return [replace(stmt, body=tuple(self.loops(stmt.body)))]
         if not isinstance(stmt, For):
@@ -78,7 +79,7 @@ class Blocked:
             return self._joined(self._renamed(stmt))
         return self._blocks(stmt, size, most)
 
-    def _blocks(self, stmt: For, size: int, most: int) -> list[Stmt]:
+    def _blocks(self, stmt: For, size: int, most: int) -> Stmts:
         """Blocks of a literal length, and what is left; in one loop where an end is not known."""
         length = linear(stmt.hi).minus(linear(stmt.lo))
         block = self.context.var("b", -(-most // size))
@@ -90,15 +91,15 @@ class Blocked:
             return [For(block, index(0), count, tuple(self._joined(inner)))]
         inner = replace(self._renamed(stmt), lo=first.expr(), hi=end)
         whole = length.const // size
-        statements: list[Stmt] = [For(block, index(0), index(whole), tuple(self._joined(inner)))]
+        statements: Stmts = [For(block, index(0), index(whole), tuple(self._joined(inner)))]
         if length.const % size:
             rest = linear(stmt.lo).plus(Linear(whole * size)).expr()
             statements += self._joined(replace(self._renamed(stmt), lo=rest))
         return statements
 
-    def _joined(self, stmt: Stmt) -> list[Stmt]:
+    def _joined(self, stmt: Stmt) -> Stmts:
         """Parts from nothing, the loop, and each part added exactly: ``s + p = t + lost``"""
-        statements: list[Stmt] = [Declare(p, E.const(0, p.dtype)) for p in self.parts.values()]
+        statements: Stmts = [Declare(p, E.const(0, p.dtype)) for p in self.parts.values()]
         statements.append(stmt)
         for whole, part in self.parts.items():
             new = self.context.register("t", whole.dtype)
@@ -114,12 +115,12 @@ class Blocked:
             )
         return statements
 
-    def _all(self, *body: Stmt) -> list[Stmt]:
+    def _all(self, *body: Stmt) -> Stmts:
         return list(body) if self.each is None else [self.each(*body)]
 
-    def ends(self) -> list[Stmt]:
+    def ends(self) -> Stmts:
         """``s += e``, where s is no infinity: there e is NaN."""
-        statements: list[Stmt] = []
+        statements: Stmts = []
         for whole, lost in self.lost.items():
             s, e = Peek(whole, self.place), Peek(lost, self.place)
             total = E.If(E.Equal(e, e), E.Add(s, e), s)
@@ -128,7 +129,7 @@ class Blocked:
 
     def _renamed(self, stmt: For) -> For:
         """The loop, adding to parts."""
-        body: list[Stmt] = []
+        body: Stmts = []
         for s in stmt.body:
             if isinstance(s, Combine) and s.register in self.parts:
                 s = replace(s, register=self.parts[s.register])
@@ -162,7 +163,7 @@ class Blocked:
         return stmt.unroll * self.context.lanes(bytes)
 
 
-def blocked(context: Lowering, before: Sequence[Stmt], inner: list[Stmt]) -> list[Stmt]:
+def blocked(context: Lowering, before: Sequence[Stmt], inner: Stmts) -> Stmts:
     """`before`, which declares accumulators, and the loops `inner` that combine into them."""
     plain = [*before, *inner]
     sums = [s.register for s in before if isinstance(s, Declare) and _is_sum(s.register, inner)]
@@ -181,9 +182,9 @@ def blocked_tile(
     context: Lowering,
     tile: Register,
     place: tuple[Expr, ...],
-    terms: list[Stmt],
+    terms: Stmts,
     each: Callable[..., Stmt],
-) -> list[Stmt]:
+) -> Stmts:
     """Loops `terms` that add to a small array of registers, element by element."""
     part = context.register("part", tile.dtype, tile.shape)
     lost = context.register("lost", tile.dtype, tile.shape)

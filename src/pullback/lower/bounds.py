@@ -13,7 +13,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
 from pullback.ir.expr import Expr, index
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import Guard, Stmt
+from pullback.ir.nest import Guard, Stmts
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Lowering, NestLoop, larger, smaller
 from pullback.lower.guards import FALSE, TRUE, folded
@@ -99,7 +99,7 @@ def narrowed(loops: Sequence[NestLoop], region: Region, inner: Spans) -> list[Bo
     ]
 
 
-def guarded(region: Region, inner: Spans, body: list[Stmt]) -> list[Stmt]:
+def guarded(region: Region, inner: Spans, body: Stmts) -> Stmts:
     """`body` where `region` may hold somewhere in `inner`."""
     condition: Expr = TRUE
     for bound in region:

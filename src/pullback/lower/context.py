@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -12,9 +12,9 @@ from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Dim, Expr, Extent, Size, Take, index, upper
-from pullback.ir.graph import Definition, Variable
+from pullback.ir.graph import Definition, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
-from pullback.ir.nest import Array, For, LoopKind, Mark, Register, Stmt, Var
+from pullback.ir.nest import Array, For, LoopKind, Mark, Register, Stmt, Stmts, Var
 from pullback.ir.node import walk
 from pullback.lower.natives import with_natives
 from pullback.schedule.regions import Regions, regions
@@ -32,6 +32,12 @@ class Home:
     strides: tuple[int, ...]
     origins: tuple[Linear, ...]
     base: Linear
+
+    @staticmethod
+    def whole(array: Array, shape: Iterable[int], base: Linear | None = None) -> Home:
+        """A value of a shape that lies row by row from `base` on."""
+        strides = row_major(shape)
+        return Home(array, strides, (Linear(),) * len(strides), base or Linear())
 
     def offset(self, indices: tuple[Expr, ...]) -> Linear:
         """The offset of one element."""
@@ -73,13 +79,13 @@ class Lowering:
     sites: list[str] = field(default_factory=list)
     starts: list[Linear] = field(default_factory=list)
     spans: list[Expr] = field(default_factory=list)
-    hoisted: dict[int, list[Stmt]] = field(default_factory=dict)
+    hoisted: dict[int, Stmts] = field(default_factory=dict)
     depths: dict[Expr, int] = field(default_factory=dict)
     regions: Regions = field(default_factory=lambda: Regions({}, {}))
     natives: dict[Expr, Expr] = field(default_factory=dict)
     count: int = 0
     marks: bool = False
-    marked: list[Stmt] = field(default_factory=list)
+    marked: Stmts = field(default_factory=list)
 
     @property
     def turns(self) -> int:
@@ -109,6 +115,10 @@ class Lowering:
     def register(self, name: str, kind: DType, shape: tuple[int, ...] = ()) -> Register:
         """A fresh register."""
         return Register(f"{name}{self.number()}", kind, shape)
+
+    def registers(self, stages: Iterable[Stage]) -> dict[Value, Register]:
+        """A fresh register for the value of each stage."""
+        return {s.target: self.register("v", s.body.dtype) for s in stages}
 
     def panel(self, name: str, kind: DType, size: int) -> Array:
         """A fresh scratch array."""
@@ -166,8 +176,7 @@ class Lowering:
 
     def memory(self, variable: Variable) -> Home:
         """Where a variable lies: row-major over the upper bounds."""
-        strides = row_major(upper(e) for e in variable.shape)
-        return Home(self.arrays[variable], strides, (Linear(),) * len(strides), Linear())
+        return Home.whole(self.arrays[variable], map(upper, variable.shape))
 
     def site(self, take: Take, place: int) -> int:
         """The number of the check of one data index."""
@@ -183,7 +192,7 @@ class Lowering:
             self.sites.append(text)
         return self.sites.index(text)
 
-    def mark(self, stages: Sequence[Stage]) -> list[Stmt]:
+    def mark(self, stages: Sequence[Stage]) -> Stmts:
         """Says which stages the statements that follow compute, where that is asked for."""
         if not self.marks:
             return []
@@ -195,7 +204,7 @@ class Lowering:
         """How many outer loops `root` depends on (the deepest one counts)."""
         return max((self.depths.get(n, 0) for n in walk(root) if isinstance(n, Expr)), default=0)
 
-    def hoist(self, level: int, statements: list[Stmt]) -> None:
+    def hoist(self, level: int, statements: Stmts) -> None:
         """Put statements before the loops inside `level` outer loops."""
         self.hoisted.setdefault(level, []).extend([*self.marked, *statements])
 
@@ -248,7 +257,7 @@ def settle(context: Lowering, number: int, stage: Stage) -> None:
         array = Array(name, kind, size * context.schedule.tasks, "shared")
         context.shared.append(array)
         base = Linear(0, {task_var(context): size})
-        context.homes[stage.target] = Home(array, row_major(shape), (Linear(),) * len(shape), base)
+        context.homes[stage.target] = Home.whole(array, shape, base)
     elif residence.slot is not None:
         slot = context.scratch[residence.slot]
         shape = tile_extents(context, stage)
@@ -282,20 +291,20 @@ def cast(value: Expr, to: DType) -> Expr:
     return value if value.dtype == to else E.Cast(value, to)
 
 
-def name_value(var: Var, value: Expr, body: list[Stmt]) -> Stmt:
+def name_value(var: Var, value: Expr, body: Stmts) -> Stmt:
     """``var = value; body``, as a loop of one iteration, so that `var` carries its bounds."""
     after = linear(value).shifted(1).expr()
     return For(var, value, after, tuple(body))
 
 
-def nest(loops: list[NestLoop], body: list[Stmt]) -> list[Stmt]:
+def nest(loops: list[NestLoop], body: Stmts) -> Stmts:
     """Sequential loops around `body`, the first outermost."""
     for loop in reversed(loops):
         body = [For(loop.var, loop.first, loop.extent, tuple(body))]
     return body
 
 
-def swept(loops: list[NestLoop], body: list[Stmt]) -> list[Stmt]:
+def swept(loops: list[NestLoop], body: Stmts) -> Stmts:
     """Loops around `body`, the last one in lanes."""
     return nest(loops[:-1], [vector(loops[-1], 1, body)]) if loops else body
 
@@ -331,7 +340,7 @@ def rounded_up(extent: int, by: int) -> int:
     return -(-extent // by)
 
 
-def vector(loop: NestLoop, unroll: int, body: list[Stmt]) -> For:
+def vector(loop: NestLoop, unroll: int, body: Stmts) -> For:
     """A loop in lanes."""
     return For(loop.var, loop.first, loop.extent, tuple(body), LoopKind.VECTOR, 1, unroll)
 
@@ -357,4 +366,9 @@ def larger(left: Expr, right: Expr) -> Expr:
 
 def ceil_div(extent: Expr, by: int) -> Expr:
     """``ceil(extent / by)``"""
-    return linear(E.FloorDiv(E.Add(extent, index(by - 1)), index(by))).expr()
+    return floor_div(E.Add(extent, index(by - 1)), by)
+
+
+def floor_div(extent: Expr, by: int) -> Expr:
+    """``floor(extent / by)``"""
+    return linear(E.FloorDiv(extent, index(by))).expr()

@@ -12,16 +12,8 @@ from math import prod
 from pullback.algebra.linear import Linear, linear, row_major
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
-from pullback.ir.nest import Array, For, Stmt, Var
-from pullback.lower.context import (
-    Lowering,
-    NestLoop,
-    ceil_div,
-    counted,
-    in_pieces,
-    nest,
-    rest_of,
-)
+from pullback.ir.nest import Array, For, Stmts, Var
+from pullback.lower.context import Lowering, NestLoop, ceil_div, counted, in_pieces, nest, rest_of
 from pullback.lower.operands import (
     Contraction,
     Panels,
@@ -131,7 +123,7 @@ def _waiting(context: Lowering, prob: Contraction) -> tuple[Array, Linear, bool]
     return array, Linear(0, named), False
 
 
-def pack(context: Lowering, side: Side, over: list[NestLoop], panel: Panels) -> list[Stmt]:
+def pack(context: Lowering, side: Side, over: list[NestLoop], panel: Panels) -> Stmts:
     """All panels of a side; where rows of the source are copied, some rows of all panels first.
 
     ``for k by 8: for panel: for k..k+8: panel[k, c] = source[k, c]``
@@ -139,7 +131,7 @@ def pack(context: Lowering, side: Side, over: list[NestLoop], panel: Panels) -> 
     panels = counted(context, side.loop, panel.width, "p")
     *around, k = over
 
-    def fill(*rows: NestLoop) -> list[Stmt]:
+    def fill(*rows: NestLoop) -> Stmts:
         number = panels.var
         return nest([panels], pack_panel(context, side, list(rows), panel, number, number))
 
@@ -148,9 +140,7 @@ def pack(context: Lowering, side: Side, over: list[NestLoop], panel: Panels) -> 
     return nest(around, grouped(context, k, fill))
 
 
-def grouped(
-    context: Lowering, rows: NestLoop, body: Callable[[NestLoop], list[Stmt]]
-) -> list[Stmt]:
+def grouped(context: Lowering, rows: NestLoop, body: Callable[[NestLoop], Stmts]) -> Stmts:
     """`body` of some rows at a time. ``for g: for row in 8 g .. 8 g + 8``"""
     if rows.most <= GROUP:
         return body(rows)
@@ -158,6 +148,6 @@ def grouped(
     return nest([groups], body(part))
 
 
-def in_blocks(depth: Depth, body: list[Stmt]) -> list[Stmt]:
+def in_blocks(depth: Depth, body: Stmts) -> Stmts:
     """The loop over blocks of k around `body`."""
     return [For(depth.loop.var, depth.loop.first, depth.loop.extent, tuple(body))]

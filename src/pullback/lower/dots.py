@@ -25,25 +25,26 @@ from pullback.ir.nest import (
     Register,
     Set,
     Stmt,
+    Stmts,
     Var,
 )
 from pullback.lower.bounds import guarded
-from pullback.lower.context import Lowering, NestLoop, cast, nest, unrolled
+from pullback.lower.context import Lowering, NestLoop, cast, floor_div, nest, unrolled
 from pullback.lower.guards import replaced
 from pullback.lower.merge import merged
 from pullback.lower.operands import Contraction, Operand, evaluated, problem, stores
 from pullback.schedule.schedule import DotLoops, Product, Step
 
-Body = Callable[[int, Linear], list[Stmt]]
+Body = Callable[[int, Linear], Stmts]
 
 
-def dots(context: Lowering, product: Product, stage: Stage, step: Step) -> list[Stmt]:
+def dots(context: Lowering, product: Product, stage: Stage, step: Step) -> Stmts:
     """The loop nest of a contraction by dot products."""
     prob, loops = problem(context, product, [stage]), step.loops
     column = prob.column
     if not isinstance(loops, DotLoops) or not dottable(prob) or column is None:
         raise InvalidIR(f"no dot products of {stage.target} by {loops}")
-    before: list[Stmt] = []
+    before: Stmts = []
     if loops.pitch is not None:
         over = [*prob.rows, *prob.over]
         if loops.pitch < over[-1].most:
@@ -80,23 +81,23 @@ class _Dots:
         self.column = column
         self.ahead = ahead
 
-    def blocks(self, rows: int, columns: int) -> list[Stmt]:
+    def blocks(self, rows: int, columns: int) -> Stmts:
         """Blocks of columns around blocks of rows."""
         row = self.prob.row
 
-        def inner(count: int, first: Linear) -> list[Stmt]:
+        def inner(count: int, first: Linear) -> Stmts:
             if row is None:
                 return self._block(1, Linear(), count, first)
             return self._blocked(row, rows, lambda n, at: self._block(n, at, count, first))
 
         return self._blocked(self.column, columns, inner)
 
-    def _blocked(self, loop: NestLoop, size: int, body: Body) -> list[Stmt]:
+    def _blocked(self, loop: NestLoop, size: int, body: Body) -> Stmts:
         """Whole blocks of `size`, then single ones."""
         size = min(size, loop.most)
-        whole = linear(E.FloorDiv(loop.extent, index(size))).expr()
+        whole = floor_div(loop.extent, size)
         block = self.context.var("m", max(1, loop.most // size))
-        statements: list[Stmt] = [
+        statements: Stmts = [
             For(block, index(0), whole, tuple(body(size, Linear(0, {block: size}))))
         ]
         if loop.static:
@@ -109,7 +110,7 @@ class _Dots:
         statements.append(For(single, done, loop.extent, tuple(body(1, Linear(0, {single: 1})))))
         return statements
 
-    def _block(self, rows: int, row0: Linear, columns: int, column0: Linear) -> list[Stmt]:
+    def _block(self, rows: int, row0: Linear, columns: int, column0: Linear) -> Stmts:
         prob, kind = self.prob, self.prob.kind
         sums = self.context.register("acc", kind, (rows, columns))
         rights = self.context.register("b", kind, (columns,))
@@ -121,7 +122,7 @@ class _Dots:
         zero = E.const(0, kind)
         product = E.Mul(Peek(one, ()), Peek(rights, (j,)))
         add = unrolled(j, columns, Combine(sums, (i, j), SUM, product))
-        inside: list[Stmt] = [
+        inside: Stmts = [
             Declare(rights, zero),
             unrolled(j, columns, Set(rights, (j,), right), *self._ahead(right, j, columns)),
             unrolled(i, rows, Declare(one, left), add),
@@ -130,7 +131,7 @@ class _Dots:
         body = [Declare(sums, zero), *prob.terms(spans, inside, lanes=True)]
         return guarded(prob.needed, spans, [*body, self._finish(values, sums, i, column0)])
 
-    def _ahead(self, right: Expr, j: Var, columns: int) -> list[Stmt]:
+    def _ahead(self, right: Expr, j: Var, columns: int) -> Stmts:
         """What the next columns read here, where they come from memory."""
         if not self.ahead:
             return []
@@ -149,7 +150,7 @@ class _Dots:
         kind = LoopKind.VECTOR if beside and columns > 1 else LoopKind.UNROLL
         return For(j, index(0), index(columns), (body,), kind)
 
-    def _store(self, values: dict[Expr, Expr], sums: Register, i: Var, j: Var) -> list[Stmt]:
+    def _store(self, values: dict[Expr, Expr], sums: Register, i: Var, j: Var) -> Stmts:
         prob = self.prob
         value: Expr = Peek(sums, (i, j))
         if prob.scale is not None:

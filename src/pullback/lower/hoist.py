@@ -22,7 +22,7 @@ from pullback.ir.nest import (
     Peek,
     Register,
     Set,
-    Stmt,
+    Stmts,
     Store,
     StoreCombine,
     Var,
@@ -36,7 +36,7 @@ from pullback.lower.guards import replaced
 COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, Load, Native)
 
 
-def hoisted(context: Lowering, loop: For) -> list[Stmt]:
+def hoisted(context: Lowering, loop: For) -> Stmts:
     """`loop` with the lane-invariant values of its body declared before it."""
     if any(isinstance(s, For | Guard) for s in loop.body):
         return [loop]
@@ -48,7 +48,7 @@ def hoisted(context: Lowering, loop: For) -> list[Stmt]:
     checks = [s for s in loop.body if isinstance(s, Check) and s.index in steady]
     if not chosen and not checks:
         return [loop]
-    before: list[Stmt] = [Check(_once(loop, c.index), c.extent, c.site) for c in checks]
+    before: Stmts = [Check(_once(loop, c.index), c.extent, c.site) for c in checks]
     named: dict[Expr, Expr] = {}
     for value in chosen:
         register = context.register("u", value.dtype)
@@ -79,17 +79,9 @@ def _once(loop: For, value: Expr) -> Expr:
 
 def _own(loop: For) -> tuple[set[Var | Register], set[Array]]:
     """What changes inside the loop: its variable and registers, and the arrays it writes."""
-    own: set[Var | Register] = {loop.var}
-    written: set[Array] = set()
-    for statement in loop.body:
-        match statement:
-            case Declare(register, _) | Set(register, _, _):
-                own.add(register)
-            case Combine(register, _, _, _):
-                own.add(register)
-            case Store(array, _, _) | StoreCombine(array, _, _, _):
-                written.add(array)
-    return own, written
+    registers = {s.register for s in loop.body if isinstance(s, Declare | Set | Combine)}
+    written = {s.array for s in loop.body if isinstance(s, Store | StoreCombine)}
+    return {loop.var, *registers}, written
 
 
 def _always(values: list[Expr]) -> set[Node]:

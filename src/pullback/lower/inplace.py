@@ -24,6 +24,7 @@ from pullback.ir.nest import (
     Prefetch,
     Routine,
     Stmt,
+    Stmts,
     Store,
     StoreCombine,
     Transpose,
@@ -127,7 +128,7 @@ class _Over:
             return False
         return self._dealt(body) if routine.tasks > 1 else self._ordered(body)
 
-    def _touching(self, body: Iterable[Stmt]) -> list[Stmt]:
+    def _touching(self, body: Iterable[Stmt]) -> Stmts:
         return [s for s in body if self._loads(s) or self._stores(s)]
 
     def _loads(self, statement: Stmt) -> list[Linear]:

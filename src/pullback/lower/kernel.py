@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pullback.algebra.linear import Linear, linear, row_major
+from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index, upper
@@ -17,9 +17,8 @@ from pullback.ir.nest import (
     Load,
     LoopKind,
     Peek,
-    Register,
     Routine,
-    Stmt,
+    Stmts,
     Store,
     Var,
 )
@@ -30,6 +29,7 @@ from pullback.lower.context import (
     begin,
     cast,
     ceil_div,
+    floor_div,
     name_value,
     settle,
     smaller,
@@ -81,11 +81,11 @@ def opened(kernel: Kernel, schedule: Schedule) -> tuple[Lowering, list[_Outer], 
     return context, outer, levels
 
 
-def closed(context: Lowering) -> list[Stmt]:
+def closed(context: Lowering) -> Stmts:
     """After the tiles: partial results combined in task order, a place for all finish stages."""
     kernel = context.kernel
     context.starts, context.spans = [], []
-    statements: list[Stmt] = []
+    statements: Stmts = []
     for stage in kernel.stages:
         if stage.partial and isinstance(stage.form, Reduce):
             statements += _combine_partials(context, stage, stage.form)
@@ -113,13 +113,13 @@ class _Outer:
             self.span = Var(f"n{axis}", 0, tile)
             self.span_value = smaller(index(tile), rest)
 
-    def inside(self, body: list[Stmt]) -> list[Stmt]:
+    def inside(self, body: Stmts) -> Stmts:
         """`body` with the tile's extent named."""
         if self.span_value is None or not isinstance(self.span, Var):
             return body
         return [name_value(self.span, self.span_value, body)]
 
-    def around(self, lo: Expr, hi: Expr, body: list[Stmt]) -> list[Stmt]:
+    def around(self, lo: Expr, hi: Expr, body: Stmts) -> Stmts:
         """The loop over tiles ``lo..hi`` around `body`."""
         body = self.inside(body)
         if self.single:
@@ -165,12 +165,12 @@ def _large_first(arrays: list[Array]) -> tuple[Array, ...]:
     return tuple(sorted(arrays, key=lambda a: -a.size * a.dtype.itemsize))
 
 
-def _tile_nest(context: Lowering, outer: list[_Outer], levels: list[int]) -> list[Stmt]:
+def _tile_nest(context: Lowering, outer: list[_Outer], levels: list[int]) -> Stmts:
     """Loops over tiles with every step at its level, built from the innermost outwards."""
     steps = [(levels[s.level], _step(context, s)) for s in context.schedule.steps]
     split = context.schedule.split if context.schedule.tasks > 1 else 0
     lead, shared = _lead(context, outer)
-    body: list[Stmt] = []
+    body: Stmts = []
     for depth in reversed(range(len(outer) + 1)):
         if 0 < depth < split and depth != lead:
             continue
@@ -189,7 +189,7 @@ def _tile_nest(context: Lowering, outer: list[_Outer], levels: list[int]) -> lis
     return body
 
 
-def _dealt(context: Lowering, outer: list[_Outer], tasks: int, body: list[Stmt]) -> list[Stmt]:
+def _dealt(context: Lowering, outer: list[_Outer], tasks: int, body: Stmts) -> Stmts:
     """The loop over a task's share of the tiles of `outer`, which are counted as one."""
     total: Expr = index(1)
     most = 1
@@ -199,16 +199,16 @@ def _dealt(context: Lowering, outer: list[_Outer], tasks: int, body: list[Stmt])
     task: Expr = task_var(context)
     if tasks < context.schedule.tasks:
         task = E.Mod(task, index(tasks))
-    lo = linear(E.FloorDiv(_times(total, task), index(tasks))).expr()
+    lo = floor_div(_times(total, task), tasks)
     next_task = linear(task).shifted(1).expr()
-    hi = linear(E.FloorDiv(_times(total, next_task), index(tasks))).expr()
+    hi = floor_div(_times(total, next_task), tasks)
     if len(outer) == 1:
         return outer[0].around(lo, hi, body)
     flat = Var("tile", 0, most - 1)
     return [For(flat, lo, hi, tuple(_counted(outer, flat, body)))]
 
 
-def _counted(outer: list[_Outer], flat: Expr, body: list[Stmt]) -> list[Stmt]:
+def _counted(outer: list[_Outer], flat: Expr, body: Stmts) -> Stmts:
     """`body` at tile `flat` of all tiles of `outer`."""
     rest = flat
     for number in reversed(range(len(outer))):
@@ -230,7 +230,7 @@ def _times(left: Expr, right: Expr) -> Expr:
     return E.Mul(left, right)
 
 
-def _step(context: Lowering, step: Step) -> list[Stmt]:
+def _step(context: Lowering, step: Step) -> Stmts:
     """The statements of one step in one tile."""
     stages = [context.kernel.stages[n] for n in step.stages]
     statements = _compute(context, step, stages)
@@ -239,7 +239,7 @@ def _step(context: Lowering, step: Step) -> list[Stmt]:
     return statements
 
 
-def _once(context: Lowering, stage: Stage, statements: list[Stmt]) -> list[Stmt]:
+def _once(context: Lowering, stage: Stage, statements: Stmts) -> Stmts:
     """A partial stage counts once: only at the first tile of outer axes that it lacks."""
     if not stage.partial:
         return statements
@@ -251,7 +251,7 @@ def _once(context: Lowering, stage: Stage, statements: list[Stmt]) -> list[Stmt]
     return statements
 
 
-def _compute(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
+def _compute(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
     context.begin_step()
     statements = context.mark(stages) + _dispatch(context, step, stages)
     for stage in stages:
@@ -260,7 +260,7 @@ def _compute(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
     return statements
 
 
-def _dispatch(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
+def _dispatch(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
     if step.way is Way.SCAN:
         return scan(context, step, stages[0])
     if step.way is Way.SCATTER:
@@ -272,9 +272,9 @@ def _dispatch(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
     return sweep(context, step, stages)
 
 
-def _zero_partials(context: Lowering) -> list[Stmt]:
+def _zero_partials(context: Lowering) -> Stmts:
     """Each task starts its own partial results at the combiner's identity."""
-    statements: list[Stmt] = []
+    statements: Stmts = []
     for stage in context.kernel.stages:
         if not stage.partial or not isinstance(stage.form, Reduce):
             continue
@@ -287,7 +287,7 @@ def _zero_partials(context: Lowering) -> list[Stmt]:
     return statements
 
 
-def _finish(context: Lowering) -> list[Stmt]:
+def _finish(context: Lowering) -> Stmts:
     """Partial results combined, then the finish stages."""
     statements = closed(context)
     for step in context.schedule.finish:
@@ -298,28 +298,20 @@ def _finish(context: Lowering) -> list[Stmt]:
     return late + statements
 
 
-def _combine_partials(context: Lowering, stage: Stage, form: Reduce) -> list[Stmt]:
+def _combine_partials(context: Lowering, stage: Stage, form: Reduce) -> Stmts:
     partial = context.home(stage).array
     size = partial.size // context.schedule.tasks
     var = context.var("z", size)
-    shape = tile_shape(stage, None)
-    result = Home(partial, row_major(shape), (Linear(),) * len(shape), Linear())
+    result = Home.whole(partial, tile_shape(stage, None))
     if stage.store is not None:
         result = context.memory(stage.store)
     context.homes[stage.target] = result
     total = context.register("sum", partial.dtype)
-    body: list[Stmt] = [Declare(total, Load(partial, var))]
-    if context.schedule.tasks > 1:
-        body.append(_add_tasks(context, partial, total, form, var, size))
+    body: Stmts = [Declare(total, Load(partial, var))]
+    if (tasks := context.schedule.tasks) > 1:
+        other = Var(f"p{context.number()}", 1, tasks - 1)
+        value = Load(partial, Linear(0, {other: size, var: 1}).expr())
+        add = Combine(total, (), form.combiner, value)
+        body.append(For(other, index(1), index(tasks), (add,), LoopKind.UNROLL))
     body.append(Store(result.array, var, cast(Peek(total, ()), result.array.dtype)))
     return [vector(NestLoop((), var, index(size), size), 1, body)]
-
-
-def _add_tasks(
-    context: Lowering, partial: Array, total: Register, form: Reduce, var: Var, size: int
-) -> Stmt:
-    tasks = context.schedule.tasks
-    other = Var(f"p{context.number()}", 1, tasks - 1)
-    value = Load(partial, Linear(0, {other: size, var: 1}).expr())
-    body = (Combine(total, (), form.combiner, value),)
-    return For(other, index(1), index(tasks), body, LoopKind.UNROLL)

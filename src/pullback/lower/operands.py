@@ -10,9 +10,9 @@ from pullback.algebra.linear import Linear, linear, row_major
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index
-from pullback.ir.graph import SUM, Value
+from pullback.ir.graph import SUM
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import Array, Check, Load, Register, Stmt, Store, StoreCombine, Transpose, Var
+from pullback.ir.nest import Array, Check, Load, Stmt, Stmts, Store, StoreCombine, Transpose, Var
 from pullback.ir.node import walk
 from pullback.lower.bounds import Spans, guarded, narrowed, outer, over_loops
 from pullback.lower.context import (
@@ -133,7 +133,7 @@ class Contraction:
         sides = (self.column, base, linear(columns)), (self.row, first, Linear(rows))
         return {o.var: (start, start.plus(n).shifted(-1)) for o, start, n in sides if o}
 
-    def terms(self, spans: Spans, step: list[Stmt], lanes: bool = False) -> list[Stmt]:
+    def terms(self, spans: Spans, step: Stmts, lanes: bool = False) -> Stmts:
         """`step` for every term that a block has."""
         loops = [b.loop for b in narrowed(self.over, self.work, spans)]
         body = swept(loops, step) if lanes else nest(loops, step)
@@ -157,9 +157,7 @@ def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contrac
     outputs = len(stage.shape)
     roots = [product.left, product.right]
     roots += [] if product.scale is None else [product.scale]
-    registers: dict[Value, Register] = {
-        s.target: context.register("v", s.body.dtype) for s in stages
-    }
+    registers = context.registers(stages)
     trial = Translator(context, axes)
     bodies = [trial(r) for r in roots]
     bodies += stage_values(context, rest, axes, registers).bodies
@@ -201,9 +199,7 @@ def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contrac
     )
 
 
-def stores(
-    context: Lowering, prob: Contraction, value: Expr, at: Mapping[Expr, Expr]
-) -> list[Stmt]:
+def stores(context: Lowering, prob: Contraction, value: Expr, at: Mapping[Expr, Expr]) -> Stmts:
     """A sum, which is scaled already, goes where it lives."""
     array = context.home(prob.stage).array
     offset, value = moved(prob.store or Linear(), at), cast(value, array.dtype)
@@ -232,7 +228,7 @@ def _operand(context: Lowering, axes: dict[int, Expr], value: Expr) -> Operand:
 
 def evaluated(
     context: Lowering, operand: Operand, loops: list[NestLoop], kind: DType, rows: int | None = None
-) -> tuple[list[Stmt], Operand]:
+) -> tuple[Stmts, Operand]:
     """`operand` computed into scratch over `loops`, contiguous along its best loop; or along the
     last one, with `rows` elements from one row to the next.
 
@@ -244,7 +240,7 @@ def evaluated(
     size = strides[0] * order[0].most
     array = context.local("left", kind, size)
     offset = Linear(0, {o.var: s for o, s in zip(order, strides, strict=True)}).expr()
-    body: list[Stmt] = [*operand.checks, Store(array, offset, cast(operand.value, kind))]
+    body: Stmts = [*operand.checks, Store(array, offset, cast(operand.value, kind))]
     return swept(order, body), Operand(Load(array, offset), ())
 
 
@@ -314,7 +310,7 @@ def pack_panel(
     number: Expr,
     source: Expr,
     around: list[NestLoop] | None = None,
-) -> list[Stmt]:
+) -> Stmts:
     """Fill panel `number` with columns from panel `source` on; the last one may be narrower.
 
     So for all panels of the loops `around`, in the order of the source.
@@ -356,7 +352,7 @@ def _transposed(
     first: Linear,
     columns: Expr,
     step: int,
-) -> list[Stmt]:
+) -> Stmts:
     """A panel copy: rows of the source are columns of the panel."""
     value = side.operand.value
     if not isinstance(value, Load):

@@ -17,7 +17,7 @@ from pullback.ir.nest import (
     Load,
     LoopKind,
     Peek,
-    Stmt,
+    Stmts,
     Store,
     StoreCombine,
     Var,
@@ -35,7 +35,7 @@ from pullback.schedule.schedule import Step
 ABREAST = 4
 
 
-def scan(context: Lowering, step: Step, stage: Stage) -> list[Stmt]:
+def scan(context: Lowering, step: Step, stage: Stage) -> Stmts:
     """A running combination, in order along its axis; another axis may run in lanes.
 
     Where none does, a few rows run abreast, since each waits for its own last result:
@@ -56,7 +56,7 @@ def scan(context: Lowering, step: Step, stage: Stage) -> list[Stmt]:
     count = linear(FloorDiv(rows.extent, index(ABREAST)))
     place = Linear(0, {block: ABREAST, each: 1}).expr()
     body = _running(context, stage, along, revalued(axes, {rows.var: place}), each)
-    statements: list[Stmt] = [For(block, index(0), count.expr(), tuple(body))]
+    statements: Stmts = [For(block, index(0), count.expr(), tuple(body))]
     if not rows.static or rows.most % ABREAST:
         single = replace(rows, first=count.times(ABREAST).expr())
         statements += nest([single], _running(context, stage, along, axes))
@@ -69,7 +69,7 @@ def _running(
     along: list[NestLoop],
     axes: dict[int, Expr],
     each: Var | None = None,
-) -> list[Stmt]:
+) -> Stmts:
     """One scan, or as many as `each` counts."""
     assert isinstance(stage.form, Scan)
     translate = Translator(context, axes)
@@ -79,7 +79,7 @@ def _running(
     own = () if each is None else (each,)
     home = context.home(stage)
     now = cast(Peek(running, own), home.array.dtype)
-    inside: list[Stmt] = [
+    inside: Stmts = [
         *translate.checks,
         Combine(running, own, stage.form.combiner, cast(value, kind)),
         Store(home.array, written(context, stage, axes).expr(), now),
@@ -89,20 +89,22 @@ def _running(
     return [Declare(running, stage.form.combiner.identity(kind)), *nest(along, inside)]
 
 
-def scatter(context: Lowering, step: Step, stage: Stage) -> list[Stmt]:
+def scatter(context: Lowering, step: Step, stage: Stage) -> Stmts:
     """An accumulating write: the target starts at the identity, then takes one value at a time."""
     form = stage.form
     if not isinstance(form, Accumulate):
         raise InvalidIR(f"{stage.target} is no accumulating write")
     loops, axes = context.loops(stage)
-    home = _scatter_home(context, stage, form, axes)
+    if stage.store is None and stage.bound and context.starts:
+        raise InvalidIR(f"{stage.target}: an accumulating write over tiles must be stored")
+    home = context.home(stage)
     lane = [loop for loop in loops if step.vector in loop.axes]
     others = [loop for loop in loops if loop not in lane]
     translate = Translator(context, axes)
     value = translate(stage.body)
     places = [_place(context, translate, stage, form, n) for n in range(len(form.at))]
     offset = home.offset(tuple(places)).expr()
-    inside: list[Stmt] = [
+    inside: Stmts = [
         *translate.checks,
         StoreCombine(home.array, offset, form.combiner, value),
     ]
@@ -129,39 +131,28 @@ def _place(
     return clamped(at, limit)
 
 
-def _scatter_home(context: Lowering, stage: Stage, form: Accumulate, axes: dict[int, Expr]) -> Home:
-    """Where the result lies. `Stage.outer` numbers axes of the domain, not of the target."""
-    home = context.home(stage)
-    if stage.store is None and stage.bound and context.starts:
-        raise InvalidIR(f"{stage.target}: an accumulating write over tiles must be stored")
-    return replace(home)
-
-
-def _identity(context: Lowering, stage: Stage, form: Accumulate, home: Home) -> list[Stmt]:
+def _identity(context: Lowering, stage: Stage, form: Accumulate, home: Home) -> Stmts:
     """The target (this tile's part of it) at the combiner's identity."""
     bound = stage.bound
     places = {p: bound[a] for a, p in plain_places(form, stage.shape).items() if a in bound}
     loops: list[NestLoop] = []
     indices: list[Expr] = []
     for number, extent in enumerate(stage.target.shape):
-        most = upper(extent)
-        span = context.extent(extent)
+        most, span, start = upper(extent), context.extent(extent), Linear()
         var = context.var("z", most)
-        at: Expr = var
         if number in places and context.starts:
             outer = places[number]
             most = min(most, context.schedule.tile[outer])
-            span = context.spans[outer]
+            span, start = context.spans[outer], context.starts[outer]
             var = context.var("z", most)
-            at = linear(var).plus(context.starts[outer]).expr()
         loops.append(NestLoop((number,), var, span, most))
-        indices.append(at)
+        indices.append(linear(var).plus(start).expr())
     offset = home.offset(tuple(indices)).expr()
     store = Store(home.array, offset, form.combiner.identity(home.array.dtype))
     return swept(loops, [store])
 
 
-def copy_home(context: Lowering, stage: Stage, target: Home) -> list[Stmt]:
+def copy_home(context: Lowering, stage: Stage, target: Home) -> Stmts:
     """What was computed aside goes to its variable."""
     loops, axes = context.loops(stage)
     loops = [loop for loop in loops if loop.axes[0] < len(stage.shape)]

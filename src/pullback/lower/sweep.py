@@ -10,7 +10,16 @@ from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Combiner, Reduce, Value
 from pullback.ir.kernel import Stage, stage_reads
-from pullback.ir.nest import Combine, Declare, Load, Peek, Register, Stmt, Store, StoreCombine
+from pullback.ir.nest import (
+    Combine,
+    Declare,
+    Load,
+    Peek,
+    Register,
+    Stmts,
+    Store,
+    StoreCombine,
+)
 from pullback.ir.node import walk
 from pullback.lower.blocked import blocked
 from pullback.lower.bounds import (
@@ -24,15 +33,7 @@ from pullback.lower.bounds import (
     settled,
     spans,
 )
-from pullback.lower.context import (
-    Lowering,
-    NestLoop,
-    accumulator,
-    cast,
-    in_pieces,
-    nest,
-    vector,
-)
+from pullback.lower.context import Lowering, NestLoop, accumulator, cast, in_pieces, nest, vector
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.patch import Patch, patch
@@ -66,7 +67,7 @@ class Box:
         return self.loops[self.rank :]
 
 
-def sweep(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
+def sweep(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
     """The loop nest of a step."""
     box, values = make_box(context, stages, step.vector)
     lane = _lane(box, step.vector)
@@ -84,7 +85,7 @@ def sweep(context: Lowering, step: Step, stages: list[Stage]) -> list[Stmt]:
     return _shrunk(part, lane, () if maps else common(work))
 
 
-def _patched(part: _Part, lane: NestLoop | None, loop: NestLoop, place: Patch) -> list[Stmt]:
+def _patched(part: _Part, lane: NestLoop | None, loop: NestLoop, place: Patch) -> Stmts:
     """Maps that change one place along `loop` only."""
     region = over_loops(part.context, part.box.axes, place.region)
     cut = bounded(loop, region, {}).loop
@@ -104,7 +105,7 @@ class Bodies:
     """Bodies of stages over loop variables, with the checks each needs and a register each."""
 
     bodies: list[Expr]
-    checks: list[list[Stmt]]
+    checks: list[Stmts]
     registers: dict[Value, Register]
 
 
@@ -116,7 +117,7 @@ def stage_values(
 ) -> Bodies:
     """What each stage computes; stages of one step meet in registers."""
     bodies: list[Expr] = []
-    checks: list[list[Stmt]] = []
+    checks: list[Stmts] = []
     for stage in stages:
         translate = Translator(context, axes, registers)
         bodies.append(translate(stage.body))
@@ -129,9 +130,7 @@ def make_box(context: Lowering, stages: list[Stage], lane: int | None = None) ->
     lead = next((s for s in stages if isinstance(s.form, Reduce)), stages[0])
     loops, axes = context.loops(lead)
     outputs = len(lead.shape)
-    registers: dict[Value, Register] = {
-        s.target: context.register("v", s.body.dtype) for s in stages
-    }
+    registers = context.registers(stages)
     values = stage_values(context, stages, axes, registers)
     loops, parted = split(context, loops, values.bodies, lane)
     if parted:
@@ -167,9 +166,9 @@ class _Body:
         self.context = context
         self.stages = stages
         self.box = box
-        self.before: list[Stmt] = []
-        self.after: list[Stmt] = []
-        self.inside: list[Stmt] = []
+        self.before: Stmts = []
+        self.after: Stmts = []
+        self.inside: Stmts = []
         self.size = 0
         for number, stage in enumerate(stages):
             value = values.bodies[number]
@@ -228,14 +227,12 @@ class _Part:
             stages = [s for s in stages if not isinstance(s.form, Reduce)]
         if known or maps:
             sure = [assuming(s, known) for s in stages]
-            registers: dict[Value, Register] = {
-                s.target: context.register("v", s.body.dtype) for s in stages
-            }
+            registers = context.registers(stages)
             values = stage_values(context, sure, self.box.axes, registers)
         return _Body(context, self.box, stages, values)
 
 
-def _shrunk(part: _Part, lane: NestLoop | None, region: Region) -> list[Stmt]:
+def _shrunk(part: _Part, lane: NestLoop | None, region: Region) -> Stmts:
     """Reductions, over what their guards leave.
 
     ``for i: for k: if k <= i: s += x[k]  ->  for i: for k in 0..i+1: s += x[k]``
@@ -286,7 +283,7 @@ def _blocked(
     return [blocks], own
 
 
-def _parted(part: _Part, lane: NestLoop | None) -> list[Stmt]:
+def _parted(part: _Part, lane: NestLoop | None) -> Stmts:
     """Maps, perhaps with reductions along the lanes: apart where all is zero.
 
     ``for j: y[j] = if(j <= i, f(j), 0)  ->  for j in 0..i+1: y[j] = f(j); for j in i+1..n: ..``
@@ -315,9 +312,9 @@ def _parted(part: _Part, lane: NestLoop | None) -> list[Stmt]:
     return nest(outs, [*blocked(part.context, body.before, inner), *body.after])
 
 
-def _pieces(part: _Part, lane: NestLoop) -> list[Stmt]:
+def _pieces(part: _Part, lane: NestLoop) -> Stmts:
     """Maps, each piece of the lanes by itself."""
-    statements: list[Stmt] = []
+    statements: Stmts = []
     whole = lane.static and lane.first is index(0) and len(lane.axes) == 1
     if not whole:
         return _lanes(part, lane, part.body({}))
@@ -329,6 +326,6 @@ def _pieces(part: _Part, lane: NestLoop) -> list[Stmt]:
     return statements
 
 
-def _lanes(part: _Part, lane: NestLoop, body: _Body) -> list[Stmt]:
+def _lanes(part: _Part, lane: NestLoop, body: _Body) -> Stmts:
     """One loop in lanes."""
     return hoisted(part.context, vector(lane, _unroll(part, body), body.inside))

@@ -12,12 +12,13 @@ from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index, upper
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import Array, For, Guard, Stmt, Var
+from pullback.ir.nest import Array, For, Guard, Stmts, Var
 from pullback.lower.block import Block
 from pullback.lower.context import (
     Lowering,
     NestLoop,
     counted,
+    floor_div,
     name_value,
     nest,
     rounded_up,
@@ -37,7 +38,7 @@ from pullback.lower.words import Packing, in_words, wordable
 from pullback.schedule.schedule import Left, Product, Right, Step, TileLoops
 
 
-def tiles(context: Lowering, product: Product, stages: list[Stage], step: Step) -> list[Stmt]:
+def tiles(context: Lowering, product: Product, stages: list[Stage], step: Step) -> Stmts:
     """The loop nest of a contraction in one tile, and of the maps that follow on its blocks."""
     prob, loops = problem(context, product, stages), step.loops
     column = prob.column
@@ -47,7 +48,7 @@ def tiles(context: Lowering, product: Product, stages: list[Stage], step: Step) 
         raise InvalidIR(f"no words of {product.word} terms in {stages[0].target}")
     if loops.terms is not None and (prob.work or prob.needed):
         raise InvalidIR(f"no blocks of k where guards bound the terms of {stages[0].target}")
-    before: list[Stmt] = []
+    before: Stmts = []
     if loops.left is Left.EVALUATED:
         before, prob = left_evaluated(context, prob)
     return before + _Tiles(context, prob, column, loops, product.word).nest()
@@ -59,7 +60,7 @@ def left_loops(prob: Contraction) -> list[NestLoop]:
     return [loop for loop in loops if prob.left.uses(loop.var)]
 
 
-def left_evaluated(context: Lowering, prob: Contraction) -> tuple[list[Stmt], Contraction]:
+def left_evaluated(context: Lowering, prob: Contraction) -> tuple[Stmts, Contraction]:
     """`left` computed into scratch before it is used."""
     loops = left_loops(prob)
     if not loops:
@@ -95,7 +96,7 @@ class _Tiles:
             size = loops.rows * loops.columns
             self.block = context.local("block", prob.stage.body.dtype, size)
 
-    def nest(self) -> list[Stmt]:
+    def nest(self) -> Stmts:
         """Loops over what `right` depends on, then panels, then rows."""
         prob, context, loops = self.prob, self.context, self.loops
         if self.word > 1:
@@ -126,13 +127,13 @@ class _Tiles:
         kind, count = kept(side.operand, self.prob.kind), rounded_up(side.loop.most, width)
         return panels(self.context, kind, width, count, around, self.prob.over, lasting)
 
-    def _in_depth(self, terms: int) -> list[Stmt]:
+    def _in_depth(self, terms: int) -> Stmts:
         """Blocks of k: panels of what is not contiguous along it, then all tiles."""
         shared, context = self.prob.shared, self.context
         self.depth = by_depth(context, self.prob, terms)
         if self.depth is not None:
             self.prob = self.depth.prob
-        fill: list[Stmt] = []
+        fill: Stmts = []
         if self.loops.left is Left.BLOCKS:
             fill, self.prob = left_evaluated(context, self.prob)
         prob, over, row = self.prob, self.prob.over, self.prob.row
@@ -151,7 +152,7 @@ class _Tiles:
         body = fill + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
 
-    def _in_words(self, terms: int | None) -> list[Stmt]:
+    def _in_words(self, terms: int | None) -> Stmts:
         """Blocks of k in words: both sides where they do not lie so, then all tiles."""
         context, shared = self.context, self.prob.shared
         rest = self.prob.over[-1].most % self.word > 0
@@ -165,7 +166,7 @@ class _Tiles:
         body = fill + more + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
 
-    def _panel_loop(self) -> list[Stmt]:
+    def _panel_loop(self) -> Stmts:
         """Whole panels, then the narrower last one."""
         column, width = self.column, self.width
         if column.static:
@@ -176,10 +177,9 @@ class _Tiles:
         count = Var(f"w{self.context.number()}", 0, most)
         narrow = linear(column.extent).plus(linear(count), -width).expr()
         body = self._whole_panels(most, count) + self._panel(count, narrow)
-        value = linear(E.FloorDiv(column.extent, index(width))).expr()
-        return [name_value(count, value, body)]
+        return [name_value(count, floor_div(column.extent, width), body)]
 
-    def _whole_panels(self, most: int, count: Expr) -> list[Stmt]:
+    def _whole_panels(self, most: int, count: Expr) -> Stmts:
         if most == 0:
             return []
         if most == 1 and isinstance(count, E.Const):
@@ -187,32 +187,32 @@ class _Tiles:
         number = self.context.var("p", most)
         return [For(number, index(0), count, tuple(self._panel(number, index(self.width))))]
 
-    def _panel(self, number: Expr, width: Expr) -> list[Stmt]:
+    def _panel(self, number: Expr, width: Expr) -> Stmts:
         """All rows of one panel."""
-        fill: list[Stmt] = []
+        fill: Stmts = []
         if self.fill_one and self.right is not None:
             side = Side(self.prob.right, self.column)
             fill = pack_panel(self.context, side, self.prob.over, self.right, index(0), number)
         return fill + nest(self.prob.rest, self._row_loop(number, width))
 
-    def _row_loop(self, number: Expr, width: Expr) -> list[Stmt]:
+    def _row_loop(self, number: Expr, width: Expr) -> Stmts:
         """Whole blocks of rows, then what is left of them."""
         row = self.prob.row
         if row is None:
             return self._block(1, Linear(), number, width)
         height = self.height
-        statements: list[Stmt] = []
+        statements: Stmts = []
         most = row.most // height
         if most == 1 and row.static:
             statements = self._block(height, Linear(), number, width)
         elif most:
             block = self.context.var("m", most)
             body = self._block(height, Linear(0, {block: height}), number, width)
-            count = linear(E.FloorDiv(row.extent, index(height))).expr()
+            count = floor_div(row.extent, height)
             statements = [For(block, index(0), count, tuple(body))]
         return statements + self._last_rows(row, number, width)
 
-    def _last_rows(self, row: NestLoop, number: Expr, width: Expr) -> list[Stmt]:
+    def _last_rows(self, row: NestLoop, number: Expr, width: Expr) -> Stmts:
         """The rows after the last whole block: a smaller block, or one at a time."""
         height = self.height
         if height == 1:
@@ -221,13 +221,13 @@ class _Tiles:
             rest = row.most % height
             start = Linear(row.most - rest)
             return self._block(rest, start, number, width) if rest else []
-        done = linear(E.FloorDiv(row.extent, index(height))).times(height)
+        done = linear(floor_div(row.extent, height)).times(height)
         known = rows_of_tiles(self.context, row)
         if known is None:
             single = self.context.var("m", row.most)
             body = self._block(1, Linear(0, {single: 1}), number, width)
             return [For(single, done.expr(), row.extent, tuple(body))]
-        statements: list[Stmt] = []
+        statements: Stmts = []
         for rows in known:
             rest = rows % height
             if rest:
@@ -235,7 +235,7 @@ class _Tiles:
                 statements.append(Guard(E.Equal(row.extent, index(rows)), tuple(body)))
         return statements
 
-    def _block(self, rows: int, first: Linear, number: Expr, width: Expr) -> list[Stmt]:
+    def _block(self, rows: int, first: Linear, number: Expr, width: Expr) -> Stmts:
         block = Block(
             self.context,
             self.prob,

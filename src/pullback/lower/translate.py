@@ -9,7 +9,7 @@ from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Size, Take, index
 from pullback.ir.graph import Value, Variable
-from pullback.ir.nest import Check, Load, Peek, Register, Stmt
+from pullback.ir.nest import Check, Load, Peek, Register, Stmts
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Home, Lowering
 from pullback.lower.guards import FALSE, folded
@@ -26,7 +26,7 @@ class Translator:
     context: Lowering
     axes: dict[int, Expr]
     registers: dict[Value, Register] = field(default_factory=dict)
-    checks: list[Stmt] = field(default_factory=list)
+    checks: Stmts = field(default_factory=list)
 
     def __call__(self, root: Expr) -> Expr:
         """`root` over loop variables. Data indices are checked and clamped."""

@@ -158,36 +158,28 @@ class _Decided:
             return self._plain(step, stages, first)
         loops = tile_loops(self.context, prob, step, word, self.target)
         loops = _asked(self.context, prob, loops, dict(step.asked))
-        if loops.terms is not None and self._waits(prob, loops.terms):
+        depth = None if loops.terms is None else by_depth(self.context, prob, loops.terms)
+        if depth is not None and depth.home:
             self.near |= {s.store for s in members[:1] if s.store is not None}
         return [replace(settled, loops=loops)]
-
-    def _waits(self, prob: Contraction, terms: int) -> bool:
-        """Whether sums wait where the result goes for the next block of k."""
-        depth = by_depth(self.context, prob, terms)
-        return depth is not None and depth.home
 
     def _plain(self, step: Step, stages: Sequence[Stage], first: int) -> list[Step]:
         """A contraction as a plain reduction, and the maps after it as a sweep of their own."""
         lead, rest = stages[step.stages[0]], [stages[n] for n in step.stages[1:]]
         number = first + step.stages[0]
         if self.residences[number].place is Place.REGISTER:
-            size = prod(tile_extents(self.context, lead))
+            shape = tile_extents(self.context, lead)
+            size = prod(shape)
             self.residences[number] = Residence(Place.SCRATCH, len(self.slots))
             self.slots.append(Slot(lead.body.dtype, size))
-            settle_slot(self.context, lead, self.slots[-1])
+            array = self.context.panel("tile", lead.body.dtype, size)
+            self.context.homes[lead.target] = scratch_home(self.context, lead, array, shape)
         lane, _ = lanes([lead], self.target)
         made = [Step(step.stages[:1], Way.SWEEP, step.level, lane)]
         if rest:
             lane, _ = lanes(rest, self.target)
             made.append(Step(step.stages[1:], Way.SWEEP, step.level, lane))
         return [part for one in made for part in self.step(one, stages, first)]
-
-
-def settle_slot(context: Lowering, stage: Stage, slot: Slot) -> None:
-    """A place in scratch for a stage that had none."""
-    array = context.panel("tile", slot.dtype, slot.size)
-    context.homes[stage.target] = scratch_home(context, stage, array, tile_extents(context, stage))
 
 
 def sweep_loops(step: Step, stages: Sequence[Stage], vector: int) -> SweepLoops:

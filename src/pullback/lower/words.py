@@ -14,17 +14,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import int8, int32, uint8
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
-from pullback.ir.nest import (
-    Array,
-    Combine,
-    Declare,
-    Load,
-    Peek,
-    Stmt,
-    Store,
-    Transpose,
-    Var,
-)
+from pullback.ir.nest import Array, Combine, Declare, Load, Peek, Stmts, Store, Transpose, Var
 from pullback.ir.node import walk
 from pullback.lower.context import (
     Lowering,
@@ -32,6 +22,7 @@ from pullback.lower.context import (
     cast,
     ceil_div,
     counted,
+    floor_div,
     nest,
     rest_of,
     rounded_up,
@@ -88,9 +79,7 @@ class Packing:
             raise InvalidIR(f"{self.prob.stage.target} is not in words")
         return self.prob.word
 
-    def left(
-        self, row: NestLoop | None, height: int
-    ) -> tuple[list[Stmt], Contraction, Panels | None]:
+    def left(self, row: NestLoop | None, height: int) -> tuple[Stmts, Contraction, Panels | None]:
         """`left` in place, as rows of words, or in panels where it is contiguous along rows."""
         prob, word = self.prob, self.word
         shifted = self._shifted()
@@ -119,7 +108,7 @@ class Packing:
         other = uint8 if kind == int8 else int8
         return Operand(E.Add(E.Cast(left.value, other), E.const(SHIFT[kind], other)), left.checks)
 
-    def right(self, column: NestLoop, width: int) -> tuple[list[Stmt], Panels, Array | None]:
+    def right(self, column: NestLoop, width: int) -> tuple[Stmts, Panels, Array | None]:
         """`right` in panels, and where `left` was shifted the negated sums that this adds."""
         prob = self.prob
         count = rounded_up(column.most, width)
@@ -131,7 +120,7 @@ class Packing:
         less = self.context.local("less", int32, count * width)
         return fill + self._less(less, panels, column, width), panels, less
 
-    def _less(self, less: Array, panels: Panels, column: NestLoop, width: int) -> list[Stmt]:
+    def _less(self, less: Array, panels: Panels, column: NestLoop, width: int) -> Stmts:
         """``less[j] = -sum[k](shift * right[k, j])``"""
         every = counted(self.context, column, width, "p")
         number = every.var
@@ -140,13 +129,13 @@ class Packing:
         kind = panels.array.dtype
         one = cast(panels.at(number, self._place(j)), int32)
         add = Combine(total, (), SUM, E.Mul(E.const(SHIFT[kind], int32), one))
-        step: list[Stmt] = [unrolled(self.word.var, self.word.size, add)]
+        step: Stmts = [unrolled(self.word.var, self.word.size, add)]
         store = Store(
             less,
             linear(number).times(width).plus(linear(j)).expr(),
             E.Mul(Peek(total, ()), E.const(-1, int32)),
         )
-        body: list[Stmt] = [Declare(total, E.const(0, int32)), *nest(self.prob.over, step), store]
+        body: Stmts = [Declare(total, E.const(0, int32)), *nest(self.prob.over, step), store]
         lane = vector(NestLoop(column.axes, j, index(width), width), 1, body)
         return nest([every], [lane])
 
@@ -160,7 +149,7 @@ class Packing:
         whole, over = width * self.word.size, self.prob.over
         return panels(self.context, side.value.dtype, whole, count, around, over, name=name)
 
-    def _pack(self, side: Side, panels: Panels) -> list[Stmt]:
+    def _pack(self, side: Side, panels: Panels) -> Stmts:
         """All panels of a side, a few rows of words of all of them at a time."""
         word, over = self.word, self.prob.over
         width = panels.width // word.size
@@ -172,15 +161,14 @@ class Packing:
         if copy is not None:
             return nest([every, *over[:-1]], [copy])
         c = self.context.var("c", panels.width)
-        by = index(word.size)
-        column = first.plus(linear(E.FloorDiv(c, by))).expr()
-        here = side.operand.at({side.loop.var: column, word.var: E.Mod(c, by)})
+        column = first.plus(linear(floor_div(c, word.size))).expr()
+        here = side.operand.at({side.loop.var: column, word.var: E.Mod(c, index(word.size))})
         store = Store(panels.array, panels.at(number, c).offset, here.value)
         extent = linear(columns).times(word.size).expr()
         lane = vector(NestLoop(side.loop.axes, c, extent, panels.width), 1, [*here.checks, store])
         rows = over[-1]
         if word.rest:
-            full = linear(E.FloorDiv(word.terms, by)).expr()
+            full = floor_div(word.terms, word.size)
             most = full.value if isinstance(full, E.Const) else rows.most
             rows = replace(rows, extent=full, most=max(1, int(most)))
         statements = nest(
@@ -190,23 +178,20 @@ class Packing:
 
     def _last_word(
         self, side: Side, panels: Panels, every: NestLoop, first: Linear, columns: Expr
-    ) -> list[Stmt]:
+    ) -> Stmts:
         """The word that k does not fill: zeros after its last element."""
         word, (*outer, k) = self.word, self.prob.over
         if not word.rest:
             return []
-        rows = replace(k, first=linear(E.FloorDiv(word.terms, index(word.size))).expr())
+        rows = replace(k, first=floor_div(word.terms, word.size))
         j = self.context.var("j", panels.width // word.size)
         here = side.operand.at({side.loop.var: first.plus(linear(j)).expr()})
-        there = E.Less(self._place_in(k), word.terms)
+        there = E.Less(self._place(k.var), word.terms)
         value = E.If(there, here.value, E.const(0, here.value.dtype))
         store = Store(panels.array, panels.at(every.var, self._place(j)).offset, value)
         columns_ = NestLoop(side.loop.axes, j, columns, panels.width // word.size)
-        fill: list[Stmt] = [unrolled(word.var, word.size, *here.checks, store)]
+        fill: Stmts = [unrolled(word.var, word.size, *here.checks, store)]
         return nest([*outer, rows, every, columns_], fill)
-
-    def _place_in(self, k: NestLoop) -> Expr:
-        return Linear(0, {k.var: self.word.size, self.word.var: 1}).expr()
 
     def _transposed(
         self, side: Side, panels: Panels, number: Expr, first: Linear, columns: Expr
@@ -235,7 +220,7 @@ class Packing:
             word.size,
         )
 
-    def _rows(self, side: Operand, around: list[NestLoop]) -> tuple[list[Stmt], Operand]:
+    def _rows(self, side: Operand, around: list[NestLoop]) -> tuple[Stmts, Operand]:
         """`side` as rows of words, zeros after the last element."""
         word, k = self.word, self.prob.over[-1]
         extents = [*(loop.most for loop in around), k.most * word.size]
@@ -244,14 +229,13 @@ class Packing:
         array = self.context.local("left", kind, prod(extents))
         named: dict[Expr, int] = {o.var: s for o, s in zip(around, strides, strict=False)}
         t = self.context.var("t", extents[-1])
-        by = index(word.size)
-        number, term = linear(E.FloorDiv(t, by)).expr(), linear(E.Mod(t, by)).expr()
-        here = side.at({k.var: number, word.var: term})
+        term = linear(E.Mod(t, index(word.size))).expr()
+        here = side.at({k.var: floor_div(t, word.size), word.var: term})
         place = Linear(0, {**named, t: 1}).expr()
         store = Store(array, place, here.value)
         most = extents[-1]
         lane = NestLoop(k.axes, t, word.terms, most)
-        body: list[Stmt] = [vector(lane, 1, [*here.checks, store])]
+        body: Stmts = [vector(lane, 1, [*here.checks, store])]
         if word.rest:
             end = linear(k.extent).times(word.size).expr()
             zero = Store(array, place, E.const(0, kind))

@@ -14,6 +14,7 @@ from math import prod
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
+from pullback.schedule.contraction import volume
 from pullback.schedule.cost import most_tasks
 from pullback.schedule.regions import regions
 from pullback.schedule.schedule import Product, Step, Way
@@ -59,8 +60,14 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     groups = _groups(stage, step.product)
     if groups is None:
         return None
-    few = _is_streamed(stage, step.product, groups, target)
-    if not few and not _is_large(stage, step.product, groups, target):
+    rows, columns, terms = groups.extents
+    far = terms * columns * stage.body.dtype.itemsize > target.l2
+    few = far and rows <= MOST_ROWS and step.product.direct
+    fewest = FEWEST if step.product.direct else FEWEST_PACKED
+    enough = far and min(groups.extents) >= fewest
+    if step.product.word > 1:
+        enough = min(groups.extents) >= FEWEST_PACKED and prod(groups.extents) >= LEAST_WORDS
+    if not few and not enough:
         return None
     guards = regions(kernel.stages)
     if guards.work.get(stage.target) or guards.needed.get(stage.target):
@@ -68,61 +75,35 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     block = target.profile.tables["block"]
     high = int(block["rows"]) * step.product.word
     wide = int(block["run" if few else "columns"])
-    tile = _tile(kernel, stage, groups, (high, wide))
+    tile = _tile(kernel, groups, (high, wide))
     if scratch.bytes(tile) > target.l3 // most_tasks(kernel, target):
         return None
     tiles = _tiles(kernel, tile)
-    terms = int(block["terms"])
+    most = int(block["terms"])
     if few:
         wide = prod(tile[a] for a in groups.columns)
-        terms = _streamed_terms(wide * stage.body.dtype.itemsize, target)
-    return Large(tile, min(tiles, most_tasks(kernel, target)), terms)
+        most = _streamed_terms(wide * stage.body.dtype.itemsize, target)
+    return Large(tile, min(tiles, most_tasks(kernel, target)), most)
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """The outer axes of rows and of columns, in order, and the number of terms."""
+    """The outer axes of rows and of columns, in order; how many rows, columns and terms."""
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
-    terms: int
+    extents: tuple[int, int, int]
 
 
 def _groups(stage: Stage, product_: Product) -> _Groups | None:
     """Outer axes by the operand that has them; None where a tile repeats or divides the sum."""
-    if stage.partial or None in stage.outer:
+    if None in stage.outer or stage.bound.keys() != set(range(len(stage.shape))):
         return None
-    bound = list(stage.bound)
-    if set(bound) != set(range(len(stage.shape))):
-        return None
-    left, right = product_.left.axes, product_.right.axes
-    rows = tuple(o for o, a in enumerate(bound) if a not in right)
-    columns = tuple(o for o, a in enumerate(bound) if a not in left)
-    return _Groups(rows, columns, prod(upper(stage.extents[a]) for a in stage.over))
-
-
-def _is_large(stage: Stage, product_: Product, groups: _Groups, target: Target) -> bool:
-    """Whether `right` leaves the second-level cache, or is packed at any size, and enough rows
-    share its panels.
-    """
-    rows, columns = (_extent(stage, axes) for axes in (groups.rows, groups.columns))
-    if product_.word > 1:
-        work = rows * columns * groups.terms
-        return min(rows, columns, groups.terms) >= FEWEST_PACKED and work >= LEAST_WORDS
-    fewest = FEWEST if product_.direct else FEWEST_PACKED
-    return _is_far(stage, groups, target) and min(rows, columns, groups.terms) >= fewest
-
-
-def _is_streamed(stage: Stage, product_: Product, groups: _Groups, target: Target) -> bool:
-    """Whether few rows read `right` from memory, where it lies."""
-    few = _extent(stage, groups.rows) <= MOST_ROWS and product_.direct
-    return few and _is_far(stage, groups, target)
-
-
-def _is_far(stage: Stage, groups: _Groups, target: Target) -> bool:
-    """Whether `right` leaves the second-level cache."""
-    size = groups.terms * _extent(stage, groups.columns) * stage.body.dtype.itemsize
-    return size > target.l2
+    rows = [a for a in stage.bound if a not in product_.right.axes]
+    columns = [a for a in stage.bound if a not in product_.left.axes]
+    sizes = volume(stage, rows), volume(stage, columns), volume(stage, stage.over)
+    outer = stage.bound
+    return _Groups(tuple(outer[a] for a in rows), tuple(outer[a] for a in columns), sizes)
 
 
 def _streamed_terms(width: int, target: Target) -> int:
@@ -149,17 +130,12 @@ def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> La
     return Large((chunk,), tasks, terms)
 
 
-def _extent(stage: Stage, axes: Sequence[int]) -> int:
-    outer = list(stage.bound)
-    return prod(upper(stage.extents[outer[o]]) for o in axes)
-
-
-def _tile(kernel: Kernel, stage: Stage, groups: _Groups, most: tuple[int, int]) -> tuple[int, ...]:
+def _tile(kernel: Kernel, groups: _Groups, most: tuple[int, int]) -> tuple[int, ...]:
     """Tiles of at most so many rows and columns that copy least, an even number of them.
 
     ``3000 x 1000 -> 6 x 1 of 500 x 1000``
     """
-    rows, columns = (_extent(stage, axes) for axes in (groups.rows, groups.columns))
+    rows, columns, _ = groups.extents
     least = -(-rows // most[0]), -(-columns // most[1])
     trials = product(range(least[0], least[0] + 2), range(least[1], least[1] + 2))
     made = [(i * columns + j * rows, _cut(kernel, groups, (i, j))) for i, j in trials]

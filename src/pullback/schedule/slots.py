@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from pullback.cost.facts import size_bytes
-from pullback.ir.dtype import DType
 from pullback.ir.expr import upper
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
@@ -106,13 +105,14 @@ class Lives:
 
     def assign(self, tile: tuple[int, ...]) -> tuple[tuple[Slot, ...], tuple[Residence, ...]]:
         """Scratch slots, shared by stages that are not alive together in one tile."""
-        slots: list[_Open] = []
+        slots: list[Slot] = []
+        until: list[int] = []
         placed = list(self.residences)
         for life in self.stages:
             shape = tile_shape(life.stage, None if life.finish else tile)
-            slot = _take_slot(slots, life, prod(shape))
+            slot = _take_slot(slots, until, life, prod(shape))
             placed[life.number] = replace(placed[life.number], slot=slot)
-        return tuple(Slot(s.dtype, s.size) for s in slots), tuple(placed)
+        return tuple(slots), tuple(placed)
 
 
 def lives(
@@ -214,24 +214,16 @@ def _streams(variable: Variable, target: Target) -> bool:
     return fixed and target.streams(size_bytes(variable))
 
 
-@dataclass(slots=True)
-class _Open:
-    """A slot while slots are dealt out: when its present value dies."""
-
-    dtype: DType
-    size: int
-    until: int
-
-
-def _take_slot(slots: list[_Open], life: Life, size: int) -> int:
-    """A free slot of the same type, grown if need be, or a new one."""
+def _take_slot(slots: list[Slot], until: list[int], life: Life, size: int) -> int:
+    """A slot of the same type whose value is dead, grown if need be; or a new one."""
     kind = life.stage.body.dtype
-    if not life.hoisted:
-        free = [n for n, s in enumerate(slots) if s.until < life.start and s.dtype == kind]
-        if free:
-            best = min(free, key=lambda n: (abs(slots[n].size - size), n))
-            slots[best].size = max(slots[best].size, size)
-            slots[best].until = life.end
-            return best
-    slots.append(_Open(kind, size, life.end))
-    return len(slots) - 1
+    pairs = enumerate(zip(slots, until, strict=True))
+    free = [n for n, (slot, end) in pairs if end < life.start and slot.dtype == kind]
+    if life.hoisted or not free:
+        slots.append(Slot(kind, size))
+        until.append(life.end)
+        return len(slots) - 1
+    best = min(free, key=lambda n: (abs(slots[n].size - size), n))
+    slots[best] = Slot(kind, max(slots[best].size, size))
+    until[best] = life.end
+    return best

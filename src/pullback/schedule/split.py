@@ -16,6 +16,7 @@ from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
 from pullback.ir.target import Target
 from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Schedule
+from pullback.schedule.slots import numbered
 from pullback.verify.kernel import spread
 
 
@@ -67,16 +68,14 @@ def _piece(kernel: Kernel, start: int, end: int) -> Kernel:
 def _orders(kernel: Kernel, schedule: Schedule) -> list[tuple[object, ...]]:
     """All that decides in which order the terms of each reduction are added."""
     orders: list[tuple[object, ...]] = []
-    parts = (kernel.stages, schedule.steps), (kernel.finish, schedule.finish)
-    for stages, steps in parts:
-        home = {n: step for step in steps for n in step.stages}
-        for n, stage in enumerate(stages):
+    for step, stages, _ in numbered(kernel, schedule.steps, schedule.finish):
+        tiles = (schedule.tile, schedule.tasks)
+        for n in step.stages:
+            stage, lead = stages[n], step.stages[0] == n
             if isinstance(stage.form, Map):
                 continue
-            step = home[n]
-            product = step.product if step.stages[0] == n else None
+            product = step.product if lead else None
             lanes = step.vector if step.vector in stage.over else None
-            tiles = (schedule.tile, schedule.tasks) if spread(stage) else ()
             facts = () if product is None else (product.row, product.column, product.scale is None)
-            orders.append((stage.target, step.way, lanes, facts, tiles))
+            orders.append((stage.target, step.way, lanes, facts, tiles if spread(stage) else ()))
     return orders

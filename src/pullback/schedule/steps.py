@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from types import MappingProxyType
@@ -44,8 +44,6 @@ class SharedLoop:
     """Consecutive stages over one space, with the axis chosen for the lanes and its cost."""
 
     stages: tuple[int, ...]
-    box: Space
-    rank: int | None
     vector: int | None
     cost: float
 
@@ -77,7 +75,7 @@ def steps(
         if alone is not None:
             ordered.append(alone)
         else:
-            group = single(number, stage, target)
+            group = SharedLoop((number,), *lanes([stage], target))
     if group is not None:
         ordered.append(_sweep(group, stages))
     return tuple(ordered)
@@ -123,31 +121,24 @@ def _sweep(group: SharedLoop, stages: tuple[Stage, ...]) -> Step:
     return Step(group.stages, Way.SWEEP, depth, group.vector)
 
 
-def single(number: int, stage: Stage, target: Target) -> SharedLoop:
-    """One stage by itself."""
-    vector, cost = lanes([stage], target)
-    rank = len(stage.shape) if isinstance(stage.form, Reduce) else None
-    return SharedLoop((number,), space(stage), rank, vector, cost)
-
-
 def joined(
     group: SharedLoop, number: int, stages: tuple[Stage, ...], target: Target
 ) -> SharedLoop | None:
     """`group` with one more stage, where that is legal and no slower."""
-    stage = stages[number]
-    members = [stages[n] for n in group.stages]
-    if space(stage) != group.box or len(members) >= MOST_STAGES:
-        return None
-    rank = len(stage.shape) if isinstance(stage.form, Reduce) else group.rank
-    if group.rank is not None and rank != group.rank:
-        return None
-    if not all(meets(m, stage) for m in members):
+    stage, members = stages[number], [stages[n] for n in group.stages]
+    if len(members) >= MOST_STAGES or not sweeps_together(members, stage):
         return None
     vector, cost = lanes([*members, stage], target)
-    apart = group.cost + lanes([stage], target)[1]
-    if cost > apart * 1.05:
+    if cost > (group.cost + lanes([stage], target)[1]) * 1.05:
         return None
-    return SharedLoop((*group.stages, number), group.box, rank, vector, cost)
+    return SharedLoop((*group.stages, number), vector, cost)
+
+
+def sweeps_together(members: Sequence[Stage], stage: Stage) -> bool:
+    """Whether a stage may join the sweep of others: one box, and values at one coordinate."""
+    ranks = {len(m.shape) for m in (*members, stage) if isinstance(m.form, Reduce)}
+    one = len(ranks) <= 1 and all(space(m) == space(stage) for m in members)
+    return one and all(meets(m, stage) for m in members)
 
 
 def meets(earlier: Stage, later: Stage, block: bool = False) -> bool:
@@ -176,16 +167,15 @@ def meets(earlier: Stage, later: Stage, block: bool = False) -> bool:
 
 def lanes(stages: list[Stage], target: Target) -> tuple[int | None, float]:
     """The axis to run in lanes, and the cost of one element along it."""
-    extents = stages[0].extents
-    choices = [
-        (lane_ns(stages, axis, target), -axis)
-        for axis in range(len(extents))
-        if upper(extents[axis]) > 1
-    ]
-    if not choices:
-        return None, 0.0
-    cost, axis = min(choices)
-    return -axis, cost
+    return _cheapest(stages, range(len(stages[0].extents)), target) or (None, 0.0)
+
+
+def _cheapest(stages: list[Stage], axes: Iterable[int], target: Target) -> tuple[int, float] | None:
+    """Of axes with several elements the cheapest in lanes, the last of equals, and its cost."""
+    wide = (axis for axis in axes if upper(stages[0].extents[axis]) > 1)
+    costs = [(lane_ns(stages, axis, target), -axis) for axis in wide]
+    cost, axis = min(costs, default=(0.0, 0))
+    return (-axis, cost) if costs else None
 
 
 def lane_ns(stages: list[Stage], axis: int, target: Target) -> float:
@@ -231,15 +221,10 @@ def _write_ns(stage: Stage, axis: int, width: int, unit: Rates) -> float:
 def _scan_lanes(stage: Stage, target: Target) -> int | None:
     """The axis beside the scanned one with the best access, or None."""
     assert isinstance(stage.form, Scan)
-    width = target.lanes(stage.body.dtype.itemsize)
-    choices = [
-        (lane_ns([stage], axis, target), -axis)
-        for axis in range(len(stage.shape))
-        if axis != stage.form.axis and upper(stage.shape[axis]) > 1
-    ]
-    if not choices or min(choices)[0] > width * target.profile.rate("unit", "gather"):
-        return None
-    return -min(choices)[1]
+    axes = (axis for axis in range(len(stage.shape)) if axis != stage.form.axis)
+    best = _cheapest([stage], axes, target)
+    gather = target.lanes(stage.body.dtype.itemsize) * target.profile.rate("unit", "gather")
+    return best[0] if best is not None and best[1] <= gather else None
 
 
 def scatter_lanes(stage: Stage) -> int | None:

@@ -114,7 +114,7 @@ def read_schedule(text: str, kernel: Kernel) -> Schedule:
     for number, line in enumerate(text.strip().splitlines() or [""], 1):
         if number == 1 or not line.strip().startswith("#"):
             reader.line(Tokens(line, number))
-    return reader.schedule()
+    return reader.made()
 
 
 @dataclass(slots=True)
@@ -122,15 +122,12 @@ class _Reader:
     """Lines of a schedule, in order."""
 
     kernel: Kernel
-    tile: tuple[int, ...] = ()
-    tasks: int = 0
-    split: int = 0
-    vector: int = 0
-    steps: list[Step] = field(default_factory=list)
-    finish: list[Step] = field(default_factory=list)
+    schedule: Schedule = field(default_factory=lambda: Schedule((), 0, 0, (), (), (), ()))
     homes: dict[int, Residence] = field(default_factory=dict)
-    order: tuple[int, ...] = ()
-    streamed: tuple[int, ...] = ()
+
+    def say(self, **facts: Any) -> None:
+        """Facts of the schedule."""
+        self.schedule = replace(self.schedule, **facts)
 
     def line(self, t: Tokens) -> None:
         if t.number == 1:
@@ -138,24 +135,24 @@ class _Reader:
         elif t.phrase("stage"):
             self.home(t)
         elif t.phrase("arguments"):
-            self.streamed = _numbers(t)
+            self.say(streamed=_numbers(t))
             t.said("past the caches")
         elif t.phrase("outer axes in the order"):
-            self.order = _numbers(t)
+            self.say(order=_numbers(t))
         elif t.next:
             self.step(t)
         t.end()
 
     def head(self, t: Tokens) -> None:
         """``4 tasks over tiles of (64, 128), split 1, vectors of 64 bytes, 0 bytes scratch``"""
-        self.tasks = t.whole()
+        tasks, tile = t.whole(), list[int]()
         t.said("tasks over tiles of (")
         while not t.skip(")"):
-            self.tile += (t.whole(),)
+            tile.append(t.whole())
             if t.next != ")":
                 t.take(",")
-        self.split = _number(t, ", split")
-        self.vector = _number(t, ", vectors of")
+        split, vector = _number(t, ", split"), _number(t, ", vectors of")
+        self.say(tasks=tasks, tile=tuple(tile), split=split, vector=vector)
         t.said("bytes")
         if t.number_after(",") is not None:
             t.said("bytes scratch")
@@ -173,9 +170,9 @@ class _Reader:
 
     def step(self, t: Tokens) -> None:
         """``sweep of stages [2] in 0 loops, axis 0 in lanes; in flight 2, ..``"""
-        stages, steps = self.kernel.stages, self.steps
+        stages, part = self.kernel.stages, "steps"
         if t.phrase("finish :"):
-            stages, steps = self.kernel.finish, self.finish
+            stages, part = self.kernel.finish, "finish"
         way = t.one_of(WAYS, f"not a line of a schedule: {t.line.strip()}")
         t.said("of stages")
         members = _numbers(t)
@@ -193,14 +190,15 @@ class _Reader:
                 t.fail(f"stage {members[0]} is no contraction with columns {column}")
             word = t.number_after(", words of")
             product = replace(product, word=1 if word is None else word, direct=False)
-        steps.append(Step(members, way, level, lane, product, loops=_read_loops(t, way)))
+        step = Step(members, way, level, lane, product, loops=_read_loops(t, way))
+        self.say(**{part: (*getattr(self.schedule, part), step)})
 
-    def schedule(self) -> Schedule:
+    def made(self) -> Schedule:
         """What all lines say together. Raises: SyntaxFormError where they are of another kernel."""
         kernel, homes = self.kernel, self.homes
-        every = kernel.every
-        if sorted(homes) != list(range(len(every))) or len(self.tile) != len(kernel.outer):
-            what = f"{len(homes)} stages in a tile of {len(self.tile)} axes"
+        every, tile = kernel.every, self.schedule.tile
+        if sorted(homes) != list(range(len(every))) or len(tile) != len(kernel.outer):
+            what = f"{len(homes)} stages in a tile of {len(tile)} axes"
             what = f"line 1: {what}, the kernel has {len(every)} in {len(kernel.outer)}"
             raise SyntaxFormError(what, code="E172")
         numbers = sorted({h.slot for h in homes.values() if h.slot is not None})
@@ -209,10 +207,7 @@ class _Reader:
             home if home.slot is None else replace(home, slot=slots[home.slot])
             for home in (homes[n] for n in range(len(every)))
         )
-        schedule = Schedule(
-            self.tile, self.tasks, self.split, tuple(self.steps), tuple(self.finish), residences,
-            (), self.order, vector=self.vector, streamed=self.streamed,
-        )  # fmt: skip
+        schedule = replace(self.schedule, residences=residences)
         return replace(schedule, slots=scratch_slots(kernel, schedule))
 
 

@@ -9,7 +9,7 @@ from math import prod
 
 from pullback.config import Cap
 from pullback.ir.expr import upper
-from pullback.ir.graph import Accumulate, Definition, Map, Reduce, Scan, Value, Variable
+from pullback.ir.graph import Accumulate, Definition, Map, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.schedule.contraction import seen
 from pullback.schedule.schedule import (
@@ -25,7 +25,7 @@ from pullback.schedule.schedule import (
     in_order,
 )
 from pullback.schedule.slots import leads, numbered, overwrites_itself, readers, tile_shape
-from pullback.schedule.steps import follows, level, meets, scatter_lanes, space
+from pullback.schedule.steps import follows, level, scatter_lanes, sweeps_together
 from pullback.verify.report import fail
 
 Fault = str | None
@@ -160,17 +160,10 @@ def steps_meet(scene: Timetable) -> Fault:
                 near = Step(step.stages[:place], step.way, step.level, step.vector, step.product)
                 fits = follows(near, step.stages[place], stages)
             else:
-                fits = _sweeps_together(members[:place], stage)
+                fits = sweeps_together(members[:place], stage)
             if not fits:
                 return f"{stage.target} cannot share the loop of {members[0].target}"
     return None
-
-
-def _sweeps_together(members: list[Stage], stage: Stage) -> bool:
-    """Whether a stage may join a sweep."""
-    ranks = {len(m.shape) for m in (*members, stage) if isinstance(m.form, Reduce)}
-    same = all(space(m) == space(stage) for m in members)
-    return same and len(ranks) <= 1 and all(meets(m, stage) for m in members)
 
 
 def loops_fit(scene: Timetable) -> Fault:

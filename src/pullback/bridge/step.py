@@ -189,9 +189,12 @@ def _write(update: Any, p: Any, g: Any, held: Any, row: Any, form: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A parameter, the names and tensors of its states, and how many steps it took."""
+    """A parameter, its states in the optimizer (if any), their names and tensors, how many steps
+    it took.
+    """
 
     parameter: Any
+    state: Any
     names: tuple[str, ...]
     held: list[Any]
     taken: float
@@ -291,8 +294,8 @@ class Step:
                 tensor = self._blank[p, name] = torch.zeros_like(p)
             held.append(tensor)
         if self._rule.counted:
-            return Slot(p, names, held, float(state.get("step", 0.0)))
-        return Slot(p, names, held, float(all(state.get(n) is not None for n in names)))
+            return Slot(p, state, names, held, float(state.get("step", 0.0)))
+        return Slot(p, state, names, held, float(all(state.get(n) is not None for n in names)))
 
     def _count(self, slots: Sequence[Slot], used: Sequence[bool]) -> None:
         """What the optimizer notes of a step, for parameters that had a gradient."""
@@ -300,7 +303,7 @@ class Step:
         for slot, moved in zip(slots, used, strict=True):
             if not moved or not (slot.names or self._rule.counted):
                 continue
-            state = self.optimizer.state[slot.parameter]
+            state = slot.state or self.optimizer.state[slot.parameter]
             if self._rule.counted:
                 if "step" not in state:
                     state["step"] = torch.zeros((), dtype=_counts())
@@ -309,7 +312,7 @@ class Step:
                 if state.get(name) is None:
                     state[name] = self._blank.pop((slot.parameter, name), tensor)
         if steps:
-            torch._foreach_add_(steps, 1.0)
+            torch._foreach_add_(steps, torch.ones(()), alpha=1.0)  # a number is made one each time
         self.optimizer._opt_called = True  # what schedulers ask before they step
         for hook in self.optimizer._optimizer_step_post_hooks.values():
             hook(self.optimizer, (), {})

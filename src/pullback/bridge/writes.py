@@ -154,6 +154,8 @@ def sharing(inputs: Sequence[Any]) -> list[Any]:
 
 def _span(tensor: Any) -> int:
     """Bytes from the first element to behind the last."""
+    if tensor.is_contiguous():
+        return int(tensor.nbytes)
     if not tensor.numel():
         return 0
     pairs = zip(tensor.shape, tensor.stride(), strict=True)

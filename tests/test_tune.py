@@ -21,6 +21,7 @@ import pullback as pb
 from pullback.backends.host.processor import host_target
 from pullback.backends.loops import backend as loops
 from pullback.cli.main import commands
+from pullback.cli.tune import merged
 from pullback.config import Options
 from pullback.errors import CacheError, InvalidIR, OptionError
 from pullback.ir.kernel import Kernel
@@ -29,7 +30,7 @@ from pullback.ir.signature import kernel_digest
 from pullback.lower.whole import scheduled
 from pullback.runtime import tuned as records
 from pullback.runtime.executable import Executable
-from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, merged, read, write
+from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, read, write
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.choose import choose
 from pullback.schedule.moves import Space, Trials, best, draws

@@ -10,7 +10,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from pullback.errors import OptionError, RuleError
 
@@ -81,7 +81,7 @@ def _number(name: str, default: int) -> int:
         raise OptionError(f"{name}={text}: a whole number is needed", code="E520") from error
 
 
-def _whole(value: object) -> bool:
+def _whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -101,7 +101,7 @@ def parse_bytes(given: object) -> int:
         match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)i?B", given.strip(), re.IGNORECASE)
         if match is not None:
             size = int(float(match[1]) * UNITS[match[2].upper() + "B"])
-    elif isinstance(given, int) and not isinstance(given, bool):
+    elif _whole(given):
         size = given
     if size <= 0:
         what = f"memory={given!r}: a number of bytes or text like '64MB' is needed"

@@ -22,7 +22,6 @@ from pullback.backends.base import (
     KernelInterpreter,
     Made,
     Report,
-    Values,
     Work,
 )
 from pullback.backends.guard import guarded, interpreted
@@ -45,7 +44,7 @@ from pullback.errors import (
     UnsupportedError,
 )
 from pullback.fuse.entry import fuse
-from pullback.ir.graph import Graph, Variable
+from pullback.ir.graph import Graph
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, HostCall, Launch, Program, items
 from pullback.ir.signature import checks, kernel_digest
@@ -130,8 +129,8 @@ def _compiled(program: Program, options: Options, chosen: Chooser | None = None)
         other = "a memory budget" if options.memory is not None else f"backend {options.backend!r}"
         raise OptionError(f"schedules of kernels beside {other}", code="E384")
     if isinstance(backend, GraphInterpreter):
-        compute = interpreted(backend.name, backend.run_graph, _assigned)
-        runner = Interpreted(program.body, compute, _no_launch)
+        compute = interpreted(backend.name, backend.run_graph, lambda g: [v for v, _ in g.assigns])
+        runner = Interpreted(program.body, compute=compute)
         return Executable(program, options, runner, lambda: program.body)
     if isinstance(backend, KernelInterpreter):
         return _interpreted(program, backend, options)
@@ -181,7 +180,8 @@ def image_of(
     image = _passed(program, backend, job, chosen)
     if recorder is not None:
         recorder.keep(image)
-    return image, functools.partial(_given, image.block)
+    block = image.block
+    return image, lambda: block
 
 
 def executor_of(image: Image, backend: Compiler, job: Job) -> Executor:
@@ -324,10 +324,6 @@ def _fused(program: Program, backend: Compiler, job: Job, made: Image) -> Block:
     return replaced(block, again.launches())
 
 
-def _given(block: Block) -> Block:
-    return block
-
-
 def _silent(job: Job) -> Job:
     return replace(job, report=Reporter(replace(job.options, debug=0, dump=None)))
 
@@ -405,23 +401,7 @@ def _needs(call: Call, threads: int) -> Needs:
 def _interpreted(program: Program, backend: KernelInterpreter, options: Options) -> Executable:
     """A program whose kernels are run by a backend, one after the other."""
     report, target = Reporter(options), backend.machine(options)
-    launch = interpreted(backend.name, backend.run_kernel, _written)
+    launch = interpreted(backend.name, backend.run_kernel, lambda kernel: kernel.writes)
     block = each(program.body, lambda graph: fuse_graph(graph, target, report))
-    runner = Interpreted(block, _no_graph, launch)
+    runner = Interpreted(block, launch=launch)
     return Executable(program, options, runner, lambda: block, target=target)
-
-
-def _assigned(graph: Graph) -> list[Variable]:
-    return [target for target, _ in graph.assigns]
-
-
-def _written(kernel: Kernel) -> tuple[Variable, ...]:
-    return kernel.writes
-
-
-def _no_launch(kernel: Kernel, values: Values) -> Values:
-    raise InvalidIR(f"kernel {kernel.name} in the definitions' interpreter")
-
-
-def _no_graph(graph: Graph, values: Values) -> Values:
-    raise InvalidIR("definitions in the kernels' interpreter")

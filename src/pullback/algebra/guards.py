@@ -12,17 +12,11 @@ from pullback.ir.expr import Expr
 F = TypeVar("F", bound=LinearForm[Any])
 
 
-def inverse(e: Expr) -> Expr | None:
-    """`x` of ``not x``."""
-    if isinstance(e, E.Xor) and e.dtype.is_bool and E.is_const(e.right, True):
-        return e.left
-    return None
-
-
 def test_of(guard: Expr) -> tuple[Expr, bool]:
     """What a guard tests, and whether it holds there. ``not x -> x, False``"""
-    inner = inverse(guard)
-    return (guard, True) if inner is None else (inner, False)
+    if isinstance(guard, E.Xor) and guard.dtype.is_bool and E.is_const(guard.right, True):
+        return guard.left, False
+    return guard, True
 
 
 def parts(condition: Expr, holds: bool = True) -> Iterator[tuple[Expr, bool]]:

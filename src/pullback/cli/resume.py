@@ -25,14 +25,18 @@ from pullback.config import Options
 from pullback.errors import InvalidIR, SyntaxFormError
 from pullback.ir import dtype as D
 from pullback.ir.expr import upper
+from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.program import Compute, Launch, Program
+from pullback.ir.signature import digest
+from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.machine.machine import LINE
 from pullback.pipeline import compile_program
 from pullback.runtime.report import Reporter
-from pullback.runtime.tuned import Chooser, Fixed
-from pullback.schedule.text import read_schedule
+from pullback.runtime.tuned import Chooser
+from pullback.schedule.schedule import Schedule
+from pullback.schedule.text import read_schedule, schedule_text
 from pullback.schedule.verify import verify_schedule
 from pullback.verify.kernel import verify_kernel
 from pullback.verify.nest import verify_routine
@@ -53,6 +57,23 @@ class DumpError(SyntaxFormError):
 
     code = "E172"
     placed = False
+
+
+class Fixed(Chooser):
+    """One schedule, for the one kernel of a program."""
+
+    def __init__(self, schedule: Schedule, threads: int = 1) -> None:
+        super().__init__({}, threads)
+        self.schedule = schedule
+
+    @property
+    def digest(self) -> str:
+        """What a program's record depends on."""
+        return digest(schedule_text(self.schedule))
+
+    def __call__(self, kernel: Kernel, target: Target) -> Schedule:
+        """The schedule that is given."""
+        return self.schedule
 
 
 @command(example="pullback resume dump/0002-simplified-graph.txt --out again")

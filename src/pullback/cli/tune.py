@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pullback.cli.shapes import TYPED, shapes_of, size_of
 from pullback.config import Options
 from pullback.errors import LIBRARY, IndexRangeError
 from pullback.ir.kernel import Kernel
-from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, merged, read, write
+from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, read, write
 from pullback.tensor.run.program import Jit
 from pullback.tensor.run.tune import Bench, Outcome, kernels_of
 
@@ -38,6 +38,16 @@ pullback tune train.py --budget 120
 pullback tune "c[i, j] = sum[k](a[i, k] * b[k, j])" --shape a=64,500 --shape b=500,300
 pullback tune my_module:my_function --shape x=32,100 --search both
 pullback tune --merge theirs.json more.json"""
+
+
+def merged(files: Iterable[Mapping[Key, Tuned]]) -> Records:
+    """All records; of two of one kernel the one that gains more, in whatever order they come."""
+    best: Records = {}
+    for records in files:
+        for key, record in records.items():
+            other = best.setdefault(key, record)
+            best[key] = max(other, record, key=lambda r: (r.gain, r.choices, r.us))
+    return best
 
 
 @command(example=EXAMPLE)

@@ -55,15 +55,15 @@ def outer_choices(problem: Problem, group: Group) -> list[tuple[int, ...]]:
     for number, one in enumerate(group.classes):
         odd = tuple(s for s in group.stages if one[s] == FINISH or is_partial(problem, s, one))
         kinds.setdefault(odd, []).append(number)
-    found: list[tuple[int, ...]] = [(n,) for n in range(len(group.classes))]
+    choices: list[tuple[int, ...]] = [(n,) for n in range(len(group.classes))]
     for numbers in kinds.values():
         chosen: list[int] = []
         for number in numbers:
             if not any(_collides(group, number, c) for c in chosen):
                 chosen.append(number)
         if len(chosen) > 1:
-            found.append(tuple(chosen))
-    return found or [()]
+            choices.append(tuple(chosen))
+    return choices or [()]
 
 
 def _collides(group: Group, a: int, b: int) -> bool:

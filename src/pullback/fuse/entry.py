@@ -79,14 +79,14 @@ def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list
 
 def _outputs(graph: Graph) -> dict[Definition, Variable]:
     """What is computed for each variable; a variable or a shared value on the right is a copy."""
-    found: dict[Definition, Variable] = {}
+    outputs: dict[Definition, Variable] = {}
     for variable, value in graph.assigns:
         if value is variable:
             continue
-        if isinstance(value, Variable) or value in found:
+        if isinstance(value, Variable) or value in outputs:
             value = copy_of(value, variable.name)
-        found[value] = variable
-    return found
+        outputs[value] = variable
+    return outputs
 
 
 def copy_of(value: Value, name: str) -> Definition:
@@ -98,11 +98,11 @@ def _targets(scene: Inlined, outputs: dict[Definition, Variable]) -> dict[Defini
     """Who stores into which variable: the value's own node where that is safe, else a late copy."""
     closure = closures(scene)
     order = Order(scene, closure)
-    found: dict[Definition, Variable] = {}
+    targets: dict[Definition, Variable] = {}
     for definition, variable in outputs.items():
         safe = reads_itself_safely(scene, closure[definition], definition, variable)
         if safe and order.overwrites(definition, variable):
-            found[definition] = variable
+            targets[definition] = variable
             continue
         late = copy_of(definition, variable.name)
         scene.order.append(late)
@@ -112,5 +112,5 @@ def _targets(scene: Inlined, outputs: dict[Definition, Variable]) -> dict[Defini
         scene.facts[late] = study(late.body, late.form)
         order.append(scene, late)
         order.overwrites(late, variable)
-        found[late] = variable
-    return found
+        targets[late] = variable
+    return targets

@@ -100,11 +100,10 @@ class Grouping:
         if known is not None:
             return known
         key = self._key(group)
-        found = self.prices.get(key)
-        if found is None:
-            found = self.prices[key] = estimate(self.problem, group, self.target)
-        self.priced[group] = found
-        return found
+        if key not in self.prices:
+            self.prices[key] = estimate(self.problem, group, self.target)
+        cost = self.priced[group] = self.prices[key]
+        return cost
 
     def _key(self, group: Group) -> tuple[object, ...]:
         number = {s: n for n, s in enumerate(group.stages)}
@@ -132,16 +131,15 @@ class Grouping:
     def neighbours(self, i: int) -> list[int]:
         """Groups that share a value with group `i`, in order."""
         problem = self.problem
-        found: dict[int, None] = {}
+        near: set[int] = set()
         group = self.groups[i]
         for value in (*group.nodes, *group.external):
             if value in self.home:
-                found[self.home[value]] = None
+                near.add(self.home[value])
             readers = problem.readers.get(value, ())
             if len(readers) < COMMON_READERS:
-                found.update((self.home[r], None) for r in readers)
-        found.pop(i, None)
-        return sorted(found)
+                near.update(self.home[r] for r in readers)
+        return sorted(near - {i})
 
     def judge(self, i: int, j: int) -> Verdict:
         """Would joining two groups save time?"""
@@ -225,12 +223,12 @@ class Grouping:
 
     def reasons(self, i: int) -> list[tuple[Group, str]]:
         """Neighbours that stayed apart, and why."""
-        found = []
+        refused = []
         for j in self.neighbours(i):
             pair = min(i, j), max(i, j)
             reason = self.refusals.get(pair) or self.judge(*pair).reason
-            found.append((self.groups[j], reason))
-        return found
+            refused.append((self.groups[j], reason))
+        return refused
 
     def join(self, i: int, j: int, joint: Group) -> None:
         """Replace two groups by their union."""
@@ -283,7 +281,7 @@ def too_large(grouping: Grouping) -> list[Definition]:
     """
     problem = grouping.problem
     target = grouping.target
-    found: dict[Definition, None] = {}
+    better: dict[Definition, None] = {}
     for node in problem.nodes:
         stages = [s for s in problem.closure[node][:-1] if _may_store(problem, s)]
         if sum(problem.sizes[s] for s in stages) <= target.scratch // 4:
@@ -292,15 +290,15 @@ def too_large(grouping: Grouping) -> list[Definition]:
         maps = [s for s in stages if problem.is_map(s) and problem.is_map(node)]
         large = [s for s in maps if problem.sizes[s] * float32.itemsize > target.scratch]
         narrow = [s for s in large if _by_columns(problem, group, node, s)]
-        found.update((problem.definition(s), None) for s in narrow)
+        better.update((problem.definition(s), None) for s in narrow)
         price = grouping.price(group)
         if price.scratch <= scratch_budget(problem, group, target):
             continue
         classes = [group.classes[n] for n in price.outer]
         for stage in stages:
             if not classes or any(c[stage] is None for c in classes):
-                found[problem.definition(stage)] = None
-    return list(found)
+                better[problem.definition(stage)] = None
+    return list(better)
 
 
 def _by_columns(problem: Problem, group: Group, node: int, stage: int) -> bool:

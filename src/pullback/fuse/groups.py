@@ -76,12 +76,12 @@ def single(problem: Problem, node: int) -> Group:
     for stage in stages:
         if _may_be_partial(problem, node, stage):
             seeds += [(stage, a) for a in problem.reduced[stage]]
-    found = (
+    spread = (
         _spread(problem, node, stages, seed, axis)
         for seed, axis in seeds
         if upper(problem.definition(seed).extents[axis]) > 1
     )
-    classes = tuple(c for c in found if c is not None)
+    classes = tuple(c for c in spread if c is not None)
     return Group((node,), stages, classes, _external(problem, (node,), stages))
 
 
@@ -106,30 +106,30 @@ def _spread(
     partial = axis in problem.reduced[seed]
     last = _needs(problem, stages, seed) if partial else set()
     wanted: dict[int, list[int | None]] = {seed: [axis]}
-    found: Class = {}
+    axes: Class = {}
     target = problem.target.get(node)
     for stage in reversed(stages):
         hopes = [FINISH] if stage in last else wanted[stage]
         mine = hopes[0] if all(h == hopes[0] for h in hopes) else None
         if mine is None and FINISH in hopes:
             return None
-        found[stage] = mine
+        axes[stage] = mine
         for source, bind in problem.reads[stage]:
             moved = mine is None or (mine != FINISH and bind[axis : axis + 1] != (mine,))
             if source == target and not partial and moved:
                 return None
             if source in stages and source not in last and source != seed:
                 wanted.setdefault(source, []).append(_carried(problem, source, bind, mine))
-    return found
+    return axes
 
 
 def _needs(problem: Problem, stages: tuple[int, ...], seed: int) -> set[int]:
     """Stages that read `seed`, directly or not."""
-    found = {seed}
+    later = {seed}
     for stage in stages:
-        if any(source in found for source, _ in problem.reads[stage]):
-            found.add(stage)
-    return found - {seed}
+        if any(source in later for source, _ in problem.reads[stage]):
+            later.add(stage)
+    return later - {seed}
 
 
 def _carried(problem: Problem, source: int, bind: Bind, mine: int | None) -> int | None:
@@ -143,13 +143,13 @@ def _carried(problem: Problem, source: int, bind: Bind, mine: int | None) -> int
 def _external(
     problem: Problem, nodes: tuple[int, ...], stages: tuple[int, ...]
 ) -> dict[int, tuple[tuple[int, Bind], ...]]:
-    found: dict[int, list[tuple[int, Bind]]] = {}
+    reads: dict[int, list[tuple[int, Bind]]] = {}
     count = len(problem.reads)
     for stage in stages:
         for source, bind in problem.reads[stage]:
             if source >= count or (problem.is_node[source] and source not in nodes):
-                found.setdefault(source, []).append((stage, bind))
-    return {source: tuple(uses) for source, uses in found.items()}
+                reads.setdefault(source, []).append((stage, bind))
+    return {source: tuple(uses) for source, uses in reads.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,15 +121,15 @@ def _checks(scene: Inlined, definition: Definition, places: Places) -> bool:
 
 def live(scene: Inlined, outputs: list[Definition]) -> list[Definition]:
     """What the outputs still read, in the old order."""
-    found = set(outputs)
+    needed = set(outputs)
     for definition in reversed(scene.order):
-        if definition in found:
-            found.update(
+        if definition in needed:
+            needed.update(
                 a.source
                 for a in scene.facts[definition].accesses
                 if isinstance(a.source, Definition)
             )
-    return [d for d in scene.order if d in found]
+    return [d for d in scene.order if d in needed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +142,12 @@ class Use:
 
 def readers(scene: Inlined) -> dict[Definition, list[Use]]:
     """Who reads each definition, in order."""
-    found: dict[Definition, list[Use]] = {}
+    uses: dict[Definition, list[Use]] = {}
     for user in scene.order:
         for access in scene.facts[user].accesses:
             if isinstance(access.source, Definition):
-                found.setdefault(access.source, []).append(Use(user, access.bind))
-    return found
+                uses.setdefault(access.source, []).append(Use(user, access.bind))
+    return uses
 
 
 def _rewrite(scene: Inlined, definition: Definition, simplify: Simplify) -> None:
@@ -212,14 +212,14 @@ def _leaves(
     scene: Inlined, definition: Definition, known: dict[Definition, dict[Value, None]]
 ) -> dict[Value, None]:
     """Stored values that computing this definition again would read."""
-    found: dict[Value, None] = {}
+    leaves: dict[Value, None] = {}
     for access in scene.facts[definition].accesses:
         source = access.source
         if isinstance(source, Definition) and scene.roles[source] is Role.STAGE:
-            found.update(known[source])
+            leaves.update(known[source])
         else:
-            found[source] = None
-    return found
+            leaves[source] = None
+    return leaves
 
 
 def _role(

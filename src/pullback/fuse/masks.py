@@ -15,7 +15,7 @@ from pullback.fuse.inline import Inlined, Role, readers
 from pullback.ir import expr as E
 from pullback.ir.expr import Const, Expr, If, Take
 from pullback.ir.graph import Definition, Map, replace_reads, substitute
-from pullback.ir.node import Node, walk
+from pullback.ir.node import Memo, walk
 
 Simplify = Callable[[Expr], Expr]
 
@@ -63,7 +63,7 @@ def _retold(scene: Inlined, definition: Definition, y: Definition, z: Definition
     assert isinstance(whole, If)
     condition = whole.condition
     of_y = replace_reads(condition, lambda take: take.of(y))
-    known: dict[Node, Node] = {}
+    known: Memo = {}
     for take in walk(scene.bodies[definition]):
         if isinstance(take, Take) and take.source is z:
             moves = dict(enumerate(take.indices))

@@ -58,7 +58,7 @@ class Problem:
 def closures(scene: Inlined) -> Closures:
     """Each node with the stages it needs, in definition order."""
     rank = {d: n for n, d in enumerate(scene.order)}
-    found: Closures = {}
+    closure: Closures = {}
     for node in scene.order:
         if scene.roles[node] is not Role.NODE:
             continue
@@ -72,8 +72,8 @@ def closures(scene: Inlined) -> Closures:
                 if scene.roles[source] is Role.STAGE:
                     needed.add(source)
                     stack.append(source)
-        found[node] = tuple(sorted(needed, key=rank.__getitem__))
-    return found
+        closure[node] = tuple(sorted(needed, key=rank.__getitem__))
+    return closure
 
 
 class Order:

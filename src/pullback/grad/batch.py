@@ -23,7 +23,7 @@ from pullback.ir.graph import (
     read,
     topological,
 )
-from pullback.ir.node import Node, walk
+from pullback.ir.node import Memo, Node, walk
 
 
 class Batch:
@@ -87,7 +87,7 @@ class Batch:
 
     def _lifted(self, definition: Definition) -> Definition:
         count = len(self.prefix)
-        memo: dict[Node, Node] = {}
+        memo: Memo = {}
 
         def change(node: Node) -> Node | None:
             if isinstance(node, Axis):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pullback.grad import fold
 from pullback.ir import expr as E
 from pullback.ir import functions as F
-from pullback.ir.expr import Expr
+from pullback.ir.expr import Expr, Exprs
 from pullback.ir.node import Node, postorder
 
 Path = tuple[str, ...]
@@ -124,13 +124,13 @@ def _named(node: Expr) -> tuple[Composite, Expr] | None:
     return None
 
 
-def tame(node: Expr) -> tuple[Expr, ...] | None:
+def tame(node: Expr) -> Exprs | None:
     """The argument of a named composite whose slope is finite everywhere; else None."""
     composite = _named(node)
     return (composite[1],) if composite is not None and composite[0].tame else None
 
 
-def arguments(node: Expr) -> tuple[Expr, ...] | None:
+def arguments(node: Expr) -> Exprs | None:
     """What a named composite is a function of; None where `node` is none."""
     pairs = slopes(node) if node.dtype.is_float else None
     return None if pairs is None else tuple(x for x, _ in pairs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Add, Axis, Cast, Const, Div, Expr, If, Mul, Or, Take, is_const
+from pullback.ir.expr import Add, Axis, Cast, Const, Div, Expr, Exprs, If, Mul, Or, Take, is_const
 from pullback.ir.graph import Definition, Map, Value
 from pullback.simplify.guards import conjuncts, every, guarded, negated
 from pullback.simplify.product import scale
@@ -70,19 +70,6 @@ def div(a: Expr, b: Expr) -> Expr:
     return scale(Div(x, b), c, a.dtype)
 
 
-def addends(e: Expr) -> list[Expr]:
-    """``a + (b + c) -> a, b, c``."""
-    terms: list[Expr] = []
-    todo = [e]
-    while todo:
-        part = todo.pop()
-        if isinstance(part, Add):
-            todo += [part.right, part.left]
-        else:
-            terms.append(part)
-    return terms
-
-
 def scaled(e: Expr, by: Expr) -> Expr:
     """``e * by``; ``(c ? x : 0) * y -> c ? x * y : 0``."""
     term = opened(Term((), e))
@@ -139,7 +126,7 @@ def _split(e: Expr) -> tuple[Expr | None, float]:
 class Term:
     """An adjoint: `value` where every guard holds, else 0 (and `value` is then not evaluated)."""
 
-    guards: tuple[Expr, ...]
+    guards: Exprs
     value: Expr
 
     def under(self, condition: Expr) -> Term:

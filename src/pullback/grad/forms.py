@@ -20,7 +20,7 @@ from pullback.grad import fold, scans
 from pullback.grad.total import volume
 from pullback.ir import expr as E
 from pullback.ir.dtype import int32, int64
-from pullback.ir.expr import Expr, If
+from pullback.ir.expr import Expr, Exprs, If
 from pullback.ir.graph import (
     MIN,
     PROD,
@@ -28,6 +28,7 @@ from pullback.ir.graph import (
     Accumulate,
     Definition,
     Map,
+    Moves,
     Reduce,
     Scan,
     beside,
@@ -95,7 +96,7 @@ def picked(definition: Definition) -> Definition | None:
     rest = fold.cast(_winner(definition, form)[1], int64)
     # It lies inside, which no bound of data tells: guards on it fall away, checks too.
     rest = E.minimum(E.maximum(rest, E.index(0)), E.index(volume(form.over) - 1))
-    places: dict[int, Expr] = {}
+    places: Moves = {}
     rank = len(definition.shape)
     for number, extent in reversed(list(enumerate(form.over, rank))):
         size = E.extent_expr(extent)
@@ -104,7 +105,7 @@ def picked(definition: Definition) -> Definition | None:
     return beside(definition, definition.name, substitute(definition.body, places), Map())
 
 
-def _home(definition: Definition) -> tuple[Expr, ...]:
+def _home(definition: Definition) -> Exprs:
     """Where in the result a point of the body goes."""
     form = definition.form
     if isinstance(form, Accumulate):

@@ -16,8 +16,8 @@ from pullback.grad.render import Inverse, rendered
 from pullback.grad.system import Form, System, variable
 from pullback.grad.total import identity, summed, volume
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Shape, Take, upper
-from pullback.ir.graph import SUM, Accumulate, Label, Value, replace_reads, substitute
+from pullback.ir.expr import Axis, Expr, Exprs, Extent, If, Shape, Take, upper
+from pullback.ir.graph import SUM, Accumulate, Label, Moves, Value, replace_reads, substitute
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.rules import Simplifier
@@ -109,8 +109,8 @@ class Gatherer:
         self,
         shape: Shape,
         extents: Shape,
-        indices: tuple[Expr, ...],
-        guards: tuple[Expr, ...],
+        indices: Exprs,
+        guards: Exprs,
     ) -> Inverse | Empty | None:
         """The inverse; None where there is none within the bound."""
         known = tuple(i if self._is_affine(i, extents) else None for i in indices)
@@ -157,8 +157,8 @@ class Lattice:
 
     def __init__(self, shape: Sequence[Extent], steps: Mapping[int, tuple[int, int]]) -> None:
         extents = list(shape)
-        self.places: dict[int, Expr] = {}
-        self.numbers: dict[int, Expr] = {}
+        self.places: Moves = {}
+        self.numbers: Moves = {}
         for n, (modulus, remainder) in steps.items():
             extent = shape[n]
             if not isinstance(extent, int):
@@ -184,7 +184,7 @@ def _find(
     shape: Shape,
     extents: Shape,
     indices: tuple[Expr | None, ...],
-    guards: tuple[Expr, ...],
+    guards: Exprs,
     simplify: Simplifier,
 ) -> Inverse | Empty | None:
     system = System(shape, extents)
@@ -231,10 +231,10 @@ def _require(system: System, condition: Expr) -> None:
     (system.equations if kind is E.Equal else system.inequalities).append(form)
 
 
-def split_pieces(indices: tuple[Expr, ...]) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
+def split_pieces(indices: Exprs) -> list[tuple[Exprs, Exprs]]:
     """Selects inside an index as pieces: ``x[c ? a : b] -> (c: x[a]), (not c: x[b])``."""
-    done: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = []
-    todo: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = [((), indices)]
+    done: list[tuple[Exprs, Exprs]] = []
+    todo: list[tuple[Exprs, Exprs]] = [((), indices)]
     while todo:
         conditions, current = todo.pop()
         place = _select(current)
@@ -252,7 +252,7 @@ def split_pieces(indices: tuple[Expr, ...]) -> list[tuple[tuple[Expr, ...], tupl
     return done
 
 
-def _select(indices: tuple[Expr, ...]) -> tuple[int, If] | None:
+def _select(indices: Exprs) -> tuple[int, If] | None:
     for n, index in enumerate(indices):
         if isinstance(index, If) and not G.reads_data(index.condition):
             return n, index

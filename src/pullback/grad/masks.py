@@ -16,7 +16,7 @@ from pullback.grad.composites import tame
 from pullback.grad.fold import Term
 from pullback.grad.total import identity
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Take
+from pullback.ir.expr import Axis, Expr, Exprs, Take
 from pullback.ir.graph import ANY, SUM, Definition, Reduce, Value, beside, substitute
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
@@ -31,7 +31,7 @@ class Masks:
     """For adjoints, the guards outside of which they are 0, over their own axes."""
 
     def __init__(self) -> None:
-        self._known: dict[Value, tuple[Expr, ...]] = {}
+        self._known: dict[Value, Exprs] = {}
 
     def learn(self, adjoint: Value, summands: Sequence[Expr]) -> None:
         """Remember where every summand is 0."""
@@ -58,7 +58,7 @@ class Masks:
         guards = [substitute(g, axes) for g in self._known.get(adjoint, ())]
         return G.guarded(guards, value)
 
-    def _guards(self, e: Expr, sums: bool = True) -> tuple[Expr, ...]:
+    def _guards(self, e: Expr, sums: bool = True) -> Exprs:
         """``(c ? x : 0) * y -> c``; of a read of an adjoint, that adjoint's."""
         conditions: dict[Expr, None] = {}
         todo = [e]
@@ -80,7 +80,7 @@ class Masks:
                 conditions.update((substitute(g, axes), None) for g in own)
         return tuple(conditions)
 
-    def _of_sum(self, value: Value) -> tuple[Expr, ...]:
+    def _of_sum(self, value: Value) -> Exprs:
         """Where a sum has a term: what guards all of them, and whether any is taken.
 
         The second not of a contraction: the data of its conditions would be read once more.

@@ -17,6 +17,7 @@ from pullback.ir.expr import Expr, Pin, Size, Take, upper
 from pullback.ir.graph import Definition, Map, Value, beside, read, topological
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
+from pullback.simplify.product import flat
 
 PARTS = 16  # summands of one adjoint that are followed apart
 NODES = 200  # in one summand
@@ -30,7 +31,7 @@ class Pins:
         body = read(output, *map(Size, self.pins))
         self.pick = Definition(f"{output!r}_at", (), body, origin=output.origin)
         self._seen: set[Value] = set()
-        self._found: set[Value] = set()
+        self._dependent: set[Value] = set()
 
     def numbers(self) -> dict[Pin, int]:
         """The number of the axis that each pin becomes."""
@@ -42,17 +43,17 @@ class Pins:
         for definition in topological(sources, self._seen):
             self._seen.add(definition)
             if any(map(self._own, walk(definition.roots))):
-                self._found.add(definition)
+                self._dependent.add(definition)
         return any(map(self._own, walk(e)))
 
     def _own(self, node: Node) -> bool:
         if isinstance(node, Take):
-            return node.source in self._found
+            return node.source in self._dependent
         return isinstance(node, Size) and node.dim in self.pins
 
     def parts(self, value: Definition, summands: Sequence[Expr]) -> list[Expr] | None:
         """The summands of an adjoint, guards outermost; None where they are not worth it."""
-        parts = [part for summand in summands for part in fold.addends(summand)]
+        parts = [part for summand in summands for part in flat(summand, E.Add)]
         if len(parts) > PARTS:
             return None
         pieces = []

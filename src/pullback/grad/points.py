@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from pullback.grad.pins import Pins
 from pullback.grad.total import identity, volume
-from pullback.ir.expr import Axis, Expr, Pin, Shape, Size, Take, rewritten
+from pullback.ir.expr import Axis, Expr, Exprs, Pin, Shape, Size, Take, rewritten
 from pullback.ir.graph import Definition, Map, Reduce, Value, beside, read
 from pullback.ir.node import Node, walk
 
@@ -31,7 +31,7 @@ class Points:
         self.rows = dict(zip(pins.pins, rows, strict=True))
         self.limit = limit
         self._depth = 0
-        self._known: dict[tuple[Value, tuple[Expr, ...], Shape], Expr] = {}
+        self._known: dict[tuple[Value, Exprs, Shape], Expr] = {}
 
     def values(self, adjoint: Definition, columns: Sequence[Value], count: int) -> Definition:
         """The vector of entries. Raises: Scattered."""
@@ -39,7 +39,7 @@ class Points:
         body = self._at(adjoint, tuple(read(c, axis) for c in columns), (count,))
         return beside(adjoint, adjoint.name, body, Map(), (count,))
 
-    def _at(self, value: Value, indices: tuple[Expr, ...], box: Shape) -> Expr:
+    def _at(self, value: Value, indices: Exprs, box: Shape) -> Expr:
         """`value` at `indices`, which are expressions over the axes of `box`."""
         plain = Take(value, indices)
         if not isinstance(value, Definition) or not self.pins.depends(plain):
@@ -53,7 +53,7 @@ class Points:
             self._depth -= 1
         return self._known[key]
 
-    def _made(self, value: Definition, indices: tuple[Expr, ...], box: Shape) -> Expr:
+    def _made(self, value: Definition, indices: Exprs, box: Shape) -> Expr:
         over = value.form.over if isinstance(value.form, Reduce) else ()
         own = [Axis(len(box) + n, e) for n, e in enumerate(over)]
         body = self._moved(value.body, dict(enumerate([*indices, *own])), box + over)

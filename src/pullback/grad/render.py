@@ -9,7 +9,7 @@ from pullback.algebra.affine import make, to_expr
 from pullback.grad.invert import Condition, Solution
 from pullback.grad.system import Form, System
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, Less, Shape
+from pullback.ir.expr import Axis, Expr, Exprs, Extent, Less, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Inverse:
 
     axes: Mapping[int, Expr]
     over: Shape
-    guards: tuple[Expr, ...]
+    guards: Exprs
     steps: Mapping[int, tuple[int, int]]
 
     def stepped(self, shape: Sequence[Extent]) -> list[Expr]:

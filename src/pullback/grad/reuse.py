@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pullback.grad.total import identity
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr, If
+from pullback.ir.expr import Expr, Exprs, If
 from pullback.ir.graph import Definition, Map
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
@@ -12,9 +12,7 @@ from pullback.simplify import guards as G
 EXPENSIVE = (E.Exp, E.Div)
 
 
-def reused(
-    definition: Definition, value: Expr, guards: tuple[Expr, ...] = (), stored: bool = False
-) -> Expr:
+def reused(definition: Definition, value: Expr, guards: Exprs = (), stored: bool = False) -> Expr:
     """`value` with what `definition` computes read from it, if that is dear.
 
     Of ``c ? exp(x) : y`` exp(x) where `value` is guarded by c; the whole where it is `stored`.

@@ -18,7 +18,7 @@ from pullback.grad import fold
 from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.associative import scanned
-from pullback.ir.expr import Axis, Expr, Extent, If, Less
+from pullback.ir.expr import Axis, Expr, Exprs, Extent, If, Less
 from pullback.ir.graph import (
     MAX,
     PROD,
@@ -139,7 +139,7 @@ def _recurrence(definition: Definition, number: int, factor: Expr, start: Expr) 
     return scanned(pair, number, join)[1]
 
 
-def _winners(definition: Definition, form: Scan, first: bool = False) -> tuple[Expr, ...]:
+def _winners(definition: Definition, form: Scan, first: bool = False) -> Exprs:
     """The axes, along the scan the last place that reached the best so far; NaN counts as best.
 
     `first`: the first such place, where the best so far changed.

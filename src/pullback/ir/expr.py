@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 from pullback.errors import InvalidIR, Origin, ShapeError
 from pullback.ir.dtype import DType, bool_, int64
-from pullback.ir.node import Node, rebuild, walk
+from pullback.ir.node import Memo, Node, rebuild, walk
 
 if TYPE_CHECKING:
     from pullback.ir.graph import Value
@@ -60,6 +60,7 @@ class Pin(Dim):
 
 Extent = int | Dim
 Shape = tuple[Extent, ...]
+Exprs = tuple["Expr", ...]
 
 
 def upper(extent: Extent) -> int:
@@ -85,7 +86,7 @@ class Expr(Node, family=True):
         _put_dtype(self, self.typed(kids))
         _put_axes(self, _union(kids))
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         """The result type over operands `kids`. Raises: InvalidIR when they do not fit."""
         first = kids[0].dtype
         for kid in kids:
@@ -99,7 +100,7 @@ _put_dtype = vars(Expr)["dtype"].__set__
 _put_axes = vars(Expr)["axes"].__set__
 
 
-def _union(kids: tuple[Expr, ...]) -> frozenset[int]:
+def _union(kids: Exprs) -> frozenset[int]:
     if not kids:
         return frozenset()
     axes = kids[0].axes
@@ -117,7 +118,7 @@ class Const(Expr):
     value: int | float | bool
     kind: DType
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         wanted = bool if self.kind.is_bool else float if self.kind.is_float else int
         if type(self.value) is not wanted:
             raise InvalidIR(f"Const {self.value!r} of type {self.kind}")
@@ -158,7 +159,7 @@ class Take(Expr):
 
     __slots__ = ("_origin", "indices", "source")
     source: Value
-    indices: tuple[Expr, ...]
+    indices: Exprs
 
     @property
     def origin(self) -> Origin | None:
@@ -185,7 +186,7 @@ class Take(Expr):
         nested = [i for i in self.indices if type(i) is not Axis]
         return bool(nested) and any(map(is_data, walk(nested)))
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         if len(kids) != len(self.source.shape):
             raise InvalidIR(f"read of {self.source} with {len(kids)} indices")
         if any(k.dtype != int64 for k in kids):
@@ -225,7 +226,7 @@ class Div(Binary):
 
     __slots__ = ()
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         kind = super().typed(kids)
         if not kind.is_float:
             raise InvalidIR(f"Div of {kind}")
@@ -249,7 +250,7 @@ class Less(Binary):
 
     __slots__ = ()
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         super().typed(kids)
         return bool_
 
@@ -259,7 +260,7 @@ class Equal(Binary):
 
     __slots__ = ()
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         super().typed(kids)
         return bool_
 
@@ -314,7 +315,7 @@ class If(Expr):
     then: Expr
     otherwise: Expr
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         if not kids[0].dtype.is_bool:
             raise InvalidIR(f"If on {kids[0].dtype}")
         return super().typed(kids[1:])
@@ -327,13 +328,11 @@ class Cast(Expr):
     value: Expr
     to: DType
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         return self.to
 
 
-def rewritten(
-    root: Expr, change: Callable[[Node], Node | None], memo: dict[Node, Node] | None = None
-) -> Expr:
+def rewritten(root: Expr, change: Callable[[Node], Node | None], memo: Memo | None = None) -> Expr:
     """What `rebuild` makes of an expression. Raises: InvalidIR where that is none."""
     new = rebuild(root, change, {} if memo is None else memo)
     if not isinstance(new, Expr):

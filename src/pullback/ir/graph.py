@@ -13,7 +13,7 @@ from enum import Enum
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
-from pullback.ir.expr import Axis, Expr, Extent, Shape, Take, rewritten
+from pullback.ir.expr import Axis, Expr, Exprs, Extent, Shape, Take, rewritten
 from pullback.ir.markup import html
 from pullback.ir.node import Node, postorder, walk
 
@@ -74,7 +74,7 @@ class Accumulate:
 
     combiner: Combiner
     domain: Shape
-    at: tuple[Expr, ...]
+    at: Exprs
 
 
 Form = Map | Reduce | Scan | Accumulate
@@ -154,7 +154,7 @@ class Definition:
         return tuple(Axis(n, e) for n, e in enumerate(self.extents))
 
     @property
-    def roots(self) -> tuple[Expr, ...]:
+    def roots(self) -> Exprs:
         """The body and, of an accumulating write, the target indices."""
         return roots(self.body, self.form)
 
@@ -188,6 +188,8 @@ class Definition:
 
 
 Value = Variable | Definition
+Moves = dict[int, Expr]
+"""What axes are replaced by, by their numbers."""
 
 
 def read(source: Value, *indices: Expr | int) -> Take:
@@ -270,7 +272,7 @@ def with_places(form: Form, change: Callable[[Take], Expr | None]) -> Form:
     return replace(form, at=tuple([replace_reads(i, change) for i in form.at]))
 
 
-def roots(body: Expr, form: Form) -> tuple[Expr, ...]:
+def roots(body: Expr, form: Form) -> Exprs:
     """A body and, of an accumulating write, the target indices."""
     return (body, *form.at) if isinstance(form, Accumulate) else (body,)
 

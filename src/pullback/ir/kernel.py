@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pullback.ir.expr import Axis, Expr, Extent, Shape, Take
+from pullback.ir.expr import Axis, Expr, Exprs, Extent, Shape, Take
 from pullback.ir.graph import (
     Accumulate,
     Definition,
@@ -55,7 +55,7 @@ class Stage:
         return self.target.extents
 
     @property
-    def roots(self) -> tuple[Expr, ...]:
+    def roots(self) -> Exprs:
         """The body and, of an accumulating write, the target indices."""
         return roots(self.body, self.form)
 

@@ -24,7 +24,7 @@ from enum import Enum
 
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType, int64
-from pullback.ir.expr import Expr
+from pullback.ir.expr import Expr, Exprs
 from pullback.ir.graph import Combiner
 
 
@@ -74,7 +74,7 @@ class Load(Expr):
     array: Array
     offset: Expr
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         return self.array.dtype
 
 
@@ -83,9 +83,9 @@ class Peek(Expr):
 
     __slots__ = ("indices", "register")
     register: Register
-    indices: tuple[Expr, ...]
+    indices: Exprs
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         return self.register.dtype
 
 
@@ -98,9 +98,9 @@ class Native(Expr):
 
     __slots__ = ("args", "name")
     name: str
-    args: tuple[Expr, ...]
+    args: Exprs
 
-    def typed(self, kids: tuple[Expr, ...]) -> DType:
+    def typed(self, kids: Exprs) -> DType:
         if len(kids) != ARITY.get(self.name, 1):
             raise InvalidIR(f"{self.name} of {len(kids)} values")
         return super().typed(kids)
@@ -146,7 +146,7 @@ class Set:
     """``register[indices] = value``"""
 
     register: Register
-    indices: tuple[Expr, ...]
+    indices: Exprs
     value: Expr
 
 
@@ -155,7 +155,7 @@ class Combine:
     """``register[indices] = join(register[indices], value)``; the order may be changed."""
 
     register: Register
-    indices: tuple[Expr, ...]
+    indices: Exprs
     combiner: Combiner
     value: Expr
 

@@ -186,7 +186,11 @@ def postorder(roots: Iterable[R], below: Callable[[T | R], Sequence[T] | None]) 
     return order
 
 
-def rebuild(root: Node, change: Callable[[Node], Node | None], memo: dict[Node, Node]) -> Node:
+Memo = dict[Node, Node]
+"""Old nodes, and the new ones that stand for them."""
+
+
+def rebuild(root: Node, change: Callable[[Node], Node | None], memo: Memo) -> Node:
     """One bottom-up pass: `change` sees each node over its new children; None keeps it.
 
     `memo` maps old nodes to new ones and may be shared between calls with the same `change`.

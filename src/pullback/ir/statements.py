@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Expr
+from pullback.ir.expr import Expr, Exprs
 from pullback.ir.nest import (
     Check,
     Combine,
@@ -35,7 +35,7 @@ class Given(Expr):
         self._set(dtype=self.kind, axes=frozenset())
 
 
-def roots(stmt: Stmt) -> tuple[Expr, ...]:
+def roots(stmt: Stmt) -> Exprs:
     """The expressions of a statement, those of its body excluded."""
     match stmt:
         case For():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from pullback.errors import InvalidIR
 from pullback.ir import nest as N
@@ -22,7 +23,6 @@ from pullback.ir.graph import (
     Scan,
     Value,
     Variable,
-    topological,
 )
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.markup import html, panel
@@ -30,23 +30,6 @@ from pullback.ir.node import Node, walk
 from pullback.ir.notation import Names, Printer, axis_name, extent_text, shape_text
 
 INDENT = "  "
-
-
-def show(thing: Expr | Value | Graph | Kernel | N.Routine | P.Program) -> str:
-    """Anything of the IR as text."""
-    if isinstance(thing, Expr):
-        return expr_text(thing)
-    if isinstance(thing, Definition):
-        return definition_text(thing)
-    if isinstance(thing, Variable):
-        return _variable(thing, Names())
-    if isinstance(thing, Graph):
-        return graph_text(thing)
-    if isinstance(thing, Kernel):
-        return kernel_text(thing)
-    if isinstance(thing, N.Routine):
-        return routine_text(thing)
-    return program_text(thing)
 
 
 def expr_text(e: Expr, names: Names | None = None) -> str:
@@ -93,7 +76,7 @@ def graph_text(graph: Graph) -> str:
     """Extents, variables, definitions, assignments; `cli.graph_text` reads it back."""
     names = Names()
     lines = ["graph"]
-    order = topological(v for _, v in graph.assigns)
+    order = graph.definitions
     inputs = dict.fromkeys([*graph.inputs, *(t for t, _ in graph.assigns)])
     lines += [_dim(d) for d in _dims([*inputs, *order])]
     lines += [_variable(v, names) for v in inputs]
@@ -102,8 +85,8 @@ def graph_text(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _variable(v: Variable, names: Names) -> str:
-    return f"var {names(v)}: {shape_text(v.dtype, v.shape)}"
+def _variable(v: Variable, names: Names | None = None) -> str:
+    return f"var {(names or Names())(v)}: {shape_text(v.dtype, v.shape)}"
 
 
 def _dim(d: Dim) -> str:
@@ -135,9 +118,8 @@ def kernel_text(kernel: Kernel, names: Names | None = None) -> str:
         lines = [f"kernel {kernel.name} of {len(kernel.parts)} parts side by side"]
         lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]
         return "\n".join([*lines, "", *(kernel_text(part, names) for part in kernel.parts)])
-    outer = ", ".join(f"{axis_name(n)} < {extent_text(e)}" for n, e in enumerate(kernel.outer))
     lines = [_dim(d) for d in _dims([*kernel.arguments, *(s.target for s in kernel.stages)])]
-    lines.append(f"kernel {kernel.name} over [{outer}]")
+    lines.append(f"kernel {kernel.name} over [{_ranges(kernel.outer, 0)}]")
     lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]
     lines += [f"{INDENT}{_variable(v, names)}" for v in kernel.arguments]
     for stage in kernel.stages:
@@ -328,8 +310,8 @@ def _items(block: P.Block, names: Names, depth: int) -> list[str]:
 def _item(item: P.Item, names: Names) -> list[str]:
     match item:
         case P.Compute():
-            order = topological(v for _, v in item.graph.assigns)
-            lines = [line for d in order for line in definition_text(d, names).splitlines()]
+            texts = (definition_text(d, names) for d in item.graph.definitions)
+            lines = [line for text in texts for line in text.splitlines()]
             return lines + [f"assign {names(t)} = {names(v)}" for t, v in item.graph.assigns]
         case P.Launch():
             return kernel_text(item.kernel, names).splitlines()
@@ -353,3 +335,18 @@ def _loop(item: P.Loop, names: Names) -> str:
     step = f" by {item.step}" if item.step != 1 else ""
     condition = "" if item.condition is None else f" while {names(item.condition)}"
     return f"loop{counter}{step} at most {item.count} times{condition}"
+
+
+_TEXTS: dict[type, Callable[[Any], str]] = {
+    Definition: definition_text,
+    Variable: _variable,
+    Graph: graph_text,
+    Kernel: kernel_text,
+    N.Routine: routine_text,
+    P.Program: program_text,
+}
+
+
+def show(thing: Expr | Value | Graph | Kernel | N.Routine | P.Program) -> str:
+    """Anything of the IR as text."""
+    return _TEXTS.get(type(thing), expr_text)(thing)

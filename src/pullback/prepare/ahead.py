@@ -16,7 +16,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Axis, Expr, Take, upper
 from pullback.ir.graph import SUM, Definition, Graph, Reduce, Value, Variable, define, read
-from pullback.ir.node import Node
+from pullback.ir.node import Memo
 from pullback.ir.program import Block, Branch, Compute, Item, Loop, expand, written
 from pullback.machine.machine import Machine
 from pullback.simplify.graph import Sources, with_roots
@@ -79,7 +79,7 @@ class _Turned:
         if not isinstance(form, Reduce) or form.combiner is not SUM or not isinstance(body, E.Mul):
             return body
         every = factors(body)
-        swapped: dict[Node, Node] = {}
+        swapped: Memo = {}
         for factor in every:
             others = frozenset[int]().union(*(f.axes for f in every if f is not factor))
             take = uncast(factor)
@@ -105,13 +105,13 @@ class _Turned:
     def copy(self, source: Value, place: int) -> Variable:
         """The variable that holds `source` with index `place` last, filled before the loop."""
         assert isinstance(source, Variable)
-        found = self.known.get((source, place))
-        if found is None:
+        turned = self.known.get((source, place))
+        if turned is None:
             shape = _last(source.shape, place)
-            found = Variable(f"{source.name}_turned", shape, source.dtype, source.origin)
-            self.known[source, place] = found
-            self.copies.append((found, define(found.name, shape, _first(source, place))))
-        return found
+            turned = Variable(f"{source.name}_turned", shape, source.dtype, source.origin)
+            self.known[source, place] = turned
+            self.copies.append((turned, define(turned.name, shape, _first(source, place))))
+        return turned
 
 
 def _last(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:

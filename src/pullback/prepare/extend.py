@@ -26,7 +26,18 @@ from pullback.cost.facts import elements, is_view, points
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Axis, Expr, Extent, Take, index, upper
-from pullback.ir.graph import SUM, Definition, Graph, Keep, Map, Reduce, Value, read, substitute
+from pullback.ir.graph import (
+    SUM,
+    Definition,
+    Graph,
+    Keep,
+    Map,
+    Moves,
+    Reduce,
+    Value,
+    read,
+    substitute,
+)
 from pullback.ir.node import Node, walk
 from pullback.machine.machine import Machine
 from pullback.simplify import guards as G
@@ -70,7 +81,7 @@ def padded(order: Iterable[Definition], machine: Machine) -> set[Definition]:
     """Guarded views that a large sum of products reads again and again: better stored than moved
     into it, where every product would ask the guard.
     """
-    found: set[Definition] = set()
+    views: set[Definition] = set()
     for definition in order:
         if not isinstance(definition.form, Reduce):
             continue
@@ -81,8 +92,8 @@ def padded(order: Iterable[Definition], machine: Machine) -> set[Definition]:
             if not isinstance(source.body, E.If) or not is_view(source.body):
                 continue
             if _masks_cost(definition, machine, elements(source.shape)):
-                found.add(source)
-    return found
+                views.add(source)
+    return views
 
 
 def _uses(graph: Graph) -> Counter[Value]:
@@ -113,7 +124,7 @@ def _cropped(
         return view
     rank = len(view.shape)
     before = len(source.shape)
-    moves: dict[int, Expr] = dict(enumerate(take.indices))
+    moves: Moves = dict(enumerate(take.indices))
     for number, extent in enumerate(source.form.over):
         moves[before + number] = Axis(rank + number, extent)
     body = simplify(substitute(source.body, moves))
@@ -140,10 +151,8 @@ def _plain(
     definition = _rejoined(definition, simplify)
     phases = _phases(definition)
     split = definition if not phases else _split(definition, phases, simplify)
-    found = _extended(split, len(phases), simplify, known, machine)
-    if found is None:
-        return None
-    return found if not phases else _joined(definition, found, phases)
+    whole = _extended(split, len(phases), simplify, known, machine)
+    return _joined(definition, whole, phases) if whole is not None and phases else whole
 
 
 def _rejoined(definition: Definition, simplify: Simplify) -> Definition:
@@ -164,7 +173,7 @@ def _rejoined(definition: Definition, simplify: Simplify) -> Definition:
         over[n] = extents[n] * extents[m]
         del over[m]
         joined = Axis(rank + n - (m < n), over[n - (m < n)])
-        moves: dict[int, Expr] = {}
+        moves: Moves = {}
         for number, extent in enumerate(form.over):
             moves[rank + number] = Axis(rank + number - (number > m), extent)
         moves[high.number] = E.FloorDiv(joined, index(extents[m]))
@@ -193,7 +202,7 @@ class _Phase:
 
 def _phases(definition: Definition) -> list[_Phase]:
     """The output axes that the body divides, each by one literal."""
-    found: dict[int, _Phase] = {}
+    phases: dict[int, _Phase] = {}
     for node in walk(definition.body):
         if not isinstance(node, E.FloorDiv | E.Mod) or not isinstance(node.right, E.Const):
             continue
@@ -201,20 +210,20 @@ def _phases(definition: Definition) -> list[_Phase]:
         axis = form.terms[0][0] if form.terms else None
         if len(form.terms) != 1 or not isinstance(axis, Axis) or form.terms[0][1] != 1:
             continue
-        if axis.number >= len(definition.shape) or axis.number in found:
+        if axis.number >= len(definition.shape) or axis.number in phases:
             continue
         step = int(node.right.value)
         shift = 0 if step == len(PAIR) else form.const
         first = shift // step
         last = (upper(axis.extent) - 1 + shift) // step
-        found[axis.number] = _Phase(axis.number, step, shift, first, last - first + 1)
-    return [found[n] for n in sorted(found)]
+        phases[axis.number] = _Phase(axis.number, step, shift, first, last - first + 1)
+    return [phases[n] for n in sorted(phases)]
 
 
 def _split(definition: Definition, phases: list[_Phase], simplify: Simplify) -> Definition:
     """The sum over phases and places: ``s[x] -> p[x % step, x // step]``, phases first."""
     extra = len(phases)
-    moves: dict[int, Expr] = {n: Axis(n + extra, e) for n, e in enumerate(definition.extents)}
+    moves: Moves = {n: Axis(n + extra, e) for n, e in enumerate(definition.extents)}
     shape: list[Extent] = list(definition.shape)
     for number, phase in enumerate(phases):
         place = Axis(phase.axis + extra, phase.count)
@@ -317,20 +326,20 @@ class _Operand:
             indices.append(to_expr(form.shifted(-lo)))
         body = simplify(G.guarded(guards, read(source, *inner)))
         made = Definition(f"{source}_between_zeros", tuple(shape), body, origin=source.origin)
-        found = known.get(body)
-        if found is None or found.shape != made.shape:
-            found = known[body] = made
-        return read(found, *indices)
+        whole = known.get(body)
+        if whole is None or whole.shape != made.shape:
+            whole = known[body] = made
+        return read(whole, *indices)
 
 
 def _factors(guard: Affine, form: Affine) -> list[int]:
     """Each `n` such that ``guard - n * form`` lacks a term of `form`."""
-    found: dict[int, None] = {}
+    divisors: dict[int, None] = {}
     for atom, coefficient in form.terms:
         factor, rest = divmod(guard.of(atom), coefficient)
         if factor and not rest:
-            found[factor] = None
-    return list(found)
+            divisors[factor] = None
+    return list(divisors)
 
 
 def _extended(
@@ -381,7 +390,7 @@ def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:
     Memory is fetched ahead upwards: 3x3 of 14x14x256, 67 -> 19 ms.
     """
     rank = len(definition.shape)
-    turned: dict[int, Expr] = {}
+    turned: Moves = {}
     for number, extent in enumerate(definition.extents[rank:], start=rank):
         axis = Axis(number, extent)
         steps = [
@@ -398,7 +407,7 @@ def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:
 
 def _bared(body: Expr, guards: list[Expr]) -> list[Expr]:
     """The factors of a product, whose guards, around it or a factor, are added to `guards`."""
-    found: list[Expr] = []
+    bared: list[Expr] = []
     waiting = [body]
     while waiting:
         factor = waiting.pop()
@@ -409,8 +418,8 @@ def _bared(body: Expr, guards: list[Expr]) -> list[Expr]:
         elif len(inner := factors(factor)) > 1:
             waiting += reversed(inner)
         else:
-            found.append(factor)
-    return found
+            bared.append(factor)
+    return bared
 
 
 def _pays(definition: Definition, old: Take, new: Take, machine: Machine) -> bool:

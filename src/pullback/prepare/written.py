@@ -13,6 +13,7 @@ from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import (
     Definition,
     Map,
+    Moves,
     Reduce,
     Value,
     replace_reads,
@@ -118,7 +119,7 @@ def _written(stage: Stage) -> Expr | None:
         return None
     total: Expr | None = None
     for place in product(*map(range, extents)):
-        values: dict[int, Expr] = {a: E.index(i) for a, i in zip(stage.over, place, strict=True)}
+        values: Moves = {a: E.index(i) for a, i in zip(stage.over, place, strict=True)}
         term = substitute(stage.body, values)
         total = term if total is None else form.combiner.join(total, term)
     return None if total is None else simplify(total)

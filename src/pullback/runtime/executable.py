@@ -38,7 +38,6 @@ from pullback.simplify.graph import simplify_graph
 Array = np.ndarray[Any, Any]
 
 _NO_SIZES: dict[str, int] = {}
-SHOWN = 20  # kernels in a notebook
 LOOPS, ASSEMBLY, PRICE = "loops", "assembly", "price"  # texts of kernels
 
 
@@ -241,19 +240,7 @@ class Executable:
 
     def _repr_html_(self) -> str:
         """For notebooks: counts, kernels, the memory plan, the definitions."""
-        kernels = self.kernels
-        rows = [(k.name, f"{work(k).flops:,}", str(len(k.every))) for k in kernels[:SHOWN]]
-        head = f"program of {len(self.definitions)} definitions in {len(kernels)} kernels"
-        arena = "" if self.plan is None else f"arena {self.plan.arena_bytes:,} bytes"
-        return "".join(
-            [
-                markup.panel(head, arena),
-                "" if self.plan is None else self.plan._repr_svg_(),
-                markup.table(("kernel", "operations", "stages"), rows) if rows else "",
-                f"<p>{len(kernels) - SHOWN} more</p>" if len(kernels) > SHOWN else "",
-                markup.fold("definitions", show(self.program)),
-            ]
-        )
+        return markup.html(self)
 
     def distinct(self) -> list[Kernel]:
         """One kernel of each structure, in order; of a launch of several, its parts."""

@@ -27,7 +27,6 @@ from pullback.lower.whole import scheduled
 from pullback.runtime.cache import write_whole
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.schedule import Schedule
-from pullback.schedule.text import schedule_text
 
 FILE = "tuned.json"
 VERSION = 1  # raised where choices get another meaning
@@ -128,23 +127,6 @@ class Chooser:
             return scheduled(kernel, target)
 
 
-class Fixed(Chooser):
-    """One schedule, for the one kernel of a program."""
-
-    def __init__(self, schedule: Schedule, threads: int = 1) -> None:
-        super().__init__({}, threads)
-        self.schedule = schedule
-
-    @property
-    def digest(self) -> str:
-        """What a program's record depends on."""
-        return digest(schedule_text(self.schedule))
-
-    def __call__(self, kernel: Kernel, target: Target) -> Schedule:
-        """The schedule that is given."""
-        return self.schedule
-
-
 def chooser(folder: Path | None, threads: int, wanted: Schedules, backend: str) -> Chooser:
     """What the cache folder knows of schedules, beside what the user wants; a file that is damaged
     is told of and left out.
@@ -190,16 +172,6 @@ def write(path: Path, records: Mapping[Key, Tuned]) -> None:
         write_whole(path, _text(records).encode())
     except OSError as error:
         raise CacheError(f"cannot write {path}: {error.strerror}") from error
-
-
-def merged(files: Iterable[Mapping[Key, Tuned]]) -> Records:
-    """All records; of two of one kernel the one that gains more, in whatever order they come."""
-    best: Records = {}
-    for records in files:
-        for key, record in records.items():
-            other = best.setdefault(key, record)
-            best[key] = max(other, record, key=lambda r: (r.gain, r.choices, r.us))
-    return best
 
 
 def _text(records: Mapping[Key, Tuned]) -> str:

@@ -19,6 +19,7 @@ from pullback.ir.graph import (
     Graph,
     Keep,
     Map,
+    Moves,
     Reduce,
     Scan,
     Value,
@@ -26,7 +27,7 @@ from pullback.ir.graph import (
     substitute,
     topological,
 )
-from pullback.ir.node import Node, walk
+from pullback.ir.node import Memo, Node, walk
 from pullback.simplify.rounding import parts
 from pullback.simplify.rules import RULES, Rules, Simplifier
 from pullback.simplify.triangle import running
@@ -42,7 +43,7 @@ class Sources:
     def __init__(self, mapping: Mapping[Value, Value], through: bool = False) -> None:
         self.mapping: dict[Value, Value] = dict(mapping)
         self.through = through
-        self.memo: dict[Node, Node] = {}
+        self.memo: Memo = {}
 
     def __call__(self, root: Expr) -> Expr:
         return E.rewritten(root, self._change, self.memo)
@@ -154,7 +155,7 @@ def _without_units(d: Definition) -> Definition:
     kept = [a for a in inner if a.extent != 1]
     if len(kept) == len(inner) or not kept:
         return d
-    axes: dict[int, Expr] = {a.number: E.index(0) for a in inner}
+    axes: Moves = {a.number: E.index(0) for a in inner}
     axes |= {a.number: Axis(rank + n, a.extent) for n, a in enumerate(kept)}
     form = Reduce(d.form.combiner, tuple(a.extent for a in kept))
     return replace(d, body=substitute(d.body, axes), form=form)

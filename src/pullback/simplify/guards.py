@@ -7,10 +7,10 @@ from functools import reduce
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
-from pullback.ir.expr import Expr, Take, logical_not
+from pullback.ir.expr import Expr, Exprs, Take, logical_not
 from pullback.ir.node import walk
 
-Guards = tuple[Expr, ...]
+Guards = Exprs
 FALSE = E.const(False, bool_)
 PATHS = 32  # contexts kept apart for one node; beyond that only what they share
 
@@ -46,7 +46,7 @@ def negated(condition: Expr) -> Expr:
     return logical_not(condition)
 
 
-def conjuncts(condition: Expr) -> tuple[Expr, ...]:
+def conjuncts(condition: Expr) -> Exprs:
     """``a and (b and c) -> a, b, c``, ``not (a or b) -> not a, not b``; each once, in order."""
     conditions: dict[Expr, None] = {}
     todo = [condition]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Expr
+from pullback.ir.expr import Expr, Exprs
 
 
 def scale(e: Expr | None, factor: float, kind: DType) -> Expr:
@@ -21,8 +21,8 @@ def scale(e: Expr | None, factor: float, kind: DType) -> Expr:
 class Quotient:
     """``above[0] * above[1] .. / below[0] / .. * factor`` of type `kind`."""
 
-    above: tuple[Expr, ...]
-    below: tuple[Expr, ...]
+    above: Exprs
+    below: Exprs
     factor: float
     kind: DType
 
@@ -102,29 +102,27 @@ def uncast(factor: Expr) -> Expr:
     return factor.value if factor.to.bits > factor.value.dtype.bits else factor
 
 
-def factors(body: Expr) -> list[Expr]:
-    """The operands of a product, flattened. ``(a * b) * c -> [a, b, c]``"""
+def flat(e: Expr, kind: type[E.Binary]) -> list[Expr]:
+    """The operands of a chain of one operation. ``(a + b) + c -> [a, b, c]``"""
     operands: list[Expr] = []
-    stack = [body]
+    stack = [e]
     while stack:
         node = stack.pop()
-        if isinstance(node, E.Mul):
-            stack.extend((node.right, node.left))
+        if isinstance(node, kind):
+            stack += node.right, node.left
         else:
             operands.append(node)
     return operands
 
 
+def factors(body: Expr) -> list[Expr]:
+    """The operands of a product, flattened."""
+    return flat(body, E.Mul)
+
+
 def _shared(e: Expr) -> tuple[Quotient, Expr]:
     """What all terms of a sum share, and what is left of it."""
-    terms: list[Quotient] = []
-    todo = [e]
-    while todo:
-        part = todo.pop()
-        if isinstance(part, E.Add):
-            todo += [part.right, part.left]
-        else:
-            terms.append(Quotient.of(part))
+    terms = [Quotient.of(part) for part in flat(e, E.Add)]
     if len(terms) == 1:
         return Quotient((), (), 1, e.dtype), e
     above = [p for p in dict.fromkeys(terms[0].above) if all(p in t.above for t in terms)]

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, is_half
-from pullback.ir.expr import Cast, Const, Expr, If
+from pullback.ir.expr import Cast, Const, Expr, Exprs, If
 from pullback.ir.graph import PROD, SUM, Accumulate, Definition, Keep, Map, read
 from pullback.ir.meaning import constant
 from pullback.ir.node import Node, walk
@@ -38,7 +38,7 @@ def parts(definition: Definition) -> tuple[Definition, ...]:
     return wide, replace(d, body=value, form=Map())
 
 
-def _with(d: Definition, roots: tuple[Expr, ...]) -> Definition:
+def _with(d: Definition, roots: Exprs) -> Definition:
     form = replace(d.form, at=roots[1:]) if isinstance(d.form, Accumulate) else d.form
     keep = Keep.AUTO if d.keep is Keep.ALWAYS and roots[0].dtype != d.dtype else d.keep
     return replace(d, body=roots[0], form=form, keep=keep)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from math import copysign
+from typing import Any
 
 from pullback.algebra.affine import Affine, affine, to_expr
 from pullback.algebra.bounds import Intervals, Prover
@@ -22,7 +23,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_, float32, int64, is_half
 from pullback.ir.expr import Const, Expr, Take, const, logical_not
 from pullback.ir.meaning import apply, constant
-from pullback.ir.node import Node, walk
+from pullback.ir.node import Memo, Node, walk
 
 FUEL = 200_000  # rewrites in one call; far above anything real, far below forever
 USERS_FUEL = 20_000  # with rules that nobody has tried: a growing expression is slow by then
@@ -42,7 +43,8 @@ class Simplification:
         return Prover(given, self.intervals).prove(condition)
 
 
-Rule = Callable[[Expr, Simplification], Expr | None]
+Rule = Callable[[Any, Simplification], Expr | None]
+"""Of a node of the types that it is registered on."""
 
 
 class Rules:
@@ -180,18 +182,16 @@ def fold(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.Add, E.Mul, E.And, E.Or, E.Xor, E.Equal)
-def constant_right(e: Expr, _: Simplification) -> Expr | None:
+def constant_right(e: E.Binary, _: Simplification) -> Expr | None:
     """``2 + x -> x + 2``"""
-    assert isinstance(e, E.Binary)
     if isinstance(e.left, Const) and not isinstance(e.right, Const):
         return type(e)(e.right, e.left)
     return None
 
 
 @RULES.on(E.Add)
-def add_zero(e: Expr, _: Simplification) -> Expr | None:
+def add_zero(e: E.Add, _: Simplification) -> Expr | None:
     """``x + 0 -> x``; of floats ``x + -0.0 -> x``, for -0.0 + 0.0 is 0.0."""
-    assert isinstance(e, E.Add)
     zero = e.right
     if not _is(zero, 0):
         return None
@@ -200,23 +200,20 @@ def add_zero(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.Mul)
-def multiply_one(e: Expr, _: Simplification) -> Expr | None:
+def multiply_one(e: E.Mul, _: Simplification) -> Expr | None:
     """``x * 1 -> x``"""
-    assert isinstance(e, E.Mul)
     return e.left if _is(e.right, 1) else None
 
 
 @RULES.on(E.Mul)
-def multiply_zero(e: Expr, _: Simplification) -> Expr | None:
+def multiply_zero(e: E.Mul, _: Simplification) -> Expr | None:
     """``x * 0 -> 0`` of integers; of floats x may be NaN or infinite."""
-    assert isinstance(e, E.Mul)
     return e.right if _is(e.right, 0) and not e.dtype.is_float else None
 
 
 @RULES.on(E.Mul)
-def signs(e: Expr, _: Simplification) -> Expr | None:
+def signs(e: E.Mul, _: Simplification) -> Expr | None:
     """``(x * a) * b -> x * (a*b)`` where a or b is -1, which is exact: ``-(-x) -> x``."""
-    assert isinstance(e, E.Mul)
     inner, b = e.left, e.right
     if not (isinstance(inner, E.Mul) and isinstance(b, Const) and isinstance(inner.right, Const)):
         return None
@@ -226,9 +223,8 @@ def signs(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.Div)
-def divide_constant(e: Expr, _: Simplification) -> Expr | None:
+def divide_constant(e: E.Div, _: Simplification) -> Expr | None:
     """``x / c -> x * (1/c)`` where c is a power of two, so that 1/c is exact."""
-    assert isinstance(e, E.Div)
     if not isinstance(e.right, Const) or not math.isfinite(e.right.value) or e.right.value == 0:
         return None
     mantissa, exponent = math.frexp(e.right.value)
@@ -239,9 +235,8 @@ def divide_constant(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.Add, E.Mul, E.And, E.Or, E.Xor)
-def constants_meet(e: Expr, _: Simplification) -> Expr | None:
+def constants_meet(e: E.Binary, _: Simplification) -> Expr | None:
     """``(x op a) op b -> x op (a op b)`` of integers and booleans."""
-    assert isinstance(e, E.Binary)
     inner = e.left
     if e.dtype.is_float or not isinstance(e.right, Const) or type(inner) is not type(e):
         return None
@@ -252,9 +247,8 @@ def constants_meet(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.And, E.Or)
-def absorbing(e: Expr, _: Simplification) -> Expr | None:
+def absorbing(e: E.And | E.Or, _: Simplification) -> Expr | None:
     """``b & True -> b``, ``b & False -> False``, ``b | False -> b``, ``b | True -> True``"""
-    assert isinstance(e, E.And | E.Or)
     if not isinstance(e.right, Const):
         return None
     ones = -1 if e.dtype.kind == "i" else e.dtype.range()[1]
@@ -265,25 +259,22 @@ def absorbing(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.And, E.Or)
-def same_twice(e: Expr, _: Simplification) -> Expr | None:
+def same_twice(e: E.And | E.Or, _: Simplification) -> Expr | None:
     """``b & b -> b``, ``b | b -> b``"""
-    assert isinstance(e, E.And | E.Or)
     return e.left if e.left is e.right else None
 
 
 @RULES.on(E.Xor)
-def exclusive(e: Expr, _: Simplification) -> Expr | None:
+def exclusive(e: E.Xor, _: Simplification) -> Expr | None:
     """``b ^ False -> b``, ``b ^ b -> False``"""
-    assert isinstance(e, E.Xor)
     if _truth(e.right, False) or (_is(e.right, 0) and not e.dtype.is_bool):
         return e.left
     return const(0, e.dtype) if e.left is e.right else None
 
 
 @RULES.on(E.Xor)
-def negated_comparison(e: Expr, context: Simplification) -> Expr | None:
+def negated_comparison(e: E.Xor, context: Simplification) -> Expr | None:
     """``not (a < b) -> b < a + 1`` of int64 that does not wrap"""
-    assert isinstance(e, E.Xor)
     inner = e.left
     if not (_truth(e.right, True) and isinstance(inner, E.Less) and _index(inner.left)):
         return None
@@ -294,9 +285,8 @@ def negated_comparison(e: Expr, context: Simplification) -> Expr | None:
 
 
 @RULES.on(E.And)
-def conjunction(e: Expr, context: Simplification) -> Expr | None:
+def conjunction(e: E.And, context: Simplification) -> Expr | None:
     """``a & b -> a`` where a implies b, ``-> False`` where they contradict"""
-    assert isinstance(e, E.And)
     if not e.dtype.is_bool:
         return None
     for one, other in ((e.left, e.right), (e.right, e.left)):
@@ -307,9 +297,8 @@ def conjunction(e: Expr, context: Simplification) -> Expr | None:
 
 
 @RULES.on(E.Or)
-def disjunction(e: Expr, context: Simplification) -> Expr | None:
+def disjunction(e: E.Or, context: Simplification) -> Expr | None:
     """``a | b -> a`` where not a excludes b, ``-> True`` where not a implies b"""
-    assert isinstance(e, E.Or)
     if not e.dtype.is_bool:
         return None
     for one, other in ((e.left, e.right), (e.right, e.left)):
@@ -327,18 +316,16 @@ def decided(e: Expr, context: Simplification) -> Expr | None:
 
 
 @RULES.on(E.Equal)
-def equal_truth(e: Expr, _: Simplification) -> Expr | None:
+def equal_truth(e: E.Equal, _: Simplification) -> Expr | None:
     """``b == True -> b``, ``b == False -> not b`` of booleans"""
-    assert isinstance(e, E.Equal)
     if not e.left.dtype.is_bool or not isinstance(e.right, Const):
         return None
     return e.left if e.right.value else logical_not(e.left)
 
 
 @RULES.on(E.Less, E.Equal)
-def comparison(e: Expr, context: Simplification) -> Expr | None:
+def comparison(e: E.Less | E.Equal, context: Simplification) -> Expr | None:
     """``2*i + 1 < 2*j -> i < j``: terms on the side where they are positive, no common factor"""
-    assert isinstance(e, E.Less | E.Equal)
     if not _index(e.left):
         return None
     left, right = context.form(e.left), context.form(e.right)
@@ -402,9 +389,8 @@ def linear(e: Expr, context: Simplification) -> Expr | None:
 
 
 @RULES.on(E.FloorDiv, E.Mod)
-def divide_trivially(e: Expr, _: Simplification) -> Expr | None:
+def divide_trivially(e: E.FloorDiv | E.Mod, _: Simplification) -> Expr | None:
     """``x // 1 -> x``, ``x % 1 -> 0``, ``x // 0 -> 0``, ``x % 0 -> 0`` of integers"""
-    assert isinstance(e, E.FloorDiv | E.Mod)
     if e.dtype.is_float or not isinstance(e.right, Const) or e.right.value not in (0, 1):
         return None
     whole = isinstance(e, E.FloorDiv) and e.right.value == 1
@@ -412,9 +398,8 @@ def divide_trivially(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.FloorDiv)
-def quotient(e: Expr, context: Simplification) -> Expr | None:
+def quotient(e: E.FloorDiv, context: Simplification) -> Expr | None:
     """``(c*q + r) // c -> q`` with 0 <= r < c, ``(x // b) // c -> x // (b*c)`` of int64"""
-    assert isinstance(e, E.FloorDiv)
     if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
         return None
     divided = divide(context.form(e.left), int(e.right.value), context.intervals)
@@ -422,9 +407,8 @@ def quotient(e: Expr, context: Simplification) -> Expr | None:
 
 
 @RULES.on(E.Mod)
-def rest(e: Expr, context: Simplification) -> Expr | None:
+def rest(e: E.Mod, context: Simplification) -> Expr | None:
     """``(c*q + r) % c -> r`` with 0 <= r < c, ``(x % (a*c)) % c -> x % c`` of int64"""
-    assert isinstance(e, E.Mod)
     if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
         return None
     left_over = remainder(context.form(e.left), int(e.right.value), context.intervals)
@@ -432,9 +416,8 @@ def rest(e: Expr, context: Simplification) -> Expr | None:
 
 
 @RULES.on(E.FloorDiv, E.Mod)
-def below_divisor(e: Expr, context: Simplification) -> Expr | None:
+def below_divisor(e: E.FloorDiv | E.Mod, context: Simplification) -> Expr | None:
     """``x // n -> 0``, ``x % n -> x`` where 0 <= x < n is proved, n not a constant"""
-    assert isinstance(e, E.FloorDiv | E.Mod)
     if e.dtype.is_float or isinstance(e.right, Const):
         return None
     negative = context.prove(E.Less(e.left, const(0, e.dtype)))
@@ -444,16 +427,14 @@ def below_divisor(e: Expr, context: Simplification) -> Expr | None:
 
 
 @RULES.on(E.Cast)
-def cast_same(e: Expr, _: Simplification) -> Expr | None:
+def cast_same(e: E.Cast, _: Simplification) -> Expr | None:
     """``cast(x: T, T) -> x``"""
-    assert isinstance(e, E.Cast)
     return e.value if e.value.dtype == e.to else None
 
 
 @RULES.on(E.Cast)
-def cast_twice(e: Expr, _: Simplification) -> Expr | None:
+def cast_twice(e: E.Cast, _: Simplification) -> Expr | None:
     """``cast(cast(x, wide), T) -> cast(x, T)`` where the wide type holds every value of x"""
-    assert isinstance(e, E.Cast)
     if not isinstance(e.value, E.Cast):
         return None
     inner = e.value.value
@@ -463,9 +444,8 @@ def cast_twice(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.Cast)
-def cast_choice(e: Expr, _: Simplification) -> Expr | None:
+def cast_choice(e: E.Cast, _: Simplification) -> Expr | None:
     """``cast(c ? x : 0) -> c ? cast(x) : cast(0)`` of floats: a guard stands outside of casts"""
-    assert isinstance(e, E.Cast)
     inner = e.value
     if not (isinstance(inner, E.If) and e.to.is_float and inner.dtype.is_float):
         return None
@@ -497,9 +477,8 @@ def _through(source: DType, middle: DType, to: DType) -> bool:
 
 
 @RULES.on(E.If)
-def if_constant(e: Expr, _: Simplification) -> Expr | None:
+def if_constant(e: E.If, _: Simplification) -> Expr | None:
     """``True ? a : b -> a``, ``c ? a : a -> a``"""
-    assert isinstance(e, E.If)
     if e.then is e.otherwise:
         return e.then
     if not isinstance(e.condition, Const):
@@ -508,9 +487,8 @@ def if_constant(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.If)
-def if_not(e: Expr, _: Simplification) -> Expr | None:
+def if_not(e: E.If, _: Simplification) -> Expr | None:
     """``not c ? a : b -> c ? b : a``"""
-    assert isinstance(e, E.If)
     condition = e.condition
     if isinstance(condition, E.Xor) and _truth(condition.right, True):
         return E.If(condition.left, e.otherwise, e.then)
@@ -518,9 +496,8 @@ def if_not(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.If)
-def if_truth(e: Expr, _: Simplification) -> Expr | None:
+def if_truth(e: E.If, _: Simplification) -> Expr | None:
     """``c ? True : False -> c``, ``c ? False : True -> not c``"""
-    assert isinstance(e, E.If)
     if _truth(e.then, True) and _truth(e.otherwise, False):
         return e.condition
     if _truth(e.then, False) and _truth(e.otherwise, True):
@@ -529,12 +506,11 @@ def if_truth(e: Expr, _: Simplification) -> Expr | None:
 
 
 @RULES.on(E.If)
-def if_nested(e: Expr, context: Simplification) -> Expr | None:
+def if_nested(e: E.If, context: Simplification) -> Expr | None:
     """``c ? (d ? a : b) : z -> c ? a : z`` where c implies d, alike for each branch of each If
 
     Not inside what is dear and in both branches: ``z = exp(-|x|); x < 0 ? z : 1 - z`` has one exp.
     """
-    assert isinstance(e, E.If)
     kept = _dear(e.then).intersection(_dear(e.otherwise))
     then = _decide_inside(e.then, e.condition, kept, context)
     otherwise = _decide_inside(e.otherwise, logical_not(e.condition), kept, context)
@@ -560,7 +536,7 @@ def _decide_inside(
     if not inner:
         return None
     prover = Prover((given,), context.intervals)
-    memo: dict[Node, Node] = {}
+    memo: Memo = {}
     for condition in inner:
         assert isinstance(condition, Expr)
         truth = prover.prove(condition)
@@ -569,7 +545,7 @@ def _decide_inside(
     return None if not memo else _replaced(branch, memo | {n: n for n in kept})
 
 
-def _replaced(branch: Expr, memo: dict[Node, Node]) -> Expr:
+def _replaced(branch: Expr, memo: Memo) -> Expr:
     for node in walk(branch, skip=memo):
         memo[node] = node.with_children(tuple(memo[c] for c in node.children))
     replaced = memo[branch]
@@ -578,12 +554,11 @@ def _replaced(branch: Expr, memo: dict[Node, Node]) -> Expr:
 
 
 @RULES.on(E.If)
-def if_merged(e: Expr, _: Simplification) -> Expr | None:
+def if_merged(e: E.If, _: Simplification) -> Expr | None:
     """``c ? (d ? a : z) : z -> c & d ? a : z``, ``c ? a : (d ? a : z) -> c | d ? a : z``
 
     Only where d reads nothing, for it would no longer be guarded by c.
     """
-    assert isinstance(e, E.If)
     inner = e.then
     if isinstance(inner, E.If) and inner.otherwise is e.otherwise and _reads_nothing(inner):
         return E.If(E.And(e.condition, inner.condition), inner.then, e.otherwise)

@@ -14,7 +14,7 @@ from pullback.algebra.bounds import bounds, in_bounds
 from pullback.algebra.guards import demands, test_of
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
-from pullback.ir.expr import Axis, Expr, Extent, If, Less, Take
+from pullback.ir.expr import Axis, Expr, Exprs, Extent, If, Less, Take
 from pullback.ir.graph import (
     SUM,
     Combiner,
@@ -22,6 +22,7 @@ from pullback.ir.graph import (
     Keep,
     Label,
     Map,
+    Moves,
     Reduce,
     Scan,
     read,
@@ -48,13 +49,13 @@ class Triangle:
     loop: Axis
     body: Expr
     place: Expr
-    guards: tuple[Expr, ...]
+    guards: Exprs
     combiner: Combiner
     turned: bool
 
     def running(self, label: Label) -> Definition:
         """The running sum as a definition."""
-        renamed: dict[int, Expr] = {a.number: Axis(n, a.extent) for n, a in enumerate(self.axes)}
+        renamed: Moves = {a.number: Axis(n, a.extent) for n, a in enumerate(self.axes)}
         shape = tuple(a.extent for a in self.axes)
         form = Scan(self.combiner, self.axes.index(self.loop))
         return label.define(shape, substitute(self.body, renamed), form)

@@ -10,7 +10,7 @@ from pullback.algebra.bounds import Intervals, Prover
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
-from pullback.ir.expr import SCALARS, Axis, Expr, Extent, Shape, Take, upper
+from pullback.ir.expr import SCALARS, Axis, Expr, Exprs, Extent, Shape, Take, upper
 from pullback.ir.graph import Accumulate, Form, Reduce, Scan
 from pullback.ir.node import Node, walk
 from pullback.simplify.guards import Guards, contexts
@@ -27,7 +27,7 @@ class Body:
     shape: Shape
     extents: Shape
     form: Form
-    roots: tuple[Expr, ...]
+    roots: Exprs
     origin: Origin | None = None
 
     @functools.cached_property

@@ -22,7 +22,7 @@ import numpy as np
 
 from pullback.backends.base import Call, Part
 from pullback.backends.host.exchange import Array, box, shown
-from pullback.backends.host.interpret import Interpreter, Plain, Values
+from pullback.backends.host.interpret import Interpreter, Plain, Values, refused
 from pullback.backends.host.system import address, memory
 from pullback.errors import DivisionError, IndexRangeError, InvalidIR, NaNError
 from pullback.ir import expr as E
@@ -116,7 +116,7 @@ class Checked(Plain):
         run = _Run(self, sizes)
         # what is only written holds the pattern until then
         values = {v: a for v, a in bindings.items() if v in self._read or v not in self._written}
-        interpreter = Interpreter(values, run.compute, _no_launch, sizes)
+        interpreter = Interpreter(values, run.compute, refused, sizes)
         try:
             with np.errstate(all="ignore"):
                 interpreter.run(self._body)
@@ -138,10 +138,6 @@ def _read(body: Block) -> Iterator[Variable | None]:
             yield item.predicate
         elif isinstance(item, Loop):
             yield item.condition
-
-
-def _no_launch(kernel: Kernel, values: Values) -> Values:
-    raise InvalidIR(f"kernel {kernel.name} in a traced program")
 
 
 class _Run:

@@ -15,7 +15,7 @@ from pullback.backends.host.exchange import (
     shown,
 )
 from pullback.backends.host.profile import Profile
-from pullback.errors import FeedError
+from pullback.errors import FeedError, InvalidIR
 from pullback.ir import program as P
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
@@ -26,6 +26,11 @@ Values = dict[Variable, Array]
 
 class _Ended(Exception):
     """A feeder has no more batches."""
+
+
+def refused(item: Graph | Kernel, values: Values) -> Values:
+    """Raises: InvalidIR: a program has what its runner does not run."""
+    raise InvalidIR(f"a {type(item).__name__} in a program of none")
 
 
 class Plain:
@@ -121,8 +126,8 @@ class Interpreted(Plain):
     def __init__(
         self,
         block: P.Block,
-        compute: Callable[[Graph, Values], Values],
-        launch: Callable[[Kernel, Values], Values],
+        compute: Callable[[Graph, Values], Values] = refused,
+        launch: Callable[[Kernel, Values], Values] = refused,
     ) -> None:
         self.launches = 0
         self._block = block

@@ -23,8 +23,10 @@ from pullback.config import Options, Schedules, UserRule, parse_bytes
 from pullback.errors import AbsentError, OptionError, ShapeError, UnsupportedError
 from pullback.ir.expr import Dim, Extent, upper
 from pullback.ir.graph import Variable
-from pullback.ir.markup import panel
+from pullback.ir.markup import fold, html, panel, table
 from pullback.ir.program import Compute, HostCall, Program, Receive, items
+from pullback.ir.text import show
+from pullback.memory.budget import work
 from pullback.pipeline import begin, compile_program
 from pullback.rules.installed import chosen
 from pullback.runtime.executable import Executable
@@ -54,6 +56,8 @@ from pullback.tensor.run.host import Feeder, Receiver
 from pullback.tensor.run.images import save
 from pullback.tensor.run.schedules import Given, given
 from pullback.tensor.shaped.given import functions
+
+SHOWN = 20  # kernels in a notebook
 
 __all__ = ["Feeder", "Jit", "Receiver", "cond", "jit", "loop", "scan", "while_loop"]
 
@@ -373,3 +377,21 @@ def _refuse_stand_ins(trace: Trace, program: Program) -> None:
                 help="return what is wanted, and assign or receive it outside",
                 code="E321",
             )
+
+
+@html.register
+def _(program: Executable) -> str:
+    """Counts, kernels, the memory plan, the definitions."""
+    kernels, plan = program.kernels, program.plan
+    rows = [(k.name, f"{work(k).flops:,}", str(len(k.every))) for k in kernels[:SHOWN]]
+    head = f"program of {len(program.definitions)} definitions in {len(kernels)} kernels"
+    arena = "" if plan is None else f"arena {plan.arena_bytes:,} bytes"
+    return "".join(
+        [
+            panel(head, arena),
+            "" if plan is None else plan._repr_svg_(),
+            table(("kernel", "operations", "stages"), rows) if rows else "",
+            f"<p>{len(kernels) - SHOWN} more</p>" if len(kernels) > SHOWN else "",
+            fold("definitions", show(program.program)),
+        ]
+    )

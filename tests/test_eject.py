@@ -47,7 +47,7 @@ def scaled(input, error):
 
 
 def stepped(x):
-    return pb.loop(range(3, 9, 2), lambda i, x: x * 2 + i, x)
+    return pb.loop(range(3, 63, 2), lambda i, x: pb.sin(x) * 1.2 + i, x)
 
 
 def chained(a, b):
@@ -212,7 +212,11 @@ for _ in range(4):
 assert abs(load("repeated")["repeated_backward"](np.array(2.0), x0) - 2 * slope) < 1e-14
 assert abs(repeated(x0) - y) < 1e-15 and repeated(x0).shape == ()
 
-assert load("stepped")["stepped"](np.array(1.0)) == ((1 * 2 + 3) * 2 + 5) * 2 + 7
+stepped, slope, y = load("stepped"), 1.0, 0.3
+for i in range(3, 63, 2):
+    slope, y = slope * 1.2 * np.cos(y), np.sin(y) * 1.2 + i
+assert abs(stepped["stepped"](x0) - y) < 1e-12
+assert abs(stepped["stepped_backward"](np.array(1.0), x0) / slope - 1) < 1e-9
 whole = load("whole")["rounded"]
 assert (whole(np.array([2**30, -5], "int32")) == [-(2**30), -15]).all()
 nothing = load("nothing")["rounded"]
@@ -324,6 +328,45 @@ layer_norm: input is on meta (torch.strided), not dense on the cpu
 layer_norm: input is a tensor beside others, not float
 layer_norm is differentiable once
 """
+
+
+SYMBOLIC = """\
+import numpy as np
+
+made = load("symbolic")
+f, back, w = made["y"], made["y_backward"], np.linspace(-1, 1, 10).reshape(5, 2)
+for n in (1, 2, 7, 33, 100):
+    x, dy = np.sin(np.arange(5.0 * n)).reshape(n, 5), np.cos(np.arange(2.0 * n)).reshape(n, 2)
+    y = np.tanh(x @ w)
+    dx, dw = back(dy, x, w)
+    assert abs(f(x, w) - y).max() < 1e-14 and f(x, w).shape == (n, 2)
+    head = dy * (1 - y * y)
+    assert abs(dx - head @ w.T).max() < 1e-13 and abs(dw - x.T @ head).max() < 1e-12
+for wrong in (lambda: f(np.ones((101, 5)), w), lambda: back(dy[:3], x, w), lambda: f(x[:0], w)):
+    try:
+        wrong()
+    except ValueError as error:
+        print(error)
+# past the checks of Python, those of C
+print(made["_C"].y_forward(*[None] * 3, made["ctypes"].c_int64(101)))
+"""
+OUTSIDE = """\
+y: x has shape (n, 5), not (101, 5), n = 101 in (1, 100)
+y: x has shape (n, 5), not (100, 5), n = 3 in (1, 100)
+y: x has shape (n, 5), not (0, 5), n = 0 in (1, 100)
+-2
+"""
+
+
+def test_a_symbolic_first_axis_is_an_argument(folder: Path) -> None:
+    definition = "y[i, j] = tanh(sum[k](x[i, k] * w[k, j]))"
+    shapes = ("--shape", "x=n,5", "--shape", "w=5,2", "--dim", "n=1,100", "--dtype", "float64")
+    text = ejected(folder, "symbolic.py", definition, *shapes)
+    assert "int y_forward(const double *x, const double *w, double *y, int64_t n)" in text
+    assert alone(folder, SYMBOLIC, "without torch") == OUTSIDE
+    words = ("nn.GELU()", "--shape", "input=5,n", "--dim", "n=1,9", "-o", str(folder / "x.c"))
+    done = eject(folder, *words)
+    assert "`n` along axis 1 of `input`" in done.output and "[E395]" in done.output
 
 
 @pytest.mark.torch
@@ -476,6 +519,8 @@ def test_what_cannot_stand_alone_is_refused(
         (("users.py:rounded", "-o", "x.c", "--shape", "x=3", "--set", "k=3"), "is called so"),
         (("users.py:rounded", "-o", "x.c", "--shape", "x=3", "--type", "k=int8"), "there are x"),
         (("users.py:rounded", "-o", "x.c", "--shape", "x=3", "--dtype", "int"), "is no type"),
+        (("users.py:rounded", "-o", "x.c", "--shape", "x=n"), "is not of the form a=2,3"),
+        (("users.py:rounded", "-o", "x.c", "--shape", "x=n", "--dim", "n=0,2"), "of the form n=1"),
         (("users.py:doubled", "-o", "x.c", "--shape", "x=3"), "[E310]"),
         (("nn.Linear(2, open)", "-o", "x.c"), "neither a literal nor a layer"),
         (("nn.Linear(2, 3)", "-o", "x.c"), "the shape of input?"),

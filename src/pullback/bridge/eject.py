@@ -23,6 +23,7 @@ from pullback.bridge.signature import Signature
 from pullback.config import Options
 from pullback.errors import UnsupportedError
 from pullback.ir.dtype import DType
+from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.ir.program import Program
 from pullback.ir.target import Target
@@ -63,6 +64,7 @@ class Writer(Compiler, Protocol):
         inputs: Mapping[Variable, str],
         results: Mapping[Variable, str],
         constants: Mapping[Variable, Any],
+        sizes: Mapping[Dim, str],
         sites: list[str],
     ) -> str:
         """The function of a program; what its checks of indices say is added to `sites`."""
@@ -101,12 +103,14 @@ class Written:
     definitions: str
     inputs: tuple[Argument, ...]
     results: tuple[Argument, ...]
+    sizes: tuple[Dim, ...]
 
     def head(self) -> str:
         """What it is, for people."""
         lines = [f"{self.name}: reads"]
         lines += [f"  {a.line()}" for a in self.inputs]
         lines += ["and writes", *(f"  {a.line()}" for a in self.results)]
+        lines += [f"for {d.name} in {d.lo}..{d.hi}" for d in self.sizes]
         return "\n".join(lines)
 
 
@@ -120,6 +124,7 @@ class Ejected:
     backward: Written | None
     wanted: tuple[int, ...]
     sites: tuple[str, ...]
+    sizes: tuple[Dim, ...]
 
     @property
     def parts(self) -> list[Written]:
@@ -138,8 +143,8 @@ class Ejected:
             "narrower ones without -march, and one thread works without -fopenmp. Arrays lie in",
             "row-major order and do not overlap; any alignment. A call takes the memory that it",
             "needs by aligned_alloc and frees it; calls from many threads do not meet.",
-            "Each returns 0, -1 where there is no memory, or n > 0 where an index is out of range:",
-            f"{self.name}_message(n) says which.",
+            "Each returns 0, -1 where there is no memory, -2 for a size out of bounds, or n > 0",
+            f"where an index is out of range: {self.name}_message(n) says which.",
             "",
             *[p.head() for p in self.parts],
             "",
@@ -156,7 +161,7 @@ class Ejected:
             f"const char *{self.name}_message(int code) {{\n"
             f"  static const char *const said[] = {{{rows}\n    0}};\n"
             f"  return code > 0 && code <= {len(self.sites)} ? said[code - 1] : "
-            'code ? "no memory" : "";\n}\n'
+            'code == -2 ? "a size is out of its bounds" : code ? "no memory" : "";\n}\n'
         )
 
     def python(self) -> str:
@@ -165,6 +170,7 @@ class Ejected:
             "NAME": self.name,
             "INPUTS": _facts(self.forward.inputs),
             "RESULTS": _facts(self.forward.results),
+            "SIZES": "".join(f"\n    {d.name!r}: ({d.lo}, {d.hi})," for d in self.sizes),
             "WANTED": repr(self.wanted),
             "DEFINITIONS": "\n".join(_equations(p) for p in self.parts),
             "CALL": ", ".join(a.name for a in self.forward.inputs),
@@ -178,7 +184,11 @@ class Ejected:
 
 def _facts(arguments: Sequence[Argument]) -> str:
     """A row for each argument, in Python."""
-    rows = [repr((a.name, str(a.lying.dtype), a.lying.shape)) for a in arguments]
+    shapes = [
+        tuple([e.name if isinstance(e, Dim) else e for e in a.lying.shape]) for a in arguments
+    ]
+    pairs = zip(arguments, shapes, strict=True)
+    rows = [repr((a.name, str(a.lying.dtype), shape)) for a, shape in pairs]
     return "".join(f"\n    {row}," for row in rows)
 
 
@@ -210,7 +220,7 @@ def ejected(
             [f"d{signature.parameters[n].name}" for n in wanted], sites
         )
     places = tuple(given.index(n) for n in wanted) if back is not None else ()
-    return Ejected(own, forwards.target, first, back, places, tuple(sites))
+    return Ejected(own, forwards.target, first, back, places, tuple(sites), first.sizes)
 
 
 def _backward(
@@ -284,11 +294,13 @@ class _Part:
         """Its C."""
         image, own = self.image()
         state, count = self.entry.executable.program.state, len(self.inputs)
-        names = own.names([*self.inputs, *results])
+        sizes = _sizes(state)
+        names = own.names([*self.inputs, *results, *(d.name for d in sizes)])
         inputs = dict(zip(state[:count], names, strict=False))
-        outcomes = dict(zip(self.entry.outputs, names[count:], strict=True))
+        outcomes = dict(zip(self.entry.outputs, names[count:], strict=False))
+        called = dict(zip(sizes, names[len(names) - len(sizes) :], strict=True))
         constants = dict(zip(state[count:], self._captured(), strict=False))
-        text = own.program(image, inputs, outcomes, constants, sites)
+        text = own.program(image, inputs, outcomes, constants, called, sites)
         shown = {v.name: name for v, name in (*inputs.items(), *outcomes.items())}
         return Written(
             self.name,
@@ -296,6 +308,7 @@ class _Part:
             _renamed(show(self.entry.executable.program), shown),
             tuple([_argument(n, v) for v, n in inputs.items()]),
             tuple([_argument(n, v) for v, n in outcomes.items()]),
+            sizes,
         )
 
     def _captured(self) -> list[Any]:
@@ -312,6 +325,20 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     """A program with its variables called as they are in C, where nothing else is called so."""
     clear = {old: new for old, new in names.items() if not re.search(rf"\b{new}\b", text)}
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: clear.get(word[0], word[0]), text)
+
+
+def _sizes(state: Sequence[Variable]) -> tuple[Dim, ...]:
+    """The symbolic extents of a program.
+
+    Raises: UnsupportedError for one that is not that of a first axis: memory is laid out by bounds.
+    """
+    for variable in state:
+        for axis, extent in enumerate(variable.shape):
+            if isinstance(extent, Dim) and axis:
+                what = f"`{extent}` along axis {axis} of `{variable.name}`, in a file of its own"
+                help = "symbolic extents are those of first axes there"
+                raise UnsupportedError(what, help=help, code="E395")
+    return tuple(dict.fromkeys(e for v in state for e in v.shape if isinstance(e, Dim)))
 
 
 def _argument(name: str, variable: Variable) -> Argument:

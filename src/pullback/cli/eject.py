@@ -13,15 +13,16 @@ import click
 
 from pullback import nn
 from pullback.bridge.eject import ejected
-from pullback.bridge.flat import Lying
+from pullback.bridge.flat import Lying, Shape
 from pullback.bridge.signature import Parameter, Signature, signature_of
 from pullback.cli.command import Output, command
 from pullback.cli.programs import function_named
 from pullback.cli.shapes import data_indices, parsed, shapes_of, size_of, typed
 from pullback.cli.view import has_folder, save
 from pullback.ir.dtype import ALL, DType, int64
-from pullback.ir.expr import upper
+from pullback.ir.expr import Dim, upper
 from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.library.creation import dim
 
 LAYER = re.compile(r"nn\.\w+\(.*\)", re.DOTALL)
 STAR = inspect.Parameter.VAR_POSITIONAL
@@ -41,6 +42,7 @@ Given = tuple[Callable[..., Any], str, Signature, dict[str, tuple[int, ...]], di
 @click.option("-o", "--out", "path", required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--shape", "shapes", multiple=True, help="a=2,3: the shape of an input")
 @click.option("--size", "sizes", multiple=True, help="i=8: the extent of an axis")
+@click.option("--dim", "dims", multiple=True, help="n=1,512: the bounds of a symbolic first axis")
 @click.option("--type", "types", multiple=True, help="ids=int64: the type of an input")
 @click.option("--dtype", default="float32", help="of all other inputs")
 @click.option("--set", "settings", multiple=True, help="dim=-1: an argument that is no tensor")
@@ -54,6 +56,7 @@ def eject(
     path: Path,
     shapes: tuple[str, ...],
     sizes: tuple[str, ...],
+    dims: tuple[str, ...],
     types: tuple[str, ...],
     dtype: str,
     settings: tuple[str, ...],
@@ -71,7 +74,10 @@ def eject(
     if path.suffix not in ENDS:
         raise click.UsageError(f"-o {path}: a file that ends in {' or '.join(ENDS)}")
     has_folder(path)
-    function, own, signature, known, fixed = _given(what, shapes, sizes, settings, evaluation)
+    extents = dict(map(_dim, dims))
+    plain = [_numbers(option, extents) for option in shapes]
+    function, own, signature, known, fixed = _given(what, plain, sizes, settings, evaluation)
+    lying: dict[str, Shape] = {**known, **{n: s for n, s in map(_symbolic(extents), shapes) if s}}
     kinds = {n: _kind(k) for n, k in map(_pair, types)}
     for given in kinds:
         if given not in known:
@@ -83,7 +89,7 @@ def eject(
         raise click.UsageError(f"--shape {unknown}=..: no argument is called so")
     every = _kind(dtype)
     args = [
-        Lying(known[p.name], kinds.get(p.name) or fixed.get(p.name) or every)
+        Lying(lying[p.name], kinds.get(p.name) or fixed.get(p.name) or every)
         if p.name in known
         else _static(p, values)
         for p in signature.parameters
@@ -210,6 +216,34 @@ def _built(node: ast.expr) -> Any:
 
 
 # --- options
+
+
+def _dim(option: str) -> tuple[str, Dim]:
+    """``n=1,512``: a symbolic extent. Raises: click.BadParameter."""
+    name, bounds = parsed(option)
+    if len(bounds) != 2 or not 1 <= bounds[0] <= bounds[1]:
+        raise click.BadParameter(f"{option!r} is not of the form n=1,512", param_hint="--dim")
+    return name, dim(name, *bounds)
+
+
+def _numbers(option: str, extents: Mapping[str, Dim]) -> str:
+    """``x=n,64 -> x=512,64``: a shape at its upper bounds."""
+    name, equals, shape = option.partition("=")
+    parts = [str(extents[e].hi) if e in extents else e for e in shape.split(",")]
+    return f"{name}{equals}{','.join(parts)}"
+
+
+def _symbolic(extents: Mapping[str, Dim]) -> Callable[[str], tuple[str, Shape]]:
+    """The shape of an option that names extents; () of another."""
+
+    def shape(option: str) -> tuple[str, Shape]:
+        name, _, text = option.partition("=")
+        parts = text.split(",")
+        if not any(e in extents for e in parts):
+            return name, ()
+        return name, tuple([extents[e] if e in extents else int(e) for e in parts])
+
+    return shape
 
 
 def _pair(option: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from pullback.backends.loops.backend import stored as facts_of
 from pullback.errors import UnsupportedError
 from pullback.ir import nest as N
 from pullback.ir.dtype import DType
+from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.ir.program import Branch, Item, Launch, Loop
 from pullback.ir.target import Target
@@ -129,14 +130,16 @@ class Writer(Loops):
         inputs: Mapping[Variable, str],
         results: Mapping[Variable, str],
         constants: Mapping[Variable, Array],
+        sizes: Mapping[Dim, str],
         sites: list[str],
     ) -> str:
-        """The function of a program, which calls `bodies`. What its checks of indices say is added
+        """The function of a program, which calls `bodies`; `sizes` are its last arguments, checked
+        against their bounds. What its checks of indices say is added
         to `sites`: it returns 1 + the place there.
 
         Raises: UnsupportedError for a program that calls its host.
         """
-        return _Program(self.prefix, image, Ports(inputs, results, constants), sites).text()
+        return _Program(self.prefix, image, Ports(inputs, results, constants, sizes), sites).text()
 
     def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
         """Code without an address of each kernel."""
@@ -167,6 +170,7 @@ class Ports:
     inputs: Mapping[Variable, str]
     results: Mapping[Variable, str]
     constants: Mapping[Variable, Array]
+    sizes: Mapping[Dim, str]
 
 
 @dataclass(slots=True)
@@ -184,7 +188,8 @@ class _Program:
     def text(self) -> str:
         inputs = [f"const {stored(v.dtype)} *{n}" for v, n in self.ports.inputs.items()]
         results = [f"{stored(v.dtype)} *{n}" for v, n in self.ports.results.items()]
-        given = ", ".join([*inputs, *results]) or "void"
+        sizes = [f"int64_t {n}" for n in self.ports.sizes.values()]
+        given = ", ".join([*inputs, *results, *sizes]) or "void"
         self.memory()
         self.block(self.image.block)
         self.emit("free(memory);")
@@ -199,8 +204,10 @@ class _Program:
         return lined(plan.arena_bytes), max(plan.stride, default=0)
 
     def memory(self) -> None:
-        """One block for all of a call."""
+        """One block for all of a call, which is within its bounds."""
         arena, stride = self.room
+        for dim, name in self.ports.sizes.items():
+            self.emit(f"if ({name} < {dim.lo} || {name} > {dim.hi}) return -2;")
         self.emit("int64_t error[3] = {0, 0, 0};")
         self.emit("const int threads = PB_THREADS;")
         self.emit(f"const size_t room = {arena} + {stride} * (size_t)threads;")
@@ -285,6 +292,8 @@ class _Program:
         for size in facts.shared:
             words.append(f"memory + {shared}")
             shared += lined(size)
+        named = {dim.name: name for dim, name in self.ports.sizes.items()}
+        words += [f"(void *)(intptr_t){named[n]}" for n in facts.sizes]
         words.append("error")
         stride = lined(facts.scratch)
         with self.braced(""):

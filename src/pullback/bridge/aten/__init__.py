@@ -2,13 +2,16 @@
 
 from pullback.bridge.aten import (
     algebra,
+    bags,
     elementwise,
     factors,
     images,
     layers,
+    packing,
     places,
     products,
     reductions,
+    resizes,
     shapes,
     special,
 )
@@ -19,13 +22,16 @@ __all__ = [
     "REFUSES",
     "RULES",
     "algebra",
+    "bags",
     "elementwise",
     "factors",
     "images",
     "layers",
+    "packing",
     "places",
     "products",
     "reductions",
+    "resizes",
     "shapes",
     "special",
 ]

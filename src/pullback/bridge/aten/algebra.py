@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pullback as pb
@@ -43,6 +44,23 @@ def pdist_backward(head: Any, x: Any, p: float, distances: Any) -> Any:
 @rule(aten.linalg_cross.default)
 def cross(x: Any, y: Any, *, dim: int = -1) -> Any:
     return pb.cross(x, y, axis=dim)
+
+
+@rule(aten.dist.default)
+def dist(x: Any, y: Any, p: float = 2) -> Any:
+    return pb.linalg.vector_norm(x - y, ord=p)
+
+
+@rule(aten._trilinear.default)
+def trilinear(
+    x: Any, y: Any, z: Any, first: Sequence[int], second: Sequence[int], third: Sequence[int],
+    dims: Sequence[int], unroll_dim: int = 1,
+) -> Any:  # fmt: skip
+    """The sum over `dims` of the products of three tensors, each with axes of 1 put in."""
+    del unroll_dim
+    pairs = zip((x, y, z), (first, second, third), strict=True)
+    a, b, c = (pb.expand_dims(t, axis=tuple(at)) if at else t for t, at in pairs)
+    return pb.sum(a * b * c, axis=tuple(dims)) if dims else a * b * c
 
 
 @rule(aten.vdot.default)

@@ -39,6 +39,14 @@ same(
 )  # fmt: skip
 
 
+@rule(aten.angle.default)
+def angle(x: Any) -> Any:
+    """Of real numbers: pi below 0; NaN stays."""
+    if not x.dtype.is_float:
+        return pb.where(x < 0, pb.pi, 0.0)
+    return pb.where(pb.isnan(x), x, pb.where(x < 0, pb.pi, 0.0))
+
+
 @rule(aten.round.default)
 def rounded(x: Any) -> Any:
     return pb.round(x)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pullback as pb
 import pullback.nn.functional as F
-from pullback.bridge.aten.table import aten, pulled, rule
+from pullback.bridge.aten.table import aten, of_numbers, pulled, rule
 
 
 @rule(aten._softmax.default)
@@ -126,6 +126,14 @@ def batch_norm(
     return y, mean, rstd, new_mean, new_var
 
 
+@rule(aten._batch_norm_with_update_functional.default)
+def batch_norm_updated(
+    x: Any, w: Any, b: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    own = batch_norm(x, w, b, running_mean, running_var, True, momentum, eps)
+    return (*own[:3], pb.zeros((0,), dtype=pb.uint8), *own[3:])
+
+
 def _rest(x: Any) -> tuple[int, ...]:
     return (0, *range(2, x.ndim))
 
@@ -173,6 +181,16 @@ def batch_norm_backward(
         middle = _by_channel(db / count, x) + normal * _by_channel(dw / count, x)
         dx = (head - middle) * _by_channel(by, x)
     return dx, dw if mask[1] else None, db if mask[2] else None
+
+
+@rule(aten.batch_norm_backward.default)
+def batch_norm_updated_backward(
+    head: Any, x: Any, w: Any, running_mean: Any, running_var: Any, mean: Any, rstd: Any,
+    update: bool, eps: float, mask: Sequence[bool], reserve: Any,
+) -> Any:  # fmt: skip
+    del reserve
+    own = (running_mean, running_var, mean, rstd, update, eps, mask)
+    return batch_norm_backward(head, x, w, *own)
 
 
 # --- pools ----------------------------------------------------------------------------------------
@@ -292,7 +310,9 @@ def embedding_backward(
 @rule(aten.gather.default)
 def gather(x: Any, dim: int, indices: Any, *, sparse_grad: bool = False) -> Any:
     del sparse_grad
-    return pb.gather(x, counted(indices, x, dim), dim) if x.ndim else x
+    if not x.ndim or 0 in indices.shape:
+        return pb.broadcast_to(pb.reshape(x, (-1,))[:1] if x.ndim else x, tuple(indices.shape))
+    return pb.gather(x, counted(indices, x, dim), dim)
 
 
 @rule(aten.index_select.default)
@@ -301,22 +321,26 @@ def index_select(x: Any, dim: int, indices: Any) -> Any:
 
 
 @rule(aten.scatter.src)
+@of_numbers
 def scatter(x: Any, dim: int, indices: Any, values: Any) -> Any:
     return pb.scatter(x, counted(indices, x, dim), values, axis=dim)
 
 
 @rule(aten.scatter.value)
+@of_numbers
 def scatter_value(x: Any, dim: int, indices: Any, value: Any) -> Any:
     values = pb.full(indices.shape, value, dtype=x.dtype)
     return pb.scatter(x, counted(indices, x, dim), values, axis=dim)
 
 
 @rule(aten.scatter_add.default)
+@of_numbers
 def scatter_add(x: Any, dim: int, indices: Any, values: Any) -> Any:
     return pb.scatter_add(x, counted(indices, x, dim), values, axis=dim)
 
 
 @rule(aten.index_add.default)
+@of_numbers
 def index_add(x: Any, dim: int, indices: Any, values: Any, *, alpha: Any = 1) -> Any:
     return pb.index_add(x, counted(indices, x, dim), values, axis=dim, alpha=alpha)
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pullback as pb
-from pullback.bridge.aten.table import aten, rule
+from pullback.bridge.aten.table import aten, of_numbers, rule
 from pullback.bridge.programs import TYPES
 
 REDUCES = {"add": "sum", "multiply": "prod"}
 
 
 @rule(aten.scatter_reduce.two)
+@of_numbers
 def scatter_reduce(
     x: Any, dim: int, indices: Any, values: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
@@ -20,16 +21,19 @@ def scatter_reduce(
 
 
 @rule(aten.scatter.reduce)
+@of_numbers
 def scatter_by(x: Any, dim: int, indices: Any, values: Any, *, reduce: str) -> Any:
     return pb.scatter_reduce(x, indices, values, REDUCES[reduce], axis=dim)
 
 
 @rule(aten.scatter.value_reduce)
+@of_numbers
 def scatter_value_by(x: Any, dim: int, indices: Any, value: Any, *, reduce: str) -> Any:
     return scatter_by(x, dim, indices, pb.full(indices.shape, value, dtype=x.dtype), reduce=reduce)
 
 
 @rule(aten.index_reduce.default)
+@of_numbers
 def index_reduce(
     x: Any, dim: int, indices: Any, values: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
@@ -42,6 +46,7 @@ def index_fill(x: Any, dim: int, indices: Any, value: Any) -> Any:
 
 
 @rule(aten.index_copy.default)
+@of_numbers
 def index_copy(x: Any, dim: int, indices: Any, values: Any) -> Any:
     return pb.index_copy(x, indices, values, axis=dim)
 

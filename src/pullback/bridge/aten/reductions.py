@@ -54,11 +54,15 @@ def min_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
 
 @rule(aten.argmax.default)
 def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    if not x.ndim:
+        return pb.zeros((), dtype=pb.int64)
     return pb.argmax(x, axis=dim, keepdims=keepdim)
 
 
 @rule(aten.argmin.default)
 def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    if not x.ndim:
+        return pb.zeros((), dtype=pb.int64)
     return pb.argmin(x, axis=dim, keepdims=keepdim)
 
 

@@ -70,6 +70,12 @@ def slice_(
     return x[(*[slice(None)] * at, own)]
 
 
+@rule(aten.narrow_copy.default)
+def narrow(x: Any, dim: int, start: int, length: int) -> Any:
+    first = start % x.shape[dim] if start < 0 else start
+    return slice_(x, dim, first, first + length)
+
+
 @rule(aten.select.int, aten.select_copy.int)
 def select(x: Any, dim: int, index: int) -> Any:
     return x[(*[slice(None)] * (dim % x.ndim), index)]
@@ -257,6 +263,11 @@ def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None, **_: Any
 @rule(aten.eye.default, aten.eye.m)
 def eye(*sizes: int, dtype: Any = None, **_: Any) -> Any:
     return pb.eye(*sizes, dtype=None if dtype is None else TYPES[dtype])
+
+
+@rule(aten._efficientzerotensor.default)
+def zero(shape: Sequence[int], *, dtype: Any = None, **_: Any) -> Any:
+    return pb.zeros(tuple(shape), dtype=None if dtype is None else TYPES[dtype])
 
 
 @rule(aten.copy.default)

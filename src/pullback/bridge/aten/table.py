@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
 
 import pullback as pb
+from pullback.tensor.face.tensor import Tensor
 
 Rule = Callable[..., Any]
 
@@ -47,11 +49,29 @@ def same(names: dict[str, Rule]) -> None:
 
 
 def axes(dim: Any, rank: int) -> tuple[int, ...] | None:
-    """Axes from what ATen calls `dim`: none, or an empty list, are all."""
-    if dim is None or (isinstance(dim, list | tuple) and not dim):
+    """Axes from what ATen calls `dim`: none, or an empty list, are all; a number has none."""
+    if dim is None or not rank or (isinstance(dim, list | tuple) and not dim):
         return None
     every = [dim] if isinstance(dim, int) else dim
-    return tuple([d % rank if rank else 0 for d in every])
+    return tuple([d % rank for d in every])
+
+
+def of_numbers(function: Rule) -> Rule:
+    """The rule of a tensor, an axis, places along it and values, of a number too: a row of one.
+
+    Where there are no places, of whatever shape, it is the tensor as it was.
+    """
+
+    @wraps(function)
+    def run(x: Any, dim: int, *places: Any, **named: Any) -> Any:
+        if 0 in places[0].shape:
+            return x
+        if x.ndim:
+            return function(x, dim, *places, **named)
+        rows = [pb.reshape(p, (-1,)) if isinstance(p, Tensor) else p for p in places]
+        return pb.reshape(function(pb.reshape(x, (1,)), 0, *rows, **named), ())
+
+    return run
 
 
 def pulled(function: Rule, primals: list[Any], *heads: Any) -> tuple[Any, ...]:

@@ -348,3 +348,28 @@ def test_a_backward_is_run_twice(monkeypatch: Any, tmp_path: Any) -> None:
     (grad,) = torch.autograd.grad(compiled(model)(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match=r"torch\.compile with aot_autograd does not.*double"):
         torch.autograd.grad(grad.sum(), x)
+
+
+# --- what is reported -----------------------------------------------------------------------------
+
+
+def test_shares_of_the_time_of_what_pytorch_runs(caplog: Any) -> None:
+    """Known from the second run on, in the report and in the log."""
+
+    def f(x: Any) -> Any:
+        y = torch.fft.rfft(x.sin()).abs()
+        x.mul_(0.5)
+        return torch.linalg.eigvals(x @ x.mT).abs() + y.sum()
+
+    run = compiled(f, "allow")
+    a, b = torch.randn(64, 64), torch.randn(3)
+    with caplog.at_level("INFO", logger="pullback"):
+        for calls in range(3):
+            b = a.clone()
+            near(run(a), f(b), 1e-3)
+            near(a, b)
+            shares = [one.share for one in pb.torch.report().fallbacks]
+            assert len(shares) > 1 and (None in shares) == (calls == 0)
+    assert 0.1 < sum(shares) <= 1 and "% of the time of its graph" in str(pb.torch.report())
+    told = caplog.text
+    assert "PyTorch runs aten._fft_r2c" in told and "% of its graph" in told

@@ -5,6 +5,7 @@ What has no rule runs as PyTorch has it, between the parts that have, and is rep
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -30,6 +31,7 @@ from pullback.bridge.kept import Constants, constants, digest, read, text_of
 from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
 from pullback.bridge.record import RECORD, Fallback, Graph, HostCall
+from pullback.bridge.timed import WARM, Timed
 from pullback.bridge.trial import tried
 from pullback.bridge.writes import COPY, Apart, settled, sharing, written
 from pullback.config import Options
@@ -218,8 +220,8 @@ class Compiled(OutputCode):  # type: ignore[misc]  # PyTorch has no types here
         reasons = {n: self.names[n.name] for n in gm.graph.nodes if n.name in self.names}
         steps = _steps(gm)
         graph = Graph(self.kind, len(steps), len(steps) - len(reasons))
-        RECORD.note(graph, list(self.left), list(self.calls))
-        self.run = _runner(gm, self.settings, reasons)
+        self.run, shares = _runner(gm, self.settings, reasons)
+        RECORD.note(graph, dict(zip(self.names, self.left, strict=True)), self.calls, shares)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """There is none."""
@@ -243,12 +245,13 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
         help = 'options={"fallback": "allow"} lets PyTorch run them'
         raise UnsupportedError(what, origin=caller(), help=help, code="E386")
     calls = _host_calls(steps, reasons)
-    RECORD.note(Graph(kind, len(steps), len(steps) - len(left)), left, calls)
     for one in left:
         log.info("torch.compile: PyTorch runs %s", one)
     names = {n.name: why for n, why in reasons.items()}
     text, held, seal = _sealed(gm) if kept else ("", {}, "")
-    run = _runner(gm, settings, reasons)
+    run, shares = _runner(gm, settings, reasons)
+    graph = Graph(kind, len(steps), len(steps) - len(left))
+    RECORD.note(graph, dict(zip(names, left, strict=True)), calls, shares)
     noted = (tuple(left), tuple(calls))
     return Compiled(text, held, kind, settings, *noted, names, seal, run) if kept else run
 
@@ -271,8 +274,12 @@ def _sealed(gm: Any) -> tuple[str, Constants, str]:
     return text, held, digest(text, held)
 
 
-def _runner(gm: Any, settings: Settings, reasons: Reasons) -> Any:
-    return _parted(gm, settings, reasons) if reasons else Native(gm, settings.program())
+def _runner(gm: Any, settings: Settings, reasons: Reasons) -> tuple[Any, dict[str, float]]:
+    """A graph as a function, and where it puts the shares of the time of what PyTorch runs."""
+    shares: dict[str, float] = {}
+    if reasons:
+        return _parted(gm, settings, reasons, shares), shares
+    return Native(gm, settings.program()), shares
 
 
 def _steps(gm: Any) -> list[Node]:
@@ -299,7 +306,7 @@ class _Support(OperatorSupportBase):  # type: ignore[misc]  # PyTorch has no typ
         return not own and lacking(node) is None
 
 
-def _parted(gm: Any, settings: Settings, reasons: Reasons) -> Any:
+def _parted(gm: Any, settings: Settings, reasons: Reasons, shares: dict[str, float]) -> Any:
     """Parts that have rules as programs, the rest as PyTorch has it.
 
     Writes into arguments come last, in their order: parts do not say what they must come after.
@@ -312,13 +319,23 @@ def _parted(gm: Any, settings: Settings, reasons: Reasons) -> Any:
     for name, child in list(whole.named_children()):
         if name.startswith("pullback_"):
             setattr(whole, name, _Part(Native(child, settings.program())))
+    runs = itertools.count()
+
+    def timed(*given: Any) -> Any:
+        """The second run, for the report."""
+        measured = Timed(whole)
+        results = measured.run(*given)
+        shares.update(measured.shares())
+        for name in [n.name for n in reasons if n.name in shares]:
+            log.info("torch.compile: %s took %.0f %% of its graph", name, 100 * shares[name])
+        return results
 
     def run(args: list[Any]) -> Any:
         given = list(args)
         args.clear()
         if places:
             apart.check(given)
-        results = list(whole(*given))
+        results = list((timed if next(runs) == WARM else whole)(*given))
         if places:
             written(given, places, results[len(results) - len(places) :])
         return results[: len(results) - len(places)]

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """An operator that PyTorch ran: why, and the line of the user's that called it.
+    """An operator that PyTorch ran: why, the line of the user's that called it, and its share of
+    the time of its graph in the second run; None before that.
 
     Example:
         >>> print(pb.torch.Fallback("aten.bernoulli.p", "it draws random numbers", ""))
@@ -37,9 +39,12 @@ class Fallback:
     operator: str
     reason: str
     line: str
+    share: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.operator}: {self.reason}" + (f" ({self.line})" if self.line else "")
+        where = f" ({self.line})" if self.line else ""
+        took = "" if self.share is None else f", {self.share:.0%} of the time of its graph"
+        return f"{self.operator}: {self.reason}{where}{took}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +87,31 @@ class Record:
 
     def __init__(self) -> None:
         self._graphs: list[Graph] = []
-        self._fallbacks: list[Fallback] = []
+        self._fallbacks: list[tuple[Mapping[str, Fallback], Mapping[str, float]]] = []
         self._host_calls: list[HostCall] = []
 
-    def note(self, graph: Graph, fallbacks: list[Fallback], calls: list[HostCall]) -> None:
-        """A graph, what of it PyTorch runs, and for what its programs call the host."""
+    def note(
+        self,
+        graph: Graph,
+        fallbacks: Mapping[str, Fallback],
+        calls: Sequence[HostCall],
+        shares: Mapping[str, float],
+    ) -> None:
+        """A graph, what of it PyTorch runs by the names of nodes, and for what its programs call
+        the host. `shares`: of the time, by the same names, as soon as they are known.
+        """
         self._graphs.append(graph)
-        self._fallbacks.extend(fallbacks)
+        self._fallbacks.append((fallbacks, shares))
         self._host_calls.extend(calls)
 
     def so_far(self) -> Compiled:
         """All that was noted."""
-        return Compiled(tuple(self._graphs), tuple(self._fallbacks), tuple(self._host_calls))
+        fallbacks = [
+            replace(one, share=shares.get(name))
+            for own, shares in self._fallbacks
+            for name, one in own.items()
+        ]
+        return Compiled(tuple(self._graphs), tuple(fallbacks), tuple(self._host_calls))
 
     def reset(self) -> None:
         """Forget."""

@@ -28,6 +28,7 @@ import pullback as pb
 STATE = pb.State(pb.ones(3))
 CAPTURED = pb.tensor([1.0, -2.0, 3.0])
 LARGE = pb.ones(100_000)
+FACTORS = pb.tensor([1.1, 0.7], dtype="float64")
 
 
 def attention(q, k, v, scale: float = 0.25):
@@ -47,7 +48,7 @@ def scaled(input, error):
 
 
 def stepped(x):
-    return pb.loop(range(3, 63, 2), lambda i, x: pb.sin(x) * 1.2 + i, x)
+    return pb.loop(range(3, 63, 2), lambda i, x: pb.sin(pb.flip(x, axis=0) * FACTORS) + i, x)
 
 
 def chained(a, b):
@@ -137,7 +138,18 @@ def alone(folder: Path, script: str, *words: str) -> str:
 def library(folder: Path, text: str, *flags: str) -> None:
     """A file of C, compiled, with no word of a warning."""
     (folder / "alone.c").write_text(text)
-    line = [str(CC), *flags, "-O1", "-std=c11", "-shared", "-fPIC", "-o", "alone.so", "alone.c"]
+    line = [
+        str(CC),
+        *flags,
+        "-O1",
+        "-std=c11",
+        "-Wall",
+        "-shared",
+        "-fPIC",
+        "-o",
+        "alone.so",
+        "alone.c",
+    ]
     done = subprocess.run([*line, "-lm"], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and not done.stderr, done.stderr
 
@@ -212,11 +224,15 @@ for _ in range(4):
 assert abs(load("repeated")["repeated_backward"](np.array(2.0), x0) - 2 * slope) < 1e-14
 assert abs(repeated(x0) - y) < 1e-15 and repeated(x0).shape == ()
 
-stepped, slope, y = load("stepped"), 1.0, 0.3
-for i in range(3, 63, 2):
-    slope, y = slope * 1.2 * np.cos(y), np.sin(y) * 1.2 + i
-assert abs(stepped["stepped"](x0) - y) < 1e-12
-assert abs(stepped["stepped_backward"](np.array(1.0), x0) / slope - 1) < 1e-9
+stepped, y = load("stepped"), np.array([0.3, 0.4])
+factors, start, slope = np.array([1.1, 0.7]), y, np.eye(2)
+for i in range(3, 63, 2):  # the order of these products matters
+    inner = y[::-1] * factors
+    slope = np.diag(np.cos(inner) * factors) @ slope[::-1]
+    y = np.sin(inner) + i
+assert abs(stepped["stepped"](start) - y).max() < 1e-12
+heads = [stepped["stepped_backward"](head, start) for head in np.eye(2)]
+assert abs(np.stack(heads) - slope).max() < 1e-8 * abs(slope).max()
 whole = load("whole")["rounded"]
 assert (whole(np.array([2**30, -5], "int32")) == [-(2**30), -15]).all()
 nothing = load("nothing")["rounded"]
@@ -255,7 +271,7 @@ def test_functions_of_numpy_where_there_is_no_torch(folder: Path) -> None:
     ejected(folder, "several.py", "users.py:several", *several, *wide)
     ejected(folder, "scaled.py", "users.py:scaled", "--shape", "input=3", "--shape", "error=3")
     ejected(folder, "repeated.py", "users.py:repeated", "--shape", "x=", "--set", "times=4", *wide)
-    ejected(folder, "stepped.py", "users.py:stepped", "--shape", "x=", *wide)
+    ejected(folder, "stepped.py", "users.py:stepped", "--shape", "x=2", *wide)
     ejected(folder, "whole.py", "users.py:rounded", "--shape", "x=2", "--dtype", "int32")
     ejected(folder, "nothing.py", "users.py:rounded", "--shape", "x=0,2")
     assert alone(folder, FROM_NUMPY, "without torch") == SAID
@@ -531,6 +547,14 @@ def test_what_cannot_stand_alone_is_refused(
 def test_wrong_use_is_one_message(folder: Path, words: tuple[str, ...], said: str) -> None:
     done = eject(folder, *words)
     assert done.exit_code == 2 and said in done.output, done.output
+
+
+def test_a_file_for_another_processor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the target's vectors, which need not be those of this one."""
+    words = ("y[i] = sum[k](x[i, k])", "--shape", "x=40,40")
+    monkeypatch.setenv("PULLBACK_TARGET", "aarch64")
+    other = ejected(folder, "other.c", *words)
+    assert "vectors of 16 bytes" in other and "__attribute__((vector_size(16)))" in other
 
 
 def test_a_layer_in_evaluation_takes_its_buffers(folder: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
+from pullback.backends.host.processor import named_target
 from pullback.backends.registry import ORACLE, named
 from pullback.bridge.derived import Derived
 from pullback.bridge.flat import Lying, flat, refusal, traced
@@ -36,6 +37,7 @@ from pullback.tensor.record.trace import Cell, held
 from pullback.tensor.run.entry import Entry
 
 LANGUAGE = "c"  # the backend
+OUTSIDE = "a size is out of its bounds"
 LARGEST = 1 << 16  # bytes of a captured array that is written down
 TEMPLATE = Path(__file__).with_name("ejected.txt")
 COMPILE = "cc -O3 -march=native -fwrapv -ffp-contract=off -fopenmp -shared -fPIC"
@@ -157,11 +159,16 @@ class Ejected:
     def said(self) -> str:
         """The function that gives messages."""
         rows = "".join(f"\n    {json.dumps(s)}," for s in self.sites)
+        if not self.sites:
+            return (
+                f"const char *{self.name}_message(int code) {{\n"
+                f'  return code == -2 ? "{OUTSIDE}" : code ? "no memory" : "";\n}}\n'
+            )
         return (
             f"const char *{self.name}_message(int code) {{\n"
             f"  static const char *const said[] = {{{rows}\n    0}};\n"
             f"  return code > 0 && code <= {len(self.sites)} ? said[code - 1] : "
-            'code == -2 ? "a size is out of its bounds" : code ? "no memory" : "";\n}\n'
+            f'code == -2 ? "{OUTSIDE}" : code ? "no memory" : "";\n}}\n'
         )
 
     def python(self) -> str:
@@ -276,8 +283,9 @@ class _Part:
 
     @property
     def target(self) -> Target:
-        """What is compiled for."""
-        return writer("").machine(self.options)
+        """What is compiled for: this processor, or the one that is named, which may be any."""
+        named = self.options.target
+        return writer("").machine(self.options) if named is None else named_target(named)
 
     def image(self) -> tuple[Image, Writer]:
         """Kernels written down, memory planned."""

@@ -55,6 +55,8 @@ static void pb_launch(
     body(block, task, stride ? scratch + stride * PB_THREAD : 0);
 }
 """
+# Not every function of the prelude is called, nor are threads wanted of every compiler.
+QUIET = ("psabi", "unknown-pragmas", "unused-function", "unused-const-variable")
 LINE = 64  # bytes: to which memory is aligned
 # What a name in C, or in Python around it, cannot be.
 WORDS = (
@@ -84,7 +86,8 @@ class Portable(C11):
 
     def prelude(self) -> str:
         """What stands before the functions, once in a file."""
-        quiet = '#if defined(__GNUC__)\n#pragma GCC diagnostic ignored "-Wpsabi"\n#endif'
+        ignored = [f'#pragma GCC diagnostic ignored "-W{name}"' for name in QUIET]
+        quiet = "\n".join(["#if defined(__GNUC__)", *ignored, "#endif"])
         exact = (
             "#if defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#elif defined(__GNUC__)\n"
             '#pragma GCC optimize("fp-contract=off", "wrapv")\n#endif'

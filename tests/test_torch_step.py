@@ -247,13 +247,17 @@ def test_halves_compute_their_update_in_32_bits() -> None:
 
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).bfloat16()
     beside(make, copy.deepcopy(model), 3, kind=torch.bfloat16)
-    ((x, y),) = batches(1, torch.bfloat16)
-    F.cross_entropy(model(x), y).backward()
-    slopes = [p.grad for p in model.parameters()]
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.0)  # its .999 is 1 in bfloat16
-    pb.torch.step(model, F.cross_entropy, optimizer)(x, y)
-    for state, slope in zip(optimizer.state.values(), slopes, strict=True):
-        same(state["exp_avg_sq"], (slope.float() ** 2 * 1e-3).bfloat16(), 1e-2)
+    w = torch.randn(400).bfloat16().requires_grad_()
+    x, before = torch.randn(400).bfloat16(), w.detach().float()
+    optimizer = torch.optim.Adam([w], lr=0.1, weight_decay=0.3)
+    step = pb.torch.step(None, lambda _, x: (w * x).sum(), optimizer, targets=None)
+    step(x)
+    slope = x.float() + 0.3 * before
+    first, second = 0.1 * slope, 0.001 * slope**2
+    expected = before - 0.1 / 0.1 * first / (second.sqrt() / 0.001**0.5 + 1e-8)
+    state = optimizer.state[w]
+    for own, exact in ((w.detach(), expected), (state["exp_avg"], first)):
+        assert float((own == exact.bfloat16()).double().mean()) > 0.99, "rounded once"
 
 
 def test_autocast_reaches_the_model_and_not_the_update() -> None:

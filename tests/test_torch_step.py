@@ -277,6 +277,23 @@ def test_autocast_reaches_the_model_and_not_the_update() -> None:
     assert ours[0].weight.dtype == torch.float32
 
 
+def test_a_backward_is_not_under_autocast() -> None:
+    class Whole(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cpu", enabled=False):
+                return super().forward(x)
+
+    ours = Whole(5, 3)
+    theirs = copy.deepcopy(ours)
+    own = torch.optim.SGD(ours.parameters(), lr=1.0)
+    other = torch.optim.SGD(theirs.parameters(), lr=1.0)
+    ((x, y),) = batches(1, torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        pb.torch.step(ours, F.cross_entropy, own)(x, y)
+    eager(theirs, other, x, y)
+    same(ours.state_dict(), theirs.state_dict(), 1e-5)
+
+
 def test_results_keywords_and_losses_of_their_own() -> None:
     ((x, y),) = batches(1)
     model = network()
@@ -308,11 +325,28 @@ def test_another_size_of_a_batch() -> None:
     same(ours.state_dict(), theirs.state_dict())
 
 
+def test_steps_do_not_remember_the_sizes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    symbols = []
+
+    def backend(gm: Any, inputs: Any, **how: Any) -> Any:
+        symbols.extend(i for i in inputs if isinstance(i, torch.SymInt))
+        return gm.forward
+
+    monkeypatch.setattr("pullback.bridge.step.backend", backend)
+    for rows, size in ((6, 5), (7, 4), (9, 8)):
+        model = nn.Linear(size, 3)
+        step = pb.torch.step(model, F.cross_entropy, torch.optim.Adam(model.parameters()))
+        step(torch.randn(rows, size), torch.randint(3, (rows,)))
+    assert not symbols
+
+
 def test_many_steps_do_not_reach_the_limit_of_one() -> None:
     ((x, y),) = batches(1)
+    steps = []
     for _ in range(torch._dynamo.config.recompile_limit + 2):
         model = nn.Linear(5, 3).double()
         step = pb.torch.step(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1))
+        steps.append(step)  # what is forgotten does not count
         expected = F.cross_entropy(model(x), y).detach()
         same(step(x, y), expected)
 
@@ -486,3 +520,39 @@ def test_a_traced_backward_and_an_update_are_one_program() -> None:
     same(model.state_dict(), eager.state_dict())
     (graph,) = pb.torch.report().graphs
     assert graph.operators == graph.native
+
+
+@pb.torch.op(name="steps::gated")
+def gated(x: pb.Tensor, w: pb.Tensor, power: int = 2) -> tuple[pb.Tensor, pb.Tensor]:
+    y = pb.tanh(x @ w)
+    return y**power, pb.sum(y)
+
+
+class Gates(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.own = nn.Linear(5, 4), nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x: Any) -> Any:
+        y, whole = gated(self.first(x), self.own)
+        return F.gelu(y) + gated(self.first(x), self.own, 3)[0] + whole
+
+
+def test_an_operator_of_the_users_is_a_part_of_the_program() -> None:
+    ours = Gates().double()
+    theirs = copy.deepcopy(ours)
+    fast = torch.compile(
+        ours, backend=pb.torch.backend, fullgraph=True, options={"fallback": "error"}
+    )
+    ((x, y),) = batches(1)
+    results = [m(x) for m in (fast, theirs)]
+    same(results[0], results[1])
+    for result in results:
+        result.square().sum().backward()
+    same([p.grad for p in ours.parameters()], [p.grad for p in theirs.parameters()])
+    assert all(g.operators == g.native for g in pb.torch.report().graphs)
+    own = torch.optim.SGD(ours.parameters(), lr=0.1)
+    other = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    step = pb.torch.step(ours, F.cross_entropy, own)
+    same(step(x, y), eager(theirs, other, x, y))
+    same(ours.state_dict(), theirs.state_dict())

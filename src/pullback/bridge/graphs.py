@@ -15,6 +15,7 @@ from torch.fx import Node
 from pullback.bridge.aten import REFUSES, RULES
 from pullback.bridge.derived import Derived
 from pullback.bridge.draws import SEED, draws, seed
+from pullback.bridge.operator import OVERLOADS
 from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
 from pullback.bridge.signature import Parameter, Signature
 from pullback.bridge.writes import COPY, Apart, Indices, fills
@@ -42,7 +43,7 @@ def lacking(node: Node) -> str | None:
         return None if _ends(node) else "a write into what is no argument"
     if draws(node):
         return "it draws from PyTorch's generator"
-    if node.target not in RULES:
+    if node.target not in RULES and node.target not in OVERLOADS:
         return f"no rule for {node.target}"
     if (unknown := _unknown(node)) is not None:
         return unknown
@@ -197,7 +198,8 @@ def applied(node: Node, given: Any, named: Any) -> Any:
     if node.target in SIZES:
         x = given[0]
         return x.shape[given[1]] if len(given) > 1 else x.size
-    rule: Any = RULES.get(node.target, node.target)
+    own = OVERLOADS.get(node.target)
+    rule: Any = RULES.get(node.target, node.target) if own is None else own.inlined
     return rule(*given, **named)
 
 

@@ -30,6 +30,9 @@ from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
 from pullback.runtime.executable import Executable
 
+OVERLOADS: dict[Any, Operator] = {}
+"""Operators by what a graph calls, derived ones too: their functions are parts of its program."""
+
 
 class Operator:
     """A function on PyTorch's tensors; `overload` is what `torch.ops` has.
@@ -124,6 +127,7 @@ class Operator:
         library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
         self.library = library
         self.overload = getattr(getattr(torch.ops, self.namespace), name).default
+        OVERLOADS[self.overload] = self
         library.impl(name, torch.compiler.disable(self.programs), "CPU")
         library.impl(name, self._elsewhere, "CompositeExplicitAutograd")
         library.impl(name, self._autograd, "Autograd")
@@ -135,9 +139,18 @@ class Operator:
         for operator in self.derived.values():
             operator.forget()
         self.derived.clear()
+        OVERLOADS.pop(self.overload, None)
         if self.library is not None:
             self.library._destroy()
             self.library = None
+
+    def inlined(self, *args: Any, **kwargs: Any) -> Any:
+        """On pullback's tensors, as a part of a graph that calls it."""
+        given = list(self.programs.filled(args))
+        for n, parameter in enumerate(self.function.signature.parameters):
+            given[n] = kwargs.get(parameter.name, given[n])
+        results = self.function.call(*given)
+        return results[0] if len(results) == 1 else results
 
     def _elsewhere(self, *args: Any) -> Any:
         places = sorted({_where(a) for a in args if isinstance(a, torch.Tensor)})

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from golden_programs import OPTIONS, programs, traced
 from pullback.backends.host.processor import named_target
+from pullback.cli.schedule_text import read_schedule
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Compute, items
 from pullback.ir.program import Program as Traced
@@ -34,7 +35,7 @@ from pullback.lower.kernel import lower
 from pullback.lower.whole import scheduled
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
-from pullback.schedule.text import read_schedule, schedule_text
+from pullback.schedule.text import schedule_text
 from pullback.schedule.verify import verify_schedule
 
 PROCESSORS = ("x86-64-v4", "x86-64-v3")  # vectors of 64 bytes, and of 32

@@ -14,6 +14,7 @@ import numpy as np
 from golden_programs import OPTIONS, programs, traced
 from lower_support import HOST, natively, random_array
 from pullback.backends.reference.kernels import run_kernel
+from pullback.cli.schedule_text import scratch_slots
 from pullback.errors import InvalidIR
 from pullback.ir.expr import upper
 from pullback.ir.graph import Map, Variable
@@ -36,7 +37,7 @@ from pullback.schedule.schedule import (
     SweepLoops,
     TileLoops,
 )
-from pullback.schedule.text import schedule_text, scratch_slots
+from pullback.schedule.text import schedule_text
 from pullback.schedule.verify import verify_schedule
 from pullback.verify.nest import verify_routine
 

@@ -51,8 +51,8 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # What stands between a definition and a backend, backends themselves not counted. The second design
 # asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
-MAX_CORE_LINES = 17_385
-MAX_TOKENS_PER_LINE = 10.91
+MAX_CORE_LINES = 17_185
+MAX_TOKENS_PER_LINE = 10.92
 # What each room of the core may hold, lines; rounded up to fifty, to be lowered as rooms shrink.
 ROOM_LINES = {
     "algebra": 750,
@@ -69,7 +69,7 @@ ROOM_LINES = {
     "pipeline": 350,
     "prepare": 550,
     "runtime": 950,
-    "schedule": 2300,
+    "schedule": 2100,
     "simplify": 1000,
     "verify": 650,
 }
@@ -416,7 +416,7 @@ def test_classes_of_errors_have_codes() -> None:
 
 
 # A local that is called `found` does not say what was. A ratchet, to be lowered.
-MAX_FOUND = 17
+MAX_FOUND = 0
 
 
 def test_names_say_what_was_found() -> None:

@@ -33,7 +33,8 @@ from pullback.runtime.executable import Executable
 from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, read, write
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.choose import choose
-from pullback.schedule.moves import Space, Trials, best, draws
+from pullback.schedule.moves import Space
+from pullback.tensor.run.search import Trials, best, draws
 from pullback.tensor.run.tune import Bench, kernels_of
 
 measures = sys.modules["pullback.tensor.run.tune"]  # the name `pb.tensor` is a function

@@ -10,6 +10,7 @@ import pytest
 from lower_support import HOST, agree
 from pullback.backends.host.processor import named_target
 from pullback.cli.graph_text import parse_kernel
+from pullback.cli.schedule_text import read_schedule
 from pullback.errors import InvalidIR, SyntaxFormError
 from pullback.ir.expr import Dim
 from pullback.ir.kernel import Kernel
@@ -18,7 +19,7 @@ from pullback.lower import lower
 from pullback.lower.whole import scheduled, whole
 from pullback.schedule.choose import choose, schedule_with
 from pullback.schedule.schedule import TileLoops
-from pullback.schedule.text import read_schedule, schedule_text
+from pullback.schedule.text import schedule_text
 from pullback.schedule.verify import verify_schedule
 from pullback.verify.nest import verify_routine
 from random_schedules import check_schedule

@@ -21,6 +21,7 @@ from pullback.backends.registry import by_nests, of_nests
 from pullback.cli.command import Output, command
 from pullback.cli.graph_text import parse_graph, parse_kernel
 from pullback.cli.nest_text import parse_routine
+from pullback.cli.schedule_text import read_schedule
 from pullback.config import Options
 from pullback.errors import InvalidIR, SyntaxFormError
 from pullback.ir import dtype as D
@@ -36,7 +37,7 @@ from pullback.pipeline import compile_program
 from pullback.runtime.report import Reporter
 from pullback.runtime.tuned import Chooser
 from pullback.schedule.schedule import Schedule
-from pullback.schedule.text import read_schedule, schedule_text
+from pullback.schedule.text import schedule_text
 from pullback.schedule.verify import verify_schedule
 from pullback.verify.kernel import verify_kernel
 from pullback.verify.nest import verify_routine

@@ -35,7 +35,7 @@ from pullback.lower.context import Lowering, NestLoop, cast, nest, rounded_up, u
 from pullback.lower.depth import Depth
 from pullback.lower.guards import moved, replaced
 from pullback.lower.hoist import hoisted
-from pullback.lower.operands import Contraction, Panels, moved_check, stores
+from pullback.lower.operands import Contraction, Panels, scaled, stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,7 @@ class Block:
 
     def _store(self, place: tuple[Expr, Expr], values: dict[Expr, Expr], value: Expr) -> Stmts:
         prob = self.prob
-        if prob.scale is not None:
-            value = E.Mul(value, cast(replaced(prob.scale, values), prob.kind))
-        checks = [moved_check(c, values) for c in prob.scale_checks]
+        checks, value = scaled(prob, value, values)
         if self.near is None:
             return [*checks, *stores(self.context, prob, value, values)]
         i, j = place

@@ -32,7 +32,7 @@ from pullback.lower.bounds import guarded
 from pullback.lower.context import Lowering, NestLoop, cast, floor_div, nest, unrolled
 from pullback.lower.guards import replaced
 from pullback.lower.merge import merged
-from pullback.lower.operands import Contraction, Operand, evaluated, problem, stores
+from pullback.lower.operands import Contraction, Operand, evaluated, problem, scaled, stores
 from pullback.schedule.schedule import DotLoops, Product, Step
 
 Body = Callable[[int, Linear], Stmts]
@@ -152,7 +152,5 @@ class _Dots:
 
     def _store(self, values: dict[Expr, Expr], sums: Register, i: Var, j: Var) -> Stmts:
         prob = self.prob
-        value: Expr = Peek(sums, (i, j))
-        if prob.scale is not None:
-            value = E.Mul(value, cast(replaced(prob.scale, values), prob.kind))
-        return [*prob.scale_checks, *stores(self.context, prob, value, values)]
+        checks, value = scaled(prob, Peek(sums, (i, j)), values)
+        return [*checks, *stores(self.context, prob, value, values)]

@@ -8,6 +8,7 @@ from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
 from pullback.errors import InvalidIR
+from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
@@ -105,8 +106,7 @@ class Contraction:
     stage: Stage
     left: Operand
     right: Operand
-    scale: Expr | None
-    scale_checks: tuple[Stmt, ...]
+    scale: Operand | None
     row: NestLoop | None
     column: NestLoop | None
     shared: list[NestLoop]
@@ -185,8 +185,7 @@ def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contrac
         stage,
         left,
         right,
-        None if scale is None else scale.value,
-        () if scale is None else scale.checks,
+        scale,
         row,
         column,
         [loop for loop in others if right.uses(loop.var)],
@@ -206,6 +205,14 @@ def stores(context: Lowering, prob: Contraction, value: Expr, at: Mapping[Expr, 
     if prob.stage.partial:
         return [StoreCombine(array, offset, SUM, value)]
     return [Store(array, offset, value)]
+
+
+def scaled(prob: Contraction, value: Expr, at: Mapping[Expr, Expr]) -> tuple[Stmts, Expr]:
+    """A sum with the factor that does not change along k, and the checks of that."""
+    if prob.scale is None:
+        return [], value
+    scale = prob.scale.at(at)
+    return [*scale.checks], E.Mul(value, cast(scale.value, prob.kind))
 
 
 def _stored(context: Lowering, stage: Stage, axes: dict[int, Expr]) -> Linear | None:

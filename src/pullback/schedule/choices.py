@@ -95,7 +95,7 @@ def offered(
     homes = enumerate(schedule.residences[: len(kernel.stages)])
     free.update((f"place.{n}", (0, 1)) for n, home in homes if home.host is not None)
     for number, stage in enumerate(kernel.stages):
-        seen = columns(stage, target)
+        seen = columns(stage)
         if not seen:
             continue
         free[f"column.{number}"] = (-1, *seen)

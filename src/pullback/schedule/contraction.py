@@ -104,7 +104,7 @@ def volume(stage: Stage, axes: Iterable[int]) -> int:
     return prod(upper(stage.extents[axis]) for axis in axes)
 
 
-def columns(stage: Stage, target: Target) -> tuple[int, ...]:
+def columns(stage: Stage) -> tuple[int, ...]:
     """The output axes that may be the columns of `stage` as a contraction."""
     return tuple(p.column for p in _products(stage))
 

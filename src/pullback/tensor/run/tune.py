@@ -32,8 +32,8 @@ from pullback.ir.target import Target
 from pullback.pipeline import compile_kernel
 from pullback.runtime.executable import Executable
 from pullback.schedule.choices import Choices
-from pullback.schedule.moves import Trials, best, draws
 from pullback.schedule.schedule import Schedule
+from pullback.tensor.run.search import Trials, best, draws
 
 Array = np.ndarray[Any, Any]
 

@@ -33,7 +33,7 @@ from pullback.lower.blocked import blocked_tile
 from pullback.lower.bounds import guarded
 from pullback.lower.context import Lowering, NestLoop, cast, nest, rounded_up, unrolled, vector
 from pullback.lower.depth import Depth
-from pullback.lower.guards import moved, replaced
+from pullback.lower.guards import Values, moved, replaced
 from pullback.lower.hoist import hoisted
 from pullback.lower.operands import Contraction, Panels, scaled, stores
 
@@ -102,14 +102,14 @@ class Block:
         place = linear(number).times(self.size[1]).plus(linear(at[1])).expr()
         return [Combine(sums, at[: len(sums.shape)], SUM, Load(self.less, place))]
 
-    def _left(self, first: Linear, i: Var, at: dict[Expr, Expr]) -> Expr:
+    def _left(self, first: Linear, i: Var, at: Values) -> Expr:
         panels = self.packed[0]
         if panels is None:
             return cast(replaced(self.prob.left.value, at), self.prob.kind)
         element = panels.at(divide(first, self.size[0])[0].expr(), self._place(i))
         return cast(element, self.prob.kind)
 
-    def _right(self, number: Expr, at: dict[Expr, Expr], j: Var) -> Expr:
+    def _right(self, number: Expr, at: Values, j: Var) -> Expr:
         panels = self.packed[1]
         if panels is None:
             return cast(replaced(self.prob.right.value, at), self.prob.kind)
@@ -134,7 +134,7 @@ class Block:
         self,
         sums: Register,
         place: tuple[Expr, Expr],
-        at: dict[Expr, Expr],
+        at: Values,
         each: Callable[..., Stmt],
     ) -> Stmts:
         """The stores of a tile, with what blocks of k before have left."""
@@ -157,7 +157,7 @@ class Block:
             return body
         return [Guard(self.depth.last, tuple(body))]
 
-    def _store(self, place: tuple[Expr, Expr], values: dict[Expr, Expr], value: Expr) -> Stmts:
+    def _store(self, place: tuple[Expr, Expr], values: Values, value: Expr) -> Stmts:
         prob = self.prob
         checks, value = scaled(prob, value, values)
         if self.near is None:
@@ -189,7 +189,7 @@ class Block:
         inner = hoisted(self.context, vector(lane, whole, body))
         return nest([NestLoop((), i, index(rows), rows)], inner)
 
-    def _sum(self, i: Var, j: Var, values: dict[Expr, Expr]) -> Expr:
+    def _sum(self, i: Var, j: Var, values: Values) -> Expr:
         """The contraction's value where the block just left it."""
         if self.near is not None:
             return Load(self.near, Linear(0, {i: self.size[1], j: 1}).expr())

@@ -40,6 +40,9 @@ TERMS_ALONE: Legal = 64
 LONG: Legal = 4096
 
 
+Each = Callable[..., Stmt]  # statements for every element of an array of registers
+
+
 @dataclass(frozen=True, slots=True)
 class Blocked:
     """The sums of one nest: the register of each block by that of the whole.
@@ -51,7 +54,7 @@ class Blocked:
     parts: dict[Register, Register]
     lost: dict[Register, Register]
     place: tuple[Expr, ...] = ()
-    each: Callable[..., Stmt] | None = None
+    each: Each | None = None
 
     def loops(self, body: Sequence[Stmt]) -> Stmts:
         """`body` with each loop that adds to the sums in blocks."""
@@ -165,33 +168,36 @@ class Blocked:
 
 def blocked(context: Lowering, before: Sequence[Stmt], inner: Stmts) -> Stmts:
     """`before`, which declares accumulators, and the loops `inner` that combine into them."""
-    plain = [*before, *inner]
     sums = [s.register for s in before if isinstance(s, Declare) and _is_sum(s.register, inner)]
-    if not sums:
-        return plain
-    parts = {r: context.register("part", r.dtype) for r in sums}
-    lost = {r: context.register("lost", r.dtype) for r in sums}
-    sums_apart = Blocked(context, parts, lost)
-    if max(map(sums_apart._chain, inner)) <= TERMS_ALONE:
-        return plain
-    starts = [Declare(r, E.const(0, r.dtype)) for r in lost.values()]
-    return [*before, *starts, *sums_apart.loops(inner), *sums_apart.ends()]
+    return [*before, *_apart(context, sums, inner, TERMS_ALONE)]
 
 
 def blocked_tile(
-    context: Lowering,
-    tile: Register,
-    place: tuple[Expr, ...],
-    terms: Stmts,
-    each: Callable[..., Stmt],
+    context: Lowering, tile: Register, place: tuple[Expr, ...], terms: Stmts, each: Each
 ) -> Stmts:
     """Loops `terms` that add to a small array of registers, element by element."""
-    part = context.register("part", tile.dtype, tile.shape)
-    lost = context.register("lost", tile.dtype, tile.shape)
-    sums_apart = Blocked(context, {tile: part}, {tile: lost}, place, each)
-    if not tile.dtype.is_float or max(map(sums_apart._chain, terms), default=0) <= LONG:
-        return terms
-    return [Declare(lost, E.const(0, lost.dtype)), *sums_apart.loops(terms), *sums_apart.ends()]
+    return _apart(context, [tile] if tile.dtype.is_float else [], terms, LONG, place, each)
+
+
+def _apart(
+    context: Lowering,
+    sums: Sequence[Register],
+    body: Stmts,
+    most: int,
+    place: tuple[Expr, ...] = (),
+    each: Each | None = None,
+) -> Stmts:
+    """`body` with its sums in blocks, where one adds up more than `most` terms."""
+    if not sums:
+        return body
+    parts, lost = (
+        {r: context.register(name, r.dtype, r.shape) for r in sums} for name in ("part", "lost")
+    )
+    apart = Blocked(context, parts, lost, place, each)
+    if max(map(apart._chain, body), default=0) <= most:
+        return body
+    starts = [Declare(r, E.const(0, r.dtype)) for r in lost.values()]
+    return [*starts, *apart.loops(body), *apart.ends()]
 
 
 def _is_sum(register: Register, body: Sequence[Stmt]) -> bool:

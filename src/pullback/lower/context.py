@@ -16,6 +16,7 @@ from pullback.ir.graph import Definition, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.nest import Array, For, LoopKind, Mark, Register, Stmt, Stmts, Var
 from pullback.ir.node import walk
+from pullback.lower.guards import Values
 from pullback.lower.natives import with_natives
 from pullback.schedule.regions import Regions, regions
 from pullback.schedule.schedule import Place, Schedule
@@ -82,7 +83,7 @@ class Lowering:
     hoisted: dict[int, Stmts] = field(default_factory=dict)
     depths: dict[Expr, int] = field(default_factory=dict)
     regions: Regions = field(default_factory=lambda: Regions({}, {}))
-    natives: dict[Expr, Expr] = field(default_factory=dict)
+    natives: Values = field(default_factory=dict)
     count: int = 0
     marks: bool = False
     marked: Stmts = field(default_factory=list)

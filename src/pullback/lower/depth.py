@@ -14,6 +14,7 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Array, For, Stmts, Var
 from pullback.lower.context import Lowering, NestLoop, ceil_div, counted, in_pieces, nest, rest_of
+from pullback.lower.guards import Values
 from pullback.lower.operands import (
     Contraction,
     Panels,
@@ -98,11 +99,11 @@ def _size(loop: NestLoop, most: int, inside: bool) -> int:
     return whole[-1] if loop.static and whole else even
 
 
-def _counted(block: Var, before: list[NestLoop], parts: int) -> tuple[dict[Expr, Expr], Linear]:
+def _counted(block: Var, before: list[NestLoop], parts: int) -> tuple[Values, Linear]:
     """What block `block` stands for: the values of the loops before, the part of the one cut."""
     if not before:
         return {}, linear(block)
-    values: dict[Expr, Expr] = {}
+    values: Values = {}
     rest: Expr = E.FloorDiv(block, index(parts))
     for loop in reversed(before[1:]):
         values[loop.var] = E.Mod(rest, index(loop.most))

@@ -30,7 +30,7 @@ from pullback.ir.nest import (
 )
 from pullback.lower.bounds import guarded
 from pullback.lower.context import Lowering, NestLoop, cast, floor_div, nest, unrolled
-from pullback.lower.guards import replaced
+from pullback.lower.guards import Values, replaced
 from pullback.lower.merge import merged
 from pullback.lower.operands import Contraction, Operand, evaluated, problem, scaled, stores
 from pullback.schedule.schedule import DotLoops, Product, Step
@@ -139,7 +139,7 @@ class _Dots:
         assert isinstance(following, Load)
         return [Prefetch(following.array, following.offset)]
 
-    def _finish(self, values: dict[Expr, Expr], sums: Register, i: Var, column0: Linear) -> Stmt:
+    def _finish(self, values: Values, sums: Register, i: Var, column0: Linear) -> Stmt:
         """The sums of a block go where they live: in lanes where columns lie side by side."""
         rows, columns = sums.shape
         j = self.context.var("j", columns)
@@ -150,7 +150,7 @@ class _Dots:
         kind = LoopKind.VECTOR if beside and columns > 1 else LoopKind.UNROLL
         return For(j, index(0), index(columns), (body,), kind)
 
-    def _store(self, values: dict[Expr, Expr], sums: Register, i: Var, j: Var) -> Stmts:
+    def _store(self, values: Values, sums: Register, i: Var, j: Var) -> Stmts:
         prob = self.prob
         checks, value = scaled(prob, Peek(sums, (i, j)), values)
         return [*checks, *stores(self.context, prob, value, values)]

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pullback.algebra.linear import Linear, coarser, linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -17,6 +15,8 @@ from pullback.ir.node import Node, walk
 
 TRUE = E.Const(True, bool_)
 FALSE = E.Const(False, bool_)
+
+Values = dict[Expr, Expr]  # what variables, or other nodes, are replaced by
 
 
 def folded(node: Expr) -> Expr:
@@ -78,7 +78,7 @@ def _differ(left: Expr, right: Expr, node: Expr) -> Expr:
     return node
 
 
-def replaced(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
+def replaced(root: Expr, values: Values) -> Expr:
     """`root` with nodes replaced, offsets of loads in order again, guards decided again."""
     memo: dict[Node, Node] = dict(values.items())
     for node in walk(root, skip=memo):
@@ -93,6 +93,6 @@ def replaced(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
     return new_root
 
 
-def moved(form: Linear, values: Mapping[Expr, Expr]) -> Expr:
+def moved(form: Linear, values: Values) -> Expr:
     """An offset with variables replaced."""
     return linear(replaced(form.expr(), values)).expr()

@@ -30,7 +30,7 @@ from pullback.ir.nest import (
 from pullback.ir.node import Node, walk
 from pullback.ir.statements import roots, with_roots
 from pullback.lower.context import Lowering
-from pullback.lower.guards import replaced
+from pullback.lower.guards import Values, replaced
 
 # What is worth a register of its own. Additions and products of integers fold into addresses.
 COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, Load, Native)
@@ -49,7 +49,7 @@ def hoisted(context: Lowering, loop: For) -> Stmts:
     if not chosen and not checks:
         return [loop]
     before: Stmts = [Check(_once(loop, c.index), c.extent, c.site) for c in checks]
-    named: dict[Expr, Expr] = {}
+    named: Values = {}
     for value in chosen:
         register = context.register("u", value.dtype)
         before.append(Declare(register, _once(loop, value)))

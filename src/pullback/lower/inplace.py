@@ -87,26 +87,24 @@ class _Seen:
 
     def _touched(self, statement: Stmt) -> _Uses:
         uses = _Uses()
-        if isinstance(statement, For | Guard):
-            self._loads(statement, uses)
-            for inner in statement.body:
-                uses.add(self.uses(inner))
-        elif isinstance(statement, Transpose):
-            self.opaque |= {statement.source, statement.target}
-        elif not isinstance(statement, Prefetch):
-            self._loads(statement, uses)
-            if isinstance(statement, Store):
+        match statement:
+            case Prefetch():
+                return uses
+            case Transpose():
+                self.opaque |= {statement.source, statement.target}
+                return uses
+            case Store():
                 uses.writes[statement.array] = [linear(statement.offset)]
                 self.written.add(statement.array)
-            elif isinstance(statement, StoreCombine):
+            case StoreCombine():
                 self.opaque.add(statement.array)
-        return uses
-
-    def _loads(self, statement: Stmt, uses: _Uses) -> None:
         for node in walk(roots(statement)):
             if isinstance(node, Load):
                 uses.reads.setdefault(node.array, []).append(linear(node.offset))
                 self.read.add(node.array)
+        for inner in statement.body if isinstance(statement, For | Guard) else ():
+            uses.add(self.uses(inner))
+        return uses
 
 
 @dataclass(frozen=True, slots=True)

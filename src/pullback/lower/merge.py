@@ -14,6 +14,7 @@ from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Load
 from pullback.ir.node import Node
 from pullback.lower.context import Lowering, NestLoop
+from pullback.lower.guards import Values
 from pullback.machine.machine import LINE
 
 
@@ -43,7 +44,7 @@ def merged(
     parts: list[int],
     roots: list[Expr],
     stores: list[Linear],
-) -> tuple[list[NestLoop], dict[Expr, Expr]]:
+) -> tuple[list[NestLoop], Values]:
     """Loops after merging within parts (`parts[n]` numbers loop `n`'s), and values of old ones."""
     if len(loops) < 2:
         return loops, {}
@@ -67,14 +68,14 @@ def merged(
             runs.append([number])
     if len(runs) == len(loops):
         return loops, {}
-    values: dict[Expr, Expr] = {}
+    values: Values = {}
     joined = [_run(context, [loops[n] for n in run], values) for run in runs]
     return joined, values
 
 
 def split(
     context: Lowering, loops: list[NestLoop], roots: list[Expr], lane: int | None = None
-) -> tuple[list[NestLoop], dict[Expr, Expr]]:
+) -> tuple[list[NestLoop], Values]:
     """Loops cut in two where offsets divide them: ``x // 8, x % 8 -> high, low``.
 
     Not the one over axis `lane` into pieces shorter than a cache line: vectors span several.
@@ -90,7 +91,7 @@ def split(
                 if coefficient == 1 and divisor > 1:
                     wanted[var] = min(wanted.get(var, divisor), divisor)
     cut: list[NestLoop] = []
-    values: dict[Expr, Expr] = {}
+    values: Values = {}
     for loop in loops:
         divisor = wanted.get(loop.var, 0)
         if lane in loop.axes and divisor < LINE // float32.itemsize:
@@ -106,7 +107,7 @@ def split(
     return cut, values
 
 
-def _run(context: Lowering, run: list[NestLoop], values: dict[Expr, Expr]) -> NestLoop:
+def _run(context: Lowering, run: list[NestLoop], values: Values) -> NestLoop:
     """One loop for a run of loops; sets the value of each old variable."""
     if len(run) == 1:
         return run[0]
@@ -124,7 +125,7 @@ def _run(context: Lowering, run: list[NestLoop], values: dict[Expr, Expr]) -> Ne
     return NestLoop(tuple(a for loop in run for a in loop.axes), var, extent, most)
 
 
-def revalued(axes: dict[int, Expr], values: dict[Expr, Expr]) -> dict[int, Expr]:
+def revalued(axes: dict[int, Expr], values: Values) -> dict[int, Expr]:
     """Values of axes after merging."""
     if not values:
         return axes

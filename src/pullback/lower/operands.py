@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -26,7 +25,7 @@ from pullback.lower.context import (
     swept,
     vector,
 )
-from pullback.lower.guards import moved, replaced
+from pullback.lower.guards import Values, moved, replaced
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.sweep import Bodies, stage_values, written
 from pullback.lower.translate import Translator
@@ -57,7 +56,7 @@ class Operand:
         form = linear(self.value.offset)
         return None if form.hidden(var) else form.of(var)
 
-    def at(self, values: Mapping[Expr, Expr]) -> Operand:
+    def at(self, values: Values) -> Operand:
         """The same with variables replaced."""
         checks = tuple(moved_check(check, values) for check in self.checks)
         return Operand(replaced(self.value, values), checks)
@@ -123,7 +122,7 @@ class Contraction:
         """The type of the sums."""
         return accumulator(self.stage.body.dtype)
 
-    def at(self, first: Linear, i: Var, base: Linear, j: Var) -> dict[Expr, Expr]:
+    def at(self, first: Linear, i: Var, base: Linear, j: Var) -> Values:
         """The row and column of one element of a block."""
         sides = (self.column, base, j), (self.row, first, i)
         return {o.var: start.plus(Linear(0, {v: 1})).expr() for o, start, v in sides if o}
@@ -198,7 +197,7 @@ def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contrac
     )
 
 
-def stores(context: Lowering, prob: Contraction, value: Expr, at: Mapping[Expr, Expr]) -> Stmts:
+def stores(context: Lowering, prob: Contraction, value: Expr, at: Values) -> Stmts:
     """A sum, which is scaled already, goes where it lives."""
     array = context.home(prob.stage).array
     offset, value = moved(prob.store or Linear(), at), cast(value, array.dtype)
@@ -207,7 +206,7 @@ def stores(context: Lowering, prob: Contraction, value: Expr, at: Mapping[Expr, 
     return [Store(array, offset, value)]
 
 
-def scaled(prob: Contraction, value: Expr, at: Mapping[Expr, Expr]) -> tuple[Stmts, Expr]:
+def scaled(prob: Contraction, value: Expr, at: Values) -> tuple[Stmts, Expr]:
     """A sum with the factor that does not change along k, and the checks of that."""
     if prob.scale is None:
         return [], value
@@ -345,7 +344,7 @@ def _farthest(value: Expr, var: Var) -> int:
     return max(abs(linear(n.offset).of(var)) for n in walk(value) if isinstance(n, Load))
 
 
-def moved_check(check: Stmt, values: Mapping[Expr, Expr]) -> Stmt:
+def moved_check(check: Stmt, values: Values) -> Stmt:
     if not isinstance(check, Check):
         raise InvalidIR(f"{check} among checks")
     return Check(replaced(check.index, values), check.extent, check.site)
@@ -368,7 +367,7 @@ def _transposed(
     while run < len(over) and over[-run].static and _continues(side.operand, over, run):
         inner *= over[-run].most
         run += 1
-    zero: dict[Expr, Expr] = {loop.var: index(0) for loop in over[-run:]}
+    zero: Values = {loop.var: index(0) for loop in over[-run:]}
     target = moved(linear(panel.at(number, index(0)).offset), zero)
     source = moved(linear(value.offset), {**zero, side.loop.var: first.expr()})
     copy = Transpose(

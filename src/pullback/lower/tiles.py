@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pullback.algebra.linear import Linear, linear
@@ -171,21 +172,25 @@ class _Tiles:
         column, width = self.column, self.width
         if column.static:
             whole, rest = divmod(column.most, width)
-            statements = self._whole_panels(whole, index(whole))
+            statements = self._whole("p", whole, index(whole), self._whole_panel)
             return statements + (self._panel(index(whole), index(rest)) if rest else [])
         most = column.most // width
         count = Var(f"w{self.context.number()}", 0, most)
         narrow = linear(column.extent).plus(linear(count), -width).expr()
-        body = self._whole_panels(most, count) + self._panel(count, narrow)
+        body = self._whole("p", most, count, self._whole_panel) + self._panel(count, narrow)
         return [name_value(count, floor_div(column.extent, width), body)]
 
-    def _whole_panels(self, most: int, count: Expr) -> Stmts:
+    def _whole(self, name: str, most: int, count: Expr, body: Callable[[Expr], Stmts]) -> Stmts:
+        """`body` of each of `count` whole blocks, in a loop where there may be several."""
         if most == 0:
             return []
         if most == 1 and isinstance(count, E.Const):
-            return self._panel(index(0), index(self.width))
-        number = self.context.var("p", most)
-        return [For(number, index(0), count, tuple(self._panel(number, index(self.width))))]
+            return body(index(0))
+        number = self.context.var(name, most)
+        return [For(number, index(0), count, tuple(body(number)))]
+
+    def _whole_panel(self, number: Expr) -> Stmts:
+        return self._panel(number, index(self.width))
 
     def _panel(self, number: Expr, width: Expr) -> Stmts:
         """All rows of one panel."""
@@ -201,15 +206,12 @@ class _Tiles:
         if row is None:
             return self._block(1, Linear(), number, width)
         height = self.height
-        statements: Stmts = []
-        most = row.most // height
-        if most == 1 and row.static:
-            statements = self._block(height, Linear(), number, width)
-        elif most:
-            block = self.context.var("m", most)
-            body = self._block(height, Linear(0, {block: height}), number, width)
-            count = floor_div(row.extent, height)
-            statements = [For(block, index(0), count, tuple(body))]
+
+        def whole(block: Expr) -> Stmts:
+            return self._block(height, linear(block).times(height), number, width)
+
+        count = floor_div(row.extent, height)
+        statements = self._whole("m", row.most // height, count, whole)
         return statements + self._last_rows(row, number, width)
 
     def _last_rows(self, row: NestLoop, number: Expr, width: Expr) -> Stmts:

@@ -30,7 +30,7 @@ from pullback.lower.context import (
     vector,
 )
 from pullback.lower.depth import grouped
-from pullback.lower.guards import moved
+from pullback.lower.guards import Values, moved
 from pullback.lower.operands import Contraction, Operand, Panels, Side, Words, panels
 
 # Added to one side where both are signed or both are not, so that the instruction fits.
@@ -59,7 +59,7 @@ def in_words(context: Lowering, prob: Contraction, word: int, rest: bool) -> Con
     most = -(-k.most // word)
     words = NestLoop(k.axes, context.var("w", most), ceil_div(k.extent, word), most)
     unit = context.var("u", word)
-    at: dict[Expr, Expr] = {k.var: Linear(0, {words.var: word, unit: 1}).expr()}
+    at: Values = {k.var: Linear(0, {words.var: word, unit: 1}).expr()}
     left, right = prob.left.at(at), prob.right.at(at)
     own = Words(unit, word, k.extent, rest)
     return replace(prob, left=left, right=right, over=[*outer, words], word=own)
@@ -205,7 +205,7 @@ class Packing:
         near = form.of(word.var) == 1 and form.of(k.var) == word.size
         if not near or step % word.size:
             return None
-        zero: dict[Expr, Expr] = {k.var: index(0), word.var: index(0)}
+        zero: Values = {k.var: index(0), word.var: index(0)}
         target = moved(linear(panels.at(number, index(0)).offset), zero)
         source = moved(form, {**zero, side.loop.var: first.expr()})
         return Transpose(

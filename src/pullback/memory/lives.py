@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pullback.errors import InvalidIR
 from pullback.ir.graph import Variable
@@ -40,6 +41,13 @@ class Walk:
     touches: dict[Variable, list[Touch]] = field(default_factory=dict)
     paths: list[Path] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, block: Block) -> Walk:
+        """What a fused program touches."""
+        walk = cls()
+        walk.block(block, ())
+        return walk
 
     def touch(
         self,
@@ -129,11 +137,9 @@ class Walk:
 
 
 def _common(paths: list[Path]) -> Path:
-    shortest = min(paths, key=len)
-    for length in range(len(shortest), -1, -1):
-        if all(p[:length] == shortest[:length] for p in paths):
-            return shortest[:length]
-    return ()
+    """The loops that all of these are in."""
+    same = takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
+    return tuple(level[0] for level in same)
 
 
 def lives(block: Block, state: Collection[Variable]) -> tuple[list[Kernel], dict[Variable, Span]]:
@@ -141,8 +147,7 @@ def lives(block: Block, state: Collection[Variable]) -> tuple[list[Kernel], dict
 
     Raises: InvalidIR for a variable that nobody writes.
     """
-    walk = Walk()
-    walk.block(block, ())
+    walk = Walk.of(block)
     kept = set(state)
     last = max(0, len(walk.kernels) - 1)
     spans: dict[Variable, Span] = {}
@@ -160,8 +165,7 @@ def taken_over(
 
     ``y = f(x), x's last use  ->  {y: x}``, where the code of `f` allows that (`Needs.over`).
     """
-    walk = Walk()
-    walk.block(block, ())
+    walk = Walk.of(block)
     kept = set(state)
     operands: dict[Variable, Variable] = {}
     given: set[Variable] = set()

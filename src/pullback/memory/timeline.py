@@ -69,8 +69,7 @@ class Timeline:
         cls, block: Block, state: Collection[Variable], needs: Mapping[Kernel, Needs]
     ) -> Timeline:
         """The timeline of a fused program."""
-        walk = Walk()
-        walk.block(block, ())
+        walk = Walk.of(block)
         kept = set(state)
         values = list(walk.touches)
         names = {v: n for n, v in enumerate(values)}

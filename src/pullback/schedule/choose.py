@@ -21,7 +21,7 @@ from pullback.schedule.choices import (
 )
 from pullback.schedule.cost import Model
 from pullback.schedule.large import Large, large
-from pullback.schedule.schedule import Schedule, Step, Way
+from pullback.schedule.schedule import Schedule, Step, Steps, Tile, Way
 from pullback.schedule.slots import Lives, lives, residences, tile_shape
 from pullback.schedule.steps import NOTHING, steps
 from pullback.schedule.tiling import choose_tile
@@ -51,7 +51,7 @@ def choose(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
     return replace(made, steps=steps_, asked=choices)
 
 
-def schedule_with(kernel: Kernel, target: Target, tile: tuple[int, ...], tasks: int) -> Schedule:
+def schedule_with(kernel: Kernel, target: Target, tile: Tile, tasks: int) -> Schedule:
     """The schedule of `kernel` with this tile and at most so many tasks."""
     return _Plan.of(kernel, target).schedule(tile, tasks)
 
@@ -79,8 +79,8 @@ class _Plan:
     """What does not depend on the tile: steps and when scratch is in use."""
 
     kernel: Kernel
-    body: tuple[Step, ...]
-    finish: tuple[Step, ...]
+    body: Steps
+    finish: Steps
     scratch: Lives
     large: Large | None
 
@@ -92,7 +92,7 @@ class _Plan:
         scratch = lives(kernel, body, finish, homes, target, given)
         return cls(kernel, body, finish, scratch, large(kernel, body, scratch, target))
 
-    def schedule(self, tile: tuple[int, ...], tasks: int) -> Schedule:
+    def schedule(self, tile: Tile, tasks: int) -> Schedule:
         kernel = self.kernel
         body = tuple(_with_way(kernel.stages, step, tile) for step in self.body)
         if self.large is not None and self.large.tile == tile:
@@ -115,7 +115,7 @@ class _Plan:
         return replace(made, tile=own, steps=steps, order=turned)
 
 
-def _packing_tasks(kernel: Kernel, body: tuple[Step, ...], tasks: int, target: Target) -> int:
+def _packing_tasks(kernel: Kernel, body: Steps, tasks: int, target: Target) -> int:
     """Fewer tasks where each packs panels that another packs too: each has so many rows, but two
     share what is worth several tasks.
     """
@@ -144,7 +144,7 @@ def _filling(stage: Stage, target: Target) -> bool:
     return filled >= values * rates["scalar"]
 
 
-def _with_levels(kernel: Kernel, body: tuple[Step, ...]) -> tuple[Step, ...]:
+def _with_levels(kernel: Kernel, body: Steps) -> Steps:
     """Steps at their loop level; one that cannot move before the inner loops stays innermost."""
     read = set(kernel.reads)
 
@@ -156,7 +156,7 @@ def _with_levels(kernel: Kernel, body: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(map(placed, body))
 
 
-def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> Step:
+def _with_way(stages: tuple[Stage, ...], step: Step, tile: Tile) -> Step:
     """A contraction of few rows with both operands contiguous along k goes by dot products."""
     if step.product is None or len(step.stages) > 1:
         return step
@@ -166,7 +166,7 @@ def _with_way(stages: tuple[Stage, ...], step: Step, tile: tuple[int, ...]) -> S
     return replace(step, way=Way.DOTS, vector=stage.over[-1])
 
 
-def deal(kernel: Kernel, tile: tuple[int, ...], wanted: int) -> tuple[int, int]:
+def deal(kernel: Kernel, tile: Tile, wanted: int) -> tuple[int, int]:
     """How many tasks, and over how many leading axes their tiles are counted."""
     counts = [-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True)]
     tasks = max(1, min(wanted, prod(counts)))

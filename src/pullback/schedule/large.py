@@ -17,7 +17,7 @@ from pullback.ir.target import Target
 from pullback.schedule.contraction import volume
 from pullback.schedule.cost import most_tasks
 from pullback.schedule.regions import regions
-from pullback.schedule.schedule import Product, Step, Way
+from pullback.schedule.schedule import Product, Step, Tile, Way
 from pullback.schedule.slots import Lives
 from pullback.schedule.tiling import STEPS
 
@@ -41,7 +41,7 @@ MOST_ROWS = 32
 class Large:
     """How a kernel runs that is one large product: tile, tasks and products of a block of k."""
 
-    tile: tuple[int, ...]
+    tile: Tile
     tasks: int
     terms: int
 

@@ -123,6 +123,7 @@ class SweepLoops:
     block: int
 
 
+Tile = tuple[int, ...]  # an extent for each outer axis
 Loops = TileLoops | DotLoops | SweepLoops
 LOOPS: dict[Way, type[Loops]] = {
     Way.SWEEP: SweepLoops,
@@ -148,6 +149,9 @@ class Step:
     terms: int | None = None
     asked: tuple[tuple[str, int], ...] = ()
     loops: Loops | None = None
+
+
+Steps = tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +192,11 @@ class Schedule:
     `streamed`: numbers of the arguments that are written past the caches.
     """
 
-    tile: tuple[int, ...]
+    tile: Tile
     tasks: int
     split: int
-    steps: tuple[Step, ...]
-    finish: tuple[Step, ...]
+    steps: Steps
+    finish: Steps
     residences: tuple[Residence, ...]
     slots: tuple[Slot, ...]
     order: tuple[int, ...] = ()

@@ -11,12 +11,12 @@ from pullback.ir.expr import upper
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.target import Target
-from pullback.schedule.schedule import Place, Residence, Slot, Step
+from pullback.schedule.schedule import Place, Residence, Slot, Step, Steps, Tile
 from pullback.schedule.steps import NOTHING, identical
 
 
 def numbered(
-    kernel: Kernel, body: tuple[Step, ...], finish: tuple[Step, ...]
+    kernel: Kernel, body: Steps, finish: Steps
 ) -> list[tuple[Step, tuple[Stage, ...], tuple[int, ...]]]:
     """Each step with the stages that it counts, and its stages' numbers among all of the kernel."""
     first = len(kernel.stages)
@@ -35,9 +35,7 @@ def readers(stages: Sequence[Stage]) -> list[set[int]]:
     return users
 
 
-def residences(
-    kernel: Kernel, body: tuple[Step, ...], finish: tuple[Step, ...]
-) -> tuple[Residence, ...]:
+def residences(kernel: Kernel, body: Steps, finish: Steps) -> tuple[Residence, ...]:
     """Where each stage lives: in registers if only its own loop reads it."""
     every = kernel.every
     users = readers(every)
@@ -73,7 +71,7 @@ def overwrites_itself(stage: Stage) -> bool:
     )
 
 
-def tile_shape(stage: Stage, tile: tuple[int, ...] | None) -> tuple[int, ...]:
+def tile_shape(stage: Stage, tile: Tile | None) -> tuple[int, ...]:
     """Extents of the part of a stage that one tile holds; of all of it where there are no tiles."""
     bound = {} if tile is None else stage.bound
     shape = map(upper, stage.shape)
@@ -99,11 +97,11 @@ class Lives:
     residences: tuple[Residence, ...]
     stages: tuple[Life, ...]
 
-    def bytes(self, tile: tuple[int, ...]) -> int:
+    def bytes(self, tile: Tile) -> int:
         """Scratch of one tile, bytes."""
         return sum(s.bytes for s in self.assign(tile)[0])
 
-    def assign(self, tile: tuple[int, ...]) -> tuple[tuple[Slot, ...], tuple[Residence, ...]]:
+    def assign(self, tile: Tile) -> tuple[tuple[Slot, ...], tuple[Residence, ...]]:
         """Scratch slots, shared by stages that are not alive together in one tile."""
         slots: list[Slot] = []
         until: list[int] = []
@@ -117,8 +115,8 @@ class Lives:
 
 def lives(
     kernel: Kernel,
-    body: tuple[Step, ...],
-    finish: tuple[Step, ...],
+    body: Steps,
+    finish: Steps,
     homes: tuple[Residence, ...],
     target: Target,
     given: Mapping[str, int] = NOTHING,

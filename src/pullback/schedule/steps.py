@@ -14,7 +14,7 @@ from pullback.ir.graph import Accumulate, Map, Reduce, Scan
 from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.target import MOST_PICKED, Target
 from pullback.schedule.contraction import address, recognise, volume
-from pullback.schedule.schedule import Step, Way
+from pullback.schedule.schedule import Step, Steps, Way
 
 # Stages of one loop: each that is added is compared with every other. None of the goldens' loops
 # has more.
@@ -48,9 +48,7 @@ class SharedLoop:
     cost: float
 
 
-def steps(
-    stages: tuple[Stage, ...], target: Target, given: Mapping[str, int] = NOTHING
-) -> tuple[Step, ...]:
+def steps(stages: tuple[Stage, ...], target: Target, given: Mapping[str, int] = NOTHING) -> Steps:
     """Stages in steps, in order: neighbours over one space share a loop where that is legal.
 
     `given`: what is chosen by name (`choices`).

@@ -18,7 +18,7 @@ from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule.contraction import DOT_ROWS
 from pullback.schedule.cost import Model, traffic_bytes
-from pullback.schedule.schedule import Step
+from pullback.schedule.schedule import Step, Steps, Tile
 from pullback.schedule.slots import Lives, tile_shape
 
 # Tile extents tried along one axis.
@@ -50,7 +50,7 @@ SMALL_SHARE = 256
 SMALL_BYTES = 4096
 
 
-def revisited_bytes(kernel: Kernel, body: Iterable[Step], tile: tuple[int, ...]) -> int:
+def revisited_bytes(kernel: Kernel, body: Iterable[Step], tile: Tile) -> int:
     """Bytes of variables that change from tile to tile and are read by several steps of a tile."""
     sizes: dict[Variable, int] = {}
     users: dict[Variable, set[int]] = {}
@@ -77,7 +77,7 @@ def takes(stage: Stage) -> tuple[Take, ...]:
 
 def choose_tile(
     kernel: Kernel,
-    body: tuple[Step, ...],
+    body: Steps,
     scratch: Lives,
     tasks: int,
     model: Model,
@@ -98,7 +98,7 @@ class _Fit:
     """A kernel whose tile is sought. `wide`: elements of a run that is worth being one."""
 
     kernel: Kernel
-    body: tuple[Step, ...]
+    body: Steps
     lives: Lives
     tasks: int
     wide: int
@@ -124,17 +124,17 @@ class _Fit:
         extents = [min(self.wide, upper(e)) for e in self.kernel.outer]
         return tuple(e if n in wide else 1 for n, e in enumerate(extents))
 
-    def cuts(self, stage: Stage, tile: tuple[int, ...]) -> bool:
+    def cuts(self, stage: Stage, tile: Tile) -> bool:
         """Whether tiles cut across the blocks that ``axis // c`` and ``axis % c`` count."""
         if stage not in self.blocks:
             self.blocks[stage] = _blocks(stage)
         return any(block % tile[outer] for outer, block in self.blocks[stage])
 
-    def tiles(self, tile: tuple[int, ...]) -> int:
+    def tiles(self, tile: Tile) -> int:
         """How many tiles there are."""
         return prod(-(-upper(e) // t) for e, t in zip(self.kernel.outer, tile, strict=True))
 
-    def uneven(self, tile: tuple[int, ...]) -> float:
+    def uneven(self, tile: Tile) -> float:
         """How long two threads take over half of the work, by turns.
 
         ``17 in tiles of 16 for two tasks -> 1.9, in tiles of 9 -> 1.1``
@@ -251,7 +251,7 @@ def _extents(extent: int | Dim, tasks: int) -> list[int]:
     return sorted({*rounded, *each, size})
 
 
-def tile_ns(fit: _Fit, tile: tuple[int, ...], model: Model) -> float:
+def tile_ns(fit: _Fit, tile: Tile, model: Model) -> float:
     """Predicted time of the kernel on one thread with this tile, nanoseconds."""
     kernel = fit.kernel
     machine = model.target.profile

@@ -105,6 +105,26 @@ def test_medians_of_numbers() -> None:
     same(lambda x: torch.nanmedian(x, 0)[0], torch.full((2, 2), float("nan")))
 
 
+def test_medians() -> None:
+    x = torch.tensor([[3.0, float("nan"), 1.0, float("nan")], [4.0, 1.0, 3.0, 2.0]])
+    same(lambda x: x.median(1), x.requires_grad_())
+    same(lambda x: x.median(0, keepdim=True), torch.tensor([[3, 1], [2, 5], [7, 0]]))
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_pools_at_drawn_places(rank: int) -> None:
+    pool = F.fractional_max_pool2d if rank == 2 else F.fractional_max_pool3d
+    x = torch.randn(2, 3, *(7, 8, 6)[:rank], requires_grad=True)
+    samples = torch.rand(2, 3, rank)
+    same(lambda x, s: pool(x, 2, output_size=3, return_indices=True, _random_samples=s), x, samples)
+    same(lambda x, s: pool(x, 2, output_size=3, _random_samples=s), x[0].detach(), samples[:1])
+
+
+def test_rules_are_named() -> None:
+    names = pb.torch.rules()
+    assert len(names) > 500 and "aten.mm.default" in names and list(names) == sorted(names)
+
+
 def test_histograms() -> None:
     x, weight = torch.randn(50), torch.rand(50)
     same(lambda x, w: torch.histogram(x, 7, range=(-1.0, 2.0), weight=w), x, weight)
@@ -140,3 +160,8 @@ def test_no_places_of_another_shape() -> None:
     same(lambda x: x.gather(0, none), x)
     same(lambda x: x.scatter(0, none, 1.0), x)
     same(lambda x: x.scatter_add(0, none, torch.ones(3, 0)), x)
+
+
+def test_nothing_is_normalized() -> None:
+    x = torch.randn(5, 0, 3, requires_grad=True)
+    same(lambda x: (x.softmax(1), x.log_softmax(1), x.softmax(2)), x)

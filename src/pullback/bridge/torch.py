@@ -39,6 +39,7 @@ __all__ = [
     "module",
     "op",
     "report",
+    "rules",  # noqa: F822
     "step",  # noqa: F822
 ]
 
@@ -114,9 +115,11 @@ def report(model: Any = None) -> Report | Compiled:
 
 
 def __getattr__(name: str) -> Any:
-    """`backend` and `step`, with the compiler of PyTorch, loaded when they are asked for."""
+    """`backend`, `rules` and `step`, with PyTorch's compiler, loaded when asked for."""
     if name == "backend":
         return importlib.import_module("pullback.bridge.backend").backend
+    if name == "rules":
+        return importlib.import_module("pullback.bridge.aten.table").rules
     if name in ("Step", "step"):
         return getattr(importlib.import_module("pullback.bridge.step"), name)
     raise AttributeError(f"pb.torch has no {name!r}")

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pullback as pb
+from pullback.bridge.aten.layers import counted
 from pullback.bridge.aten.table import aten, rule
 
 SUM, MEAN, MOST = range(3)
@@ -50,7 +51,7 @@ def embedding_bag(
     count, bags = indices.shape[0], offsets.shape[0] - int(last)
     bag, inside = _bags(offsets, count, bags)
     kept = _kept(indices, inside, padding)
-    rows = pb.take(w, indices, axis=0)
+    rows = pb.take(w, counted(indices, w), axis=0)
     rows = rows if weights is None else rows * _column(weights)
     sizes = _sums(bag, pb.astype(kept, offsets.dtype), bags)
     most = pb.zeros(sizes.shape, dtype=offsets.dtype)
@@ -99,7 +100,7 @@ def embedding_bag_backward(
     values = pb.take(head, place, axis=0)
     values = values if weights is None else values * _column(weights)
     kept = _kept(indices, inside, padding)
-    return pb.index_add(table, indices, pb.where(_column(kept), values, 0), axis=0)
+    return pb.index_add(table, counted(indices, table), pb.where(_column(kept), values, 0), axis=0)
 
 
 @rule(aten._embedding_bag_per_sample_weights_backward.default)
@@ -109,5 +110,5 @@ def embedding_bag_weights_backward(
     """The adjoint of the weight of each index."""
     del bag, mode
     place, inside = _bags(offsets, indices.shape[0], head.shape[0])
-    values = pb.sum(pb.take(head, place, axis=0) * pb.take(w, indices, axis=0), axis=1)
+    values = pb.sum(pb.take(head, place, axis=0) * pb.take(w, counted(indices, w), axis=0), axis=1)
     return pb.where(_kept(indices, inside, padding), values, 0)

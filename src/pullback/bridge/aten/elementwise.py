@@ -270,3 +270,14 @@ def log_sigmoid_forward(x: Any) -> Any:
 def log_sigmoid_backward(head: Any, x: Any, buffer: Any) -> Any:
     del buffer
     return head * pb.sigmoid(-x)
+
+
+@rule(aten.rrelu_with_noise_backward.default)
+def rrelu_backward(
+    head: Any, x: Any, noise: Any, low: float, high: float, training: bool, is_result: bool
+) -> Any:
+    """By the slopes that were drawn."""
+    del is_result  # of the same sign
+    if training and high - low > 1e-6:  # as PyTorch
+        return head * noise
+    return pb.where(x > 0, head, head * ((low + high) / 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,6 +113,24 @@ def adaptive_max_pool3d(x: Any, size: Sequence[int]) -> Any:
 def adaptive_max_pool3d_backward(head: Any, x: Any, places: Any) -> Any:
     del places
     return pulled(_adaptive(3, head.shape[-3:], False), [x], head)[0]
+
+
+@rule(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
+def fractional_max_pool(x: Any, kernel: Sequence[int], size: Sequence[int], samples: Any) -> Any:
+    """Windows that start where PyTorch drew."""
+    run = F.fractional_max_pool2d if len(kernel) == 2 else F.fractional_max_pool3d
+    return run(x, tuple(kernel), tuple(size), None, True, samples)
+
+
+@rule(aten.fractional_max_pool2d_backward.default, aten.fractional_max_pool3d_backward.default)
+def fractional_max_pool_backward(
+    head: Any, x: Any, kernel: Sequence[int], size: Sequence[int], places: Any
+) -> Any:
+    del size
+    lead = tuple(x.shape[: x.ndim - len(kernel)])
+    blank = pb.zeros((*lead, math.prod(x.shape[len(lead) :])), dtype=head.dtype)
+    flat = (pb.reshape(t, (*lead, -1)) for t in (places, head))
+    return pb.reshape(pb.scatter_add(blank, *flat, axis=-1), tuple(x.shape))
 
 
 # --- pads -----------------------------------------------------------------------------------------

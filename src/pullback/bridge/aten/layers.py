@@ -13,11 +13,15 @@ from pullback.bridge.aten.table import aten, of_numbers, pulled, rule
 
 @rule(aten._softmax.default)
 def softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    if 0 in x.shape:
+        return x
     return pb.softmax(pb.astype(x, pb.float32) if half_to_float else x, axis=dim)
 
 
 @rule(aten._log_softmax.default)
 def log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    if 0 in x.shape:
+        return x
     return pb.log_softmax(pb.astype(x, pb.float32) if half_to_float else x, axis=dim)
 
 

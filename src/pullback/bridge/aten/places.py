@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pullback as pb
+from pullback.bridge.aten.shapes import slice_
 from pullback.bridge.aten.table import aten, of_numbers, rule
 from pullback.bridge.programs import TYPES
 
@@ -106,6 +107,21 @@ def median(x: Any) -> Any:
     flat = pb.reshape(x, (-1,))
     middle, _ = pb.kthvalue(flat, (flat.shape[0] + 1) // 2)
     return middle if "int" in x.dtype.name else pb.where(pb.any(pb.isnan(x)), pb.nan, middle)
+
+
+@rule(aten.median.dim)
+def median_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """The lower one of two in the middle and its place; the first NaN where there is one."""
+    if not x.ndim:
+        return x, pb.zeros((), dtype=pb.int64)
+    order = pb.argsort(x, axis=dim)
+    middle = slice_(order, dim, (x.shape[dim] - 1) // 2, (x.shape[dim] - 1) // 2 + 1)
+    if x.dtype.is_float:
+        missing = pb.isnan(x)
+        first = pb.argmax(pb.astype(missing, pb.int32), axis=dim, keepdims=True)
+        middle = pb.where(pb.any(missing, axis=dim, keepdims=True), first, middle)
+    value = pb.take_along_axis(x, middle, axis=dim)
+    return (value, middle) if keepdim else (pb.squeeze(value, dim), pb.squeeze(middle, dim))
 
 
 @rule(aten.mode.default)

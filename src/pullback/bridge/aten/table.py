@@ -39,6 +39,16 @@ def rule(
     return add
 
 
+def rules() -> tuple[str, ...]:
+    """Operators of PyTorch that programs have: their names, by overload.
+
+    Example:
+        >>> "aten.mul.Tensor" in pb.torch.rules()
+        True
+    """
+    return tuple(sorted(map(str, RULES)))
+
+
 def same(names: dict[str, Rule]) -> None:
     """Operators whose overloads all take what a function takes, by name."""
     for name, function in names.items():

@@ -63,6 +63,14 @@ def test_blocks_of_k_are_short_for_few_rows() -> None:
     assert terms == [32, 32, 32, 32, None]
 
 
+@pytest.mark.parametrize("rows", [33, 64, 200, 255])
+def test_far_operands_are_read_once(rows: int) -> None:
+    """All rows in one tile, and as many terms at a time: tiles of a few read all again."""
+    plan = choose(product(rows, 3000, 3000, "nn"), HOST)
+    assert plan.tile[0] == rows
+    assert plan.steps[0].terms == min(rows, HOST.l2 // (16 * plan.tile[1]))
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 def test_in_the_interpreter(layout: str) -> None:
     """A prefetch means nothing, also where it lies outside."""

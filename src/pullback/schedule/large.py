@@ -25,16 +25,19 @@ from pullback.schedule.tiling import STEPS
 # multiplications at 128 rows (0.2 ns an element copied, 0.02 ns a multiply-add).
 FEWEST = 256
 
+# A product of so few rows is bound by memory: `right` is read once, in order, a block of k at a
+# time, and the next block is on its way meanwhile. So is one of up to FEWEST rows whose `right` is
+# more than a core's share of the third-level cache, where tiles of a few rows read it again and
+# again: 64 x 3000 by 3000 x 3000 25 -> 7.6 ms, 128 rows 31 -> 12.6, 64 x 1024 of 4096 terms 9.6 ->
+# 3.8, one Zen 5 core. Below, tiles are as good: 192 x 1024 of 1024 terms 1.9 ms, in a stream 2.2.
+MOST_ROWS = 32
+
 # The fewest where `right` is packed in any case: then blocks of k only keep it near. Gradients of
 # weights: 64 x 147 of 100,352 terms 35 -> 26 ms, 128 x 576 of 6272 terms 12.3 -> 9.8.
 FEWEST_PACKED = 64
 
 # The fewest products of operands that are packed in words at any size: about 20 us.
 LEAST_WORDS = 1 << 21
-
-# A product of so few rows is bound by memory: `right` is read once, in order, a block of k at a
-# time, and the next block is on its way meanwhile.
-MOST_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +58,17 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     stage = kernel.stages[step.stages[0]]
     if step.product is None:
         return None
+    tasks = most_tasks(kernel, target)
     if stage.partial:
         return _tall(kernel, stage, step.product, target)
     groups = _groups(stage, step.product)
     if groups is None:
         return None
     rows, columns, terms = groups.extents
-    far = terms * columns * stage.body.dtype.itemsize > target.l2
-    few = far and rows <= MOST_ROWS and step.product.direct
-    fewest = FEWEST if step.product.direct else FEWEST_PACKED
-    enough = far and min(groups.extents) >= fewest
+    size, share = terms * columns * stage.body.dtype.itemsize, target.l3 // tasks
+    far = size > target.l2
+    few = far and step.product.direct and rows < (FEWEST if size > share else MOST_ROWS + 1)
+    enough = far and min(groups.extents) >= (FEWEST if step.product.direct else FEWEST_PACKED)
     if step.product.word > 1:
         enough = min(groups.extents) >= FEWEST_PACKED and prod(groups.extents) >= LEAST_WORDS
     if not few and not enough:
@@ -76,14 +80,13 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     high = int(block["rows"]) * step.product.word
     wide = int(block["run" if few else "columns"])
     tile = _tile(kernel, groups, (high, wide))
-    if scratch.bytes(tile) > target.l3 // most_tasks(kernel, target):
+    if scratch.bytes(tile) > share:
         return None
-    tiles = _tiles(kernel, tile)
     most = int(block["terms"])
     if few:
         wide = prod(tile[a] for a in groups.columns)
-        most = _streamed_terms(wide * stage.body.dtype.itemsize, target)
-    return Large(tile, min(tiles, most_tasks(kernel, target)), most)
+        most = _streamed_terms(wide * stage.body.dtype.itemsize, rows, target)
+    return Large(tile, min(_tiles(kernel, tile), tasks), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +109,12 @@ def _groups(stage: Stage, product_: Product) -> _Groups | None:
     return _Groups(tuple(outer[a] for a in rows), tuple(outer[a] for a in columns), sizes)
 
 
-def _streamed_terms(width: int, target: Target) -> int:
+def _streamed_terms(width: int, rows: int, target: Target) -> int:
     """Products of a block of k where `right` comes from memory in rows of `width` bytes: this and
-    the next fill half of the second-level cache.
+    the next fill half of the second-level cache. At least as many as rows, so that sums, which are
+    read and written once a block, are no more than what is multiplied.
     """
-    most = int(target.profile.rate("block", "ahead"))
+    most = max(rows, int(target.profile.rate("block", "ahead")))
     return max(1, min(most, target.l2 // 2 // (2 * width)))
 
 
@@ -124,7 +128,7 @@ def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> La
     rows, columns = (upper(stage.shape[a]) for a in (product_.row, product_.column))
     size = stage.body.dtype.itemsize
     terms = target.l1 // ((rows + columns) * size)
-    terms = max(terms, _streamed_terms(columns * size, target))
+    terms = max(terms, _streamed_terms(columns * size, rows, target))
     tasks = most_tasks(kernel, target)
     chunk = -(-upper(kernel.outer[0]) // (tasks * terms)) * terms
     return Large((chunk,), tasks, terms)

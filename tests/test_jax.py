@@ -323,10 +323,37 @@ def test_a_failing_program_is_an_error_of_jax() -> None:
     assert f(x, jnp.asarray([2]))["rows"].tolist() == [[1, 1]]
 
 
+def test_a_call_of_another_process_is_an_error_of_jax() -> None:
+    """What was exported names a program that is not here."""
+    kind = jax.ShapeDtypeStruct((), jnp.float32)
+    with pytest.raises(Exception, match=r"another process compiled \[E398\]"):
+        jax.ffi.ffi_call(bridge.TARGET, kind)(jnp.ones(()), program="no-such").block_until_ready()
+
+
+def test_rules_of_the_users_are_kept() -> None:
+    """A function whose pullback is given: backwards it is that one."""
+
+    @pb.custom_vjp
+    def own(x: pb.Tensor) -> pb.Tensor:
+        return pb.exp(x)
+
+    own.defvjp(lambda x: (pb.exp(x), x), lambda x, d: (d * 3,))
+    f = pb.jax.call(lambda x: own(x) * 2)
+    assert jax.grad(lambda x: f(x).sum())(jnp.ones(2)).tolist() == [6, 6]
+    assert jax.vmap(jax.grad(f))(jnp.ones(2)).tolist() == [6, 6]
+
+
 PMAP = """
 import jax, jax.numpy as jnp, pullback as pb
 f = pb.jax.call(lambda x: pb.sin(x) * 2)
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
 x = jnp.arange(8.0).reshape(2, 4)
+mesh = Mesh(jax.devices(), ("i",))
+rows = jax.device_put(x, NamedSharding(mesh, P("i", None)))
+own = pb.jax.call(lambda x: x - pb.sum(x, axis=0))
+assert abs(jax.jit(own)(rows) - (x - x.sum(0))).max() < 1e-6  # gathered: it is one call
+assert abs(jax.jit(jax.shard_map(own, mesh=mesh, in_specs=P("i"), out_specs=P("i")))(x)).max() == 0
 assert len(jax.devices()) == 2
 assert abs(jax.pmap(f)(x) - 2 * jnp.sin(x)).max() < 1e-6
 g = jax.pmap(jax.grad(lambda x: jax.lax.pmean(f(x).sum(), "i")), axis_name="i")(x)
@@ -336,6 +363,7 @@ print("good")
 
 
 def test_two_devices() -> None:
+    """`pmap`, a sharded argument, `shard_map`."""
     flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     line = [sys.executable, "-W", "ignore", "-c", PMAP]
     done = subprocess.run(line, env=flags, capture_output=True, text=True, timeout=300)

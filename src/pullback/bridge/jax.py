@@ -122,7 +122,15 @@ class Function:
         return body if self.wide else replace(body, call=narrowed)
 
     def outline(self, lying: Sequence[Lying], statics: Statics) -> list[Lying]:
-        """What the results are like, from a trace that is thrown away."""
+        """What the results are like, from a trace that is thrown away.
+
+        Of a pushforward they are told by its base: what has a pullback alone is not pushed.
+        """
+        if self.base is not None:
+            moved = len(self.base.body.signature.tensors)
+            rest = lying[statics[:moved].count(None) :]
+            pushed = self.base.outline(rest, statics[moved:])
+            return [r if r.dtype.is_float else Lying((0,), D.float32) for r in pushed]
         key = (*lying, statics)
         with self._lock:
             if key not in self._outlines:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.host.system import array_at
+from pullback.errors import UnsupportedError
 from pullback.ir.dtype import DType
 from pullback.ir.expr import upper
 from pullback.tensor.record.trace import settled
@@ -68,6 +69,17 @@ class Programs:
             self._known[name.encode()] = go
         return name
 
+    def program(self, name: bytes) -> Go:
+        """The program of this name.
+
+        Raises: UnsupportedError for one of another process, which exported it.
+        """
+        known = self._known.get(name)
+        if known is None:
+            what = "a call of a program that another process compiled"
+            raise UnsupportedError(what, help="trace it again in this process", code="E398")
+        return known
+
     def _called(self, at: int) -> int | None:
         """XLA calls: the address of an error, or nothing."""
         frame = _at(at, FRAME)
@@ -79,7 +91,7 @@ class Programs:
             text, size = _at(span, 2)
             given = [_data(b) for b in _at(frame[ARGUMENTS], frame[COUNT])]
             given += [_data(b) for b in _at(frame[RESULTS], frame[RESULT_COUNT])]
-            self._known[ctypes.string_at(text, size)](given)
+            self.program(ctypes.string_at(text, size))(given)
         except BaseException as error:
             return _failed(frame[API], f"{type(error).__name__}: {error}")
         return None

@@ -180,7 +180,9 @@ def test_a_text_is_whole_or_refused() -> None:
     back = read(text, constants(gm))
     assert text_of(back) == text
     near(back(torch.ones(2, 3))[0], torch.full((2, 3), 2.5))
-    kept = Compiled(text.replace("1.5", "2.5"), {}, "forward", Settings(), (), {}, digest(text, {}))
+    kept = Compiled(
+        text.replace("1.5", "2.5"), {}, "forward", Settings(), (), (), {}, digest(text, {})
+    )
     kept.text = kept.text.replace("add", "sub")
     with pytest.raises(StateError, match="E391"):
         kept.post_compile()
@@ -200,7 +202,7 @@ def test_what_is_no_text_is_not_kept() -> None:
     with pytest.raises(UnsupportedError, match="E390"):
         text_of(gm)
     with pytest.raises(UnsupportedError, match="E390"):
-        Compiled("", {}, "forward", Settings(), (), {}, "").prepare_for_serialization()
+        Compiled("", {}, "forward", Settings(), (), (), {}, "").prepare_for_serialization()
 
 
 PROCESS = """

@@ -154,6 +154,8 @@ def _kept(gm: Any, settings: Settings, inputs: Sequence[Any]) -> bool:
     """
     if not functorch.enable_autograd_cache or settings.program().cache is None:
         return False
+    if any(isinstance(s, torch.SymInt) for i in inputs for s in getattr(i, "shape", (i,))):
+        return False  # a text has no symbols
     if any(n.op == "get_attr" for n in gm.graph.nodes):
         return False  # the key has no contents of tensors
     shared = sharing(inputs)
@@ -250,7 +252,7 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
     names = {n.name: why for n, why in reasons.items()}
     text, held, seal = _sealed(gm) if kept else ("", {}, "")
     run, shares = _runner(gm, settings, reasons)
-    graph = Graph(kind, len(steps), len(steps) - len(left))
+    graph = Graph(kind, len(steps), len(steps) - len(left), run.reason)
     RECORD.note(graph, dict(zip(names, left, strict=True)), calls, shares)
     noted = (tuple(left), tuple(calls))
     return Compiled(text, held, kind, settings, *noted, names, seal, run) if kept else run
@@ -342,6 +344,8 @@ def _parted(gm: Any, settings: Settings, reasons: Reasons, shares: dict[str, flo
 
     run_boxed: Any = run
     run_boxed._boxed_call = True
+    natives = [c.native for c in whole.children() if isinstance(c, _Part)]
+    run_boxed.reason = next((n.reason for n in natives if n.reason), "")
     return run_boxed
 
 

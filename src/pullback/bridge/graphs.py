@@ -18,6 +18,7 @@ from pullback.bridge.draws import SEED, draws, seed
 from pullback.bridge.operator import OVERLOADS
 from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
 from pullback.bridge.signature import Parameter, Signature
+from pullback.bridge.sizes import Sized, symbolic
 from pullback.bridge.writes import COPY, Apart, Indices, fills
 from pullback.config import Options
 from pullback.errors import UnsupportedError
@@ -114,8 +115,23 @@ class Native:
         read |= {target for target, _ in self._writes}
         self._used = [n for n in (*self._given, self._seed) if n in read]
         self._programs = self._made() if self._results or self._writes else None
-        self._fixed = not any(_is_symbol(n) for n in self._given)
+        self._fixed = not any(symbolic(n) for n in self._given)
         self._ready: Ready | None = None
+        self.reason = ""
+        self._sized = None if self._fixed or self._programs is None else self._opened()
+
+    def _opened(self) -> Sized | None:
+        """One program for all sizes, where that can be; else `reason` says why not."""
+        places = [*self._used, *self._constants]
+        results = [*self._results, *(source for _, source in self._writes)]
+        count = len(self._results)
+        writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
+        try:
+            how = self._orders, writes, self._options, applied
+            return Sized(places, self._steps, results, *how)
+        except Exception as error:  # a rule may want a number, and say so in any way
+            self.reason = str(error).splitlines()[0]
+            return None
 
     def _made(self) -> Programs:
         places = [*self._used, *self._constants]
@@ -180,7 +196,9 @@ class Native:
         assert self._programs is not None
         whole = [*given, *self._held]
         ready = self._ready
-        if ready is None or (ready.entry.flags and not ready.entry.fits()):
+        if self._sized is not None and (sized := self._sized.run(whole)) is not None:
+            fresh = sized
+        elif ready is None or (ready.entry.flags and not ready.entry.fits()):
             fresh = self._programs(*whole)
             if self._fixed and len(self._programs._known) == 1:
                 self._ready = next(iter(self._programs._known.values()))
@@ -235,13 +253,6 @@ def _needed(nodes: Sequence[Node], results: Sequence[Node]) -> list[Node]:
 
 def _is_tensor(node: Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def _is_symbol(node: Node) -> bool:
-    value = node.meta.get("val")
-    if isinstance(value, torch.Tensor):
-        return any(not isinstance(s, int) for s in value.shape)
-    return not isinstance(value, int)
 
 
 def _order(meta: Any) -> tuple[int, ...] | None:

@@ -109,7 +109,7 @@ class Programs:
         self.function = function
         self.dims = dims
         self.leads: Dims = (None,) * function.signature.outputs
-        self.jit = Jit(_over_memory(function, writes or {}), options=options)
+        self.jit = Jit(over_memory(function, writes or {}), options=options)
         self._defaults = [defaults.get(n) for n in range(len(function.signature.parameters))]
         self._count = len(self._defaults)
         self._known: dict[Any, Ready] = {}
@@ -255,7 +255,7 @@ class Programs:
         return outline
 
 
-def _over_memory(function: Derived, writes: Mapping[int, int]) -> Callable[..., Any]:
+def over_memory(function: Derived, writes: Mapping[int, int]) -> Callable[..., Any]:
     """The function of variables over the memory of its arguments, some of which it writes."""
 
     def traced(layouts: Sequence[Any], *args: Any) -> Any:

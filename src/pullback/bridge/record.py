@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 @dataclass(frozen=True, slots=True)
 class Graph:
     """A graph: what it is for, how many operators it has, and how many of them are in programs.
+    `sizes`: why it has no program that serves all symbolic sizes; "" where it has, or has none.
 
     Example:
         >>> print(pb.torch.Graph("forward", 4, 3))
@@ -21,9 +22,11 @@ class Graph:
     kind: str
     operators: int
     native: int
+    sizes: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.native} of {self.operators} operators in programs"
+        told = f"; a program for each size: {self.sizes}" if self.sizes else ""
+        return f"{self.kind}: {self.native} of {self.operators} operators in programs{told}"
 
 
 @dataclass(frozen=True, slots=True)

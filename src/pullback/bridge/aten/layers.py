@@ -121,10 +121,11 @@ def batch_norm(
         nothing = pb.zeros((0,), dtype=running_mean.dtype)
         return y, nothing, nothing, running_mean, running_var
     rest = _rest(x)
-    count = math.prod(x.shape[a] for a in rest)
+    count = _count(x, rest)
     mean, var = pb.mean(x, axis=rest), pb.var(x, axis=rest)
     y, mean, rstd = _by_statistics(x, w, b, mean, var, eps)
-    unbiased = var * (count / max(1, count - 1))
+    one_less = max(1, count - 1) if isinstance(count, int) else pb.maximum(count - 1, 1)
+    unbiased = var * (count / one_less)
     new_mean = running_mean * (1 - momentum) + mean * momentum
     new_var = running_var * (1 - momentum) + unbiased * momentum
     return y, mean, rstd, new_mean, new_var
@@ -136,6 +137,14 @@ def batch_norm_updated(
 ) -> Any:
     own = batch_norm(x, w, b, running_mean, running_var, True, momentum, eps)
     return (*own[:3], pb.zeros((0,), dtype=pb.uint8), *own[3:])
+
+
+def _count(x: Any, axes: Sequence[int]) -> Any:
+    """Elements along axes; of symbolic extents as a tensor."""
+    sizes = [x.shape[a] for a in axes]
+    known = math.prod(s for s in sizes if isinstance(s, int))
+    more = [pb.sum(pb.ones((s,))) for s in sizes if not isinstance(s, int)]
+    return math.prod(more, start=known)
 
 
 def _rest(x: Any) -> tuple[int, ...]:
@@ -181,7 +190,7 @@ def batch_norm_backward(
     if mask[0] and not train:
         dx = head * _by_channel(by, x)
     elif mask[0]:
-        count = math.prod(x.shape[a] for a in rest)
+        count = _count(x, rest)
         middle = _by_channel(db / count, x) + normal * _by_channel(dw / count, x)
         dx = (head - middle) * _by_channel(by, x)
     return dx, dw if mask[1] else None, db if mask[2] else None

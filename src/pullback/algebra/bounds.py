@@ -6,9 +6,9 @@ subtracted where they cancel a term: ``e >= e - k*fact``, whose interval may be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from pullback.algebra.affine import Affine, affine, atom, make
+from pullback.algebra.affine import Affine, affine, atom, is_linear, make
 from pullback.algebra.guards import demands, parts
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int64
@@ -22,7 +22,6 @@ LO, HI = int64.range()
 DEPTH = 3  # facts subtracted from one form, at most
 MANY = 16  # facts from which only one is subtracted
 COMPARISON = (E.Less, E.Equal)
-LINEAR = (E.Add, E.Mul)
 LOGICAL = (E.And, E.Or, E.Xor)
 DIVIDED = (E.FloorDiv, E.Mod)
 
@@ -138,7 +137,7 @@ class Intervals:
         return (low, high) if low <= high else (lo, hi)
 
     def _arithmetic(self, e: E.Binary) -> Interval | None:
-        if isinstance(e, LINEAR) and e.dtype is int64:
+        if is_linear(e):
             form = self.form(e)
             if form.single is not e:
                 return self.tight(form)
@@ -253,14 +252,11 @@ def facts_of(condition: Expr, intervals: Intervals, holds: bool = True) -> list[
     """What follows for int64 values where `condition` holds (or does not)."""
     key = condition, holds
     if key not in intervals.concluded:
-        intervals.concluded[key] = list(_conclusions(condition, intervals, holds))
+        facts = intervals.concluded[key] = []
+        for test, positive in parts(condition, holds):
+            if isinstance(test, COMPARISON) and test.left.dtype is int64:
+                facts += _comparison(test, intervals, positive)
     return intervals.concluded[key]
-
-
-def _conclusions(condition: Expr, intervals: Intervals, holds: bool) -> Iterator[Fact]:
-    for test, positive in parts(condition, holds):
-        if isinstance(test, COMPARISON) and test.left.dtype is int64:
-            yield from _comparison(test, intervals, positive)
 
 
 def _comparison(e: E.Less | E.Equal, intervals: Intervals, holds: bool) -> list[Fact]:
@@ -382,6 +378,12 @@ def prove(condition: Expr, given: Iterable[Expr] = ()) -> bool | None:
     ``i - 1 < n, given i < n -> True``
     """
     return Prover(given).prove(condition)
+
+
+def all_inside(e: Expr, guards: Iterable[Expr] = ()) -> bool:
+    """Whether every read of an expression is proved to lie inside its tensor."""
+    guards = tuple(guards)
+    return all(all(in_bounds(take, guards)) for take in E.takes(e))
 
 
 def in_bounds(take: Take, guards: Iterable[Expr] = ()) -> tuple[bool, ...]:

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator
 
 from pullback.algebra.affine import affine
 from pullback.algebra.bounds import bounds, in_bounds
-from pullback.cost.facts import roots
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, If, Shape, Take
 from pullback.ir.graph import Definition
@@ -30,8 +29,8 @@ def asked(order: Iterable[Definition]) -> Places:
     places: Places = {}
     for definition in reversed(list(order)):
         own = places.get(definition, set())
-        for node in walk(roots(definition.body, definition.form)):
-            if isinstance(node, Take) and isinstance(node.source, Definition):
+        for node in definition.reads:
+            if isinstance(node.source, Definition):
                 wanted = {p for p in range(len(node.indices)) if _follows(node, p, own)}
                 wanted |= _unknown(node)
                 if wanted:

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from pullback.cost.facts import roots
 from pullback.fuse.group import Grouping
 from pullback.fuse.groups import Group, stored
 from pullback.fuse.problem import Problem
-from pullback.ir.expr import Take
-from pullback.ir.node import walk
+from pullback.ir.expr import takes
+from pullback.ir.graph import roots
 
 
 def set_beside(grouping: Grouping) -> None:
@@ -43,8 +42,8 @@ def _checks(problem: Problem, stage: int) -> bool:
     """Whether a stage checks indices that are data: a launch of several has one place for that."""
     definition = problem.definition(stage)
     scene = problem.scene
-    reads = walk(roots(scene.bodies[definition], scene.forms[definition]))
-    return any(isinstance(n, Take) and n.is_data for n in reads)
+    reads = takes(roots(scene.bodies[definition], scene.forms[definition]))
+    return any(take.is_data for take in reads)
 
 
 def _together(a: Group, b: Group) -> Group:

@@ -283,7 +283,9 @@ def too_large(grouping: Grouping) -> list[Definition]:
     target = grouping.target
     better: dict[Definition, None] = {}
     for node in problem.nodes:
-        stages = [s for s in problem.closure[node][:-1] if _may_store(problem, s)]
+        stages = [
+            s for s in problem.closure[node][:-1] if problem.definition(s).keep is not Keep.NEVER
+        ]
         if sum(problem.sizes[s] for s in stages) <= target.scratch // 4:
             continue
         group = grouping.groups[node]
@@ -306,10 +308,6 @@ def _by_columns(problem: Problem, group: Group, node: int, stage: int) -> bool:
     last = len(problem.definition(node).shape) - 1
     shared = [c[node] for c in group.classes if c[stage] is not None]
     return last > 0 and all(a == last for a in shared)
-
-
-def _may_store(problem: Problem, stage: int) -> bool:
-    return problem.definition(stage).keep is not Keep.NEVER
 
 
 def apply_rules(grouping: Grouping) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pullback.cost.facts import is_identity, study
 from pullback.fuse.inline import Inlined, Role, readers
 from pullback.ir import expr as E
-from pullback.ir.expr import Const, Expr, If, Take
+from pullback.ir.expr import Const, Expr, If, Take, takes
 from pullback.ir.graph import Definition, Map, replace_reads, substitute
-from pullback.ir.node import Memo, walk
+from pullback.ir.node import Memo
 
 Simplify = Callable[[Expr], Expr]
 
@@ -30,7 +30,7 @@ def told_by_results(scene: Inlined, outputs: set[Definition], simplify: Simplify
             continue
         others = [d for d in dict.fromkeys(use.user for use in users.get(z, ())) if d is not y]
         bodies = {d: _retold(scene, d, y, z) for d in others if rank[y] < rank[d]}
-        if len(bodies) < len(others) or any(z in _sources(b) for b in bodies.values()):
+        if len(bodies) < len(others) or any(take.source is z for take in takes(bodies.values())):
             continue
         for definition, body in bodies.items():
             scene.bodies[definition] = body
@@ -50,8 +50,8 @@ def _chosen(scene: Inlined, y: Definition, simplify: Simplify) -> Definition | N
         return None
     same = [a for a in scene.facts[y].accesses if len(a.bind) == len(y.shape)]
     own = [a for a in same if is_identity(a.bind, y.shape)]
-    inside = [n for n in walk(body.condition) if isinstance(n, Take)]
-    if len(own) != len(scene.facts[y].accesses) or any(t is not take for t in inside):
+    others = [inside for inside in takes(body.condition) if inside is not take]
+    if len(own) != len(scene.facts[y].accesses) or others:
         return None
     never = simplify(replace_reads(body.condition, lambda _: constant))
     return take.source if E.is_const(never, False) else None
@@ -64,12 +64,8 @@ def _retold(scene: Inlined, definition: Definition, y: Definition, z: Definition
     condition = whole.condition
     of_y = replace_reads(condition, lambda take: take.of(y))
     known: Memo = {}
-    for take in walk(scene.bodies[definition]):
-        if isinstance(take, Take) and take.source is z:
+    for take in takes(scene.bodies[definition]):
+        if take.source is z:
             moves = dict(enumerate(take.indices))
             known[substitute(condition, moves)] = substitute(of_y, moves)
     return E.rewritten(scene.bodies[definition], known.get)
-
-
-def _sources(body: Expr) -> set[object]:
-    return {n.source for n in walk(body) if isinstance(n, Take)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pullback.algebra.bounds import in_bounds
+from pullback.algebra.bounds import all_inside, in_bounds
 from pullback.algebra.guards import demands, test_of
 from pullback.grad.fold import Term
 from pullback.grad.invert import Empty, Unsolvable, invert
@@ -18,7 +18,6 @@ from pullback.grad.total import identity, summed, volume
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Exprs, Extent, If, Shape, Take, upper
 from pullback.ir.graph import SUM, Accumulate, Label, Moves, Value, replace_reads, substitute
-from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.rules import Simplifier
 
@@ -96,7 +95,7 @@ class Gatherer:
         if whole is not None:
             sure = in_bounds(take)
             at = tuple(
-                i if known and _total(i) else If(whole, i, E.index(0))
+                i if known and all_inside(i) else If(whole, i, E.index(0))
                 for i, known in zip(at, sure, strict=True)
             )
         form = Accumulate(SUM, extents, at)
@@ -144,11 +143,6 @@ class Gatherer:
         return replace_reads(moved, change)
 
 
-def _total(index: Expr) -> bool:
-    """Whether what an index reads lies inside its tensor everywhere."""
-    return all(all(in_bounds(n)) for n in walk(index) if isinstance(n, Take))
-
-
 class Lattice:
     """The elements of a box whose coordinates are ``remainder`` modulo ``modulus``, as a box.
 
@@ -193,7 +187,10 @@ def _find(
         if form is not None:
             system.equations.append(form.minus(variable(parameter)))
     for guard in guards:
-        _require(system, guard)
+        difference = _difference(system, guard)
+        if difference is not None:
+            kind, form = difference
+            (system.equations if kind is E.Equal else system.inequalities).append(form)
     try:
         solution = invert(system)
     except Unsolvable:
@@ -221,14 +218,6 @@ def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | No
         return None
     gaps = demands(test, holds, {test.left: left, test.right: right}.__getitem__)
     return type(test), gaps[-1]
-
-
-def _require(system: System, condition: Expr) -> None:
-    difference = _difference(system, condition)
-    if difference is None:
-        return
-    kind, form = difference
-    (system.equations if kind is E.Equal else system.inequalities).append(form)
 
 
 def split_pieces(indices: Exprs) -> list[tuple[Exprs, Exprs]]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.algebra.bounds import in_bounds
+from pullback.algebra.bounds import all_inside
 from pullback.grad import fold
 from pullback.grad.fold import Term
 from pullback.grad.total import identity
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr, Pin, Size, Take, upper
+from pullback.ir.expr import Expr, Pin, Size, Take, takes, upper
 from pullback.ir.graph import Definition, Map, Value, beside, read, topological
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
@@ -39,7 +39,7 @@ class Pins:
 
     def depends(self, e: Expr) -> bool:
         """Whether `e` depends on a pin."""
-        sources = [n.source for n in walk(e) if isinstance(n, Take)]
+        sources = [take.source for take in takes(e)]
         for definition in topological(sources, self._seen):
             self._seen.add(definition)
             if any(map(self._own, walk(definition.roots))):
@@ -72,8 +72,7 @@ class Pins:
         if isinstance(term.value, Take | E.Const) or self.depends(term.value):
             return term
         free = tuple(g for g in term.guards if not self.depends(g))
-        reads = [n for n in walk(term.value) if isinstance(n, Take)]
-        if not all(all(in_bounds(r, free)) for r in reads):
+        if not all_inside(term.value, free):
             return term
         body = G.guarded(free, term.value)
         return Term(term.guards, identity(beside(value, f"d{value!r}", body, Map())))

@@ -167,7 +167,9 @@ class Reverse:
 
         Raises: UnsupportedError where it says nothing of reverse mode.
         """
-        heads = [None if _stopped(o) else self._adjoint(o) for o in rule.outputs]
+        heads = [
+            None if isinstance(o, Definition) and o.stop else self._adjoint(o) for o in rule.outputs
+        ]
         if all(h is None for h in heads):
             return
         _log.debug("%r: %s", rule.outputs[0], rule.kind)
@@ -283,10 +285,6 @@ def zeros(value: Value) -> Definition:
 def _placed(e: Expr, indices: Sequence[Expr]) -> Expr:
     """An expression over axes, at `indices`."""
     return substitute(e, dict(enumerate(indices)))
-
-
-def _stopped(value: Value) -> bool:
-    return isinstance(value, Definition) and value.stop
 
 
 def _label(value: Value, consumer: Value) -> Label:

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from functools import reduce
 from math import prod
 
-from pullback.algebra.bounds import in_bounds
+from pullback.algebra.bounds import all_inside, in_bounds
 from pullback.grad import fold
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Expr, Extent, Shape, Take, upper
 from pullback.ir.graph import SUM, Label, Reduce, Value, read, substitute
-from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.product import Quotient
 from pullback.simplify.triangle import triangle
@@ -93,8 +92,7 @@ def _narrow(
         return axes, list(guards)
     # What a condition on data reads may be inside its tensor only where the sum has terms.
     plain = [g for g in guards if g.axes.isdisjoint(loops) and not G.reads_data(g)]
-    picks = [n for g in guards if g not in own for n in walk(g) if isinstance(n, Take)]
-    if not all(all(in_bounds(r, plain)) for r in picks):
+    if not all(all_inside(g, plain) for g in guards if g not in own):
         return axes, list(guards)
     return kept, [*own, *_kept_inside((body, *own), own)]
 

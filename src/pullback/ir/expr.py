@@ -6,7 +6,7 @@ Index arithmetic is int64. Binary nodes take operands of one dtype; the surface 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
@@ -338,6 +338,11 @@ def rewritten(root: Expr, change: Callable[[Node], Node | None], memo: Memo | No
     if not isinstance(new, Expr):
         raise InvalidIR(f"rewriting {root} gave {new}")
     return new
+
+
+def takes(roots: Iterable[Node] | Node) -> Iterator[Take]:
+    """Every read in expressions, once each, those in indices first."""
+    return (n for n in walk(roots) if isinstance(n, Take))
 
 
 def is_data(node: Node) -> bool:

@@ -13,9 +13,9 @@ from enum import Enum
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
-from pullback.ir.expr import Axis, Expr, Exprs, Extent, Shape, Take, rewritten
+from pullback.ir.expr import Axis, Expr, Exprs, Extent, Shape, Take, rewritten, takes
 from pullback.ir.markup import html
-from pullback.ir.node import Node, postorder, walk
+from pullback.ir.node import Node, postorder
 
 
 class Keep(Enum):
@@ -162,7 +162,7 @@ class Definition:
     def reads(self) -> tuple[Take, ...]:
         """Every read of the body, once each, in a fixed order."""
         if self._reads is None:
-            self._reads = tuple(n for n in walk(self.roots) if isinstance(n, Take))
+            self._reads = tuple(takes(self.roots))
         return self._reads
 
     def placed(self) -> Definition:

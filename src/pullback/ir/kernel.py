@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pullback.ir.expr import Axis, Expr, Exprs, Extent, Shape, Take
+from pullback.ir.expr import Axis, Expr, Exprs, Extent, Shape, Take, takes
 from pullback.ir.graph import (
     Accumulate,
     Definition,
@@ -24,7 +24,6 @@ from pullback.ir.graph import (
     roots,
     with_places,
 )
-from pullback.ir.node import walk
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -129,7 +128,7 @@ class Kernel:
 def stage_reads(stage: Stage) -> tuple[Take, ...]:
     """The reads of a stage's body and of its write indices; found once."""
     if stage._reads is None:
-        reads = tuple([n for n in walk(stage.roots) if isinstance(n, Take)])
+        reads = tuple(takes(stage.roots))
         object.__setattr__(stage, "_reads", reads)
         return reads
     return stage._reads

@@ -25,7 +25,7 @@ from pullback.algebra.bounds import bounds
 from pullback.cost.facts import elements, is_view, points
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
-from pullback.ir.expr import Axis, Expr, Extent, Take, index, upper
+from pullback.ir.expr import Axis, Expr, Extent, Take, index, takes, upper
 from pullback.ir.graph import (
     SUM,
     Definition,
@@ -379,9 +379,7 @@ def _extended(
         one = max(range(len(parts)), key=lambda n: len(parts[n].axes & wanted))
         parts[one] = G.guarded(kept, parts[one])
     whole = _ascending(definition, functools.reduce(E.Mul, [*parts, *others]), simplify)
-    if _divides(whole):
-        return None
-    return replace(definition, body=whole)
+    return None if _divisions(whole) else replace(definition, body=whole)
 
 
 def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:
@@ -395,8 +393,7 @@ def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:
         axis = Axis(number, extent)
         steps = [
             (elements(take.source.shape), affine(i).of(axis))
-            for take in walk(body)
-            if isinstance(take, Take)
+            for take in takes(body)
             for i in take.indices
         ]
         _, step = max((s for s in steps if s[1]), default=(0, 0))
@@ -428,7 +425,3 @@ def _pays(definition: Definition, old: Take, new: Take, machine: Machine) -> boo
     if isinstance(source, Definition) and source.keep is Keep.NEVER:
         return False
     return _masks_cost(definition, machine, elements(new.source.shape))
-
-
-def _divides(body: Expr) -> bool:
-    return any(isinstance(n, E.FloorDiv | E.Mod) for n in walk(body))

@@ -9,7 +9,7 @@ from math import prod
 from pullback.config import Cap
 from pullback.cost.facts import is_cheap, study
 from pullback.ir import expr as E
-from pullback.ir.expr import Expr, Take
+from pullback.ir.expr import Expr, Take, takes
 from pullback.ir.graph import (
     Definition,
     Map,
@@ -84,7 +84,7 @@ def _cheap(stage: Stage, machine: Machine) -> bool:
     """Whether computing an element from one read costs no more than writing it and reading it."""
     if stage.store is not None or stage.partial or not isinstance(stage.form, Map):
         return False
-    reads = [node for node in walk(stage.body) if isinstance(node, Take)]
+    reads = list(takes(stage.body))
     return len(reads) == 1 and is_cheap(study(stage.body, stage.form).flops, machine, 2)
 
 

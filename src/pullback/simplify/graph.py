@@ -27,7 +27,8 @@ from pullback.ir.graph import (
     substitute,
     topological,
 )
-from pullback.ir.node import Memo, Node, walk
+from pullback.ir.node import Memo, Node
+from pullback.simplify.guards import reads_data
 from pullback.simplify.rounding import parts
 from pullback.simplify.rules import RULES, Rules, Simplifier
 from pullback.simplify.triangle import running
@@ -52,16 +53,14 @@ class Sources:
         if not isinstance(node, Take):
             return None
         source = self.mapping.get(node.source, node.source)
-        wide = _repeated(source) if self.through and not _reads(node.indices) else None
+        wide = (
+            _repeated(source) if self.through and not any(map(reads_data, node.indices)) else None
+        )
         if isinstance(wide, Take):
             return wide.with_children(tuple(_through(i, node.indices) for i in wide.indices))
         if wide is not None:
             return wide
         return None if source is node.source else node.of(source)
-
-
-def _reads(indices: Iterable[Expr]) -> bool:
-    return any(isinstance(n, Take) for n in walk(indices))
 
 
 def _repeated(value: Value) -> Take | E.Const | None:

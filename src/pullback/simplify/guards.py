@@ -7,7 +7,7 @@ from functools import reduce
 
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
-from pullback.ir.expr import Expr, Exprs, Take, logical_not
+from pullback.ir.expr import Expr, Exprs, logical_not, takes
 from pullback.ir.node import walk
 
 Guards = Exprs
@@ -65,7 +65,7 @@ def conjuncts(condition: Expr) -> Exprs:
 
 def reads_data(e: Expr) -> bool:
     """Whether `e` reads a tensor."""
-    return any(isinstance(n, Take) for n in walk(e))
+    return any(True for _ in takes(e))
 
 
 def both(first: Expr, second: Expr) -> Expr:

@@ -21,9 +21,10 @@ from pullback.config import UserRule
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_, float32, int64, is_half
-from pullback.ir.expr import Const, Expr, Take, const, logical_not
+from pullback.ir.expr import Const, Expr, const, logical_not
 from pullback.ir.meaning import apply, constant
 from pullback.ir.node import Memo, Node, walk
+from pullback.simplify.guards import reads_data
 
 FUEL = 200_000  # rewrites in one call; far above anything real, far below forever
 USERS_FUEL = 20_000  # with rules that nobody has tried: a growing expression is slow by then
@@ -560,13 +561,13 @@ def if_merged(e: E.If, _: Simplification) -> Expr | None:
     Only where d reads nothing, for it would no longer be guarded by c.
     """
     inner = e.then
-    if isinstance(inner, E.If) and inner.otherwise is e.otherwise and _reads_nothing(inner):
+    if (
+        isinstance(inner, E.If)
+        and inner.otherwise is e.otherwise
+        and not reads_data(inner.condition)
+    ):
         return E.If(E.And(e.condition, inner.condition), inner.then, e.otherwise)
     inner = e.otherwise
-    if isinstance(inner, E.If) and inner.then is e.then and _reads_nothing(inner):
+    if isinstance(inner, E.If) and inner.then is e.then and not reads_data(inner.condition):
         return E.If(E.Or(e.condition, inner.condition), e.then, inner.otherwise)
     return None
-
-
-def _reads_nothing(e: E.If) -> bool:
-    return not any(isinstance(n, Take) for n in walk(e.condition))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pullback.algebra.affine import Affine, affine, to_expr
-from pullback.algebra.bounds import bounds, in_bounds
+from pullback.algebra.bounds import all_inside, bounds
 from pullback.algebra.guards import demands, test_of
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
@@ -29,7 +29,6 @@ from pullback.ir.graph import (
     replace_reads,
     substitute,
 )
-from pullback.ir.node import walk
 from pullback.simplify.guards import conjuncts, negated
 from pullback.simplify.product import Quotient
 from pullback.simplify.rules import Simplifier
@@ -98,7 +97,7 @@ def triangle(
     if high > last:
         place = E.minimum(place, E.index(last))
     # The running sum looks at all places, those that the guards leave out too.
-    if not all(all(in_bounds(n)) for n in walk(terms) if isinstance(n, Take)):
+    if not all_inside(terms):
         return None
     every = [loop if n == edge.axis.number else Axis(n, e) for n, e in enumerate(shape)]
     axes = tuple(a for a in every if a is loop or a.number in terms.axes)

@@ -283,9 +283,8 @@ def too_large(grouping: Grouping) -> list[Definition]:
     target = grouping.target
     better: dict[Definition, None] = {}
     for node in problem.nodes:
-        stages = [
-            s for s in problem.closure[node][:-1] if problem.definition(s).keep is not Keep.NEVER
-        ]
+        again = problem.closure[node][:-1]
+        stages = [s for s in again if problem.definition(s).keep is not Keep.NEVER]
         if sum(problem.sizes[s] for s in stages) <= target.scratch // 4:
             continue
         group = grouping.groups[node]

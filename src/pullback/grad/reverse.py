@@ -167,9 +167,8 @@ class Reverse:
 
         Raises: UnsupportedError where it says nothing of reverse mode.
         """
-        heads = [
-            None if isinstance(o, Definition) and o.stop else self._adjoint(o) for o in rule.outputs
-        ]
+        stopped = {o for o in rule.outputs if isinstance(o, Definition) and o.stop}
+        heads = [None if o in stopped else self._adjoint(o) for o in rule.outputs]
         if all(h is None for h in heads):
             return
         _log.debug("%r: %s", rule.outputs[0], rule.kind)

@@ -53,9 +53,8 @@ class Sources:
         if not isinstance(node, Take):
             return None
         source = self.mapping.get(node.source, node.source)
-        wide = (
-            _repeated(source) if self.through and not any(map(reads_data, node.indices)) else None
-        )
+        plain = self.through and not any(map(reads_data, node.indices))
+        wide = _repeated(source) if plain else None
         if isinstance(wide, Take):
             return wide.with_children(tuple(_through(i, node.indices) for i in wide.indices))
         if wide is not None:

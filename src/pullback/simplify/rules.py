@@ -560,14 +560,9 @@ def if_merged(e: E.If, _: Simplification) -> Expr | None:
 
     Only where d reads nothing, for it would no longer be guarded by c.
     """
-    inner = e.then
-    if (
-        isinstance(inner, E.If)
-        and inner.otherwise is e.otherwise
-        and not reads_data(inner.condition)
-    ):
-        return E.If(E.And(e.condition, inner.condition), inner.then, e.otherwise)
-    inner = e.otherwise
-    if isinstance(inner, E.If) and inner.then is e.then and not reads_data(inner.condition):
-        return E.If(E.Or(e.condition, inner.condition), e.then, inner.otherwise)
+    then, other = e.then, e.otherwise
+    if isinstance(then, E.If) and then.otherwise is other and not reads_data(then.condition):
+        return E.If(E.And(e.condition, then.condition), then.then, other)
+    if isinstance(other, E.If) and other.then is then and not reads_data(other.condition):
+        return E.If(E.Or(e.condition, other.condition), then, other.otherwise)
     return None

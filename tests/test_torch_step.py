@@ -340,17 +340,6 @@ def test_steps_do_not_remember_the_sizes_of_others(monkeypatch: pytest.MonkeyPat
     assert not symbols
 
 
-def test_many_steps_do_not_reach_the_limit_of_one() -> None:
-    ((x, y),) = batches(1)
-    steps = []
-    for _ in range(torch._dynamo.config.recompile_limit + 2):
-        model = nn.Linear(5, 3).double()
-        step = pb.torch.step(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1))
-        steps.append(step)  # what is forgotten does not count
-        expected = F.cross_entropy(model(x), y).detach()
-        same(step(x, y), expected)
-
-
 def test_hooks_of_an_optimizer_and_schedulers_are_told() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

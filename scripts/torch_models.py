@@ -71,7 +71,7 @@ def recorded() -> dict[str, str]:
 
 def rank(what: str) -> int:
     """How bad a row is."""
-    return ORDER.index(what.split()[0])
+    return ORDER.index(what.split()[0].rstrip(":"))
 
 
 def apart(name: str, trace: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pullback as pb
 import pullback.nn.functional as F
-from pullback.bridge.aten.table import aten, pulled, rule
+from pullback.bridge.aten.table import aten, placed, pulled, rule
 
 Run = Callable[[Any], Any]
 
@@ -33,16 +33,16 @@ def _three(value: Any) -> tuple[int, ...]:
 # --- pools ----------------------------------------------------------------------------------------
 
 
-def _most(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, places: bool) -> Run:
+def _most(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Run:
     own = (_three(kernel), _three(stride or kernel), _three(padding), _three(dilation))
-    return _batched(3, lambda x: F.max_pool3d(x, *own, ceil, places))
+    return _batched(3, lambda x: F.max_pool3d(x, *own, ceil, True))
 
 
 @rule(aten.max_pool3d_with_indices.default)
 def max_pool3d(
     x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Any:
-    return _most(kernel, stride, padding, dilation, ceil, True)(x)
+    return _most(kernel, stride, padding, dilation, ceil)(x)
 
 
 @rule(aten.max_pool3d_with_indices_backward.default)
@@ -50,8 +50,8 @@ def max_pool3d_backward(
     head: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool,
     places: Any,
 ) -> Any:  # fmt: skip
-    del places
-    return pulled(_most(kernel, stride, padding, dilation, ceil, False), [x], head)[0]
+    del kernel, stride, padding, dilation, ceil
+    return placed(head, x, places, 3)
 
 
 def _mean(kernel: Any, stride: Any, padding: Any, ceil: bool, counted: bool, divisor: Any) -> Run:
@@ -89,30 +89,28 @@ def adaptive_avg_pool3d_backward(head: Any, x: Any) -> Any:
 _ADAPTIVE = {2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
 
 
-def _adaptive(rank: int, size: Sequence[int], places: bool) -> Run:
-    return _batched(rank, lambda x: _ADAPTIVE[rank](x, tuple(size), places))
+def _adaptive(rank: int, size: Sequence[int]) -> Run:
+    return _batched(rank, lambda x: _ADAPTIVE[rank](x, tuple(size), True))
 
 
 @rule(aten.adaptive_max_pool2d.default)
 def adaptive_max_pool2d(x: Any, size: Sequence[int]) -> Any:
-    return _adaptive(2, size, True)(x)
+    return _adaptive(2, size)(x)
 
 
 @rule(aten.adaptive_max_pool2d_backward.default)
 def adaptive_max_pool2d_backward(head: Any, x: Any, places: Any) -> Any:
-    del places
-    return pulled(_adaptive(2, head.shape[-2:], False), [x], head)[0]
+    return placed(head, x, places, 2)
 
 
 @rule(aten.adaptive_max_pool3d.default)
 def adaptive_max_pool3d(x: Any, size: Sequence[int]) -> Any:
-    return _adaptive(3, size, True)(x)
+    return _adaptive(3, size)(x)
 
 
 @rule(aten.adaptive_max_pool3d_backward.default)
 def adaptive_max_pool3d_backward(head: Any, x: Any, places: Any) -> Any:
-    del places
-    return pulled(_adaptive(3, head.shape[-3:], False), [x], head)[0]
+    return placed(head, x, places, 3)
 
 
 @rule(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pullback as pb
 import pullback.nn.functional as F
-from pullback.bridge.aten.table import aten, of_numbers, pulled, rule
+from pullback.bridge.aten.table import aten, of_numbers, placed, pulled, rule
 
 
 @rule(aten._softmax.default)
@@ -209,17 +209,6 @@ def batch_norm_updated_backward(
 # --- pools ----------------------------------------------------------------------------------------
 
 
-def _max_pooled(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
-    def run(x: Any) -> Any:
-        one = pb.expand_dims(x, axis=0) if x.ndim == 3 else x
-        y = F.max_pool2d(
-            one, _pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation), ceil
-        )
-        return y[0] if x.ndim == 3 else y
-
-    return run
-
-
 def _pair(value: Any) -> tuple[int, int]:
     both = [value, value] if isinstance(value, int) else [*value] * (3 - len(value))
     return both[0], both[1]
@@ -242,8 +231,8 @@ def max_pool_backward(
     places: Any,
 ) -> Any:  # fmt: skip
     """Each head at the place that was largest."""
-    del places
-    return pulled(_max_pooled(kernel, stride, padding, dilation, ceil), [x], head)[0]
+    del kernel, stride, padding, dilation, ceil
+    return placed(head, x, places, 2)
 
 
 def _averaged(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -88,3 +89,13 @@ def pulled(function: Rule, primals: list[Any], *heads: Any) -> tuple[Any, ...]:
     """The adjoints of `primals` under a function, by heads of its results."""
     _, back = pb.vjp(function, *primals)
     return tuple(back(heads[0] if len(heads) == 1 else heads))
+
+
+def placed(head: Any, x: Any, places: Any, space: int) -> Any:
+    """The adjoint of `x` under a pool: each head at its place in the last `space` axes."""
+    lead = tuple(x.shape[: x.ndim - space])
+    room = math.prod(x.shape[x.ndim - space :])
+    rows = (*lead, math.prod(head.shape[x.ndim - space :]))
+    zeros = pb.zeros((*lead, room), dtype=head.dtype)
+    flat = pb.scatter_add(zeros, pb.reshape(places, rows), pb.reshape(head, rows), axis=-1)
+    return pb.reshape(flat, tuple(x.shape))

@@ -295,6 +295,21 @@ def test_nothing_is_half_written() -> None:
         )
 
 
+def test_a_budget_of_what_is_kept() -> None:
+    """PyTorch's own, from which gradients do not change."""
+    model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 32), nn.Tanh())
+    x = torch.randn(64, 8)
+    bytes_kept, grads = [], []
+    for budget in (1.0, 0.5):
+        torch._dynamo.reset()
+        with torch._functorch.config.patch(activation_memory_budget=budget):
+            run = compiled(model)
+            bytes_kept.append(saved(lambda run=run: run(x)))
+            grads.append(torch.autograd.grad(run(x).square().sum(), list(model.parameters())))
+    assert bytes_kept[1] <= 0.8 * bytes_kept[0]
+    near(*grads)
+
+
 # --- random numbers -------------------------------------------------------------------------------
 
 DRAWS: dict[str, tuple[Callable[[Any], Any], float, float]] = {

@@ -537,6 +537,8 @@ def test_what_cannot_stand_alone_is_refused(
         (("users.py:rounded", "-o", "x.c", "--shape", "x=3", "--dtype", "int"), "is no type"),
         (("users.py:rounded", "-o", "x.c", "--shape", "x=n"), "is not of the form a=2,3"),
         (("users.py:rounded", "-o", "x.c", "--shape", "x=n", "--dim", "n=0,2"), "of the form n=1"),
+        (("nn.GELU()", "-o", "x.c", "--shape", "input=3", "--set", "k=3"), "--set is for a func"),
+        (("users.py:rounded", "-o", "x.c", "--shape", "x=3", "--size", "k=3"), "--size is for a"),
         (("users.py:doubled", "-o", "x.c", "--shape", "x=3"), "[E310]"),
         (("nn.Linear(2, open)", "-o", "x.c"), "neither a literal nor a layer"),
         (("nn.Linear(2, 3)", "-o", "x.c"), "the shape of input?"),
@@ -555,6 +557,17 @@ def test_a_file_for_another_processor(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PULLBACK_TARGET", "aarch64")
     other = ejected(folder, "other.c", *words)
     assert "vectors of 16 bytes" in other and "__attribute__((vector_size(16)))" in other
+
+
+def test_arguments_that_are_no_tensors_are_set(folder: Path) -> None:
+    """Sequences and names among them; what is not set is as its default says."""
+    shapes = ("--shape", "input=1,2,4,5", "--shape", "weight=3,2,3,3")
+    words = ("pullback.nn.functional:conv2d", *shapes, "--set", "padding=(1, 0)")
+    assert "y: float32[1, 3, 4, 3]" in ejected(folder, "set.c", *words)
+    text = ejected(folder, "sum.c", "pullback:sum", "--shape", "x=3,4", "--set", "axis=1")
+    assert "y: float32[3]" in text
+    text = ejected(folder, "most.c", "pullback:argmax", "--shape", "x=3,4")
+    assert "y: int64[]" in text and "_backward" not in text
 
 
 def test_a_layer_in_evaluation_takes_its_buffers(folder: Path) -> None:

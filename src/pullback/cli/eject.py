@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from pullback.tensor.library.creation import dim
 
 LAYER = re.compile(r"nn\.\w+\(.*\)", re.DOTALL)
 STAR = inspect.Parameter.VAR_POSITIONAL
+LOOSE = (STAR, inspect.Parameter.VAR_KEYWORD)
 ENDS = (".c", ".py")
 KINDS = {d.name: d for d in ALL}
 EXAMPLE = """\
@@ -82,16 +84,11 @@ def eject(
     for given in kinds:
         if given not in known:
             raise click.UsageError(f"--type {given}=..: there are {', '.join(known)}")
-    values = {n: _value(text) for n, text in map(_pair, settings)}
-    for unknown in values.keys() - {p.name for p in signature.parameters}:
-        raise click.UsageError(f"--set {unknown}=..: no argument is called so")
     for unknown in known.keys() - {p.name for p in signature.parameters}:
         raise click.UsageError(f"--shape {unknown}=..: no argument is called so")
     every = _kind(dtype)
     args = [
         Lying(lying[p.name], kinds.get(p.name) or fixed.get(p.name) or every)
-        if p.name in known
-        else _static(p, values)
         for p in signature.parameters
     ]
     with out.working("compiling"):
@@ -110,16 +107,49 @@ def _given(
     evaluation: bool,
 ) -> Given:
     """Raises: click.UsageError for what is none of the forms."""
-    if LAYER.fullmatch(what):
-        if settings or sizes:
-            raise click.UsageError('--set and --size are not for a layer: write nn.GELU("tanh")')
+    is_layer = LAYER.fullmatch(what) is not None
+    if settings and (is_layer or "=" in what):
+        raise click.UsageError('--set is for a function; of a layer, write nn.GELU("tanh")')
+    if sizes and (is_layer or "=" not in what):
+        raise click.UsageError("--size is for a definition given as text")
+    if is_layer:
         return _layer(what, shapes, not evaluation)
     if "=" in what:
         return _text(what, shapes, sizes)
-    function, name = function_named(what), what.rpartition(":")[2]
+    values = {n: _value(text) for n, text in map(_pair, settings)}
     known = dict(map(parsed, shapes))
-    signature = _signature(function, known)
-    return function, name, signature, known, {}
+    function = function_named(what)
+    call, names = _bound(function, list(known), values)
+    signature = Signature(tuple(Parameter(n, "Tensor") for n in names))
+    return call, what.rpartition(":")[2], signature, known, {}
+
+
+def _bound(
+    function: Callable[..., Any], tensors: Sequence[str], values: Mapping[str, Any]
+) -> tuple[Callable[..., Any], list[str]]:
+    """A function of its tensors, in its own order, with all else as it is set, and their names.
+
+    Raises: click.UsageError for an argument without a value, and a value without an argument.
+    """
+    every = inspect.signature(function).parameters
+    if any(p.kind is STAR for p in every.values()):
+        return functools.partial(function, **values), list(tensors)
+    for option, names in (("--shape", tensors), ("--set", [*values])):
+        for unknown in [n for n in names if n not in every]:
+            raise click.UsageError(f"{option} {unknown}=..: no argument is called so")
+    for name, parameter in every.items():
+        needed = parameter.default is inspect.Parameter.empty and parameter.kind not in LOOSE
+        if needed and name not in tensors and name not in values:
+            raise click.UsageError(f"{name}? --shape {name}=.. of a tensor, --set {name}=..")
+    order = [n for n in every if n in tensors]
+
+    def call(*args: Any) -> Any:
+        given = {**values, **dict(zip(order, args, strict=True))}
+        first = [n for n, p in every.items() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+        row = [given.pop(n) for n in first if n in given]
+        return function(*row, **given)
+
+    return call, order
 
 
 def _signature(function: Callable[..., Any], known: Mapping[str, Any]) -> Signature:
@@ -265,13 +295,3 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-def _static(parameter: Parameter, values: Mapping[str, Any]) -> Any:
-    """What an argument without a shape is."""
-    if parameter.name in values:
-        return values[parameter.name]
-    if parameter.default:
-        return _value(parameter.default)
-    option = "--shape" if parameter.is_tensor else "--set"
-    raise click.UsageError(f"{parameter.name}? {option} {parameter.name}=..")

@@ -1,8 +1,8 @@
 """PyTorch's own database of operators (OpInfo) through `torch.compile(backend="pullback")`.
 
-`python scripts/opinfo_compile.py [--only NAME ..] [--every N] [--jobs N] [--samples N] [--check]
-[--write]`: two samples, or N, of every entry in float32, results and gradients beside eager
-PyTorch's. An entry is
+`python scripts/opinfo_compile.py [--only NAME ..] [--every N] [--jobs N] [--samples N] [--type T]
+[--check] [--write]`: two samples, or N, of every entry in float32, results and gradients beside
+eager PyTorch's. An entry is
 *right*, *fallback* (right, but PyTorch ran a part), *uncompiled* (PyTorch made no graph of it),
 *wrong*, *crashed* or *slow*. The record is tests/opinfo_compile.txt: `--check` exits with 1 where
 an entry got worse, `--write` writes it. Needs PyTorch and expecttest.
@@ -42,6 +42,7 @@ DRAWN = {
 }  # fmt: skip
 DRAWS, SIGMAS = 64, 6.0
 FORWARD, BACKWARD = 1e-4, 1e-3
+COARSE = {torch.float16: 2.0**-8, torch.bfloat16: 2.0**-5}  # eight units of the last place
 
 
 def _plainly(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -52,9 +53,9 @@ def _plainly(op: Any, *args: Any, **kwargs: Any) -> Any:
 database.wrapper_set_seed = _plainly
 
 
-def names() -> list[str]:
-    """The entries that have float32 here."""
-    return [_name(op) for op in op_db if torch.float32 in op.supported_dtypes("cpu")]
+def names(kind: str = "float32") -> list[str]:
+    """The entries that have this type here."""
+    return [_name(op) for op in op_db if getattr(torch, kind) in op.supported_dtypes("cpu")]
 
 
 def _name(op: Any) -> str:
@@ -69,7 +70,7 @@ def _late(*_: Any) -> None:
     raise Late
 
 
-def verdict(name: str, count: int = 2) -> tuple[str, str, str]:
+def verdict(name: str, count: int = 2, kind: str = "float32") -> tuple[str, str, str]:
     """Of one entry, by `count` samples: its name, what it is, why."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
@@ -77,7 +78,7 @@ def verdict(name: str, count: int = 2) -> tuple[str, str, str]:
     signal.signal(signal.SIGALRM, _late)
     signal.alarm(SECONDS * count)
     try:
-        return (name, *judged(name, count))
+        return (name, *judged(name, count, kind))
     except Late:
         return name, "slow", ""
     except Exception as error:
@@ -86,12 +87,13 @@ def verdict(name: str, count: int = 2) -> tuple[str, str, str]:
         signal.alarm(0)
 
 
-def judged(name: str, count: int = 2) -> tuple[str, str]:
+def judged(name: str, count: int = 2, kind: str = "float32") -> tuple[str, str]:
     """What an entry is, and why."""
     op = next(o for o in op_db if _name(o) == name)
     torch.manual_seed(0)
-    slopes = op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu")
-    samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=slopes))
+    element = getattr(torch, kind)
+    slopes = op.supports_autograd and element in op.supported_backward_dtypes("cpu")
+    samples = list(op.sample_inputs("cpu", element, requires_grad=slopes))
     picked = [samples[len(samples) * n // count] for n in range(count)]
     compiled, left = 0, set()
     for sample in picked:
@@ -180,6 +182,7 @@ def _whole(gradient: Any, x: Any) -> Any:
 def _near(own: Any, eager: Any, tolerance: float) -> bool:
     if own.shape != eager.shape or own.dtype != eager.dtype:
         return False
+    tolerance = max(tolerance, COARSE.get(eager.dtype, 0.0))
     kind = torch.complex128 if own.is_complex() else torch.float64
     a, b = (t.detach().to_dense().to(kind) for t in (own, eager))
     finite = b.abs()[b.abs().isfinite()]
@@ -211,15 +214,17 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=2)
+    parser.add_argument("--type", default="float32")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    asked = given.only or names()[:: given.every]
-    before, now = record(), {}
+    asked = given.only or names(given.type)[:: given.every]
+    before, now = record() if given.type == "float32" else {}, {}
+    run = partial(verdict, count=given.samples, kind=given.type)
     with get_context("spawn").Pool(given.jobs, maxtasksperchild=40) as pool:
-        for name, kind, why in pool.imap_unordered(partial(verdict, count=given.samples), asked):
+        for name, kind, why in pool.imap_unordered(run, asked):
             now[name] = (kind, why)
-            if given.write:
+            if given.write and given.type == "float32":
                 _write(now)
             if kind != "right":
                 print(f"{name} {kind}  {why}".rstrip(), flush=True)

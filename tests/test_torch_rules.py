@@ -165,3 +165,12 @@ def test_no_places_of_another_shape() -> None:
 def test_nothing_is_normalized() -> None:
     x = torch.randn(5, 0, 3, requires_grad=True)
     same(lambda x: (x.softmax(1), x.log_softmax(1), x.softmax(2)), x)
+
+
+def test_factors_of_integers() -> None:
+    """Eager has them as integers: 1.6 is 1."""
+    x, a, b = (torch.randint(-5, 5, s) for s in ((3, 2), (3, 4), (4, 2)))
+    how = {"beta": 0.6, "alpha": 1.6}
+    same(lambda x, a, b: torch.addmm(x, a, b, **how), x, a, b)
+    same(lambda x, a, b: torch.addmv(x[:, 0], a, b[:, 0], **how), x, a, b)
+    same(lambda x, a, b: torch.addbmm(x, a[None], b[None], **how), x, a, b)

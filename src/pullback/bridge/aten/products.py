@@ -16,11 +16,17 @@ def matmul(x: Any, y: Any) -> Any:
     return pb.matmul(x, y)
 
 
+def _scaled(x: Any, by: Any) -> Any:
+    """A factor of integers is the integer towards 0, as in eager."""
+    own = by if x.dtype.is_float else int(by)
+    return x if own == 1 else x * own
+
+
 @rule(aten.addmm.default, aten.baddbmm.default)
 def addmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     own = pb.matmul(a, b)
-    own = own if alpha == 1 else own * alpha
-    return own if beta == 0 else own + (x if beta == 1 else x * beta)
+    own = _scaled(own, alpha)
+    return own if beta == 0 else own + _scaled(x, beta)
 
 
 @rule(aten.addmv.default)
@@ -31,8 +37,8 @@ def addmv(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
 @rule(aten.addbmm.default)
 def addbmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     own = pb.sum(pb.matmul(a, b), axis=0)
-    own = own if alpha == 1 else own * alpha
-    return own if beta == 0 else own + (x if beta == 1 else x * beta)
+    own = _scaled(own, alpha)
+    return own if beta == 0 else own + _scaled(x, beta)
 
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

@@ -245,7 +245,8 @@ def test_nan_and_infinities_pass() -> None:
 def test_integers_and_bools(kind: str) -> None:
     def f(a: Any, b: Any, m: Any) -> Any:
         return (
-            a + b, a // b, a % b, a & b, a ^ b, a.sum(), m.sum(), m | ~m, a.to(torch.int8), a * m,
+            a << 1, a >> 2, a + b, a // b, a % b, a & b, a ^ b,
+            a.sum(), m.sum(), m | ~m, a.to(torch.int8), a * m,
             m.any(), a.prod(), a / b, a.float().mean(), -a, torch.bitwise_not(a), a**2,
             torch.where(m, a, b), a.max(), m.to(torch.float16), a.cumsum(0), a.to(torch.uint8),
         )  # fmt: skip
@@ -292,6 +293,24 @@ def test_functions_of_parameters() -> None:
     near(compiled(torch.func.vmap(lambda a: (a * a).sum()))(x), (x * x).sum(1))
     near(compiled(torch.func.jacrev(lambda a: a.sin()), "allow")(x[0]), torch.diag(x[0].cos()))
     near(torch.func.grad(compiled(lambda a: a.sin().sum(), "allow"))(x), x.cos())
+
+
+def test_an_update_written_out_is_one_program() -> None:
+    """Adam's, in place: PyTorch writes it by its own primitives."""
+
+    def step(p: Any, m: Any, v: Any, g: Any) -> None:
+        m.mul_(0.9).add_(g, alpha=0.1)
+        v.mul_(0.99).addcmul_(g, g, value=0.01)
+        p.addcdiv_(m, v.sqrt().add_(1e-8), value=-1e-3)
+
+    own = [torch.rand(5, 7) for _ in range(4)]
+    eager = [t.clone() for t in own]
+    run = compiled(step)
+    for _ in range(3):
+        run(*own)
+        step(*eager)
+    near(own, eager)
+    assert len(pb.torch.report().graphs) == 1
 
 
 def test_copies_and_saved_states() -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+import torch._prims  # registers its operators
+
 import pullback as pb
 import pullback.nn.functional as F
 from pullback.bridge.aten.table import aten, pulled, rule, same
+from pullback.bridge.programs import TYPES
 
 same(
     {
@@ -281,3 +285,29 @@ def rrelu_backward(
     if training and high - low > 1e-6:  # as PyTorch
         return head * noise
     return pb.where(x > 0, head, head * ((low + high) / 2))
+
+
+# --- what PyTorch writes others by ----------------------------------------------------------------
+
+
+def multiplied_and_added(x: Any, y: Any, z: Any) -> Any:
+    return x * y + z
+
+
+if hasattr(torch.ops.prims, "fma"):  # from PyTorch 2.13 on
+    rule(torch.ops.prims.fma.default)(multiplied_and_added)
+
+
+@rule(torch.ops.prims.convert_element_type.default)
+def converted(x: Any, dtype: Any) -> Any:
+    return pb.astype(x, TYPES[dtype])
+
+
+@rule(aten.__lshift__.Scalar, aten.__lshift__.Tensor)
+def shifted_left(x: Any, by: Any) -> Any:
+    return pb.bitwise_left_shift(x, by)
+
+
+@rule(aten.__rshift__.Scalar, aten.__rshift__.Tensor)
+def shifted_right(x: Any, by: Any) -> Any:
+    return pb.bitwise_right_shift(x, by)

@@ -20,7 +20,7 @@ from pullback.lower.guards import Values
 from pullback.lower.natives import with_natives
 from pullback.schedule.regions import Regions, regions
 from pullback.schedule.schedule import Place, Schedule
-from pullback.schedule.slots import tile_shape
+from pullback.schedule.slots import tile_counts, tile_shape
 
 LETTERS = "ijklmnpqrs"
 
@@ -91,8 +91,8 @@ class Lowering:
     @property
     def turns(self) -> int:
         """How many tiles a task has at most."""
-        pairs = zip(self.kernel.outer, self.schedule.tile, strict=True)
-        return -(-prod(-(-upper(e) // t) for e, t in pairs) // self.schedule.tasks)
+        tiles = prod(tile_counts(self.kernel, self.schedule.tile))
+        return rounded_up(tiles, self.schedule.tasks)
 
     def lanes(self, itemsize: int) -> int:
         """Elements of `itemsize` bytes in a vector."""

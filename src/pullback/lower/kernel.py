@@ -9,7 +9,6 @@ from pullback.ir.expr import Expr, index, upper
 from pullback.ir.graph import Reduce
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.nest import (
-    Array,
     Combine,
     Declare,
     For,
@@ -61,7 +60,8 @@ def lower(kernel: Kernel, schedule: Schedule, *, marks: bool = False) -> Routine
         kernel.name,
         tuple(context.arrays[v] for v in kernel.arguments),
         tuple(context.sizes.values()),
-        _large_first(context.scratch),
+        # what is a cache line or more is aligned to one in this order
+        tuple(sorted(context.scratch, key=lambda a: -a.size * a.dtype.itemsize)),
         tuple(context.shared),
         task_var(context),
         schedule.tasks,
@@ -158,11 +158,6 @@ def _lead(context: Lowering, outer: list[_Outer]) -> tuple[int, int]:
         if not outer[number].single:
             lead = number + 1, shared
     return lead if tasks > 1 else (0, tasks)
-
-
-def _large_first(arrays: list[Array]) -> tuple[Array, ...]:
-    """Scratch in an order that keeps what is a cache line or more aligned to one."""
-    return tuple(sorted(arrays, key=lambda a: -a.size * a.dtype.itemsize))
 
 
 def _tile_nest(context: Lowering, outer: list[_Outer], levels: list[int]) -> Stmts:

@@ -16,6 +16,7 @@ from pullback.ir.node import Node
 from pullback.lower.context import Lowering, NestLoop
 from pullback.lower.guards import Values
 from pullback.machine.machine import LINE
+from pullback.schedule.regions import with_atoms
 
 
 def accesses(roots: Iterable[Expr]) -> tuple[list[Linear], set[Node]]:
@@ -129,11 +130,5 @@ def revalued(axes: dict[int, Expr], values: Values) -> dict[int, Expr]:
     """Values of axes after merging."""
     if not values:
         return axes
-    moved: dict[int, Expr] = {}
-    for axis, value in axes.items():
-        form = linear(value)
-        total = Linear(form.const)
-        for atom, coefficient in form.terms:
-            total = total.plus(linear(values.get(atom, atom)), coefficient)
-        moved[axis] = total.expr()
-    return moved
+    forms = {axis: linear(value) for axis, value in axes.items()}
+    return {a: with_atoms(f, lambda n: values.get(n, n)).expr() for a, f in forms.items()}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
-from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import Array, Check, Load, Stmt, Stmts, Store, StoreCombine, Transpose, Var
+from pullback.ir.nest import Array, Check, Load, Stmts, Store, StoreCombine, Transpose, Var
 from pullback.ir.node import walk
 from pullback.lower.bounds import Spans, guarded, narrowed, outer, over_loops
 from pullback.lower.context import (
@@ -38,7 +37,7 @@ class Operand:
     """One side of a product over loop variables, with the checks its indices need."""
 
     value: Expr
-    checks: tuple[Stmt, ...]
+    checks: tuple[Check, ...]
 
     @property
     def plain(self) -> bool:
@@ -58,8 +57,8 @@ class Operand:
 
     def at(self, values: Values) -> Operand:
         """The same with variables replaced."""
-        checks = tuple(moved_check(check, values) for check in self.checks)
-        return Operand(replaced(self.value, values), checks)
+        checks = (replace(c, index=replaced(c.index, values)) for c in self.checks)
+        return Operand(replaced(self.value, values), tuple(checks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,19 +334,10 @@ def pack_panel(
     lane = NestLoop(loop.axes, j, columns, panel.width)
     loops = over
     if around:
-        loops = sorted([*around, *over], key=lambda loop: -_farthest(packed, loop.var))
+        forms = [linear(n.offset) for n in walk(packed) if isinstance(n, Load)]
+        farthest = {o: max(abs(f.of(o.var)) for f in forms) for o in (*around, *over)}
+        loops = sorted([*around, *over], key=lambda loop: -farthest[loop])
     return nest(loops, [vector(lane, 1, [*here.checks, store])])
-
-
-def _farthest(value: Expr, var: Var) -> int:
-    """The longest step that a read below `value` takes along `var`, elements."""
-    return max(abs(linear(n.offset).of(var)) for n in walk(value) if isinstance(n, Load))
-
-
-def moved_check(check: Stmt, values: Values) -> Stmt:
-    if not isinstance(check, Check):
-        raise InvalidIR(f"{check} among checks")
-    return Check(replaced(check.index, values), check.extent, check.site)
 
 
 def _transposed(
@@ -361,8 +351,7 @@ def _transposed(
 ) -> Stmts:
     """A panel copy: rows of the source are columns of the panel."""
     value = side.operand.value
-    if not isinstance(value, Load):
-        raise InvalidIR(f"a transposed panel of {value}, which is no load")
+    assert isinstance(value, Load), "only a load has a stride"
     run, inner = 1, 1
     while run < len(over) and over[-run].static and _continues(side.operand, over, run):
         inner *= over[-run].most

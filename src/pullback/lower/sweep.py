@@ -11,6 +11,7 @@ from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Combiner, Reduce, Value
 from pullback.ir.kernel import Stage, stage_reads
 from pullback.ir.nest import (
+    Check,
     Combine,
     Declare,
     Load,
@@ -105,7 +106,7 @@ class Bodies:
     """Bodies of stages over loop variables, with the checks each needs and a register each."""
 
     bodies: list[Expr]
-    checks: list[Stmts]
+    checks: list[list[Check]]
     registers: dict[Value, Register]
 
 
@@ -117,7 +118,7 @@ def stage_values(
 ) -> Bodies:
     """What each stage computes; stages of one step meet in registers."""
     bodies: list[Expr] = []
-    checks: list[Stmts] = []
+    checks: list[list[Check]] = []
     for stage in stages:
         translate = Translator(context, axes, registers)
         bodies.append(translate(stage.body))

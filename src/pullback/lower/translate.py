@@ -9,7 +9,7 @@ from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Size, Take, index
 from pullback.ir.graph import Value, Variable
-from pullback.ir.nest import Check, Load, Peek, Register, Stmts
+from pullback.ir.nest import Check, Load, Peek, Register
 from pullback.ir.node import Node, walk
 from pullback.lower.context import Home, Lowering
 from pullback.lower.guards import FALSE, folded
@@ -26,12 +26,13 @@ class Translator:
     context: Lowering
     axes: dict[int, Expr]
     registers: dict[Value, Register] = field(default_factory=dict)
-    checks: Stmts = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
 
     def __call__(self, root: Expr) -> Expr:
         """`root` over loop variables. Data indices are checked and clamped."""
         root = self.context.native(root)
-        reached = _reached(root) if _has_data_index(root) else {}
+        checked = any(isinstance(n, Take) and n.is_data for n in walk(root))
+        reached = _reached(root) if checked else {}
         memo: dict[Node, Node] = {}
         for node in walk(root):
             new = node.with_children(tuple(memo[c] for c in node.children))
@@ -105,10 +106,6 @@ def clamped(at: Expr, limit: Expr) -> Expr:
     """``min(max(at, 0), limit - 1)``"""
     low = E.maximum(at, index(0))
     return E.minimum(low, linear(E.Add(limit, index(-1))).expr())
-
-
-def _has_data_index(root: Expr) -> bool:
-    return any(isinstance(n, Take) and n.is_data for n in walk(root))
 
 
 def _reached(root: Expr) -> dict[Node, Expr | None]:

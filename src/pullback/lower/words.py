@@ -84,7 +84,8 @@ class Packing:
         prob, word = self.prob, self.word
         shifted = self._shifted()
         k = prob.over[-1]
-        if shifted is prob.left and not word.rest and self._in_place(k):
+        lies = prob.left.stride(word.var) == 1 and prob.left.stride(k.var) == word.size
+        if shifted is prob.left and not word.rest and lies:
             return [], prob, None
         own = [loop for loop in prob.rest if prob.left.uses(loop.var)]
         if row is not None and not _strides(prob.left, word.var, (0, 1)):
@@ -95,10 +96,6 @@ class Packing:
         around = own if row is None or not prob.left.uses(row.var) else [*own, row]
         fill, left = self._rows(shifted, [*around, *prob.over[:-1]])
         return fill, replace(prob, left=left), None
-
-    def _in_place(self, k: NestLoop) -> bool:
-        left = self.prob.left
-        return left.stride(self.word.var) == 1 and left.stride(k.var) == self.word.size
 
     def _shifted(self) -> Operand:
         """`left` as the instruction wants it: bytes of the other sign than those of `right`."""

@@ -241,7 +241,10 @@ def _row(where: str, name: str, kind: type[Any], row: Any) -> Any:
     """A level or a memory; each names where its numbers are from."""
     given = dict(row) if isinstance(row, dict) else {}
     _wanted(where, f"source of [[{name}]]", given.pop("source", None), str)
-    types = {n: float if t == "float" else int if t == "int" else str for n, t in _types(kind)}
+    types = {
+        n: float if t == "float" else int if t == "int" else str
+        for n, t in kind.__annotations__.items()
+    }
     for key, value in given.items():
         if key not in types:
             raise _malformed(where, f"[[{name}]] has {key!r}")
@@ -251,10 +254,6 @@ def _row(where: str, name: str, kind: type[Any], row: Any) -> Any:
         return kind(**given)
     except TypeError as error:
         raise _malformed(where, f"[[{name}]]: {error}") from error
-
-
-def _types(kind: type[Any]) -> list[tuple[str, str]]:
-    return [(name, str(note)) for name, note in kind.__annotations__.items()]
 
 
 def _table(where: str, name: str, given: Any) -> Mapping[str, float]:

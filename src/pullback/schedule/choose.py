@@ -22,7 +22,7 @@ from pullback.schedule.choices import (
 from pullback.schedule.cost import Model
 from pullback.schedule.large import Large, large
 from pullback.schedule.schedule import Schedule, Step, Steps, Tile, Way
-from pullback.schedule.slots import Lives, lives, residences, tile_shape
+from pullback.schedule.slots import Lives, lives, residences, tile_counts, tile_shape
 from pullback.schedule.steps import NOTHING, steps
 from pullback.schedule.tiling import choose_tile
 
@@ -67,11 +67,6 @@ def _modelled(plan: _Plan, target: Target) -> Schedule:
         tasks = 1
     tile = choose_tile(kernel, plan.body, plan.scratch, tasks, model)
     return plan.schedule(tile, tasks)
-
-
-def scratch_bytes(kernel: Kernel, target: Target) -> int:
-    """Scratch that a task of `kernel` needs at its smallest tile, without packed panels, bytes."""
-    return _Plan.of(kernel, target).scratch.bytes((1,) * len(kernel.outer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +163,7 @@ def _with_way(stages: tuple[Stage, ...], step: Step, tile: Tile) -> Step:
 
 def deal(kernel: Kernel, tile: Tile, wanted: int) -> tuple[int, int]:
     """How many tasks, and over how many leading axes their tiles are counted."""
-    counts = [-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True)]
+    counts = tile_counts(kernel, tile)
     tasks = max(1, min(wanted, prod(counts)))
     if not counts:
         return 1, 0

@@ -18,7 +18,7 @@ from pullback.schedule.contraction import volume
 from pullback.schedule.cost import most_tasks
 from pullback.schedule.regions import regions
 from pullback.schedule.schedule import Product, Step, Tile, Way
-from pullback.schedule.slots import Lives
+from pullback.schedule.slots import Lives, tile_counts
 from pullback.schedule.tiling import STEPS
 
 # The fewest rows, columns and terms that pay for packing what could be read in place: 8 % of the
@@ -86,7 +86,7 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     if few:
         wide = prod(tile[a] for a in groups.columns)
         most = _streamed_terms(wide * stage.body.dtype.itemsize, rows, target)
-    return Large(tile, min(_tiles(kernel, tile), tasks), most)
+    return Large(tile, min(prod(tile_counts(kernel, tile)), tasks), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _tile(kernel: Kernel, groups: _Groups, most: tuple[int, int]) -> tuple[int, 
     least = -(-rows // most[0]), -(-columns // most[1])
     trials = product(range(least[0], least[0] + 2), range(least[1], least[1] + 2))
     made = [(i * columns + j * rows, _cut(kernel, groups, (i, j))) for i, j in trials]
-    even = [(cost, tile) for cost, tile in made if _tiles(kernel, tile) % 2 == 0]
+    even = [(cost, tile) for cost, tile in made if prod(tile_counts(kernel, tile)) % 2 == 0]
     return min(even or made)[1]
 
 
@@ -157,11 +157,6 @@ def _cut(kernel: Kernel, groups: _Groups, parts: tuple[int, int]) -> tuple[int, 
             tile[axis] = _share(upper(kernel.outer[axis]), left, step)
             left = max(1, left // tile[axis])
     return tuple(tile)
-
-
-def _tiles(kernel: Kernel, tile: Sequence[int]) -> int:
-    """How many tiles there are."""
-    return prod(-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True))
 
 
 def _share(extent: int, most: int, step: int) -> int:

@@ -8,7 +8,7 @@ A zero factor makes a product zero, whatever the other factor, and so does a zer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pullback.algebra.guards import demands, parts
@@ -107,13 +107,19 @@ def outside(body: Expr, nothing: Expr, zeros: dict[Value, Region]) -> Region:
 
 def _read(bound: Bound, take: Take) -> Bound:
     """A bound over the axes of what is read, over the reader's."""
-    total = Linear(bound.form.const)
-    for atom, coefficient in bound.form.terms:
-        place = (
-            linear(take.indices[atom.number]) if isinstance(atom, Axis) else Linear(0, {atom: 1})
-        )
-        total = total.plus(place, coefficient)
-    return Bound(total)
+
+    def at(atom: Expr) -> Expr:
+        return take.indices[atom.number] if isinstance(atom, Axis) else atom
+
+    return Bound(with_atoms(bound.form, at))
+
+
+def with_atoms(form: Linear, change: Callable[[Expr], Expr]) -> Linear:
+    """A form with other values for its atoms."""
+    total = Linear(form.const)
+    for atom, coefficient in form.terms:
+        total = total.plus(linear(change(atom)), coefficient)
+    return total
 
 
 def _merged(bounds: Iterable[Bound]) -> Region:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from pullback.cost.facts import size_bytes
-from pullback.ir.expr import upper
+from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.target import Target
@@ -69,6 +69,11 @@ def overwrites_itself(stage: Stage) -> bool:
     return any(
         t.source is stage.store and not (at_home and identical(t, rank)) for t in stage_reads(stage)
     )
+
+
+def tile_counts(kernel: Kernel, tile: Sequence[int]) -> list[int]:
+    """How many tiles there are along each outer axis."""
+    return [-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True)]
 
 
 def tile_shape(stage: Stage, tile: Tile | None) -> tuple[int, ...]:
@@ -171,7 +176,8 @@ class _Hosts:
             numbers[0]: 0
             for variable, numbers in writers.items()
             if variable not in read and len(numbers) == 1 and numbers[0] < len(kernel.stages)
-            if not _streams(variable, target)
+            if any(isinstance(extent, Dim) for extent in variable.shape)
+            or not target.streams(size_bytes(variable))
         }
 
     def host(self, life: Life) -> int | None:
@@ -204,12 +210,6 @@ class _Hosts:
                 if other > number or not identical(take, len(stage.extents)):
                     return False
         return True
-
-
-def _streams(variable: Variable, target: Target) -> bool:
-    """Whether a kernel may write `variable` past the caches: its size must be known."""
-    fixed = all(isinstance(extent, int) for extent in variable.shape)
-    return fixed and target.streams(size_bytes(variable))
 
 
 def _take_slot(slots: list[Slot], until: list[int], life: Life, size: int) -> int:

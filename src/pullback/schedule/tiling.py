@@ -19,7 +19,7 @@ from pullback.ir.target import Target
 from pullback.schedule.contraction import DOT_ROWS
 from pullback.schedule.cost import Model, traffic_bytes
 from pullback.schedule.schedule import Step, Steps, Tile
-from pullback.schedule.slots import Lives, tile_shape
+from pullback.schedule.slots import Lives, tile_counts, tile_shape
 
 # Tile extents tried along one axis.
 EXTENTS: Caps = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -118,9 +118,11 @@ class _Fit:
         """A tile of one coordinate, but wide along both sides of register tiles."""
         wide: set[int] = set()
         for step in self.body:
-            if step.product is not None and not _few(self.kernel.stages[step.stages[0]], step):
-                bound = self.kernel.stages[step.stages[0]].bound
-                wide |= {bound[a] for a in (step.product.row, step.product.column) if a in bound}
+            stage, product_ = self.kernel.stages[step.stages[0]], step.product
+            # with few rows, register tiles of whole vectors do not matter
+            if product_ is not None and upper(stage.shape[product_.row]) > DOT_ROWS:
+                bound = stage.bound
+                wide |= {bound[a] for a in (product_.row, product_.column) if a in bound}
         extents = [min(self.wide, upper(e)) for e in self.kernel.outer]
         return tuple(e if n in wide else 1 for n, e in enumerate(extents))
 
@@ -132,7 +134,7 @@ class _Fit:
 
     def tiles(self, tile: Tile) -> int:
         """How many tiles there are."""
-        return prod(-(-upper(e) // t) for e, t in zip(self.kernel.outer, tile, strict=True))
+        return prod(tile_counts(self.kernel, tile))
 
     def uneven(self, tile: Tile) -> float:
         """How long two threads take over half of the work, by turns.
@@ -255,7 +257,7 @@ def tile_ns(fit: _Fit, tile: Tile, model: Model) -> float:
     """Predicted time of the kernel on one thread with this tile, nanoseconds."""
     kernel = fit.kernel
     machine = model.target.profile
-    counts = [-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True)]
+    counts = tile_counts(kernel, tile)
     block = machine.tables["block"]
     enter = machine.rate("whole", "step")
     total = 0.0
@@ -295,11 +297,6 @@ def _blocks(stage: Stage) -> list[tuple[int, int]]:
                 if axis in node.left.axes and node.right.value:
                     blocks[outer, int(node.right.value)] = None
     return list(blocks)
-
-
-def _few(stage: Stage, step: Step) -> bool:
-    """Whether a contraction has too few rows for register tiles of whole vectors to matter."""
-    return step.product is None or upper(stage.shape[step.product.row]) <= DOT_ROWS
 
 
 def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int, each: float) -> float:

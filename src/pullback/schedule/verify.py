@@ -24,7 +24,14 @@ from pullback.schedule.schedule import (
     Way,
     in_order,
 )
-from pullback.schedule.slots import leads, numbered, overwrites_itself, readers, tile_shape
+from pullback.schedule.slots import (
+    leads,
+    numbered,
+    overwrites_itself,
+    readers,
+    tile_counts,
+    tile_shape,
+)
 from pullback.schedule.steps import follows, level, scatter_lanes, sweeps_together
 from pullback.verify.report import fail
 
@@ -76,7 +83,7 @@ def tiles_fit(scene: Timetable) -> Fault:
     for axis, (extent, tile) in enumerate(zip(outer, schedule.tile, strict=True)):
         if not 1 <= tile <= max(1, upper(extent)):
             return f"tiles of {tile} along outer axis {axis} of {upper(extent)}"
-    counts = [-(-upper(e) // t) for e, t in zip(outer, schedule.tile, strict=True)]
+    counts = tile_counts(scene.kernel, schedule.tile)
     if not 0 <= schedule.split <= len(outer):
         return f"tiles of {schedule.split} axes are dealt out, and there are {len(outer)}"
     if not 1 <= schedule.tasks <= max(1, prod(counts[: schedule.split])):

@@ -71,7 +71,8 @@ class Loops(Compiler):
 
     def texts(self) -> Mapping[str, Text]:
         """The nest and what it is written as."""
-        makes = {LOOPS: _shown, **self.written(), PRICE: _priced}
+        makes: dict[str, NestText] = {LOOPS: lambda nest, _: show(nest), **self.written()}
+        makes[PRICE] = lambda nest, target: f"price {nest_price(nest, target)}"
         return {name: partial(_text, make) for name, make in makes.items()}
 
     def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
@@ -103,14 +104,6 @@ def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
         tuple(v.name for v in routine.sizes),
         symbol,
     )
-
-
-def _priced(nest: Routine, target: Target) -> str:
-    return f"price {nest_price(nest, target)}"
-
-
-def _shown(routine: Routine, _: Target) -> str:
-    return show(routine)
 
 
 def _text(make: NestText, kernel: Kernel, schedule: Schedule, target: Target) -> str:

@@ -128,7 +128,8 @@ def lives(
 ) -> Lives:
     """When each stage in scratch lives. `given`: what is chosen by name (`choices`)."""
     every = kernel.every
-    sequence = [m for _, _, m in numbered(kernel, tuple(sorted(body, key=_level)), finish)]
+    ordered = tuple(sorted(body, key=lambda step: step.level))
+    sequence = [members for _, _, members in numbered(kernel, ordered, finish)]
     when = {n: time for time, members in enumerate(sequence) for n in members}
     users = readers(every)
     levels = {n: s.level for s in body for n in s.stages}
@@ -152,10 +153,6 @@ def lives(
         if scratched:
             scratch.append(life)
     return Lives(tuple(settled), tuple(scratch))
-
-
-def _level(step: Step) -> int:
-    return step.level
 
 
 class _Hosts:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch._prims  # registers its operators
+import torch._inductor.inductor_prims
+import torch._prims  # both register operators
 
 import pullback as pb
 import pullback.nn.functional as F

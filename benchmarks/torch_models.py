@@ -1,10 +1,10 @@
 """Whole PyTorch models through `torch.compile(backend="pullback")`, beside eager and Inductor.
 
 `python benchmarks/torch_models.py [--only NAME ..] [--peers eager inductor] [--threads 1 2]
-[--kinds infer1 infer2 train] [--write]`: inference with 1 and 2 inputs, and a training step (loss
+[--kinds infer1 infer2 train]`: inference with 1 and 2 inputs, and a training step (loss
 and gradients) with 2, each model in a process of its own. Sides take turns; a figure is the best
-round: processor time with one thread, the clock with more. What each compiled is compared with
-eager's results; the time of the first call, with no cache, less that of a later one, is what
+round: processor time with one thread, the clock with more. The last column is the worst difference
+from eager's results; the time of the first call, with no cache, less that of a later one, is what
 compiling took (processor time, with the compilers that it started). Bold: slower than a peer.
 """
 
@@ -109,7 +109,9 @@ def line(row: Row, peers: list[str]) -> str:
     speed = row["speed"] or 0.0
     told = f"{speed:.2f}" if speed >= 1 else f"**{speed:.2f}**"
     first = [f"{row['compile'][who]:.1f}" for who in ("pullback", *peers) if who != "eager"]
-    return f"| {row['name']} | {row['kind']} | {' | '.join(cells)} | {told} | {' | '.join(first)} |"
+    by = max(row["error_of"].values())
+    cells += [told, *first, f"{by:.0e}"]
+    return f"| {row['name']} | {row['kind']} | {' | '.join(cells)} |"
 
 
 def measured(name: str, kind: str, peers: list[str], threads: int, rounds: int) -> Row:

@@ -86,14 +86,14 @@ def test_graphs_are_kept() -> None:
 
 def test_what_pytorch_runs_is_kept_and_told_again() -> None:
     def f(x: Any) -> Any:
-        return torch.linalg.qr(torch.sin(x))[1] * 2.0 + torch.tensor([1.0, 2.0, 3.0])
+        return torch.fft.fft(torch.sin(x)).real * 2.0 + torch.tensor([1.0, 2.0, 3.0])
 
     x = torch.randn(3, 3)
     near(compiled(f)(x), f(x))
     told = str(pb.torch.report())
     again()
     near(compiled(f)(x), f(x))
-    assert hits() == 1 and str(pb.torch.report()) == told and "linalg_qr" in told
+    assert hits() == 1 and str(pb.torch.report()) == told and "fft" in told
 
 
 def test_written_arguments_and_buffers() -> None:

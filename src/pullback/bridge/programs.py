@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -298,11 +299,18 @@ def _laid(value: Value, shape: Sequence[Any], strides: Sequence[int]) -> Tensor:
 
 
 def caller() -> Origin:
-    """The innermost frame that is neither PyTorch's nor of this library."""
+    """The innermost frame that is neither PyTorch's, nor written by it, nor of this library."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((LIBRARY, _TORCH)):
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith((LIBRARY, _TORCH)) or _is_written(frame.f_code)
+    ):
         frame = frame.f_back
     return Origin(frame.f_code, frame.f_lasti)
+
+
+def _is_written(code: CodeType) -> bool:
+    """Whether it is what Dynamo made of a function: it has lines, and no columns."""
+    return any(name.startswith("__compiled_fn_") for name in code.co_names)
 
 
 def kind_of(tensor: Any) -> DType:

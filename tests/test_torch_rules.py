@@ -174,3 +174,17 @@ def test_factors_of_integers() -> None:
     same(lambda x, a, b: torch.addmm(x, a, b, **how), x, a, b)
     same(lambda x, a, b: torch.addmv(x[:, 0], a, b[:, 0], **how), x, a, b)
     same(lambda x, a, b: torch.addbmm(x, a[None], b[None], **how), x, a, b)
+
+
+@pytest.mark.parametrize("shape", [(9,), (4, 9), (9, 4, 2)])
+def test_undefined_numbers_in_order(shape: tuple[int, ...]) -> None:
+    """NaN is the largest, and infinities are beside it."""
+    drawn = torch.randint(0, 6, shape)
+    special = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, 1.0, 2.0])
+    x = special[drawn]
+    dim = shape.index(9)
+    for down in (False, True):
+        same(lambda x, d=down: torch.sort(x, stable=True, dim=dim, descending=d), x)
+        for k in (0, 1, 4, 9):
+            same(lambda x, k=k, d=down: torch.topk(x, k, dim, d)[0], x)
+    same(lambda x: (torch.sign(x), torch.sgn(x), torch.nn.functional.threshold(x, 0.5, 2.0)), x)

@@ -13,6 +13,12 @@ import pullback.nn.functional as F
 from pullback.bridge.aten.table import aten, pulled, rule, same
 from pullback.bridge.programs import TYPES
 
+
+def sign(x: Any) -> Any:
+    """Of a NaN 0, as PyTorch has it."""
+    return pb.where(pb.isnan(x), 0, pb.sign(x)) if x.dtype.is_float else pb.sign(x)
+
+
 same(
     {
         "abs": pb.abs, "acos": pb.acos, "acosh": pb.acosh, "asin": pb.asin, "asinh": pb.asinh,
@@ -21,7 +27,7 @@ same(
         "frac": pb.frac, "isfinite": pb.isfinite, "isinf": pb.isinf, "isnan": pb.isnan,
         "log": pb.log, "log10": pb.log10, "log1p": pb.log1p, "log2": pb.log2, "neg": pb.negative,
         "reciprocal": pb.reciprocal, "relu": pb.relu, "rsqrt": pb.rsqrt, "sigmoid": pb.sigmoid,
-        "sign": pb.sign, "sgn": pb.sign, "sin": pb.sin, "sinh": pb.sinh, "sqrt": pb.sqrt,
+        "sign": sign, "sgn": sign, "sin": pb.sin, "sinh": pb.sinh, "sqrt": pb.sqrt,
         "square": pb.square, "tan": pb.tan, "tanh": pb.tanh, "trunc": pb.trunc,
         "logical_not": pb.logical_not, "bitwise_not": pb.bitwise_invert, "signbit": pb.signbit,
         "silu": pb.silu, "log_sigmoid": F.logsigmoid, "mish": F.mish,
@@ -187,7 +193,7 @@ def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
 @rule(aten.threshold.default)
 def threshold(x: Any, below: Any, value: Any) -> Any:
-    return pb.where(x > below, x, value)
+    return pb.where(x <= below, value, x)
 
 
 @rule(aten.nan_to_num.default)

@@ -126,6 +126,10 @@ def sort(x: Any, dim: int = -1, descending: bool = False, *, stable: Any = None)
     if not x.ndim:
         return x, pb.zeros((), dtype=pb.int64)
     order = pb.argsort(x, axis=dim, descending=descending)
+    if descending and x.dtype.is_float:
+        size = x.shape[dim]
+        places = _along(size, x.ndim, dim) - _undefined(x, dim)
+        order = _taken(order, pb.where(places < 0, places + size, places), dim)
     return pb.take_along_axis(x, order, axis=dim), order
 
 
@@ -134,4 +138,24 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
     del sorted
     if not x.ndim:
         return x, pb.zeros((), dtype=pb.int64)
-    return pb.topk(x, k, axis=dim, largest=largest)
+    if not (largest and x.dtype.is_float and k):
+        return pb.topk(x, k, axis=dim, largest=largest)
+    order = pb.topk(x, k, axis=dim)[1]
+    places = _along(k, x.ndim, dim) - _undefined(x, dim)
+    first = pb.topk(pb.isnan(x).astype(pb.int32), k, axis=dim)[1]
+    order = pb.where(places < 0, first, _taken(order, pb.maximum(places, 0), dim))
+    return pb.take_along_axis(x, order, axis=dim), order
+
+
+def _along(size: Any, ndim: int, dim: int) -> Any:
+    """The places along an axis."""
+    return pb.reshape(pb.arange(size), [-1 if n == dim % ndim else 1 for n in range(ndim)])
+
+
+def _undefined(x: Any, dim: int) -> Any:
+    """How many NaN each row has: PyTorch's largest numbers, ``pb``'s last in any order."""
+    return pb.sum(pb.isnan(x).astype(pb.int64), axis=dim, keepdims=True)
+
+
+def _taken(order: Any, places: Any, dim: int) -> Any:
+    return pb.take_along_axis(order, pb.broadcast_to(places, order.shape), axis=dim)

@@ -24,11 +24,12 @@ CODE = re.compile(r"""\bcode(?:: str)? ?= ?"(E\d{3})\"""")
 
 
 # E328 is what is said where PyTorch is not installed.
+IMPORTS = {"torch": r"\btorch\b|bridge\.kept", "jax": r"\bjax\b"}
 BRIDGES = {
     code: extra
     for code, page in PAGES.items()
-    for extra in ("torch", "jax")
-    if code != "E328" and re.search(rf"\b{extra}\b", page.example)
+    for extra, pattern in IMPORTS.items()
+    if code != "E328" and re.search(pattern, page.example)
 }
 
 

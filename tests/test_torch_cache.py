@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 import pullback as pb
-from pullback.bridge.backend import Compiled, Settings
-from pullback.bridge.kept import constants, digest, read, text_of
 from pullback.errors import StateError, UnsupportedError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402  # it needs PyTorch
 from torch._dynamo.utils import counters  # noqa: E402
 from torch._inductor.utils import fresh_cache  # noqa: E402
+
+from pullback.bridge.backend import Compiled, Settings  # noqa: E402
+from pullback.bridge.kept import constants, digest, read, text_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import pullback as pb
-from pullback.bridge.graphs import Native
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402  # it needs PyTorch
 from torch.nn import functional as F  # noqa: E402
+
+from pullback.bridge.graphs import Native  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,

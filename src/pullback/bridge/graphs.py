@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -15,7 +15,9 @@ from torch.fx import Node
 from pullback.bridge.aten import REFUSES, RULES
 from pullback.bridge.derived import Derived
 from pullback.bridge.draws import SEED, draws, seed
+from pullback.bridge.layout import row_major
 from pullback.bridge.operator import OVERLOADS
+from pullback.bridge.private import empty_strided
 from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
 from pullback.bridge.signature import Parameter, Signature
 from pullback.bridge.sizes import Sized, symbolic
@@ -79,6 +81,16 @@ def _ends(node: Node) -> bool:
     return isinstance(target, Node) and target.op == "placeholder" and not node.users
 
 
+class Places(NamedTuple):
+    """Which arguments a program reads, what its results are like, and what comes out: for each
+    output the number of a result, or of an argument, or neither.
+    """
+
+    used: tuple[int, ...]
+    results: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...]
+    outputs: tuple[tuple[int | None, int | None], ...]
+
+
 class Native:
     """A graph as one program, called with one list of arguments, which it empties."""
 
@@ -117,8 +129,21 @@ class Native:
         self._programs = self._made() if self._results or self._writes else None
         self._fixed = not any(symbolic(n) for n in self._given)
         self._ready: Ready | None = None
+        plain = self._fixed and self._seed is None and not self._copies
+        self._places = self._placed() if plain else None
         self.reason = ""
         self._sized = None if self._fixed or self._programs is None else self._opened()
+
+    def _placed(self) -> Places | None:
+        """Where arguments, results and outputs stand; None where an output is neither."""
+        given = {n: i for i, n in enumerate(self._given)}
+        results = {n: i for i, n in enumerate(self._results)}
+        if not all(o is None or o in given or o in results for o in self._outputs):
+            return None
+        metas = [n.meta["val"] for n in self._results]
+        kinds = [(tuple(m.shape), strides(m), m.dtype) for m in metas]
+        outputs = [(results.get(o), given.get(o)) for o in self._outputs]
+        return Places(tuple(given[n] for n in self._used), tuple(kinds), tuple(outputs))
 
     def _opened(self) -> Sized | None:
         """One program for all sizes, where that can be; else `reason` says why not."""
@@ -162,6 +187,8 @@ class Native:
         """
         if self._apart is not None:
             self._apart.check(args)
+        if self._places is not None and self._ready is not None and not self._ready.entry.flags:
+            return self._placewise(self._places, self._ready, args)
         values = dict(zip(self._given, args, strict=True))
         args.clear()
         self._indices.check(values)
@@ -175,6 +202,20 @@ class Native:
         made = [
             values[o] if o in values else self._value(o, values, results) for o in self._outputs
         ]
+        return made[0] if self._single else made
+
+    def _placewise(self, places: Places, ready: Ready, args: list[Any]) -> Any:
+        """As a call, without a look at the graph."""
+        used = [args[n] for n in places.used]
+        if self._indices.asked:
+            self._indices.check(dict(zip(self._used, used, strict=True)))
+        results = [empty_strided(*kind) for kind in places.results]
+        ready.fill([*used, *self._held], results)
+        made = [
+            results[n] if n is not None else None if m is None else args[m]
+            for n, m in places.outputs
+        ]
+        args.clear()
         return made[0] if self._single else made
 
     def _value(self, node: Any, values: dict[Node, Any], results: dict[Node, Any]) -> Any:
@@ -266,6 +307,12 @@ def _order(meta: Any) -> tuple[int, ...] | None:
             return None  # gaps, or one element for many: rows are as good
         rest *= meta.shape[n]
     return None if meta.is_contiguous() else tuple(order)
+
+
+def strides(meta: Any) -> tuple[int, ...]:
+    """Of a new tensor: those promised, where they leave no gap, else rows."""
+    dense = meta.is_contiguous() or _order(meta) is not None
+    return tuple(meta.stride()) if dense else row_major(meta.shape)
 
 
 def _inverse(order: Sequence[int]) -> list[int]:

@@ -37,3 +37,4 @@ any_requires_grad = private(torch, "_C._any_requires_grad")
 BelowAutograd = private(torch, "_C._AutoDispatchBelowAutograd")
 forward_mode = private(forward_ad, "_set_fwd_grad_enabled")
 private(forward_ad, "_current_level")  # read at each call: it is a number
+empty_strided = private(torch, "_C._dynamo.guards._empty_strided_cpu")

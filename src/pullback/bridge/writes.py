@@ -193,6 +193,11 @@ class Indices:
         checks = set().union(*(self._after.get(n, set()) for n in sources))
         self._checks = sorted(checks, key=lambda c: (c[0].name, *c[1:]))
 
+    @property
+    def asked(self) -> bool:
+        """Whether there is anything to look at."""
+        return bool(self._checks)
+
     def check(self, values: Mapping[Node, Any]) -> None:
         """Raises: IndexRangeError."""
         for given, low, high in self._checks:

@@ -10,10 +10,11 @@ import pytest
 
 from lower_support import HOST, agree, kernel, num, stage, variable
 from pullback.errors import InvalidIR
+from pullback.fuse import fuse
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.expr import index
-from pullback.ir.graph import Value, define, read
+from pullback.ir.graph import Graph, Value, define, read
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Array, For, Guard, LoopKind, Prefetch, Routine, Stmt, Var
 from pullback.ir.target import Target
@@ -22,6 +23,7 @@ from pullback.lower.whole import scheduled, whole
 from pullback.machine.machine import parsed
 from pullback.schedule.choose import choose
 from pullback.schedule.schedule import DotLoops, Left, Way
+from pullback.simplify.graph import simplify_graph
 from pullback.verify.nest import verify_routine
 from test_large import product
 
@@ -69,6 +71,16 @@ def test_far_operands_are_read_once(rows: int) -> None:
     plan = choose(product(rows, 3000, 3000, "nn"), HOST)
     assert plan.tile[0] == rows
     assert plan.steps[0].terms == min(rows, HOST.l2 // (16 * plan.tile[1]))
+
+
+def test_operands_of_each_sample_are_near() -> None:
+    """Eight of 256 x 3136: tiles of 64 rows read one at a time again."""
+    x, w, y = variable("x", 64, 256), variable("w", 8, 256, 3136), variable("y", 8, 64, 3136)
+    z = define(
+        "z", (8, 64, 3136), lambda b, i, j, k: E.Mul(read(x, i, k), read(w, b, k, j)), over=(256,)
+    )
+    (one,) = fuse(simplify_graph(Graph(((y, z),))), HOST)
+    assert choose(one, HOST).steps[0].terms is None
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])

@@ -26,10 +26,12 @@ from pullback.schedule.tiling import STEPS
 FEWEST = 256
 
 # A product of so few rows is bound by memory: `right` is read once, in order, a block of k at a
-# time, and the next block is on its way meanwhile. So is one of up to FEWEST rows whose `right` is
-# more than a core's share of the third-level cache, where tiles of a few rows read it again and
-# again: 64 x 3000 by 3000 x 3000 25 -> 7.6 ms, 128 rows 31 -> 12.6, 64 x 1024 of 4096 terms 9.6 ->
-# 3.8, one Zen 5 core. Below, tiles are as good: 192 x 1024 of 1024 terms 1.9 ms, in a stream 2.2.
+# time, and the next block is on its way meanwhile. So is one of less than FEWEST rows where tiles
+# of a few rows would read again more than a core's share of the third-level cache: 64 x 3000 by
+# 3000 x 3000 25 -> 7.6 ms, 128 rows 31 -> 12.6, 64 x 1024 of 4096 terms 9.6 -> 3.8, one Zen 5
+# core. Below, tiles are as good: 192 x 1024 of 1024 terms 1.9 ms, in a stream 2.2; between a share
+# and the whole cache 64 rows lose up to 13 % where nothing else is in it (64 x 8000 of 256 terms),
+# 128 gain 35.
 MOST_ROWS = 32
 
 # The fewest where `right` is packed in any case: then blocks of k only keep it near. Gradients of
@@ -64,10 +66,11 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     groups = _groups(stage, step.product)
     if groups is None:
         return None
-    rows, columns, terms = groups.extents
-    size, share = terms * columns * stage.body.dtype.itemsize, target.l3 // tasks
-    far = size > target.l2
-    few = far and step.product.direct and rows < (FEWEST if size > share else MOST_ROWS + 1)
+    share, (rows, columns, terms) = target.l3 // tasks, groups.extents
+    size = stage.body.dtype.itemsize
+    inner = prod(upper(kernel.outer[o]) for o in groups.columns if o > min(groups.rows))
+    far, again = terms * columns * size > target.l2, terms * inner * size
+    few = far and step.product.direct and rows < (FEWEST if again > share else MOST_ROWS + 1)
     enough = far and min(groups.extents) >= (FEWEST if step.product.direct else FEWEST_PACKED)
     if step.product.word > 1:
         enough = min(groups.extents) >= FEWEST_PACKED and prod(groups.extents) >= LEAST_WORDS
@@ -84,8 +87,7 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
         return None
     most = int(block["terms"])
     if few:
-        wide = prod(tile[a] for a in groups.columns)
-        most = _streamed_terms(wide * stage.body.dtype.itemsize, rows, target)
+        most = _streamed_terms(prod(tile[a] for a in groups.columns) * size, rows, target)
     return Large(tile, min(prod(tile_counts(kernel, tile)), tasks), most)
 
 

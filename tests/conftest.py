@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,18 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture
+def fresh_torch() -> Iterator[None]:
+    """Numbers of one seed, one thread, nothing that Dynamo remembers of other tests."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.hookimpl(tryfirst=True)

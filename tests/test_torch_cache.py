@@ -30,16 +30,11 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_torch: None) -> Iterator[None]:
     monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "programs"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    torch._dynamo.reset()
     counters.clear()
     with fresh_cache():
         yield
-    torch.set_num_threads(threads)
 
 
 def again() -> None:

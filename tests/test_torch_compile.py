@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import runpy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,9 @@ from torch.nn import functional as F  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.usefixtures("fresh_torch"),
     pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
 ]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch.set_num_threads(threads)
 
 
 def compiled(function: Any, fallback: str = "error", **how: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,16 +13,10 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.usefixtures("fresh_torch"),
     pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
 ]
 LA = torch.linalg
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
 
 
 def compiled(function: Any, fallback: str = "error", **how: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,15 +14,9 @@ from torch.nn import functional as F  # noqa: E402  # it needs PyTorch
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.usefixtures("fresh_torch"),
     pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
 ]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
 
 
 def same(function: Callable[..., Any], *args: Any) -> None:

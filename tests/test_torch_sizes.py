@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,18 +17,9 @@ from pullback.bridge.graphs import Native  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.usefixtures("fresh_torch"),
     pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
 ]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

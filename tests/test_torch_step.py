@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,18 +17,9 @@ from torch.nn import functional as F  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.usefixtures("fresh_torch"),
     pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
 ]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch.set_num_threads(threads)
 
 
 def network(kind: Any = torch.float64) -> Any:

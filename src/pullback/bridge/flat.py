@@ -76,7 +76,7 @@ def _named(function: Derived) -> Callable[..., Any]:
 
     kind = inspect.Parameter.POSITIONAL_ONLY
     names = [inspect.Parameter(p.name, kind) for p in function.signature.parameters]
-    setattr(call, "__signature__", inspect.Signature(names))  # noqa: B010
+    setattr(call, "__signature__", inspect.Signature(names))  # noqa: B010  # mypy knows none
     call.__name__ = function.name
     return call
 

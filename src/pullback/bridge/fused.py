@@ -136,7 +136,8 @@ class Fused:
 
     def _pullback_composed(self, *inputs: Any, **named: Any) -> Any:
         """The same by PyTorch."""
-        return self._pullback_after(super().forward(*inputs, **named))  # type: ignore[misc]
+        y = super().forward(*inputs, **named)  # type: ignore[misc]  # of the layer
+        return self._pullback_after(y)
 
     def _pullback_after(self, y: Any) -> Any:
         if self.act_func is not None:

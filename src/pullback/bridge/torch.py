@@ -39,8 +39,8 @@ __all__ = [
     "module",
     "op",
     "report",
-    "rules",  # noqa: F822
-    "step",  # noqa: F822
+    "rules",  # noqa: F822  # of `__getattr__`
+    "step",  # noqa: F822  # of `__getattr__`
 ]
 
 SPACE = "pullback"

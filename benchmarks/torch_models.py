@@ -1,11 +1,14 @@
 """Whole PyTorch models through `torch.compile(backend="pullback")`, beside eager and Inductor.
 
 `python benchmarks/torch_models.py [--only NAME ..] [--peers eager inductor] [--threads 1 2]
-[--kinds infer1 infer2 train]`: inference with 1 and 2 inputs, and a training step (loss
-and gradients) with 2, each model in a process of its own. Sides take turns; a figure is the best
-round: processor time with one thread, the clock with more. The last column is the worst difference
-from eager's results; the time of the first call, with no cache, less that of a later one, is what
-compiling took (processor time, with the compilers that it started). Bold: slower than a peer.
+[--kinds infer1 infer2 train] [--kept FOLDER] [--save FILE] [--first-calls FILE]`: inference with
+1 and 2 inputs, and a training step (loss and gradients) with 2, each model in a process of its own.
+Sides take turns; a figure is the best round: processor time with one thread, the clock with more.
+The last column is the worst difference from eager's results; the time of the first call, with no
+cache, less that of a later one, is what compiling took (processor time, with the compilers that it
+started). Bold: slower than a peer. Inductor takes half a minute of compilers a row: with `--kept`
+what it compiled stays in a folder, and a second run times both sides while the machine is idle,
+with the first calls of the run that `--save` wrote.
 """
 
 from __future__ import annotations
@@ -41,6 +44,9 @@ def main() -> int:
     parser.add_argument("--peers", nargs="*", default=["eager", "inductor"])
     parser.add_argument("--threads", nargs="*", type=int, default=[1])
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--kept", help="folder for what Inductor compiles, kept after the run")
+    parser.add_argument("--save", help="JSON lines of the rows are added to this file")
+    parser.add_argument("--first-calls", help="a saved file, whose first calls are shown")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -50,12 +56,17 @@ def main() -> int:
     from torch_zoo import SUBJECTS
 
     rows = []
+    cold = saved(args.first_calls)
     for name in args.only or SUBJECTS:
         for kind in args.kinds:
-            sides = [apart(name, kind, args.peers, n, args.rounds) for n in args.threads]
+            sides = [apart(name, kind, args, n) for n in args.threads]
             row = {"name": name, "kind": kind, **joined(sides)}
+            row["compile"] = cold.get((name, kind), row.get("compile"))
             rows.append(row)
             print(line(row, args.peers), flush=True)
+            if args.save:
+                with Path(args.save).open("a") as file:
+                    print(json.dumps(row), file=file)
     shares = [row["speed"] for row in rows if row.get("speed")]
     if shares:
         mean = math.exp(sum(map(math.log, shares)) / len(shares))
@@ -63,13 +74,22 @@ def main() -> int:
     return 0
 
 
-def apart(name: str, kind: str, peers: list[str], threads: int, rounds: int) -> Row:
-    """The figures of one model, in a process of its own, with empty caches."""
+def saved(path: str | None) -> dict[tuple[str, str], dict[str, float]]:
+    """First calls of a saved run, seconds, by model and kind."""
+    if path is None:
+        return {}
+    rows = map(json.loads, Path(path).read_text().splitlines())
+    return {(row["name"], row["kind"]): row["compile"] for row in rows if row.get("compile")}
+
+
+def apart(name: str, kind: str, args: argparse.Namespace, threads: int) -> Row:
+    """The figures of one model, in a process of its own, with empty caches unless they are kept."""
     command = [sys.executable, __file__, "--one", f"{name},{kind},{threads}"]
-    command += ["--rounds", str(rounds), "--peers", *peers]
+    command += ["--rounds", str(args.rounds), "--peers", *args.peers]
     with tempfile.TemporaryDirectory() as folder:
+        inductor = f"{args.kept}/{threads}" if args.kept else f"{folder}/inductor"
         own = {
-            "PULLBACK_CACHE": f"{folder}/own", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "PULLBACK_CACHE": f"{folder}/own", "TORCHINDUCTOR_CACHE_DIR": inductor,
             "OMP_NUM_THREADS": str(threads), "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }  # fmt: skip
         try:

@@ -10,13 +10,22 @@ import torch._prims  # both register operators
 
 import pullback as pb
 import pullback.nn.functional as F
-from pullback.bridge.aten.table import aten, pulled, rule, same
+from pullback.bridge.aten.table import Rule, aten, pulled, rule, same
 from pullback.bridge.programs import TYPES
 
 
 def sign(x: Any) -> Any:
     """Of a NaN 0, as PyTorch has it."""
     return pb.where(pb.isnan(x), 0, pb.sign(x)) if x.dtype.is_float else pb.sign(x)
+
+
+def infinite(function: Rule) -> Rule:
+    """A function that PyTorch has no limit of: of an infinite number NaN, not what it tends to."""
+
+    def run(x: Any) -> Any:
+        return pb.where(pb.isinf(x), pb.nan, function(x)) if x.dtype.is_float else function(x)
+
+    return run
 
 
 same(
@@ -44,8 +53,8 @@ same(
         "floor_divide": pb.floor_divide, "heaviside": pb.heaviside, "nextafter": pb.nextafter,
         "xlogy": pb.special.xlogy, "gcd": pb.gcd, "lcm": pb.lcm,
         "lgamma": pb.special.gammaln, "digamma": pb.special.digamma,
-        "i0": pb.special.i0, "erfc": pb.special.erfc, "erfinv": pb.special.erfinv,
-        "sinc": pb.special.sinc,
+        "i0": infinite(pb.special.i0), "sinc": infinite(pb.special.sinc),
+        "erfc": pb.special.erfc, "erfinv": pb.special.erfinv,
     }
 )  # fmt: skip
 
@@ -183,7 +192,8 @@ def hardsigmoid(x: Any) -> Any:
 
 @rule(aten.hardswish.default)
 def hardswish(x: Any) -> Any:
-    return F.hardswish(x)
+    """Of -inf NaN, as a product with 0 is."""
+    return x * pb.clip(x + 3.0, 0.0, 6.0) * (1 / 6)
 
 
 @rule(aten.softplus.default)
@@ -206,7 +216,7 @@ def nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) 
 
 @rule(aten.threshold_backward.default)
 def threshold_backward(head: Any, x: Any, below: Any) -> Any:
-    return pb.where(x > below, head, 0)
+    return pb.where(x <= below, 0, head)  # of NaN the head
 
 
 @rule(aten.tanh_backward.default)
@@ -242,8 +252,8 @@ def hardsigmoid_backward(head: Any, x: Any) -> Any:
 
 @rule(aten.hardswish_backward.default)
 def hardswish_backward(head: Any, x: Any) -> Any:
-    middle = pb.where(x <= 3, head * (x / 3 + 0.5), head)
-    return pb.where(x < -3, 0, middle)
+    middle = pb.where(x >= 3, head, head * (x / 3 + 0.5))
+    return pb.where(x <= -3, 0, middle)
 
 
 @rule(aten.leaky_relu_backward.default)
@@ -259,7 +269,7 @@ def elu_backward(
     grown = (
         x + alpha * scale if is_result else pb.exp(x * input_scale) * (alpha * scale)
     ) * input_scale
-    return pb.where(x <= 0, head * grown, head * scale)
+    return pb.where(x > 0, head * scale, head * grown)  # of NaN NaN
 
 
 @rule(aten.softplus_backward.default)

@@ -414,3 +414,12 @@ def mse_loss_backward(head: Any, x: Any, y: Any, reduction: int) -> Any:
 def _reduced(x: Any, reduction: int) -> Any:
     kind = REDUCTIONS[reduction]
     return x if kind == "none" else pb.mean(x) if kind == "mean" else pb.sum(x)
+
+
+@rule(aten.smooth_l1_loss_backward.default)
+def smooth_l1_loss_backward(head: Any, x: Any, y: Any, reduction: int, beta: float) -> Any:
+    """A slope of 1 beyond `beta`, ``(x - y) / beta`` within; of NaN NaN."""
+    part = 1 / math.prod(x.shape) if REDUCTIONS[reduction] == "mean" else 1.0
+    apart = x - y
+    within = head * apart * (part / beta) if beta else head * apart
+    return pb.where(apart <= -beta, -head * part, pb.where(apart >= beta, head * part, within))

@@ -7,6 +7,8 @@ from typing import Any
 import pullback as pb
 from pullback.bridge.aten.table import aten, axes, rule
 from pullback.bridge.programs import TYPES
+from pullback.tensor.face.tensor import Tensor, value_of
+from pullback.tensor.library.sorting import first_of, order_of
 
 
 @rule(aten.sum.default, aten.sum.dim_IntList)
@@ -122,40 +124,19 @@ def logcumsumexp(x: Any, dim: int) -> Any:
 
 @rule(aten.sort.default, aten.sort.stable)
 def sort(x: Any, dim: int = -1, descending: bool = False, *, stable: Any = None) -> Any:
+    """Stable always, which PyTorch promises where it is asked for alone; NaN is the largest."""
     del stable
     if not x.ndim:
         return x, pb.zeros((), dtype=pb.int64)
-    order = pb.argsort(x, axis=dim, descending=descending)
-    if descending and x.dtype.is_float:
-        size = x.shape[dim]
-        places = _along(size, x.ndim, dim) - _undefined(x, dim)
-        order = _taken(order, pb.where(places < 0, places + size, places), dim)
+    order = Tensor(order_of(value_of(x), dim, descending, nan_first=descending))
     return pb.take_along_axis(x, order, axis=dim), order
 
 
 @rule(aten.topk.default)
 def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """NaN is the largest, as PyTorch has it."""
     del sorted
     if not x.ndim:
         return x, pb.zeros((), dtype=pb.int64)
-    if not (largest and x.dtype.is_float and k):
-        return pb.topk(x, k, axis=dim, largest=largest)
-    order = pb.topk(x, k, axis=dim)[1]
-    places = _along(k, x.ndim, dim) - _undefined(x, dim)
-    first = pb.topk(pb.isnan(x).astype(pb.int32), k, axis=dim)[1]
-    order = pb.where(places < 0, first, _taken(order, pb.maximum(places, 0), dim))
+    order = Tensor(first_of(value_of(x), dim % x.ndim, k, largest, nan_first=largest))
     return pb.take_along_axis(x, order, axis=dim), order
-
-
-def _along(size: Any, ndim: int, dim: int) -> Any:
-    """The places along an axis."""
-    return pb.reshape(pb.arange(size), [-1 if n == dim % ndim else 1 for n in range(ndim)])
-
-
-def _undefined(x: Any, dim: int) -> Any:
-    """How many NaN each row has: PyTorch's largest numbers, ``pb``'s last in any order."""
-    return pb.sum(pb.isnan(x).astype(pb.int64), axis=dim, keepdims=True)
-
-
-def _taken(order: Any, places: Any, dim: int) -> Any:
-    return pb.take_along_axis(order, pb.broadcast_to(places, order.shape), axis=dim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pullback as pb
+from pullback.bridge.aten.elementwise import infinite
 from pullback.bridge.aten.table import Rule, aten, rule, same
 
 S = pb.special
@@ -13,7 +14,7 @@ same(
         "special_bessel_j0": S.bessel_j0, "special_bessel_j1": S.bessel_j1,
         "special_bessel_y0": S.bessel_y0, "special_bessel_y1": S.bessel_y1,
         "special_entr": S.entr, "special_erfcx": S.erfcx, "special_i0e": S.i0e,
-        "special_i1": S.i1, "special_i1e": S.i1e, "special_log_ndtr": S.log_ndtr,
+        "special_i1": infinite(S.i1), "special_i1e": S.i1e, "special_log_ndtr": S.log_ndtr,
         "special_ndtri": S.ndtri, "special_spherical_bessel_j0": S.spherical_bessel_j0,
         "special_modified_bessel_i0": S.modified_bessel_i0,
         "special_modified_bessel_i1": S.modified_bessel_i1,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import DTypeError, Origin, ShapeError, UnsupportedError
+from pullback.errors import ArgumentError, DTypeError, Origin, ShapeError, UnsupportedError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis
@@ -51,7 +51,10 @@ def loop(
     """
     functions(body=body)
     steps = steps_of(steps)
-    wanted = _positional(body)
+    wanted = _positional(body, carry is not None)
+    if carry is not None and wanted < 2:
+        what = f"pb.loop: a carry, and a body of {wanted} arguments, which would not change it"
+        raise ArgumentError(what, help="body(i, carry), which gives the next carry", code="E405")
     trace = _tracing(checkpoint)
     if trace is None:
         return _loop_in_python(steps, body, wanted, carry)
@@ -207,12 +210,14 @@ def _loop_in_python(steps: range, body: Callable[..., Any], wanted: int, carry: 
     return carry
 
 
-def _positional(body: Callable[..., Any]) -> int:
-    """How many positional arguments without default `body` takes."""
+def _positional(body: Callable[..., Any], carried: bool) -> int:
+    """How many positional arguments without default `body` takes; as ``*args``, a carry too."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(body).parameters.values()
     except ValueError:  # of a function in C that does not tell
+        return 2
+    if carried and any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return 2
     return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
 

@@ -31,19 +31,20 @@ SELECTED = 16  # so many are selected one by one, of as many times more
 COUNTED = 256  # elements up to which comparing all pairs is cheaper than a network
 
 
-def _before(descending: bool) -> Order:
-    """Whether `u` must stand before `v`; NaN stands after everything else."""
+def _before(descending: bool, nan_first: bool = False) -> Order:
+    """Whether `u` must stand before `v`; NaN stands after everything else, or before it."""
 
     def before(u: Expr, v: Expr) -> Expr:
         earlier: Expr = Less(v, u) if descending else Less(u, v)
         if not u.dtype.is_float:
             return earlier
-        return Or(earlier, And(E.is_nan(v), E.logical_not(E.is_nan(u))))
+        first, last = (u, v) if nan_first else (v, u)
+        return Or(earlier, And(E.is_nan(first), E.logical_not(E.is_nan(last))))
 
     return before
 
 
-def order_of(x: Value, axis: int, descending: bool) -> Value:
+def order_of(x: Value, axis: int, descending: bool, *, nan_first: bool = False) -> Value:
     """The places of the elements along `axis` in sorted order; long axes are sorted at once.
 
     Raises: UnsupportedError for a symbolic axis.
@@ -53,7 +54,7 @@ def order_of(x: Value, axis: int, descending: bool) -> Value:
     if not isinstance(size, int):
         raise UnsupportedError(f"sorting along the symbolic axis {size}", code="E315")
     keys: Value = W.astype(x, int8) if x.dtype.is_bool else x
-    before = _before(descending)
+    before = _before(descending, nan_first)
     if size <= COUNTED:
         return _by_counting(keys, axis, size, before)
     return _by_network(keys, axis, size, before)
@@ -149,9 +150,18 @@ def _moved(stays: Value, source: Value, axes: Sequence[Expr], there: Sequence[Ex
     return make("sorted", source.shape, body)
 
 
-def _selected(keys: Value, axis: int, size: int, k: int, largest: bool) -> Value:
+def first_of(x: Value, axis: int, k: int, largest: bool, *, nan_first: bool = False) -> Value:
+    """The places of the first `k` in order: selected one by one where they are few of many."""
+    extent = x.shape[axis]
+    if isinstance(extent, int) and 0 < k <= SELECTED and extent >= SELECTED * k:
+        keys = W.astype(x, int8) if x.dtype.is_bool else x
+        return _selected(keys, axis, extent, k, largest, nan_first)
+    return V.strided(order_of(x, axis, largest, nan_first=nan_first), axis, 0, 1, k)
+
+
+def _selected(keys: Value, axis: int, size: int, k: int, largest: bool, nan_first: bool) -> Value:
     """The places of the first `k` in order, each the best of what comes after the one before."""
-    before = _before(largest)
+    before = _before(largest, nan_first)
     shape = keys.shape
     rest = (*shape[:axis], 1, *shape[axis + 1 :])
     here = list[Expr](axes_of(rest))
@@ -173,10 +183,11 @@ def _selected(keys: Value, axis: int, size: int, k: int, largest: bool) -> Value
         gone = E.is_nan(x) if keys.dtype.is_float else E.const(False, bool_)
         real = And(open_, E.logical_not(gone))
         best = W.reduce("best", rest, [size], If(real, x, nothing), combiner)
-        # NaN is last: its places count only where there is no other.
+        # NaN is last: its places count only where there is no other; or first.
         won = And(real, E.Equal(x, read(best, *here)))
-        nan = If(And(open_, gone), E.Add(other, E.index(size)), E.index(2 * size))
-        place = W.reduce("place", rest, [size], If(won, other, nan), MIN)
+        first, second = (And(open_, gone), won) if nan_first else (won, And(open_, gone))
+        later_one = If(second, E.Add(other, E.index(size)), E.index(2 * size))
+        place = W.reduce("place", rest, [size], If(first, other, later_one), MIN)
         places.append(make("place", rest, E.Mod(read(place, *here), E.index(size)), stop=True))
     return V.concat(places, axis)
 
@@ -218,9 +229,5 @@ def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Tenso
     k = V.whole(k, "topk: k", 0)
     if isinstance(extent, int) and k > extent:
         raise V.fail(f"the {k} largest of {extent} elements", code="E123")
-    if isinstance(extent, int) and 0 < k <= SELECTED and extent >= SELECTED * k:
-        keys = W.astype(value, int8) if value.dtype.is_bool else value
-        places: Value = _selected(keys, n, extent, k, largest)
-    else:
-        places = V.strided(order_of(value, n, largest), n, 0, 1, k)
+    places = first_of(value, n, k, largest)
     return Tensor(X.take_along(value, places, n)), Tensor(places)

@@ -1,0 +1,160 @@
+"""Values of rules beside eager PyTorch at the edges: infinities, NaN, ties, one selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import pullback as pb
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from torch.nn import functional as F  # noqa: E402  # it needs PyTorch
+
+from pullback.bridge.aten import RULES  # noqa: E402
+from pullback.tensor.library import sorting  # noqa: E402
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("fresh_torch"),
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
+]
+EDGES = [torch.inf, -torch.inf, torch.nan, 0.0, 3.0, -3.0, 1.0, -1.0, 40.0, -40.0]
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    return torch.compile(
+        function, backend=pb.torch.backend, options={"fallback": "error"}, dynamic=False
+    )
+
+
+def slopes(function: Callable[..., Any], x: Any) -> tuple[Any, Any]:
+    given = x.clone().requires_grad_()
+    y = function(given)
+    return y.detach(), torch.autograd.grad(y.sum(), given)[0]
+
+
+def near(own: Any, eager: Any) -> None:
+    torch.testing.assert_close(own, eager, equal_nan=True)
+
+
+# What eager gives for NaN backward depends on where it stands (lanes or what is left): not these.
+VALUES: dict[str, Callable[..., Any]] = {
+    "hardswish": F.hardswish,
+    "sinc": torch.sinc,
+    "i0": torch.i0,
+    "i1": torch.special.i1,
+    "silu": F.silu,
+    "mish": F.mish,
+    "hardsigmoid": F.hardsigmoid,
+    "elu": F.elu,
+    "softplus": F.softplus,
+}
+SLOPES: dict[str, Callable[..., Any]] = {
+    "relu": F.relu,
+    "threshold": lambda x: F.threshold(x, 0.5, 7.0),
+    "smooth_l1": lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), reduction="sum", beta=2.0),
+    "smooth_l1 mean": lambda x: F.smooth_l1_loss(x, torch.full_like(x, 0.5)),
+    "huber": lambda x: F.huber_loss(x, torch.zeros_like(x), reduction="none"),
+    "leaky_relu": F.leaky_relu,
+    "silu": F.silu,
+}
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_functions_at_infinities_and_undefined_numbers(kind: Any) -> None:
+    x = torch.tensor(EDGES, dtype=kind)
+
+    def every(x: Any) -> list[Any]:
+        return [f(x) for f in VALUES.values()]
+
+    for name, own, eager in zip(VALUES, compiled(every)(x), every(x), strict=True):
+        torch.testing.assert_close(own, eager, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_slopes_at_infinities_and_undefined_numbers(name: str) -> None:
+    x = torch.tensor(EDGES)
+    for own, eager in zip(slopes(compiled(SLOPES[name]), x), slopes(SLOPES[name], x), strict=True):
+        near(own, eager)
+
+
+def test_the_edges_of_hardswish() -> None:
+    """Its slope is 1 at 3 and 0 at -3, as eager's."""
+    x = torch.tensor([3.0, -3.0, 2.999, -2.999, 5.0, -5.0])
+    for own, eager in zip(slopes(compiled(F.hardswish), x), slopes(F.hardswish, x), strict=True):
+        near(own, eager)
+
+
+def test_gelu_of_infinity_is_infinite() -> None:
+    """Eager's answer depends on the number of elements: inf for one, NaN for many."""
+    assert compiled(F.gelu)(torch.tensor([torch.inf] * 9)).tolist() == [torch.inf] * 9
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool]
+)
+def test_ties_stay_in_order(kind: Any) -> None:
+    """Where PyTorch promises an order, places are eager's; elsewhere they have eager's values."""
+    x = torch.randint(0, 5, (3, 70)).to(kind)
+
+    def promised(x: Any) -> Any:
+        return [torch.sort(x, dim=-1, descending=d, stable=True) for d in (False, True)]
+
+    for own, eager in zip(compiled(promised)(x), promised(x), strict=True):
+        assert torch.equal(own[0], eager[0]) and torch.equal(own[1], eager[1])
+    if kind == torch.bool:
+        return
+
+    def others(x: Any) -> Any:
+        # `kthvalue` of 70 elements is sorted, `topk` of 4 selected
+        return torch.sort(x, -1), torch.kthvalue(x, 9), torch.topk(x, 4), torch.topk(x, 60)
+
+    for own, eager in zip(compiled(others)(x), others(x), strict=True):
+        assert torch.equal(own[0], eager[0])
+        places = own[1] if own[1].ndim == 2 else own[1][:, None]
+        values = own[0] if own[0].ndim == 2 else own[0][:, None]
+        assert torch.equal(x.gather(1, places), values)
+        assert all(len(set(row.tolist())) == len(row) for row in places), "each place once"
+
+
+@pytest.mark.parametrize("size", [40, 400, 700])
+def test_undefined_numbers_are_the_largest(size: int) -> None:
+    """Selected one by one, counted, and through the network."""
+    special = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, 1.0])
+    x = special[torch.randint(0, 5, (3, size))]
+    x[2] = torch.arange(size)
+    x[2, 5] = torch.nan
+    for k in (1, 3, size // 3):
+        for largest in (True, False):
+
+            def top(x: Any, k: int = k, largest: bool = largest) -> Any:
+                return torch.topk(x, k, largest=largest)
+
+            values, places = compiled(top)(x)
+            near(values, top(x)[0])
+            near(x.gather(1, places), values)
+
+    def down(x: Any) -> Any:
+        return torch.sort(x, descending=True, stable=True)
+
+    for own, eager in zip(compiled(down)(x), down(x), strict=True):
+        near(own, eager)
+
+
+def _counted(name: str, own: Any, calls: list[str]) -> Any:
+    def run(*args: Any) -> Any:
+        calls.append(name)
+        return own(*args)
+
+    return run
+
+
+@pytest.mark.parametrize("k", [2, 60])
+def test_the_largest_are_ordered_once(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("_selected", "_by_counting", "_by_network"):
+        monkeypatch.setattr(sorting, name, _counted(name, getattr(sorting, name), calls))
+    RULES[torch.ops.aten.topk.default](pb.ones((3, 70)), k)
+    assert calls == ["_selected" if k == 2 else "_by_counting"]

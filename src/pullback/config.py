@@ -10,7 +10,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar, dataclass_transform
 
 from pullback.errors import OptionError, RuleError
 
@@ -19,6 +19,21 @@ from pullback.errors import OptionError, RuleError
 Cap = int
 Caps = tuple[int, ...]
 Legal = int
+
+Made = TypeVar("Made")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(cls: type[Made]) -> type[Made]:
+    """A class of values: fields in slots, never changed; equal fields make equal values."""
+    return dataclass(frozen=True, slots=True)(cls)
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
+def entity(cls: type[Made]) -> type[Made]:
+    """A class of things with an identity: the same, but each is equal to itself alone."""
+    return dataclass(frozen=True, eq=False, slots=True)(cls)
+
 
 BACKEND = "llvm"  # where nobody says which
 MOST_THREADS = 16  # of a pool that nobody chose the size of
@@ -128,7 +143,7 @@ class UserRule:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """How programs are compiled and run.
 

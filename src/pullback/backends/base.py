@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from pullback.config import Options
+from pullback.config import Options, entity, frozen
 from pullback.cost.price import Price
 from pullback.errors import InvalidIR, Origin
 from pullback.ir.expr import upper
@@ -76,7 +76,7 @@ class CompileStats:
         other.compiled = other.loaded = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """Compiling one program: for which target, where code is kept, who counts and looks on."""
 
@@ -87,7 +87,7 @@ class Job:
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stored:
     """What of a `Code` outlives the process: `key` names the object that holds it, as `symbol`.
 
@@ -106,7 +106,7 @@ class Stored:
     symbol: str = ""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Code:
     """Native code of a kernel by the code ABI: addresses (`finish` 0: none), what keeps it alive.
 
@@ -120,7 +120,7 @@ class Code:
     over: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Part:
     """Code, and the variables it is passed."""
 
@@ -136,7 +136,7 @@ class Part:
         return sum(map(lined, self.code.stored.shared))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Call:
     """One launch. `moved`: bytes it reads and writes.
 
@@ -200,7 +200,7 @@ def lined(size: int) -> int:
     return -(-size // 64) * 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Made:
     """For whom an image was made: a backend, what of it decides code, the target and machine that
     were asked for by name, and how many threads it has memory for.
@@ -213,7 +213,7 @@ class Made:
     threads: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Image:
     """A compiled program: its items, what each launch calls, where everything lies.
 
@@ -255,7 +255,7 @@ class Runner(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """Why a backend does not compile a kernel, and the user's line that asks for it."""
 

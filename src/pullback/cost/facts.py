@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, int64
 from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, upper
@@ -33,7 +33,7 @@ FLOPS: dict[type[Expr], int] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Access:
     """One read of `source`: `bind[p]` is the reader's axis that *is* index `p`, else None.
 
@@ -45,7 +45,7 @@ class Access:
     axes: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BodyFacts:
     """A body's accesses, weighted operations a point, node count."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pullback.config import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Price:
     """What one launch costs: `ns` on one thread, with what overlaps counted once.
 

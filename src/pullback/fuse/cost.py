@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from pullback.config import frozen
 from pullback.cost.roof import Demand, far_rate, tiles, times
 from pullback.fuse.groups import FINISH, Group, class_extent, is_partial, stored
 from pullback.fuse.problem import Problem
@@ -12,7 +12,7 @@ from pullback.ir.expr import upper
 from pullback.ir.target import Target
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupCost:
     """Predicted nanoseconds, the chosen classes, scratch bytes a thread."""
 

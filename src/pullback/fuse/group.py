@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pullback.config import Cap, UserRule
+from pullback.config import Cap, UserRule, frozen
 from pullback.cost.facts import is_identity
 from pullback.fuse.cost import GroupCost, estimate, scratch_budget
 from pullback.fuse.groups import (
@@ -36,7 +36,7 @@ MAX_STAGES: Cap = 32
 COMMON_READERS: Cap = 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """Whether two groups join: nanoseconds saved and the joint group, or why not."""
 

@@ -8,9 +8,9 @@ class are combined. Any set of classes that agree is legal.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 
+from pullback.config import entity, frozen
 from pullback.cost.facts import is_identity, split_axes
 from pullback.errors import InvalidIR
 from pullback.fuse.inline import sums_up
@@ -34,7 +34,7 @@ FINISH_POINTS = 8192
 Class = dict[int, int | None]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Group:
     """`nodes` and `stages` by rank; `external`: source -> reads by (stage, bind).
 
@@ -152,7 +152,7 @@ def _external(
     return {source: tuple(uses) for source, uses in reads.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edge:
     """`stage` reads what `maker` makes or overwrites, at `bind`; `forward`: maker is in `a`."""
 

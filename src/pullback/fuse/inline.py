@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pullback.config import Cap
+from pullback.config import Cap, frozen
 from pullback.cost.facts import (
     BodyFacts,
     compose,
@@ -132,7 +132,7 @@ def live(scene: Inlined, outputs: list[Definition]) -> list[Definition]:
     return [d for d in scene.order if d in needed]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Use:
     """One access to a definition by `user`."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from pullback.config import frozen
 from pullback.cost.facts import BodyFacts, elements, reduced_axes
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
@@ -23,7 +22,7 @@ TALL_RATIO = 8
 TALL_POINTS = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProductAxes:
     """A sum of products. `rows`, `columns`: output axes private to each of two reads.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from pullback.config import frozen
 from pullback.grad import fold
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -22,7 +22,7 @@ Shares = tuple[tuple[Expr, Expr], ...]
 """Operands, each with what is its own of a derivative."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Composite:
     """``y = function(x)``, with x found at `path`; ``slope(x, y) = dy / dx``.
 

@@ -7,8 +7,8 @@ reads. An adjoint is a `Term`: zero unless every guard holds, and never evaluate
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Add, Axis, Cast, Const, Div, Expr, Exprs, If, Mul, Or, Take, is_const
@@ -122,7 +122,7 @@ def _split(e: Expr) -> tuple[Expr | None, float]:
     return e, 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Term:
     """An adjoint: `value` where every guard holds, else 0 (and `value` is then not evaluated)."""
 

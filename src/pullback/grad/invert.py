@@ -8,17 +8,17 @@ the boxes are dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, floor, gcd
 from typing import Literal
 
+from pullback.config import frozen
 from pullback.grad.system import Form, System, constant, variable
 from pullback.ir.expr import Extent
 
 Kind = Literal["ge", "eq", "div"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """``form >= 0``, ``form == 0`` or ``form % modulus == 0``."""
 
@@ -27,7 +27,7 @@ class Condition:
     modulus: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Remaining:
     """One remaining loop: variable ``0 <= v < extent``."""
 
@@ -35,7 +35,7 @@ class Remaining:
     extent: Extent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Solution:
     """Every domain axis as a form over parameters, loops and floors; the guards that remain."""
 
@@ -61,7 +61,7 @@ def invert(system: System) -> Solution:
     return _Solver(system).run()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bounded:
     """One way to enumerate unknown `v`: ``scale * v >= low``, `trips` values at most."""
 

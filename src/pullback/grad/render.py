@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pullback.algebra.affine import make, to_expr
+from pullback.config import frozen
 from pullback.grad.invert import Condition, Solution
 from pullback.grad.system import Form, System
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Exprs, Extent, Less, Shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inverse:
     """Domain axes as expressions, loops that follow the axes of x, and guards.
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from pullback.config import entity
 from pullback.errors import DTypeError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class DType:
     """One element type: one object each. `kind` is b(ool), i(nt), u(nsigned) or f(loat).
 

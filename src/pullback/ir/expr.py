@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
+from pullback.config import entity, frozen
 from pullback.errors import InvalidIR, Origin, ShapeError
 from pullback.ir.dtype import DType, bool_, int64
 from pullback.ir.node import Memo, Node, rebuild, walk
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pullback.ir.graph import Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dim:
     """A symbolic extent: one compiled program serves every value in `lo..hi`, both included.
 
@@ -47,7 +47,7 @@ class Dim:
     __lshift__ = __rshift__ = _no_number
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Pin(Dim):
     """A coordinate ``lo <= p <= hi`` that is fixed while a derivative is taken, and an axis after.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from pullback.config import entity, frozen
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_
@@ -26,7 +27,7 @@ class Keep(Enum):
     ALWAYS = "always"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Combiner:
     """An associative, commutative way to reduce. `join` is written in primitives."""
 
@@ -44,12 +45,12 @@ ALL = Combiner("all", lambda t: E.Const(True, bool_), E.And)
 COMBINERS: dict[str, Combiner] = {c.name: c for c in (SUM, PROD, MAX, MIN, ANY, ALL)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Map:
     """``out[i] = body(i)``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reduce:
     """``out[i] = combine over k of body(i, k)``; axes of `over` follow the output's."""
 
@@ -57,7 +58,7 @@ class Reduce:
     over: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scan:
     """``out[.., t, ..] = combine over t' <= t of body(.., t', ..)`` along output axis `axis`."""
 
@@ -65,7 +66,7 @@ class Scan:
     axis: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accumulate:
     """``out = identity; for v in domain: out[at(v)] = combine(out[at(v)], body(v))``.
 
@@ -94,7 +95,7 @@ class Variable:
         return self.name
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Rule:
     """A derivative that is given: ``adjoints of deps = pull(adjoints of outputs)``.
 
@@ -215,7 +216,7 @@ def define(
     return Definition(name, shape, body(*axes), form, stop, keep, origin)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Label:
     """What a new definition is called and inherits."""
 
@@ -300,7 +301,7 @@ def variables(outputs: Iterable[Value]) -> list[Variable]:
     return list(read_first)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Graph:
     """A simultaneous assignment: every value is computed from the variables' old contents.
 

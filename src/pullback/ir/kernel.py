@@ -10,8 +10,9 @@ stage's outer-bound axes must be exactly this stage's axis bound to the same out
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from pullback.config import entity
 from pullback.ir.expr import Axis, Expr, Exprs, Extent, Shape, Take, takes
 from pullback.ir.graph import (
     Accumulate,
@@ -26,7 +27,7 @@ from pullback.ir.graph import (
 )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Stage:
     """One definition computed tile by tile.
 
@@ -76,7 +77,7 @@ class Stage:
         return any(a in self.over for a in self.bound)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Kernel:
     """One launch. `finish` stages run once, after the partial stages are combined; there every
     entry of `outer` is None. `reasons` says for people why the borders are where they are.

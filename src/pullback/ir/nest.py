@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from pullback.config import entity
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType, int64
 from pullback.ir.expr import Expr, Exprs
@@ -120,7 +121,7 @@ class LoopKind(Enum):
     VECTOR = "vector"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class For:
     """``for var in lo, lo+step, .. < hi: body``. `unroll`: vectors in flight in a VECTOR loop."""
 
@@ -133,7 +134,7 @@ class For:
     unroll: int = 1
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Declare:
     """A fresh register; every element starts as `init`."""
 
@@ -141,7 +142,7 @@ class Declare:
     init: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Set:
     """``register[indices] = value``"""
 
@@ -150,7 +151,7 @@ class Set:
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Combine:
     """``register[indices] = join(register[indices], value)``; the order may be changed."""
 
@@ -160,7 +161,7 @@ class Combine:
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Store:
     """``array[offset] = value``"""
 
@@ -169,7 +170,7 @@ class Store:
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class StoreCombine:
     """``array[offset] = join(array[offset], value)``, one writer, in loop order.
 
@@ -182,7 +183,7 @@ class StoreCombine:
     value: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Guard:
     """``if condition: body``"""
 
@@ -190,7 +191,7 @@ class Guard:
     body: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Check:
     """Where not ``0 <= index < extent``: the first such value is kept with `site` for the caller.
 
@@ -202,7 +203,7 @@ class Check:
     site: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Transpose:
     """``target[t0 + c*target_row + r] = source[s0 + r*source_row + c]`` for r < rows, c < columns.
 
@@ -221,7 +222,7 @@ class Transpose:
     word: int = 1
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Prefetch:
     """A hint that ``array[offset]`` is read some microseconds later; it may lie outside."""
 
@@ -229,7 +230,7 @@ class Prefetch:
     offset: Expr
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Mark:
     """What follows in its block computes these stages of the kernel, by number; for people."""
 
@@ -241,7 +242,7 @@ Stmt = For | Guard | Effect
 Stmts = list[Stmt]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Routine:
     """A compiled kernel's code: ``body(arguments, task)`` for task in 0..tasks-1, then `finish`.
 

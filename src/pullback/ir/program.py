@@ -7,29 +7,30 @@ that crosses an item is a `Variable`, so items can be run in order by a machine 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from pullback.config import entity
 from pullback.errors import Origin
 from pullback.ir.graph import Graph, Variable
 from pullback.ir.kernel import Kernel
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Compute:
     """One simultaneous assignment."""
 
     graph: Graph
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Launch:
     """One kernel, run once."""
 
     kernel: Kernel
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Loop:
     """Run `body` at most `count` times, while `condition` (a bool scalar, tested before) holds.
 
@@ -44,7 +45,7 @@ class Loop:
     step: int = 1
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Branch:
     """Run `then` where `predicate` (a bool scalar) holds, else `otherwise`."""
 
@@ -53,7 +54,7 @@ class Branch:
     otherwise: Block
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Feed:
     """Take the next batch of a feeder into `targets`; ends the innermost loop at StopIteration.
 
@@ -67,7 +68,7 @@ class Feed:
     origin: Origin | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Receive:
     """Hand snapshots of `sources` to `callback(*arrays)`, every `every`-th time it is reached."""
 
@@ -78,7 +79,7 @@ class Receive:
     origin: Origin | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class HostCall:
     """``targets = function(*sources)``, by a function of the host, on the thread that runs.
 
@@ -98,7 +99,7 @@ Item = Compute | Launch | Loop | Branch | Feed | Receive | HostCall
 Block = tuple[Item, ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Program:
     """A whole program. `state` variables outlive a run; every other one is the program's own."""
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pullback.config import entity
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import program as P
 from pullback.ir.expr import Axis, Cast, Const, Dim, Extent, Size, Take
@@ -32,7 +33,7 @@ def digest(*parts: str) -> str:
     return state.hexdigest()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Signature:
     """`digest`: 64 hexadecimal digits. `variables`: the program's, by number, state first."""
 

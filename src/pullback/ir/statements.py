@@ -68,7 +68,7 @@ def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
 
 def with_roots(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     """A statement with its expressions, those of its body excluded, changed."""
-    values = {n: getattr(stmt, n) for n in stmt.__slots__ if n != "var"}
+    values = {n: getattr(stmt, n) for n in stmt.__dataclass_fields__ if n != "var"}
     fresh: dict[str, Any] = {n: change(v) for n, v in values.items() if isinstance(v, Expr)}
     if isinstance(stmt, Set | Combine):
         fresh["indices"] = tuple(map(change, stmt.indices))

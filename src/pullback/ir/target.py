@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from pullback.config import frozen
 from pullback.machine.machine import Machine, like
 
 NATIVE = "native"
@@ -12,7 +13,7 @@ NATIVE = "native"
 MOST_PICKED = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """A processor. Sizes in bytes; `vectors` is the number of vector registers.
 

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pullback.algebra.linear import Linear, divide, linear
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
@@ -38,7 +38,7 @@ from pullback.lower.hoist import hoisted
 from pullback.lower.operands import Contraction, Panels, scaled, stores
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """One register tile: sums over all of k, then the stores."""
 

@@ -10,10 +10,10 @@ and dot product, 2005: cascaded summation.)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pullback.algebra.linear import Linear, linear
-from pullback.config import Legal
+from pullback.config import Legal, frozen
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
@@ -43,7 +43,7 @@ LONG: Legal = 4096
 Each = Callable[..., Stmt]  # statements for every element of an array of registers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Blocked:
     """The sums of one nest: the register of each block by that of the whole.
 

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pullback.algebra.linear import UNKNOWN, Linear, atom_range, divide, linear
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
 from pullback.ir.expr import Expr, index
@@ -51,7 +52,7 @@ def most(form: Linear, inner: Spans) -> Linear | None:
     return total
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounded:
     """A loop with its bounds, and the bounds that hold in every iteration of it."""
 

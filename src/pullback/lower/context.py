@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
+from pullback.config import frozen
 from pullback.cost.facts import elements
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
@@ -25,7 +26,7 @@ from pullback.schedule.slots import tile_counts, tile_shape
 LETTERS = "ijklmnpqrs"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Home:
     """Where a value lies: ``array[base + sum((index - origin) * stride)]``."""
 
@@ -48,7 +49,7 @@ class Home:
         return total
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NestLoop:
     """One loop to be: its variable runs over ``first..extent``; `axes` are the stage's axes."""
 

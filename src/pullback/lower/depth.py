@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Array, For, Stmts, Var
@@ -27,7 +28,7 @@ from pullback.lower.operands import (
 GROUP = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Depth:
     """Blocks of k. `loop` counts them; `prob` is the contraction of one.
 

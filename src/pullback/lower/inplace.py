@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from pullback.algebra.linear import Linear, atom_range, divide, linear
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.nest import (
@@ -57,7 +58,7 @@ def _alike(x: Array, y: Array, seen: _Seen) -> bool:
     return same and x not in seen.written and not seen.opaque & {x, y}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Uses:
     """Offsets that a statement reads and writes, by array."""
 
@@ -107,7 +108,7 @@ class _Seen:
         return uses
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Over:
     """Whether `y` may be written over `x`."""
 

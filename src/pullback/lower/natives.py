@@ -7,9 +7,9 @@ are interned.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
+from pullback.config import frozen
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -22,7 +22,7 @@ from pullback.simplify.rules import simplify
 Kinds = tuple[type[Expr], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """A function by its simplified form: the types of the children, and where its argument is."""
 

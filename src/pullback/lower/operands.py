@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index
@@ -32,7 +33,7 @@ from pullback.schedule.regions import Region
 from pullback.schedule.schedule import Product
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """One side of a product over loop variables, with the checks its indices need."""
 
@@ -61,7 +62,7 @@ class Operand:
         return Operand(replaced(self.value, values), tuple(checks))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """An operand with the loop over what its panels are cut from: rows of `left`, columns of
     `right`.
@@ -71,7 +72,7 @@ class Side:
     loop: NestLoop
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tail:
     """Maps that follow on each block: their values, and where those that live go."""
 
@@ -80,7 +81,7 @@ class Tail:
     stores: list[Linear | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Words:
     """Elements of k that lie in one 32-bit word, counted by `var`; `terms` in all words.
 
@@ -93,7 +94,7 @@ class Words:
     rest: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contraction:
     """A contraction in one tile. `shared`: loops that `right` has too; `rest`: those it lacks.
 
@@ -262,7 +263,7 @@ def _best_lane(value: Expr, loops: list[NestLoop]) -> NestLoop:
     return loops[max(range(len(loops)), key=score)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Panels:
     """A side in panels of `width` columns: ``array[outer, panel, k, column]``."""
 

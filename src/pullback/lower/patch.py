@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pullback.algebra.linear import linear
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import Map, read
@@ -15,7 +14,7 @@ from pullback.ir.kernel import Stage
 from pullback.schedule.regions import Bound, Region
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Patch:
     """Along `axis` there is work at `place` only; `test` holds there."""
 

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 
 from pullback.algebra.linear import linear
-from pullback.config import Cap
+from pullback.config import Cap, frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr
@@ -20,7 +19,7 @@ from pullback.ir.node import walk
 MOST_PIECES: Cap = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """``first <= j < end``, where the tests of `known` are decided."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pullback.algebra.linear import Linear
-from pullback.config import Cap
+from pullback.config import Cap, frozen
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Combiner, Reduce, Value
@@ -51,7 +51,7 @@ SHORT_BODY: Cap = 12
 BLOCKS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Box:
     """The loops of a step: those of the output first, `rank` of them, then the reduced ones."""
 
@@ -101,7 +101,7 @@ def _work(context: Lowering, axes: dict[int, Expr], stage: Stage) -> Region:
     return over_loops(context, axes, context.regions.work.get(stage.target, ()))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bodies:
     """Bodies of stages over loop variables, with the checks each needs and a register each."""
 
@@ -210,7 +210,7 @@ class _Body:
             self.after.append(Store(home.array, offset, result))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Part:
     """Stages of one nest with their values, and where each has work to do."""
 

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
+from pullback.config import frozen
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import int8, int32, uint8
@@ -65,7 +66,7 @@ def in_words(context: Lowering, prob: Contraction, word: int, rest: bool) -> Con
     return replace(prob, left=left, right=right, over=[*outer, words], word=own)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packing:
     """Copies of both sides of `prob`, which is in words."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pullback.config import entity, frozen
 from pullback.errors import OptionError, UnsupportedError
 
 HERE = Path(__file__).parent
@@ -82,7 +83,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """Who runs beside whom: `count` of a kind (0: as many as there are), each of `bytes`."""
 
@@ -92,7 +93,7 @@ class Level:
     registers: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory:
     """A memory, as one thread sees it. `bytes` 0: as large as wanted. `shared` by whom, `cores` in
     number. `way`: bytes apart, addresses share their places in it.
@@ -108,7 +109,7 @@ class Memory:
     way: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RegisterTile:
     """Sums in registers, `vectors` in a row: at most so many `rows`, `share` of the peak rate."""
 
@@ -117,7 +118,7 @@ class RegisterTile:
     share: float
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Machine:
     """A processor by numbers. `memories` from the nearest; `target` names the code it runs.
 

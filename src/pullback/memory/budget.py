@@ -19,7 +19,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from pullback.config import Cap
+from pullback.config import Cap, entity, frozen
 from pullback.errors import MemoryBudgetError
 from pullback.ir.graph import Definition, Variable
 from pullback.ir.kernel import Kernel
@@ -41,7 +41,7 @@ MOST_PRUNED: Cap = 64
 NAMED: Cap = 5
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Start:
     """A fused program, its state, and what each launch needs beside its values."""
 
@@ -50,7 +50,7 @@ class Start:
     needs: Mapping[Kernel, Needs]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repetition:
     """Launch `source` runs again, as launch `number`, before launch `before`.
 
@@ -65,7 +65,7 @@ class Repetition:
     flops: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Fitted:
     """A program within its budget. `launches`: see `Timeline.launches`."""
 

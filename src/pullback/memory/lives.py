@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from pullback.config import frozen
 from pullback.errors import InvalidIR
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
@@ -20,7 +21,7 @@ Span = tuple[int, int]
 Path = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Touch:
     """One use of a variable: at or before launch `place`, inside the loops of `path`.
 

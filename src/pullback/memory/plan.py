@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
-from pullback.config import Cap
+from pullback.config import Cap, entity, frozen
 from pullback.cost.facts import size_bytes
 from pullback.errors import InvalidIR
 from pullback.ir import markup
@@ -29,7 +29,7 @@ MANY_BUFFERS: Cap = 1500
 FILLS = ("#91a7ff", "#748ffc", "#b197fc", "#74c0fc")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Needs:
     """Working memory of one launch, bytes: `scratch` on each of `threads`, and `shared`.
 
@@ -42,7 +42,7 @@ class Needs:
     over: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Buffer:
     """A block of `size` bytes alive in launches `first`..`last`, both included.
 
@@ -59,7 +59,7 @@ class Buffer:
     over: Variable | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Plan:
     """Where everything is, bytes. `scratch` and `shared` are offsets by launch.
 

@@ -22,6 +22,7 @@ from itertools import permutations
 
 from pullback.algebra.affine import Affine, affine, to_expr
 from pullback.algebra.bounds import bounds
+from pullback.config import frozen
 from pullback.cost.facts import elements, is_view, points
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
@@ -189,7 +190,7 @@ def _divisions(body: Expr) -> int:
     return sum(isinstance(n, E.FloorDiv | E.Mod) for n in walk(body))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Phase:
     """Output axis `axis` as ``step * (t + first) + r - shift`` with ``0 <= r < step``."""
 

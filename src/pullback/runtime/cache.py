@@ -16,10 +16,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
 
+from pullback.config import frozen
 from pullback.errors import CacheError
 
 MAGIC = b"pullback-1\n"
@@ -31,7 +31,7 @@ STALE = 3600.0  # seconds after which a file that is still temporary was left by
 NAME = re.compile(r"[0-9a-f]{16,128}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """One cached object: size in bytes, age in seconds."""
 

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pullback.backends.base import Call, Code, Image, Made, Part, Stored
+from pullback.config import frozen
 from pullback.errors import MALFORMED, FeedError, InvalidIR, PullbackError
 from pullback.ir.dtype import BY_NAME
 from pullback.ir.expr import Dim, Extent
@@ -49,7 +50,7 @@ HEAD = f"image {VERSION}"
 INDENT = "  "
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Named:
     """Stands for a function of the host of which an image has the name alone."""
 

@@ -13,12 +13,12 @@ import functools
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pullback.backends.host.processor import binding
-from pullback.config import BACKEND, Schedules
+from pullback.config import BACKEND, Schedules, frozen
 from pullback.errors import MALFORMED, CacheError, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest, kernel_digest
@@ -34,7 +34,7 @@ VERSION = 1  # raised where choices get another meaning
 log = logging.getLogger("pullback")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Key:
     """What the best schedule depends on: the kernel's structure, where and how it runs."""
 
@@ -53,7 +53,7 @@ class Key:
         return cls(kernel_digest(kernel), cpu, name, threads, backend=backend)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tuned:
     """The choices found for a kernel, its time by them and by the model of costs, microseconds."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from pullback.config import frozen
 from pullback.cost.facts import elements
 from pullback.errors import OptionError
 from pullback.ir.expr import upper
@@ -69,7 +70,7 @@ def _modelled(plan: _Plan, target: Target) -> Schedule:
     return plan.schedule(tile, tasks)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Plan:
     """What does not depend on the tile: steps and when scratch is in use."""
 

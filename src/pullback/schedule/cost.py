@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from pullback.config import frozen
 from pullback.cost.facts import elements, size_bytes
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
@@ -29,7 +30,7 @@ _WEIGHTS: dict[type[Expr], str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate:
     """Predicted microseconds of one launch on one thread, and how many tasks share it."""
 

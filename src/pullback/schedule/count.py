@@ -11,13 +11,12 @@ is linear in its innermost loop axis becomes a bound of that loop, and any other
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from pullback.algebra.affine import affine
-from pullback.config import Cap
+from pullback.config import Cap, frozen
 from pullback.grad.composites import arguments
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, upper
@@ -31,7 +30,7 @@ PRODUCTS = (E.Mul, E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin)
 LARGEST: Cap = 1 << 24  # points of a box that are looked at; of a larger one all are executed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cost:
     """Counts over all definitions. `multiplications`: ``* / // %`` and functions, index
     arithmetic too, in every iteration; a change of sign is none. `flops`: operations on floats

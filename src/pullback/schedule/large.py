@@ -7,10 +7,10 @@ contiguous along k: ``c[512, 1024] = sum[b](sum[k in b](left[512, k] * right[k, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from pullback.config import frozen
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
@@ -42,7 +42,7 @@ FEWEST_PACKED = 64
 LEAST_WORDS = 1 << 21
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Large:
     """How a kernel runs that is one large product: tile, tasks and products of a block of k."""
 
@@ -91,7 +91,7 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     return Large(tile, min(prod(tile_counts(kernel, tile)), tasks), most)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Groups:
     """The outer axes of rows and of columns, in order; how many rows, columns and terms."""
 

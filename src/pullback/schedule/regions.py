@@ -9,10 +9,10 @@ A zero factor makes a product zero, whatever the other factor, and so does a zer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from pullback.algebra.guards import demands, parts
 from pullback.algebra.linear import Linear, linear
+from pullback.config import entity
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Size, Take
@@ -22,7 +22,7 @@ from pullback.ir.node import walk
 from pullback.simplify.guards import contexts
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Bound:
     """``form >= 0``. Where it fails each test has the value beside it; where every bound of a
     test holds, the test has the other value.
@@ -143,7 +143,7 @@ def common(regions: Sequence[Region]) -> Region:
     return _merged([*kept, *shared])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@entity
 class Regions:
     """Of each stage: where it has work to do, and where its value is read at all."""
 

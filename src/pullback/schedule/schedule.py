@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
+from pullback.config import frozen
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr
 from pullback.ir.kernel import Kernel, reordered
@@ -33,7 +34,7 @@ class Way(Enum):
     SCATTER = "scatter"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Product:
     """A sum of products: ``out[row, column] = scale * sum[k] left[row, k] * right[k, column]``.
 
@@ -75,7 +76,7 @@ class Right(Enum):
     ONE = "in one panel"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileLoops:
     """The loops of register tiles of `rows` x `columns` sums.
 
@@ -96,7 +97,7 @@ class TileLoops:
     ahead: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DotLoops:
     """The loops of dot products, `rows` x `columns` at a time.
 
@@ -110,7 +111,7 @@ class DotLoops:
     ahead: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SweepLoops:
     """The loops in lanes of a sweep: `unroll` vectors in flight, `long` where the body is long.
 
@@ -132,7 +133,7 @@ LOOPS: dict[Way, type[Loops]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """Stages computed in one loop. `level`: how many outer loops enclose it.
 
@@ -154,7 +155,7 @@ class Step:
 Steps = tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slot:
     """A piece of scratch that stages use one after the other. `size` in elements."""
 
@@ -167,7 +168,7 @@ class Slot:
         return -(-self.size * self.dtype.itemsize // 64) * 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Residence:
     """Where a stage lives; `slot` numbers the scratch slot, if it lives in one.
 
@@ -180,7 +181,7 @@ class Residence:
     host: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedule:
     """How a kernel runs.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from pullback.config import frozen
 from pullback.cost.facts import size_bytes
 from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Map, Value, Variable
@@ -83,7 +84,7 @@ def tile_shape(stage: Stage, tile: Tile | None) -> tuple[int, ...]:
     return tuple(min(e, tile[bound[n]]) if tile and n in bound else e for n, e in enumerate(shape))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Life:
     """When a stage in scratch is written and last read, in steps; `hoisted`: outside some loop."""
 
@@ -95,7 +96,7 @@ class Life:
     finish: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lives:
     """The lives of a kernel's stages in scratch, in the order of their steps."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
 from types import MappingProxyType
 
 from pullback.algebra.linear import row_major
-from pullback.config import Cap
+from pullback.config import Cap, frozen
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
 from pullback.ir.kernel import Stage, stage_reads
@@ -39,7 +39,7 @@ def identical(take: Take, rank: int) -> bool:
     return all(isinstance(i, Axis) and i.number == n for n, i in enumerate(take.indices))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SharedLoop:
     """Consecutive stages over one space, with the axis chosen for the lanes and its cost."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise, product
 from math import prod
 
-from pullback.config import Cap, Caps
+from pullback.config import Cap, Caps, frozen
 from pullback.cost.facts import elements
 from pullback.cost.shares import most_rows, of_columns, of_rows
 from pullback.ir import expr as E
@@ -93,7 +93,7 @@ def choose_tile(
     return _searched(fit, model, limit) if product_ else _greedy(fit, limit, model.target)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Fit:
     """A kernel whose tile is sought. `wide`: elements of a run that is worth being one."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, Exprs
@@ -17,7 +17,7 @@ def scale(e: Expr | None, factor: float, kind: DType) -> Expr:
     return e if factor == 1 else E.Mul(e, E.const(factor, kind))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quotient:
     """``above[0] * above[1] .. / below[0] / .. * factor`` of type `kind`."""
 

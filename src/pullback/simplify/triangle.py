@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pullback.algebra.affine import Affine, affine, to_expr
 from pullback.algebra.bounds import all_inside, bounds
 from pullback.algebra.guards import demands, test_of
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Exprs, Extent, If, Less, Take
@@ -36,7 +37,7 @@ from pullback.simplify.rules import Simplifier
 LEAST = 16  # a shorter sum is as quick
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Triangle:
     """``outer * sum of body``, a running sum over `axes` along `loop`, read at `place`.
 
@@ -144,7 +145,7 @@ def running(
     return replace(d, body=total, form=Map()), inner, split.turned
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Edge:
     """Where a running sum over `loop` ends for each value of `axis`.
 

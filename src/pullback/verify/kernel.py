@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from pullback.config import frozen
 from pullback.ir.expr import Axis, Take, upper
 from pullback.ir.graph import Accumulate, Reduce, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads, target_axis
@@ -14,7 +14,7 @@ from pullback.verify.report import fail
 Fault = tuple[str, Stage] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scene:
     """A kernel with each target's stage, and each stage's place in the order."""
 

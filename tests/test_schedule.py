@@ -313,6 +313,23 @@ def test_a_write_that_mostly_fills_goes_along_memory(rows: int, alone: bool) -> 
     assert (plan.tasks == 1) == alone
 
 
+@pytest.mark.parametrize("columns", [32, 48, 256])
+def test_a_task_owns_whole_vectors_of_an_accumulating_write(columns: int) -> None:
+    """Messages along edges: who owns less still reads and checks every place."""
+    x, f = variable("x", 1000, 16), variable("f", 16, columns)
+    z = define(
+        "z", (1000, columns), lambda i, j, t: E.Mul(read(x, i, t), read(f, t, j)), over=(16,)
+    )
+    source, target = variable("s", 4000, kind=int64), variable("p", 4000, kind=int64)
+    w = variable("w", 1000, columns)
+    i, j = Axis(0, 4000), Axis(1, columns)
+    form = Accumulate(SUM, (4000, columns), (read(target, i), j))
+    add = Definition("w", (1000, columns), read(z, read(source, i), j), form)
+    plan = choose(kernel((columns,), stage(z, (1,)), stage(add, (1,), w)), HOST)
+    assert 1 < plan.tasks <= columns // HOST.lanes(4)
+    assert plan.tile[0] % HOST.lanes(4) == 0
+
+
 def test_scans_and_plain_places() -> None:
     x = variable("x", 9, 21)
     s = Definition("s", (9, 21), read(x, Axis(0, 9), Axis(1, 21)), Scan(SUM, 0))

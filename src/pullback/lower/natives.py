@@ -11,10 +11,25 @@ from functools import lru_cache
 
 from pullback.config import frozen
 from pullback.errors import InvalidIR
-from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import float32, is_half
-from pullback.ir.expr import Expr
+from pullback.ir.expr import (
+    Add,
+    Const,
+    Div,
+    Equal,
+    Exp,
+    Expr,
+    FloorDiv,
+    If,
+    Less,
+    Log,
+    Mul,
+    Or,
+    Sin,
+    Xor,
+    const,
+)
 from pullback.ir.nest import Native
 from pullback.ir.node import Node, walk
 from pullback.simplify.rules import simplify
@@ -26,11 +41,15 @@ Kinds = tuple[type[Expr], ...]
 class Form:
     """A function by its simplified form: the types of the children, and where its argument is."""
 
-    name: str
     function: Callable[[Expr], Expr]
     kinds: Kinds
     path: tuple[str, ...]
     double: bool = False
+
+    @property
+    def name(self) -> str:
+        """What backends call it."""
+        return "abs" if self.function is F.absolute else self.function.__name__
 
     def argument(self, node: Expr) -> Expr | None:
         """x where `node` is ``function(x)``."""
@@ -56,27 +75,27 @@ SIGNED = ("condition", "right")
 SIZED = ("condition", "left", "condition", "left")
 ACOS = ("left", "condition", "left", "otherwise", "value", "right", "left")
 FORMS: dict[type[Expr], tuple[Form, ...]] = {
-    E.If: (
-        Form("abs", F.absolute, (E.Less, Expr, E.If), ("condition", "left"), double=True),
-        Form("sigmoid", F.sigmoid, (E.Less, E.Mul, E.Div), ("condition", "left")),
-        Form("tanh", F.tanh, (E.Less, E.Mul, E.If), ("then", "left"), double=True),
-        Form("erf", F.erf, (E.Less, E.Mul, E.If), ("then", "left"), double=True),
-        Form("log1p", F.log1p, (E.Equal, Expr, E.If), ("then",)),
-        Form("expm1", F.expm1, (E.Less, E.If, E.Add), ("then", "then")),
-        Form("tan", F.tan, (E.Less, E.Div, E.Div), SIZED),
-        Form("sinh", F.sinh, (E.Less, E.Mul, E.If), SIZED),
-        Form("cosh", F.cosh, (E.Less, E.Mul, E.Mul), SIZED),
-        Form("acosh", F.acosh, (E.Less, E.Add, E.If), SIGNED),
-        Form("atanh", F.atanh, (E.Less, E.Mul, E.If), SIGNED),
-        Form("asinh", F.asinh, (E.Less, E.If, E.If), SIGNED),
-        Form("atan", F.atan, (E.Less, E.If, E.If), SIGNED),
-        Form("asin", F.asin, (E.Less, E.If, E.If), SIGNED),
+    If: (
+        Form(F.absolute, (Less, Expr, If), ("condition", "left"), double=True),
+        Form(F.sigmoid, (Less, Mul, Div), ("condition", "left")),
+        Form(F.tanh, (Less, Mul, If), ("then", "left"), double=True),
+        Form(F.erf, (Less, Mul, If), ("then", "left"), double=True),
+        Form(F.log1p, (Equal, Expr, If), ("then",)),
+        Form(F.expm1, (Less, If, Add), ("then", "then")),
+        Form(F.tan, (Less, Div, Div), SIZED),
+        Form(F.sinh, (Less, Mul, If), SIZED),
+        Form(F.cosh, (Less, Mul, Mul), SIZED),
+        Form(F.acosh, (Less, Add, If), SIGNED),
+        Form(F.atanh, (Less, Mul, If), SIGNED),
+        Form(F.asinh, (Less, If, If), SIGNED),
+        Form(F.atan, (Less, If, If), SIGNED),
+        Form(F.asin, (Less, If, If), SIGNED),
     ),
-    E.Add: (Form("softplus", F.softplus, (E.If, E.If), ("left", "then")),),
-    E.Mul: (Form("acos", F.acos, (E.If, E.Const), ACOS),),
-    E.Div: (
-        Form("log2", F.log2, (E.Log, E.Const), ("left", "value")),
-        Form("log10", F.log10, (E.Log, E.Const), ("left", "value")),
+    Add: (Form(F.softplus, (If, If), ("left", "then")),),
+    Mul: (Form(F.acos, (If, Const), ACOS),),
+    Div: (
+        Form(F.log2, (Log, Const), ("left", "value")),
+        Form(F.log10, (Log, Const), ("left", "value")),
     ),
 }
 
@@ -112,13 +131,13 @@ def _native(node: Node) -> Native | None:
     if not isinstance(node, Expr) or not node.dtype.is_float:
         return None
     match node:
-        case E.FloorDiv(x, E.Const(1.0)):
+        case FloorDiv(x, Const(1.0)):
             return Native("floor", (x,))
-        case E.Exp(E.Mul(y, E.Log(x)) | E.Mul(E.Log(x), y)) if not is_half(node.dtype):
+        case Exp(Mul(y, Log(x)) | Mul(Log(x), y)) if not is_half(node.dtype):
             return Native("power", (x, y))
-        case E.Add(E.Mul(E.Mul(E.Sin(half), E.Sin(same)), E.Const(-2.0)), E.Const(1.0)):
+        case Add(Mul(Mul(Sin(half), Sin(same)), Const(-2.0)), Const(1.0)):
             return Native("cos", (_doubled(half),)) if same is half else None
-        case E.If() if (extremum := _extremum(node)) is not None:
+        case If() if (extremum := _extremum(node)) is not None:
             return extremum
     for form in FORMS.get(type(node), ()):
         argument = form.argument(node)
@@ -130,15 +149,15 @@ def _native(node: Node) -> Native | None:
 def _doubled(half: Expr) -> Expr:
     """``x / 2 -> x``"""
     match half:
-        case E.Mul(x, E.Const(0.5)):
+        case Mul(x, Const(0.5)):
             return x
-    return E.Mul(half, E.const(2.0, half.dtype))
+    return Mul(half, const(2.0, half.dtype))
 
 
-def _extremum(node: E.If) -> Native | None:
+def _extremum(node: If) -> Native | None:
     """The forms of `expr.maximum` and `expr.minimum`."""
     match node.condition:
-        case E.Or(E.Less(a, b), E.Xor(E.Equal(c, d), E.Const(True))):
+        case Or(Less(a, b), Xor(Equal(c, d), Const(True))):
             if not (c is d is node.then):
                 return None
             if a is node.otherwise and b is node.then:

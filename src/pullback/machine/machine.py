@@ -25,62 +25,38 @@ LINE = 64  # bytes: the smallest cache line of these processors; scratch begins 
 # Tables of shares, whose names are counts.
 COUNTED = ("rows", "halves", "joined")
 
-# What each table of a file must say; `source`, text, is wanted of every one.
-TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+# What each table of a file must say, names in a row; `source`, text, is wanted of every one.
+TABLES: Mapping[str, str] = MappingProxyType(
     {
         # A full vector of float32: in flow, or (`chain`) waited for by the next one.
-        "unit": (
-            "multiply_add", "plain", "load", "store", "shuffle", "chain", "chain_multiply_add",
-            "gather", "scatter", "pack", "scalar", "scalar_chain", "turn", "enter",
-        ),
+        "unit": "multiply_add plain load store shuffle chain chain_multiply_add gather scatter pack"
+        " scalar scalar_chain turn enter",
         # A full vector of each type.
-        "float32": ("div", "sqrt", "exp", "log", "sin"),
-        "float64": ("div", "sqrt", "exp", "log", "sin"),
-        "launch": ("launch", "fork", "task", "tasks", "partial_tasks", "threads"),
+        "float32": "div sqrt exp log sin",
+        "float64": "div sqrt exp log sin",
+        "launch": "launch fork task tasks partial_tasks threads",
         # Rates of whole kernels that have no loops yet: what fusion and tiles are chosen by.
-        "whole": (
-            "product_flops", "work", "near", "cache", "memory", "parallel", "exp", "log", "sin",
-            "root", "divide", "plain", "scalar", "multiply_add", "cache_sweep", "memory_sweep",
-            "parallel_sweep", "task", "step", "pack", "first_level", "run",
-        ),
+        "whole": "product_flops work near cache memory parallel exp log sin root divide plain"
+        " scalar multiply_add cache_sweep memory_sweep parallel_sweep task step pack first_level"
+        " run",
         # Of contractions, beside `multiply_add` of [whole]: an element packed, side by side or not,
         # a result scattered, a product whose left factor is computed again for every block of
         # columns. So many `sums` in flight hide the latency of a multiply-add and the loads of a
         # step; `fewest`, where rows are cut into equal blocks; a `second` tile for columns that are
         # left takes so many times as long. `swept`: a product of a plain sum; `enter`: and leave a
         # register tile; `words`: an element packed in words.
-        "product": (
-            "pack", "strided", "scatter", "left", "sums", "fewest", "second", "swept", "enter",
-            "words",
-        ),
+        "product": "pack strided scatter left sums fewest second swept enter words",
         # Shares of the peak of multiply-adds by counts: each of so many, and of more.
-        "rows": ("1",),
-        "halves": ("1",),
-        "joined": ("1",),
+        "rows": "1",
+        "halves": "1",
+        "joined": "1",
         # Sizes of large products, as libraries of linear algebra have them of each processor, and
         # rates of what else runs in tiles.
-        "block": (
-            "rows",
-            "columns",
-            "terms",
-            "run",
-            "ahead",
-            "own",
-            "dots",
-            "dot_columns",
-            "gathered",
-        ),
+        "block": "rows columns terms run ahead own dots dot_columns gathered",
         # What tiles keep in caches: shares of them, and what more of it costs.
-        "held": (
-            "close",
-            "near",
-            "far",
-            "most",
-            "beyond",
-            "strip",
-        ),
+        "held": "close near far most beyond strip",
     }
-)  # fmt: skip
+)
 
 
 @frozen
@@ -262,7 +238,7 @@ def _table(where: str, name: str, given: Any) -> Mapping[str, float]:
     _wanted(where, f"[{name}]", given, dict)
     rates = dict(given)
     _wanted(where, f"source of [{name}]", rates.pop("source", None), str)
-    for key in (*TABLES[name], *rates):
+    for key in (*TABLES[name].split(), *rates):
         _wanted(where, f"{key} of [{name}]", rates.get(key), (int, float))
         if name in COUNTED and not (key.isdecimal() and 0 < rates[key] <= 1):
             raise _malformed(where, f"{key} = {rates[key]} of [{name}]: a count and its share")

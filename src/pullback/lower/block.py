@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pullback.algebra.linear import Linear, divide, linear
-from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
@@ -36,27 +36,33 @@ from pullback.lower.depth import Depth
 from pullback.lower.guards import Values, moved, replaced
 from pullback.lower.hoist import hoisted
 from pullback.lower.operands import Contraction, Panels, scaled, stores
+from pullback.schedule.schedule import TileLoops
 
 
-@frozen
+@dataclass(slots=True)
 class Block:
-    """One register tile: sums over all of k, then the stores."""
+    """One register tile: sums over all of k, then the stores.
+
+    `left` and `right`: panels of the sides that are packed. `near`: where the sums of a tile go
+    that live nowhere. `less`: what a shifted side adds to sums too much.
+    """
 
     context: Lowering
     prob: Contraction
     column: NestLoop
-    packed: tuple[Panels | None, Panels | None]
-    near: Array | None
-    size: tuple[int, int]
-    depth: Depth | None
-    less: Array | None
-    exact: int
+    loops: TileLoops
+    left: Panels | None = None
+    right: Panels | None = None
+    near: Array | None = None
+    less: Array | None = None
+    depth: Depth | None = None
 
-    def tile(self, rows: int, first: Linear, number: Expr, base: Linear, width: Expr) -> Stmts:
+    def tile(self, rows: int, first: Linear, number: Expr, width: Expr) -> Stmts:
         """A tile of literal width, whose sums are an array of registers; of a run-time width each
         lane has one a row.
         """
         prob, context, kind = self.prob, self.context, self.prob.kind
+        base = linear(number).times(self.loops.columns)
         wide = [int(width.value)] if isinstance(width, E.Const) else []
         sums = context.register("acc", kind, (rows, *wide))
         line = context.register("b", kind, tuple(wide))
@@ -84,33 +90,31 @@ class Block:
             step = [Declare(line, zero), fill, unrolled(i, rows, Declare(one, a), lanes(add))]
         spans = prob.spans(first, rows, base, width)
         stores = self._joined(sums, (i, j), at, each)
-        terms, elements = (
-            prob.terms(spans, step),
-            rows * (wide or [context.lanes(kind.itemsize)])[0],
-        )
-        if elements <= self.exact and self.depth is None and prob.word is None:
+        terms = prob.terms(spans, step)
+        elements = rows * (wide or [context.lanes(kind.itemsize)])[0]
+        if elements <= self.loops.exact and self.depth is None and prob.word is None:
             terms = blocked_tile(context, sums, place, terms, each)
-        begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), number))]
+        begin = [Declare(sums, zero), *(each(s) for s in self._less(sums, (i, j), base))]
         body = [*begin, *terms, *stores]
         statements = guarded(prob.needed, spans, body if wide else [lanes(*body)])
         return statements + self._last(self.tail(rows, first, base, width))
 
-    def _less(self, sums: Register, at: tuple[Var, Var], number: Expr) -> Stmts:
+    def _less(self, sums: Register, at: tuple[Var, Var], base: Linear) -> Stmts:
         """Sums begin at what a shifted side adds to them too much."""
         if self.less is None:
             return []
-        place = linear(number).times(self.size[1]).plus(linear(at[1])).expr()
+        place = base.plus(linear(at[1])).expr()
         return [Combine(sums, at[: len(sums.shape)], SUM, Load(self.less, place))]
 
     def _left(self, first: Linear, i: Var, at: Values) -> Expr:
-        panels = self.packed[0]
+        panels = self.left
         if panels is None:
             return cast(replaced(self.prob.left.value, at), self.prob.kind)
-        element = panels.at(divide(first, self.size[0])[0].expr(), self._place(i))
+        element = panels.at(divide(first, self.loops.rows)[0].expr(), self._place(i))
         return cast(element, self.prob.kind)
 
     def _right(self, number: Expr, at: Values, j: Var) -> Expr:
-        panels = self.packed[1]
+        panels = self.right
         if panels is None:
             return cast(replaced(self.prob.right.value, at), self.prob.kind)
         return cast(panels.at(number, self._place(j)), self.prob.kind)
@@ -126,7 +130,7 @@ class Block:
         if depth is None or not depth.streams:
             return []
         following = Linear(1, {depth.loop.var: 1}).expr()
-        place = base.plus(Linear(0, {j: 1})).expr()
+        place = base.plus(linear(j)).expr()
         load = replaced(self.prob.right.value, {self.column.var: place, depth.loop.var: following})
         return [Prefetch(load.array, load.offset)] if isinstance(load, Load) else []
 
@@ -163,7 +167,7 @@ class Block:
         if self.near is None:
             return [*checks, *stores(self.context, prob, value, values)]
         i, j = place
-        near = linear(i).times(self.size[1]).plus(linear(j)).expr()
+        near = linear(i).times(self.loops.columns).plus(linear(j)).expr()
         return [*checks, Store(self.near, near, cast(value, self.near.dtype))]
 
     def tail(self, rows: int, first: Linear, base: Linear, width: Expr) -> Stmts:
@@ -171,7 +175,7 @@ class Block:
         prob, maps = self.prob, self.prob.tail
         if not maps.stages:
             return []
-        i, j = self.context.var("i", rows), self.context.var("j", self.size[1])
+        i, j = self.context.var("i", rows), self.context.var("j", self.loops.columns)
         values = prob.at(first, i, base, j)
         body: Stmts = [Declare(maps.values.registers[prob.stage.target], self._sum(i, j, values))]
         for number, stage in enumerate(maps.stages):
@@ -182,16 +186,16 @@ class Block:
             if store is not None:
                 array = self.context.home(stage).array
                 body.append(Store(array, moved(store, values), Peek(register, ())))
-        lane = NestLoop(self.column.axes, j, width, self.size[1])
+        lane = NestLoop(self.column.axes, j, width, self.loops.columns)
         # Written out: a loop of two turns inside costs more than the maps (1024x512x128 with GELU:
         # 2.5 ms rolled, 1.4 ms written out).
-        whole = rounded_up(self.size[1], self.context.lanes(prob.kind.itemsize))
+        whole = rounded_up(self.loops.columns, self.context.lanes(prob.kind.itemsize))
         inner = hoisted(self.context, vector(lane, whole, body))
         return nest([NestLoop((), i, index(rows), rows)], inner)
 
     def _sum(self, i: Var, j: Var, values: Values) -> Expr:
         """The contraction's value where the block just left it."""
         if self.near is not None:
-            return Load(self.near, Linear(0, {i: self.size[1], j: 1}).expr())
+            return Load(self.near, Linear(0, {i: self.loops.columns, j: 1}).expr())
         array = self.context.home(self.prob.stage).array
         return Load(array, moved(self.prob.store or Linear(), values))

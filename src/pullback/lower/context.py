@@ -169,7 +169,7 @@ class Lowering:
                 continue
             var = self.var(LETTERS[axis % len(LETTERS)], most)
             nested.append(NestLoop((axis,), var, span, most))
-            values[axis] = origin.plus(Linear(0, {var: 1})).expr()
+            values[axis] = origin.plus(linear(var)).expr()
         return nested, values
 
     def home(self, stage: Stage) -> Home:

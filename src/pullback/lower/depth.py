@@ -73,7 +73,7 @@ def by_depth(context: Lowering, prob: Contraction, terms: int) -> Depth | None:
     values, number = _counted(block, before, parts)
     start = number.times(size)
     part = NestLoop(loop.axes, within, rest_of(loop, start, size), size)
-    values[loop.var] = start.plus(Linear(0, {within: 1})).expr()
+    values[loop.var] = start.plus(linear(within)).expr()
     left, right = prob.left.at(values), prob.right.at(values)
     own = replace(prob, left=left, right=right, over=[part, *inside])
     total = index(count) if before else ceil_div(loop.extent, size)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pullback.algebra.linear import Linear, linear
+from pullback.config import frozen
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
@@ -74,12 +75,14 @@ def _joined(context: Lowering, prob: Contraction) -> Contraction:
     return replace(prob, left=left, right=right, over=over)
 
 
+@frozen
 class _Dots:
-    def __init__(self, context: Lowering, prob: Contraction, column: NestLoop, ahead: bool) -> None:
-        self.context = context
-        self.prob = prob
-        self.column = column
-        self.ahead = ahead
+    """Blocks of dot products. `ahead`: the next columns are fetched meanwhile."""
+
+    context: Lowering
+    prob: Contraction
+    column: NestLoop
+    ahead: bool
 
     def blocks(self, rows: int, columns: int) -> Stmts:
         """Blocks of columns around blocks of rows."""
@@ -107,7 +110,7 @@ class _Dots:
             return statements
         single = self.context.var("m", loop.most)
         done = linear(whole).times(size).expr()
-        statements.append(For(single, done, loop.extent, tuple(body(1, Linear(0, {single: 1})))))
+        statements.append(For(single, done, loop.extent, tuple(body(1, linear(single)))))
         return statements
 
     def _block(self, rows: int, row0: Linear, columns: int, column0: Linear) -> Stmts:
@@ -143,7 +146,7 @@ class _Dots:
         """The sums of a block go where they live: in lanes where columns lie side by side."""
         rows, columns = sums.shape
         j = self.context.var("j", columns)
-        values = values | {self.column.var: column0.plus(Linear(0, {j: 1})).expr()}
+        values = values | {self.column.var: column0.plus(linear(j)).expr()}
         body = unrolled(i, rows, *self._store(values, sums, i, j))
         store = self.prob.store or Linear()
         beside = store.of(self.column.var) == 1 and not store.hidden(self.column.var)

@@ -276,7 +276,7 @@ def _zero_partials(context: Lowering) -> Stmts:
         home = context.home(stage)
         size = home.array.size // context.schedule.tasks
         var = context.var("z", size)
-        offset = home.base.plus(Linear(0, {var: 1})).expr()
+        offset = home.base.plus(linear(var)).expr()
         store = Store(home.array, offset, stage.form.combiner.identity(home.array.dtype))
         statements.append(vector(NestLoop((), var, index(size), size), 1, [store]))
     return statements

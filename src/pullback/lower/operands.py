@@ -125,7 +125,7 @@ class Contraction:
     def at(self, first: Linear, i: Var, base: Linear, j: Var) -> Values:
         """The row and column of one element of a block."""
         sides = (self.column, base, j), (self.row, first, i)
-        return {o.var: start.plus(Linear(0, {v: 1})).expr() for o, start, v in sides if o}
+        return {o.var: start.plus(linear(v)).expr() for o, start, v in sides if o}
 
     def spans(self, first: Linear, rows: int, base: Linear, columns: Expr) -> Spans:
         """The values of row and column in a block."""
@@ -329,7 +329,7 @@ def pack_panel(
     if last is not None and value.stride(last.var) == 1 and step is not None:
         return nest(around or [], _transposed(side, over, panel, number, first, columns, step))
     j = context.var("j", panel.width)
-    here = value.at({loop.var: first.plus(Linear(0, {j: 1})).expr()})
+    here = value.at({loop.var: first.plus(linear(j)).expr()})
     packed = cast(here.value, panel.array.dtype)
     store = Store(panel.array, panel.at(number, j).offset, packed)
     lane = NestLoop(loop.axes, j, columns, panel.width)

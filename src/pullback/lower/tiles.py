@@ -13,7 +13,7 @@ from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index, upper
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import Array, For, Guard, Stmts, Var
+from pullback.ir.nest import For, Guard, Stmts, Var
 from pullback.lower.block import Block
 from pullback.lower.context import (
     Lowering,
@@ -24,7 +24,7 @@ from pullback.lower.context import (
     nest,
     rounded_up,
 )
-from pullback.lower.depth import Depth, by_depth, in_blocks, pack
+from pullback.lower.depth import by_depth, in_blocks, pack
 from pullback.lower.operands import (
     Contraction,
     Panels,
@@ -52,7 +52,10 @@ def tiles(context: Lowering, product: Product, stages: list[Stage], step: Step) 
     before: Stmts = []
     if loops.left is Left.EVALUATED:
         before, prob = left_evaluated(context, prob)
-    return before + _Tiles(context, prob, column, loops, product.word).nest()
+    made = _Tiles(context, prob, column, loops)
+    if prob.store is None:
+        made.near = context.local("block", prob.stage.body.dtype, loops.rows * loops.columns)
+    return before + (made.in_words(product.word) if product.word > 1 else made.whole())
 
 
 def left_loops(prob: Contraction) -> list[NestLoop]:
@@ -70,52 +73,25 @@ def left_evaluated(context: Lowering, prob: Contraction) -> tuple[Stmts, Contrac
     return before, replace(prob, left=left)
 
 
-class _Tiles:
-    """The nest over register tiles of `height` rows and `width` columns."""
+class _Tiles(Block):
+    """The nest over register tiles."""
 
-    def __init__(
-        self,
-        context: Lowering,
-        prob: Contraction,
-        column: NestLoop,
-        loops: TileLoops,
-        word: int,
-    ) -> None:
-        self.context = context
-        self.prob = prob
-        self.column = column
-        self.loops = loops
-        self.height, self.width = loops.rows, loops.columns
-        self.word = word
-        self.less: Array | None = None
-        self.left: Panels | None = None
-        self.right: Panels | None = None
-        self.fill_one = False
-        self.depth: Depth | None = None
-        self.block: Array | None = None
-        if prob.store is None:
-            size = loops.rows * loops.columns
-            self.block = context.local("block", prob.stage.body.dtype, size)
-
-    def nest(self) -> Stmts:
+    def whole(self) -> Stmts:
         """Loops over what `right` depends on, then panels, then rows."""
         prob, context, loops = self.prob, self.context, self.loops
-        if self.word > 1:
-            return self._in_words(loops.terms)
         if loops.terms is not None:
             return self._in_depth(loops.terms)
         if loops.right is Right.IN_PLACE:
             return nest(prob.shared, self._panel_loop())
         side, kind = Side(prob.right, self.column), kept(prob.right, prob.kind)
         if loops.right is not Right.PANELS:
-            self.right = panels(context, kind, self.width, 1, [], prob.over)
-            self.fill_one = True
+            self.right = panels(context, kind, loops.columns, 1, [], prob.over)
             return nest(prob.shared, self._panel_loop())
         if loops.level < context.depth(prob.right.value):
             what = f"panels of {prob.stage.target} change inside of {loops.level} loops"
             raise InvalidIR(what)
-        self.right = self._panels(side, self.width, prob.shared, lasting=True)
-        every = counted(context, self.column, self.width, "p")
+        self.right = self._panels(side, loops.columns, prob.shared, lasting=True)
+        every = counted(context, self.column, loops.columns, "p")
         around = [*prob.shared, every]
         fill = pack_panel(context, side, prob.over, self.right, every.var, every.var, around)
         context.hoist(loops.level, fill)
@@ -141,35 +117,35 @@ class _Tiles:
         if row is not None and self.loops.scattered:
             around = [loop for loop in prob.rest if prob.left.uses(loop.var)]
             side = Side(prob.left, row)
-            self.left = self._panels(side, self.height, around)
+            self.left = self._panels(side, self.loops.rows, around)
             fill += nest(around, pack(context, side, over, self.left))
         if self.loops.right is Right.IN_PLACE:
             if self.depth is not None:
                 self.depth = replace(self.depth, streams=self.loops.ahead)
         else:
             side = Side(prob.right, self.column)
-            self.right = self._panels(side, self.width, [])
+            self.right = self._panels(side, self.loops.columns, [])
             fill += pack(context, side, over, self.right)
         body = fill + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
 
-    def _in_words(self, terms: int | None) -> Stmts:
+    def in_words(self, word: int) -> Stmts:
         """Blocks of k in words: both sides where they do not lie so, then all tiles."""
-        context, shared = self.context, self.prob.shared
-        rest = self.prob.over[-1].most % self.word > 0
+        context, shared, terms = self.context, self.prob.shared, self.loops.terms
+        rest = self.prob.over[-1].most % word > 0
         self.depth = None if terms is None else by_depth(context, self.prob, terms)
         if self.depth is not None:
             self.prob = self.depth.prob
-        self.prob = in_words(context, self.prob, self.word, rest)
+        self.prob = in_words(context, self.prob, word, rest)
         packing = Packing(context, self.prob)
-        fill, self.right, self.less = packing.right(self.column, self.width)
-        more, self.prob, self.left = packing.left(self.prob.row, self.height)
+        fill, self.right, self.less = packing.right(self.column, self.loops.columns)
+        more, self.prob, self.left = packing.left(self.prob.row, self.loops.rows)
         body = fill + more + self._panel_loop()
         return nest(shared, body if self.depth is None else in_blocks(self.depth, body))
 
     def _panel_loop(self) -> Stmts:
         """Whole panels, then the narrower last one."""
-        column, width = self.column, self.width
+        column, width = self.column, self.loops.columns
         if column.static:
             whole, rest = divmod(column.most, width)
             statements = self._whole("p", whole, index(whole), self._whole_panel)
@@ -190,12 +166,12 @@ class _Tiles:
         return [For(number, index(0), count, tuple(body(number)))]
 
     def _whole_panel(self, number: Expr) -> Stmts:
-        return self._panel(number, index(self.width))
+        return self._panel(number, index(self.loops.columns))
 
     def _panel(self, number: Expr, width: Expr) -> Stmts:
         """All rows of one panel."""
         fill: Stmts = []
-        if self.fill_one and self.right is not None:
+        if self.right is not None and self.loops.right is Right.ONE:
             side = Side(self.prob.right, self.column)
             fill = pack_panel(self.context, side, self.prob.over, self.right, index(0), number)
         return fill + nest(self.prob.rest, self._row_loop(number, width))
@@ -204,11 +180,11 @@ class _Tiles:
         """Whole blocks of rows, then what is left of them."""
         row = self.prob.row
         if row is None:
-            return self._block(1, Linear(), number, width)
-        height = self.height
+            return self.tile(1, Linear(), number, width)
+        height = self.loops.rows
 
         def whole(block: Expr) -> Stmts:
-            return self._block(height, linear(block).times(height), number, width)
+            return self.tile(height, linear(block).times(height), number, width)
 
         count = floor_div(row.extent, height)
         statements = self._whole("m", row.most // height, count, whole)
@@ -216,41 +192,26 @@ class _Tiles:
 
     def _last_rows(self, row: NestLoop, number: Expr, width: Expr) -> Stmts:
         """The rows after the last whole block: a smaller block, or one at a time."""
-        height = self.height
+        height = self.loops.rows
         if height == 1:
             return []
         if row.static:
             rest = row.most % height
             start = Linear(row.most - rest)
-            return self._block(rest, start, number, width) if rest else []
+            return self.tile(rest, start, number, width) if rest else []
         done = linear(floor_div(row.extent, height)).times(height)
         known = rows_of_tiles(self.context, row)
         if known is None:
             single = self.context.var("m", row.most)
-            body = self._block(1, Linear(0, {single: 1}), number, width)
+            body = self.tile(1, linear(single), number, width)
             return [For(single, done.expr(), row.extent, tuple(body))]
         statements: Stmts = []
         for rows in known:
             rest = rows % height
             if rest:
-                body = self._block(rest, Linear(rows - rest), number, width)
+                body = self.tile(rest, Linear(rows - rest), number, width)
                 statements.append(Guard(E.Equal(row.extent, index(rows)), tuple(body)))
         return statements
-
-    def _block(self, rows: int, first: Linear, number: Expr, width: Expr) -> Stmts:
-        block = Block(
-            self.context,
-            self.prob,
-            self.column,
-            (self.left, self.right),
-            self.block,
-            (self.height, self.width),
-            self.depth,
-            self.less,
-            self.loops.exact,
-        )
-        base = linear(number).times(self.width)
-        return block.tile(rows, first, number, base, width)
 
 
 def rows_of_tiles(context: Lowering, row: NestLoop) -> list[int] | None:

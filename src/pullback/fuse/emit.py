@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from pullback.fuse.groups import FINISH, Class, Group, class_extent, stored
-from pullback.fuse.problem import Problem
+from pullback.fuse.problem import Problem, in_turn
 from pullback.ir.expr import Expr, Take
 from pullback.ir.graph import Definition, Form, Value, Variable, replace_reads, with_places
 from pullback.ir.kernel import Kernel, Stage
@@ -74,27 +74,18 @@ def launch_order(problem: Problem, groups: list[Group]) -> list[Group]:
     it meanwhile, else the one that adds least. Ties go to the group made first.
     """
     home = {n: g for g, group in enumerate(groups) for n in group.nodes}
-    waits = [0] * len(groups)
-    after: list[list[int]] = [[] for _ in groups]
-    for g, group in enumerate(groups):
-        needed = {home[b] for n in group.nodes for b in problem.before[n]} - {g}
-        waits[g] = len(needed)
-        for above in sorted(needed):
-            after[above].append(g)
+    needs = [
+        {home[b] for n in group.nodes for b in problem.before[n]} - {g}
+        for g, group in enumerate(groups)
+    ]
     memory = _Memory(problem, groups, home)
-    ready = [g for g, count in enumerate(waits) if count == 0]
-    order = []
-    while ready:
-        g = min(ready, key=lambda g: (*memory.worth(g), groups[g].nodes[0]))
-        ready.remove(g)
-        memory.launch(g)
-        order.append(groups[g])
-        for h in after[g]:
-            waits[h] -= 1
-            if waits[h] == 0:
-                ready.append(h)
-    assert len(order) == len(groups), "a group needs itself"
-    return order
+
+    def next_of(ready: Sequence[int]) -> int:
+        best = min(ready, key=lambda g: (*memory.worth(g), groups[g].nodes[0]))
+        memory.launch(best)
+        return best
+
+    return [groups[g] for g in in_turn(needs, next_of)]
 
 
 class _Memory:

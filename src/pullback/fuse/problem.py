@@ -7,10 +7,11 @@ computed again for it.
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pullback.cost.facts import elements, is_identity, points, reduced_axes
+from pullback.errors import InvalidIR
 from pullback.fuse.inline import Inlined, Role
 from pullback.fuse.products import ProductAxes, contraction
 from pullback.ir.graph import Definition, Form, Map, Value, Variable
@@ -184,33 +185,43 @@ def _rank(
     target: dict[Definition, Variable],
 ) -> list[Definition]:
     """Definition order, but readers of a variable before the node that overwrites it."""
-    old = {d: n for n, d in enumerate(scene.order)}
+    number = {d: n for n, d in enumerate(scene.order)}
     writer = {v: d for d, v in target.items()}
-    after: list[list[int]] = [[] for _ in scene.order]
-    waits = [0] * len(scene.order)
-    for n, definition in enumerate(scene.order):
-        for source in dict.fromkeys(a.source for a in scene.facts[definition].accesses):
-            if isinstance(source, Definition):
-                after[old[source]].append(n)
-                waits[n] += 1
+    needs = [
+        {number[a.source] for a in scene.facts[d].accesses if isinstance(a.source, Definition)}
+        for d in scene.order
+    ]
     for node, stages in closure.items():
-        sources = (a.source for s in stages for a in scene.facts[s].accesses)
-        for source in dict.fromkeys(sources):
-            late = writer.get(source) if isinstance(source, Variable) else None
+        for access in (a for s in stages for a in scene.facts[s].accesses):
+            late = writer.get(access.source) if isinstance(access.source, Variable) else None
             if late is not None and late is not node:
-                after[old[node]].append(old[late])
-                waits[old[late]] += 1
+                needs[number[late]].add(number[node])
+    return [scene.order[n] for n in in_turn(needs, min)]
+
+
+def in_turn(
+    needs: Sequence[Collection[int]], choose: Callable[[Sequence[int]], int]
+) -> Iterator[int]:
+    """Every number after those it needs; of those ready, the one that `choose` says.
+
+    Raises: InvalidIR where some need each other.
+    """
+    waits = list(map(len, needs))
+    after: list[list[int]] = [[] for _ in needs]
+    for n, before in enumerate(needs):
+        for above in before:
+            after[above].append(n)
     ready = [n for n, count in enumerate(waits) if count == 0]
-    ranked = []
     while ready:
-        n = heapq.heappop(ready)
-        ranked.append(scene.order[n])
+        n = choose(ready)
+        ready.remove(n)
+        yield n
         for m in after[n]:
             waits[m] -= 1
             if waits[m] == 0:
-                heapq.heappush(ready, m)
-    assert len(ranked) == len(scene.order), "an overwrite closed a cycle"
-    return ranked
+                ready.append(m)
+    if any(waits):
+        raise InvalidIR("some need each other: none can be first")
 
 
 def _relate(problem: Problem) -> None:

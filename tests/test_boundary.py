@@ -37,6 +37,7 @@ from pullback.ir.graph import Graph, Scan, Variable, define
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.runtime.tuned import FILE, Key, Tuned, chooser, write
+from pullback.schedule.schedule import Schedule
 from pullback.tensor.run.tune import Bench
 
 try:
@@ -194,6 +195,23 @@ def test_a_backend_may_run_programs_by_itself(use: Any) -> None:
     for _ in range(3):
         np.testing.assert_allclose(f(X).numpy(), np.sum(np.exp(X) + 1), rtol=1e-6)
     assert f.program.launches == made[0].launches >= 1 and f.program.barriers == 0
+
+
+def test_a_backend_says_how_schedules_start(use: Any) -> None:
+    asked: list[tuple[str, base.Choices]] = []
+
+    class Starting(LLVM):
+        name = "starting"
+
+        def start(self, kernel: Kernel, target: Target, choices: base.Choices = ()) -> Schedule:
+            asked.append((kernel.name, choices))
+            return super().start(kernel, target, choices or (("tile.0", 2),))
+
+    f = pb.jit(lambda x: x * 2 + 1, options=use(Starting))
+    np.testing.assert_allclose(f(X).numpy(), X * 2 + 1, rtol=1e-6)
+    (kernel,) = f.program.kernels
+    assert asked[0] == (kernel.name, ())
+    assert f.program.chosen(kernel, host_target()).tile == (2,)
 
 
 # --- what is no backend, or fails
@@ -409,9 +427,9 @@ def test_tuned_schedules_are_of_a_backend(tmp_path: Path) -> None:
     write(tmp_path / FILE, rows)
     for name, us in TIMES.items():
         known = chooser(tmp_path, 1, (), name)
-        record = known.found(kernel, Target())
+        record = known.record(kernel, Target())
         assert record is not None and record.us == us
-    assert chooser(tmp_path, 1, (), "other").found(kernel, Target()) is None
+    assert chooser(tmp_path, 1, (), "other").record(kernel, Target()) is None
     assert len({chooser(tmp_path, 1, (), name).digest for name in TIMES}) == len(TIMES)
 
 
@@ -421,7 +439,7 @@ def test_older_rows_are_of_the_default_backend(tmp_path: Path) -> None:
     text = (tmp_path / FILE).read_text()
     (tmp_path / FILE).write_text(text.replace(', "backend": "llvm"', ""))
     assert "backend" not in (tmp_path / FILE).read_text()
-    assert chooser(tmp_path, 1, (), Options().backend).found(kernel, Target()) is not None
+    assert chooser(tmp_path, 1, (), Options().backend).record(kernel, Target()) is not None
 
 
 # --- texts

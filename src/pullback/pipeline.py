@@ -88,7 +88,7 @@ def compile_program(
     program: Program, options: Options, chosen: Chooser | None = None
 ) -> Executable:
     """A program ready to run: through all passes, or as an equal one was recorded. `chosen`: what
-    chooses schedules, where that is not the model and what was tuned.
+    chooses schedules, where that is not the backend and what was tuned.
 
     Raises: UnsupportedError for a backend that does not exist. A fault of the compiler's own gets
     a note that says how to report it.
@@ -150,7 +150,7 @@ def _native(
     if chosen is None:
         threads = options.threads or pools.known()
         folder = options.cache if options.memory is None else None
-        chosen = chooser(folder, threads, options.schedules, backend.name)
+        chosen = chooser(folder, threads, options.schedules, backend.name, backend.start)
     traced, program = program, replace(program, body=turned_ahead(program.body, target.profile))
     image, fuse = image_of(program, backend, job, chosen, report.wants_texts)
     done = job.stats, job.target, image.steps, report.times, chosen

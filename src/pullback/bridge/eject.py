@@ -295,7 +295,7 @@ class _Part:
         for rule in options.rules:
             program = rule.program(program)
         program = Program(turned_ahead(program.body, self.target.profile), program.state)
-        image, _ = image_of(program, own, job, chooser(None, 1, (), own.name))
+        image, _ = image_of(program, own, job, chooser(None, 1, (), own.name, own.start))
         return image, own
 
     def written(self, results: Sequence[str], sites: list[str]) -> Written:

@@ -91,7 +91,7 @@ def tune(
     changes: dict[Key, Tuned | None] = {}
     rows = []
     for bench, seconds in _shares(kernels_of(programs), options, budget):
-        record = known.found(bench.kernel, target)
+        record = known.record(bench.kernel, target)
         choices = () if record is None else record.choices
         with out.working(f"{bench.kernel.name}: {seconds:.0f} s"):
             outcome = bench.tuned(seconds, SEARCHES[way], choices, seed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,12 @@ class Tuned:
 
 
 Records = dict[Key, Tuned]
+Start = Callable[[Kernel, Target, Choices], Schedule]
+"""The schedule of a kernel by choices, as `Compiler.start` gives it."""
 
 
 class Chooser:
-    """Chooses schedules: as the user wants, as recorded, else by the model of costs."""
+    """Chooses schedules: as the user wants, as recorded, else as a backend starts."""
 
     def __init__(
         self,
@@ -81,10 +83,12 @@ class Chooser:
         path: Path | None = None,
         wanted: Schedules = (),
         backend: str = BACKEND,
+        start: Start = scheduled,
     ) -> None:
         here = threads, backend
         self.records = {k: r for k, r in records.items() if (k.threads, k.backend) == here}
         self.backend = backend
+        self.start = start
         self.threads = threads
         self.path = path
         self.wanted = dict(wanted)
@@ -106,8 +110,8 @@ class Chooser:
         if others:
             log.warning("%d schedules are for no kernel of this program", len(others))
 
-    def found(self, kernel: Kernel, target: Target) -> Tuned | None:
-        """The record of a kernel."""
+    def record(self, kernel: Kernel, target: Target) -> Tuned | None:
+        """What is recorded of a kernel."""
         if not self.records or kernel.tiling is not None:
             return None
         return self.records.get(Key.of(kernel, target, self.threads, self.backend))
@@ -116,29 +120,32 @@ class Chooser:
         """The schedule of a kernel; a record that does not fit it is told of and left out."""
         wanted = self.wanted.get(kernel_digest(kernel)) if self.wanted else None
         if wanted is not None:
-            return scheduled(kernel, target, wanted)
-        record = self.found(kernel, target)
-        if record is None:
-            return scheduled(kernel, target)
-        try:
-            return scheduled(kernel, target, record.choices)
-        except OptionError as error:
-            log.warning("%s: a record is ignored: %s", self.path, error.what)
-            return scheduled(kernel, target)
+            return self.start(kernel, target, wanted)
+        record = self.record(kernel, target)
+        if record is not None:
+            try:
+                return self.start(kernel, target, record.choices)
+            except OptionError as error:
+                log.warning("%s: a record is ignored: %s", self.path, error.what)
+        return self.start(kernel, target, ())
 
 
-def chooser(folder: Path | None, threads: int, wanted: Schedules, backend: str) -> Chooser:
-    """What the cache folder knows of schedules, beside what the user wants; a file that is damaged
-    is told of and left out.
-    """
-    if folder is None:
-        return Chooser({}, threads, None, wanted, backend)
-    path = folder / FILE
+def chooser(
+    folder: Path | None, threads: int, wanted: Schedules, backend: str, start: Start = scheduled
+) -> Chooser:
+    """What the cache folder knows of schedules, beside what the user wants."""
+    path = None if folder is None else folder / FILE
+    records = {} if path is None else _kept(path)
+    return Chooser(records, threads, path, wanted, backend, start)
+
+
+def _kept(path: Path) -> Records:
+    """The records of a file, if there is one; a file that is damaged is told of and left out."""
     try:
         facts = path.stat()
     except OSError:
-        return Chooser({}, threads, path, wanted, backend)
-    return Chooser(_known(path, facts.st_mtime_ns, facts.st_size), threads, path, wanted, backend)
+        return {}
+    return _known(path, facts.st_mtime_ns, facts.st_size)
 
 
 @functools.lru_cache(maxsize=4)

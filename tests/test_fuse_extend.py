@@ -15,8 +15,10 @@ from pullback.ir import expr as E
 from pullback.ir.expr import upper
 from pullback.ir.graph import Definition, Graph, Reduce, Variable
 from pullback.ir.node import walk
+from pullback.ir.program import Compute, Loop
 from pullback.ir.target import Target
-from pullback.machine.machine import chosen
+from pullback.machine.machine import chosen, parsed
+from pullback.prepare.ahead import turned_ahead
 from pullback.prepare.extend import extend
 from pullback.simplify.graph import simplify_graph
 from pullback.simplify.rules import simplify
@@ -104,3 +106,12 @@ def test_a_large_weight_gradient_reads_stored_zeros(name: str) -> None:
     dw = pb.grad(y, [w], head=head)[0]
     graph = simplify_graph(Graph(((Variable("dw", dw.shape, dw.dtype), dw.value),)))
     assert len(fuse(graph, Target(machine=chosen(name)))) == 2
+
+
+def test_operands_are_prepared_for_machines_that_pack_them() -> None:
+    graph, _ = gradients(2, 1, 1, 3)
+    bare = parsed(MACHINE.text.replace("\npack = 0.4\n", "\npack = 0\n"), "bare")
+    assert MACHINE.packs and not bare.packs
+    assert extend(graph, simplify, bare) is graph is not extend(graph, simplify, MACHINE)
+    loop = Loop((Compute(graph),), 9)
+    assert turned_ahead((loop,), bare) == (loop,)

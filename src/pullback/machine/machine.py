@@ -125,6 +125,13 @@ class Machine:
         return next(level.bytes for level in self.levels if level.name == "lane")
 
     @property
+    def packs(self) -> bool:
+        """Whether products read copies of their operands, so that these are prepared for that: at 0
+        ns an element of [whole] there are none.
+        """
+        return self.rate("whole", "pack") > 0
+
+    @property
     def share(self) -> int:
         """Bytes of the last cache for each of the cores that share it."""
         last = [memory for memory in self.memories if memory.bytes][-1]

@@ -29,8 +29,11 @@ MOST_ROWS = 128
 def turned_ahead(block: Block, machine: Machine) -> Block:
     """`block` with copies before its loops; products read the copies.
 
-    An element that is packed once, written to memory and read, is not packed again in each turn.
+    An element that is packed once, written to memory and read, is not packed again in each turn: on
+    a machine that packs.
     """
+    if not machine.packs:
+        return block
     pack = machine.rate("whole", "pack")
     once = pack + 3 * float32.itemsize / machine.rate("whole", "memory_sweep")
     items: list[Item] = []

@@ -55,7 +55,9 @@ Padded = dict[Expr, Definition]
 
 
 def extend(graph: Graph, simplify: Simplify, machine: Machine) -> Graph:
-    """`graph` with its large guarded sums of products as plain ones."""
+    """`graph` with its large guarded sums of products as plain ones, for a machine that packs."""
+    if not machine.packs:
+        return graph
     uses = _uses(graph)
     sources = Sources({})
     fresh: dict[Value, Definition] = {}

@@ -38,7 +38,7 @@ class Finding:
     """One line: what was looked at, what was found, and whether that is good."""
 
     topic: str
-    found: str
+    says: str
     good: bool = True
 
 
@@ -67,7 +67,7 @@ def doctor(out: Output, numbers: bool, save: Path | None) -> None:
         findings += [*_backends(), _self_test()]
     table = Table(box=None, show_header=False)
     for finding in findings:
-        table.add_row("ok" if finding.good else "WRONG", finding.topic, finding.found)
+        table.add_row("ok" if finding.good else "WRONG", finding.topic, finding.says)
     out.show(table)
     for name in dict.fromkeys(p.extra for p in packages if p.extra):
         out.show(_extra(name, [p for p in packages if p.extra == name]))

@@ -273,7 +273,7 @@ class Checker:
         self.problem = problem
         self.heads = [Variable(f"head{n}", o.shape, float64) for n, o in enumerate(problem.outputs)]
         self.along = [Variable(f"along {v}", v.shape, float64) for v in problem.inputs]
-        self.found = _gradients(problem.outputs, problem.inputs, self.heads)
+        self.derived = _gradients(problem.outputs, problem.inputs, self.heads)
         drawn = {v: self.draw(v) for v in (*self.heads, *self.along)}
         self.values = {**problem.values, **drawn}
         self.env |= self.values
@@ -288,9 +288,9 @@ class Checker:
         """Differences, the dot product, and the second order."""
         p = self.problem
         pushed = tangents(p.outputs, p.inputs, self.along)
-        for x, dx in zip(p.inputs, self.found, strict=True):
+        for x, dx in zip(p.inputs, self.derived, strict=True):
             self._first(x, dx, pushed, where)
-        whole = [*p.outputs, *self.found, *pushed]
+        whole = [*p.outputs, *self.derived, *pushed]
         self.exact.append(Exact(f"first order{where}", whole, _evaluate(whole, self.values)))
         if second:
             self._second()
@@ -322,10 +322,10 @@ class Checker:
             return [(a - b) / (2 * STEP) for a, b in zip(*ends, strict=True)]
 
     def _second(self) -> None:
-        pushed = tangents(self.found, self.problem.inputs, self.along)
+        pushed = tangents(self.derived, self.problem.inputs, self.along)
         exact = _evaluate(pushed, self.values)
         along = {x: self.values[t] for x, t in zip(self.problem.inputs, self.along, strict=True)}
-        guess = self._differences(self.found, along)
+        guess = self._differences(self.derived, along)
         for x, a, b in zip(self.problem.inputs, exact, guess, strict=True):
             self.note("second order", f"{x}", _apart(a, b), 10 * self.tolerance)
         self.exact.append(Exact("second order", pushed, exact))
@@ -337,7 +337,7 @@ class Checker:
         layouts = {v: Layout(name, self.values[v].shape, f"{v} base") for v in every}
         bases = {lay.base: lay.filled(self.values[v]) for v, lay in layouts.items()}
         shown = {v: bases[lay.base][lay.spots] for v, lay in layouts.items()}
-        wanted = _evaluate(self.found, {**self.values, **shown})
+        wanted = _evaluate(self.derived, {**self.values, **shown})
         outputs = rewire(p.outputs, {x: layouts[x].view for x in p.inputs})
         heads = [layouts[h].view for h in self.heads]
         by_bases = _gradients(outputs, [layouts[x].base for x in p.inputs], heads)

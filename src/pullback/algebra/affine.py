@@ -148,10 +148,7 @@ def _order(e: Expr) -> tuple[Any, ...]:
         return (1, (), e.dim.name, 0)
     if isinstance(e, Var):
         return (2, (), e.name, 0)
-    divisor = 0
-    if isinstance(e, E.FloorDiv | E.Mod) and isinstance(e.right, E.Const):
-        divisor = -int(e.right.value)
-    return (3, tuple(sorted(e.axes)), type(e).__name__, divisor)
+    return (3, tuple(sorted(e.axes)), type(e).__name__, -E.divisor(e))
 
 
 def is_linear(node: object) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import gcd
 
 from pullback.algebra.affine import Affine, affine, atom, constant, make, to_expr
-from pullback.algebra.bounds import Intervals
+from pullback.algebra.bounds import DIVIDED, Intervals
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.node import walk
@@ -84,23 +84,14 @@ def _quotient(rest: Affine, divisor: int, intervals: Intervals) -> Affine | None
 def _hard(form: Affine) -> int:
     """How many quotients and remainders a form needs."""
     atoms = walk(form.atoms)
-    return sum(1 for node in atoms if isinstance(node, E.FloorDiv | E.Mod))
-
-
-def _divisor(e: Expr | None) -> int | None:
-    """The positive constant that a quotient or remainder is taken by."""
-    if not isinstance(e, E.FloorDiv | E.Mod) or not isinstance(e.right, E.Const):
-        return None
-    value = int(e.right.value)
-    return value if value > 0 else None
+    return sum(1 for node in atoms if isinstance(node, DIVIDED))
 
 
 def _nested(e: Expr, others: Affine, divisor: int, intervals: Intervals) -> Affine | None:
     """``(x // b + y) // c -> (x + y*b) // (b*c)``, ``(x % (a*c)) // c -> (x // c) % a``"""
-    by = _divisor(e)
-    if by is None:
+    by = E.divisor(e)
+    if not by or not isinstance(e, DIVIDED):
         return None
-    assert isinstance(e, E.FloorDiv | E.Mod)
     inner = affine(e.left, intervals.forms)
     if isinstance(e, E.FloorDiv):
         return divide(inner.plus(others.times(by)), by * divisor, intervals)
@@ -140,8 +131,8 @@ def _without_inner(rest: Affine, divisor: int, intervals: Intervals) -> Affine:
     while changed:
         changed = False
         for e, coefficient in rest.terms:
-            by = _divisor(e)
-            if not isinstance(e, E.Mod) or by is None or by % divisor != 0:
+            by = E.divisor(e)
+            if not isinstance(e, E.Mod) or not by or by % divisor:
                 continue
             inner = affine(e.left, intervals.forms).times(coefficient)
             _, opened = split(rest.without(e).plus(inner), divisor)
@@ -161,8 +152,8 @@ def rejoin(form: Affine, intervals: Intervals) -> Affine:
 
 def _rejoined(form: Affine, intervals: Intervals) -> Affine | None:
     for e, coefficient in form.terms:
-        by = _divisor(e)
-        if not isinstance(e, E.Mod) or by is None:
+        by = E.divisor(e)
+        if not isinstance(e, E.Mod) or not by:
             continue
         inner = affine(e.left, intervals.forms)
         quotient = divide(inner, by, intervals)
@@ -177,5 +168,5 @@ def _rejoined(form: Affine, intervals: Intervals) -> Affine | None:
 
 def _weight(form: Affine) -> tuple[int, int]:
     """Quotients and remainders, then terms: what makes an index expensive."""
-    hard = sum(1 for e, _ in form.terms if isinstance(e, E.FloorDiv | E.Mod))
+    hard = sum(1 for e, _ in form.terms if isinstance(e, DIVIDED))
     return hard, len(form.terms)

@@ -36,16 +36,17 @@ class Linear(LinearForm[Expr]):
     def joined(self) -> Self:
         """``(x // c) * c*f + (x % c) * f -> x * f``; chains of reshapes join step by step."""
         for atom, coefficient in self.terms if len(self.terms) > 1 else ():
-            if not (isinstance(atom, E.Mod) and isinstance(atom.right, E.Const)):
+            divisor = E.divisor(atom)
+            if not isinstance(atom, E.Mod) or not divisor:
                 continue
-            divisor = int(atom.right.value)
             wanted = coefficient * divisor
             quotient = E.FloorDiv(atom.left, atom.right)
             if self.of(quotient) == wanted:
                 return self.without(atom).without(quotient).plus(linear(atom.left), coefficient)
             for other, factor in self.terms:
-                if factor == wanted and (inner := _outer_digit(other, quotient)) is not None:
-                    both = E.Mod(atom.left, index(divisor * inner))
+                outer = isinstance(other, E.Mod) and other.left is quotient
+                if outer and factor == wanted and E.divisor(other):
+                    both = E.Mod(atom.left, index(divisor * E.divisor(other)))
                     return self.without(atom).without(other).plus(Linear(0, {both: coefficient}))
         return self
 
@@ -90,10 +91,8 @@ def _node(node: Expr, memo: dict[object, Linear]) -> Linear:
                 return b.times(a.const)
             if b.is_constant:
                 return a.times(b.const)
-        case E.FloorDiv(left, E.Const(value)) if int(value) > 0:
-            return divide(memo[left], int(value))[0]
-        case E.Mod(left, E.Const(value)) if int(value) > 0:
-            return divide(memo[left], int(value))[1]
+        case E.FloorDiv(left, _) | E.Mod(left, _) if by := E.divisor(node):
+            return divide(memo[left], by)[isinstance(node, E.Mod)]
     return Linear(0, {node: 1})
 
 
@@ -145,13 +144,6 @@ def coarser(form: Linear) -> Linear | None:
     return None
 
 
-def _outer_digit(atom: Expr, quotient: Expr) -> int | None:
-    """`n` where `atom` is ``quotient % n``."""
-    if isinstance(atom, E.Mod) and atom.left is quotient and isinstance(atom.right, E.Const):
-        return int(atom.right.value)
-    return None
-
-
 def _sum_range(terms: Iterable[tuple[Expr, int]], constant: int) -> Range:
     lo = hi = constant
     for atom, coefficient in terms:
@@ -172,11 +164,11 @@ def atom_range(atom: Expr) -> Range:
             return atom.lo, atom.hi
         case Size(dim):
             return dim.lo, dim.hi
-        case E.Mod(_, E.Const(value)) if int(value) > 0:
-            return 0, int(value) - 1
-        case E.FloorDiv(left, E.Const(value)) if int(value) > 0:
+        case E.Mod() if by := E.divisor(atom):
+            return 0, by - 1
+        case E.FloorDiv(left, _) if by := E.divisor(atom):
             lo, hi = linear(left).range()
-            return UNKNOWN if lo < -_FAR or hi > _FAR else (lo // int(value), hi // int(value))
+            return UNKNOWN if lo < -_FAR or hi > _FAR else (lo // by, hi // by)
         case E.Cast(value, _) if value.dtype.is_integer and value.dtype.bits < 64:
             return value.dtype.range()
         case E.If(_, then, otherwise):

@@ -14,7 +14,7 @@ from pullback.cost.facts import is_identity, study
 from pullback.fuse.inline import Inlined, Role, readers
 from pullback.ir import expr as E
 from pullback.ir.expr import Const, Expr, If, Take, takes
-from pullback.ir.graph import Definition, Map, replace_reads, substitute
+from pullback.ir.graph import Definition, Map, placed_at, replace_reads
 from pullback.ir.node import Memo
 
 Simplify = Callable[[Expr], Expr]
@@ -66,6 +66,5 @@ def _retold(scene: Inlined, definition: Definition, y: Definition, z: Definition
     known: Memo = {}
     for take in takes(scene.bodies[definition]):
         if take.source is z:
-            moves = dict(enumerate(take.indices))
-            known[substitute(condition, moves)] = substitute(of_y, moves)
+            known[placed_at(condition, take.indices)] = placed_at(of_y, take.indices)
     return E.rewritten(scene.bodies[definition], known.get)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pullback.errors import InvalidIR
+from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Extent, Pin, Size, Take, rewritten
 from pullback.ir.graph import (
     SUM,
@@ -39,7 +40,7 @@ class Batch:
         pins: Mapping[Pin, int] | None = None,
     ) -> None:
         self.prefix = tuple(prefix)
-        self.front = [Axis(n, e) for n, e in enumerate(self.prefix)]
+        self.front = E.axes(self.prefix)
         self.pins = dict(pins or {})
         self.known = dict(known)
         self._done: set[Value] = set(known)
@@ -112,11 +113,8 @@ class Batch:
 
     def repeated(self, value: Value) -> Value:
         """``out[b, i] = value[i]``"""
-        count = len(self.prefix)
-        axes = [Axis(count + n, e) for n, e in enumerate(value.shape)]
-        body = read(value, *axes)
-        shape = self.prefix + value.shape
-        return Definition(value.name, shape, body, origin=value.origin)
+        body = Take(value, E.axes(value.shape, len(self.prefix)))
+        return Definition(value.name, self.prefix + value.shape, body, origin=value.origin)
 
     def _carry(self, rule: Rule, made: Sequence[tuple[Definition, Definition]]) -> None:
         """The rule of batched results: the rule itself, batched in turn."""
@@ -177,9 +175,6 @@ class Batch:
 
     def _total(self, value: Value) -> Value:
         """The sum over the prefix: what is read by all gets the adjoints of all."""
-        count = len(self.prefix)
-        shape = value.shape[count:]
-        back = [Axis(len(shape) + n, e) for n, e in enumerate(self.prefix)]
-        axes = [Axis(n, e) for n, e in enumerate(shape)]
-        body = read(value, *back, *axes)
+        shape = value.shape[len(self.prefix) :]
+        body = Take(value, E.axes(self.prefix, len(shape)) + E.axes(shape))
         return Definition(value.name, shape, body, Reduce(SUM, self.prefix), origin=value.origin)

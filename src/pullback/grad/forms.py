@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from pullback.cost.facts import elements
 from pullback.errors import UnsupportedError
 from pullback.grad import fold, scans
-from pullback.grad.total import volume
 from pullback.ir import expr as E
 from pullback.ir.dtype import int32, int64
 from pullback.ir.expr import Expr, Exprs, If
@@ -90,12 +90,12 @@ def picked(definition: Definition) -> Definition | None:
         return None
     if not all(isinstance(e, int) for e in definition.extents):
         return None
-    cleared = sum(volume(s.shape) for s in definition.sources if s.dtype.is_float)
-    if volume(definition.extents) <= cleared + PICKED * volume(definition.shape):
+    cleared = sum(elements(s.shape) for s in definition.sources if s.dtype.is_float)
+    if elements(definition.extents) <= cleared + PICKED * elements(definition.shape):
         return None
     rest = fold.cast(_winner(definition, form)[1], int64)
     # It lies inside, which no bound of data tells: guards on it fall away, checks too.
-    rest = E.minimum(E.maximum(rest, E.index(0)), E.index(volume(form.over) - 1))
+    rest = E.minimum(E.maximum(rest, E.index(0)), E.index(elements(form.over) - 1))
     places: Moves = {}
     rank = len(definition.shape)
     for number, extent in reversed(list(enumerate(form.over, rank))):
@@ -149,7 +149,7 @@ def _winner(definition: Definition, form: Reduce | Accumulate) -> tuple[Expr, Ex
     """``k, arg[i]``: ``arg[i] = min[k](b(i, k) == out[i] ? k : last)``, NaN winning."""
     body = definition.body
     home = _home(definition)
-    kind = int32 if volume(definition.extents) < E.highest(int32).value else int64
+    kind = int32 if elements(definition.extents) < E.highest(int32).value else int64
     position = fold.cast(_position(definition, form), kind)
     wins: Expr = E.Equal(body, read(definition, *home))
     if body.dtype.is_float:

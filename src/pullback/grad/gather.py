@@ -10,14 +10,24 @@ from collections.abc import Mapping, Sequence
 
 from pullback.algebra.bounds import all_inside, in_bounds
 from pullback.algebra.guards import demands, test_of
+from pullback.cost.facts import elements
 from pullback.grad.fold import Term
 from pullback.grad.invert import Empty, Unsolvable, invert
 from pullback.grad.render import Inverse, rendered
 from pullback.grad.system import Form, System, variable
-from pullback.grad.total import identity, summed, volume
+from pullback.grad.total import summed
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Exprs, Extent, If, Shape, Take, upper
-from pullback.ir.graph import SUM, Accumulate, Label, Moves, Value, replace_reads, substitute
+from pullback.ir.graph import (
+    SUM,
+    Accumulate,
+    Label,
+    Moves,
+    Value,
+    identity,
+    replace_reads,
+    substitute,
+)
 from pullback.simplify import guards as G
 from pullback.simplify.rules import Simplifier
 
@@ -76,9 +86,9 @@ class Gatherer:
         lattice = Lattice(shape, inverse.steps)
         guards = [self._changed(g, lattice.places) for g in guards]
         value = self._changed(value, lattice.places)
-        if _never(guards) or volume(lattice.shape) == 0:
+        if _never(guards) or elements(lattice.shape) == 0:
             return None
-        limit = BOUND * (volume(extents) + volume(shape))
+        limit = BOUND * (elements(extents) + elements(shape))
         total = summed(lattice.shape, inverse.over, _open(guards), value, label, limit)
         if total is None:
             why = f"gathering would visit more than {limit} points"

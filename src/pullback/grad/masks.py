@@ -14,11 +14,10 @@ from pullback.algebra.affine import affine, to_expr
 from pullback.grad import fold
 from pullback.grad.composites import tame
 from pullback.grad.fold import Term
-from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Exprs, Take
-from pullback.ir.graph import ANY, SUM, Definition, Reduce, Value, beside, substitute
-from pullback.ir.node import Node, walk
+from pullback.ir.graph import ANY, SUM, Definition, Reduce, Value, beside, identity, placed_at
+from pullback.ir.node import Node, size
 from pullback.simplify import guards as G
 from pullback.simplify.product import Quotient
 from pullback.simplify.triangle import gap
@@ -54,8 +53,7 @@ class Masks:
 
     def masked(self, adjoint: Value, indices: Sequence[Expr], value: Expr) -> Expr:
         """`value`, a read of `adjoint` at `indices`, under what is known of it."""
-        axes = dict(enumerate(indices))
-        guards = [substitute(g, axes) for g in self._known.get(adjoint, ())]
+        guards = [placed_at(g, indices) for g in self._known.get(adjoint, ())]
         return G.guarded(guards, value)
 
     def _guards(self, e: Expr, sums: bool = True) -> Exprs:
@@ -73,11 +71,10 @@ class Masks:
             elif isinstance(part, E.Cast):
                 todo.append(part.value)
             elif isinstance(part, Take):
-                axes = dict(enumerate(part.indices))
                 own = self._known.get(part.source, ())
                 if not own and sums:
                     own = self._of_sum(part.source)
-                conditions.update((substitute(g, axes), None) for g in own)
+                conditions.update((placed_at(g, part.indices), None) for g in own)
         return tuple(conditions)
 
     def _of_sum(self, value: Value) -> Exprs:
@@ -85,10 +82,10 @@ class Masks:
 
         The second not of a contraction: the data of its conditions would be read once more.
         """
-        form = value.form if isinstance(value, Definition) else None
-        if not isinstance(value, Definition) or not isinstance(form, Reduce):
+        if not isinstance(value, Definition):
             return ()
-        if form.combiner is not SUM:
+        form = value.form
+        if not isinstance(form, Reduce) or form.combiner is not SUM:
             return ()
         guards = self._guards(value.body, sums=False)
         rank = len(value.shape)
@@ -135,7 +132,7 @@ def _moves(e: Expr, rank: int) -> bool:
 
 
 def _small(guard: Expr) -> bool:
-    return sum(1 for _ in walk(guard)) <= NODES
+    return size(guard) <= NODES
 
 
 def steep(definition: Definition) -> bool:

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pullback.algebra.bounds import all_inside
 from pullback.grad import fold
 from pullback.grad.fold import Term
-from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Pin, Size, Take, takes, upper
-from pullback.ir.graph import Definition, Map, Value, beside, read, topological
-from pullback.ir.node import Node, walk
+from pullback.ir.graph import Definition, Map, Value, beside, identity, read, topological
+from pullback.ir.node import Node, size, walk
 from pullback.simplify import guards as G
 from pullback.simplify.product import flat
 
@@ -59,7 +58,7 @@ class Pins:
         pieces = []
         for part in parts:
             part = self._apart(value, fold.opened(Term((), part))).expression()
-            if sum(1 for _ in walk(part)) > NODES:
+            if size(part) > NODES:
                 return None
             pieces.append(part)
         return pieces

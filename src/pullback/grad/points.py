@@ -7,13 +7,14 @@ What the adjoint reads is followed to those points, so that the whole Jacobian i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from pullback.cost.facts import elements
 from pullback.grad.pins import Pins
-from pullback.grad.total import identity, volume
+from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Exprs, Pin, Shape, Size, Take, rewritten
-from pullback.ir.graph import Definition, Map, Reduce, Value, beside, read
-from pullback.ir.node import Node, walk
+from pullback.ir.graph import Definition, Map, Reduce, Value, beside, identity, read
+from pullback.ir.node import Node, size
 
 DEPTH = 40  # definitions that stand on one another
 NODES = 200  # of a map that is written out where it is read
@@ -55,15 +56,15 @@ class Points:
 
     def _made(self, value: Definition, indices: Exprs, box: Shape) -> Expr:
         over = value.form.over if isinstance(value.form, Reduce) else ()
-        own = [Axis(len(box) + n, e) for n, e in enumerate(over)]
-        body = self._moved(value.body, dict(enumerate([*indices, *own])), box + over)
-        if not over and sum(1 for _ in walk(body)) <= NODES:
+        places = (*indices, *E.axes(over, len(box)))
+        body = self._moved(value.body, places, box + over)
+        if not over and size(body) <= NODES:
             return body
-        if volume(box + over) > self.limit:
+        if elements(box + over) > self.limit:
             raise Scattered
         return identity(beside(value, value.name, body, value.form, box))
 
-    def _moved(self, e: Expr, axes: Mapping[int, Expr], box: Shape) -> Expr:
+    def _moved(self, e: Expr, axes: Exprs, box: Shape) -> Expr:
         def change(node: Node) -> Node | None:
             if isinstance(node, Axis):
                 return axes[node.number]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Exprs, If
-from pullback.ir.graph import Definition, Map
+from pullback.ir.graph import Definition, Map, identity
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
 

@@ -21,10 +21,9 @@ from pullback.grad.pins import Pins
 from pullback.grad.reuse import reused
 from pullback.grad.rules import Rules, active, fitting, ordered, own_rule
 from pullback.grad.scalar import sweep
-from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Take
-from pullback.ir.graph import Definition, Keep, Label, Map, Rule, Value, substitute
+from pullback.ir.graph import Definition, Keep, Label, Map, Rule, Value, identity, placed_at
 from pullback.ir.node import walk
 from pullback.simplify import guards as G
 from pullback.simplify.triangle import running
@@ -224,7 +223,7 @@ class Reverse:
             whole = [e for terms in self.summands[definition].values() for e in terms]
             parts = self.pins.parts(definition, whole)
             if parts is not None:
-                return [partial(_placed, part) for part in parts]
+                return [partial(placed_at, part) for part in parts]
         plain = partial(fold.read_of, adjoint, own=self.made)
         if not steep(definition):
             return [plain]
@@ -279,11 +278,6 @@ def _through(whole: Take | None, take: Take, term: Term) -> Term:
 def zeros(value: Value) -> Definition:
     """What has no influence: zeros of the shape and type of `value`."""
     return Definition(f"d{value!r}", value.shape, fold.zero(value.dtype), origin=value.origin)
-
-
-def _placed(e: Expr, indices: Sequence[Expr]) -> Expr:
-    """An expression over axes, at `indices`."""
-    return substitute(e, dict(enumerate(indices)))
 
 
 def _label(value: Value, consumer: Value) -> Label:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 
 from pullback.errors import UnsupportedError
 from pullback.grad import fold
-from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.associative import scanned
 from pullback.ir.expr import Axis, Expr, Exprs, Extent, If, Less
@@ -28,6 +27,7 @@ from pullback.ir.graph import (
     Map,
     Scan,
     beside,
+    identity,
     read,
     substitute,
 )
@@ -93,7 +93,7 @@ def products(
     definition: Definition, shape: Sequence[Extent], body: Expr, number: int
 ) -> tuple[Expr, Expr]:
     """The products of `body` before and after each place along axis `number`."""
-    axes: list[Expr] = [Axis(n, e) for n, e in enumerate(shape)]
+    axes: list[Expr] = [*E.axes(shape)]
     back = _flipped(axes, number)
     sides = []
     for name, order in (("before", axes), ("after", back)):

@@ -8,27 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from math import prod
 
 from pullback.algebra.bounds import all_inside, in_bounds
+from pullback.cost.facts import elements
 from pullback.grad import fold
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Axis, Expr, Extent, Shape, Take, upper
-from pullback.ir.graph import SUM, Label, Reduce, Value, read, substitute
+from pullback.ir.expr import Axis, Expr, Extent, Shape, Take
+from pullback.ir.graph import SUM, Label, Reduce, read, substitute
 from pullback.simplify import guards as G
 from pullback.simplify.product import Quotient
 from pullback.simplify.triangle import triangle
-
-
-def volume(extents: Sequence[Extent]) -> int:
-    """Elements of a box, at the upper bound of symbolic extents."""
-    return prod(upper(e) for e in extents)
-
-
-def identity(value: Value) -> Take:
-    """``value[i, j, ..]`` over the value's own axes."""
-    return read(value, *(Axis(n, e) for n, e in enumerate(value.shape)))
 
 
 def summed(
@@ -58,10 +48,10 @@ def summed(
         return fold.cast(G.guarded(guards, fold.mul(outer.expression(), count)), kind)
     body = value if outer.trivial else inner.expression()
     kept, own = _narrow(shape, loops, guards, varying, body)
-    every = [Axis(n, e) for n, e in enumerate(over, len(shape))]
+    every = E.axes(over, len(shape))
     used = body.axes.union(*(g.axes for g in varying))
     inside = [a for a in every if a.number in used]
-    if volume([a.extent for a in (*kept, *inside)]) > limit:
+    if elements(a.extent for a in (*kept, *inside)) > limit:
         return None
     total = _define(kept, inside, G.guarded(own, body), label)
     total = fold.mul(total, _count([a.extent for a in every if a not in inside], value.dtype))
@@ -84,11 +74,11 @@ def _narrow(
     body: Expr,
 ) -> tuple[list[Axis], list[Expr]]:
     """The axes of `shape` that the sum needs, and the guards that stay inside it."""
-    axes = [Axis(n, e) for n, e in enumerate(shape)]
+    axes = [*E.axes(shape)]
     used = body.axes.union(*(g.axes for g in varying))
     kept = [a for a in axes if a.number in used]
     own = [g for g in guards if g.axes <= used | loops]
-    if volume([a.extent for a in kept]) == volume(shape):
+    if elements(a.extent for a in kept) == elements(shape):
         return axes, list(guards)
     # What a condition on data reads may be inside its tensor only where the sum has terms.
     plain = [g for g in guards if g.axes.isdisjoint(loops) and not G.reads_data(g)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Shape, upper
+from pullback.ir.expr import Expr, Extent, If, Shape, upper
 from pullback.ir.graph import Definition, Map, beside, read
 
 Tuple = Sequence[Expr]
@@ -64,7 +64,7 @@ def _paired(
     whole = upper(level[0].shape[axis])
     extent = (whole + int(rest is ONE)) // 2
     shape = _with(level[0].shape, axis, extent)
-    here: list[Expr] = [Axis(n, e) for n, e in enumerate(shape)]
+    here: list[Expr] = [*E.axes(shape)]
     left = E.Mul(here[axis], TWO) if extent > 1 else E.index(0)
     right = E.Add(left, ONE) if extent > 1 else ONE
     first = [_at(x, here, axis, left) for x in level]

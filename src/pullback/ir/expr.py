@@ -385,6 +385,18 @@ def extent_expr(extent: Extent) -> Expr:
     return Size(extent) if isinstance(extent, Dim) else index(extent)
 
 
+def axes(shape: Iterable[Extent], first: int = 0) -> tuple[Axis, ...]:
+    """An axis for each extent, numbered from `first` on."""
+    return tuple([Axis(n, e) for n, e in enumerate(shape, first)])
+
+
+def divisor(e: object) -> int:
+    """The positive literal by which an int64 is divided, or its remainder taken; else 0."""
+    if not isinstance(e, FloorDiv | Mod) or e.dtype is not int64:
+        return 0
+    return max(0, int(e.right.value)) if isinstance(e.right, Const) else 0
+
+
 def negate(value: Expr) -> Expr:
     """``-value`` in primitives."""
     return Mul(value, const(-1, value.dtype))

@@ -152,7 +152,7 @@ class Definition:
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The axes of the body, by number."""
-        return tuple(Axis(n, e) for n, e in enumerate(self.extents))
+        return E.axes(self.extents)
 
     @property
     def roots(self) -> Exprs:
@@ -198,6 +198,11 @@ def read(source: Value, *indices: Expr | int) -> Take:
     return Take(source, tuple(E.index(i) if isinstance(i, int) else i for i in indices))
 
 
+def identity(value: Value) -> Take:
+    """``value[i, j, ..]`` over the value's own axes."""
+    return Take(value, E.axes(value.shape))
+
+
 def define(
     name: str,
     shape: Iterable[Extent],
@@ -211,9 +216,8 @@ def define(
 ) -> Definition:
     """A map (no `over`) or reduction whose `body` is called with one `Axis` per axis."""
     shape, over = tuple(shape), tuple(over)
-    axes = [Axis(n, e) for n, e in enumerate(shape + over)]
     form: Form = Reduce(combiner, over) if over else Map()
-    return Definition(name, shape, body(*axes), form, stop, keep, origin)
+    return Definition(name, shape, body(*E.axes(shape + over)), form, stop, keep, origin)
 
 
 @frozen
@@ -255,6 +259,11 @@ def substitute(root: Expr, axes: Mapping[int, Expr]) -> Expr:
         return axes.get(node.number) if isinstance(node, Axis) else None
 
     return rewritten(root, change)
+
+
+def placed_at(root: Expr, indices: Iterable[Expr]) -> Expr:
+    """`root` over its first axes, at `indices`."""
+    return substitute(root, dict(enumerate(indices)))
 
 
 def replace_reads(root: Expr, change: Callable[[Take], Expr | None]) -> Expr:

@@ -167,6 +167,11 @@ def walk(roots: Iterable[Node] | Node, skip: Container[Node] = ()) -> Iterator[N
         stack += node, None, *kids[::-1]
 
 
+def size(roots: Iterable[Node] | Node) -> int:
+    """How many nodes there are."""
+    return sum(1 for _ in walk(roots))
+
+
 def postorder(roots: Iterable[R], below: Callable[[T | R], Sequence[T] | None]) -> list[T | R]:
     """What `roots` need, each once, what is below it first; left out where `below` gives None."""
     order: list[T | R] = []

@@ -125,11 +125,8 @@ def _cropped(
         return view
     if elements(view.shape) > elements(source.shape):
         return view
-    rank = len(view.shape)
-    before = len(source.shape)
     moves: Moves = dict(enumerate(take.indices))
-    for number, extent in enumerate(source.form.over):
-        moves[before + number] = Axis(rank + number, extent)
+    moves |= dict(enumerate(E.axes(source.form.over, len(view.shape)), len(source.shape)))
     body = simplify(substitute(source.body, moves))
     return replace(view, name=source.name, body=body, form=source.form, origin=source.origin)
 
@@ -226,7 +223,7 @@ def _phases(definition: Definition) -> list[_Phase]:
 def _split(definition: Definition, phases: list[_Phase], simplify: Simplify) -> Definition:
     """The sum over phases and places: ``s[x] -> p[x % step, x // step]``, phases first."""
     extra = len(phases)
-    moves: Moves = {n: Axis(n + extra, e) for n, e in enumerate(definition.extents)}
+    moves: Moves = dict(enumerate(E.axes(definition.extents, extra)))
     shape: list[Extent] = list(definition.shape)
     for number, phase in enumerate(phases):
         place = Axis(phase.axis + extra, phase.count)
@@ -261,7 +258,7 @@ def _of_pair(node: Node) -> Node | None:
 
 def _joined(definition: Definition, split: Definition, phases: list[_Phase]) -> Definition:
     """``s[x] = p[(x + shift) % step, (x + shift) // step - first]``"""
-    axes: list[Expr] = [Axis(n, e) for n, e in enumerate(definition.shape)]
+    axes: list[Expr] = [*E.axes(definition.shape)]
     rests: list[Expr] = []
     for phase in phases:
         moved = E.Add(axes[phase.axis], index(phase.shift))

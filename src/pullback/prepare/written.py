@@ -16,6 +16,7 @@ from pullback.ir.graph import (
     Moves,
     Reduce,
     Value,
+    placed_at,
     replace_reads,
     substitute,
     with_places,
@@ -66,7 +67,7 @@ def _absorbed(
         def change(take: Take, source: Stage = stage) -> Expr | None:
             if not _reads(take, source):
                 return None
-            return substitute(source.body, dict(enumerate(take.indices)))
+            return placed_at(source.body, take.indices)
 
         kept = [
             replace(s, body=simplify(replace_reads(s.body, change))) if s in readers else s

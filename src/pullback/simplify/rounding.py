@@ -15,7 +15,7 @@ from dataclasses import replace
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, is_half
 from pullback.ir.expr import Cast, Const, Expr, Exprs, If
-from pullback.ir.graph import PROD, SUM, Accumulate, Definition, Keep, Map, read
+from pullback.ir.graph import PROD, SUM, Accumulate, Definition, Keep, Map, identity
 from pullback.ir.meaning import constant
 from pullback.ir.node import Node, walk
 
@@ -34,7 +34,7 @@ def parts(definition: Definition) -> tuple[Definition, ...]:
         return (d,) if roots == d.roots else (_with(d, roots),)
     kind = d.dtype
     wide = _with(d, (halves.wide(d.body), *map(halves.rounded, d.roots[1:])))
-    value = Cast(read(wide, *(E.Axis(n, e) for n, e in enumerate(d.shape))), kind)
+    value = Cast(identity(wide), kind)
     return wide, replace(d, body=value, form=Map())
 
 

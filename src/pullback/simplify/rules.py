@@ -401,18 +401,16 @@ def divide_trivially(e: E.FloorDiv | E.Mod, _: Simplification) -> Expr | None:
 @RULES.on(E.FloorDiv)
 def quotient(e: E.FloorDiv, context: Simplification) -> Expr | None:
     """``(c*q + r) // c -> q`` with 0 <= r < c, ``(x // b) // c -> x // (b*c)`` of int64"""
-    if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
-        return None
-    divided = divide(context.form(e.left), int(e.right.value), context.intervals)
+    by = E.divisor(e)
+    divided = divide(context.form(e.left), by, context.intervals) if by else None
     return None if divided is None else to_expr(divided)
 
 
 @RULES.on(E.Mod)
 def rest(e: E.Mod, context: Simplification) -> Expr | None:
     """``(c*q + r) % c -> r`` with 0 <= r < c, ``(x % (a*c)) % c -> x % c`` of int64"""
-    if not _index(e) or not isinstance(e.right, Const) or e.right.value <= 0:
-        return None
-    left_over = remainder(context.form(e.left), int(e.right.value), context.intervals)
+    by = E.divisor(e)
+    left_over = remainder(context.form(e.left), by, context.intervals) if by else None
     return None if left_over is None else to_expr(left_over)
 
 

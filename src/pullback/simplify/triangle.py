@@ -100,7 +100,7 @@ def triangle(
     # The running sum looks at all places, those that the guards leave out too.
     if not all_inside(terms):
         return None
-    every = [loop if n == edge.axis.number else Axis(n, e) for n, e in enumerate(shape)]
+    every = [loop if a.number == edge.axis.number else a for a in E.axes(shape)]
     axes = tuple(a for a in every if a is loop or a.number in terms.axes)
     back = E.Add(E.index(last), E.negate(loop)) if edge.turned else loop
     body = substitute(terms, {loop.number: back})

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from pullback.errors import InvalidIR
-from pullback.grad.total import identity
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
-from pullback.ir.graph import Definition, Value, Variable
+from pullback.ir.graph import Definition, Value, Variable, identity
 from pullback.tensor.forms.steps import captures
 from pullback.tensor.record.lift import Lift, chosen
 from pullback.tensor.record.recording import BlockDraft, BranchDraft, Frame, Segment

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.errors import InvalidIR, Origin
-from pullback.grad.total import identity
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, Extent
-from pullback.ir.graph import Definition, Value, Variable
+from pullback.ir.graph import Definition, Value, Variable, identity
 from pullback.ir.program import HostCall
 from pullback.simplify.graph import forwarded
 from pullback.tensor.record.lift import Lift

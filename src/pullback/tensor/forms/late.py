@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pullback.grad.total import identity, volume
+from pullback.cost.facts import elements
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import (
@@ -22,6 +22,7 @@ from pullback.ir.graph import (
     Value,
     Variable,
     beside,
+    identity,
     read,
     replace_reads,
     substitute,
@@ -63,9 +64,9 @@ class Late:
         if needs is None:
             return
         fresh = [v for v in needs if v not in self.kept]
-        sizes = [self.count * volume(v.shape) * v.dtype.itemsize for v in fresh]
+        sizes = [self.count * elements(v.shape) * v.dtype.itemsize for v in fresh]
         small = all(size <= MOST_BYTES for size in sizes)
-        if small and FEWEST * sum(volume(v.shape) for v in fresh) <= volume(one.shape):
+        if small and FEWEST * sum(elements(v.shape) for v in fresh) <= elements(one.shape):
             self.sums[number] = one
             self.kept.update(dict.fromkeys(fresh))
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from pullback.errors import UnsupportedError
 from pullback.grad.reverse import zeros
-from pullback.grad.total import identity
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr
@@ -26,6 +25,7 @@ from pullback.ir.graph import (
     Map,
     Value,
     Variable,
+    identity,
     read,
     substitute,
 )

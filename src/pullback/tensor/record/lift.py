@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from pullback.errors import InvalidIR
 from pullback.grad.batch import Batch
-from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, Extent, Pin
 from pullback.ir.graph import (
@@ -25,6 +24,7 @@ from pullback.ir.graph import (
     Scan,
     Value,
     Variable,
+    identity,
     read,
 )
 from pullback.simplify.guards import reads_data

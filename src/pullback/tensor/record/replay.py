@@ -19,10 +19,9 @@ from pullback.errors import InvalidIR, UnsupportedError
 from pullback.grad.forward import tangents
 from pullback.grad.reverse import Reverse
 from pullback.grad.rules import Rules
-from pullback.grad.total import identity
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
-from pullback.ir.graph import Definition, Map, Rule, Value, Variable
+from pullback.ir.graph import Definition, Map, Rule, Value, Variable, identity
 from pullback.ir.node import walk
 from pullback.tensor.record.calls import Call, ordered
 from pullback.tensor.record.recording import Frame, Segment, reread

@@ -19,7 +19,8 @@ from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 from pullback.bridge.backend import Settings, backend
 from pullback.bridge.programs import caller
-from pullback.bridge.updates import Rule, rule_of
+from pullback.bridge.scaled import follow, scaler_of
+from pullback.bridge.updates import Counts, Rule, counts_type, rule_of
 from pullback.errors import ArgumentError, PullbackError, UnsupportedError
 
 _NO_SCALAR, _CONSTANT = "no scalar", "constant"
@@ -78,6 +79,8 @@ def step(
     *,
     targets: int | None = 1,
     clip: float | Mapping[str, float] | None = None,
+    scaler: Any = None,
+    accumulate: int = 1,
     outputs: bool = False,
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
@@ -88,15 +91,18 @@ def step(
     parameters of `optimizer`, and their update; it gives `l`. Keyword arguments are the model's.
     `targets`: how many of the last arguments are the loss's (0: ``loss(result)``); None: all is
     the loss's, ``loss(model, *args, **kwargs)``. `clip`: a bound of the norm of all gradients, as
-    `clip_grad_norm_`, or ``{"norm": 1.0, "norm_type": 2.0}``, or ``{"value": 0.5}``. `outputs`:
-    gives ``(l, result)``. `dynamic`, `options`: as of ``torch.compile(backend="pullback")``, but
-    that what has no rule raises unless ``options={"fallback": "allow"}``.
+    `clip_grad_norm_`, or ``{"norm": 1.0, "norm_type": 2.0}``, or ``{"value": 0.5}``. `scaler`: a
+    `torch.amp.GradScaler`: losses are scaled by it, a step whose gradients are not finite changes
+    nothing, and the scale follows. `accumulate`: so many calls make one step, by the mean of their
+    gradients; parameters, states and counts change with the last of them. `outputs`: gives
+    ``(l, result)``. `dynamic`, `options`: as of ``torch.compile(backend="pullback")``, but that
+    what has no rule raises unless ``options={"fallback": "allow"}``.
 
     Parameters, their states and buffers are written in place: `state_dict` of model and optimizer
     are what they would be, schedulers change rates without another compilation. ``.grad`` is
     neither read nor written.
 
-    Raises: UnsupportedError for an optimizer that is not SGD, Adam or AdamW, for sparse gradients,
+    Raises: UnsupportedError for an optimizer that has no rule, for sparse gradients,
         and, at the call, for a model that is not one graph, for hooks of gradients; ArgumentError
         for a `clip` that there is not, and, at the call, for a loss that is no scalar; OptionError
         for an option that there is not.
@@ -116,7 +122,23 @@ def step(
     modules = own.modules() if isinstance(own, torch.nn.Module) else ()
     if any(getattr(m, "sparse", False) is True for m in modules):
         raise _sparse()
-    return Step(Traced(own, loss, targets, Clip.of(clip), outputs), optimizer, rule, dynamic, whole)
+    if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+        what, help = (
+            f"pb.torch.step has no accumulate={accumulate!r}",
+            "a number of calls, 1 or more",
+        )
+        raise ArgumentError(what, origin=caller(), help=help, code="E394")
+    traced = Traced(own, loss, targets, Clip.of(clip), outputs)
+    over = Over(scaler_of(scaler), accumulate)
+    return Step(traced, optimizer, rule, over, dynamic, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What a step is of more than one loss: its scale, and how many calls it takes."""
+
+    scaler: Any
+    calls: int
 
 
 class Traced:
@@ -146,7 +168,10 @@ class Traced:
         """
         computed, clip, outputs = self.computed, self.clip, self.outputs
 
-        def whole(args: Any, kwargs: Any, params: Any, held: Any, plan: Any, rows: Any) -> Any:
+        def whole(
+            args: Any, kwargs: Any, params: Any, held: Any, plan: Any, rows: Any, over: Any
+        ) -> Any:
+            sums, owed, adding, part, scale = over
             with torch.enable_grad():
                 value, result = computed(args, kwargs)
             if not isinstance(value, torch.Tensor) or value.numel() != 1:
@@ -154,17 +179,30 @@ class Traced:
             if not value.requires_grad:
                 return _CONSTANT
             with torch.autocast("cpu", enabled=False):
-                gradients = torch.autograd.grad(value.sum(), params, allow_unused=True)
+                head = value.sum() if scale is None else value.sum() * scale
+                gradients = torch.autograd.grad(head, params, allow_unused=True)
                 with torch.no_grad():
+                    if part != 1.0:
+                        gradients = [None if g is None else g * part for g in gradients]
+                    gradients = [_added(*pair) for pair in zip(gradients, sums, owed, strict=True)]
+                    sound = None
+                    if scale is not None and not adding:
+                        gradients = [_unscaled(g, scale) for g in gradients]
+                        finite = [g.isfinite().all() for g in gradients if g is not None]
+                        sound = torch.stack(finite).all()
                     forms, places = plan
-                    for n, g in enumerate(clip.applied(gradients)):
-                        if g is not None:
-                            group, place = places[n]
-                            row = rows[int(place)]
-                            _write(update, params[n], g, held[n], row, forms[int(group)])
+                    for n, g in enumerate(gradients if adding else clip.applied(gradients)):
+                        if g is None:
+                            continue
+                        if adding:
+                            sums[n].copy_(g)
+                            continue
+                        group, place = places[n]
+                        row, form = rows[int(place)], forms[int(group)]
+                        _write(update, params[n], g, held[n], row, form, sound)
             used = tuple([g is not None for g in gradients])
             given = torch.utils._pytree.tree_map(_detached, result) if outputs else None
-            return value.detach(), given, used
+            return value.detach(), given, used, sound
 
         name = f"pullback_step_{next(_numbers)}"
         code = whole.__code__.replace(co_name=name, co_qualname=name)
@@ -177,27 +215,44 @@ def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-def _write(update: Any, p: Any, g: Any, held: Any, row: Any, form: Any) -> None:
-    """A parameter and its states, updated in place; of 16 bits, computed in 32."""
-    kind = torch.float32 if p.dtype in (torch.float16, torch.bfloat16) else p.dtype
+def _wide(kind: Any) -> Any:
+    return torch.float32 if kind in (torch.float16, torch.bfloat16) else kind
+
+
+def _added(g: Any, before: Any, owed: bool) -> Any:
+    """A gradient with what calls before left of it."""
+    if not owed:
+        return g
+    return before if g is None else before + g
+
+
+def _unscaled(g: Any, scale: Any) -> Any:
+    return None if g is None else g.to(_wide(g.dtype)) * (1.0 / scale).to(_wide(g.dtype))
+
+
+def _write(update: Any, p: Any, g: Any, held: Any, row: Any, form: Any, sound: Any) -> None:
+    """A parameter and its states, updated in place where all is `sound`; of 16 bits, computed in
+    32.
+    """
+    kind = _wide(p.dtype)
     numbers = [n.to(kind) for n in row.unbind()]
     new, kept = update(p.to(kind), g.to(kind), [h.to(kind) for h in held], numbers, form)
-    for before, after in zip(held, kept, strict=True):
-        before.copy_(after)
-    p.copy_(new)
+    for before, after in zip((*held, p), (*kept, new), strict=True):
+        before.copy_(after if sound is None else torch.where(sound, after, before.to(kind)))
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A parameter, its states in the optimizer (if any), their names and tensors, how many steps
-    it took.
+    """A parameter, its states in the optimizer (if any), their names and tensors, its counts: how
+    many steps it took, and what else is counted; and its group.
     """
 
     parameter: Any
     state: Any
     names: tuple[str, ...]
     held: list[Any]
-    taken: float
+    taken: Counts
+    group: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +281,15 @@ class Step:
         traced: Traced,
         optimizer: Any,
         rule: Rule,
+        over: Over,
         dynamic: bool | None,
         options: Mapping[str, Any],
     ) -> None:
         self.optimizer = optimizer
+        self._over = over
+        self._calls = 0
+        self._sums: dict[Any, Any] = {}
+        self._owed: set[Any] = set()
         self._traced = traced
         self._rule = rule
         self._blank: dict[tuple[Any, str], Any] = {}
@@ -246,18 +306,47 @@ class Step:
         given = self._given()
         params, held = [s.parameter for s in given.slots], [s.held for s in given.slots]
         _refuse_hooks(self.optimizer, params)
+        adding = (self._calls + 1) % self._over.calls != 0
         with torch._dynamo.config.patch(trace_autograd_ops=True, allow_rnn=True):
             try:
-                answer = self._compiled(args, kwargs, params, held, given.plan, given.rows)
+                over = self._beside(params, adding)
+                answer = self._compiled(args, kwargs, params, held, given.plan, given.rows, over)
             except BackendCompilerFailed as error:
                 raise _inner(error) from None
             except TorchDynamoException as error:
                 raise _not_whole(error) from error
         if isinstance(answer, str):
             raise _no_loss(answer)
-        value, result, used = answer
-        self._count(given.slots, used)
+        value, result, used, sound = answer
+        self._calls += 1
+        if adding:
+            self._owed = {p for p, moved in zip(params, used, strict=True) if moved}
+        else:
+            self._owed = set()
+            self._stepped(given.slots, used, sound is None or bool(sound))
         return (value, result) if self._traced.outputs else value
+
+    def _beside(self, params: Sequence[Any], adding: bool) -> tuple[Any, ...]:
+        """Sums of gradients and whether they are of anything, whether this call only adds, the
+        part of a loss that counts, its scale.
+        """
+        several = self._over.calls > 1
+        if several:
+            for p in params:
+                if p not in self._sums:
+                    self._sums[p] = torch.zeros_like(p)
+        sums = [self._sums[p] if several else None for p in params]
+        owed = tuple([p in self._owed for p in params])
+        scaler = self._over.scaler
+        scale = None if scaler is None else torch.tensor(scaler.get_scale(), dtype=torch.float32)
+        return sums, owed, adding, 1.0 / self._over.calls, scale
+
+    def _stepped(self, slots: Sequence[Slot], used: Sequence[bool], sound: bool) -> None:
+        """What the optimizer and the scaler note of a step."""
+        if sound:
+            self._count(slots, used)
+        if self._over.scaler is not None:
+            follow(self._over.scaler, sound)
 
     def __repr__(self) -> str:
         own = type(self._traced.model).__name__
@@ -269,21 +358,21 @@ class Step:
         rows: list[tuple[float, ...]] = []
         forms, places = [], []
         for n, group in enumerate(self.optimizer.param_groups):
-            names = self._rule.states(group)
-            own = [self._slot(p, names) for p in group["params"] if p.requires_grad]
-            known = sorted({s.taken for s in own if s.taken})
+            names, begin = self._rule.states(group), self._rule.first(group)
+            own = [self._slot(p, names, group) for p in group["params"] if p.requires_grad]
+            known = sorted({s.taken for s in own if s.taken != begin})
             # the last row is of those that take their first step; at first all share one
             first = {s: str(len(rows) + k) for k, s in enumerate(known)}
-            first.setdefault(0.0, str(len(rows) + len(known)))
+            first.setdefault(begin, str(len(rows) + len(known)))
             places += [(str(n), first[s.taken]) for s in own]
-            rows += [self._rule.numbers(group, s) for s in (*(known or [0.0]), 0.0)]
+            rows += [self._rule.numbers(group, s) for s in (*(known or [begin]), begin)]
             forms.append(self._rule.form(group))
             slots += own
         table = [torch.tensor(row, dtype=torch.float64) for row in rows]
         return Given(slots, (tuple(forms), tuple(places)), table)
 
-    def _slot(self, p: Any, names: tuple[str, ...]) -> Slot:
-        """A parameter, its states, and how many steps it took (0 or 1 where none are counted)."""
+    def _slot(self, p: Any, names: tuple[str, ...], group: Any) -> Slot:
+        """A parameter, its states, and its counts (0 or 1 step where none are counted)."""
         state = self.optimizer.state.get(p) or {}
         held = []
         for name in names:
@@ -291,23 +380,31 @@ class Step:
             if tensor is None:
                 tensor = self._blank.get((p, name))
             if tensor is None:
-                tensor = self._blank[p, name] = torch.zeros_like(p)
+                begin = self._rule.begins(group, name)
+                tensor = self._blank[p, name] = torch.full_like(p, begin, requires_grad=False)
             held.append(tensor)
-        if self._rule.counted:
-            return Slot(p, state, names, held, float(state.get("step", 0.0)))
-        return Slot(p, state, names, held, float(all(state.get(n) is not None for n in names)))
+        if not self._rule.counted:
+            before = float(all(state.get(n) is not None for n in names))
+            return Slot(p, state, names, held, (before,), group)
+        pairs = zip(self._rule.counted, self._rule.first(group), strict=True)
+        taken = tuple([float(state.get(name, begin)) for name, begin in pairs])
+        return Slot(p, state, names, held, taken, group)
 
     def _count(self, slots: Sequence[Slot], used: Sequence[bool]) -> None:
         """What the optimizer notes of a step, for parameters that had a gradient."""
         steps = []
+        counted = self._rule.counted
         for slot, moved in zip(slots, used, strict=True):
-            if not moved or not (slot.names or self._rule.counted):
+            if not moved or not (slot.names or counted):
                 continue
             state = slot.state or self.optimizer.state[slot.parameter]
-            if self._rule.counted:
-                if "step" not in state:
-                    state["step"] = torch.zeros((), dtype=_counts())
-                steps.append(state["step"])
+            group = slot.group
+            for name, begin in zip(counted, self._rule.first(group), strict=bool(counted)):
+                if name not in state:
+                    state[name] = torch.tensor(begin, dtype=counts_type())
+            for name, count in zip(counted[1:], self._rule.after(group, slot.taken), strict=True):
+                state[name].fill_(count)
+            steps += [state[name] for name in counted[:1]]
             for name, tensor in zip(slot.names, slot.held, strict=True):
                 if state.get(name) is None:
                     state[name] = self._blank.pop((slot.parameter, name), tensor)
@@ -316,12 +413,6 @@ class Step:
         self.optimizer._opt_called = True  # what schedulers ask before they step
         for hook in self.optimizer._optimizer_step_post_hooks.values():
             hook(self.optimizer, (), {})
-
-
-def _counts() -> Any:
-    """The type of counts of steps, as PyTorch's optimizers choose it."""
-    wide = torch.get_default_dtype() == torch.float64
-    return torch.float64 if wide else torch.float32
 
 
 def _inner(error: Any) -> PullbackError:

@@ -19,21 +19,28 @@ from pullback.errors import UnsupportedError
 Group = Mapping[str, Any]
 Form = tuple[bool, ...]
 """What shapes the formula of a group."""
+Counts = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """An optimizer: what its groups ask for, what it keeps of a parameter, how it updates one.
 
-    `numbers(group, step)`: the row of the step that follows `step` others. `update` gives the
-    parameter and its states as they are afterwards.
+    `numbers(group, counts)`: the row of the step that follows these counts, which are what the
+    optimizer keeps of a parameter as numbers (`counted` names them; the steps that it took come
+    first). `update` gives the parameter and its states as they are afterwards. `first`: counts
+    before the first step; `after`: those that a step leaves, but for the steps. `begins`: what a
+    state is filled with before.
     """
 
     form: Callable[[Group], Form]
     states: Callable[[Group], tuple[str, ...]]
-    numbers: Callable[[Group, float], tuple[float, ...]]
+    numbers: Callable[[Group, Counts], tuple[float, ...]]
     update: Callable[[Any, Any, Sequence[Any], Sequence[Any], Form], tuple[Any, list[Any]]]
-    counted: bool
+    counted: tuple[str, ...] = ("step",)
+    first: Callable[[Group], Counts] = lambda group: (0.0,)
+    after: Callable[[Group, Counts], Counts] = lambda group, counts: ()
+    begins: Callable[[Group, str], float] = lambda group, name: 0.0
 
 
 def rule_of(optimizer: Any) -> Rule:
@@ -64,10 +71,10 @@ def _sgd(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) ->
     return p - lr * along, [buffer]
 
 
-def _sgd_numbers(group: Group, step: float) -> tuple[float, ...]:
+def _sgd_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
     """The first buffer is the first gradient, undamped."""
     momentum = float(group["momentum"])
-    keep, fresh = (momentum, 1.0 - float(group["dampening"])) if step else (0.0, 1.0)
+    keep, fresh = (momentum, 1.0 - float(group["dampening"])) if counts[0] else (0.0, 1.0)
     return float(group["lr"]), momentum, keep, fresh, float(group["weight_decay"])
 
 
@@ -88,7 +95,8 @@ def _adam(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -
     return p - size * (first / (kept[-1].sqrt() / root + eps)), kept
 
 
-def _adam_numbers(group: Group, step: float) -> tuple[float, ...]:
+def _adam_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    (step,) = counts
     beta1, beta2 = map(float, group["betas"])
     lr, decay = float(group["lr"]), float(group["weight_decay"])
     size = lr / (1.0 - beta1 ** (step + 1.0))
@@ -107,7 +115,6 @@ _ADAM = Rule(
     states=lambda group: ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 2 + bool(group["amsgrad"])],
     numbers=_adam_numbers,
     update=_adam,
-    counted=True,
 )
 _SGD = Rule(
     form=lambda group: (
@@ -119,10 +126,252 @@ _SGD = Rule(
     states=lambda group: ("momentum_buffer",) * (float(group["momentum"]) != 0.0),
     numbers=_sgd_numbers,
     update=_sgd,
-    counted=False,
+    counted=(),
 )
+
+
+def _signed(p: Any, g: Any, form: Form, decay: Any) -> Any:
+    """The gradient upwards or downwards, with coupled decay: the last two of a form."""
+    maximize, decays = form[-2:]
+    g = -g if maximize else g
+    return g + decay * p if decays else g
+
+
+def _form(group: Group, *first: str) -> Form:
+    decays = float(group.get("weight_decay", 0.0)) != 0.0
+    return (*(bool(group[name]) for name in first), bool(group["maximize"]), decays)
+
+
+def _rmsprop(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """``v = a v + (1 - a) g g;  p -= lr b,  b = keep b + g / (sqrt(v - mean^2) + eps)``"""
+    moving, centered = form[:2]
+    lr, keep, left, eps, momentum, decay = row
+    g = _signed(p, g, form, decay)
+    kept = [keep * held[0] + left * (g * g)]
+    square = kept[0]
+    mean = None
+    if centered:
+        mean = held[-1] + left * (g - held[-1])
+        square = square - mean * mean
+    along = g / (square.sqrt() + eps)
+    if moving:
+        along = momentum * held[1] + along
+        kept.append(along)
+    return p - lr * along, kept if mean is None else [*kept, mean]
+
+
+def _rmsprop_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    keep = float(group["alpha"])
+    rest = [float(group[name]) for name in ("eps", "momentum", "weight_decay")]
+    return (float(group["lr"]), keep, 1.0 - keep, *rest)
+
+
+def _rmsprop_states(group: Group) -> tuple[str, ...]:
+    moving, centered = float(group["momentum"]) > 0.0, bool(group["centered"])
+    return ("square_avg", *("momentum_buffer",) * moving, *("grad_avg",) * centered)
+
+
+def _adagrad(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """``s += g g;  p -= rate g / (sqrt(s) + eps)``"""
+    rate, eps, decay = row
+    g = _signed(p, g, form, decay)
+    squares = held[0] + g * g
+    return p - rate * (g / (squares.sqrt() + eps)), [squares]
+
+
+def _adagrad_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    rate = float(group["lr"]) / (1.0 + counts[0] * float(group["lr_decay"]))
+    return rate, float(group["eps"]), float(group["weight_decay"])
+
+
+def _adadelta(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """``v = r v + (1 - r) g g;  d = g sqrt(u + eps) / sqrt(v + eps);  u = r u + (1 - r) d d``"""
+    lr, keep, left, eps, decay = row
+    g = _signed(p, g, form, decay)
+    square = keep * held[0] + left * (g * g)
+    delta = (held[1] + eps).sqrt() / (square + eps).sqrt() * g
+    return p - lr * delta, [square, keep * held[1] + left * (delta * delta)]
+
+
+def _adadelta_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    keep = float(group["rho"])
+    return float(group["lr"]), keep, 1.0 - keep, float(group["eps"]), float(group["weight_decay"])
+
+
+def _adamax(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """``m += (1 - b1) (g - m);  u = max(b2 u, |g| + eps);  p -= size m / u``"""
+    size, left1, beta2, eps, decay = row
+    g = _signed(p, g, form, decay)
+    first = held[0] + left1 * (g - held[0])
+    largest = torch.maximum(beta2 * held[1], g.abs() + eps)
+    return p - size * (first / largest), [first, largest]
+
+
+def _adamax_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    beta1, beta2 = map(float, group["betas"])
+    size = float(group["lr"]) / (1.0 - beta1 ** (counts[0] + 1.0))
+    return size, 1.0 - beta1, beta2, float(group["eps"]), float(group["weight_decay"])
+
+
+def _radam(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """Adam's moments;  ``p -= m adaptive / (sqrt(v) + eps)``, or ``p -= m plain`` at first."""
+    decoupled, maximize, decays = form
+    plain, adaptive, left1, beta2, left2, eps, decay, shrink = row
+    g = _signed(p, g, (maximize, decays and not decoupled), decay)
+    p = p * shrink if decays and decoupled else p
+    first = held[0] + left1 * (g - held[0])
+    second = beta2 * held[1] + left2 * (g * g)
+    size = torch.where(adaptive > 0, adaptive / (second.sqrt() + eps), plain)
+    return p - first * size, [first, second]
+
+
+def _radam_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    """Source: Liu et al. 2020, On the variance of the adaptive learning rate and beyond."""
+    step = counts[0] + 1.0
+    beta1, beta2 = map(float, group["betas"])
+    lr, decay = float(group["lr"]), float(group["weight_decay"])
+    plain = lr / (1.0 - beta1**step)
+    unbiased = 1.0 - beta2**step
+    most = 2.0 / (1.0 - beta2) - 1.0
+    length = most - 2.0 * step * beta2**step / unbiased
+    adaptive = 0.0
+    if length > 5.0:  # of fewer terms the variance has no bound
+        rectified = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+        adaptive = plain * (rectified * unbiased) ** 0.5
+    rates = 1.0 - beta1, beta2, 1.0 - beta2
+    return plain, adaptive, *rates, float(group["eps"]), decay, 1.0 - lr * decay
+
+
+def _nadam(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """Adam's moments;  ``p -= (now g + next m) / (sqrt(v / unbiased) + eps)``"""
+    decoupled, maximize, decays = form
+    now, after, left1, beta2, left2, unbiased, eps, decay, shrink = row
+    g = _signed(p, g, (maximize, decays and not decoupled), decay)
+    p = p * shrink if decays and decoupled else p
+    first = held[0] + left1 * (g - held[0])
+    second = beta2 * held[1] + left2 * (g * g)
+    root = (second / unbiased).sqrt() + eps
+    return p - (now * (g / root) + after * (first / root)), [first, second]
+
+
+def _momentum(group: Group, step: float) -> float:
+    power: float = 0.96 ** (step * float(group["momentum_decay"]))
+    return float(group["betas"][0]) * (1.0 - 0.5 * power)
+
+
+def _nadam_after(group: Group, counts: Counts) -> Counts:
+    """The product of all momenta, as PyTorch rounds it."""
+    step, product = counts
+    return (float(torch.tensor(product, dtype=counts_type()).mul(_momentum(group, step + 1.0))),)
+
+
+def _nadam_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    """Source: Dozat 2016, Incorporating Nesterov momentum into Adam."""
+    beta1, beta2 = map(float, group["betas"])
+    lr, decay, step = float(group["lr"]), float(group["weight_decay"]), counts[0] + 1.0
+    (product,) = _nadam_after(group, counts)
+    now, after = _momentum(group, step), _momentum(group, step + 1.0)
+    sizes = lr * (1.0 - now) / (1.0 - product), lr * after / (1.0 - product * after)
+    rates = 1.0 - beta1, beta2, 1.0 - beta2, 1.0 - beta2**step
+    return *sizes, *rates, float(group["eps"]), decay, 1.0 - lr * decay
+
+
+def _rprop(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """Steps grow where the sign of the gradient stays, shrink where it turns; then it rests."""
+    shorter, longer, least, most = row
+    g = _signed(p, g, form, 0.0)
+    turned = (g * held[0]).sign()
+    factor = torch.where(turned > 0, longer, torch.where(turned < 0, shorter, 1.0))
+    size = torch.clamp(held[1] * factor, least, most)
+    g = torch.where(turned < 0, 0.0, g)
+    return p - g.sign() * size, [g, size]
+
+
+def _asgd(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """``p = p (1 - lambd eta) - eta g;  mean += mu (p - mean)``"""
+    eta, mu, shrink, decay = row
+    new = p * shrink - eta * _signed(p, g, form, decay)
+    return new, [torch.where(mu == 1.0, new, held[0] + mu * (new - held[0]))]
+
+
+def _asgd_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    _, eta, mu = counts
+    return eta, mu, 1.0 - float(group["lambd"]) * eta, float(group["weight_decay"])
+
+
+def _asgd_after(group: Group, counts: Counts) -> Counts:
+    step, lr = counts[0] + 1.0, float(group["lr"])
+    eta = lr / (1.0 + float(group["lambd"]) * lr * step) ** float(group["alpha"])
+    return eta, 1.0 / max(1.0, step - float(group["t0"]))
+
+
+def counts_type() -> Any:
+    """The type of counts of steps, as PyTorch's optimizers choose it."""
+    wide = torch.get_default_dtype() == torch.float64
+    return torch.float64 if wide else torch.float32
+
+
 RULES: dict[type, Rule] = {
     torch.optim.SGD: _SGD,
     torch.optim.Adam: _ADAM,
     torch.optim.AdamW: _ADAM,
+    torch.optim.RMSprop: Rule(
+        form=lambda g: (float(g["momentum"]) > 0.0, *_form(g, "centered")),
+        states=_rmsprop_states,
+        numbers=_rmsprop_numbers,
+        update=_rmsprop,
+    ),
+    torch.optim.Adagrad: Rule(
+        form=_form,
+        states=lambda group: ("sum",),
+        numbers=_adagrad_numbers,
+        update=_adagrad,
+        begins=lambda group, name: float(group["initial_accumulator_value"]),
+    ),
+    torch.optim.Adadelta: Rule(
+        form=_form,
+        states=lambda group: ("square_avg", "acc_delta"),
+        numbers=_adadelta_numbers,
+        update=_adadelta,
+    ),
+    torch.optim.Adamax: Rule(
+        form=_form,
+        states=lambda group: ("exp_avg", "exp_inf"),
+        numbers=_adamax_numbers,
+        update=_adamax,
+    ),
+    torch.optim.RAdam: Rule(
+        form=lambda group: _form(group, "decoupled_weight_decay"),
+        states=lambda group: ("exp_avg", "exp_avg_sq"),
+        numbers=_radam_numbers,
+        update=_radam,
+    ),
+    torch.optim.NAdam: Rule(
+        form=lambda group: _form(group, "decoupled_weight_decay"),
+        states=lambda group: ("exp_avg", "exp_avg_sq"),
+        numbers=_nadam_numbers,
+        update=_nadam,
+        counted=("step", "mu_product"),
+        first=lambda group: (0.0, 1.0),
+        after=_nadam_after,
+    ),
+    torch.optim.Rprop: Rule(
+        form=_form,
+        states=lambda group: ("prev", "step_size"),
+        numbers=lambda group, counts: (
+            *map(float, group["etas"]),
+            *map(float, group["step_sizes"]),
+        ),
+        update=_rprop,
+        begins=lambda group, name: float(group["lr"]) if name == "step_size" else 0.0,
+    ),
+    torch.optim.ASGD: Rule(
+        form=_form,
+        states=lambda group: ("ax",),
+        numbers=_asgd_numbers,
+        update=_asgd,
+        counted=("step", "eta", "mu"),
+        first=lambda group: (0.0, float(group["lr"]), 1.0),
+        after=_asgd_after,
+    ),
 }

@@ -181,6 +181,24 @@ def test_attention_with_peaked_scores(causal: bool) -> None:
     np.testing.assert_allclose(found, attention(q, k, v, mask), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(65, 8), (1, 100, 24), (2, 97, 8)])
+def test_long_causal_attention_of_few_heads(shape: tuple[int, ...]) -> None:
+    """Sums of more than 64 terms are in blocks, also where rows end at a guard."""
+    q, k, v = (draws(*shape, seed=n) for n in range(3))
+
+    def gradients(options: Options) -> list[np.ndarray]:
+        @pb.jit(options=options)
+        def run(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return pb.grad((y * y).sum(), [q, k, v])
+
+        return [g.numpy() for g in run(q, k, v)]
+
+    sides = zip(gradients(Options()), gradients(Options(backend="reference")), strict=True)
+    for got, want in sides:
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+
+
 def test_a_fully_masked_row_is_zero_forward_and_backward() -> None:
     q, k, v = (pb.tensor(draws(3, 4, seed=n)) for n in range(3))
     mask = np.array([[True, False, True], [False] * 3, [True] * 3])

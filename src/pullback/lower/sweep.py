@@ -328,5 +328,7 @@ def _pieces(part: _Part, lane: NestLoop) -> Stmts:
 
 
 def _lanes(part: _Part, lane: NestLoop, body: _Body) -> Stmts:
-    """One loop in lanes."""
+    """One loop in lanes; none where all that it computed is known to be zero."""
+    if not body.inside:
+        return []
     return hoisted(part.context, vector(lane, _unroll(part, body), body.inside))

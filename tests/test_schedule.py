@@ -278,6 +278,18 @@ def test_few_rows_choose_dot_products() -> None:
     assert choose(kernel((64,), stage(z, (0,), y)), HOST).steps[0].way is Way.TILES
 
 
+def test_no_dot_products_across_memory() -> None:
+    """A small picture's 1x1 convolution: along the channels its rows would be gathered."""
+    x, w, y = variable("x", 368, 7, 7), variable("w", 368, 368), variable("y", 368, 7, 7)
+    z = define(
+        "z", (368, 7, 7),
+        lambda o, i, j, c: E.Mul(read(x, c, i, j), read(w, o, c)), over=(368,),
+    )  # fmt: skip
+    step = choose(kernel((368,), stage(z, (0,), y)), HOST).steps[0]
+    assert step.way is Way.TILES
+    assert step.vector == 2
+
+
 def test_two_wide_axes_are_both_tiled() -> None:
     """A weight gradient of two evaluated operands: neither side in tiles of one."""
     x, dy, w = variable("x", 1024, 128), variable("dy", 1024, 384), variable("w", 384, 128)

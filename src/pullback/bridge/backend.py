@@ -65,6 +65,8 @@ class Settings:
         names = [f.name for f in fields(cls)]
         if mode not in (None, "default"):
             raise _no_option(f"mode={mode!r}", 'mode="default"')
+        if not isinstance(options, Mapping | None):
+            raise _no_option(f"options={options!r}", 'options={"fallback": "error"}, say')
         for name in options or {}:
             if name not in names:
                 raise _no_option(f"options={{{name!r}: ..}}", f"one of {', '.join(names)}")
@@ -73,7 +75,12 @@ class Settings:
             raise _no_option(f"fallback={settings.fallback!r}", '"allow" or "error"')
         if not isinstance(settings.fallback_random, bool):
             raise _no_option(f"fallback_random={settings.fallback_random!r}", "True or False")
-        settings.program()
+        try:
+            settings.program()
+        except OptionError as error:  # with the line that compiles, not PyTorch's
+            raise OptionError(
+                error.what, origin=caller(), help=error.help, code=error.code
+            ) from None
         return settings
 
     def program(self) -> Options:

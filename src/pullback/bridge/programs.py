@@ -77,7 +77,10 @@ class Ready:
 
     def fill(self, args: Sequence[Any], results: Sequence[Any]) -> None:
         """The results, into tensors that are as they will be."""
-        given = [args[n].data_ptr() for n in self._tensors]
+        try:
+            given = [args[n].data_ptr() for n in self._tensors]
+        except RuntimeError as error:  # of a layout that PyTorch does not tell a compiler
+            raise _without_memory(args, self._tensors) from error
         if self.entry.read:
             captured = settled(self.entry.read)
             given += [v.at for v in captured]
@@ -93,6 +96,12 @@ class Ready:
 
 
 _ROWS = torch.contiguous_format
+
+
+def _without_memory(args: Sequence[Any], tensors: Sequence[int]) -> UnsupportedError:
+    layouts = {str(args[n].layout) for n in tensors if args[n].layout != torch.strided}
+    what = f"a tensor of layout {', '.join(sorted(layouts)) or 'unknown'}: programs read memory"
+    return UnsupportedError(what, origin=caller(), help=".to_dense()", code="E387")
 
 
 class Programs:

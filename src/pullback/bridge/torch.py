@@ -20,10 +20,11 @@ import torch
 from pullback.bridge.derived import checked
 from pullback.bridge.modules import Report, module, report_of
 from pullback.bridge.operator import Operator, made
+from pullback.bridge.private import TESTED
 from pullback.bridge.record import RECORD, Compiled, Fallback, Graph, HostCall
 from pullback.bridge.signature import Signature, signature_of
 from pullback.config import Options
-from pullback.errors import OptionError
+from pullback.errors import OptionError, UnsupportedError
 from pullback.ir.expr import Dim
 from pullback.tensor.face.dialect import shown as _shown
 
@@ -116,13 +117,26 @@ def report(model: Any = None) -> Report | Compiled:
 
 def __getattr__(name: str) -> Any:
     """`backend`, `rules` and `step`, with PyTorch's compiler, loaded when asked for."""
-    if name == "backend":
-        return importlib.import_module("pullback.bridge.backend").backend
-    if name == "rules":
-        return importlib.import_module("pullback.bridge.aten.table").rules
-    if name in ("Step", "step"):
-        return getattr(importlib.import_module("pullback.bridge.step"), name)
-    raise AttributeError(f"pb.torch has no {name!r}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"pb.torch has no {name!r}")
+    try:
+        module = importlib.import_module(home)
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedError(
+            f"PyTorch {torch.__version__} does not compile by pullback: {error}",
+            help=f"pip install 'torch=={TESTED}.*', the version that it is tested with",
+            code="E344",
+        ) from error
+    return getattr(module, name)
+
+
+_HOMES = {
+    "backend": "pullback.bridge.backend",
+    "rules": "pullback.bridge.aten.table",
+    "Step": "pullback.bridge.step",
+    "step": "pullback.bridge.step",
+}
 
 
 def _dims(signature: Signature, dynamic: Mapping[str, Dim]) -> list[Dim | None]:

@@ -83,7 +83,11 @@ def tiles(sizes: list[int], outer: tuple[int, ...]) -> list[dict[int, int]]:
 
 
 def times(
-    demand: Demand, outer: tuple[int, ...], tile: dict[int, int], rate: float, target: Target
+    demand: Demand,
+    outer: tuple[int, ...],
+    tile: dict[int, int],
+    rate: float,
+    target: Target,
 ) -> list[tuple[float, int]]:
     """(nanoseconds, scratch bytes) of one tiling, on one thread and on all."""
     counts = {i: -(-demand.sizes[i] // tile[i]) for i in outer}

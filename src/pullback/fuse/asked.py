@@ -9,14 +9,14 @@ its reader, a definition is read no more: its body must check as much, or it sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from pullback.algebra.affine import affine
 from pullback.algebra.bounds import bounds, in_bounds
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Shape, Take
+from pullback.ir.expr import Axis, Expr, Extent, Shape, Take, evaluated
 from pullback.ir.graph import Definition
-from pullback.ir.node import walk
+from pullback.ir.node import reach, walk
 
 Places = dict[Definition, set[int]]
 
@@ -63,19 +63,8 @@ def _unknown(take: Take) -> set[int]:
 
 def checks(body: Expr, shape: Shape, places: Collection[int]) -> bool:
     """Whether reads of `body`, wherever it goes, fail for whatever lies outside at `places`."""
-    reads = list(_always(body))
+    reads = [n for n in reach([body], evaluated) if isinstance(n, Take)]
     return all(any(_fails(take, p, shape[p], places) for take in reads) for p in places)
-
-
-def _always(body: Expr) -> Iterator[Take]:
-    """The reads that no branch leaves out."""
-    stack: list[Expr] = [body]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Take):
-            yield node
-        kids = [node.condition] if isinstance(node, If) else list(node.children)
-        stack += [k for k in kids if isinstance(k, Expr)]
 
 
 def _fails(take: Take, place: int, extent: Extent, places: Collection[int]) -> bool:

@@ -321,6 +321,11 @@ class If(Expr):
         return super().typed(kids[1:])
 
 
+def evaluated(node: Node) -> tuple[Node, ...]:
+    """The children that a node needs whatever conditions say."""
+    return (node.condition,) if isinstance(node, If) else node.children
+
+
 class Cast(Expr):
     """`value` as type `to`. Float to integer truncates and saturates, NaN gives 0."""
 

@@ -172,6 +172,18 @@ def size(roots: Iterable[Node] | Node) -> int:
     return sum(1 for _ in walk(roots))
 
 
+def reach(roots: Iterable[Node], below: Callable[[Any], Sequence[Node]]) -> Iterator[Node]:
+    """What `roots` lead to, each once, before what is below it, in order."""
+    seen: set[Node] = set()
+    stack = list(roots)[::-1]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack += below(node)[::-1]
+
+
 def postorder(roots: Iterable[R], below: Callable[[T | R], Sequence[T] | None]) -> list[T | R]:
     """What `roots` need, each once, what is below it first; left out where `below` gives None."""
     order: list[T | R] = []

@@ -57,7 +57,13 @@ class Block:
     less: Array | None = None
     depth: Depth | None = None
 
-    def tile(self, rows: int, first: Linear, number: Expr, width: Expr) -> Stmts:
+    def tile(
+        self,
+        rows: int,
+        first: Linear,
+        number: Expr,
+        width: Expr,
+    ) -> Stmts:
         """A tile of literal width, whose sums are an array of registers; of a run-time width each
         lane has one a row.
         """
@@ -170,7 +176,13 @@ class Block:
         near = linear(i).times(self.loops.columns).plus(linear(j)).expr()
         return [*checks, Store(self.near, near, cast(value, self.near.dtype))]
 
-    def tail(self, rows: int, first: Linear, base: Linear, width: Expr) -> Stmts:
+    def tail(
+        self,
+        rows: int,
+        first: Linear,
+        base: Linear,
+        width: Expr,
+    ) -> Stmts:
         """The maps that follow, over one block."""
         prob, maps = self.prob, self.prob.tail
         if not maps.stages:

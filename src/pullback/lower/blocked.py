@@ -173,7 +173,11 @@ def blocked(context: Lowering, before: Sequence[Stmt], inner: Stmts) -> Stmts:
 
 
 def blocked_tile(
-    context: Lowering, tile: Register, place: tuple[Expr, ...], terms: Stmts, each: Each
+    context: Lowering,
+    tile: Register,
+    place: tuple[Expr, ...],
+    terms: Stmts,
+    each: Each,
 ) -> Stmts:
     """Loops `terms` that add to a small array of registers, element by element."""
     return _apart(context, [tile] if tile.dtype.is_float else [], terms, LONG, place, each)

@@ -113,7 +113,13 @@ class _Dots:
         statements.append(For(single, done, loop.extent, tuple(body(1, linear(single)))))
         return statements
 
-    def _block(self, rows: int, row0: Linear, columns: int, column0: Linear) -> Stmts:
+    def _block(
+        self,
+        rows: int,
+        row0: Linear,
+        columns: int,
+        column0: Linear,
+    ) -> Stmts:
         prob, kind = self.prob, self.prob.kind
         sums = self.context.register("acc", kind, (rows, columns))
         rights = self.context.register("b", kind, (columns,))
@@ -142,7 +148,13 @@ class _Dots:
         assert isinstance(following, Load)
         return [Prefetch(following.array, following.offset)]
 
-    def _finish(self, values: Values, sums: Register, i: Var, column0: Linear) -> Stmt:
+    def _finish(
+        self,
+        values: Values,
+        sums: Register,
+        i: Var,
+        column0: Linear,
+    ) -> Stmt:
         """The sums of a block go where they live: in lanes where columns lie side by side."""
         rows, columns = sums.shape
         j = self.context.var("j", columns)
@@ -153,7 +165,13 @@ class _Dots:
         kind = LoopKind.VECTOR if beside and columns > 1 else LoopKind.UNROLL
         return For(j, index(0), index(columns), (body,), kind)
 
-    def _store(self, values: Values, sums: Register, i: Var, j: Var) -> Stmts:
+    def _store(
+        self,
+        values: Values,
+        sums: Register,
+        i: Var,
+        j: Var,
+    ) -> Stmts:
         prob = self.prob
         checks, value = scaled(prob, Peek(sums, (i, j)), values)
         return [*checks, *stores(self.context, prob, value, values)]

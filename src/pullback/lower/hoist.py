@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pullback.algebra.linear import linear
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
-from pullback.ir.expr import Expr
+from pullback.ir.expr import Expr, evaluated
 from pullback.ir.nest import (
     Array,
     Check,
@@ -27,7 +29,7 @@ from pullback.ir.nest import (
     StoreCombine,
     Var,
 )
-from pullback.ir.node import Node, walk
+from pullback.ir.node import Node, reach, walk
 from pullback.ir.statements import roots, with_roots
 from pullback.lower.context import Lowering
 from pullback.lower.guards import Values, replaced
@@ -42,7 +44,7 @@ def hoisted(context: Lowering, loop: For) -> Stmts:
         return [loop]
     own, written = _own(loop)
     values = [e for s in loop.body if not isinstance(s, Check) for e in roots(s)]
-    always = _always(values)
+    always = set(reach(values, evaluated))
     steady = _steady(values, own, written)
     chosen = _largest(values, steady, always)
     checks = [s for s in loop.body if isinstance(s, Check) and s.index in steady]
@@ -84,19 +86,6 @@ def _own(loop: For) -> tuple[set[Var | Register], set[Array]]:
     return {loop.var, *registers}, written
 
 
-def _always(values: list[Expr]) -> set[Node]:
-    """Nodes computed whatever the conditions say: a load under an `If` may not be moved."""
-    always: set[Node] = set()
-    stack: list[Node] = list(values)
-    while stack:
-        node = stack.pop()
-        if node in always:
-            continue
-        always.add(node)
-        stack.extend((node.condition,) if isinstance(node, E.If) else node.children)
-    return always
-
-
 def _steady(values: list[Expr], own: set[Var | Register], written: set[Array]) -> set[Node]:
     """Nodes with one value for all lanes."""
     steady: set[Node] = set()
@@ -114,19 +103,13 @@ def _steady(values: list[Expr], own: set[Var | Register], written: set[Array]) -
 
 def _largest(values: list[Expr], steady: set[Node], always: set[Node]) -> list[Expr]:
     """The outermost steady nodes that are worth a register, in order of appearance."""
-    largest: dict[Expr, None] = {}
-    seen: set[Node] = set()
-    stack: list[Node] = list(reversed(values))
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        worth = isinstance(node, COSTLY) or (
-            isinstance(node, Expr) and node.dtype.is_float and bool(node.children)
-        )
-        if isinstance(node, Expr) and worth and node in steady and node in always:
-            largest[node] = None
-            continue
-        stack.extend(reversed(node.children))
-    return list(largest)
+
+    def worth(node: Node) -> bool:
+        if not isinstance(node, Expr) or node not in steady or node not in always:
+            return False
+        return isinstance(node, COSTLY) or (node.dtype.is_float and bool(node.children))
+
+    def below(node: Node) -> Sequence[Node]:
+        return () if worth(node) else node.children
+
+    return [n for n in reach(values, below) if isinstance(n, Expr) and worth(n)]

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pullback.algebra.linear import Linear, linear
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Load
-from pullback.ir.node import Node
+from pullback.ir.node import Node, reach
 from pullback.lower.context import Lowering, NestLoop
 from pullback.lower.guards import Values
 from pullback.machine.machine import LINE
@@ -22,21 +22,14 @@ from pullback.schedule.regions import with_atoms
 def accesses(roots: Iterable[Expr]) -> tuple[list[Linear], set[Node]]:
     """Offsets of every load below `roots`, and every node that stands outside a linear term."""
     forms: list[Linear] = []
-    loose: set[Node] = set()
-    stack: list[Node] = list(roots)
-    while stack:
-        node = stack.pop()
-        if node in loose:
-            continue
-        loose.add(node)
+
+    def below(node: Node) -> Sequence[Node]:
         if not isinstance(node, Load):
-            stack.extend(node.children)
-            continue
-        form = linear(node.offset)
-        forms.append(form)
-        for atom in form.atoms:
-            stack.extend(atom.children)
-    return forms, loose
+            return node.children
+        forms.append(linear(node.offset))
+        return [child for atom in forms[-1].atoms for child in atom.children]
+
+    return forms, set(reach(roots, below))
 
 
 def merged(

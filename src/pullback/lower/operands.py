@@ -122,12 +122,24 @@ class Contraction:
         """The type of the sums."""
         return accumulator(self.stage.body.dtype)
 
-    def at(self, first: Linear, i: Var, base: Linear, j: Var) -> Values:
+    def at(
+        self,
+        first: Linear,
+        i: Var,
+        base: Linear,
+        j: Var,
+    ) -> Values:
         """The row and column of one element of a block."""
         sides = (self.column, base, j), (self.row, first, i)
         return {o.var: start.plus(linear(v)).expr() for o, start, v in sides if o}
 
-    def spans(self, first: Linear, rows: int, base: Linear, columns: Expr) -> Spans:
+    def spans(
+        self,
+        first: Linear,
+        rows: int,
+        base: Linear,
+        columns: Expr,
+    ) -> Spans:
         """The values of row and column in a block."""
         sides = (self.column, base, linear(columns)), (self.row, first, Linear(rows))
         return {o.var: (start, start.plus(n).shifted(-1)) for o, start, n in sides if o}
@@ -233,7 +245,11 @@ def _operand(context: Lowering, axes: dict[int, Expr], value: Expr) -> Operand:
 
 
 def evaluated(
-    context: Lowering, operand: Operand, loops: list[NestLoop], kind: DType, rows: int | None = None
+    context: Lowering,
+    operand: Operand,
+    loops: list[NestLoop],
+    kind: DType,
+    rows: int | None = None,
 ) -> tuple[Stmts, Operand]:
     """`operand` computed into scratch over `loops`, contiguous along its best loop; or along the
     last one, with `rows` elements from one row to the next.

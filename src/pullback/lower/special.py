@@ -114,7 +114,11 @@ def scatter(context: Lowering, step: Step, stage: Stage) -> Stmts:
 
 
 def _place(
-    context: Lowering, translate: Translator, stage: Stage, form: Accumulate, number: int
+    context: Lowering,
+    translate: Translator,
+    stage: Stage,
+    form: Accumulate,
+    number: int,
 ) -> Expr:
     """One coordinate of the write, checked and clamped where it is data."""
     at = translate(form.at[number])

@@ -163,7 +163,13 @@ def _lane(box: Box, axis: int | None) -> NestLoop | None:
 class _Body:
     """The statements of one iteration."""
 
-    def __init__(self, context: Lowering, box: Box, stages: list[Stage], values: Bodies) -> None:
+    def __init__(
+        self,
+        context: Lowering,
+        box: Box,
+        stages: list[Stage],
+        values: Bodies,
+    ) -> None:
         self.context = context
         self.stages = stages
         self.box = box

@@ -98,7 +98,11 @@ class _Tiles(Block):
         return nest(prob.shared, self._panel_loop())
 
     def _panels(
-        self, side: Side, width: int, around: list[NestLoop], lasting: bool = False
+        self,
+        side: Side,
+        width: int,
+        around: list[NestLoop],
+        lasting: bool = False,
     ) -> Panels:
         """Panels for all of a side."""
         kind, count = kept(side.operand, self.prob.kind), rounded_up(side.loop.most, width)
@@ -156,7 +160,13 @@ class _Tiles(Block):
         body = self._whole("p", most, count, self._whole_panel) + self._panel(count, narrow)
         return [name_value(count, floor_div(column.extent, width), body)]
 
-    def _whole(self, name: str, most: int, count: Expr, body: Callable[[Expr], Stmts]) -> Stmts:
+    def _whole(
+        self,
+        name: str,
+        most: int,
+        count: Expr,
+        body: Callable[[Expr], Stmts],
+    ) -> Stmts:
         """`body` of each of `count` whole blocks, in a loop where there may be several."""
         if most == 0:
             return []

@@ -10,10 +10,11 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Size, Take, index
 from pullback.ir.graph import Value, Variable
 from pullback.ir.nest import Check, Load, Peek, Register
-from pullback.ir.node import Node, walk
+from pullback.ir.node import Node, reach, walk
 from pullback.lower.context import Home, Lowering
 from pullback.lower.guards import FALSE, folded
 from pullback.simplify.guards import both
+from pullback.simplify.product import flat
 
 
 @dataclass(slots=True)
@@ -81,7 +82,13 @@ class Translator:
     def _at_home(self, take: Take) -> bool:
         return all(at is self.axes[n] for n, at in enumerate(take.indices))
 
-    def _checked(self, take: Take, place: int, at: Expr, reached: dict[Node, Expr | None]) -> Expr:
+    def _checked(
+        self,
+        take: Take,
+        place: int,
+        at: Expr,
+        reached: dict[Node, Expr | None],
+    ) -> Expr:
         """A data index, checked where its branch is taken, and clamped."""
         extent = take.source.shape[place]
         lo, hi = linear(at).range()
@@ -130,11 +137,11 @@ def _reached(root: Expr) -> dict[Node, Expr | None]:
 
 def _either(first: Expr, second: Expr) -> Expr | None:
     """``a or a and b -> a, a or (b or a) -> b or a``, ``a or not a`` is always."""
-    if first in _parts(second):
+    if first in reach([second], _parts):
         return first
-    if second in _parts(first):
+    if second in reach([first], _parts):
         return second
-    ways = _ways(first), _ways(second)
+    ways = [set(flat(e, E.Or)) for e in (first, second)]
     if ways[0] <= ways[1]:
         return second
     if ways[1] <= ways[0]:
@@ -144,28 +151,10 @@ def _either(first: Expr, second: Expr) -> Expr | None:
     return None if always else E.Or(first, second)
 
 
-def _ways(condition: Expr) -> set[Expr]:
-    """``a or (b or c) -> {a, b, c}``"""
-    tests: set[Expr] = set()
-    stack = [condition]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, E.Or):
-            stack += [node.left, node.right]
-        else:
-            tests.add(node)
-    return tests
-
-
-def _parts(condition: Expr) -> set[Expr]:
-    """Conditions that hold where `condition` does, itself included."""
-    parts: set[Expr] = set()
-    stack = [condition]
-    while stack:
-        node = stack.pop()
-        parts.add(node)
-        if isinstance(node, E.And):
-            stack += [node.left, node.right]
-        elif isinstance(node, E.If) and node.otherwise is FALSE:
-            stack += [node.condition, node.then]
-    return parts
+def _parts(condition: Expr) -> tuple[Expr, ...]:
+    """Conditions that hold where `condition` does."""
+    if isinstance(condition, E.And):
+        return condition.left, condition.right
+    if isinstance(condition, E.If) and condition.otherwise is FALSE:
+        return condition.condition, condition.then
+    return ()

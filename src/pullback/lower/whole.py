@@ -251,7 +251,11 @@ def _pitch(context: Lowering, prob: Contraction, target: Target) -> int | None:
 
 
 def tile_loops(
-    context: Lowering, prob: Contraction, step: Step, word: int, target: Target
+    context: Lowering,
+    prob: Contraction,
+    step: Step,
+    word: int,
+    target: Target,
 ) -> TileLoops:
     """The register tile of a contraction, and how its operands reach it."""
     column, asked = prob.column, dict(step.asked)
@@ -330,7 +334,11 @@ def _ready(prob: Contraction, most: int) -> bool:
 
 
 def _deep(
-    context: Lowering, prob: Contraction, step: Step, made: TileLoops, target: Target
+    context: Lowering,
+    prob: Contraction,
+    step: Step,
+    made: TileLoops,
+    target: Target,
 ) -> TileLoops:
     """The same with k in blocks."""
     column = prob.column

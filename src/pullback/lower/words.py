@@ -118,7 +118,13 @@ class Packing:
         less = self.context.local("less", int32, count * width)
         return fill + self._less(less, panels, column, width), panels, less
 
-    def _less(self, less: Array, panels: Panels, column: NestLoop, width: int) -> Stmts:
+    def _less(
+        self,
+        less: Array,
+        panels: Panels,
+        column: NestLoop,
+        width: int,
+    ) -> Stmts:
         """``less[j] = -sum[k](shift * right[k, j])``"""
         every = counted(self.context, column, width, "p")
         number = every.var
@@ -141,7 +147,12 @@ class Packing:
         return Linear(0, {column: self.word.size, self.word.var: 1}).expr()
 
     def _panels(
-        self, name: str, side: Operand, width: int, count: int, around: list[NestLoop]
+        self,
+        name: str,
+        side: Operand,
+        width: int,
+        count: int,
+        around: list[NestLoop],
     ) -> Panels:
         """An array ``[around, panel, k, word, element of the word]``."""
         whole, over = width * self.word.size, self.prob.over
@@ -175,7 +186,12 @@ class Packing:
         return statements + self._last_word(side, panels, every, first, columns)
 
     def _last_word(
-        self, side: Side, panels: Panels, every: NestLoop, first: Linear, columns: Expr
+        self,
+        side: Side,
+        panels: Panels,
+        every: NestLoop,
+        first: Linear,
+        columns: Expr,
     ) -> Stmts:
         """The word that k does not fill: zeros after its last element."""
         word, (*outer, k) = self.word, self.prob.over
@@ -192,7 +208,12 @@ class Packing:
         return nest([*outer, rows, every, columns_], fill)
 
     def _transposed(
-        self, side: Side, panels: Panels, number: Expr, first: Linear, columns: Expr
+        self,
+        side: Side,
+        panels: Panels,
+        number: Expr,
+        first: Linear,
+        columns: Expr,
     ) -> Transpose | None:
         """A panel copy of words that lie together already."""
         word, k, value = self.word, self.prob.over[-1], side.operand.value

@@ -230,7 +230,13 @@ class _Search:
                 ends.update((b, None) for a, b in pairwise(places) if over[b] > over[a + 1])
         return sorted(ends)
 
-    def _rate(self, source: int, before: int, live: Numbers, goal: int) -> float:
+    def _rate(
+        self,
+        source: int,
+        before: int,
+        live: Numbers,
+        goal: int,
+    ) -> float:
         """Excess bytes removed, over all rows, for each operation; 0 where that is impossible.
 
         The new row counts too; while it is `easy`, with what stands out between those beside it.

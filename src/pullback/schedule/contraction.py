@@ -117,8 +117,6 @@ def _products(stage: Stage) -> list[Product]:
     every = factors(stage.body)
     scale = [f for f in every if not f.axes & over]
     inner = [f for f in every if f.axes & over]
-    if len(inner) < 2:
-        return []
     wide = [n for n, extent in enumerate(stage.shape) if upper(extent) > 1]
     products = [_product(stage, inner, scale, column) for column in wide]
     return [p for p in products if p is not None]
@@ -158,7 +156,13 @@ def _way(stage: Stage, product: Product, target: Target) -> Product:
     return replace(product, dots=dots)
 
 
-def _words_pay(stage: Stage, product: Product, word: int, dots: int, target: Target) -> bool:
+def _words_pay(
+    stage: Stage,
+    product: Product,
+    word: int,
+    dots: int,
+    target: Target,
+) -> bool:
     """Whether panels of words cost less than they save, or there would be panels anyway."""
     rows = volume(stage, set(range(len(stage.shape))) - product.right.axes)
     if not product.direct and upper(stage.extents[product.row]) > dots:
@@ -171,7 +175,13 @@ def _side(parts: list[Expr]) -> Expr:
     return narrowed(parts[0]) if len(parts) == 1 else reduce(E.Mul, parts)
 
 
-def _word(stage: Stage, left: Expr, right: Expr, column: int, target: Target) -> int:
+def _word(
+    stage: Stage,
+    left: Expr,
+    right: Expr,
+    column: int,
+    target: Target,
+) -> int:
     """The size of words that operands can be packed in, where words are easily made.
 
     Those of `right` are neighbours already, or parts of rows that lie side by side.
@@ -269,7 +279,11 @@ def _cut(stage: Stage, column: int, lanes: int, target: Target) -> float:
 
 
 def _packing(
-    stage: Stage, product: Product, extents: list[int], lanes: int, rates: Mapping[str, float]
+    stage: Stage,
+    product: Product,
+    extents: list[int],
+    lanes: int,
+    rates: Mapping[str, float],
 ) -> float:
     """Time to pack an element, shared by the products that use it.
 

@@ -121,13 +121,10 @@ def _executed(definition: Definition, box: Sequence[int], sizes: Sizes) -> int:
 def _guards(definition: Definition) -> list[Expr]:
     """Conditions on indices alone outside of which the body gives a constant and adds nothing."""
     conditions: list[Expr] = []
-    todo = [definition.body]
-    while todo:
-        body = todo.pop()
-        if not isinstance(body, If) or not _is_nothing(definition, body.otherwise):
-            continue
-        todo.append(body.then)
+    body = definition.body
+    while isinstance(body, If) and _is_nothing(definition, body.otherwise):
         conditions += [c for c in G.conjuncts(body.condition) if not G.reads_data(c)]
+        body = body.then
     return conditions
 
 

@@ -65,26 +65,28 @@ class Space:
         return None
 
     def _offered(self, given: dict[str, int]) -> Options:
-        try:
-            schedule = choose(self.kernel, self.target, choices_of(given))
-        except OptionError:
+        schedule = self._made(given)
+        if schedule is None:
             given.clear()
             schedule = choose(self.kernel, self.target)
         return offered(self.kernel, schedule, self.target, given)
 
+    def _made(self, given: dict[str, int]) -> Schedule | None:
+        """The schedule of choices, if they go together."""
+        try:
+            return choose(self.kernel, self.target, choices_of(given))
+        except OptionError:
+            return None
+
     def _new(self, given: dict[str, int]) -> Choices | None:
         """Choices that make a schedule which nothing before made; others that they rule out go."""
-        try:
-            schedule = choose(self.kernel, self.target, choices_of(given))
-        except OptionError:
+        schedule = self._made(given)
+        if schedule is None:
             kept = {n: v for n, v in given.items() if n.partition(".")[0] in STRUCTURE}
             free = self._offered(kept)
             given = {n: v for n, v in given.items() if v in free.get(n, ())}
-            try:
-                schedule = choose(self.kernel, self.target, choices_of(given))
-            except OptionError:
-                return None
-        if schedule in self.known:
+            schedule = self._made(given)
+        if schedule is None or schedule in self.known:
             return None
         self.known.add(schedule)
         return choices_of(given)

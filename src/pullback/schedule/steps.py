@@ -190,7 +190,13 @@ def lane_ns(stages: list[Stage], axis: int, target: Target) -> float:
     return total * waste + (unit["enter"] + unit["turn"]) / extent
 
 
-def _read_ns(take: Take, axis: int, stage: Stage, width: int, target: Target) -> float:
+def _read_ns(
+    take: Take,
+    axis: int,
+    stage: Stage,
+    width: int,
+    target: Target,
+) -> float:
     """A vector of elements: one value for all, whole vectors and what is picked from them, or one
     element at a time.
     """

@@ -299,7 +299,13 @@ def _blocks(stage: Stage) -> list[tuple[int, int]]:
     return list(blocks)
 
 
-def _packing_ns(step: Step, stage: Stage, counts: list[int], tasks: int, each: float) -> float:
+def _packing_ns(
+    step: Step,
+    stage: Stage,
+    counts: list[int],
+    tasks: int,
+    each: float,
+) -> float:
     """Time to pack panels, `each` an element: once a task, or again for every tile of the loops
     around them.
     """

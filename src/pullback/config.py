@@ -17,7 +17,8 @@ from pullback.errors import OptionError, RuleError
 # Named numbers of the passes that decide no code by what it costs. `Cap`: what is tried or looked
 # at, for the sake of compile time; more would be as right. `Legal`: beyond it would be wrong.
 Cap = int
-Caps = tuple[int, ...]
+Ints = tuple[int, ...]
+Caps = Ints
 Legal = int
 
 Made = TypeVar("Made")

@@ -8,7 +8,7 @@ from pullback.cost.facts import size_bytes
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, upper
 from pullback.ir.graph import SUM, Reduce
-from pullback.ir.kernel import Kernel, Stage
+from pullback.ir.kernel import Kernel, Stage, Stages
 from pullback.ir.node import walk
 from pullback.ir.target import Target
 
@@ -37,7 +37,7 @@ def bound(kernel: Kernel, target: Target) -> float:
     return machine.rate("launch", "launch") + max(work, far)
 
 
-def _multiplied(stages: tuple[Stage, ...], target: Target) -> float:
+def _multiplied(stages: Stages, target: Target) -> float:
     """Of products, one multiply-add a point."""
     products = 0.0
     for stage in stages:
@@ -49,7 +49,7 @@ def _multiplied(stages: tuple[Stage, ...], target: Target) -> float:
     return products * unit * words
 
 
-def _functions(stages: tuple[Stage, ...], target: Target) -> float:
+def _functions(stages: Stages, target: Target) -> float:
     time = 0.0
     for stage in stages:
         for node in walk(stage.body):

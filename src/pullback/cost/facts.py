@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from pullback.config import frozen
+from pullback.config import Ints, frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, int64
 from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, upper
@@ -151,7 +151,7 @@ def is_view(body: Expr) -> bool:
     return True
 
 
-def split_axes(definition: Definition, form: Form) -> tuple[int, ...]:
+def split_axes(definition: Definition, form: Form) -> Ints:
     """Output axes whose coordinates are independent: candidates for outer axes."""
     rank = len(definition.shape)
     if isinstance(form, Scan):
@@ -162,7 +162,7 @@ def split_axes(definition: Definition, form: Form) -> tuple[int, ...]:
     return tuple(range(rank))
 
 
-def reduced_axes(definition: Definition, form: Form) -> tuple[int, ...]:
+def reduced_axes(definition: Definition, form: Form) -> Ints:
     """Numbers of the axes that a reduction sums over."""
     rank = len(definition.shape)
     return tuple(range(rank, rank + len(form.over))) if isinstance(form, Reduce) else ()

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pullback.config import Cap
+from pullback.config import Cap, Ints
 from pullback.cost.shares import of_joined
 from pullback.ir.target import Target
 
@@ -65,7 +65,7 @@ def far_rate(footprint: int, target: Target) -> float:
     return rates["cache" if footprint <= target.l3 // 2 else "memory"]
 
 
-def tiles(sizes: list[int], outer: tuple[int, ...]) -> list[dict[int, int]]:
+def tiles(sizes: list[int], outer: Ints) -> list[dict[int, int]]:
     """Tile extents to try: powers of two, the last axis filled first, or squares."""
     choices = []
     coordinates = math.prod(sizes[i] for i in outer)
@@ -84,7 +84,7 @@ def tiles(sizes: list[int], outer: tuple[int, ...]) -> list[dict[int, int]]:
 
 def times(
     demand: Demand,
-    outer: tuple[int, ...],
+    outer: Ints,
     tile: dict[int, int],
     rate: float,
     target: Target,

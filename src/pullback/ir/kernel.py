@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
-from pullback.config import entity
+from pullback.config import Ints, entity
 from pullback.ir.expr import Axis, Expr, Exprs, Extent, Shape, Take, takes
 from pullback.ir.graph import (
     Accumulate,
@@ -77,6 +77,9 @@ class Stage:
         return any(a in self.over for a in self.bound)
 
 
+Stages = tuple[Stage, ...]
+
+
 @entity
 class Kernel:
     """One launch. `finish` stages run once, after the partial stages are combined; there every
@@ -89,11 +92,11 @@ class Kernel:
 
     name: str
     outer: Shape
-    stages: tuple[Stage, ...]
-    finish: tuple[Stage, ...] = ()
+    stages: Stages
+    finish: Stages = ()
     reasons: tuple[str, ...] = ()
     parts: tuple[Kernel, ...] = ()
-    tiling: tuple[tuple[int, ...], int] | None = None
+    tiling: tuple[Ints, int] | None = None
 
     @property
     def pieces(self) -> tuple[Kernel, ...]:
@@ -101,7 +104,7 @@ class Kernel:
         return self.parts or (self,)
 
     @property
-    def every(self) -> tuple[Stage, ...]:
+    def every(self) -> Stages:
         """All stages, in order; those of the parts one part after the other."""
         return tuple(s for piece in self.pieces for s in piece.stages + piece.finish)
 
@@ -160,12 +163,12 @@ def renamed(kernel: Kernel, names: Mapping[Variable, Variable]) -> Kernel:
     )
 
 
-def reordered(kernel: Kernel, order: tuple[int, ...]) -> Kernel:
+def reordered(kernel: Kernel, order: Ints) -> Kernel:
     """The same launch with its outer axes in another order."""
     if order == tuple(range(len(kernel.outer))):
         return kernel
 
-    def turned(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    def turned(stages: Stages) -> Stages:
         return tuple(replace(s, outer=tuple(s.outer[axis] for axis in order)) for s in stages)
 
     outer = tuple(kernel.outer[axis] for axis in order)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
-from pullback.config import frozen
+from pullback.config import Ints, frozen
 from pullback.cost.facts import elements
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import expr as E
@@ -31,7 +31,7 @@ class Home:
     """Where a value lies: ``array[base + sum((index - origin) * stride)]``."""
 
     array: Array
-    strides: tuple[int, ...]
+    strides: Ints
     origins: tuple[Linear, ...]
     base: Linear
 
@@ -53,7 +53,7 @@ class Home:
 class NestLoop:
     """One loop to be: its variable runs over ``first..extent``; `axes` are the stage's axes."""
 
-    axes: tuple[int, ...]
+    axes: Ints
     var: Var
     extent: Expr
     most: int
@@ -63,6 +63,10 @@ class NestLoop:
     def static(self) -> bool:
         """Whether the extent is a literal."""
         return isinstance(self.extent, E.Const)
+
+
+Nest = list[NestLoop]  # the first outermost
+Coordinates = dict[int, Expr]  # the value of each axis
 
 
 @dataclass(slots=True)
@@ -114,7 +118,7 @@ class Lowering:
         """A fresh loop variable ``0..most-1``."""
         return Var(f"{name}{self.number()}", 0, max(0, most - 1))
 
-    def register(self, name: str, kind: DType, shape: tuple[int, ...] = ()) -> Register:
+    def register(self, name: str, kind: DType, shape: Ints = ()) -> Register:
         """A fresh register."""
         return Register(f"{name}{self.number()}", kind, shape)
 
@@ -150,11 +154,11 @@ class Lowering:
             return self.sizes[extent]
         return index(extent)
 
-    def loops(self, stage: Stage) -> tuple[list[NestLoop], dict[int, Expr]]:
+    def loops(self, stage: Stage) -> tuple[Nest, Coordinates]:
         """A loop for every axis of `stage` longer than one, and the values of all axes."""
         bound = stage.bound
-        nested: list[NestLoop] = []
-        values: dict[int, Expr] = {}
+        nested: Nest = []
+        values: Coordinates = {}
         for axis, extent in enumerate(stage.extents):
             outer = bound.get(axis)
             most = upper(extent)
@@ -266,12 +270,12 @@ def settle(context: Lowering, number: int, stage: Stage) -> None:
         context.homes[stage.target] = scratch_home(context, stage, slot, shape)
 
 
-def tile_extents(context: Lowering, stage: Stage) -> tuple[int, ...]:
+def tile_extents(context: Lowering, stage: Stage) -> Ints:
     """Extents of the part of a stage at hand: of a tile, or all of it after the tiles."""
     return tile_shape(stage, context.schedule.tile if context.starts else None)
 
 
-def scratch_home(context: Lowering, stage: Stage, array: Array, shape: tuple[int, ...]) -> Home:
+def scratch_home(context: Lowering, stage: Stage, array: Array, shape: Ints) -> Home:
     """A place of `shape` in scratch: coordinates of outer axes count from the tile's start."""
     bound = stage.bound if context.starts else {}
     origins = tuple(context.starts[bound[n]] if n in bound else Linear() for n in range(len(shape)))
@@ -299,14 +303,14 @@ def name_value(var: Var, value: Expr, body: Stmts) -> Stmt:
     return For(var, value, after, tuple(body))
 
 
-def nest(loops: list[NestLoop], body: Stmts) -> Stmts:
+def nest(loops: Nest, body: Stmts) -> Stmts:
     """Sequential loops around `body`, the first outermost."""
     for loop in reversed(loops):
         body = [For(loop.var, loop.first, loop.extent, tuple(body))]
     return body
 
 
-def swept(loops: list[NestLoop], body: Stmts) -> Stmts:
+def swept(loops: Nest, body: Stmts) -> Stmts:
     """Loops around `body`, the last one in lanes."""
     return nest(loops[:-1], [vector(loops[-1], 1, body)]) if loops else body
 
@@ -318,7 +322,7 @@ def rest_of(loop: NestLoop, first: Linear, size: int) -> Expr:
     return smaller(index(size), linear(loop.extent).minus(first).expr())
 
 
-def in_pieces(context: Lowering, loop: NestLoop, size: int, name: str) -> list[NestLoop]:
+def in_pieces(context: Lowering, loop: NestLoop, size: int, name: str) -> Nest:
     """A loop over pieces of a loop, and that over one piece.
 
     ``for i < n  ->  for g < ceil(n / 8): for i in 8 g .. min(8 g + 8, n)``

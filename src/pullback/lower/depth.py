@@ -14,7 +14,16 @@ from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Array, For, Stmts, Var
-from pullback.lower.context import Lowering, NestLoop, ceil_div, counted, in_pieces, nest, rest_of
+from pullback.lower.context import (
+    Lowering,
+    Nest,
+    NestLoop,
+    ceil_div,
+    counted,
+    in_pieces,
+    nest,
+    rest_of,
+)
 from pullback.lower.guards import Values
 from pullback.lower.operands import (
     Contraction,
@@ -80,7 +89,7 @@ def by_depth(context: Lowering, prob: Contraction, terms: int) -> Depth | None:
     return Depth(NestLoop((), block, total, count), own, *_waiting(context, prob))
 
 
-def _level(over: list[NestLoop], terms: int) -> int:
+def _level(over: Nest, terms: int) -> int:
     """The loop that is cut: the outermost one with room for what is inside it.
 
     ``m < 8, p < 112, q < 112, 1280 terms -> p``
@@ -100,7 +109,7 @@ def _size(loop: NestLoop, most: int, inside: bool) -> int:
     return whole[-1] if loop.static and whole else even
 
 
-def _counted(block: Var, before: list[NestLoop], parts: int) -> tuple[Values, Linear]:
+def _counted(block: Var, before: Nest, parts: int) -> tuple[Values, Linear]:
     """What block `block` stands for: the values of the loops before, the part of the one cut."""
     if not before:
         return {}, linear(block)
@@ -125,7 +134,7 @@ def _waiting(context: Lowering, prob: Contraction) -> tuple[Array, Linear, bool]
     return array, Linear(0, named), False
 
 
-def pack(context: Lowering, side: Side, over: list[NestLoop], panel: Panels) -> Stmts:
+def pack(context: Lowering, side: Side, over: Nest, panel: Panels) -> Stmts:
     """All panels of a side; where rows of the source are copied, some rows of all panels first.
 
     ``for k by 8: for panel: for k..k+8: panel[k, c] = source[k, c]``

@@ -13,7 +13,7 @@ from pullback.ir.dtype import float32
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Load
 from pullback.ir.node import Node, reach
-from pullback.lower.context import Lowering, NestLoop
+from pullback.lower.context import Coordinates, Lowering, Nest, NestLoop
 from pullback.lower.guards import Values
 from pullback.machine.machine import LINE
 from pullback.schedule.regions import with_atoms
@@ -34,11 +34,11 @@ def accesses(roots: Iterable[Expr]) -> tuple[list[Linear], set[Node]]:
 
 def merged(
     context: Lowering,
-    loops: list[NestLoop],
+    loops: Nest,
     parts: list[int],
     roots: list[Expr],
     stores: list[Linear],
-) -> tuple[list[NestLoop], Values]:
+) -> tuple[Nest, Values]:
     """Loops after merging within parts (`parts[n]` numbers loop `n`'s), and values of old ones."""
     if len(loops) < 2:
         return loops, {}
@@ -68,8 +68,8 @@ def merged(
 
 
 def split(
-    context: Lowering, loops: list[NestLoop], roots: list[Expr], lane: int | None = None
-) -> tuple[list[NestLoop], Values]:
+    context: Lowering, loops: Nest, roots: list[Expr], lane: int | None = None
+) -> tuple[Nest, Values]:
     """Loops cut in two where offsets divide them: ``x // 8, x % 8 -> high, low``.
 
     Not the one over axis `lane` into pieces shorter than a cache line: vectors span several.
@@ -84,7 +84,7 @@ def split(
             for var, coefficient in linear(atom.left).terms:
                 if coefficient == 1 and divisor > 1:
                     wanted[var] = min(wanted.get(var, divisor), divisor)
-    cut: list[NestLoop] = []
+    cut: Nest = []
     values: Values = {}
     for loop in loops:
         divisor = wanted.get(loop.var, 0)
@@ -101,7 +101,7 @@ def split(
     return cut, values
 
 
-def _run(context: Lowering, run: list[NestLoop], values: Values) -> NestLoop:
+def _run(context: Lowering, run: Nest, values: Values) -> NestLoop:
     """One loop for a run of loops; sets the value of each old variable."""
     if len(run) == 1:
         return run[0]
@@ -119,7 +119,7 @@ def _run(context: Lowering, run: list[NestLoop], values: Values) -> NestLoop:
     return NestLoop(tuple(a for loop in run for a in loop.axes), var, extent, most)
 
 
-def revalued(axes: dict[int, Expr], values: Values) -> dict[int, Expr]:
+def revalued(axes: Coordinates, values: Values) -> Coordinates:
     """Values of axes after merging."""
     if not values:
         return axes

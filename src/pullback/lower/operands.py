@@ -16,7 +16,9 @@ from pullback.ir.nest import Array, Check, Load, Stmts, Store, StoreCombine, Tra
 from pullback.ir.node import walk
 from pullback.lower.bounds import Spans, guarded, narrowed, outer, over_loops
 from pullback.lower.context import (
+    Coordinates,
     Lowering,
+    Nest,
     NestLoop,
     accumulator,
     cast,
@@ -108,9 +110,9 @@ class Contraction:
     scale: Operand | None
     row: NestLoop | None
     column: NestLoop | None
-    shared: list[NestLoop]
-    rest: list[NestLoop]
-    over: list[NestLoop]
+    shared: Nest
+    rest: Nest
+    over: Nest
     store: Linear | None
     tail: Tail
     work: Region
@@ -151,7 +153,7 @@ class Contraction:
         return guarded(outer(self.work, self.over), spans, body)
 
     @property
-    def rows(self) -> list[NestLoop]:
+    def rows(self) -> Nest:
         """The loop over rows, if there is one."""
         return [] if self.row is None else [self.row]
 
@@ -226,7 +228,7 @@ def scaled(prob: Contraction, value: Expr, at: Values) -> tuple[Stmts, Expr]:
     return [*scale.checks], E.Mul(value, cast(scale.value, prob.kind))
 
 
-def _stored(context: Lowering, stage: Stage, axes: dict[int, Expr]) -> Linear | None:
+def _stored(context: Lowering, stage: Stage, axes: Coordinates) -> Linear | None:
     """Where a stage is stored, if it lives anywhere."""
     return written(context, stage, axes) if stage.target in context.homes else None
 
@@ -238,7 +240,7 @@ def _part(axis: int, product: Product, outputs: int) -> int:
     return sides + chosen
 
 
-def _operand(context: Lowering, axes: dict[int, Expr], value: Expr) -> Operand:
+def _operand(context: Lowering, axes: Coordinates, value: Expr) -> Operand:
     translate = Translator(context, axes)
     operand = translate(value)
     return Operand(operand, tuple(translate.checks))
@@ -247,7 +249,7 @@ def _operand(context: Lowering, axes: dict[int, Expr], value: Expr) -> Operand:
 def evaluated(
     context: Lowering,
     operand: Operand,
-    loops: list[NestLoop],
+    loops: Nest,
     kind: DType,
     rows: int | None = None,
 ) -> tuple[Stmts, Operand]:
@@ -266,7 +268,7 @@ def evaluated(
     return swept(order, body), Operand(Load(array, offset), ())
 
 
-def _best_lane(value: Expr, loops: list[NestLoop]) -> NestLoop:
+def _best_lane(value: Expr, loops: Nest) -> NestLoop:
     """The loop along which most loads are contiguous; of equals the longest, then the last."""
 
     def score(number: int) -> tuple[int, int, int]:
@@ -304,8 +306,8 @@ def panels(
     kind: DType,
     width: int,
     count: int,
-    around: list[NestLoop],
-    over: list[NestLoop],
+    around: Nest,
+    over: Nest,
     lasting: bool = False,
     name: str = "panel",
 ) -> Panels:
@@ -327,11 +329,11 @@ def panels(
 def pack_panel(
     context: Lowering,
     side: Side,
-    over: list[NestLoop],
+    over: Nest,
     panel: Panels,
     number: Expr,
     source: Expr,
-    around: list[NestLoop] | None = None,
+    around: Nest | None = None,
 ) -> Stmts:
     """Fill panel `number` with columns from panel `source` on; the last one may be narrower.
 
@@ -359,7 +361,7 @@ def pack_panel(
 
 def _transposed(
     side: Side,
-    over: list[NestLoop],
+    over: Nest,
     panel: Panels,
     number: Expr,
     first: Linear,
@@ -389,6 +391,6 @@ def _transposed(
     return nest(over[:-run], [copy])
 
 
-def _continues(side: Operand, over: list[NestLoop], run: int) -> bool:
+def _continues(side: Operand, over: Nest, run: int) -> bool:
     """Whether the last `run` loops over a side lie in memory as one, and the loop before too."""
     return side.stride(over[-run - 1].var) == prod(loop.most for loop in over[-run:])

@@ -23,7 +23,18 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.ir.node import walk
-from pullback.lower.context import Home, Lowering, NestLoop, accumulator, cast, nest, swept, vector
+from pullback.lower.context import (
+    Coordinates,
+    Home,
+    Lowering,
+    Nest,
+    NestLoop,
+    accumulator,
+    cast,
+    nest,
+    swept,
+    vector,
+)
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import revalued
 from pullback.lower.sweep import written
@@ -66,8 +77,8 @@ def scan(context: Lowering, step: Step, stage: Stage) -> Stmts:
 def _running(
     context: Lowering,
     stage: Stage,
-    along: list[NestLoop],
-    axes: dict[int, Expr],
+    along: Nest,
+    axes: Coordinates,
     each: Var | None = None,
 ) -> Stmts:
     """One scan, or as many as `each` counts."""
@@ -139,7 +150,7 @@ def _identity(context: Lowering, stage: Stage, form: Accumulate, home: Home) -> 
     """The target (this tile's part of it) at the combiner's identity."""
     bound = stage.bound
     places = {p: bound[a] for a, p in plain_places(form, stage.shape).items() if a in bound}
-    loops: list[NestLoop] = []
+    loops: Nest = []
     indices: list[Expr] = []
     for number, extent in enumerate(stage.target.shape):
         most, span, start = upper(extent), context.extent(extent), Linear()

@@ -34,7 +34,17 @@ from pullback.lower.bounds import (
     settled,
     spans,
 )
-from pullback.lower.context import Lowering, NestLoop, accumulator, cast, in_pieces, nest, vector
+from pullback.lower.context import (
+    Coordinates,
+    Lowering,
+    Nest,
+    NestLoop,
+    accumulator,
+    cast,
+    in_pieces,
+    nest,
+    vector,
+)
 from pullback.lower.hoist import hoisted
 from pullback.lower.merge import merged, revalued, split
 from pullback.lower.patch import Patch, patch
@@ -55,16 +65,16 @@ BLOCKS = 8
 class Box:
     """The loops of a step: those of the output first, `rank` of them, then the reduced ones."""
 
-    loops: list[NestLoop]
+    loops: Nest
     rank: int
-    axes: dict[int, Expr]
+    axes: Coordinates
 
     @property
-    def outs(self) -> list[NestLoop]:
+    def outs(self) -> Nest:
         return self.loops[: self.rank]
 
     @property
-    def overs(self) -> list[NestLoop]:
+    def overs(self) -> Nest:
         return self.loops[self.rank :]
 
 
@@ -96,7 +106,7 @@ def _patched(part: _Part, lane: NestLoop | None, loop: NestLoop, place: Patch) -
     return nest(outs, inner)
 
 
-def _work(context: Lowering, axes: dict[int, Expr], stage: Stage) -> Region:
+def _work(context: Lowering, axes: Coordinates, stage: Stage) -> Region:
     """Where a stage has work to do, over loop variables."""
     return over_loops(context, axes, context.regions.work.get(stage.target, ()))
 
@@ -113,7 +123,7 @@ class Bodies:
 def stage_values(
     context: Lowering,
     stages: list[Stage],
-    axes: dict[int, Expr],
+    axes: Coordinates,
     registers: dict[Value, Register],
 ) -> Bodies:
     """What each stage computes; stages of one step meet in registers."""
@@ -148,7 +158,7 @@ def make_box(context: Lowering, stages: list[Stage], lane: int | None = None) ->
     return Box(loops, rank, axes), values
 
 
-def written(context: Lowering, stage: Stage, axes: dict[int, Expr]) -> Linear:
+def written(context: Lowering, stage: Stage, axes: Coordinates) -> Linear:
     """Where the value of `stage` at the current coordinates is stored."""
     return context.home(stage).offset(tuple(axes[n] for n in range(len(stage.shape))))
 
@@ -277,9 +287,7 @@ def _unroll(part: _Part, body: _Body) -> int:
     return part.loops.unroll if short else part.loops.long
 
 
-def _blocked(
-    part: _Part, lane: NestLoop, overs: list[NestLoop], region: Region
-) -> tuple[list[NestLoop], NestLoop]:
+def _blocked(part: _Part, lane: NestLoop, overs: Nest, region: Region) -> tuple[Nest, NestLoop]:
     """Lanes in blocks, each with its own bounds, where bounds of other loops depend on them."""
     context, width = part.context, part.context.lanes(4)
     size = max(width, min(part.loops.block, lane.most // BLOCKS // width * width))

@@ -17,6 +17,7 @@ from pullback.ir.nest import For, Guard, Stmts, Var
 from pullback.lower.block import Block
 from pullback.lower.context import (
     Lowering,
+    Nest,
     NestLoop,
     counted,
     floor_div,
@@ -58,7 +59,7 @@ def tiles(context: Lowering, product: Product, stages: list[Stage], step: Step) 
     return before + (made.in_words(product.word) if product.word > 1 else made.whole())
 
 
-def left_loops(prob: Contraction) -> list[NestLoop]:
+def left_loops(prob: Contraction) -> Nest:
     """The loops that the left operand changes with."""
     loops = [*prob.shared, *prob.rest, *prob.rows, *prob.over]
     return [loop for loop in loops if prob.left.uses(loop.var)]
@@ -101,7 +102,7 @@ class _Tiles(Block):
         self,
         side: Side,
         width: int,
-        around: list[NestLoop],
+        around: Nest,
         lasting: bool = False,
     ) -> Panels:
         """Panels for all of a side."""

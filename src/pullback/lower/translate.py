@@ -11,7 +11,7 @@ from pullback.ir.expr import Axis, Expr, Size, Take, index
 from pullback.ir.graph import Value, Variable
 from pullback.ir.nest import Check, Load, Peek, Register
 from pullback.ir.node import Node, reach, walk
-from pullback.lower.context import Home, Lowering
+from pullback.lower.context import Coordinates, Home, Lowering
 from pullback.lower.guards import FALSE, folded
 from pullback.simplify.guards import both
 from pullback.simplify.product import flat
@@ -25,7 +25,7 @@ class Translator:
     """
 
     context: Lowering
-    axes: dict[int, Expr]
+    axes: Coordinates
     registers: dict[Value, Register] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
 

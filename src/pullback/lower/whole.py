@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
-from pullback.config import Cap
+from pullback.config import Cap, Ints
 from pullback.cost.facts import size_bytes
 from pullback.errors import InvalidIR, OptionError
 from pullback.ir import expr as E
@@ -165,8 +165,8 @@ class _Decided:
 
     def _plain(self, step: Step, stages: Sequence[Stage], first: int) -> list[Step]:
         """A contraction as a plain reduction, and the maps after it as a sweep of their own."""
-        lead, rest = stages[step.stages[0]], [stages[n] for n in step.stages[1:]]
-        number = first + step.stages[0]
+        lead, rest = stages[step.lead], [stages[n] for n in step.stages[1:]]
+        number = first + step.lead
         if self.residences[number].place is Place.REGISTER:
             shape = tile_extents(self.context, lead)
             size = prod(shape)
@@ -380,9 +380,7 @@ def _pack_level(context: Lowering, prob: Contraction, columns: int, target: Targ
     return level if size <= target.profile.share else None
 
 
-def _streamed(
-    kernel: Kernel, schedule: Schedule, near: Set[Variable], target: Target
-) -> tuple[int, ...]:
+def _streamed(kernel: Kernel, schedule: Schedule, near: Set[Variable], target: Target) -> Ints:
     """The arguments that are written past the caches: large ones that nothing reads again."""
     if symbols(kernel):
         return ()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
-from pullback.config import frozen
+from pullback.config import Ints, frozen
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import int8, int32, uint8
@@ -19,6 +19,7 @@ from pullback.ir.nest import Array, Combine, Declare, Load, Peek, Stmts, Store, 
 from pullback.ir.node import walk
 from pullback.lower.context import (
     Lowering,
+    Nest,
     NestLoop,
     cast,
     ceil_div,
@@ -48,7 +49,7 @@ def wordable(prob: Contraction, word: int) -> bool:
     return _strides(prob.right, column, (0, 1)) or whole
 
 
-def _strides(side: Operand, var: Var, known: tuple[int, ...]) -> bool:
+def _strides(side: Operand, var: Var, known: Ints) -> bool:
     """Whether every load of a side has one of these strides along `var`."""
     forms = [linear(n.offset) for n in walk(side.value) if isinstance(n, Load)]
     return all(f.of(var) in known and not f.hidden(var) for f in forms)
@@ -152,7 +153,7 @@ class Packing:
         side: Operand,
         width: int,
         count: int,
-        around: list[NestLoop],
+        around: Nest,
     ) -> Panels:
         """An array ``[around, panel, k, word, element of the word]``."""
         whole, over = width * self.word.size, self.prob.over
@@ -239,7 +240,7 @@ class Packing:
             word.size,
         )
 
-    def _rows(self, side: Operand, around: list[NestLoop]) -> tuple[Stmts, Operand]:
+    def _rows(self, side: Operand, around: Nest) -> tuple[Stmts, Operand]:
         """`side` as rows of words, zeros after the last element."""
         word, k = self.word, self.prob.over[-1]
         extents = [*(loop.most for loop in around), k.most * word.size]

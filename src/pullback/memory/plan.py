@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from pullback.config import Cap, entity, frozen
+from pullback.config import Cap, Ints, entity, frozen
 from pullback.cost.facts import size_bytes
 from pullback.errors import InvalidIR
 from pullback.ir import markup
@@ -67,9 +67,9 @@ class Plan:
     """
 
     offsets: dict[Variable, int]
-    scratch: tuple[int, ...]
-    stride: tuple[int, ...]
-    shared: tuple[int, ...]
+    scratch: Ints
+    stride: Ints
+    shared: Ints
     arena_bytes: int
     lower_bound_bytes: int
     total_bytes: int

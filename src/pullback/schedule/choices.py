@@ -31,12 +31,11 @@ that are worth trying.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice, permutations
 from math import factorial, prod
 
-from pullback.config import Cap, Caps
+from pullback.config import Cap, Caps, Ints
 from pullback.cost.facts import elements
 from pullback.errors import OptionError
 from pullback.ir.expr import Extent, Take, upper
@@ -45,11 +44,11 @@ from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule.contraction import columns, recognise
 from pullback.schedule.cost import most_tasks
-from pullback.schedule.schedule import Schedule, Step, Way
+from pullback.schedule.schedule import Numbers, Schedule, Step, Way
 from pullback.schedule.tiling import round_tile
 
 Choices = tuple[tuple[str, int], ...]
-Options = dict[str, tuple[int, ...]]
+Options = dict[str, Ints]
 
 # What changes which stages share a loop or how they are seen: other choices may come or go with it.
 STRUCTURE = ("apart", "column", "dots")
@@ -67,12 +66,12 @@ OPERANDS = ("left", "right", "scattered", "ahead")
 INNER = ("rows", "vectors", "packed", "unroll", *OPERANDS)  # of how innermost loops are written
 
 
-def choices_of(given: Mapping[str, int]) -> Choices:
+def choices_of(given: Numbers) -> Choices:
     """Choices in order of their names."""
     return tuple(sorted(given.items()))
 
 
-def order_of(kernel: Kernel, given: Mapping[str, int]) -> tuple[int, ...]:
+def order_of(kernel: Kernel, given: Numbers) -> Ints:
     """The outer axes, outermost loop first. Raises: OptionError for an order that there is not."""
     axes = range(len(kernel.outer))
     number = given.get("order", 0)
@@ -83,9 +82,7 @@ def order_of(kernel: Kernel, given: Mapping[str, int]) -> tuple[int, ...]:
     return order
 
 
-def offered(
-    kernel: Kernel, schedule: Schedule, target: Target, given: Mapping[str, int]
-) -> Options:
+def offered(kernel: Kernel, schedule: Schedule, target: Target, given: Numbers) -> Options:
     """The values worth trying of all that is free in a kernel that runs by `schedule`."""
     if kernel.tiling is not None:
         return {}
@@ -103,7 +100,7 @@ def offered(
         if product is not None and product.dots:
             free[f"dots.{number}"] = DOTS
     for step in schedule.steps:
-        lead = step.stages[0]
+        lead = step.lead
         free.update((f"apart.{n}", (1,)) for n in step.stages[1:])
         if f"apart.{lead}" in given and lead:
             free[f"apart.{lead}"] = (1,)
@@ -113,7 +110,7 @@ def offered(
     return {name: values for name, values in free.items() if values}
 
 
-def refuse_unknown(kernel: Kernel, given: Mapping[str, int], free: Options) -> None:
+def refuse_unknown(kernel: Kernel, given: Numbers, free: Options) -> None:
     """Raises: OptionError for a choice that the kernel does not have, or a value not worth it."""
     for name, value in given.items():
         values = free.get(name, ())
@@ -127,12 +124,12 @@ def refuse_unknown(kernel: Kernel, given: Mapping[str, int], free: Options) -> N
             )
 
 
-def with_choices(step: Step, given: Mapping[str, int]) -> Step:
+def with_choices(step: Step, given: Numbers) -> Step:
     """A step with what is chosen for its first stage.
 
     ``terms.2 = 512  ->  Step((2, 3), .., terms=512)``
     """
-    lead = step.stages[0]
+    lead = step.lead
     asked = tuple((n, given[f"{n}.{lead}"]) for n in INNER if f"{n}.{lead}" in given)
     if step.way is Way.SWEEP:
         axis = given.get(f"lanes.{lead}", step.vector)
@@ -141,7 +138,7 @@ def with_choices(step: Step, given: Mapping[str, int]) -> Step:
     return replace(step, terms=terms or None, asked=asked) if step.product else step
 
 
-def _most(kernel: Kernel, name: str, values: tuple[int, ...]) -> int:
+def _most(kernel: Kernel, name: str, values: Ints) -> int:
     """The largest number that may be asked for though it is not offered; 0: none."""
     kind, _, number = name.partition(".")
     if kind not in ("tile", "tasks", "terms", "rows") or not values:
@@ -149,8 +146,8 @@ def _most(kernel: Kernel, name: str, values: tuple[int, ...]) -> int:
     return upper(kernel.outer[int(number)]) if kind == "tile" else max(values)
 
 
-def _of_step(kernel: Kernel, step: Step, target: Target, given: Mapping[str, int]) -> Options:
-    stage = kernel.stages[step.stages[0]]
+def _of_step(kernel: Kernel, step: Step, target: Target, given: Numbers) -> Options:
+    stage = kernel.stages[step.lead]
     if step.way is Way.SWEEP:
         wide = tuple(n for n, extent in enumerate(stage.extents) if upper(extent) > 1)
         return {"lanes": (-1, *wide), "unroll": UNROLLS} if wide else {}
@@ -161,7 +158,7 @@ def _of_step(kernel: Kernel, step: Step, target: Target, given: Mapping[str, int
     widths = tuple(sorted(t.vectors for t in target.profile.tiles))
     takes = [n for n in walk(step.product.left) if isinstance(n, Take)]
     computed = takes != [step.product.left] and not any(t.is_data for t in takes)
-    blocks = given.get(f"terms.{step.stages[0]}", step.terms or 0) > 0
+    blocks = given.get(f"terms.{step.lead}", step.terms or 0) > 0
     return {
         "left": ((0, 2) if blocks else (0, 1)) if computed else (),
         "right": (0, 2) if blocks else (0, 1, 3),
@@ -174,14 +171,14 @@ def _of_step(kernel: Kernel, step: Step, target: Target, given: Mapping[str, int
     }
 
 
-def _tasks(kernel: Kernel, target: Target) -> tuple[int, ...]:
+def _tasks(kernel: Kernel, target: Target) -> Ints:
     """Powers of two; partial results are kept of few tasks."""
     partial = any(s.partial for s in kernel.stages)
     most = min(most_tasks(kernel, target) * (1 if partial else 2), elements(kernel.outer))
     return tuple(1 << n for n in range(most.bit_length()))
 
 
-def _orders(kernel: Kernel) -> tuple[int, ...]:
+def _orders(kernel: Kernel) -> Ints:
     """All orders of outer loops; none of sums over tiles, whose terms they would put in another."""
     axes = len(kernel.outer)
     if not 1 < axes <= MOST_ORDERED or any(s.partial for s in kernel.stages):
@@ -189,7 +186,7 @@ def _orders(kernel: Kernel) -> tuple[int, ...]:
     return tuple(range(factorial(axes)))
 
 
-def _extents(extent: Extent) -> tuple[int, ...]:
+def _extents(extent: Extent) -> Ints:
     """About the powers of two below an extent, and all of it."""
     size = upper(extent)
     powers = [1 << n for n in range(min(size, WIDEST).bit_length())]

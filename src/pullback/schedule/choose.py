@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from pullback.config import frozen
+from pullback.config import Ints, frozen
 from pullback.cost.facts import elements
 from pullback.errors import OptionError
 from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate
-from pullback.ir.kernel import Kernel, Stage, reordered
+from pullback.ir.kernel import Kernel, Stage, Stages, reordered
 from pullback.ir.target import Target
 from pullback.schedule.choices import (
     Choices,
@@ -22,7 +22,7 @@ from pullback.schedule.choices import (
 )
 from pullback.schedule.cost import Model
 from pullback.schedule.large import Large, large
-from pullback.schedule.schedule import Schedule, Step, Steps, Tile, Way
+from pullback.schedule.schedule import Numbers, Schedule, Step, Steps, Tile, Way
 from pullback.schedule.slots import Lives, lives, residences, tile_counts, tile_shape
 from pullback.schedule.steps import NOTHING, steps
 from pullback.schedule.tiling import choose_tile
@@ -65,7 +65,7 @@ def _modelled(plan: _Plan, target: Target) -> Schedule:
     model = Model(target)
     tasks = _packing_tasks(kernel, plan.body, model.estimate(kernel).tasks, target)
     tasks = min(tasks, _whole_vectors(kernel, plan.body, target))
-    if all(_filling(kernel.stages[s.stages[0]], target) for s in plan.body):
+    if all(_filling(kernel.stages[s.lead], target) for s in plan.body):
         tasks = 1
     tile = choose_tile(kernel, plan.body, plan.scratch, tasks, model)
     return plan.schedule(tile, tasks)
@@ -82,7 +82,7 @@ class _Plan:
     large: Large | None
 
     @classmethod
-    def of(cls, kernel: Kernel, target: Target, given: Mapping[str, int] = NOTHING) -> _Plan:
+    def of(cls, kernel: Kernel, target: Target, given: Numbers = NOTHING) -> _Plan:
         body = _with_levels(kernel, steps(kernel.stages, target, given))
         finish = steps(kernel.finish, target)
         homes = residences(kernel, body, finish)
@@ -100,7 +100,7 @@ class _Plan:
         slots, homes = self.scratch.assign(tile)
         return Schedule(tile, tasks, split, body, finish, homes, slots)
 
-    def chosen(self, best: Schedule, order: tuple[int, ...], given: Mapping[str, int]) -> Schedule:
+    def chosen(self, best: Schedule, order: Ints, given: Numbers) -> Schedule:
         """A schedule of this kernel, which has `order`, but for the tile and tasks chosen."""
         pairs = zip(order, best.tile, strict=True)
         tile = tuple(max(1, given.get(f"tile.{axis}", extent)) for axis, extent in pairs)
@@ -120,7 +120,7 @@ def _packing_tasks(kernel: Kernel, body: Steps, tasks: int, target: Target) -> i
     for step in body:
         if step.product is None or step.product.direct:
             continue
-        stage = kernel.stages[step.stages[0]]
+        stage = kernel.stages[step.lead]
         if step.product.right.axes.isdisjoint(stage.bound):
             own = set(range(len(stage.shape))) - step.product.right.axes
             rows = prod(upper(stage.shape[a]) for a in own)
@@ -134,7 +134,7 @@ def _whole_vectors(kernel: Kernel, body: Steps, target: Target) -> int:
     """
     most = elements(kernel.outer)
     for step in body:
-        stage = kernel.stages[step.stages[0]]
+        stage = kernel.stages[step.lead]
         if isinstance(stage.form, Accumulate) and step.vector in stage.bound:
             most = min(most, elements(kernel.outer) // target.lanes(stage.body.dtype.itemsize))
     return max(1, most)
@@ -165,11 +165,11 @@ def _with_levels(kernel: Kernel, body: Steps) -> Steps:
     return tuple(map(placed, body))
 
 
-def _with_way(stages: tuple[Stage, ...], step: Step, tile: Tile) -> Step:
+def _with_way(stages: Stages, step: Step, tile: Tile) -> Step:
     """A contraction of few rows with both operands contiguous along k goes by dot products."""
     if step.product is None or len(step.stages) > 1:
         return step
-    stage = stages[step.stages[0]]
+    stage = stages[step.lead]
     if tile_shape(stage, tile or None)[step.product.row] > step.product.dots:
         return step
     return replace(step, way=Way.DOTS, vector=stage.over[-1])

@@ -11,7 +11,7 @@ from functools import reduce
 from math import inf, isqrt, prod
 
 from pullback.algebra.linear import Linear, offset, row_major
-from pullback.config import Legal
+from pullback.config import Ints, Legal
 from pullback.ir import expr as E
 from pullback.ir.dtype import bfloat16, float32, int8, int32, uint8
 from pullback.ir.expr import Axis, Expr, Take, upper
@@ -104,7 +104,7 @@ def volume(stage: Stage, axes: Iterable[int]) -> int:
     return prod(upper(stage.extents[axis]) for axis in axes)
 
 
-def columns(stage: Stage) -> tuple[int, ...]:
+def columns(stage: Stage) -> Ints:
     """The output axes that may be the columns of `stage` as a contraction."""
     return tuple(p.column for p in _products(stage))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from pullback.config import frozen
+from pullback.config import Ints, frozen
 from pullback.cost.facts import elements, size_bytes
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
@@ -109,7 +109,7 @@ def _power(wanted: int) -> int:
     return 1 << (max(1, wanted).bit_length() - 1)
 
 
-def shares(kernel: Kernel, tasks: Sequence[int], target: Target) -> tuple[int, ...]:
+def shares(kernel: Kernel, tasks: Sequence[int], target: Target) -> Ints:
     """Where the tasks of a kernel's parts, counted as one row, are cut into equal work.
 
     ``tasks (1, 2, 1) of 10, 60, 10 us, in two  ->  (0, 2, 4)``

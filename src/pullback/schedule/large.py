@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-from pullback.config import frozen
+from pullback.config import Ints, frozen
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
@@ -57,7 +57,7 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
     if len(products) != 1 or any(s.way not in (Way.TILES, Way.SWEEP) for s in body):
         return None
     step = products[0]
-    stage = kernel.stages[step.stages[0]]
+    stage = kernel.stages[step.lead]
     if step.product is None:
         return None
     tasks = most_tasks(kernel, target)
@@ -95,8 +95,8 @@ def large(kernel: Kernel, body: Sequence[Step], scratch: Lives, target: Target) 
 class _Groups:
     """The outer axes of rows and of columns, in order; how many rows, columns and terms."""
 
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
+    rows: Ints
+    columns: Ints
     extents: tuple[int, int, int]
 
 
@@ -136,7 +136,7 @@ def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> La
     return Large((chunk,), tasks, terms)
 
 
-def _tile(kernel: Kernel, groups: _Groups, most: tuple[int, int]) -> tuple[int, ...]:
+def _tile(kernel: Kernel, groups: _Groups, most: tuple[int, int]) -> Ints:
     """Tiles of at most so many rows and columns that copy least, an even number of them.
 
     ``3000 x 1000 -> 6 x 1 of 500 x 1000``
@@ -149,7 +149,7 @@ def _tile(kernel: Kernel, groups: _Groups, most: tuple[int, int]) -> tuple[int, 
     return min(even or made)[1]
 
 
-def _cut(kernel: Kernel, groups: _Groups, parts: tuple[int, int]) -> tuple[int, ...]:
+def _cut(kernel: Kernel, groups: _Groups, parts: tuple[int, int]) -> Ints:
     """A tile of about so many parts of the rows and of the columns, and one of all else."""
     tile = [1] * len(kernel.outer)
     sides = zip((groups.rows, groups.columns), parts, reversed(STEPS), strict=True)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -18,7 +18,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.schedule.choices import STRUCTURE, Choices, Options, choices_of, offered
 from pullback.schedule.choose import choose
-from pullback.schedule.schedule import Schedule
+from pullback.schedule.schedule import Numbers, Schedule
 
 DRAWS: Cap = 50  # attempts to draw a schedule that is new
 MOST_DRAWN: Cap = 6  # choices of a random schedule that differ from the model's
@@ -93,7 +93,7 @@ class Space:
 
 
 def moves(
-    kernel: Kernel, schedule: Schedule, target: Target, given: Mapping[str, int]
+    kernel: Kernel, schedule: Schedule, target: Target, given: Numbers
 ) -> Iterator[dict[str, int]]:
     """The choices beside those `given`, by which a kernel has `schedule`: one differs.
 

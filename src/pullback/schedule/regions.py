@@ -17,7 +17,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Size, Take
 from pullback.ir.graph import Definition, Map, Reduce, Value
-from pullback.ir.kernel import Stage
+from pullback.ir.kernel import Stages
 from pullback.ir.node import walk
 from pullback.simplify.guards import contexts
 
@@ -151,7 +151,7 @@ class Regions:
     needed: dict[Value, Region]
 
 
-def regions(stages: tuple[Stage, ...], finish: tuple[Stage, ...] = ()) -> Regions:
+def regions(stages: Stages, finish: Stages = ()) -> Regions:
     """The regions of stages in order. Nothing is said of scans and accumulating writes."""
     zeros: dict[Value, Region] = {}
     work: dict[Value, Region] = {}
@@ -171,7 +171,7 @@ def _plain(atom: Expr) -> bool:
     return isinstance(atom, Axis | Size)
 
 
-def _needed(stages: tuple[Stage, ...], finish: tuple[Stage, ...]) -> dict[Value, Region]:
+def _needed(stages: Stages, finish: Stages) -> dict[Value, Region]:
     """Bounds under which every read of a stage that is not stored stands."""
     own = {s.target for s in stages if s.store is None and not s.partial}
     regions: dict[Value, list[Region]] = {}

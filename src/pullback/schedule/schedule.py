@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import Enum
 
-from pullback.config import frozen
+from pullback.config import Ints, frozen
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr
 from pullback.ir.kernel import Kernel, reordered
@@ -124,7 +125,8 @@ class SweepLoops:
     block: int
 
 
-Tile = tuple[int, ...]  # an extent for each outer axis
+Numbers = Mapping[str, int]  # what is chosen, by name
+Tile = Ints  # an extent for each outer axis
 Loops = TileLoops | DotLoops | SweepLoops
 LOOPS: dict[Way, type[Loops]] = {
     Way.SWEEP: SweepLoops,
@@ -142,7 +144,7 @@ class Step:
     open.
     """
 
-    stages: tuple[int, ...]
+    stages: Ints
     way: Way
     level: int
     vector: int | None = None
@@ -150,6 +152,11 @@ class Step:
     terms: int | None = None
     asked: tuple[tuple[str, int], ...] = ()
     loops: Loops | None = None
+
+    @property
+    def lead(self) -> int:
+        """The stage that the others follow."""
+        return self.stages[0]
 
 
 Steps = tuple[Step, ...]
@@ -200,10 +207,10 @@ class Schedule:
     finish: Steps
     residences: tuple[Residence, ...]
     slots: tuple[Slot, ...]
-    order: tuple[int, ...] = ()
+    order: Ints = ()
     asked: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     vector: int = 0
-    streamed: tuple[int, ...] = ()
+    streamed: Ints = ()
 
     @property
     def whole(self) -> bool:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from pullback.config import frozen
+from pullback.config import Ints, frozen
 from pullback.cost.facts import size_bytes
 from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Map, Value, Variable
-from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.kernel import Kernel, Stage, Stages, stage_reads
 from pullback.ir.target import Target
-from pullback.schedule.schedule import Place, Residence, Slot, Step, Steps, Tile
+from pullback.schedule.schedule import Numbers, Place, Residence, Slot, Step, Steps, Tile
 from pullback.schedule.steps import NOTHING, identical
 
 
-def numbered(
-    kernel: Kernel, body: Steps, finish: Steps
-) -> list[tuple[Step, tuple[Stage, ...], tuple[int, ...]]]:
+def numbered(kernel: Kernel, body: Steps, finish: Steps) -> list[tuple[Step, Stages, Ints]]:
     """Each step with the stages that it counts, and its stages' numbers among all of the kernel."""
     first = len(kernel.stages)
     rows = [(step, kernel.stages, step.stages) for step in body]
@@ -48,7 +46,7 @@ def residences(kernel: Kernel, body: Steps, finish: Steps) -> tuple[Residence, .
     return tuple(_residence(s, n in private) for n, s in enumerate(every))
 
 
-def leads(step: Step, members: tuple[int, ...], number: int) -> bool:
+def leads(step: Step, members: Ints, number: int) -> bool:
     """Whether a stage is the contraction of a step whose other stages follow on its blocks."""
     return step.product is not None and len(members) > 1 and members[0] == number
 
@@ -77,7 +75,7 @@ def tile_counts(kernel: Kernel, tile: Sequence[int]) -> list[int]:
     return [-(-upper(e) // t) for e, t in zip(kernel.outer, tile, strict=True)]
 
 
-def tile_shape(stage: Stage, tile: Tile | None) -> tuple[int, ...]:
+def tile_shape(stage: Stage, tile: Tile | None) -> Ints:
     """Extents of the part of a stage that one tile holds; of all of it where there are no tiles."""
     bound = {} if tile is None else stage.bound
     shape = map(upper, stage.shape)
@@ -125,7 +123,7 @@ def lives(
     finish: Steps,
     homes: tuple[Residence, ...],
     target: Target,
-    given: Mapping[str, int] = NOTHING,
+    given: Numbers = NOTHING,
 ) -> Lives:
     """When each stage in scratch lives. `given`: what is chosen by name (`choices`)."""
     every = kernel.every

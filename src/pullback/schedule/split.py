@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from pullback.ir.graph import Map, Value, Variable
-from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
+from pullback.ir.kernel import Kernel, Stages, redirected, stage_reads
 from pullback.ir.target import Target
 from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Schedule
@@ -57,7 +57,7 @@ def _piece(kernel: Kernel, start: int, end: int) -> Kernel:
     names: dict[Value, Variable] = {}
     names.update((s.target, s.store) for s in kernel.stages[:start] if s.store is not None)
     stages = tuple(redirected(s, names) for s in kernel.stages[start:end])
-    finish: tuple[Stage, ...] = ()
+    finish: Stages = ()
     if end == len(kernel.stages):
         finish = tuple(redirected(s, names) for s in kernel.finish)
     made = [s.store.name for s in (*stages, *finish) if s.store is not None]
@@ -71,7 +71,7 @@ def _orders(kernel: Kernel, schedule: Schedule) -> list[tuple[object, ...]]:
     for step, stages, _ in numbered(kernel, schedule.steps, schedule.finish):
         tiles = (schedule.tile, schedule.tasks)
         for n in step.stages:
-            stage, lead = stages[n], step.stages[0] == n
+            stage, lead = stages[n], step.lead == n
             if isinstance(stage.form, Map):
                 continue
             product = step.product if lead else None

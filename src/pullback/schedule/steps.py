@@ -8,13 +8,13 @@ from math import log2
 from types import MappingProxyType
 
 from pullback.algebra.linear import row_major
-from pullback.config import Cap, frozen
+from pullback.config import Cap, Ints, frozen
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
-from pullback.ir.kernel import Stage, stage_reads
+from pullback.ir.kernel import Stage, Stages, stage_reads
 from pullback.ir.target import MOST_PICKED, Target
 from pullback.schedule.contraction import address, recognise, volume
-from pullback.schedule.schedule import Step, Steps, Way
+from pullback.schedule.schedule import Numbers, Step, Steps, Way
 
 # Stages of one loop: each that is added is compared with every other. None of the goldens' loops
 # has more.
@@ -23,7 +23,7 @@ MOST_STAGES: Cap = 12
 Rates = Mapping[str, float]
 Space = tuple[tuple[int, Extent], ...]
 
-NOTHING: Mapping[str, int] = MappingProxyType({})
+NOTHING: Numbers = MappingProxyType({})
 
 
 def space(stage: Stage) -> Space:
@@ -43,12 +43,12 @@ def identical(take: Take, rank: int) -> bool:
 class SharedLoop:
     """Consecutive stages over one space, with the axis chosen for the lanes and its cost."""
 
-    stages: tuple[int, ...]
+    stages: Ints
     vector: int | None
     cost: float
 
 
-def steps(stages: tuple[Stage, ...], target: Target, given: Mapping[str, int] = NOTHING) -> Steps:
+def steps(stages: Stages, target: Target, given: Numbers = NOTHING) -> Steps:
     """Stages in steps, in order: neighbours over one space share a loop where that is legal.
 
     `given`: what is chosen by name (`choices`).
@@ -79,10 +79,10 @@ def steps(stages: tuple[Stage, ...], target: Target, given: Mapping[str, int] = 
     return tuple(ordered)
 
 
-def follows(step: Step, number: int, stages: tuple[Stage, ...]) -> bool:
+def follows(step: Step, number: int, stages: Stages) -> bool:
     """Whether a map may run on each block of a contraction right after it, while it is near."""
     stage = stages[number]
-    lead = stages[step.stages[0]]
+    lead = stages[step.lead]
     if step.product is None or not isinstance(stage.form, Map) or lead.partial:
         return False
     if len(step.stages) >= MOST_STAGES or space(stage) != space(lead)[: len(lead.shape)]:
@@ -99,9 +99,7 @@ def level(stage: Stage) -> int:
     return 1 + max(stage.bound.values(), default=-1)
 
 
-def special(
-    number: int, stage: Stage, target: Target, given: Mapping[str, int] = NOTHING
-) -> Step | None:
+def special(number: int, stage: Stage, target: Target, given: Numbers = NOTHING) -> Step | None:
     """The step of a stage that is not a plain sweep."""
     if isinstance(stage.form, Scan):
         return Step((number,), Way.SCAN, level(stage), _scan_lanes(stage, target))
@@ -114,14 +112,12 @@ def special(
     return Step((number,), Way.TILES, level(stage), product.column, product)
 
 
-def _sweep(group: SharedLoop, stages: tuple[Stage, ...]) -> Step:
+def _sweep(group: SharedLoop, stages: Stages) -> Step:
     depth = max(level(stages[n]) for n in group.stages)
     return Step(group.stages, Way.SWEEP, depth, group.vector)
 
 
-def joined(
-    group: SharedLoop, number: int, stages: tuple[Stage, ...], target: Target
-) -> SharedLoop | None:
+def joined(group: SharedLoop, number: int, stages: Stages, target: Target) -> SharedLoop | None:
     """`group` with one more stage, where that is legal and no slower."""
     stage, members = stages[number], [stages[n] for n in group.stages]
     if len(members) >= MOST_STAGES or not sweeps_together(members, stage):

@@ -7,7 +7,7 @@ from dataclasses import field
 from itertools import pairwise, product
 from math import prod
 
-from pullback.config import Cap, Caps, frozen
+from pullback.config import Cap, Caps, Ints, frozen
 from pullback.cost.facts import elements
 from pullback.cost.shares import most_rows, of_columns, of_rows
 from pullback.ir import expr as E
@@ -81,7 +81,7 @@ def choose_tile(
     scratch: Lives,
     tasks: int,
     model: Model,
-) -> tuple[int, ...]:
+) -> Ints:
     """Tile extents of every outer axis."""
     product_ = any(step.product is not None for step in body)
     limit = model.target.l2 // 2 if product_ else model.target.scratch
@@ -114,11 +114,11 @@ class _Fit:
         return {bound[axis] for bound, axis in large if axis in bound}
 
     @property
-    def least(self) -> tuple[int, ...]:
+    def least(self) -> Ints:
         """A tile of one coordinate, but wide along both sides of register tiles."""
         wide: set[int] = set()
         for step in self.body:
-            stage, product_ = self.kernel.stages[step.stages[0]], step.product
+            stage, product_ = self.kernel.stages[step.lead], step.product
             # with few rows, register tiles of whole vectors do not matter
             if product_ is not None and upper(stage.shape[product_.row]) > DOT_ROWS:
                 bound = stage.bound
@@ -156,7 +156,7 @@ class _Fit:
         return max(loads) * len(loads) / sum(loads)
 
 
-def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
+def _greedy(fit: _Fit, limit: int, target: Target) -> Ints:
     """Inner axes first, as wide as scratch and the number of tasks allow.
 
     At least one vector of float32 along an axis in lanes, be it that data leave the cache.
@@ -196,7 +196,7 @@ def _greedy(fit: _Fit, limit: int, target: Target) -> tuple[int, ...]:
     return tuple(tile)
 
 
-def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
+def _searched(fit: _Fit, model: Model, limit: int) -> Ints:
     """The cheapest tile of a few extents for each axis whose scratch fits `limit`.
 
     Or much more, where few rows and columns take that already: long rows, or what all tiles share.
@@ -215,7 +215,7 @@ def _searched(fit: _Fit, model: Model, limit: int) -> tuple[int, ...]:
     ranked = sorted(
         (tile_ns(fit, t, model) * fit.uneven(t), [-n for n in reversed(t)]) for t in tiles
     )
-    best: tuple[float, tuple[int, ...]] | None = None
+    best: tuple[float, Ints] | None = None
     for cost, negative in ranked:
         tile = tuple(-n for n in reversed(negative))
         if best is not None and cost >= best[0]:
@@ -238,7 +238,7 @@ def _searched_axes(fit: _Fit) -> list[int]:
     for step in fit.body:
         if step.product is None:
             continue
-        bound = fit.kernel.stages[step.stages[0]].bound
+        bound = fit.kernel.stages[step.lead].bound
         sides = (step.product.column, step.product.row)
         axes.update({bound[a]: None for a in sides if a in bound})
     axes.update(dict.fromkeys(reversed(range(len(fit.kernel.outer)))))

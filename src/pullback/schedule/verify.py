@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from pullback.config import Cap
+from pullback.config import Cap, Ints
 from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate, Definition, Map, Scan, Value, Variable
-from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.kernel import Kernel, Stages, stage_reads
 from pullback.schedule.contraction import seen
 from pullback.schedule.schedule import (
     LOOPS,
@@ -50,12 +50,12 @@ class Timetable:
     schedule: Schedule
 
     @cached_property
-    def every(self) -> tuple[Stage, ...]:
+    def every(self) -> Stages:
         """All stages, those of the finish last."""
         return self.kernel.every
 
     @cached_property
-    def steps(self) -> list[tuple[Step, tuple[Stage, ...], tuple[int, ...]]]:
+    def steps(self) -> list[tuple[Step, Stages, Ints]]:
         """Each step with the stages that it counts, and their numbers among all."""
         return numbered(self.kernel, self.schedule.steps, self.schedule.finish)
 
@@ -126,7 +126,7 @@ def levels_hold(scene: Timetable) -> Fault:
 def ways_fit(scene: Timetable) -> Fault:
     """Scans, accumulating writes and contractions run as such, all else in sweeps."""
     for step, stages, _ in scene.steps:
-        lead = stages[step.stages[0]]
+        lead = stages[step.lead]
         kinds = {Scan: Way.SCAN, Accumulate: Way.SCATTER}
         wanted = kinds.get(type(lead.form))
         if wanted is not step.way and (wanted or step.way in (Way.SCAN, Way.SCATTER)):
@@ -144,7 +144,7 @@ def ways_fit(scene: Timetable) -> Fault:
 def lanes_fit(scene: Timetable) -> Fault:
     """What runs in lanes is an axis of the stages; of scans and writes, one without an order."""
     for step, stages, _ in scene.steps:
-        lead = stages[step.stages[0]]
+        lead = stages[step.lead]
         if step.vector is None:
             continue
         if not 0 <= step.vector < len(lead.extents):
@@ -176,7 +176,7 @@ def steps_meet(scene: Timetable) -> Fault:
 def loops_fit(scene: Timetable) -> Fault:
     """Numbers of loops are such that they can be written out."""
     for step, stages, _ in scene.steps:
-        loops, lead = step.loops, stages[step.stages[0]]
+        loops, lead = step.loops, stages[step.lead]
         if isinstance(loops, SweepLoops):
             counts = loops.unroll, loops.long
             if not all(1 <= n <= MOST_IN_FLIGHT for n in counts) or loops.block < 1:

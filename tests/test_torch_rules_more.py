@@ -158,3 +158,18 @@ def test_the_largest_are_ordered_once(k: int, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(sorting, name, _counted(name, getattr(sorting, name), calls))
     RULES[torch.ops.aten.topk.default](pb.ones((3, 70)), k)
     assert calls == ["_selected" if k == 2 else "_by_counting"]
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_norms_of_weights(dim: int) -> None:
+    """First axis, last, and one between; gradients by both parts."""
+    v = torch.randn(3, 4, 5, requires_grad=True)
+    g = torch.randn([n if k == dim else 1 for k, n in enumerate(v.shape)], requires_grad=True)
+
+    def run(v: Any, g: Any) -> Any:
+        return torch._weight_norm(v, g, dim)
+
+    head = torch.randn(3, 4, 5)
+    rows = [(f(v, g), f) for f in (compiled(run), run)]
+    near(rows[0][0], rows[1][0])
+    near(*(torch.autograd.grad(y, (v, g), head) for y, _ in rows))

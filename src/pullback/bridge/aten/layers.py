@@ -423,3 +423,20 @@ def smooth_l1_loss_backward(head: Any, x: Any, y: Any, reduction: int, beta: flo
     apart = x - y
     within = head * apart * (part / beta) if beta else head * apart
     return pb.where(apart <= -beta, -head * part, pb.where(apart >= beta, head * part, within))
+
+
+@rule(aten._weight_norm_interface.default)
+def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    """``w = g v / |v|``, norms over all axes but `dim`; and those norms."""
+    norms = pb.sqrt(pb.sum(v * v, axis=_but(v, dim), keepdims=True))
+    return v * (g / norms), norms
+
+
+@rule(aten._weight_norm_interface_backward.default)
+def weight_norm_backward(head: Any, v: Any, g: Any, norms: Any, dim: int) -> Any:
+    along = pb.sum(head * v, axis=_but(v, dim), keepdims=True) / norms
+    return (g / norms) * (head - v * (along / norms)), along
+
+
+def _but(x: Any, dim: int) -> tuple[int, ...]:
+    return tuple([n for n in range(x.ndim) if n != dim % x.ndim])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from pullback.config import frozen
 from pullback.cost.roof import Demand, far_rate, tiles, times
-from pullback.fuse.groups import FINISH, Group, class_extent, is_partial, stored
+from pullback.fuse.groups import Group, class_extent, is_axis, is_partial, odd, stored
 from pullback.fuse.problem import Problem
 from pullback.ir.expr import upper
 from pullback.ir.target import Target
@@ -53,8 +54,7 @@ def outer_choices(problem: Problem, group: Group) -> list[tuple[int, ...]]:
     """Class sets that agree: each alone, and all that spread the same stages."""
     kinds: dict[tuple[int, ...], list[int]] = {}
     for number, one in enumerate(group.classes):
-        odd = tuple(s for s in group.stages if one[s] == FINISH or is_partial(problem, s, one))
-        kinds.setdefault(odd, []).append(number)
+        kinds.setdefault(odd(problem, group, one), []).append(number)
     choices: list[tuple[int, ...]] = [(n,) for n in range(len(group.classes))]
     for numbers in kinds.values():
         chosen: list[int] = []
@@ -70,7 +70,7 @@ def _collides(group: Group, a: int, b: int) -> bool:
     """Whether two classes bind one axis of a stage twice."""
     one = group.classes[a]
     two = group.classes[b]
-    return any(one[s] is not None and one[s] != FINISH and one[s] == two[s] for s in group.stages)
+    return any(is_axis(one[s]) and one[s] == two[s] for s in group.stages)
 
 
 def _measure(problem: Problem, group: Group, l2: int) -> Demand:
@@ -80,7 +80,7 @@ def _measure(problem: Problem, group: Group, l2: int) -> Demand:
     kept = _kept(problem, group)
     for s in group.stages:
         on = [c[s] for c in group.classes]
-        mask = sum(1 << i for i, a in enumerate(on) if a is not None)
+        mask = bits(a is not None for a in on)
         definition = problem.definition(s)
         last = len(definition.shape) - 1
         count = problem.sizes[s]
@@ -104,10 +104,7 @@ def _measure(problem: Problem, group: Group, l2: int) -> Demand:
             if is_partial(problem, s, one):
                 demand.partial[i] += size
     for source, uses in group.external.items():
-        masks = [
-            sum(1 << i for i, c in enumerate(group.classes) if c[s] is not None and c[s] in bind)
-            for s, bind in uses
-        ]
+        masks = [bits(c[s] is not None and c[s] in bind for c in group.classes) for s, bind in uses]
         count = problem.sizes[source]
         size = count * problem.values[source].dtype.itemsize
         demand.reads.append((size, min(masks, key=int.bit_count)))
@@ -116,6 +113,11 @@ def _measure(problem: Problem, group: Group, l2: int) -> Demand:
                 on = [c[s] for c in group.classes]
                 demand.cut(on, bind[-1], count)
     return demand
+
+
+def bits(flags: Iterable[bool]) -> int:
+    """A number whose bits are `flags`, the lowest first."""
+    return sum(1 << n for n, flag in enumerate(flags) if flag)
 
 
 def _kept(problem: Problem, group: Group) -> set[int]:
@@ -134,5 +136,5 @@ def _rows(
 ) -> tuple[int, int]:
     """The classes that cut a contraction's rows, as a mask, and the rows of the other axes."""
     extents = problem.definition(stage).extents
-    mask = sum(1 << i for i, a in enumerate(on) if a in axes)
+    mask = bits(a in axes for a in on)
     return mask, math.prod(upper(extents[a]) for a in axes if a not in on)

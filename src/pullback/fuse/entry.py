@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.config import Cap, UserRule
-from pullback.cost.facts import study
 from pullback.fuse.beside import set_beside
 from pullback.fuse.emit import Emitter, launch_order
 from pullback.fuse.group import Grouping, apply_rules, best_first, too_large
@@ -13,7 +12,7 @@ from pullback.fuse.groups import Group
 from pullback.fuse.inline import Inlined, Role, inline
 from pullback.fuse.masks import told_by_results
 from pullback.fuse.problem import Order, build, closures, reads_itself_safely
-from pullback.ir.graph import Definition, Graph, Value, Variable, define, read
+from pullback.ir.graph import Definition, Graph, Value, Variable, identity
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
 from pullback.prepare.extend import extend
@@ -91,7 +90,7 @@ def _outputs(graph: Graph) -> dict[Definition, Variable]:
 
 def copy_of(value: Value, name: str) -> Definition:
     """``name[i] = value[i]``"""
-    return define(name, value.shape, lambda *i: read(value, *i))
+    return Definition(name, value.shape, identity(value))
 
 
 def _targets(scene: Inlined, outputs: dict[Definition, Variable]) -> dict[Definition, Variable]:
@@ -105,11 +104,7 @@ def _targets(scene: Inlined, outputs: dict[Definition, Variable]) -> dict[Defini
             targets[definition] = variable
             continue
         late = copy_of(definition, variable.name)
-        scene.order.append(late)
-        scene.roles[late] = Role.NODE
-        scene.bodies[late] = late.body
-        scene.forms[late] = late.form
-        scene.facts[late] = study(late.body, late.form)
+        scene.add(late)
         order.append(scene, late)
         order.overwrites(late, variable)
         targets[late] = variable

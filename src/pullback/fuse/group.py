@@ -13,16 +13,7 @@ from dataclasses import dataclass, field
 from pullback.config import Cap, UserRule, frozen
 from pullback.cost.facts import is_identity
 from pullback.fuse.cost import GroupCost, estimate, scratch_budget
-from pullback.fuse.groups import (
-    FINISH,
-    Edge,
-    Group,
-    is_partial,
-    merge,
-    single,
-    stored,
-    target_place,
-)
+from pullback.fuse.groups import Edge, Group, merge, odd, single, stored, target_place
 from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Problem
 from pullback.ir.dtype import float32
@@ -347,14 +338,10 @@ def _try(grouping: Grouping, i: int, j: int, node: int, value: int) -> None:
 
 def _covers(problem: Problem, joint: Group, value: int, partial: bool) -> bool:
     """Whether classes bind every axis of `value`; those with partial sums count if `partial`."""
-    able = [c for c in joint.classes if partial or not _odd(problem, joint, c)]
+    able = [c for c in joint.classes if partial or not odd(problem, joint, c)]
     bound = {target_place(problem, value, c[value]) for c in able}
     shape = problem.definition(value).shape
     return bound >= {n for n, e in enumerate(shape) if upper(e) > 1}
-
-
-def _odd(problem: Problem, group: Group, one: dict[int, int | None]) -> bool:
-    return any(one[s] == FINISH or is_partial(problem, s, one) for s in group.stages)
 
 
 def _join_recomputed(grouping: Grouping) -> None:
@@ -376,8 +363,9 @@ def _share(grouping: Grouping, i: int, j: int) -> None:
     joint = grouping.able(i, j)
     if joint is None:
         return
-    groups = grouping.groups[i], grouping.groups[j]
-    kept = sum(not _odd(grouping.problem, joint, c) for c in joint.classes)
-    before = [sum(not _odd(grouping.problem, g, c) for c in g.classes) for g in groups]
-    if kept >= min(before) and kept > 0:
+    first, second, kept = (
+        sum(not odd(grouping.problem, g, c) for c in g.classes)
+        for g in (grouping.groups[i], grouping.groups[j], joint)
+    )
+    if kept >= min(first, second) and kept > 0:
         grouping.join(i, j, joint)

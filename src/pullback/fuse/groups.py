@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
+from typing import TypeGuard
 
 from pullback.config import entity, frozen
 from pullback.cost.facts import is_identity, split_axes
@@ -32,6 +33,11 @@ FINISH = Late.FINISH
 FINISH_POINTS = 8192
 
 Class = dict[int, int | None]
+
+
+def is_axis(place: int | None) -> TypeGuard[int]:
+    """Whether a class gives a stage an axis of its own."""
+    return place is not None and place != FINISH
 
 
 @entity
@@ -134,7 +140,7 @@ def _needs(problem: Problem, stages: tuple[int, ...], seed: int) -> set[int]:
 
 def _carried(problem: Problem, source: int, bind: Bind, mine: int | None) -> int | None:
     """The axis of `source` that a reader's axis runs along."""
-    if mine is None or mine == FINISH:
+    if not is_axis(mine):
         return mine
     at = bind.index(mine) if mine in bind else None
     return at if at in split_axes(problem.definition(source), problem.form(source)) else None
@@ -192,7 +198,7 @@ def _agrees(problem: Problem, edge: Edge, maker: Class, reader: Class) -> bool:
 def target_place(problem: Problem, stage: int, axis: int | None) -> int | None:
     """The axis of the result that a stage's own axis is; an accumulating write has a domain."""
     form = problem.form(stage)
-    if axis is None or axis == FINISH or not isinstance(form, Accumulate):
+    if not is_axis(axis) or not isinstance(form, Accumulate):
         return axis
     return plain_places(form, problem.definition(stage).shape).get(axis)
 
@@ -233,7 +239,7 @@ def merge(problem: Problem, a: Group, b: Group, why: list[Edge]) -> Group | None
             why.append(failed)
         elif (
             any(_ties(e, *_sides(e, ca, cb)) for e in edges)
-            or any(ca[s] is not None and ca[s] != FINISH for s in shared)
+            or any(is_axis(ca[s]) for s in shared)
             or _linked(a, b, ca, cb)
         ):
             classes.append({**ca, **cb})
@@ -252,7 +258,7 @@ def _ties(edge: Edge, maker: Class, reader: Class) -> bool:
 def class_extent(problem: Problem, one: Class) -> Extent:
     """Extent of a candidate outer axis."""
     for stage, axis in one.items():
-        if axis is not None and axis != FINISH:
+        if is_axis(axis):
             return problem.definition(stage).extents[axis]
     raise InvalidIR("a class without an axis")
 
@@ -285,6 +291,11 @@ def _has_partial(problem: Problem, group: Group, one: Class) -> bool:
     return any(is_partial(problem, s, one) for s in group.stages)
 
 
+def odd(problem: Problem, group: Group, one: Class) -> tuple[int, ...]:
+    """The stages that a class runs once at the end, or whose reduced axis it spreads."""
+    return tuple(s for s in group.stages if one[s] == FINISH or is_partial(problem, s, one))
+
+
 def is_partial(problem: Problem, stage: int, one: Class) -> bool:
     """Whether a class spreads a stage's reduced axis over tiles."""
     return one[stage] in problem.reduced[stage]
@@ -295,9 +306,9 @@ def _linked(a: Group, b: Group, ca: Class, cb: Class) -> bool:
     for source, uses in a.external.items():
         for other, theirs in b.external.get(source, ()):
             at = cb[other]
-            if at is None or at < 0 or at not in theirs:
+            if not is_axis(at) or at not in theirs:
                 continue
             place = theirs.index(at)
-            if any(bind[place] is not None and bind[place] == ca[s] for s, bind in uses):
+            if any(is_axis(bind[place]) and bind[place] == ca[s] for s, bind in uses):
                 return True
     return False

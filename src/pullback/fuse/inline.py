@@ -66,6 +66,23 @@ class Inlined:
     forms: dict[Definition, Form] = field(default_factory=dict)
     facts: dict[Definition, BodyFacts] = field(default_factory=dict)
 
+    def sources(self, *definitions: Definition) -> list[Value]:
+        """What definitions read, each once, in order."""
+        every = (a.source for d in definitions for a in self.facts[d].accesses)
+        return list(dict.fromkeys(every))
+
+    def needs(self, definition: Definition) -> list[Definition]:
+        """The definitions that one reads, in order."""
+        return [s for s in self.sources(definition) if isinstance(s, Definition)]
+
+    def add(self, definition: Definition) -> None:
+        """One more node, as it is."""
+        self.order.append(definition)
+        self.roles[definition] = Role.NODE
+        self.bodies[definition] = definition.body
+        self.forms[definition] = definition.form
+        self.facts[definition] = study(definition.body, definition.form)
+
     def copy(self) -> Inlined:
         """The same decisions, to be changed apart."""
         order = list(self.order)
@@ -124,11 +141,7 @@ def live(scene: Inlined, outputs: list[Definition]) -> list[Definition]:
     needed = set(outputs)
     for definition in reversed(scene.order):
         if definition in needed:
-            needed.update(
-                a.source
-                for a in scene.facts[definition].accesses
-                if isinstance(a.source, Definition)
-            )
+            needed.update(scene.needs(definition))
     return [d for d in scene.order if d in needed]
 
 
@@ -204,8 +217,7 @@ def _is_shared(definition: Definition, uses: list[Use]) -> bool:
 
 def _stages(scene: Inlined, definition: Definition) -> list[Definition]:
     """Recomputed definitions that this one reads."""
-    sources = dict.fromkeys(a.source for a in scene.facts[definition].accesses)
-    return [s for s in sources if isinstance(s, Definition) and scene.roles.get(s) is Role.STAGE]
+    return [s for s in scene.needs(definition) if scene.roles.get(s) is Role.STAGE]
 
 
 def _leaves(
@@ -213,8 +225,7 @@ def _leaves(
 ) -> dict[Value, None]:
     """Stored values that computing this definition again would read."""
     leaves: dict[Value, None] = {}
-    for access in scene.facts[definition].accesses:
-        source = access.source
+    for source in scene.sources(definition):
         if isinstance(source, Definition) and scene.roles[source] is Role.STAGE:
             leaves.update(known[source])
         else:
@@ -261,16 +272,17 @@ def sums_up(scene: Inlined, definition: Definition) -> Definition | None:
 
     ``dw[n, k] = sum[i](..); s[] = sum[n, k](dw[n, k] * dw[n, k])  ->  dw``
     """
-    sources = list(dict.fromkeys(a.source for a in scene.facts[definition].accesses))
+    sources = scene.sources(definition)
     if len(sources) != 1 or elements(definition.shape) > 1:
         return None
     source = sources[0]
     if not isinstance(source, Definition) or scene.roles[source] is not Role.NODE:
         return None
-    every = not isinstance(scene.forms[definition], Map)
-    every = every and isinstance(scene.forms[source], Reduce | Accumulate)
-    every = every and points(definition) == elements(source.shape) > 1
-    return source if every else None
+    if isinstance(scene.forms[definition], Map):
+        return None
+    if not isinstance(scene.forms[source], Reduce | Accumulate):
+        return None
+    return source if points(definition) == elements(source.shape) > 1 else None
 
 
 def _substitutes(

@@ -48,10 +48,10 @@ def _chosen(scene: Inlined, y: Definition, simplify: Simplify) -> Definition | N
     constant = body.otherwise
     if not isinstance(take, Take) or not isinstance(take.source, Definition):
         return None
-    same = [a for a in scene.facts[y].accesses if len(a.bind) == len(y.shape)]
-    own = [a for a in same if is_identity(a.bind, y.shape)]
-    others = [inside for inside in takes(body.condition) if inside is not take]
-    if len(own) != len(scene.facts[y].accesses) or others:
+    for access in scene.facts[y].accesses:
+        if len(access.bind) != len(y.shape) or not is_identity(access.bind, y.shape):
+            return None
+    if any(inside is not take for inside in takes(body.condition)):
         return None
     never = simplify(replace_reads(body.condition, lambda _: constant))
     return take.source if E.is_const(never, False) else None

@@ -66,11 +66,8 @@ def closures(scene: Inlined) -> Closures:
         needed = {node}
         stack = [node]
         while stack:
-            for access in scene.facts[stack.pop()].accesses:
-                source = access.source
-                if source in needed or not isinstance(source, Definition):
-                    continue
-                if scene.roles[source] is Role.STAGE:
+            for source in scene.needs(stack.pop()):
+                if source not in needed and scene.roles[source] is Role.STAGE:
                     needed.add(source)
                     stack.append(source)
         closure[node] = tuple(sorted(needed, key=rank.__getitem__))
@@ -98,8 +95,7 @@ class Order:
 
     def _relate(self, scene: Inlined, node: Definition, stages: tuple[Definition, ...]) -> None:
         mine = 0
-        for access in (a for s in stages for a in scene.facts[s].accesses):
-            source = access.source
+        for source in scene.sources(*stages):
             above = self.number.get(source) if isinstance(source, Definition) else None
             if above is not None:
                 mine |= self.above[above] | 1 << above
@@ -130,7 +126,7 @@ def reads_itself_safely(
 ) -> bool:
     """Whether a node may overwrite what its own stages read: same element, or reduced before."""
     if not isinstance(scene.forms[node], Map):
-        return all(a.source is not variable for s in closure for a in scene.facts[s].accesses)
+        return variable not in scene.sources(*closure)
     for stage in closure:
         for access in scene.facts[stage].accesses:
             if access.source is not variable:
@@ -147,8 +143,7 @@ def build(scene: Inlined, target: dict[Definition, Variable]) -> Problem:
     """Number everything. `target` holds the nodes that store into a variable in place."""
     closure = closures(scene)
     ranked = _rank(scene, closure, target)
-    sources = [a.source for d in ranked for a in scene.facts[d].accesses]
-    inputs = [s for s in sources if isinstance(s, Variable)]
+    inputs = [s for s in scene.sources(*ranked) if isinstance(s, Variable)]
     inputs += target.values()
     values: list[Value] = [*ranked, *dict.fromkeys(inputs)]
     number = {v: n for n, v in enumerate(values)}
@@ -187,13 +182,10 @@ def _rank(
     """Definition order, but readers of a variable before the node that overwrites it."""
     number = {d: n for n, d in enumerate(scene.order)}
     writer = {v: d for d, v in target.items()}
-    needs = [
-        {number[a.source] for a in scene.facts[d].accesses if isinstance(a.source, Definition)}
-        for d in scene.order
-    ]
+    needs = [{number[s] for s in scene.needs(d)} for d in scene.order]
     for node, stages in closure.items():
-        for access in (a for s in stages for a in scene.facts[s].accesses):
-            late = writer.get(access.source) if isinstance(access.source, Variable) else None
+        for source in scene.sources(*stages):
+            late = writer.get(source) if isinstance(source, Variable) else None
             if late is not None and late is not node:
                 needs[number[late]].add(number[node])
     return [scene.order[n] for n in in_turn(needs, min)]

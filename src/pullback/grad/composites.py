@@ -17,7 +17,6 @@ from pullback.ir import functions as F
 from pullback.ir.expr import Expr, Exprs
 from pullback.ir.node import Node, postorder
 
-Path = tuple[str, ...]
 Shares = tuple[tuple[Expr, Expr], ...]
 """Operands, each with what is its own of a derivative."""
 
@@ -29,8 +28,8 @@ class Composite:
     `tame`: the slope is finite everywhere.
     """
 
-    function: Callable[[Expr], Expr]
-    path: Path
+    function: F.Scalar
+    path: F.Path
     slope: Callable[[Expr, Expr], Expr]
     tame: bool = False
 
@@ -79,6 +78,7 @@ def _rsqrt(x: Expr, y: Expr) -> Expr:
 
 ACOS = ("left", "condition", "left", "otherwise", "value", "left", "right", "left")
 COS = ("right", "left", "right", "left", "value", "left")
+TESTED = ("condition", "left", "left")
 SIGNED = ("otherwise", "condition", "left")
 COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
     E.If: (
@@ -109,18 +109,18 @@ COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
 def slopes(node: Expr) -> Shares | None:
     """(argument, derivative) pairs of a named composite; None where `node` is none."""
     composite = _named(node)
-    if composite is not None:
-        known, x = composite
-        return ((x, known.slope(x, node)),)
-    return _power(node) or _whole(node) or _angle(node)
+    if composite is None:
+        return _power(node) or _whole(node) or _angle(node)
+    known, x = composite
+    return ((x, known.slope(x, node)),)
 
 
 def _named(node: Expr) -> tuple[Composite, Expr] | None:
     """The composite of one argument that `node` is, and its argument."""
     for known in COMPOSITES.get(type(node), ()):
-        x = _at(node, known.path)
-        if x is not None and x.dtype == node.dtype and known.function(x) is node:
-            return known, x
+        args = F.arguments(node, known.function, known.path)
+        if args is not None:
+            return known, args[0]
     return None
 
 
@@ -138,12 +138,10 @@ def arguments(node: Expr) -> Exprs | None:
 
 def _power(node: Expr) -> Shares | None:
     """``x ** y -> y x ** (y - 1), x ** y log x``: 0 where y is 0; where x is 0, y not negative."""
-    y = _at(node, ("condition", "left", "left"))
-    x = _at(node, ("condition", "right", "left"))
-    if not isinstance(node, E.If) or x is None or y is None or not x.dtype.is_float:
+    args = F.arguments(node, F.power, ("condition", "right", "left"), TESTED)
+    if args is None:
         return None
-    if x.dtype != node.dtype or y.dtype != node.dtype or F.power(x, y) is not node:
-        return None
+    x, y = args
     zero = fold.zero(x.dtype)
     by_base = E.If(E.Equal(y, zero), zero, fold.mul(y, F.power(x, _plus(y, -1))))
     flat = E.And(E.Equal(x, zero), F.less_equal(zero, y))
@@ -177,18 +175,9 @@ def _factors(power: Expr, x: Expr) -> int:
 
 def _angle(node: Expr) -> Shares | None:
     """``atan2(y, x) -> x / (x^2 + y^2), -y / (x^2 + y^2)``"""
-    y = _at(node, ("condition", "left", "left"))
-    x = _at(node, ("otherwise", "condition", "left", "left"))
-    if x is None or y is None or {x.dtype, y.dtype} != {node.dtype}:
+    args = F.arguments(node, F.atan2, TESTED, ("otherwise", *TESTED))
+    if args is None:
         return None
-    if not node.dtype.is_float or F.atan2(y, x) is not node:
-        return None
+    y, x = args
     size = E.Add(F.square(x), F.square(y))
     return (y, E.Div(x, size)), (x, fold.negate(E.Div(y, size)))
-
-
-def _at(node: Expr, path: Path) -> Expr | None:
-    part: object = node
-    for name in path:
-        part = getattr(part, name, None)
-    return part if isinstance(part, Expr) else None

@@ -7,12 +7,14 @@ float16 and bfloat16 are computed in float32.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import TypeVar, cast
 
 from pullback.ir import expr as E
-from pullback.ir.dtype import float32
+from pullback.ir.dtype import float32, is_half
 from pullback.ir.expr import (
     Add,
     And,
@@ -21,6 +23,7 @@ from pullback.ir.expr import (
     Div,
     Equal,
     Expr,
+    Exprs,
     FloorDiv,
     If,
     Less,
@@ -29,6 +32,8 @@ from pullback.ir.expr import (
 )
 
 Scalar = Callable[[Expr], Expr]
+Path = tuple[str, ...]
+Made = TypeVar("Made", bound=Callable[..., Expr])
 
 _ERF_NUMERATOR = (
     9.60497373987051638749, 9.00260197203842689217e1, 2.23200534594684319226e3,
@@ -88,17 +93,32 @@ def like(value: float, x: Expr) -> Const:
     return E.const(value, x.dtype)
 
 
-def wide(function: Scalar) -> Scalar:
-    """`function` computed in float32 where its argument is a 16-bit float."""
+def wide(function: Made) -> Made:
+    """`function` computed in float32 where its arguments are 16-bit floats."""
 
-    def widened(x: Expr) -> Expr:
-        if not x.dtype.is_float or x.dtype.bits > 16:
-            return function(x)
-        return Cast(function(Cast(x, float32)), x.dtype)
+    @functools.wraps(function)
+    def widened(*args: Expr) -> Expr:
+        kind = args[0].dtype
+        if not is_half(kind):
+            return function(*args)
+        return Cast(function(*(Cast(x, float32) for x in args)), kind)
 
-    widened.__doc__ = function.__doc__
-    widened.__name__ = function.__name__
-    return widened
+    return cast(Made, widened)
+
+
+def part(node: Expr, path: Path) -> Expr | None:
+    """What lies in a node by the names of fields; None where that is no expression."""
+    inner: object = node
+    for name in path:
+        inner = getattr(inner, name, None)
+    return inner if isinstance(inner, Expr) else None
+
+
+def arguments(node: Expr, function: Callable[..., Expr], *paths: Path) -> Exprs | None:
+    """The arguments, at `paths`, of which `node` is the function: built again, it is interned."""
+    args = [part(node, path) for path in paths]
+    known = tuple([x for x in args if x is not None and x.dtype == node.dtype])
+    return known if len(known) == len(args) and function(*known) is node else None
 
 
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
@@ -129,6 +149,11 @@ def square(x: Expr) -> Expr:
     return Mul(x, x)
 
 
+def _mirrored(x: Expr, far: Expr) -> Expr:
+    """An odd function of x, which is `far` of its size."""
+    return If(Less(x, like(0, x)), E.negate(far), far)
+
+
 @wide
 def sigmoid(x: Expr) -> Expr:
     """``1 / (1 + exp(-x))``, as ``z = exp(-|x|); (z if x < 0 else 1) / (1 + z)``"""
@@ -143,11 +168,10 @@ def tanh(x: Expr) -> Expr:
     size = absolute(x)
     z = E.Exp(Mul(size, like(-2.0, x)))
     far = Div(E.subtract(like(1, x), z), Add(like(1, x), z))
-    signed = If(Less(x, like(0, x)), E.negate(far), far)
     s = square(x)
     ratio = Div(_polynomial(s, _TANH_NUMERATOR), _polynomial(s, _TANH_DENOMINATOR))
     near = Mul(x, Add(Mul(s, ratio), like(1, x)))
-    return If(Less(size, like(0.625, x)), near, signed)
+    return If(Less(size, like(0.625, x)), near, _mirrored(x, far))
 
 
 @wide
@@ -160,8 +184,7 @@ def erf(x: Expr) -> Expr:
     ratio = Div(_polynomial(y, _ERFC_NUMERATOR), _polynomial(y, _ERFC_DENOMINATOR))
     tail = Mul(E.Exp(E.negate(square(y))), ratio)
     far = E.subtract(like(1, x), tail)
-    signed = If(Less(x, like(0, x)), E.negate(far), far)
-    return If(Less(size, like(1, x)), near, signed)
+    return If(Less(size, like(1, x)), near, _mirrored(x, far))
 
 
 def relu(x: Expr) -> Expr:
@@ -236,8 +259,7 @@ def sinh(x: Expr) -> Expr:
     both = E.subtract(expm1(x), expm1(E.negate(x)))
     size = absolute(x)
     far = _half_exp(size)
-    signed = If(Less(x, like(0, x)), E.negate(far), far)
-    return If(Less(size, _steep(x)), Mul(both, like(0.5, x)), signed)
+    return If(Less(size, _steep(x)), Mul(both, like(0.5, x)), _mirrored(x, far))
 
 
 @wide
@@ -355,10 +377,9 @@ def is_negative(x: Expr) -> Expr:
     return Or(Less(x, zero), And(Equal(x, zero), Less(reciprocal(x), zero)))
 
 
+@wide
 def atan2(y: Expr, x: Expr) -> Expr:
     """The angle of the point (x, y) in -pi..pi, radians, as C defines it."""
-    if x.dtype.bits == 16:
-        return Cast(atan2(Cast(y, float32), Cast(x, float32)), x.dtype)
     height, width, zero = absolute(y), absolute(x), like(0, x)
     steep = Less(width, height)
     ratio = If(steep, Div(width, height), Div(height, width))
@@ -437,12 +458,11 @@ def whole_power(x: Expr, y: Expr) -> Expr:
     return If(Less(y, like(0, y)), If(Equal(x, one), one, unit), power)
 
 
+@wide
 def power(x: Expr, y: Expr) -> Expr:
     """``x ** y`` as C defines it: ``exp(y log |x|)`` with the sign of odd whole exponents."""
     if not x.dtype.is_float:
         return whole_power(x, y)
-    if x.dtype.bits == 16:
-        return Cast(power(Cast(x, float32), Cast(y, float32)), x.dtype)
     one, zero = like(1, x), like(0, x)
     base = absolute(x)
     size = If(Equal(base, one), one, E.Exp(Mul(y, E.Log(base))))

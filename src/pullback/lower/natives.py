@@ -6,8 +6,7 @@ are interned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from pullback.config import frozen
 from pullback.errors import InvalidIR
@@ -41,9 +40,9 @@ Kinds = tuple[type[Expr], ...]
 class Form:
     """A function by its simplified form: the types of the children, and where its argument is."""
 
-    function: Callable[[Expr], Expr]
+    function: F.Scalar
     kinds: Kinds
-    path: tuple[str, ...]
+    path: F.Path
     double: bool = False
 
     @property
@@ -58,16 +57,12 @@ class Form:
         pairs = zip(node.children, self.kinds, strict=True)
         if not all(isinstance(c, k) for c, k in pairs):
             return None
-        inner: object = node
-        for step in self.path:
-            inner = getattr(inner, step, None)
-        if not isinstance(inner, Expr) or inner.dtype != node.dtype:
-            return None
-        return inner if _form(self.function, inner) is node else None
+        args = F.arguments(node, partial(_form, self.function), self.path)
+        return None if args is None else args[0]
 
 
 @lru_cache(maxsize=256)
-def _form(function: Callable[[Expr], Expr], x: Expr) -> Expr:
+def _form(function: F.Scalar, x: Expr) -> Expr:
     return simplify(function(x))
 
 

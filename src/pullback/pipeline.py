@@ -151,7 +151,8 @@ def _native(
         threads = options.threads or pools.known()
         folder = options.cache if options.memory is None else None
         chosen = chooser(folder, threads, options.schedules, backend.name, backend.start)
-    traced, program = program, replace(program, body=turned_ahead(program.body, target.profile))
+    traced = program
+    program = replace(program, body=turned_ahead(program.body, target.profile))
     image, fuse = image_of(program, backend, job, chosen, report.wants_texts)
     done = job.stats, job.target, image.steps, report.times, chosen
     if options.check:
@@ -169,7 +170,8 @@ def image_of(
 
     `looked`: somebody wants to see what the passes do.
     """
-    report, options = job.report, job.options
+    report = job.report
+    options = job.options
     digests = [rule.digest for rule in options.rules]
     facts = repr(options.memory), chosen.digest, *digests
     recorder = Recorder.of(program, backend, job, chosen.threads, facts) if all(digests) else None
@@ -266,7 +268,8 @@ def _built(
     calls = {k: _call(k, [codes[keys[piece]] for piece in k.pieces], job.target) for k in kernels}
     needs = {k: _needs(call, threads) for k, call in calls.items()}
     placed = plan(kernels, spans, needs, taken_over(fused, program.state, needs))
-    asked, own = job.options, backend.identity(job.target)
+    asked = job.options
+    own = backend.identity(job.target)
     made = Made(backend.name, own, asked.target, asked.machine, threads)
     image = Image(made, program.state, fused, groups, calls, placed)
     return image, Start(fused, program.state, needs)
@@ -305,7 +308,8 @@ def _repeated(made: Image, fitted: Fitted) -> Image:
     for kernel in calls:
         verify_kernel(kernel, "budget")
     block = replaced(made.block, fitted.launches)
-    steps, placed = fitted.steps, fitted.plan
+    steps = fitted.steps
+    placed = fitted.plan
     return replace(made, block=block, kernels=kernels, calls=calls, plan=placed, steps=steps)
 
 
@@ -332,7 +336,8 @@ def fuse_graph(
     graph: Graph, target: Target, report: Report, prepare: Prepare | None = None
 ) -> list[Kernel]:
     """One simultaneous assignment -> kernels in launch order; `prepare` rewrites it before."""
-    proofs, rules = Proofs(), report.options.rules
+    proofs = Proofs()
+    rules = report.options.rules
     verify_graph(graph, "trace", proofs)
     report.text(2, "traced-graph", lambda: show(graph))
     report.lap("verify")
@@ -400,7 +405,8 @@ def _needs(call: Call, threads: int) -> Needs:
 
 def _interpreted(program: Program, backend: KernelInterpreter, options: Options) -> Executable:
     """A program whose kernels are run by a backend, one after the other."""
-    report, target = Reporter(options), backend.machine(options)
+    report = Reporter(options)
+    target = backend.machine(options)
     launch = interpreted(backend.name, backend.run_kernel, lambda kernel: kernel.writes)
     block = each(program.body, lambda graph: fuse_graph(graph, target, report))
     runner = Interpreted(block, launch=launch)

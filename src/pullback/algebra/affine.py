@@ -191,7 +191,8 @@ def _known(e: Node, known: dict[Expr, Affine]) -> Affine:
 
 def _combine(node: Node, known: dict[Expr, Affine]) -> Affine:
     assert isinstance(node, LINEAR)
-    left, right = _known(node.left, known), _known(node.right, known)
+    left = _known(node.left, known)
+    right = _known(node.right, known)
     if isinstance(node, E.Add):
         return wrapped(left.plus(right))
     if not right.terms:

@@ -66,7 +66,8 @@ class Intervals:
             a, b = self.known[e] if e in self.known else self.plain.of(e)
             if coefficient < 0:
                 a, b = b, a
-            lo, hi = lo + coefficient * a, hi + coefficient * b
+            lo = lo + coefficient * a
+            hi = hi + coefficient * b
         return lo, hi
 
     def tight(self, form: Affine, extra: Sequence[Fact] = ()) -> Interval:
@@ -141,7 +142,8 @@ class Intervals:
             form = self.form(e)
             if form.single is not e:
                 return self.tight(form)
-        left, right = self.known[e.left], self.known[e.right]
+        left = self.known[e.left]
+        right = self.known[e.right]
         if isinstance(e, E.Add):
             return left[0] + right[0], left[1] + right[1]
         if isinstance(e, E.Mul):
@@ -184,7 +186,8 @@ class Intervals:
         if not isinstance(test, E.Less):
             return known
         lo, hi = known
-        left, right = self.known[test.left], self.known[test.right]
+        left = self.known[test.left]
+        right = self.known[test.right]
         if branch is test.left:
             return (lo, min(hi, right[1] - 1)) if holds else (max(lo, right[0]), hi)
         if branch is test.right:
@@ -233,7 +236,8 @@ def modulo(left: Interval, right: Interval) -> Interval:
     """Bounds of ``left % right``, 0 where the divisor is 0."""
     if right[0] == right[1] > 0 and left[0] // right[0] == left[1] // right[0]:
         return left[0] % right[0], left[1] % right[0]
-    lo, hi = min(0, right[0] + 1), max(0, right[1] - 1)
+    lo = min(0, right[0] + 1)
+    hi = max(0, right[1] - 1)
     if left[0] >= 0 and right[0] >= 0:
         hi = min(hi, left[1])
     return lo, hi
@@ -261,7 +265,8 @@ def facts_of(condition: Expr, intervals: Intervals, holds: bool = True) -> list[
 
 def _comparison(e: E.Less | E.Equal, intervals: Intervals, holds: bool) -> list[Fact]:
     """What `demands` says, where nothing wraps; ``not i == 1`` of i < 2 gives ``-i >= 0``."""
-    left, right = intervals.form(e.left), intervals.form(e.right)
+    left = intervals.form(e.left)
+    right = intervals.form(e.right)
     if not (intervals.exact(left) and intervals.exact(right)):
         return []
     if isinstance(e, E.Less) or holds:
@@ -310,7 +315,8 @@ class Prover:
             return self._compare(e)
         if not isinstance(e, LOGICAL):
             return None
-        left, right = known.get(e.left), known.get(e.right)
+        left = known.get(e.left)
+        right = known.get(e.right)
         if isinstance(e, E.Xor):
             return None if left is None or right is None else left != right
         decisive = isinstance(e, E.Or)
@@ -324,7 +330,8 @@ class Prover:
         if e.left.dtype != int64:
             return self._ranges(e)
         intervals = self.intervals
-        left, right = intervals.form(e.left), intervals.form(e.right)
+        left = intervals.form(e.left)
+        right = intervals.form(e.right)
         if left == right:
             return isinstance(e, E.Equal)
         if not (self._exact(left) and self._exact(right)):
@@ -340,7 +347,8 @@ class Prover:
         return lo >= LO and hi <= HI
 
     def _ranges(self, e: E.Less | E.Equal) -> bool | None:
-        left, right = self.intervals.of(e.left), self.intervals.of(e.right)
+        left = self.intervals.of(e.left)
+        right = self.intervals.of(e.right)
         if isinstance(e, E.Less):
             return True if left[1] < right[0] else False if left[0] >= right[1] else None
         if left[1] < right[0] or right[1] < left[0]:

@@ -137,7 +137,8 @@ def _without_inner(rest: Affine, divisor: int, intervals: Intervals) -> Affine:
             inner = affine(e.left, intervals.forms).times(coefficient)
             _, opened = split(rest.without(e).plus(inner), divisor)
             if intervals.exact(opened):
-                rest, changed = opened, True
+                rest = opened
+                changed = True
                 break
     return rest
 

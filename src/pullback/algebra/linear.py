@@ -86,7 +86,8 @@ def _node(node: Expr, memo: dict[object, Linear]) -> Linear:
         case E.Add(left, right):
             return memo[left].plus(memo[right])
         case E.Mul(left, right):
-            a, b = memo[left], memo[right]
+            a = memo[left]
+            b = memo[right]
             if a.is_constant:
                 return b.times(a.const)
             if b.is_constant:
@@ -172,7 +173,8 @@ def atom_range(atom: Expr) -> Range:
         case E.Cast(value, _) if value.dtype.is_integer and value.dtype.bits < 64:
             return value.dtype.range()
         case E.If(_, then, otherwise):
-            a, b = linear(then).range(), linear(otherwise).range()
+            a = linear(then).range()
+            b = linear(otherwise).range()
             return min(a[0], b[0]), max(a[1], b[1])
     return UNKNOWN
 

@@ -60,7 +60,8 @@ class Emitter:
     def redirected(self, stage: int, local: Container[Value]) -> tuple[Definition, Form, Expr]:
         """What a stage computes; values made by other kernels are read from their buffers."""
         definition = self.problem.definition(stage)
-        form, body = self.problem.form(stage), self.problem.scene.bodies[definition]
+        form = self.problem.form(stage)
+        body = self.problem.scene.bodies[definition]
 
         def change(take: Take) -> Expr | None:
             stays = isinstance(take.source, Variable) or take.source in local

@@ -172,7 +172,8 @@ def _rewrite(scene: Inlined, definition: Definition, simplify: Simplify) -> None
     inlined = [s for s in sources if isinstance(s, Definition) and _vanishes(scene, s)]
     if inlined:
         reader = _Reader(scene)
-        body, form = replace_reads(body, reader.change), with_places(form, reader.change)
+        body = replace_reads(body, reader.change)
+        form = with_places(form, reader.change)
         if reader.moved:
             body = simplify(body)
             facts = study(body, form)

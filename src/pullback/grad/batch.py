@@ -66,7 +66,8 @@ class Batch:
                 self._rules.setdefault(definition.rule, []).append((definition, lifted))
 
     def _carry_rules(self) -> None:
-        rules, self._rules = self._rules, {}
+        rules = self._rules
+        self._rules = {}
         for rule, made in rules.items():
             self._carry(rule, made)
 

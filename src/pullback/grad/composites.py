@@ -153,7 +153,8 @@ def _whole(node: Expr) -> Shares | None:
     """``y = 1 / x^n -> -n y / x``, n whole: of ``-y^2 n x^(n - 1)`` one factor may be infinite."""
     if not isinstance(node, E.Div) or not E.is_const(node.left, 1):
         return None
-    power, x = node.right, node.right
+    power = node.right
+    x = node.right
     slope = None
     while isinstance(x, E.Mul):
         x = x.right

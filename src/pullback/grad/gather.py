@@ -223,7 +223,8 @@ def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | No
     test, holds = test_of(condition)
     if not isinstance(test, E.Less | E.Equal) or not test.left.dtype.is_integer:
         return None
-    left, right = system.form(test.left), system.form(test.right)
+    left = system.form(test.left)
+    right = system.form(test.right)
     if left is None or right is None or (isinstance(test, E.Equal) and not holds):
         return None
     gaps = demands(test, holds, {test.left: left, test.right: right}.__getitem__)

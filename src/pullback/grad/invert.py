@@ -159,7 +159,8 @@ class _Solver:
                     continue
                 size = self.system.range_of(v) if v in self.system.upper else 1 << 62
                 if size > most:
-                    best, most = (n, v), size
+                    best = (n, v)
+                    most = size
         return best
 
     def _equal(self, form: Form) -> None:
@@ -167,7 +168,8 @@ class _Solver:
             if form.const:
                 raise Empty
             return
-        low, high = self.system.least(form), -self.system.least(form.times(-1))
+        low = self.system.least(form)
+        high = -self.system.least(form.times(-1))
         if low > 0 or high < 0:
             raise Empty
         if low != 0 or high != 0:
@@ -180,7 +182,8 @@ class _Solver:
         """
         rest = equation.minus(part)
         if all(c < 0 for _, c in rest.terms):
-            rest, part = rest.times(-1), part.times(-1)
+            rest = rest.times(-1)
+            part = part.times(-1)
         # Of x and -x the one whose coefficients are positive has the simpler quotient.
         sign = -1 if rest.terms and rest.terms[0][1] < 0 else 1
         rest = rest.times(sign)
@@ -200,7 +203,8 @@ class _Solver:
         low: int | None = None
         high: int | None = None
         for form in self.inequalities:
-            c, rest = form.of(v), form.without(v)
+            c = form.of(v)
+            rest = form.without(v)
             if not c or not set(rest.atoms) <= set(self.system.dims.values()):
                 continue
             most = -self.system.least(rest.times(-1))

@@ -145,7 +145,9 @@ def _winners(definition: Definition, form: Scan, first: bool = False) -> Exprs:
     `first`: the first such place, where the best so far changed.
     """
     axes: list[Expr] = list(definition.axes)
-    body, best, here = definition.body, identity(definition), axes[form.axis]
+    body = definition.body
+    best = identity(definition)
+    here = axes[form.axis]
     start = E.index(0)
     is_float = body.dtype.is_float
     if first:

@@ -103,7 +103,8 @@ class System:
             return self.extent(node.dim)
         if not isinstance(node, E.Add | E.Mul | E.FloorDiv | E.Mod):
             return None
-        left, right = self._forms[node.left], self._forms[node.right]
+        left = self._forms[node.left]
+        right = self._forms[node.right]
         if isinstance(node, E.Add):
             return left.plus(right)
         if isinstance(node, E.Mul) and left.is_constant:
@@ -123,7 +124,8 @@ class System:
         key = frozenset(form.terms), form.const, divisor
         if key in self._split:
             return self._split[key]
-        first, last = ceil(self.least(form)) // divisor, -ceil(self.least(form.times(-1)))
+        first = ceil(self.least(form)) // divisor
+        last = -ceil(self.least(form.times(-1)))
         last //= divisor
         if first == last:
             quotient = constant(first)
@@ -131,7 +133,8 @@ class System:
         else:
             q = self.unknown(constant(last - first + 1), first)
             r = self.unknown(constant(divisor))
-            quotient, remainder = variable(q), variable(r)
+            quotient = variable(q)
+            remainder = variable(r)
             self.equations.append(form.plus(quotient, -divisor).minus(remainder))
         self._split[key] = quotient, remainder
         return quotient, remainder

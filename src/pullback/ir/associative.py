@@ -20,20 +20,24 @@ Tuple = Sequence[Expr]
 Join = Callable[[Tuple, Tuple], Tuple]
 """The combination of an earlier and a later tuple."""
 
-ONE, TWO = E.index(1), E.index(2)
+ONE = E.index(1)
+TWO = E.index(2)
 
 
 def reduced(elements: Sequence[Definition], axis: int, join: Join) -> list[Definition]:
     """The combination along `axis`, whose extent becomes 1 (or stays 0)."""
-    level, length = list(elements), _length(elements, axis)
+    level = list(elements)
+    length = _length(elements, axis)
     while upper(level[0].shape[axis]) > 1:
-        level, length = _paired(level, axis, length, join, ONE), _halved(length, ONE)
+        level = _paired(level, axis, length, join, ONE)
+        length = _halved(length, ONE)
     return level
 
 
 def scanned(elements: Sequence[Definition], axis: int, join: Join) -> list[Definition]:
     """The combination of all up to each place along `axis`."""
-    levels, length = [list(elements)], _length(elements, axis)
+    levels = [list(elements)]
+    length = _length(elements, axis)
     while upper(levels[-1][0].shape[axis]) > 1:
         levels.append(_paired(levels[-1], axis, length, join, E.index(0)))
         length = _halved(length, E.index(0))

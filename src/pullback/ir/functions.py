@@ -248,7 +248,8 @@ def tan(x: Expr) -> Expr:
     for part in _QUARTER[x.dtype.bits]:
         rest = E.subtract(rest, Mul(count, like(part, x)))
     odd = is_odd(count)
-    sine, cosine = E.Sin(rest), cos(rest)
+    sine = E.Sin(rest)
+    cosine = cos(rest)
     near = Div(If(odd, cosine, sine), If(odd, E.negate(sine), cosine))
     return If(Less(absolute(x), like(QUARTERS, x)), near, Div(E.Sin(x), cos(x)))
 
@@ -380,7 +381,9 @@ def is_negative(x: Expr) -> Expr:
 @wide
 def atan2(y: Expr, x: Expr) -> Expr:
     """The angle of the point (x, y) in -pi..pi, radians, as C defines it."""
-    height, width, zero = absolute(y), absolute(x), like(0, x)
+    height = absolute(y)
+    width = absolute(x)
+    zero = like(0, x)
     steep = Less(width, height)
     ratio = If(steep, Div(width, height), Div(height, width))
     level = If(Equal(height, zero), height, like(1, x))
@@ -445,7 +448,8 @@ def whole_power(x: Expr, y: Expr) -> Expr:
     ``product over k of bit_k ? x^(2^k) : 1``; a negative power is the exact quotient without its
     fraction; of 0 it is 0, as a quotient by zero is.
     """
-    one, none = like(1, x), like(0, x)
+    one = like(1, x)
+    none = like(0, x)
     power: Expr = one
     base = x
     for k in range(x.dtype.bits - (x.dtype.kind == "i")):
@@ -463,7 +467,8 @@ def power(x: Expr, y: Expr) -> Expr:
     """``x ** y`` as C defines it: ``exp(y log |x|)`` with the sign of odd whole exponents."""
     if not x.dtype.is_float:
         return whole_power(x, y)
-    one, zero = like(1, x), like(0, x)
+    one = like(1, x)
+    zero = like(0, x)
     base = absolute(x)
     size = If(Equal(base, one), one, E.Exp(Mul(y, E.Log(base))))
     whole = Or(Equal(floor(y), y), Equal(Add(x, x), x))

@@ -215,7 +215,8 @@ def define(
     origin: Origin | None = None,
 ) -> Definition:
     """A map (no `over`) or reduction whose `body` is called with one `Axis` per axis."""
-    shape, over = tuple(shape), tuple(over)
+    shape = tuple(shape)
+    over = tuple(over)
     form: Form = Reduce(combiner, over) if over else Map()
     return Definition(name, shape, body(*E.axes(shape + over)), form, stop, keep, origin)
 

@@ -172,7 +172,8 @@ def reordered(kernel: Kernel, order: Ints) -> Kernel:
         return tuple(replace(s, outer=tuple(s.outer[axis] for axis in order)) for s in stages)
 
     outer = tuple(kernel.outer[axis] for axis in order)
-    stages, finish = turned(kernel.stages), turned(kernel.finish)
+    stages = turned(kernel.stages)
+    finish = turned(kernel.finish)
     return replace(kernel, outer=outer, stages=stages, finish=finish)
 
 

@@ -10,7 +10,9 @@ from typing import Any
 from pullback.errors import InvalidIR
 
 # Of a picture, pixels.
-WIDTH, HEIGHT, THIN = 640, 160, 0.2
+WIDTH = 640
+HEIGHT = 160
+THIN = 0.2
 
 
 @singledispatch

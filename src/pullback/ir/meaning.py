@@ -22,7 +22,8 @@ Operation = Callable[..., Any]
 def _odd(value: Array) -> Array:
     """A float64 as the float32 that rounds to 16 bits as it does: odd, if it is inexact."""
     near = value.astype(np.float32)
-    back, bits = near.astype(np.float64), near.view(np.int32)
+    back = near.astype(np.float64)
+    bits = near.view(np.int32)
     moves = (back != value) & (bits % 2 == 0) & ~np.isnan(value)
     step = np.where(abs(back) < abs(value), 1, -1)
     return np.asarray(np.where(moves, bits + step, bits), np.int32).view(np.float32)
@@ -41,7 +42,8 @@ def convert(value: Array, source: DType, to: DType) -> Array:
     wide = value.astype(np.float64)
     inside = np.trunc(np.where(np.isnan(wide), 0.0, wide))
     # hi + 1.0 is a power of two, so it is exact in float64 even where hi is not.
-    above, below = inside >= hi + 1.0, inside < float(lo)
+    above = inside >= hi + 1.0
+    below = inside < float(lo)
     safe = np.where(above | below, 0.0, inside).astype(np.int64 if to.kind == "i" else np.uint64)
     return np.where(above, hi, np.where(below, lo, safe)).astype(to.numpy)
 
@@ -65,7 +67,8 @@ def _floor_divide(left: Array, right: Array) -> Any:
         quotient = np.floor_divide(left, np.where(zero, 1, right))
         return np.where(zero, 0, quotient).astype(left.dtype)
     quotient = np.divide(left, right)
-    rest, floor = np.fmod(left, right), np.floor(quotient)
+    rest = np.fmod(left, right)
+    floor = np.floor(quotient)
     far = np.abs(rest) > np.abs(right) / 2
     rounded = (quotient == floor) & (rest != 0) & (np.abs(quotient) < 2.0**53)
     unlike = (rest < 0) != (right < 0)
@@ -78,7 +81,8 @@ def _modulo(left: Array, right: Array) -> Any:
         zero = right == 0
         return np.where(zero, 0, np.remainder(left, np.where(zero, 1, right))).astype(left.dtype)
     wide = left.dtype if left.dtype.itemsize > 2 else np.dtype(np.float32)
-    a, c = left.astype(wide), right.astype(wide)
+    a = left.astype(wide)
+    c = right.astype(wide)
     rest = np.fmod(a, c)
     unlike = (rest != 0) & ((rest < 0) != (c < 0))
     signed = np.where(unlike, rest + c, np.where(rest == 0, np.copysign(rest, c), rest))

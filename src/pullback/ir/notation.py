@@ -26,7 +26,8 @@ BINARY: dict[str, tuple[int, type[E.Binary]]] = {
     "<": (1, E.Less), "==": (1, E.Equal), "|": (2, E.Or), "^": (3, E.Xor), "&": (4, E.And),
     "+": (5, E.Add), "*": (6, E.Mul), "/": (6, E.Div), "//": (6, E.FloorDiv), "%": (6, E.Mod),
 }  # fmt: skip
-SIGN, TIGHT = 7, 8
+SIGN = 7
+TIGHT = 8
 RESERVED = frozenset(
     (
         *UNARY, *COMBINERS, *D.BY_NAME, "if", "size", "scan", "accumulate", "true", "false",
@@ -67,7 +68,8 @@ class Names:
             plain = re.sub(r"[^A-Za-z0-9_.]", "_", value.name) or "_"
             if plain[0] in "0123456789." or plain in RESERVED:
                 plain = f"_{plain}"
-            name, count = plain, 1
+            name = plain
+            count = 1
             while name in self.taken:
                 count += 1
                 name = f"{plain}_{count}"

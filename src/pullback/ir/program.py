@@ -128,7 +128,8 @@ def expand(block: Block, change: Callable[[Item], Sequence[Item] | None]) -> Blo
         elif isinstance(item, Loop):
             expanded.append(replace(item, body=expand(item.body, change)))
         elif isinstance(item, Branch):
-            then, otherwise = expand(item.then, change), expand(item.otherwise, change)
+            then = expand(item.then, change)
+            otherwise = expand(item.otherwise, change)
             expanded.append(Branch(item.predicate, then, otherwise))
         else:
             expanded.append(item)

@@ -95,7 +95,8 @@ def _stage(stage: Stage, renamed: dict[Value, Definition]) -> Stage:
         return None if target is None else take.of(target)
 
     if any(t.source in renamed for t in stage_reads(stage)):
-        form, body = with_places(stage.form, change), replace_reads(stage.body, change)
+        form = with_places(stage.form, change)
+        body = replace_reads(stage.body, change)
         stage = replace(stage, form=form, body=body)
     terms = _written(stage)
     if terms is None:

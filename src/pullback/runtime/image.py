@@ -155,13 +155,15 @@ class _Writer:
                 sources = self.variables(item.sources)
                 self.put(depth, "receive", self.names[item], sources, item.every, item.depth)
             case HostCall():
-                given, made = self.variables(item.sources), self.variables(item.targets)
+                given = self.variables(item.sources)
+                made = self.variables(item.targets)
                 self.put(depth, "call", item.name, item.library, given, made)
             case _:
                 raise InvalidIR(f"{type(item).__name__} in an image")
 
     def launch(self, kernel: Kernel, depth: int) -> None:
-        call, number = self.calls[kernel], self.computations[kernel]
+        call = self.calls[kernel]
+        number = self.computations[kernel]
         parts = [
             (self.codes.setdefault(p.code, len(self.codes)), self.variables(p.arguments))
             for p in call.parts
@@ -314,7 +316,8 @@ class _Reader:
         if block.kind == "branch":
             item: Item = Branch(self.known(values), block.then, items)
         else:
-            counter, condition = self.one(values["counter"]), self.one(values["condition"])
+            counter = self.one(values["counter"])
+            condition = self.one(values["condition"])
             places = values["start"], values["step"]
             item = Loop(items, values["count"], counter, condition, *places)
         self.open[-1].items.append(item)

@@ -197,7 +197,8 @@ def _record(row: dict[str, Any]) -> tuple[Key, Tuned]:
         raise TypeError(f"a name is no text: {texts}")
     if not all(type(n) is int for n in numbers):
         raise TypeError(f"a whole number is needed: {numbers}")
-    default, us = float(row["default_us"]), float(row["us"])
+    default = float(row["default_us"])
+    us = float(row["us"])
     if not (default > 0 and us > 0):
         raise ValueError(f"times of {default} and {us} us")
     structure, cpu, target, kernel, _ = texts

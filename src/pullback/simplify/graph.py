@@ -179,7 +179,8 @@ def _narrowed(d: Definition, merged: dict[Any, Definition]) -> Definition:
     axes = {a.number: Axis(n, a.extent) for n, a in enumerate((*kept, *inner))}
     if isinstance(form, Scan):
         form = Scan(form.combiner, axes[form.axis].number)
-    shape, body = tuple(a.extent for a in kept), substitute(d.body, dict(axes))
+    shape = tuple(a.extent for a in kept)
+    body = substitute(d.body, dict(axes))
     narrow = replace(d, shape=shape, body=body, form=form)
     narrow = merged.setdefault(_identity(narrow), narrow)
     return replace(d, body=read(narrow, *kept), form=Map())

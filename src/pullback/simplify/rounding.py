@@ -27,7 +27,8 @@ def parts(definition: Definition) -> tuple[Definition, ...]:
 
     A sum or product (of a whole axis, a running one, of writes) becomes one of float32 and a map.
     """
-    d, form = definition, definition.form
+    d = definition
+    form = definition.form
     halves = Halves()
     if not is_half(d.dtype) or isinstance(form, Map) or form.combiner not in (SUM, PROD):
         roots = tuple(halves.rounded(r) for r in d.roots)

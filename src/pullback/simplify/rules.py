@@ -215,7 +215,8 @@ def multiply_zero(e: E.Mul, _: Simplification) -> Expr | None:
 @RULES.on(E.Mul)
 def signs(e: E.Mul, _: Simplification) -> Expr | None:
     """``(x * a) * b -> x * (a*b)`` where a or b is -1, which is exact: ``-(-x) -> x``."""
-    inner, b = e.left, e.right
+    inner = e.left
+    b = e.right
     if not (isinstance(inner, E.Mul) and isinstance(b, Const) and isinstance(inner.right, Const)):
         return None
     if _is(b, -1) or _is(inner.right, -1):
@@ -329,7 +330,8 @@ def comparison(e: E.Less | E.Equal, context: Simplification) -> Expr | None:
     """``2*i + 1 < 2*j -> i < j``: terms on the side where they are positive, no common factor"""
     if not _index(e.left):
         return None
-    left, right = context.form(e.left), context.form(e.right)
+    left = context.form(e.left)
+    right = context.form(e.right)
     exact = context.intervals.exact
     difference = right.minus(left)
     if not (exact(left) and exact(right)) or not difference.terms:
@@ -558,7 +560,8 @@ def if_merged(e: E.If, _: Simplification) -> Expr | None:
 
     Only where d reads nothing, for it would no longer be guarded by c.
     """
-    then, other = e.then, e.otherwise
+    then = e.then
+    other = e.otherwise
     if isinstance(then, E.If) and then.otherwise is other and not reads_data(then.condition):
         return E.If(E.And(e.condition, then.condition), then.then, other)
     if isinstance(other, E.If) and other.then is then and not reads_data(other.condition):

@@ -83,14 +83,16 @@ def triangle(
     if edge.skewed:
         loop = edge.loop
         value = _unskewed(value, loop, edge.axis)
-    outer, terms = Quotient((), (), 1, value.dtype), value
+    outer = Quotient((), (), 1, value.dtype)
+    terms = value
     if combiner is SUM:
         outer, inner = Quotient.of(value).taken_apart().split(frozenset((loop.number,)))
         terms = inner.expression()
     if edge.axis.number in terms.axes:
         return None
     assert isinstance(loop.extent, int)
-    place, last = edge.place, loop.extent - 1
+    place = edge.place
+    last = loop.extent - 1
     low, high = bounds(place)
     rest = [g for g in guards if g not in varying]
     if low < 0:
@@ -109,15 +111,18 @@ def triangle(
 
 def reduced(d: Definition) -> Triangle | None:
     """The running combination that a reduction is read from; None where there is none."""
-    form, body = d.form, d.body
+    form = d.form
+    body = d.body
     if not isinstance(form, Reduce) or not isinstance(body, If):
         return None
     if form.combiner is SUM and not d.dtype.is_float:
         return None
     nothing = form.combiner.identity(d.dtype)
-    guard, value = body.condition, body.then
+    guard = body.condition
+    value = body.then
     if value is nothing:
-        guard, value = negated(guard), body.otherwise
+        guard = negated(guard)
+        value = body.otherwise
     elif body.otherwise is not nothing:
         return None
     return triangle(d.shape, form.over, conjuncts(guard), value, form.combiner)
@@ -175,7 +180,8 @@ def _edge(guard: Expr, loop: Axis) -> _Edge | None:
     axes = [a for a in form.atoms if isinstance(a, Axis) and a is not loop]
     if len(axes) != 1 or len(form.atoms) != 2 or not isinstance(loop.extent, int):
         return None
-    axis, rest = axes[0], form.without(loop)
+    axis = axes[0]
+    rest = form.without(loop)
     signs = form.of(loop), form.of(axis)
     if signs == (-1, 1):
         return _Edge(loop, axis, to_expr(rest))

@@ -106,7 +106,8 @@ def operand_types(body: Body, _: Proofs) -> Fault:
 
 def form_fits(body: Body, _: Proofs) -> Fault:
     """The form agrees with the shape; the combiner with the type."""
-    form, kind = body.form, body.roots[0].dtype
+    form = body.form
+    kind = body.roots[0].dtype
     if isinstance(form, Scan) and not 0 <= form.axis < len(body.shape):
         return f"scans axis {form.axis} of {len(body.shape)}"
     if isinstance(form, Accumulate):

@@ -39,7 +39,8 @@ def assigned_alike(graph: Graph, order: Sequence[Definition]) -> Fault:
     """A value has the shape and type of the variable that it is assigned to."""
     for target, value in graph.assigns:
         if target.shape != value.shape or target.dtype != value.dtype:
-            mine, its = described(target), described(value)
+            mine = described(target)
+            its = described(value)
             return f"{mine} is assigned {value}, {its}", target
     return None
 

@@ -238,7 +238,8 @@ def _raise(kernel: Kernel, check: Callable[..., Fault], fault: Fault, after: str
 
 
 def _body(kernel: Kernel, stage: Stage) -> Body:
-    form, target = stage.form, stage.target
+    form = stage.form
+    target = stage.target
     extents = form.domain if isinstance(form, Accumulate) else stage.extents
     name = f"{kernel.name}: {target.name}"
     return Body(name, stage.shape, extents, form, stage.roots, target.origin)

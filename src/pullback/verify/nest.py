@@ -120,7 +120,8 @@ class _Verifier:
             self.typed(e, int64, "transpose", scope)
         if s.target.dtype != s.source.dtype:
             raise self.fail("typed", f"transpose of {s.source.dtype} to {s.target.dtype}")
-        r, c = E.Add(s.rows, index(-1)), E.Add(s.columns, index(-1))
+        r = E.Add(s.rows, index(-1))
+        c = E.Add(s.columns, index(-1))
         last = E.Add(E.Mul(c, index(s.target_row)), _end(r, s.word))
         self.access(s.target, E.Add(s.target_offset, last), (scope.guards,), last)
         self.unread(s.source)

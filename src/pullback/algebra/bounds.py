@@ -397,5 +397,4 @@ def all_inside(e: Expr, guards: Iterable[Expr] = ()) -> bool:
 def in_bounds(take: Take, guards: Iterable[Expr] = ()) -> tuple[bool, ...]:
     """For each index of a read whether it is proved to lie inside its axis."""
     prover = Prover(guards)
-    pairs = zip(take.indices, take.source.shape, strict=True)
-    return tuple([bool(prover.inside(position, extent)) for position, extent in pairs])
+    return tuple([bool(prover.inside(position, extent)) for position, extent in take.places])

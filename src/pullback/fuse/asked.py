@@ -70,7 +70,7 @@ def checks(body: Expr, shape: Shape, places: Collection[int]) -> bool:
 def _fails(take: Take, place: int, extent: Extent, places: Collection[int]) -> bool:
     """Whether a read lies outside exactly where axis `place` does: ``c i + r``, r below c."""
     axis = Axis(place, extent)
-    for index, bound in zip(take.indices, take.source.shape, strict=True):
+    for index, bound in take.places:
         if index is axis:
             if bound == extent:
                 return True

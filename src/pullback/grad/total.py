@@ -111,7 +111,7 @@ def _fits(take: Take, guards: Sequence[Expr]) -> list[Expr]:
     """``x[i] -> -1 < i, i < n``: those of the conditions that `guards` do not imply."""
     bounds: list[Expr] = []
     sure = in_bounds(take, guards)
-    for index, extent, inside in zip(take.indices, take.source.shape, sure, strict=True):
+    for (index, extent), inside in zip(take.places, sure, strict=True):
         if not inside:
             bounds += [E.Less(E.index(-1), index), E.Less(index, E.extent_expr(extent))]
     return bounds

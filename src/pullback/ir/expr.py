@@ -181,6 +181,11 @@ class Take(Expr):
         return Take(source, self.indices).placed(self.origin)
 
     @property
+    def places(self) -> Iterator[tuple[Expr, Extent]]:
+        """Each index with the extent of the axis that it is on."""
+        return zip(self.indices, self.source.shape, strict=True)
+
+    @property
     def is_data(self) -> bool:
         """Whether an index is data, so that it is checked."""
         nested = [i for i in self.indices if type(i) is not Axis]

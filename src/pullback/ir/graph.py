@@ -327,3 +327,9 @@ class Graph:
     @property
     def inputs(self) -> list[Variable]:
         return variables(v for _, v in self.assigns)
+
+    def of(self, known: Mapping[Value, Value]) -> Graph:
+        """The same assignment of what values became; itself where none did."""
+        assigns = tuple((target, known.get(v, v)) for target, v in self.assigns)
+        same = all(new is old for (_, new), (_, old) in zip(assigns, self.assigns, strict=True))
+        return self if same else Graph(assigns)

@@ -72,9 +72,7 @@ class _Turned:
             sources.mapping[definition] = with_roots(definition, roots)
         if all(old is new for old, new in sources.mapping.items()):
             return None
-        return [
-            Compute(Graph(tuple((v, sources.mapping.get(d, d)) for v, d in item.graph.assigns)))
-        ]
+        return [Compute(item.graph.of(sources.mapping))]
 
     def body(self, definition: Definition, body: Expr) -> Expr:
         """The body of a sum of products with the operands that it wants turned replaced."""

@@ -42,7 +42,7 @@ from pullback.ir.graph import (
 from pullback.ir.node import Node, walk
 from pullback.machine.machine import Machine
 from pullback.simplify import guards as G
-from pullback.simplify.graph import Sources, with_roots
+from pullback.simplify.graph import Sources
 from pullback.simplify.product import factors, uncast
 from pullback.simplify.triangle import gap
 
@@ -63,11 +63,10 @@ def extend(graph: Graph, simplify: Simplify, machine: Machine) -> Graph:
     fresh: dict[Value, Definition] = {}
     known: Padded = {}
     for old in graph.definitions:
-        new = fresh[old] = with_roots(old, [sources(r) for r in old.roots])
+        new = fresh[old] = sources.of(old)
         summed = _cropped(new, old, uses, fresh, simplify)
         sources.mapping[old] = _plain(summed, simplify, known, machine) or new
-    assigns = tuple((t, sources.mapping.get(v, v)) for t, v in graph.assigns)
-    return Graph(assigns)
+    return graph.of(sources.mapping)
 
 
 def _masks_cost(definition: Definition, machine: Machine, stored: int = 0) -> bool:

@@ -126,7 +126,7 @@ class FusionRule(AskedRule):
         }
         sources = Sources({})
         for definition in graph.definitions:
-            fresh = with_roots(definition, [sources(r) for r in definition.roots])
+            fresh = sources.of(definition)
             sources.mapping[definition] = stored(fresh) if definition in refused else fresh
         assigns = tuple((v, sources.mapping.get(d, d)) for v, d in graph.assigns)
         return [Compute(Graph(assigns))]

@@ -25,7 +25,7 @@ from pullback.ir.graph import (
     topological,
 )
 from pullback.ir.program import Compute, HostCall, Item
-from pullback.simplify.graph import Sources, with_roots
+from pullback.simplify.graph import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Rewriting:
         """A value over what the definitions before it have become."""
         mapping = self.sources.mapping
         for d in topological([value], skip=mapping):
-            mapping[d] = with_roots(d, [self.sources(r) for r in d.roots])
+            mapping[d] = self.sources.of(d)
         return mapping.get(value, value)
 
     def items(self) -> list[Item]:
@@ -258,7 +258,7 @@ class _Cut:
         }
         sources = Sources(known)
         for d in topological([d for _, d in step], skip=known):
-            sources.mapping[d] = with_roots(d, [sources(r) for r in d.roots])
+            sources.mapping[d] = sources.of(d)
         return tuple((v, sources.mapping.get(d, d)) for v, d in step)
 
     def _call(self, target: Variable, place: dict[Value, Variable]) -> HostCall:

@@ -49,6 +49,10 @@ class Sources:
     def __call__(self, root: Expr) -> Expr:
         return E.rewritten(root, self._change, self.memo)
 
+    def of(self, definition: Definition) -> Definition:
+        """A definition that reads them; itself where nothing changed."""
+        return with_roots(definition, [self(root) for root in definition.roots])
+
     def _change(self, node: Node) -> Node | None:
         if not isinstance(node, Take):
             return None
@@ -100,8 +104,7 @@ def rewire(values: Iterable[Value], mapping: Mapping[Value, Value]) -> list[Valu
     sources = Sources(mapping)
     for definition in topological(values):
         if definition not in mapping:
-            fresh = with_roots(definition, [sources(r) for r in definition.roots])
-            sources.mapping[definition] = fresh
+            sources.mapping[definition] = sources.of(definition)
     return [sources.mapping.get(v, v) for v in values]
 
 
@@ -124,10 +127,7 @@ def simplify_graph(graph: Graph, rules: Rules = RULES) -> Graph:
                 fresh = _narrowed(fresh, merged)
                 copied = merged.setdefault(_identity(fresh), fresh)
             sources.mapping[definition] = sources.mapping[part] = copied
-    assigns = tuple((target, sources.mapping.get(v, v)) for target, v in graph.assigns)
-    if all(a is b for (_, a), (_, b) in zip(assigns, graph.assigns, strict=True)):
-        return graph
-    return Graph(assigns)
+    return graph.of(sources.mapping)
 
 
 def _run(d: Definition, simplifier: Simplifier, merged: dict[Any, Definition]) -> Definition:

@@ -127,7 +127,7 @@ def reads_inside(body: Body, proofs: Proofs) -> Fault:
     takes = [n for n in body.nodes if isinstance(n, Take) and not _plain(n)]
     paths = contexts(body.roots) if takes else {}
     for node in takes:
-        for n, (position, extent) in enumerate(zip(node.indices, node.source.shape, strict=True)):
+        for n, (position, extent) in enumerate(node.places):
             if isinstance(position, Axis) and position.extent == extent:
                 continue
             for guards in paths[node]:
@@ -139,8 +139,7 @@ def reads_inside(body: Body, proofs: Proofs) -> Fault:
 
 def _plain(take: Take) -> bool:
     """Whether every index is an axis of the same extent."""
-    pairs = zip(take.indices, take.source.shape, strict=True)
-    return all(isinstance(p, Axis) and p.extent == e for p, e in pairs)
+    return all(isinstance(p, Axis) and p.extent == e for p, e in take.places)
 
 
 CHECKS: tuple[Check, ...] = (own_axes, known_nodes, operand_types, form_fits, reads_inside)

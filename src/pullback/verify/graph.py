@@ -16,11 +16,9 @@ def acyclic(graph: Graph, order: Sequence[Definition]) -> Fault:
     """No definition needs itself."""
     done: set[Value] = set()
     for definition in order:
-        later = next(
-            (s for s in definition.sources if isinstance(s, Definition) and s not in done), None
-        )
-        if later is not None:
-            return f"needs {later}, which needs it", definition
+        for source in definition.sources:
+            if isinstance(source, Definition) and source not in done:
+                return f"needs {source}, which needs it", definition
         done.add(definition)
     return None
 

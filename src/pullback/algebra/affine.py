@@ -101,6 +101,11 @@ class LinearForm(NamedTuple, Generic[A]):
         """The terms whose coefficient passes `keep`, without the constant."""
         return self.made(tuple([t for t in self.terms if keep(t[1])]), 0)
 
+    def multiples(self, other: LinearForm[A]) -> list[int]:
+        """Each `n` but 0 such that ``self - n * other`` lacks a term of `other`."""
+        shares = (divmod(self.of(atom), coefficient) for atom, coefficient in other.terms)
+        return list(dict.fromkeys(n for n, rest in shares if n and not rest))
+
     def replaced(self, atom: A, by: LinearForm[A]) -> Self:
         """The form with `atom` replaced by another form."""
         coefficient = self.of(atom)

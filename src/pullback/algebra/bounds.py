@@ -55,8 +55,7 @@ class Intervals:
 
     def exact(self, form: Affine) -> bool:
         """Whether int64 arithmetic gives the form's exact value, without wrapping."""
-        lo, hi = self.raw(form)
-        return lo >= LO and hi <= HI
+        return _held(self.raw(form))
 
     def raw(self, form: Affine) -> Interval:
         """The interval of a linear form over exact integers, facts not used."""
@@ -95,8 +94,10 @@ class Intervals:
         if depth == 0:
             return best
         for n, fact in enumerate(facts):
-            for factor in _factors(form, fact):
-                rest = form.minus(fact.times(factor))
+            for factor in form.multiples(fact):
+                if factor < 0:
+                    continue
+                rest = form.plus(fact, -factor)
                 best = max(best, self._least(rest, [*facts[:n], *facts[n + 1 :]], depth - 1))
         return best
 
@@ -195,6 +196,11 @@ class Intervals:
         return known
 
 
+def _held(interval: Interval) -> bool:
+    """Whether int64 holds all of an interval."""
+    return interval[0] >= LO and interval[1] <= HI
+
+
 def strongest(facts: Iterable[Fact]) -> tuple[Fact, ...]:
     """Of facts that differ in their constant only, the one that implies the others."""
     least: dict[tuple[tuple[Expr, int], ...], int] = {}
@@ -211,16 +217,6 @@ def _implicit(form: Affine) -> list[Fact]:
         if isinstance(e, E.Axis) and isinstance(e.extent, E.Dim):
             facts.append(make([(E.Size(e.extent), 1), (e, -1)], -1))
     return facts
-
-
-def _factors(form: Affine, fact: Fact) -> tuple[int, ...]:
-    """Positive multiples of `fact` that cancel a term of `form`."""
-    multiples: dict[int, None] = {}
-    for e, coefficient in fact.terms:
-        factor, rest = divmod(form.of(e), coefficient)
-        if rest == 0 and factor > 0:
-            multiples[factor] = None
-    return tuple(multiples)
 
 
 def floor_div(left: Interval, right: Interval) -> Interval:
@@ -303,8 +299,10 @@ class Prover:
     def inside(self, position: Expr, extent: E.Extent) -> bool | None:
         """Whether ``0 <= position < extent`` must hold, cannot hold, or is not decided."""
         below = self.prove(E.Less(position, E.extent_expr(extent)))
-        negative = self.prove(E.Less(position, E.index(0))) if below is not False else True
-        return False if negative else True if below and negative is False else None
+        negative = below is False or self.prove(E.Less(position, E.index(0)))
+        if negative:
+            return False
+        return True if below and negative is False else None
 
     def _decide(self, e: Expr, known: dict[Node, bool | None]) -> bool | None:
         if e in self.holds:
@@ -334,7 +332,7 @@ class Prover:
         right = intervals.form(e.right)
         if left == right:
             return isinstance(e, E.Equal)
-        if not (self._exact(left) and self._exact(right)):
+        if not (_held(intervals.tight(left)) and _held(intervals.tight(right))):
             return self._ranges(e)
         gap = right.minus(left)
         sign = _sign(e, intervals.tight(gap))
@@ -342,27 +340,24 @@ class Prover:
             sign = _sign(e, intervals.tight(gap))
         return sign
 
-    def _exact(self, form: Affine) -> bool:
-        lo, hi = self.intervals.tight(form)
-        return lo >= LO and hi <= HI
-
     def _ranges(self, e: E.Less | E.Equal) -> bool | None:
         left = self.intervals.of(e.left)
         right = self.intervals.of(e.right)
-        if isinstance(e, E.Less):
-            return True if left[1] < right[0] else False if left[0] >= right[1] else None
-        if left[1] < right[0] or right[1] < left[0]:
-            return False
-        same = left[0] == left[1] == right[0] == right[1]
-        return True if same or e.left is e.right else None
+        sign = _sign(e, (right[0] - left[1], right[1] - left[0]))
+        same = sign is None and isinstance(e, E.Equal) and e.left is e.right
+        return True if same else sign
 
 
 def _sign(e: E.Less | E.Equal, gap: Interval) -> bool | None:
     """What bounds of ``right - left`` say about a comparison."""
     lo, hi = gap
-    if isinstance(e, E.Less):
-        return True if lo > 0 else False if hi <= 0 else None
-    return False if lo > 0 or hi < 0 else True if lo == hi == 0 else None
+    if isinstance(e, E.Equal):
+        if lo > 0 or hi < 0:
+            return False
+        return True if lo == hi == 0 else None
+    if lo > 0:
+        return True
+    return False if hi <= 0 else None
 
 
 class _Opaque:

@@ -8,6 +8,7 @@ the boxes are dropped.
 
 from __future__ import annotations
 
+from itertools import product
 from math import ceil, floor, gcd
 from typing import Literal
 
@@ -169,7 +170,7 @@ class _Solver:
                 raise Empty
             return
         low = self.system.least(form)
-        high = -self.system.least(form.times(-1))
+        high = self.system.most(form)
         if low > 0 or high < 0:
             raise Empty
         if low != 0 or high != 0:
@@ -207,7 +208,7 @@ class _Solver:
             rest = form.without(v)
             if not c or not set(rest.atoms) <= set(self.system.dims.values()):
                 continue
-            most = -self.system.least(rest.times(-1))
+            most = self.system.most(rest)
             if c > 0:
                 bound = ceil(-most / c)
                 low = bound if low is None else max(low, bound)
@@ -239,25 +240,22 @@ class _Solver:
             bounds = self._relaxed(form, v) if c else None
             if bounds is not None:
                 (lows if c > 0 else highs).append((abs(c), *bounds))
-        return [
-            bounded
-            for a, low, first in lows
-            for b, high, second in highs
-            if (bounded := self._bounded(v, a, low, b, high, first + second)) is not None
-        ]
+        pairs = product(lows, highs)
+        every = (self._bounded(v, *low, *high) for low, high in pairs)
+        return [bounded for bounded in every if bounded is not None]
 
     def _bounded(
-        self, v: int, a: int, low: Form, b: int, high: Form, relaxed: int
+        self, v: int, a: int, low: Form, first: int, b: int, high: Form, second: int
     ) -> _Bounded | None:
         """From ``a v + low >= 0`` and ``high - b v >= 0``: at most that many values of `v`."""
         width = high.times(a).plus(low, b)
         try:
-            trips = floor(-self.system.least(width.times(-1)) / (a * b)) + 1
+            trips = floor(self.system.most(width) / (a * b)) + 1
         except KeyError:
             return None
         exact = self.system.size_of(width.shifted(1)) if a == b == 1 else None
         extent: Extent = trips if exact is None else exact
-        rank = (trips, relaxed, a, len(low.terms) + (low.const != 0), v)
+        rank = (trips, first + second, a, len(low.terms) + (low.const != 0), v)
         return _Bounded(rank, v, a, low.times(-1), extent)
 
     def _enumerate(self) -> None:
@@ -291,6 +289,6 @@ class _Solver:
         """Keep ``form >= 0`` unless it follows; forms are integers, so > -1 suffices."""
         if self.system.least(form) > -1:
             return
-        if -self.system.least(form.times(-1)) < 0:
+        if self.system.most(form) < 0:
             raise Empty
         self.guards.append(Condition("ge", form))

@@ -7,9 +7,10 @@ of the definition that reads it, and a quotient and a remainder for every ``//``
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
 
 from pullback.algebra.affine import LinearForm
 from pullback.errors import InvalidIR
@@ -18,7 +19,6 @@ from pullback.ir.expr import Dim, Expr, Extent, Pin
 from pullback.ir.node import Node, walk
 
 Form = LinearForm[int]
-ZERO: Form = Form()
 
 
 def constant(value: int) -> Form:
@@ -125,8 +125,7 @@ class System:
         if key in self._split:
             return self._split[key]
         first = ceil(self.least(form)) // divisor
-        last = -ceil(self.least(form.times(-1)))
-        last //= divisor
+        last = floor(self.most(form)) // divisor
         if first == last:
             quotient = constant(first)
             remainder = form.plus(quotient, -divisor)
@@ -139,6 +138,10 @@ class System:
         self._split[key] = quotient, remainder
         return quotient, remainder
 
+    def most(self, form: Form) -> Fraction:
+        """An upper bound over all boxes. Raises: KeyError where a variable has no box."""
+        return -self.least(form.times(-1))
+
     def least(self, form: Form) -> Fraction:
         """A lower bound over all boxes. Raises: KeyError where a variable has no box.
 
@@ -146,23 +149,25 @@ class System:
         so that correlated ones cancel; symbolic upper bounds before the extents themselves.
         """
         total = Fraction(form.const)
-        todo = {v: Fraction(c) for v, c in form.terms}
+        todo = defaultdict(Fraction, {v: Fraction(c) for v, c in form.terms})
         while floors := [v for v in todo if v in self.floors]:
             newest = max(floors)
             share = todo.pop(newest)
             inner, divisor, exact = self.floors[newest]
             total += share * Fraction(inner.const, divisor)
             for v, c in inner.terms:
-                todo[v] = todo.get(v, Fraction(0)) + share * Fraction(c, divisor)
+                todo[v] += share * Fraction(c, divisor)
             if share > 0 and not exact:
                 total -= share * Fraction(divisor - 1, divisor)
         sizes = set(self.dims.values())
         for v in [v for v in todo if v not in sizes]:
             share = todo.pop(v)
-            edge = constant(self.lower[v]) if share > 0 else self.upper[v] if share else ZERO
+            if not share:
+                continue
+            edge = constant(self.lower[v]) if share > 0 else self.upper[v]
             total += share * edge.const
             for u, c in edge.terms:
-                todo[u] = todo.get(u, Fraction(0)) + share * c
+                todo[u] += share * c
         for v, share in todo.items():
             total += share * (self.lower[v] if share > 0 else self.upper[v].const)
         return total
@@ -209,4 +214,4 @@ class System:
         """The largest number of values that variable `v` takes."""
         if v not in self.upper:
             raise InvalidIR(f"variable {v} has no box")
-        return -ceil(self.least(self.upper[v].times(-1))) - self.lower[v] + 1
+        return floor(self.most(self.upper[v])) - self.lower[v] + 1

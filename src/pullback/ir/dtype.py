@@ -28,6 +28,7 @@ class DType:
     is_float: bool = field(init=False)
     is_integer: bool = field(init=False)
     is_bool: bool = field(init=False)
+    python: type[bool | int | float] = field(init=False)  # of its literals
 
     def __post_init__(self) -> None:
         facts = {
@@ -35,6 +36,7 @@ class DType:
             "is_float": self.kind == "f",
             "is_integer": self.kind in "iu",
             "is_bool": self.kind == "b",
+            "python": {"b": bool, "f": float}.get(self.kind, int),
         }
         for name, value in facts.items():
             object.__setattr__(self, name, value)

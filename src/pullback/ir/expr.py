@@ -119,8 +119,7 @@ class Const(Expr):
     kind: DType
 
     def typed(self, kids: Exprs) -> DType:
-        wanted = bool if self.kind.is_bool else float if self.kind.is_float else int
-        if type(self.value) is not wanted:
+        if type(self.value) is not self.kind.python:
             raise InvalidIR(f"Const {self.value!r} of type {self.kind}")
         return self.kind
 
@@ -371,10 +370,8 @@ DEAR: tuple[type[Expr], ...] = (Div, Exp, Log, Sqrt, Sin)
 
 def const(value: Any, kind: DType) -> Const:
     """A literal converted to `kind` exactly as a cast would."""
-    if kind.is_bool:
-        return Const(bool(value), kind)
-    if kind.is_float:
-        return Const(float(value), kind)
+    if not kind.is_integer:
+        return Const(kind.python(value), kind)
     lo, hi = kind.range()
     wrapped = (int(value) - lo) % (hi - lo + 1) + lo
     return Const(wrapped, kind)

@@ -286,8 +286,8 @@ class _Operand:
     def limit(self, guard: Affine) -> bool:
         """Take up ``guard >= 0`` as a bound of one index. False where it is none."""
         for place, form in enumerate(self.forms):
-            for factor in _factors(guard, form):
-                lo, hi = bounds(to_expr(guard.minus(form.times(factor))))
+            for factor in guard.multiples(form):
+                lo, hi = bounds(to_expr(guard.plus(form, -factor)))
                 a, b = self.valid[place]
                 if factor > 0 and -(lo // factor) == -(hi // factor):
                     self.valid[place] = max(a, -(lo // factor)), b
@@ -329,16 +329,6 @@ class _Operand:
         if whole is None or whole.shape != made.shape:
             whole = known[body] = made
         return read(whole, *indices)
-
-
-def _factors(guard: Affine, form: Affine) -> list[int]:
-    """Each `n` such that ``guard - n * form`` lacks a term of `form`."""
-    divisors: dict[int, None] = {}
-    for atom, coefficient in form.terms:
-        factor, rest = divmod(guard.of(atom), coefficient)
-        if factor and not rest:
-            divisors[factor] = None
-    return list(divisors)
 
 
 def _extended(

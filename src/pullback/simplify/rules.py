@@ -178,8 +178,7 @@ def fold(e: Expr, _: Simplification) -> Expr | None:
         wide = [constant(Const(c.value, float32)) for c in literals]
         return Const(float(apply(e, wide, float32)), e.dtype)
     value = apply(e, [constant(c) for c in literals])
-    plain = float if e.dtype.is_float else bool if e.dtype.is_bool else int
-    return Const(plain(value), e.dtype)
+    return Const(e.dtype.python(value), e.dtype)
 
 
 @RULES.on(E.Add, E.Mul, E.And, E.Or, E.Xor, E.Equal)

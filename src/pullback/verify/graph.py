@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pullback.ir.graph import Definition, Graph, Value, Variable
+from pullback.ir.notation import shape_text
 from pullback.verify.body import Body, Proofs, verify_body
 from pullback.verify.report import fail
 
@@ -37,18 +38,12 @@ def assigned_alike(graph: Graph, order: Sequence[Definition]) -> Fault:
     """A value has the shape and type of the variable that it is assigned to."""
     for target, value in graph.assigns:
         if target.shape != value.shape or target.dtype != value.dtype:
-            mine = described(target)
-            its = described(value)
+            mine, its = (shape_text(v.dtype, v.shape) for v in (target, value))
             return f"{mine} is assigned {value}, {its}", target
     return None
 
 
 CHECKS: tuple[Check, ...] = (acyclic, one_writer, assigned_alike)
-
-
-def described(value: Value) -> str:
-    """Type and shape. ``float32[2, n]``"""
-    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
 def verify_graph(graph: Graph, after: str, proofs: Proofs | None = None) -> None:

@@ -82,11 +82,11 @@ def _ends(node: Node) -> bool:
 
 
 class Places(NamedTuple):
-    """Which arguments a program reads, what its results are like, and what comes out: for each
-    output the number of a result, or of an argument, or neither.
+    """Which arguments a program reads (None: all), what its results are like, and what comes out:
+    for each output the number of a result, or of an argument, or neither.
     """
 
-    used: tuple[int, ...]
+    used: tuple[int, ...] | None
     results: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...]
     outputs: tuple[tuple[int | None, int | None], ...]
 
@@ -143,7 +143,9 @@ class Native:
         metas = [n.meta["val"] for n in self._results]
         kinds = [(tuple(m.shape), strides(m), m.dtype) for m in metas]
         outputs = [(results.get(o), given.get(o)) for o in self._outputs]
-        return Places(tuple(given[n] for n in self._used), tuple(kinds), tuple(outputs))
+        used = tuple([given[n] for n in self._used])
+        every = used == tuple(range(len(given)))
+        return Places(None if every else used, tuple(kinds), tuple(outputs))
 
     def _opened(self) -> Sized | None:
         """One program for all sizes, where that can be; else `reason` says why not."""
@@ -206,11 +208,11 @@ class Native:
 
     def _placewise(self, places: Places, ready: Ready, args: list[Any]) -> Any:
         """As a call, without a look at the graph."""
-        used = [args[n] for n in places.used]
+        used = args if places.used is None else [args[n] for n in places.used]
         if self._indices.asked:
             self._indices.check(dict(zip(self._used, used, strict=True)))
         results = [empty_strided(*kind) for kind in places.results]
-        ready.fill([*used, *self._held], results)
+        ready.fill([*used, *self._held] if self._held else used, results)
         made = [
             results[n] if n is not None else None if m is None else args[m]
             for n, m in places.outputs

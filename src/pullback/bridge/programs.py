@@ -48,16 +48,18 @@ _TORCH = str(Path(torch.__file__).parent)
 MOST = 1 << 20  # of a symbolic extent, while shapes are worked out
 _like = torch.empty_like
 _Given = torch.Tensor
+_address = torch.Tensor.data_ptr
 
 
 class Ready:
     """A program with what a call needs: how to run it, what the results are like."""
 
-    __slots__ = ("_dims", "_results", "_sizes", "_tensors", "entry", "go")
+    __slots__ = ("_dims", "_plain", "_results", "_sizes", "_tensors", "entry", "go")
 
-    def __init__(self, entry: Entry, tensors: Sequence[int], sizes: Sizes) -> None:
+    def __init__(self, entry: Entry, tensors: Sequence[int], sizes: Sizes, count: int) -> None:
         self.entry = entry
         self._tensors = tensors
+        self._plain = list(tensors) == list(range(count))  # each argument is a tensor
         self._dims = sizes
         named = {dim.name: size for dim, size in sizes.items()}
         self._sizes = [named[name] for name in entry.executable.runner.sizes]
@@ -77,14 +79,15 @@ class Ready:
 
     def fill(self, args: Sequence[Any], results: Sequence[Any]) -> None:
         """The results, into tensors that are as they will be."""
+        tensors = args if self._plain else [args[n] for n in self._tensors]
         try:
-            given = [args[n].data_ptr() for n in self._tensors]
+            given = list(map(_address, tensors))
         except RuntimeError as error:  # of a layout that PyTorch does not tell a compiler
             raise _without_memory(args, self._tensors) from error
         if self.entry.read:
             captured = settled(self.entry.read)
             given += [v.at for v in captured]
-        given += [r.data_ptr() for r in results]
+        given += map(_address, results)
         given += self._sizes
         self.go(given)
 
@@ -164,7 +167,7 @@ class Programs:
                 entry = self._compiled(args, places)
                 known.append(entry)
             tensors = [n for n, a in enumerate(args) if isinstance(a, _Given)]
-            ready = self._known[key] = Ready(entry, tensors, sizes)
+            ready = self._known[key] = Ready(entry, tensors, sizes, len(args))
             return ready
 
     def _open(self, args: Sequence[Any]) -> dict[int, Dim]:

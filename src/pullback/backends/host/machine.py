@@ -24,6 +24,7 @@ from pullback.ir.program import Feed
 
 SLICE = 50_000_000  # ns that the machine runs before it lets Python look for signals
 PATIENCE = 5.0  # seconds that the end of the process waits for a step to end
+_PC, _STOP, _POOL, _THREADS = map(int, (Word.PC, Word.STOP, Word.POOL, Word.THREADS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class VirtualMachine:
         given = np.zeros(count, np.int64)
         self._given = given.data
         self._rows = np.array(rows, np.int64)
-        self._pack = Struct(f"{count}q").pack_into
+        self._pack = Struct(f"{count}n").pack_into  # "n" is 64 bits here, and quicker than "q"
         image.words[1:4] = address(given), address(self._rows), len(rows)
 
     @property
@@ -189,10 +190,10 @@ class VirtualMachine:
             if threads > crew.threads:
                 threads = self._widened(threads)
             pool = pools.get(threads)
-            words[Word.POOL] = 0 if pool is None else pool.at
-            words[Word.THREADS] = threads
-            words[Word.PC] = 0
-            words[Word.STOP] = 0
+            words[_POOL] = 0 if pool is None else pool.at
+            words[_THREADS] = threads
+            words[_PC] = 0
+            words[_STOP] = 0
             if self._serves:
                 self._serve()
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,16 @@ def test_every_file_is_whole(name: str) -> None:
     reads = [m.read for m in machine.memories]
     assert reads == sorted(reads, reverse=True), "nearer memories are faster"
     assert all(value > 0 for table in TABLES for value in machine.tables[table].values())
-    assert machine.text.count("source = ") == sum(
-        map(len, (TABLES, machine.memories, machine.levels, machine.tiles))
-    )
+    own = tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+    said = [part for part in own.values() if isinstance(part, dict)]
+    said += [row for n in ("level", "memory", "tile") for row in own.get(n, ())]
+    assert all(part["source"] for part in said)
+    if "base" in own:
+        common = chosen(own["base"])
+        for table in TABLES.keys() & own.keys():
+            numbers = own[table].keys() - {"source"}
+            same = {n for n in numbers if own[table][n] == common.tables[table].get(n)}
+            assert numbers and not same, "only what differs is said"
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -96,6 +104,20 @@ def refused(text: str, code: str = "E376") -> str:
         parsed(text, "mine.toml")
     assert error.value.code == code
     return error.value.what
+
+
+def test_a_machine_says_only_what_differs_from_its_base() -> None:
+    head = 'name = "mine"\nabout = "mine"\nbase = "zen4"\ntarget = "x86-64-v4"\n'
+    mine = parsed(head + '[unit]\nsource = "here"\nturn = 9\n', "mine.toml")
+    base = chosen("zen4")
+    assert mine.name == "mine" and not mine.cpus
+    assert mine.tables["unit"] == {**base.tables["unit"], "turn": 9}
+    assert (mine.memories, mine.levels, mine.tiles) == (base.memories, base.levels, base.tiles)
+    assert repr(mine) != repr(parsed(head, "mine.toml")), "another key of what is compiled"
+    assert "source of [unit]" in refused(head + "[unit]\nturn = 9\n")
+    assert "[unit] is 3" in refused(head + "unit = 3\n")
+    for other in ('"zen9"', "4"):
+        assert "base" in refused(head.replace('"zen4"', other))
 
 
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:

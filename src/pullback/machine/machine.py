@@ -22,6 +22,9 @@ HERE = Path(__file__).parent
 SUFFIX = ".toml"
 LINE = 64  # bytes: the smallest cache line of these processors; scratch begins one
 
+# What a file says of itself.
+NAMED = ("name", "about", "target")
+
 # Tables of shares, whose names are counts.
 COUNTED = ("rows", "halves", "joined")
 
@@ -194,11 +197,8 @@ def like(cpu: str, target: str) -> Machine:
 @cache
 def parsed(text: str, where: str) -> Machine:
     """The machine that a file describes. Raises: OptionError."""
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _malformed(where, str(error)) from error
-    for name in ("name", "about", "target"):
+    data, text = _read(text, where)
+    for name in NAMED:
         _wanted(where, name, data.get(name), str)
     tables = {name: _table(where, name, data.get(name)) for name in TABLES}
     levels = tuple(_row(where, "level", Level, row) for row in _rows(where, data, "level"))
@@ -212,6 +212,31 @@ def parsed(text: str, where: str) -> Machine:
     _wanted(where, "cpus", cpus, list)
     head = data["name"], data["about"], data["target"], tuple(map(str, cpus))
     return Machine(*head, levels, memories, tiles, MappingProxyType(tables), text)
+
+
+def _read(text: str, where: str) -> tuple[dict[str, Any], str]:
+    """What a file says, beside what it leaves as the machine of its `base` has it; all text read.
+
+    Tables are joined number by number; of rows (``[[memory]]``) it says all or none.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _malformed(where, str(error)) from error
+    base = data.pop("base", None)
+    if base is None:
+        return data, text
+    if base not in names():
+        raise _malformed(where, f"base = {base!r}: not one of {', '.join(names())}")
+    common, below = _read((HERE / f"{base}{SUFFIX}").read_text(encoding="utf-8"), base)
+    for name in (*NAMED, "cpus"):
+        common.pop(name, None)
+    for name in TABLES.keys() & data.keys():
+        own = data[name]
+        _wanted(where, f"[{name}]", own, dict)
+        _wanted(where, f"source of [{name}]", own.get("source"), str)
+        data[name] = common[name] | own
+    return common | data, below + text
 
 
 def _rows(where: str, data: dict[str, Any], name: str) -> list[Any]:

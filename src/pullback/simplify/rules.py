@@ -19,9 +19,32 @@ from pullback.algebra.bounds import Intervals, Prover
 from pullback.algebra.division import divide, rejoin, remainder
 from pullback.config import UserRule
 from pullback.errors import InvalidIR
-from pullback.ir import expr as E
 from pullback.ir.dtype import DType, bool_, float32, int64, is_half
-from pullback.ir.expr import Const, Expr, const, logical_not
+from pullback.ir.expr import (
+    DEAR,
+    Add,
+    And,
+    Binary,
+    Cast,
+    Const,
+    Div,
+    Equal,
+    Exp,
+    Expr,
+    FloorDiv,
+    If,
+    Less,
+    Log,
+    Mod,
+    Mul,
+    Or,
+    Sin,
+    Sqrt,
+    Xor,
+    const,
+    divisor,
+    logical_not,
+)
 from pullback.ir.meaning import apply, constant
 from pullback.ir.node import Memo, Node, walk
 from pullback.simplify.guards import reads_data
@@ -163,8 +186,8 @@ def _index(e: Expr) -> bool:
 
 
 @RULES.on(
-    E.Add, E.Mul, E.Div, E.FloorDiv, E.Mod, E.Less, E.Equal, E.And, E.Or, E.Xor,
-    E.Exp, E.Log, E.Sqrt, E.Sin, E.Cast,
+    Add, Mul, Div, FloorDiv, Mod, Less, Equal, And, Or, Xor,
+    Exp, Log, Sqrt, Sin, Cast,
 )  # fmt: skip
 def fold(e: Expr, _: Simplification) -> Expr | None:
     """``f(2, 3) -> its value``, computed as the interpreter does; of 16-bit floats unrounded.
@@ -172,59 +195,59 @@ def fold(e: Expr, _: Simplification) -> Expr | None:
     A logarithm stays one: rounded, it would spoil the power that it is part of.
     """
     literals = [c for c in e.children if isinstance(c, Const)]
-    if len(literals) != len(e.children) or isinstance(e, E.Log):
+    if len(literals) != len(e.children) or isinstance(e, Log):
         return None
-    if is_half(e.dtype) and not isinstance(e, E.Cast):
+    if is_half(e.dtype) and not isinstance(e, Cast):
         wide = [constant(Const(c.value, float32)) for c in literals]
         return Const(float(apply(e, wide, float32)), e.dtype)
     value = apply(e, [constant(c) for c in literals])
     return Const(e.dtype.python(value), e.dtype)
 
 
-@RULES.on(E.Add, E.Mul, E.And, E.Or, E.Xor, E.Equal)
-def constant_right(e: E.Binary, _: Simplification) -> Expr | None:
+@RULES.on(Add, Mul, And, Or, Xor, Equal)
+def constant_right(e: Binary, _: Simplification) -> Expr | None:
     """``2 + x -> x + 2``"""
     if isinstance(e.left, Const) and not isinstance(e.right, Const):
         return type(e)(e.right, e.left)
     return None
 
 
-@RULES.on(E.Add)
-def add_zero(e: E.Add, _: Simplification) -> Expr | None:
+@RULES.on(Add)
+def add_zero(e: Add, _: Simplification) -> Expr | None:
     """``x + 0 -> x``; of floats ``x + -0.0 -> x``, for -0.0 + 0.0 is 0.0."""
     zero = e.right
     if not _is(zero, 0):
         return None
-    exact = not e.dtype.is_float or (isinstance(zero, E.Const) and copysign(1.0, zero.value) < 0)
+    exact = not e.dtype.is_float or (isinstance(zero, Const) and copysign(1.0, zero.value) < 0)
     return e.left if exact else None
 
 
-@RULES.on(E.Mul)
-def multiply_one(e: E.Mul, _: Simplification) -> Expr | None:
+@RULES.on(Mul)
+def multiply_one(e: Mul, _: Simplification) -> Expr | None:
     """``x * 1 -> x``"""
     return e.left if _is(e.right, 1) else None
 
 
-@RULES.on(E.Mul)
-def multiply_zero(e: E.Mul, _: Simplification) -> Expr | None:
+@RULES.on(Mul)
+def multiply_zero(e: Mul, _: Simplification) -> Expr | None:
     """``x * 0 -> 0`` of integers; of floats x may be NaN or infinite."""
     return e.right if _is(e.right, 0) and not e.dtype.is_float else None
 
 
-@RULES.on(E.Mul)
-def signs(e: E.Mul, _: Simplification) -> Expr | None:
+@RULES.on(Mul)
+def signs(e: Mul, _: Simplification) -> Expr | None:
     """``(x * a) * b -> x * (a*b)`` where a or b is -1, which is exact: ``-(-x) -> x``."""
     inner = e.left
     b = e.right
-    if not (isinstance(inner, E.Mul) and isinstance(b, Const) and isinstance(inner.right, Const)):
+    if not (isinstance(inner, Mul) and isinstance(b, Const) and isinstance(inner.right, Const)):
         return None
     if _is(b, -1) or _is(inner.right, -1):
-        return E.Mul(inner.left, const(b.value * inner.right.value, e.dtype))
+        return Mul(inner.left, const(b.value * inner.right.value, e.dtype))
     return None
 
 
-@RULES.on(E.Div)
-def divide_constant(e: E.Div, _: Simplification) -> Expr | None:
+@RULES.on(Div)
+def divide_constant(e: Div, _: Simplification) -> Expr | None:
     """``x / c -> x * (1/c)`` where c is a power of two, so that 1/c is exact."""
     if not isinstance(e.right, Const) or not math.isfinite(e.right.value) or e.right.value == 0:
         return None
@@ -232,61 +255,61 @@ def divide_constant(e: E.Div, _: Simplification) -> Expr | None:
     safe = 12 if e.dtype.bits == 16 and e.dtype.name == "float16" else 120
     if abs(mantissa) != 0.5 or abs(exponent) > safe:
         return None
-    return E.Mul(e.left, Const(1.0 / e.right.value, e.dtype))
+    return Mul(e.left, Const(1.0 / e.right.value, e.dtype))
 
 
-@RULES.on(E.Add, E.Mul, E.And, E.Or, E.Xor)
-def constants_meet(e: E.Binary, _: Simplification) -> Expr | None:
+@RULES.on(Add, Mul, And, Or, Xor)
+def constants_meet(e: Binary, _: Simplification) -> Expr | None:
     """``(x op a) op b -> x op (a op b)`` of integers and booleans."""
     inner = e.left
     if e.dtype.is_float or not isinstance(e.right, Const) or type(inner) is not type(e):
         return None
-    assert isinstance(inner, E.Binary)
+    assert isinstance(inner, Binary)
     if not isinstance(inner.right, Const):
         return None
     return type(e)(inner.left, type(e)(inner.right, e.right))
 
 
-@RULES.on(E.And, E.Or)
-def absorbing(e: E.And | E.Or, _: Simplification) -> Expr | None:
+@RULES.on(And, Or)
+def absorbing(e: And | Or, _: Simplification) -> Expr | None:
     """``b & True -> b``, ``b & False -> False``, ``b | False -> b``, ``b | True -> True``"""
     if not isinstance(e.right, Const):
         return None
     ones = -1 if e.dtype.kind == "i" else e.dtype.range()[1]
     if e.right.value not in (0, ones):
         return None
-    unit = (e.right.value == ones) == isinstance(e, E.And)
+    unit = (e.right.value == ones) == isinstance(e, And)
     return e.left if unit else e.right
 
 
-@RULES.on(E.And, E.Or)
-def same_twice(e: E.And | E.Or, _: Simplification) -> Expr | None:
+@RULES.on(And, Or)
+def same_twice(e: And | Or, _: Simplification) -> Expr | None:
     """``b & b -> b``, ``b | b -> b``"""
     return e.left if e.left is e.right else None
 
 
-@RULES.on(E.Xor)
-def exclusive(e: E.Xor, _: Simplification) -> Expr | None:
+@RULES.on(Xor)
+def exclusive(e: Xor, _: Simplification) -> Expr | None:
     """``b ^ False -> b``, ``b ^ b -> False``"""
     if _truth(e.right, False) or (_is(e.right, 0) and not e.dtype.is_bool):
         return e.left
     return const(0, e.dtype) if e.left is e.right else None
 
 
-@RULES.on(E.Xor)
-def negated_comparison(e: E.Xor, context: Simplification) -> Expr | None:
+@RULES.on(Xor)
+def negated_comparison(e: Xor, context: Simplification) -> Expr | None:
     """``not (a < b) -> b < a + 1`` of int64 that does not wrap"""
     inner = e.left
-    if not (_truth(e.right, True) and isinstance(inner, E.Less) and _index(inner.left)):
+    if not (_truth(e.right, True) and isinstance(inner, Less) and _index(inner.left)):
         return None
     bumped = context.form(inner.left).shifted(1)
     if not context.intervals.exact(bumped):
         return None
-    return E.Less(inner.right, to_expr(bumped))
+    return Less(inner.right, to_expr(bumped))
 
 
-@RULES.on(E.And)
-def conjunction(e: E.And, context: Simplification) -> Expr | None:
+@RULES.on(And)
+def conjunction(e: And, context: Simplification) -> Expr | None:
     """``a & b -> a`` where a implies b, ``-> False`` where they contradict"""
     if not e.dtype.is_bool:
         return None
@@ -297,8 +320,8 @@ def conjunction(e: E.And, context: Simplification) -> Expr | None:
     return None
 
 
-@RULES.on(E.Or)
-def disjunction(e: E.Or, context: Simplification) -> Expr | None:
+@RULES.on(Or)
+def disjunction(e: Or, context: Simplification) -> Expr | None:
     """``a | b -> a`` where not a excludes b, ``-> True`` where not a implies b"""
     if not e.dtype.is_bool:
         return None
@@ -309,23 +332,23 @@ def disjunction(e: E.Or, context: Simplification) -> Expr | None:
     return None
 
 
-@RULES.on(E.Less, E.Equal)
+@RULES.on(Less, Equal)
 def decided(e: Expr, context: Simplification) -> Expr | None:
     """``i < 10 -> True`` where bounds decide it; ``x == x -> True`` of integers"""
     truth = context.prove(e)
     return None if truth is None else const(truth, bool_)
 
 
-@RULES.on(E.Equal)
-def equal_truth(e: E.Equal, _: Simplification) -> Expr | None:
+@RULES.on(Equal)
+def equal_truth(e: Equal, _: Simplification) -> Expr | None:
     """``b == True -> b``, ``b == False -> not b`` of booleans"""
     if not e.left.dtype.is_bool or not isinstance(e.right, Const):
         return None
     return e.left if e.right.value else logical_not(e.left)
 
 
-@RULES.on(E.Less, E.Equal)
-def comparison(e: E.Less | E.Equal, context: Simplification) -> Expr | None:
+@RULES.on(Less, Equal)
+def comparison(e: Less | Equal, context: Simplification) -> Expr | None:
     """``2*i + 1 < 2*j -> i < j``: terms on the side where they are positive, no common factor"""
     if not _index(e.left):
         return None
@@ -335,9 +358,9 @@ def comparison(e: E.Less | E.Equal, context: Simplification) -> Expr | None:
     difference = right.minus(left)
     if not (exact(left) and exact(right)) or not difference.terms:
         return None
-    if isinstance(e, E.Equal) and _sided(left, right, difference):
+    if isinstance(e, Equal) and _sided(left, right, difference):
         return None
-    new = _less(difference) if isinstance(e, E.Less) else _equal(difference)
+    new = _less(difference) if isinstance(e, Less) else _equal(difference)
     if new is None:
         return const(False, bool_)
     if not (exact(new[0]) and exact(new[1])):
@@ -379,7 +402,7 @@ def _equal(difference: Affine) -> tuple[Affine, Affine] | None:
     return positive, negative.shifted(-sign * difference.const // common)
 
 
-@RULES.on(E.Add, E.Mul)
+@RULES.on(Add, Mul)
 def linear(e: Expr, context: Simplification) -> Expr | None:
     """``(i + 2) * 3 + i -> i*4 + 6``, ``(x // c)*c + x % c -> x`` of int64"""
     if not _index(e):
@@ -390,68 +413,68 @@ def linear(e: Expr, context: Simplification) -> Expr | None:
     return to_expr(rejoin(form, context.intervals))
 
 
-@RULES.on(E.FloorDiv, E.Mod)
-def divide_trivially(e: E.FloorDiv | E.Mod, _: Simplification) -> Expr | None:
+@RULES.on(FloorDiv, Mod)
+def divide_trivially(e: FloorDiv | Mod, _: Simplification) -> Expr | None:
     """``x // 1 -> x``, ``x % 1 -> 0``, ``x // 0 -> 0``, ``x % 0 -> 0`` of integers"""
     if e.dtype.is_float or not isinstance(e.right, Const) or e.right.value not in (0, 1):
         return None
-    whole = isinstance(e, E.FloorDiv) and e.right.value == 1
+    whole = isinstance(e, FloorDiv) and e.right.value == 1
     return e.left if whole else const(0, e.dtype)
 
 
-@RULES.on(E.FloorDiv)
-def quotient(e: E.FloorDiv, context: Simplification) -> Expr | None:
+@RULES.on(FloorDiv)
+def quotient(e: FloorDiv, context: Simplification) -> Expr | None:
     """``(c*q + r) // c -> q`` with 0 <= r < c, ``(x // b) // c -> x // (b*c)`` of int64"""
-    by = E.divisor(e)
+    by = divisor(e)
     divided = divide(context.form(e.left), by, context.intervals) if by else None
     return None if divided is None else to_expr(divided)
 
 
-@RULES.on(E.Mod)
-def rest(e: E.Mod, context: Simplification) -> Expr | None:
+@RULES.on(Mod)
+def rest(e: Mod, context: Simplification) -> Expr | None:
     """``(c*q + r) % c -> r`` with 0 <= r < c, ``(x % (a*c)) % c -> x % c`` of int64"""
-    by = E.divisor(e)
+    by = divisor(e)
     left_over = remainder(context.form(e.left), by, context.intervals) if by else None
     return None if left_over is None else to_expr(left_over)
 
 
-@RULES.on(E.FloorDiv, E.Mod)
-def below_divisor(e: E.FloorDiv | E.Mod, context: Simplification) -> Expr | None:
+@RULES.on(FloorDiv, Mod)
+def below_divisor(e: FloorDiv | Mod, context: Simplification) -> Expr | None:
     """``x // n -> 0``, ``x % n -> x`` where 0 <= x < n is proved, n not a constant"""
     if e.dtype.is_float or isinstance(e.right, Const):
         return None
-    negative = context.prove(E.Less(e.left, const(0, e.dtype)))
-    if negative is not False or context.prove(E.Less(e.left, e.right)) is not True:
+    negative = context.prove(Less(e.left, const(0, e.dtype)))
+    if negative is not False or context.prove(Less(e.left, e.right)) is not True:
         return None
-    return const(0, e.dtype) if isinstance(e, E.FloorDiv) else e.left
+    return const(0, e.dtype) if isinstance(e, FloorDiv) else e.left
 
 
-@RULES.on(E.Cast)
-def cast_same(e: E.Cast, _: Simplification) -> Expr | None:
+@RULES.on(Cast)
+def cast_same(e: Cast, _: Simplification) -> Expr | None:
     """``cast(x: T, T) -> x``"""
     return e.value if e.value.dtype == e.to else None
 
 
-@RULES.on(E.Cast)
-def cast_twice(e: E.Cast, _: Simplification) -> Expr | None:
+@RULES.on(Cast)
+def cast_twice(e: Cast, _: Simplification) -> Expr | None:
     """``cast(cast(x, wide), T) -> cast(x, T)`` where the wide type holds every value of x"""
-    if not isinstance(e.value, E.Cast):
+    if not isinstance(e.value, Cast):
         return None
     inner = e.value.value
     if not holds(e.value.to, inner.dtype) or not _through(inner.dtype, e.value.to, e.to):
         return None
-    return E.Cast(inner, e.to)
+    return Cast(inner, e.to)
 
 
-@RULES.on(E.Cast)
-def cast_choice(e: E.Cast, _: Simplification) -> Expr | None:
+@RULES.on(Cast)
+def cast_choice(e: Cast, _: Simplification) -> Expr | None:
     """``cast(c ? x : 0) -> c ? cast(x) : cast(0)`` of floats: a guard stands outside of casts"""
     inner = e.value
-    if not (isinstance(inner, E.If) and e.to.is_float and inner.dtype.is_float):
+    if not (isinstance(inner, If) and e.to.is_float and inner.dtype.is_float):
         return None
     if not isinstance(inner.then, Const) and not isinstance(inner.otherwise, Const):
         return None
-    return E.If(inner.condition, E.Cast(inner.then, e.to), E.Cast(inner.otherwise, e.to))
+    return If(inner.condition, Cast(inner.then, e.to), Cast(inner.otherwise, e.to))
 
 
 def holds(wide: DType, narrow: DType) -> bool:
@@ -476,8 +499,8 @@ def _through(source: DType, middle: DType, to: DType) -> bool:
     return True
 
 
-@RULES.on(E.If)
-def if_constant(e: E.If, _: Simplification) -> Expr | None:
+@RULES.on(If)
+def if_constant(e: If, _: Simplification) -> Expr | None:
     """``True ? a : b -> a``, ``c ? a : a -> a``"""
     if e.then is e.otherwise:
         return e.then
@@ -486,17 +509,17 @@ def if_constant(e: E.If, _: Simplification) -> Expr | None:
     return e.then if e.condition.value else e.otherwise
 
 
-@RULES.on(E.If)
-def if_not(e: E.If, _: Simplification) -> Expr | None:
+@RULES.on(If)
+def if_not(e: If, _: Simplification) -> Expr | None:
     """``not c ? a : b -> c ? b : a``"""
     condition = e.condition
-    if isinstance(condition, E.Xor) and _truth(condition.right, True):
-        return E.If(condition.left, e.otherwise, e.then)
+    if isinstance(condition, Xor) and _truth(condition.right, True):
+        return If(condition.left, e.otherwise, e.then)
     return None
 
 
-@RULES.on(E.If)
-def if_truth(e: E.If, _: Simplification) -> Expr | None:
+@RULES.on(If)
+def if_truth(e: If, _: Simplification) -> Expr | None:
     """``c ? True : False -> c``, ``c ? False : True -> not c``"""
     if _truth(e.then, True) and _truth(e.otherwise, False):
         return e.condition
@@ -505,8 +528,8 @@ def if_truth(e: E.If, _: Simplification) -> Expr | None:
     return None
 
 
-@RULES.on(E.If)
-def if_nested(e: E.If, context: Simplification) -> Expr | None:
+@RULES.on(If)
+def if_nested(e: If, context: Simplification) -> Expr | None:
     """``c ? (d ? a : b) : z -> c ? a : z`` where c implies d, alike for each branch of each If
 
     Not inside what is dear and in both branches: ``z = exp(-|x|); x < 0 ? z : 1 - z`` has one exp.
@@ -516,11 +539,11 @@ def if_nested(e: E.If, context: Simplification) -> Expr | None:
     otherwise = _decide_inside(e.otherwise, logical_not(e.condition), kept, context)
     if then is None and otherwise is None:
         return None
-    return E.If(e.condition, then or e.then, otherwise or e.otherwise)
+    return If(e.condition, then or e.then, otherwise or e.otherwise)
 
 
 def _dear(branch: Expr) -> set[Node]:
-    return {n for n in islice(walk(branch), NESTED) if isinstance(n, E.DEAR)}
+    return {n for n in islice(walk(branch), NESTED) if isinstance(n, DEAR)}
 
 
 def _decide_inside(
@@ -529,7 +552,7 @@ def _decide_inside(
     """`branch` outside of `kept`, the conditions of its inner Ifs that `given` decides replaced."""
     inner: dict[Node, None] = {}
     for count, node in enumerate(walk(branch, skip=kept)):
-        if isinstance(node, E.If):
+        if isinstance(node, If):
             inner[node.condition] = None
         if count > NESTED:
             return None
@@ -553,16 +576,16 @@ def _replaced(branch: Expr, memo: Memo) -> Expr:
     return replaced
 
 
-@RULES.on(E.If)
-def if_merged(e: E.If, _: Simplification) -> Expr | None:
+@RULES.on(If)
+def if_merged(e: If, _: Simplification) -> Expr | None:
     """``c ? (d ? a : z) : z -> c & d ? a : z``, ``c ? a : (d ? a : z) -> c | d ? a : z``
 
     Only where d reads nothing, for it would no longer be guarded by c.
     """
     then = e.then
     other = e.otherwise
-    if isinstance(then, E.If) and then.otherwise is other and not reads_data(then.condition):
-        return E.If(E.And(e.condition, then.condition), then.then, other)
-    if isinstance(other, E.If) and other.then is then and not reads_data(other.condition):
-        return E.If(E.Or(e.condition, other.condition), then, other.otherwise)
+    if isinstance(then, If) and then.otherwise is other and not reads_data(then.condition):
+        return If(And(e.condition, then.condition), then.then, other)
+    if isinstance(other, If) and other.then is then and not reads_data(other.condition):
+        return If(Or(e.condition, other.condition), then, other.otherwise)
     return None

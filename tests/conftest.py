@@ -11,6 +11,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+# Triton's functions are interpreted, whoever imports it first: PyTorch does.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 settings.register_profile("steady", deadline=None)
 settings.register_profile("gate", deadline=None, derandomize=True)
 settings.load_profile("gate" if os.environ.get("CI") else "steady")

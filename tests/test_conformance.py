@@ -21,11 +21,12 @@ from pullback.ir.graph import Accumulate, Form, Map
 from pullback.ir.program import Compute, HostCall, Item, Launch
 from test_backends import needs_c
 from test_opencl import needs_device
+from test_triton import needs_triton
 
 REPORTS = Path(__file__).parent.parent / "docs" / "conformance"
 # Every so many cells of a default run, those of programs of their own left out.
-EVERY = {"reference": 40, "kernels": 12, "llvm": 12, "c": 40, "opencl": 40}
-NEEDS = {"c": needs_c, "opencl": needs_device}
+EVERY = {"reference": 40, "kernels": 12, "llvm": 12, "c": 40, "opencl": 40, "triton": 40}
+NEEDS = {"c": needs_c, "opencl": needs_device, "triton": needs_triton}
 BACKENDS = [pytest.param(n, marks=NEEDS.get(n, ())) for n in EVERY]
 BY_NAME = {s.name: s for s in SECTIONS}
 

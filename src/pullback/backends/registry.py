@@ -17,13 +17,15 @@ from pullback.backends.llvm.backend import LLVM
 from pullback.backends.loops.backend import Loops
 from pullback.backends.opencl.backend import OpenCL
 from pullback.backends.reference.backend import Kernels, Reference
+from pullback.backends.triton.backend import Triton
 from pullback.config import module_of
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.ir.graph import Graph, Value, Variable
 
 GROUP = "pullback.backends"
 ORACLE = "reference"
-OWN: dict[str, Backend] = {b.name: b for b in (LLVM(), C(), OpenCL(), Reference(), Kernels())}
+BACKENDS: list[Backend] = [LLVM(), C(), OpenCL(), Triton(), Reference(), Kernels()]
+OWN = {backend.name: backend for backend in BACKENDS}
 # What each protocol asks for, by what tells it from the others.
 PROTOCOLS = {
     "compile": (Compiler, ("name", *(n for n in dir(Compiler) if not n.startswith("_")))),
@@ -85,12 +87,14 @@ def oracle(wanted: Sequence[Value], values: Mapping[Variable, Any]) -> list[np.n
 
 
 def texts() -> Mapping[str, Text]:
-    """What the compilers of this package show of a kernel; of equal names the first one's."""
-    made: dict[str, Text] = {}
-    for backend in OWN.values():
-        if isinstance(backend, Compiler):
-            made |= {name: text for name, text in backend.texts().items() if name not in made}
-    return made
+    """What the backends of this package show of a kernel; of equal names the first one's."""
+    pairs = [pair for backend in BACKENDS for pair in texts_of(backend).items()]
+    return dict(pairs) | dict(reversed(pairs))
+
+
+def texts_of(backend: Backend) -> Mapping[str, Text]:
+    """What a backend shows of a kernel: also an interpreter's, where it has some."""
+    return getattr(backend, "texts", dict)()
 
 
 @cache

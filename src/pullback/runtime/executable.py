@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from pullback.backends import base
-from pullback.backends.base import Compiler, CompileStats, Image, Text
+from pullback.backends.base import CompileStats, Image, Text
 from pullback.backends.host.exchange import box
 from pullback.backends.host.interpret import Plain
 from pullback.backends.host.processor import named_target
 from pullback.backends.host.profile import Profile
-from pullback.backends.registry import named
+from pullback.backends.registry import named, texts_of
 from pullback.config import Options
 from pullback.errors import AbsentError, InvalidIR, OptionError, ShapeError
 from pullback.ir import markup
@@ -211,8 +211,7 @@ class Executable:
     @functools.cached_property
     def texts(self) -> Mapping[str, Text]:
         """What its backend shows of a kernel, by names; nothing of an interpreter."""
-        backend = named(self.options.backend)
-        return backend.texts() if isinstance(backend, Compiler) else {}
+        return texts_of(named(self.options.backend))
 
     def _rendered(self, name: str, target: Target) -> str:
         make = self.texts.get(name)

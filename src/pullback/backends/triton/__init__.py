@@ -1,0 +1,1 @@
+"""Triton: kernels as Triton's source, run by its interpreter, compiled offline for a GPU."""

@@ -1,0 +1,150 @@
+"""The backend that writes Triton: a function or more for each kernel, interpreted without a GPU."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache, partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pullback.backends.base import KernelInterpreter, Text, Values
+from pullback.backends.triton import device, plan
+from pullback.backends.triton.function import Launch
+from pullback.backends.triton.language import SIGNATURES
+from pullback.config import Options, module_of
+from pullback.errors import IndexRangeError
+from pullback.ir.dtype import int64
+from pullback.ir.expr import Dim, Shape
+from pullback.ir.graph import Variable
+from pullback.ir.kernel import Kernel
+from pullback.ir.signature import digest
+from pullback.ir.target import Target
+from pullback.schedule.schedule import Schedule
+
+Array = np.ndarray[Any, Any]
+CAPABILITY = 90  # Hopper: what texts are compiled for
+
+
+class Triton(KernelInterpreter):
+    """Kernels as Triton's source, run by its interpreter on arrays of this process."""
+
+    name = "triton"
+
+    def host(self) -> str:
+        """What runs it. Raises: DeviceError."""
+        return f"Triton {device.triton().__version__}, its interpreter (no GPU is asked)"
+
+    def machine(self, options: Options) -> Target:
+        """What kernels are fused for: groups are those of any processor with wide vectors."""
+        return Target()
+
+    def run_kernel(self, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
+        device.triton()
+        sizes = _sizes(values)
+        memory: dict[Variable, Array] = {}
+        made, module = _loaded(kernel)
+        reads = {v for launch in made for v in launch.arguments}
+        for variable in reads:
+            memory[variable] = _array(variable, values.get(variable), sizes)
+        for launch in made:
+            _run(launch, getattr(module, launch.name), memory, sizes)
+        return {v: memory[v].reshape(_shape(v.shape, sizes)) for v in kernel.writes}
+
+    def texts(self) -> Mapping[str, Text]:
+        """The source of its launches, and what Triton compiles it to."""
+        stages = {stage: partial(_made, stage) for stage in ("ttir", "ptx")}
+        return {self.name: _text, **stages}
+
+
+def _text(kernel: Kernel, schedule: Schedule, target: Target) -> str:
+    return "\n\n".join(launch.source for launch in plan.launches(kernel))
+
+
+def _made(stage: str, kernel: Kernel, schedule: Schedule, target: Target) -> str:
+    return "\n\n".join(code["texts"][stage] for code in compiled(kernel))
+
+
+def compiled(kernel: Kernel, capability: int = CAPABILITY) -> list[dict[str, Any]]:
+    """What Triton's compiler makes of each launch for a GPU, which need not be there.
+
+    Raises: DeviceError.
+    """
+    made = plan.launches(kernel)
+    functions = [
+        {"name": launch.name, "types": types(launch), "warps": launch.warps} for launch in made
+    ]
+    return device.compiled(_file(made), functions, capability)
+
+
+def types(launch: Launch) -> list[str]:
+    """The signature of a launch, as Triton names types."""
+    pointers = [f"*{SIGNATURES[v.dtype.name]}" for v in launch.arguments]
+    return [*pointers, *("i64" for _ in launch.sizes), *("*i64" for _ in launch.sites[:1])]
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Where sources lie: Triton reads functions from files."""
+    return tempfile.TemporaryDirectory(prefix="pullback_triton_")
+
+
+@lru_cache(maxsize=256)
+def _loaded(kernel: Kernel) -> tuple[list[Launch], Any]:
+    """The launches of a kernel, and the module of their functions."""
+    made = plan.launches(kernel)
+    with device.interpreting():
+        return made, module_of(_file(made))
+
+
+def _file(made: Sequence[Launch]) -> Path:
+    """The file of some launches."""
+    text = plan.source(made)
+    path = Path(_folder().name) / f"k{digest(text)[:24]}.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _sizes(values: Mapping[Variable, Any]) -> dict[Dim, int]:
+    """Symbolic extents, read off the arrays."""
+    pairs = [p for v, a in values.items() for p in zip(v.shape, np.shape(a), strict=True)]
+    return {extent: size for extent, size in pairs if isinstance(extent, Dim)}
+
+
+def _shape(shape: Shape, sizes: Mapping[Dim, int]) -> tuple[int, ...]:
+    """The shape in this run."""
+    return tuple(sizes[e] if isinstance(e, Dim) else e for e in shape)
+
+
+def _array(variable: Variable, given: Any, sizes: Mapping[Dim, int]) -> Array:
+    """Memory of a variable: a copy of what it is given, else numbers that show if they are read."""
+    shape, kind = _shape(variable.shape, sizes), variable.dtype
+    if given is not None:
+        return np.array(np.asarray(given)[tuple(map(slice, shape))], order="C")
+    return np.full(shape, np.nan if kind.is_float else kind.range()[1], kind.numpy)
+
+
+def _run(
+    launch: Launch, function: Any, memory: Mapping[Variable, Array], sizes: Mapping[Dim, int]
+) -> None:
+    """One launch. Raises: IndexRangeError for what its checks find."""
+    arguments: list[Any] = [device.Memory(_bytes(memory[v]), v.dtype) for v in launch.arguments]
+    arguments += [sizes[dim] for dim in launch.sizes]
+    wrong = np.zeros(2 * len(launch.sites), np.int64)
+    if launch.sites:
+        arguments.append(device.Memory(wrong, int64))
+    rows = prod(_shape(launch.rows, sizes))
+    if rows:
+        device.call(function, -(-rows // launch.block), arguments)
+    for site, text in enumerate(launch.sites):
+        if wrong[2 * site]:
+            raise IndexRangeError.checked(int(wrong[2 * site + 1]), text)
+
+
+def _bytes(array: Array) -> Array:
+    """Truth as bytes, bfloat16 as its bits: what the interpreter computes with."""
+    name = array.dtype.name
+    return array.view({"bool": np.uint8, "bfloat16": np.uint16}.get(name, array.dtype))

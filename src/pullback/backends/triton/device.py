@@ -1,0 +1,160 @@
+"""Triton's interpreter on the memory of this process, and its compiler in another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pullback.backends.triton.language import SIGNATURES
+from pullback.errors import DeviceError
+from pullback.ir.dtype import DType, bfloat16
+
+INTERPRET = "TRITON_INTERPRET"
+OFFLINE = Path(__file__).with_name("offline.py")
+
+
+@contextmanager
+def interpreting() -> Iterator[None]:
+    """Functions that are made here are interpreted."""
+    before = os.environ.get(INTERPRET)
+    os.environ[INTERPRET] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[INTERPRET]
+        else:
+            os.environ[INTERPRET] = before
+
+
+def wanted(name: str = "triton", environment: Mapping[str, str] = os.environ) -> None:
+    """Raises: DeviceError where the package is absent, or was imported before, to compile."""
+    if name in sys.modules and environment.get(INTERPRET) != "1":
+        what = f"{name} was imported before, to compile: its own functions are not interpreted"
+        raise DeviceError(what, help=f"set {INTERPRET}=1 before the program starts", code="E414")
+    if find_spec(name) is None:
+        what = f"the package {name} is not installed"
+        raise DeviceError(what, help="pip install 'pullback[gpu]'", code="E410")
+
+
+@cache
+def triton() -> Any:
+    """The package, for its interpreter; imported lazily. Raises: DeviceError."""
+    wanted()
+    with interpreting():
+        import triton
+        from triton.runtime import interpreter
+    _exact(interpreter)
+    return triton
+
+
+def _exact(interpreter: Any) -> None:
+    """Conversions to and from bfloat16, which the interpreter cuts off, rounded to nearest even."""
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    plain = builder.cast_impl
+
+    def cast_impl(self: Any, source: Any, to: Any) -> Any:
+        kind, wanted = str(source.dtype.scalar), str(to.scalar)
+        if wanted == "bf16" and kind != "bf16":
+            data = source.data.astype(np.float32).astype(BFLOAT16).view(np.uint16)
+            return handle(data, to.scalar)
+        if kind == "bf16" and wanted != "bf16":
+            wide = handle(source.data.view(BFLOAT16).astype(np.float32), interpreter.tl.float32)
+            return wide if wanted == "fp32" else plain(self, wide, to)
+        return plain(self, source, to)
+
+    builder.cast_impl = cast_impl
+
+
+BFLOAT16 = bfloat16.numpy
+
+
+class _Name(str):
+    """The name of an element type, as Triton asks for it."""
+
+    __slots__ = ()
+
+
+class Memory:
+    """An array as Triton's interpreter takes tensors."""
+
+    def __init__(self, array: np.ndarray[Any, Any], kind: DType) -> None:
+        self.array = array
+        self.dtype = _Name(SIGNATURES[kind.name])
+        self.shape = array.shape
+
+    def data_ptr(self) -> int:
+        """Its address."""
+        return int(self.array.ctypes.data)
+
+    def untyped_storage(self) -> Memory:
+        """Itself: it is where the interpreter wants it."""
+        return self
+
+    def cpu(self) -> Memory:
+        """Itself."""
+        return self
+
+    def copy_(self, other: Memory) -> None:
+        """Nothing: results are in place."""
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def size(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(n // self.array.itemsize for n in self.array.strides)
+
+    def new_empty(self, *shape: Any, device: Any = None) -> Memory:
+        """Itself: nothing is copied."""
+        return self
+
+    def set_(self, *parts: Any) -> Memory:
+        """Itself."""
+        return self
+
+    def element_size(self) -> int:
+        return self.array.itemsize
+
+
+def call(function: Any, programs: int, arguments: Sequence[Memory | int]) -> None:
+    """One launch, program by program."""
+    with interpreting(), np.errstate(all="ignore"):
+        function[(programs,)](*arguments)
+
+
+def compiled(
+    path: Path | str, functions: Sequence[Mapping[str, Any]], capability: int
+) -> list[dict[str, Any]]:
+    """What Triton's compiler makes of functions of a file: texts by stage, shared bytes, those of
+    the cubin (0: no assembler is there). `functions`: name, types of arguments, warps.
+
+    Raises: DeviceError.
+    """
+    asked = {"path": str(path), "capability": capability, "functions": list(functions)}
+    with tempfile.TemporaryDirectory() as folder:
+        order = Path(folder) / "order.json"
+        order.write_text(json.dumps(asked), encoding="utf-8")
+        facts = {k: v for k, v in os.environ.items() if k != INTERPRET}
+        line = [sys.executable, "-P", str(OFFLINE), str(order)]
+        done = subprocess.run(line, capture_output=True, text=True, env=facts)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["no word of why"]
+        if said[-1].startswith("ModuleNotFoundError"):
+            wanted(environment={INTERPRET: "1"})
+        raise DeviceError(f"Triton fails to compile: {said[-1]}", code="E415")
+    made: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return made

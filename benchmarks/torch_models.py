@@ -140,7 +140,6 @@ def measured(name: str, kind: str, peers: list[str], threads: int, rounds: int) 
     import torch
 
     torch.set_num_threads(threads)
-    torch._dynamo.config.allow_rnn = True
     calls, outcomes, first = {}, {}, {}
     for who in ("eager", "pullback", *(p for p in peers if p != "eager")):
         call = prepared(name, kind, who)

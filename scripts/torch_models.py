@@ -112,7 +112,6 @@ def judged(name: str) -> str:
     exact = steps(name, wide, None, [g.double() if g.is_floating_point() else g for g in given])
     eager = steps(name, copy.deepcopy(model), None, given)
     torch._dynamo.reset()
-    torch._dynamo.config.allow_rnn = True
     mine = steps(name, copy.deepcopy(model), pb.torch.backend, given)
     report = pb.torch.report()
     if not report.graphs:

@@ -31,6 +31,7 @@ from pullback.bridge.kept import Constants, constants, digest, read, text_of
 from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
 from pullback.bridge.record import RECORD, Fallback, Graph, HostCall
+from pullback.bridge.recurrent import allow_recurrent, with_whole_recurrences
 from pullback.bridge.timed import WARM, Timed
 from pullback.bridge.trial import tried
 from pullback.bridge.writes import COPY, Apart, settled, sharing, written
@@ -117,6 +118,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             what = f"a tensor on {tensor.device}: programs have memory of the processor"
             raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
 
+    with_whole_recurrences(gm)
     kept = _kept(gm, settings, inputs)
 
     def compiler(kind: str) -> Callable[..., Any]:
@@ -170,6 +172,7 @@ def _kept(gm: Any, settings: Settings, inputs: Sequence[Any]) -> bool:
     return True
 
 
+allow_recurrent()
 setattr(backend, "reset", RECORD.reset)  # noqa: B010  # functions have none that mypy knows
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import pullback as pb
+from pullback.errors import IndexRangeError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch.nn import functional as F  # noqa: E402  # it needs PyTorch
@@ -173,3 +174,77 @@ def test_norms_of_weights(dim: int) -> None:
     rows = [(f(v, g), f) for f in (compiled(run), run)]
     near(rows[0][0], rows[1][0])
     near(*(torch.autograd.grad(y, (v, g), head) for y, _ in rows))
+
+
+def test_airys_function() -> None:
+    """Beside SciPy's, on both sides of where its forms meet; nothing at infinity, as eager."""
+    scipy = pytest.importorskip("scipy.special")
+    x = torch.cat([torch.linspace(-30, 100, 4001), torch.tensor([2.09, -2.09, 0.0])]).double()
+    own = compiled(torch.special.airy_ai)(x)
+    exact = torch.from_numpy(scipy.airy(x.numpy())[0])
+    torch.testing.assert_close(own, exact, rtol=1e-11, atol=1e-14)
+    edges = torch.tensor([torch.inf, -torch.inf, torch.nan, 1e30])
+    near(compiled(torch.special.airy_ai)(edges), torch.special.airy_ai(edges))
+
+
+SEGMENTS = [[0, 1, 2, 2], [5, 0, 0, 0], [2, 3, 0, 0]]
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("initial", [None, 2.0])
+def test_segments(reduce: str, initial: Any) -> None:
+    """Empty ones, ties, zeros of a product, NaN; along an axis that is not the first."""
+    x = torch.randn(3, 5, 2)
+    x[0, 3] = x[0, 4]
+    x[1, 2] = 0.0
+    x[2, 0, 0] = torch.nan if reduce in ("max", "sum") else 1.0
+    x.requires_grad_()
+    lengths = torch.tensor(SEGMENTS)
+    offsets = F.pad(lengths.cumsum(1), (1, 0))
+
+    def both(x: Any) -> Any:
+        how = {"axis": 1, "initial": initial}
+        return (
+            torch.segment_reduce(x, reduce, lengths=lengths, **how),
+            torch.segment_reduce(x, reduce, offsets=offsets, **how),
+        )
+
+    own, eager = compiled(both)(x), both(x)
+    for mine, its in zip(own, eager, strict=True):
+        near(mine, its)
+        head = torch.rand(its.shape)
+        near(*(torch.autograd.grad(y, x, head, retain_graph=True)[0] for y in (mine, its)))
+
+
+def test_segments_that_are_no_whole_axis() -> None:
+    """Lengths whose sum is not the extent raise while running, as eager does."""
+    x = torch.randn(5)
+
+    def f(x: Any, lengths: Any) -> Any:
+        return torch.segment_reduce(x, "sum", lengths=lengths)
+
+    run = compiled(f)
+    near(run(x, torch.tensor([2, 3])), f(x, torch.tensor([2, 3])))
+    for wrong in ([2, 2], [4, 4], [-1, 6]):
+        with pytest.raises(IndexRangeError):
+            run(x, torch.tensor(wrong))
+
+
+@pytest.mark.parametrize("density", [False, True])
+def test_histograms_of_points(density: bool) -> None:
+    x, weight = torch.randn(40, 3), torch.rand(40)
+    x[3] = x.amax(0)
+    edges = [torch.tensor([-1.0, 0.0, 2.0]), torch.linspace(-2, 2, 4), torch.tensor([-3.0, 3.0])]
+
+    def every(x: Any, weight: Any) -> Any:
+        how = {"weight": weight, "density": density}
+        return (
+            torch.histogramdd(x, (2, 3, 4), **how),
+            torch.histogramdd(x, (2, 3, 1), range=(-1.0, 1.0, -2.0, 2.0, 0.0, 1.0), **how),
+            torch.histogramdd(x, edges, **how),
+        )
+
+    for own, eager in zip(compiled(every)(x, weight), every(x, weight), strict=True):
+        near(own.hist, eager.hist)
+        for mine, its in zip(own.bin_edges, eager.bin_edges, strict=True):
+            near(mine, its)

@@ -13,6 +13,7 @@ from pullback.bridge.aten import (
     recurrent,
     reductions,
     resizes,
+    segments,
     shapes,
     special,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "recurrent",
     "reductions",
     "resizes",
+    "segments",
     "shapes",
     "special",
 ]

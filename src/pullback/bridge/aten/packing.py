@@ -57,6 +57,26 @@ def nanmedian(x: Any) -> Any:
     return nanmedian_dim(pb.reshape(x, (-1,)), 0)[0]
 
 
+def _edges(flat: Any, bins: int, range: Sequence[float] | None) -> Any:
+    """Of bins of equal width over a range, or from the least to the largest."""
+    if range is None:
+        low, high = (pb.amin(flat), pb.amax(flat)) if flat.shape[0] else (0.0, 1.0)
+    else:
+        low, high = range
+    same = pb.where(pb.tensor(0.0, dtype=flat.dtype) + low == high, 0.5, 0.0)
+    low, high = low - same, high + same
+    steps = pb.arange(bins + 1, dtype=flat.dtype) / bins
+    return pb.where(steps < 0.5, low + (high - low) * steps, high - (high - low) * (1 - steps))
+
+
+def _binned(flat: Any, edges: Any) -> tuple[Any, Any]:
+    """The bin of each element, the last one with its right edge; whether there is one."""
+    bins = edges.shape[0] - 1
+    place = pb.searchsorted(edges, flat, side="right") - 1
+    place = pb.where(flat == edges[bins], bins - 1, place)
+    return pb.clip(place, 0, bins - 1), (flat >= edges[0]) & (flat <= edges[bins])
+
+
 @rule(aten.histogram.bin_ct)
 def histogram(
     x: Any, bins: int = 100, *, range: Sequence[float] | None = None, weight: Any = None,
@@ -64,21 +84,54 @@ def histogram(
 ) -> Any:  # fmt: skip
     """How much lies between edges, the last one included."""
     flat = pb.reshape(x, (-1,))
-    if range is None:
-        low, high = (pb.amin(flat), pb.amax(flat)) if flat.shape[0] else (0.0, 1.0)
-    else:
-        low, high = range
-    same = pb.where(pb.tensor(0.0, dtype=x.dtype) + low == high, 0.5, 0.0)
-    low, high = low - same, high + same
-    steps = pb.arange(bins + 1, dtype=x.dtype) / bins
-    edges = pb.where(steps < 0.5, low + (high - low) * steps, high - (high - low) * (1 - steps))
-    place = pb.searchsorted(edges, flat, side="right") - 1
-    place = pb.where(flat == high, bins - 1, place)
-    inside = (flat >= low) & (flat <= high)
-    mass = pb.ones(flat.shape, dtype=x.dtype) if weight is None else pb.reshape(weight, (-1,))
-    blank = pb.zeros((bins,), dtype=x.dtype)
-    mass = pb.where(inside, mass, 0)
-    counts = pb.index_add(blank, pb.clip(place, 0, bins - 1), mass, axis=0)
+    edges = _edges(flat, bins, range)
+    return _counted(pb.reshape(x, (-1, 1)), [edges], weight, density), edges
+
+
+def _counted(points: Any, edges: Sequence[Any], weight: Any, density: bool) -> Any:
+    """How much lies in each box between edges: a row of numbers a point."""
+    counts = [e.shape[0] - 1 for e in edges]
+    kind = points.dtype
+    mass = pb.ones((points.shape[0],), dtype=kind) if weight is None else pb.reshape(weight, (-1,))
+    where = pb.zeros((points.shape[0],), dtype=pb.int64)
+    for n, (edge, count) in enumerate(zip(edges, counts, strict=True)):
+        place, inside = _binned(points[:, n], edge)
+        where = where * count + place
+        mass = pb.where(inside, mass, 0)
+    flat = pb.index_add(pb.zeros((math.prod(counts),), dtype=kind), where, mass, axis=0)
+    boxes = pb.reshape(flat, tuple(counts))
     if density:
-        counts = counts / (pb.sum(counts) * (edges[1:] - edges[:-1]))
-    return counts, edges
+        boxes = boxes / pb.sum(flat)
+        for n, edge in enumerate(edges):
+            width = [-1 if n == k else 1 for k in range(len(counts))]
+            boxes = boxes / pb.reshape(edge[1:] - edge[:-1], width)
+    return boxes
+
+
+@rule(aten._histogramdd_bin_edges.default)
+def histogramdd_edges(
+    x: Any, bins: Sequence[int], *, range: Sequence[float] | None = None, weight: Any = None,
+    density: bool = False,
+) -> Any:  # fmt: skip
+    del weight, density
+    points = pb.reshape(x, (-1, x.shape[-1]))
+    ends = [None if range is None else range[2 * n : 2 * n + 2] for n, _ in enumerate(bins)]
+    return tuple(
+        [_edges(points[:, n], b, e) for n, (b, e) in enumerate(zip(bins, ends, strict=True))]
+    )
+
+
+@rule(aten._histogramdd_from_bin_cts.default)
+def histogramdd(
+    x: Any, bins: Sequence[int], *, range: Sequence[float] | None = None, weight: Any = None,
+    density: bool = False,
+) -> Any:  # fmt: skip
+    edges = histogramdd_edges(x, bins, range=range)
+    return _counted(pb.reshape(x, (-1, x.shape[-1])), edges, weight, density)
+
+
+@rule(aten._histogramdd_from_bin_tensors.default)
+def histogramdd_between(
+    x: Any, bins: Sequence[Any], *, weight: Any = None, density: bool = False
+) -> Any:
+    return _counted(pb.reshape(x, (-1, x.shape[-1])), bins, weight, density)

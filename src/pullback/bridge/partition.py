@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from pullback.bridge.saved import sparing
 from pullback.bridge.writes import COPY
 
 NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
@@ -22,6 +23,7 @@ def partitioned(joint: Any, inputs: Sequence[Any], **how: Any) -> tuple[Any, Any
     """The forward and the backward of a joint graph."""
     _without_statistics(joint)
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **how)
+    sparing(forward, backward, how["num_fwd_outputs"])
     _kept_before_writes(forward, how["num_fwd_outputs"])
     return forward, backward
 

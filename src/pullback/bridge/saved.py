@@ -121,8 +121,10 @@ def _narrow(node: Node) -> torch.dtype | None:
         return None
     source = node.args[0]
     axes = PLACED.get(source.target)
-    given = source.args[0].meta["val"] if axes else None
-    if axes is None or not _is_plain(given) or not _is_plain(node.meta["val"]):
+    if axes is None:
+        return None
+    given = source.args[0].meta["val"]
+    if not _is_plain(given) or not _is_plain(node.meta["val"]):
         return None
     most = given.shape[-axes:].numel() - 1
     return next((kind for kind in NARROW if most <= torch.iinfo(kind).max), None)

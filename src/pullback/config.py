@@ -18,6 +18,7 @@ from pullback.errors import OptionError, RuleError
 # at, for the sake of compile time; more would be as right. `Legal`: beyond it would be wrong.
 Cap = int
 Ints = tuple[int, ...]
+Pair = tuple[int, int]
 Caps = Ints
 Legal = int
 

@@ -10,9 +10,32 @@ from collections.abc import Iterable, Sequence
 
 from pullback.algebra.affine import Affine, affine, atom, is_linear, make
 from pullback.algebra.guards import demands, parts
-from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int64
-from pullback.ir.expr import Expr, Take
+from pullback.ir.expr import (
+    Add,
+    And,
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Dim,
+    Equal,
+    Expr,
+    Extent,
+    FloorDiv,
+    If,
+    Less,
+    Mod,
+    Mul,
+    Or,
+    Size,
+    Take,
+    Xor,
+    extent_expr,
+    index,
+    takes,
+    upper,
+)
 from pullback.ir.nest import Var
 from pullback.ir.node import Node, walk
 
@@ -21,9 +44,9 @@ Fact = Affine
 LO, HI = int64.range()
 DEPTH = 3  # facts subtracted from one form, at most
 MANY = 16  # facts from which only one is subtracted
-COMPARISON = (E.Less, E.Equal)
-LOGICAL = (E.And, E.Or, E.Xor)
-DIVIDED = (E.FloorDiv, E.Mod)
+COMPARISON = (Less, Equal)
+LOGICAL = (And, Or, Xor)
+DIVIDED = (FloorDiv, Mod)
 
 
 class Intervals:
@@ -109,21 +132,21 @@ class Intervals:
         return interval
 
     def _rule(self, e: Expr) -> Interval | None:
-        if isinstance(e, E.Const):
+        if isinstance(e, Const):
             return int(e.value), int(e.value)
         if isinstance(e, Var):
             return self._leaf(e, e.lo, e.hi)
-        if isinstance(e, E.Axis):
-            return self._leaf(e, 0, max(0, E.upper(e.extent) - 1))
-        if isinstance(e, E.Size):
+        if isinstance(e, Axis):
+            return self._leaf(e, 0, max(0, upper(e.extent) - 1))
+        if isinstance(e, Size):
             return self._leaf(e, e.dim.lo, e.dim.hi)
-        if isinstance(e, E.If):
+        if isinstance(e, If):
             return self._choice(e)
-        if isinstance(e, E.Cast):
+        if isinstance(e, Cast):
             return None if e.value.dtype.is_float else self.known[e.value]
         if isinstance(e, COMPARISON):
             return 0, 1
-        if isinstance(e, E.Binary) and not e.dtype.is_bool:
+        if isinstance(e, Binary) and not e.dtype.is_bool:
             return self._arithmetic(e)
         if e in self.leaves:
             return self._leaf(e, *self.leaves[e])
@@ -138,21 +161,21 @@ class Intervals:
         low, high = self.tight(atom(e))
         return (low, high) if low <= high else (lo, hi)
 
-    def _arithmetic(self, e: E.Binary) -> Interval | None:
+    def _arithmetic(self, e: Binary) -> Interval | None:
         if is_linear(e):
             form = self.form(e)
             if form.single is not e:
                 return self.tight(form)
         left = self.known[e.left]
         right = self.known[e.right]
-        if isinstance(e, E.Add):
+        if isinstance(e, Add):
             return left[0] + right[0], left[1] + right[1]
-        if isinstance(e, E.Mul):
+        if isinstance(e, Mul):
             corners = [a * b for a in left for b in right]
             return min(corners), max(corners)
-        if isinstance(e, E.FloorDiv):
+        if isinstance(e, FloorDiv):
             return self._refined(e, floor_div(left, right))
-        if isinstance(e, E.Mod):
+        if isinstance(e, Mod):
             return self._refined(e, modulo(left, right))
         return bitwise(e, left, right)
 
@@ -162,7 +185,7 @@ class Intervals:
             return whole
         return self._leaf(e, *whole)
 
-    def _choice(self, e: E.If) -> Interval | None:
+    def _choice(self, e: If) -> Interval | None:
         if e.dtype.is_float:
             return None
         sides: list[Interval] = []
@@ -184,7 +207,7 @@ class Intervals:
 
         True of any `x`, even of a sum that may wrap around.
         """
-        if not isinstance(test, E.Less):
+        if not isinstance(test, Less):
             return known
         lo, hi = known
         left = self.known[test.left]
@@ -214,8 +237,8 @@ def _implicit(form: Affine) -> list[Fact]:
     """``axis < size`` for the axes of a form whose extents are symbolic."""
     facts: list[Fact] = []
     for e in form.atoms:
-        if isinstance(e, E.Axis) and isinstance(e.extent, E.Dim):
-            facts.append(make([(E.Size(e.extent), 1), (e, -1)], -1))
+        if isinstance(e, Axis) and isinstance(e.extent, Dim):
+            facts.append(make([(Size(e.extent), 1), (e, -1)], -1))
     return facts
 
 
@@ -243,7 +266,7 @@ def bitwise(e: Expr, left: Interval, right: Interval) -> Interval | None:
     """Bounds of bitwise operations on values that are not negative."""
     if left[0] < 0 or right[0] < 0:
         return None
-    if isinstance(e, E.And):
+    if isinstance(e, And):
         return 0, min(left[1], right[1])
     return 0, (1 << max(left[1], right[1]).bit_length()) - 1
 
@@ -259,13 +282,13 @@ def facts_of(condition: Expr, intervals: Intervals, holds: bool = True) -> list[
     return intervals.concluded[key]
 
 
-def _comparison(e: E.Less | E.Equal, intervals: Intervals, holds: bool) -> list[Fact]:
+def _comparison(e: Less | Equal, intervals: Intervals, holds: bool) -> list[Fact]:
     """What `demands` says, where nothing wraps; ``not i == 1`` of i < 2 gives ``-i >= 0``."""
     left = intervals.form(e.left)
     right = intervals.form(e.right)
     if not (intervals.exact(left) and intervals.exact(right)):
         return []
-    if isinstance(e, E.Less) or holds:
+    if isinstance(e, Less) or holds:
         return demands(e, holds, intervals.form)
     difference = right.minus(left)
     lo, hi = intervals.raw(difference)
@@ -296,10 +319,10 @@ class Prover:
                 known[node] = self._decide(node, known)
         return known.get(condition, self.holds.get(condition))
 
-    def inside(self, position: Expr, extent: E.Extent) -> bool | None:
+    def inside(self, position: Expr, extent: Extent) -> bool | None:
         """Whether ``0 <= position < extent`` must hold, cannot hold, or is not decided."""
-        below = self.prove(E.Less(position, E.extent_expr(extent)))
-        negative = below is False or self.prove(E.Less(position, E.index(0)))
+        below = self.prove(Less(position, extent_expr(extent)))
+        negative = below is False or self.prove(Less(position, index(0)))
         if negative:
             return False
         return True if below and negative is False else None
@@ -307,7 +330,7 @@ class Prover:
     def _decide(self, e: Expr, known: dict[Node, bool | None]) -> bool | None:
         if e in self.holds:
             return self.holds[e]
-        if isinstance(e, E.Const):
+        if isinstance(e, Const):
             return bool(e.value)
         if isinstance(e, COMPARISON):
             return self._compare(e)
@@ -315,23 +338,23 @@ class Prover:
             return None
         left = known.get(e.left)
         right = known.get(e.right)
-        if isinstance(e, E.Xor):
+        if isinstance(e, Xor):
             return None if left is None or right is None else left != right
-        decisive = isinstance(e, E.Or)
+        decisive = isinstance(e, Or)
         if left is decisive or right is decisive:
             return decisive
         return None if left is None or right is None else not decisive
 
-    def _compare(self, e: E.Less | E.Equal) -> bool | None:
+    def _compare(self, e: Less | Equal) -> bool | None:
         if e.left.dtype.is_float:
-            return False if isinstance(e, E.Less) and e.left is e.right else None
+            return False if isinstance(e, Less) and e.left is e.right else None
         if e.left.dtype != int64:
             return self._ranges(e)
         intervals = self.intervals
         left = intervals.form(e.left)
         right = intervals.form(e.right)
         if left == right:
-            return isinstance(e, E.Equal)
+            return isinstance(e, Equal)
         if not (_held(intervals.tight(left)) and _held(intervals.tight(right))):
             return self._ranges(e)
         gap = right.minus(left)
@@ -340,18 +363,18 @@ class Prover:
             sign = _sign(e, intervals.tight(gap))
         return sign
 
-    def _ranges(self, e: E.Less | E.Equal) -> bool | None:
+    def _ranges(self, e: Less | Equal) -> bool | None:
         left = self.intervals.of(e.left)
         right = self.intervals.of(e.right)
         sign = _sign(e, (right[0] - left[1], right[1] - left[0]))
-        same = sign is None and isinstance(e, E.Equal) and e.left is e.right
+        same = sign is None and isinstance(e, Equal) and e.left is e.right
         return True if same else sign
 
 
-def _sign(e: E.Less | E.Equal, gap: Interval) -> bool | None:
+def _sign(e: Less | Equal, gap: Interval) -> bool | None:
     """What bounds of ``right - left`` say about a comparison."""
     lo, hi = gap
-    if isinstance(e, E.Equal):
+    if isinstance(e, Equal):
         if lo > 0 or hi < 0:
             return False
         return True if lo == hi == 0 else None
@@ -386,7 +409,7 @@ def prove(condition: Expr, given: Iterable[Expr] = ()) -> bool | None:
 def all_inside(e: Expr, guards: Iterable[Expr] = ()) -> bool:
     """Whether every read of an expression is proved to lie inside its tensor."""
     guards = tuple(guards)
-    return all(all(in_bounds(take, guards)) for take in E.takes(e))
+    return all(all(in_bounds(take, guards)) for take in takes(e))
 
 
 def in_bounds(take: Take, guards: Iterable[Expr] = ()) -> tuple[bool, ...]:

@@ -10,12 +10,13 @@ from math import gcd
 
 from pullback.algebra.affine import Affine, affine, atom, constant, make, to_expr
 from pullback.algebra.bounds import DIVIDED, Intervals
+from pullback.config import Pair
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.node import walk
 
 
-def _toward_zero(value: int, divisor: int) -> tuple[int, int]:
+def _toward_zero(value: int, divisor: int) -> Pair:
     """Quotient and remainder rounded toward zero: the remainder keeps the sign."""
     quotient = abs(value) // divisor * (1 if value >= 0 else -1)
     return quotient, value - quotient * divisor
@@ -167,7 +168,7 @@ def _rejoined(form: Affine, intervals: Intervals) -> Affine | None:
     return None
 
 
-def _weight(form: Affine) -> tuple[int, int]:
+def _weight(form: Affine) -> Pair:
     """Quotients and remainders, then terms: what makes an index expensive."""
     hard = sum(1 for e, _ in form.terms if isinstance(e, DIVIDED))
     return hard, len(form.terms)

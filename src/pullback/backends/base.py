@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from pullback.config import Options, entity, frozen
+from pullback.config import Ints, Options, Pair, entity, frozen
 from pullback.cost.price import Price
 from pullback.errors import InvalidIR, Origin
 from pullback.ir.expr import upper
@@ -99,7 +99,7 @@ class Stored:
     key: str
     finish: bool
     scratch: int
-    shared: tuple[int, ...]
+    shared: Ints
     sites: tuple[str, ...]
     tasks: int
     sizes: tuple[str, ...]
@@ -117,7 +117,7 @@ class Code:
     body: int
     finish: int
     engine: Any = field(repr=False)
-    over: tuple[tuple[int, int], ...] = ()
+    over: tuple[Pair, ...] = ()
 
 
 @entity
@@ -147,7 +147,7 @@ class Call:
 
     name: str
     parts: tuple[Part, ...]
-    shares: tuple[int, ...]
+    shares: Ints
     writes: tuple[Variable, ...]
     moved: int
 
@@ -158,7 +158,7 @@ class Call:
             raise InvalidIR(f"{self.name}: {rows} tasks are shared out as {shares}")
 
     @classmethod
-    def of(cls, kernel: Kernel, codes: Sequence[Code], shares: tuple[int, ...]) -> Call:
+    def of(cls, kernel: Kernel, codes: Sequence[Code], shares: Ints) -> Call:
         """The launch of a kernel."""
         moved = sum(map(_bytes, kernel.reads)) + sum(map(_bytes, kernel.writes))
         pairs = zip(codes, kernel.pieces, strict=True)

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pullback.config import Cap, Ints
+from pullback.config import Cap, Ints, Pair
 from pullback.cost.shares import of_joined
 from pullback.ir.target import Target
 
@@ -33,11 +33,11 @@ class Demand:
     sizes: list[int]
     vector: Counter[int] = field(default_factory=Counter)
     near: Counter[int] = field(default_factory=Counter)
-    narrow: Counter[tuple[int, int]] = field(default_factory=Counter)
+    narrow: Counter[Pair] = field(default_factory=Counter)
     runs: Counter[int] = field(default_factory=Counter)
     partial: list[int] = field(default_factory=list)
-    reads: list[tuple[int, int]] = field(default_factory=list)
-    products: list[tuple[int, list[tuple[int, int]], int]] = field(default_factory=list)
+    reads: list[Pair] = field(default_factory=list)
+    products: list[tuple[int, list[Pair], int]] = field(default_factory=list)
     written: int = 0
 
     def cut(self, on: list[int | None], last: int, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from pullback.config import frozen
+from pullback.config import Ints, Pair, frozen
 from pullback.cost.roof import Demand, far_rate, tiles, times
 from pullback.fuse.groups import Group, class_extent, is_axis, is_partial, odd, stored
 from pullback.fuse.problem import Problem
@@ -18,7 +18,7 @@ class GroupCost:
     """Predicted nanoseconds, the chosen classes, scratch bytes a thread."""
 
     ns: float
-    outer: tuple[int, ...]
+    outer: Ints
     scratch: int
 
 
@@ -50,12 +50,12 @@ def scratch_budget(problem: Problem, group: Group, target: Target) -> int:
     return target.scratch
 
 
-def outer_choices(problem: Problem, group: Group) -> list[tuple[int, ...]]:
+def outer_choices(problem: Problem, group: Group) -> list[Ints]:
     """Class sets that agree: each alone, and all that spread the same stages."""
-    kinds: dict[tuple[int, ...], list[int]] = {}
+    kinds: dict[Ints, list[int]] = {}
     for number, one in enumerate(group.classes):
         kinds.setdefault(odd(problem, group, one), []).append(number)
-    choices: list[tuple[int, ...]] = [(n,) for n in range(len(group.classes))]
+    choices: list[Ints] = [(n,) for n in range(len(group.classes))]
     for numbers in kinds.values():
         chosen: list[int] = []
         for number in numbers:
@@ -131,9 +131,7 @@ def _kept(problem: Problem, group: Group) -> set[int]:
     return kept
 
 
-def _rows(
-    problem: Problem, stage: int, axes: tuple[int, ...], on: list[int | None]
-) -> tuple[int, int]:
+def _rows(problem: Problem, stage: int, axes: Ints, on: list[int | None]) -> Pair:
     """The classes that cut a contraction's rows, as a mask, and the rows of the other axes."""
     extents = problem.definition(stage).extents
     mask = bits(a in axes for a in on)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.config import Cap, UserRule
+from pullback.config import Cap, Ints, UserRule
 from pullback.fuse.beside import set_beside
 from pullback.fuse.emit import Emitter, launch_order
 from pullback.fuse.group import Grouping, apply_rules, best_first, too_large
@@ -58,7 +58,7 @@ def group(graph: Graph, target: Target, rules: Sequence[UserRule] = ()) -> Group
     return grouping
 
 
-def emit(grouping: Grouping, choose: Callable[[Group], tuple[int, ...]]) -> list[Kernel]:
+def emit(grouping: Grouping, choose: Callable[[Group], Ints]) -> list[Kernel]:
     """One kernel a group, over the classes that `choose` gives, in launch order."""
     problem = grouping.problem
     emitter = Emitter(problem)

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pullback.config import Cap, UserRule, frozen
+from pullback.config import Cap, Pair, UserRule, frozen
 from pullback.cost.facts import is_identity
 from pullback.fuse.cost import GroupCost, estimate, scratch_budget
 from pullback.fuse.groups import Edge, Group, merge, odd, single, stored, target_place
@@ -51,7 +51,7 @@ class Grouping:
     priced: dict[Group, GroupCost] = field(default_factory=dict)
     shapes: dict[tuple[object, ...], int] = field(default_factory=dict)
     shape: list[int] = field(default_factory=list)
-    refusals: dict[tuple[int, int], str] = field(default_factory=dict)
+    refusals: dict[Pair, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -240,7 +240,7 @@ def best_first(grouping: Grouping) -> None:
     """Join the pair that saves most, until none does."""
     version = dict.fromkeys(grouping.groups, 0)
     heap: list[tuple[float, int, int, int, int]] = []
-    joints: dict[tuple[int, int], Group] = {}
+    joints: dict[Pair, Group] = {}
 
     def push(i: int, j: int) -> None:
         verdict = grouping.judge(i, j)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import TypeGuard
 
-from pullback.config import entity, frozen
+from pullback.config import Ints, entity, frozen
 from pullback.cost.facts import is_identity, split_axes
 from pullback.errors import InvalidIR
 from pullback.fuse.inline import sums_up
@@ -47,8 +47,8 @@ class Group:
     A group with `parts` is one launch of groups that run side by side.
     """
 
-    nodes: tuple[int, ...]
-    stages: tuple[int, ...]
+    nodes: Ints
+    stages: Ints
     classes: tuple[Class, ...]
     external: dict[int, tuple[tuple[int, Bind], ...]]
     parts: tuple[Group, ...] = ()
@@ -105,9 +105,7 @@ def _may_be_partial(problem: Problem, node: int, stage: int) -> bool:
     return not never and sums <= machine.rate("whole", "first_level")
 
 
-def _spread(
-    problem: Problem, node: int, stages: tuple[int, ...], seed: int, axis: int
-) -> Class | None:
+def _spread(problem: Problem, node: int, stages: Ints, seed: int, axis: int) -> Class | None:
     """One axis of a stage carried down to those it needs; what needs a partial sum is last."""
     partial = axis in problem.reduced[seed]
     last = _needs(problem, stages, seed) if partial else set()
@@ -129,7 +127,7 @@ def _spread(
     return axes
 
 
-def _needs(problem: Problem, stages: tuple[int, ...], seed: int) -> set[int]:
+def _needs(problem: Problem, stages: Ints, seed: int) -> set[int]:
     """Stages that read `seed`, directly or not."""
     later = {seed}
     for stage in stages:
@@ -147,7 +145,7 @@ def _carried(problem: Problem, source: int, bind: Bind, mine: int | None) -> int
 
 
 def _external(
-    problem: Problem, nodes: tuple[int, ...], stages: tuple[int, ...]
+    problem: Problem, nodes: Ints, stages: Ints
 ) -> dict[int, tuple[tuple[int, Bind], ...]]:
     reads: dict[int, list[tuple[int, Bind]]] = {}
     count = len(problem.reads)
@@ -263,7 +261,7 @@ def class_extent(problem: Problem, one: Class) -> Extent:
     raise InvalidIR("a class without an axis")
 
 
-def is_tiny(problem: Problem, stages: tuple[int, ...]) -> bool:
+def is_tiny(problem: Problem, stages: Ints) -> bool:
     """Whether stages are so little work that they may run on one thread."""
     return sum(problem.points[s] for s in stages) <= FINISH_POINTS
 
@@ -291,7 +289,7 @@ def _has_partial(problem: Problem, group: Group, one: Class) -> bool:
     return any(is_partial(problem, s, one) for s in group.stages)
 
 
-def odd(problem: Problem, group: Group, one: Class) -> tuple[int, ...]:
+def odd(problem: Problem, group: Group, one: Class) -> Ints:
     """The stages that a class runs once at the end, or whose reduced axis it spreads."""
     return tuple(s for s in group.stages if one[s] == FINISH or is_partial(problem, s, one))
 

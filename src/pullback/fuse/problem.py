@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pullback.config import Ints
 from pullback.cost.facts import elements, is_identity, points, reduced_axes
 from pullback.errors import InvalidIR
 from pullback.fuse.inline import Inlined, Role
@@ -28,17 +29,17 @@ class Problem:
     scene: Inlined
     values: list[Value]
     reads: list[Reads]
-    nodes: tuple[int, ...]
-    closure: dict[int, tuple[int, ...]]
+    nodes: Ints
+    closure: dict[int, Ints]
     target: dict[int, int]
     sizes: list[int]
     points: list[int]
     is_node: list[bool]
     flops: list[int]
     products: list[ProductAxes | None]
-    reduced: list[tuple[int, ...]]
-    readers: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    before: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    reduced: list[Ints]
+    readers: dict[int, Ints] = field(default_factory=dict)
+    before: dict[int, Ints] = field(default_factory=dict)
     footprint: int = 0
 
     def definition(self, number: int) -> Definition:

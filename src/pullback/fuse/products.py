@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pullback.config import frozen
+from pullback.config import Ints, frozen
 from pullback.cost.facts import BodyFacts, elements, reduced_axes
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
@@ -29,8 +29,8 @@ class ProductAxes:
     `whole`: no join is worth one of its output axes. `tall`: it is cut along its terms.
     """
 
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
+    rows: Ints
+    columns: Ints
     whole: bool
     tall: bool
 
@@ -80,8 +80,8 @@ def _measured(
     extents: Shape,
     rank: int,
     larger: Value,
-    rows: tuple[int, ...],
-    columns: tuple[int, ...],
+    rows: Ints,
+    columns: Ints,
     machine: Machine,
 ) -> ProductAxes:
     """Far: its larger operand lies beyond L2, and takes as long to read again for each tile of rows

@@ -12,7 +12,7 @@ from itertools import product
 from math import ceil, floor, gcd
 from typing import Literal
 
-from pullback.config import frozen
+from pullback.config import Pair, frozen
 from pullback.grad.system import Form, System, constant, variable
 from pullback.ir.expr import Extent
 
@@ -150,9 +150,9 @@ class _Solver:
         self.free.append(w)
         self._substitute(v, step)
 
-    def _unit(self) -> tuple[int, int] | None:
+    def _unit(self) -> Pair | None:
         """The (equation, unknown) with coefficient 1 or -1 of largest extent; first on ties."""
-        best: tuple[int, int] | None = None
+        best: Pair | None = None
         most = -1
         for n, equation in enumerate(self.equations):
             for v in self.free:
@@ -277,7 +277,7 @@ class _Solver:
 
     def _tight(self) -> list[Form]:
         """The inequalities, of those that differ in the constant alone the strictest."""
-        strictest: dict[frozenset[tuple[int, int]], Form] = {}
+        strictest: dict[frozenset[Pair], Form] = {}
         for form in map(self.system.unfloored, self.inequalities):
             key = frozenset(form.terms)
             old = strictest.get(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pullback.algebra.affine import make, to_expr
-from pullback.config import frozen
+from pullback.config import Pair, frozen
 from pullback.grad.invert import Condition, Solution
 from pullback.grad.system import Form, System
 from pullback.ir import expr as E
@@ -22,7 +22,7 @@ class Inverse:
     axes: Mapping[int, Expr]
     over: Shape
     guards: Exprs
-    steps: Mapping[int, tuple[int, int]]
+    steps: Mapping[int, Pair]
 
     def stepped(self, shape: Sequence[Extent]) -> list[Expr]:
         """The steps as conditions: ``x % modulus == remainder``."""
@@ -44,7 +44,7 @@ def rendered(solution: Solution, shape: Shape, simplify: Callable[[Expr], Expr])
     for v, (inner, divisor, _) in system.floors.items():
         names[v] = E.FloorDiv(_expression(system, inner, names), E.index(divisor))
     axes = {n: simplify(_expression(system, f, names)) for n, f in enumerate(solution.axes)}
-    steps: dict[int, tuple[int, int]] = {}
+    steps: dict[int, Pair] = {}
     rest: list[Condition] = []
     for guard in solution.guards:
         step = _step(system, guard)
@@ -55,7 +55,7 @@ def rendered(solution: Solution, shape: Shape, simplify: Callable[[Expr], Expr])
     return Inverse(axes, over, guards, steps)
 
 
-def _step(system: System, guard: Condition) -> tuple[int, tuple[int, int]] | None:
+def _step(system: System, guard: Condition) -> tuple[int, Pair] | None:
     """``(x - 1) % 3 == 0`` of parameter x as its number and (3, 1)."""
     variables = guard.form.atoms
     if guard.kind != "div" or len(variables) > 1 or variables[0] not in system.parameters:

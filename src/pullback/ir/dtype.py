@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from pullback.config import entity
+from pullback.config import Pair, entity
 from pullback.errors import DTypeError
 
 
@@ -46,7 +46,7 @@ class DType:
         """The NumPy type with the same bytes (bfloat16 comes from ml_dtypes)."""
         return _NUMPY[self.name]
 
-    def range(self) -> tuple[int, int]:
+    def range(self) -> Pair:
         """Smallest and largest value of an integer (or boolean) type."""
         if self.kind == "b":
             return 0, 1

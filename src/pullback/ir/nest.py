@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from pullback.config import entity
+from pullback.config import Ints, entity
 from pullback.errors import InvalidIR
 from pullback.ir.dtype import DType, int64
 from pullback.ir.expr import Expr, Exprs
@@ -50,7 +50,7 @@ class Register:
 
     name: str
     dtype: DType
-    shape: tuple[int, ...] = ()
+    shape: Ints = ()
 
     def __repr__(self) -> str:
         return self.name
@@ -234,7 +234,7 @@ class Prefetch:
 class Mark:
     """What follows in its block computes these stages of the kernel, by number; for people."""
 
-    stages: tuple[int, ...]
+    stages: Ints
 
 
 Effect = Declare | Set | Combine | Store | StoreCombine | Check | Transpose | Prefetch | Mark

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pullback.config import entity
+from pullback.config import Pair, entity
 from pullback.errors import InvalidIR, Origin
 from pullback.ir import program as P
 from pullback.ir.expr import Axis, Cast, Const, Dim, Extent, Size, Take
@@ -204,7 +204,7 @@ class _Writer:
 
     def names(self) -> None:
         """What messages about data indices say."""
-        places: dict[tuple[int, int], str] = {}
+        places: dict[Pair, str] = {}
         values: list[Value] = [*self.met, *self.definitions]
         for value in values:
             self.lines.append(f"name {value.name!r} {_place(value.origin, places)!r}")
@@ -226,7 +226,7 @@ def _facts(node: Node) -> str:
     return ""
 
 
-def _place(origin: Origin | None, known: dict[tuple[int, int], str]) -> str:
+def _place(origin: Origin | None, known: dict[Pair, str]) -> str:
     """`file:line`, looked up once for each instruction."""
     if origin is None:
         return ""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from pullback.algebra.linear import Linear, atom_range, divide, linear
-from pullback.config import frozen
+from pullback.config import Pair, frozen
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
 from pullback.ir.nest import (
@@ -33,8 +33,6 @@ from pullback.ir.nest import (
 )
 from pullback.ir.node import walk
 from pullback.ir.statements import roots, statements
-
-Pair = tuple[int, int]
 
 
 def in_place(routine: Routine) -> tuple[Pair, ...]:

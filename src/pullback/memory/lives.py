@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from pullback.config import Ints, frozen
+from pullback.config import Ints, Pair, frozen
 from pullback.errors import InvalidIR
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
@@ -17,7 +17,7 @@ from pullback.ir.program import Block, Branch, Feed, HostCall, Item, Launch, Loo
 from pullback.memory.plan import Needs
 from pullback.simplify.empty import is_empty
 
-Span = tuple[int, int]
+Span = Pair
 Path = Ints
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from pullback.config import Cap, Ints, entity, frozen
+from pullback.config import Cap, Ints, Pair, entity, frozen
 from pullback.cost.facts import size_bytes
 from pullback.errors import InvalidIR
 from pullback.ir import markup
@@ -39,7 +39,7 @@ class Needs:
     scratch: int = 0
     shared: int = 0
     threads: int = 1
-    over: tuple[tuple[int, int], ...] = ()
+    over: tuple[Pair, ...] = ()
 
 
 @entity
@@ -121,7 +121,7 @@ class Plan:
 
 def plan(
     kernels: Sequence[Kernel],
-    lives: Mapping[Variable, tuple[int, int]],
+    lives: Mapping[Variable, Pair],
     needs: Mapping[Kernel, Needs] = NOTHING,
     over: Mapping[Variable, Variable] = NOBODY,
 ) -> Plan:
@@ -216,7 +216,7 @@ def _round(size: int, align: int) -> int:
 
 # Orders of placement: the largest first, the earliest, what takes most bytes for most launches, the
 # latest, the longest.
-ORDERS: tuple[Callable[[Buffer], tuple[int, int]], ...] = (
+ORDERS: tuple[Callable[[Buffer], Pair], ...] = (
     lambda b: (-b.size, b.first),
     lambda b: (b.first, -b.size),
     lambda b: (-b.size * (b.last - b.first + 1), b.first),

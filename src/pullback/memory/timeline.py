@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pullback.config import Pair
 from pullback.cost.facts import size_bytes
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, renamed
@@ -39,9 +40,9 @@ class Row:
     reads: list[int]
     writes: list[int]
     working: int
-    over: tuple[tuple[int, int], ...] = ()
+    over: tuple[Pair, ...] = ()
 
-    def pairs(self) -> list[tuple[int, int]]:
+    def pairs(self) -> list[Pair]:
         """An operand and a result that may be written over it, as values."""
         arguments = list(dict.fromkeys(self.reads + self.writes))
         return [(arguments[x], arguments[y]) for x, y in self.over]
@@ -62,7 +63,7 @@ class Timeline:
     last: Numbers
     plain: list[bool]
     own: list[bool]
-    foreign: list[tuple[int, int]]
+    foreign: list[Pair]
 
     @classmethod
     def of(
@@ -155,7 +156,7 @@ class Timeline:
         foreign = (v for place, v in self.foreign if source < place <= before)
         return reads.isdisjoint(between) and reads.isdisjoint(foreign)
 
-    def moved(self, source: int, before: int) -> list[tuple[int, int]]:
+    def moved(self, source: int, before: int) -> list[Pair]:
         """The values that a repetition takes over, each with its last row before that."""
         row = self.rows[source]
         values = []

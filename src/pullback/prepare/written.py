@@ -21,7 +21,7 @@ from pullback.ir.graph import (
     substitute,
     with_places,
 )
-from pullback.ir.kernel import Kernel, Stage, stage_reads
+from pullback.ir.kernel import Kernel, Stage, Stages, stage_reads
 from pullback.ir.node import walk
 from pullback.machine.machine import Machine
 from pullback.simplify.rules import simplify
@@ -47,11 +47,11 @@ def write_out(kernel: Kernel, machine: Machine) -> Kernel:
 
 
 def _absorbed(
-    stages: tuple[Stage, ...],
-    finish: tuple[Stage, ...],
+    stages: Stages,
+    finish: Stages,
     written: set[Definition],
     machine: Machine,
-) -> tuple[Stage, ...]:
+) -> Stages:
     """Without the cheap maps that only written-out stages read: those compute them on the way.
 
     ``a[k] = max(z[k], 0); s[i] = d[0, i] * a[0] + ..  ->  s[i] = d[0, i] * max(z[0], 0) + ..``

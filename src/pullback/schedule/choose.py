@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from pullback.config import Ints, frozen
+from pullback.config import Ints, Pair, frozen
 from pullback.cost.facts import elements
 from pullback.errors import OptionError
 from pullback.ir.expr import upper
@@ -175,7 +175,7 @@ def _with_way(stages: Stages, step: Step, tile: Tile) -> Step:
     return replace(step, way=Way.DOTS, vector=stage.over[-1])
 
 
-def deal(kernel: Kernel, tile: Tile, wanted: int) -> tuple[int, int]:
+def deal(kernel: Kernel, tile: Tile, wanted: int) -> Pair:
     """How many tasks, and over how many leading axes their tiles are counted."""
     counts = tile_counts(kernel, tile)
     tasks = max(1, min(wanted, prod(counts)))

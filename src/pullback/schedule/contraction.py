@@ -11,7 +11,7 @@ from functools import reduce
 from math import inf, isqrt, prod
 
 from pullback.algebra.linear import Linear, offset, row_major
-from pullback.config import Ints, Legal
+from pullback.config import Ints, Legal, Pair
 from pullback.ir import expr as E
 from pullback.ir.dtype import bfloat16, float32, int8, int32, uint8
 from pullback.ir.expr import Axis, Expr, Take, upper
@@ -335,7 +335,7 @@ def register_tile(
     machine: Machine,
     most: int | None = None,
     wanted: int | None = None,
-) -> tuple[int, int]:
+) -> Pair:
     """Rows and vectors (at most `most`) of the register tile for a block of `rows` x `columns`.
 
     `wanted`: as many vectors in a row as there are, up to it.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-from pullback.config import Ints, frozen
+from pullback.config import Ints, Pair, frozen
 from pullback.ir.expr import upper
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.target import Target
@@ -136,7 +136,7 @@ def _tall(kernel: Kernel, stage: Stage, product_: Product, target: Target) -> La
     return Large((chunk,), tasks, terms)
 
 
-def _tile(kernel: Kernel, groups: _Groups, most: tuple[int, int]) -> Ints:
+def _tile(kernel: Kernel, groups: _Groups, most: Pair) -> Ints:
     """Tiles of at most so many rows and columns that copy least, an even number of them.
 
     ``3000 x 1000 -> 6 x 1 of 500 x 1000``
@@ -149,7 +149,7 @@ def _tile(kernel: Kernel, groups: _Groups, most: tuple[int, int]) -> Ints:
     return min(even or made)[1]
 
 
-def _cut(kernel: Kernel, groups: _Groups, parts: tuple[int, int]) -> Ints:
+def _cut(kernel: Kernel, groups: _Groups, parts: Pair) -> Ints:
     """A tile of about so many parts of the rows and of the columns, and one of all else."""
     tile = [1] * len(kernel.outer)
     sides = zip((groups.rows, groups.columns), parts, reversed(STEPS), strict=True)

@@ -7,7 +7,7 @@ from dataclasses import field
 from itertools import pairwise, product
 from math import prod
 
-from pullback.config import Cap, Caps, Ints, frozen
+from pullback.config import Cap, Caps, Ints, Pair, frozen
 from pullback.cost.facts import elements
 from pullback.cost.shares import most_rows, of_columns, of_rows
 from pullback.ir import expr as E
@@ -102,7 +102,7 @@ class _Fit:
     lives: Lives
     tasks: int
     wide: int
-    blocks: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
+    blocks: dict[Stage, list[Pair]] = field(default_factory=dict)
 
     @property
     def lanes(self) -> set[int]:
@@ -286,9 +286,9 @@ def tile_ns(fit: _Fit, tile: Tile, model: Model) -> float:
     return total
 
 
-def _blocks(stage: Stage) -> list[tuple[int, int]]:
+def _blocks(stage: Stage) -> list[Pair]:
     """Outer axes that the body divides, with the divisors."""
-    blocks: dict[tuple[int, int], None] = {}
+    blocks: dict[Pair, None] = {}
     for node in walk(stage.body):
         if not isinstance(node, E.FloorDiv | E.Mod) or not isinstance(node.right, E.Const):
             continue

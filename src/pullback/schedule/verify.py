@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from pullback.config import Cap, Ints
+from pullback.config import Cap, Ints, Pair
 from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate, Definition, Map, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stages, stage_reads
@@ -65,11 +65,11 @@ class Timetable:
         return readers(self.every)
 
     @cached_property
-    def when(self) -> dict[int, tuple[int, int]]:
+    def when(self) -> dict[int, Pair]:
         """By stage: how deep its step stands and, of those, which it is; what stands deeper runs
         later.
         """
-        times: dict[int, tuple[int, int]] = {}
+        times: dict[int, Pair] = {}
         for order, (step, stages, members) in enumerate(self.steps):
             inside = stages is self.kernel.stages
             depth = step.level if inside else len(self.kernel.outer) + 1

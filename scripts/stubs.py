@@ -104,14 +104,17 @@ def layer(name: str, value: type[Layer]) -> str:
     )
 
 
+EXTRAS = ("torch", "triton")  # what they need may not be installed
+
+
 def written(module: ModuleType) -> str:
     """The text of a stub, as ruff formats it."""
     imports, body = [], ["__all__: list[str]\n"]
-    for name in (*module.__all__, *(("torch", "fft", "linalg", "nn", "optim") * (module is pb))):
+    for name in (*module.__all__, *((*EXTRAS, "fft", "linalg", "nn", "optim") * (module is pb))):
         if name == "__array_api_version__":
             body.append(f"{name}: str\n")
             continue
-        value = getattr(module, name) if name != "torch" else None
+        value = getattr(module, name) if name not in EXTRAS else None
         if isinstance(value, float) or name == "newaxis":
             body.append(f"{name}: {'None' if value is None else 'float'}\n")
         elif isinstance(value, type) and issubclass(value, Layer) and value is not Layer:
@@ -131,8 +134,8 @@ def written(module: ModuleType) -> str:
 
 def where(module: ModuleType, name: str, value: Any) -> str:
     """The import of a name from where it is defined."""
-    if inspect.ismodule(value) or (value is None and name == "torch"):
-        home = "pullback" if name == "torch" else value.__name__.rpartition(".")[0]
+    if inspect.ismodule(value) or (value is None and name in EXTRAS):
+        home = "pullback" if name in EXTRAS else value.__name__.rpartition(".")[0]
         return f"from {home} import {name} as {name}\n"
     home = getattr(value, "__module__", "")
     own = getattr(value, "__name__", name)

@@ -19,6 +19,9 @@ settings.register_profile("gate", deadline=None, derandomize=True)
 settings.load_profile("gate" if os.environ.get("CI") else "steady")
 
 
+# Kernels of Triton run on the processor; it is read when Triton is imported, by PyTorch too.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 gc.disable()  # until tests are collected: nothing of what is made is garbage
 
 

@@ -39,7 +39,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
 
 
-EXTRAS = {"pytorch": "torch", "jax": "jax"}  # pages that need a package
+EXTRAS = {"pytorch": "torch", "jax": "jax", "triton": "triton"}  # pages that need a package
 
 
 def marks(page: Path) -> list[pytest.MarkDecorator]:
@@ -47,7 +47,7 @@ def marks(page: Path) -> list[pytest.MarkDecorator]:
     if package is None:
         return []
     return [
-        getattr(pytest.mark, package),
+        getattr(pytest.mark, "torch" if package == "triton" else package),
         pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed"),
         pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of its own imports
     ]

@@ -24,25 +24,29 @@ CODE = re.compile(r"""\bcode(?:: str)? ?= ?"(E\d{3})\"""")
 
 
 # E328 is what is said where PyTorch is not installed.
-IMPORTS = {"torch": r"\btorch\b|bridge\.kept", "jax": r"\bjax\b"}
+IMPORTS = {"torch": r"\btorch\b|bridge\.kept", "jax": r"\bjax\b", "triton": r"\btriton\b"}
+MARKS = {"triton": "torch"}  # both are needed
 BRIDGES = {
     code: extra
     for code, page in PAGES.items()
     for extra, pattern in IMPORTS.items()
     if code != "E328" and re.search(pattern, page.example)
 }
+MARKED = {code: MARKS.get(extra, extra) for code, extra in BRIDGES.items()}
 
 
 def pages_with_marks() -> list[object]:
     """The codes; examples of PyTorch's operators want PyTorch, those of calls from JAX want JAX."""
     return [
-        pytest.param(c, marks=getattr(pytest.mark, BRIDGES[c])) if c in BRIDGES else c
+        pytest.param(c, marks=getattr(pytest.mark, mark)) if (mark := MARKED.get(c)) else c
         for c in PAGES
     ]
 
 
 @pytest.mark.parametrize("code", pages_with_marks())
 def test_the_example_raises_exactly_this_message(code: str, tmp_path: Path) -> None:
+    for needed in ("torch", "triton") if BRIDGES.get(code) == "triton" else ():
+        pytest.importorskip(needed, reason=f"the example needs {needed}")
     if code in BRIDGES:
         pytest.importorskip(BRIDGES[code], reason=f"the example is of {BRIDGES[code]}")
     page = PAGES[code]

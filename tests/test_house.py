@@ -42,7 +42,7 @@ LEVELS = [
         "bridge",
         "array_api",
     },
-    {"torch"},
+    {"torch", "triton"},
     {"conformance"},
     {"cli", "viewer"},
 ]

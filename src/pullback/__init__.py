@@ -339,6 +339,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import optim as optim
     from pullback import rules as rules
     from pullback import torch as torch
+    from pullback import triton as triton
     from pullback.bridge import jax as jax
 
 __version__ = "0.1.0"
@@ -416,16 +417,21 @@ if sys.excepthook is sys.__excepthook__:
 
 
 _LAZY = ("fft", "linalg", "nn", "optim", "rules")  # built of what is here
-_EXTRAS = {"jax": ("JAX", "bridge.jax"), "torch": ("PyTorch", "torch")}
+_EXTRAS = {
+    "jax": ("JAX", "bridge.jax"),
+    "torch": ("PyTorch", "torch"),
+    "triton": ("Triton and PyTorch", "triton"),
+}
 __dir__ = _shown([*__all__, *_LAZY, *_EXTRAS])
 _bounded(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:
-    """`pb.nn`, `optim`, `fft`, `linalg`, `torch`, `jax`, imported lazily: they are built of what is
-    here.
+    """`pb.nn`, `optim`, `fft`, `linalg`, `torch`, `jax`, `triton`, imported lazily: they are built
+    of what is here.
 
-    Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed, as for `jax`.
+    Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed, as for `jax`
+    and `triton`.
     """
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")
@@ -433,7 +439,7 @@ def __getattr__(name: str) -> Any:
         try:
             return importlib.import_module(f"{__name__}.{_EXTRAS[name][1]}")
         except ModuleNotFoundError as error:
-            if error.name != name:
+            if error.name not in (name, "torch"):
                 raise
             raise ExtraError(
                 f"pb.{name} needs {_EXTRAS[name][0]}",

@@ -1,0 +1,426 @@
+"""The derivative of a kernel: its operations from the last to the first, each with its rule.
+
+    d_operand += d_result * (derivative of result by operand)
+
+A loop runs back as often as it ran: what it carried is a closed form of the step, or was kept on a
+tape; its operations are computed again at each step, so that the code is as long as the loop's.
+Source: Griewank, Walther, Evaluating Derivatives, 2008, chapters 3 and 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from pullback.config import frozen
+from pullback.triton import words
+from pullback.triton.facts import Facts, refused, starts
+from pullback.triton.forward import Forward, kind_of, order_of
+from pullback.triton.nodes import Block, Operation, Type, Value
+from pullback.triton.statements import Do, Either, Repeat
+
+
+@frozen
+class Wanted:
+    """What is differentiated by what: names of arguments. `stored` owns its elements' places."""
+
+    wrt: frozenset[str]
+    outputs: frozenset[str]
+    stored: frozenset[str] = frozenset()
+
+
+class Adjoint(Forward):
+    """Writes the derivative of a kernel behind its values."""
+
+    def __init__(self, facts: Facts, wanted: Wanted) -> None:
+        super().__init__(facts)
+        self.wanted = wanted
+        self.vary = facts.varying(wanted.wrt)
+        self.known: set[Value] = set()  # values that have a derivative by now
+        self.mixed = any(
+            o.name in _MIXING and self.vary & set(o.operands) for o in facts.function.block.walk()
+        )
+        self.names: dict[Value, str] = {}
+        self.arguments: dict[str, str] = {}  # of the gradients, by what they are of
+        self.upstream: dict[Value, str] = {}  # of a function: what stands for a gradient's load
+        self.results: dict[Value, str] = {}  # of a function: derivatives, by argument
+
+    # --- derivatives by name ----------------------------------------------------------------------
+
+    def d(self, value: Value) -> str:
+        """The name of a value's derivative."""
+        if value not in self.names:
+            self.names[value] = self.name(f"d_{value.name}")
+        return self.names[value]
+
+    def gradient(self, base: Value) -> str:
+        """The argument that holds the gradient of another one."""
+        if base.name not in self.arguments:
+            self.arguments[base.name] = self.name(f"d_{base.name}")
+        return self.arguments[base.name]
+
+    def add(self, value: Value, text: str) -> None:
+        """One more part of a derivative."""
+        if value not in self.vary or not value.type.is_float or not text:
+            return
+        name = self.d(value)
+        self.assign(name, f"{name} + {text}" if value in self.known else text)
+        self.known.add(value)
+
+    def zero(self, type: Type) -> str:
+        kind = self.sums(type)
+        if type.shape:
+            return f"tl.zeros({words.shape_of(type.shape)}, {kind})"
+        return f"tl.cast(0.0, {kind})"
+
+    def sums(self, type: Type) -> str:
+        """The type in which derivatives are added up."""
+        return "tl.float64" if type.element == "f64" else "tl.float32"
+
+    def begun(self, values: Iterable[Value]) -> None:
+        """Derivatives that a loop or a branch adds to begin before it."""
+        for value in values:
+            if value not in self.known:
+                self.assign(self.d(value), self.zero(value.type))
+                self.known.add(value)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """What is known inside of a loop or a branch is not known behind it."""
+        known, self.known = self.known, set(self.known)
+        try:
+            yield
+        finally:
+            self.known = known
+
+    # --- operations -------------------------------------------------------------------------------
+
+    def reverse(self, block: Block) -> None:
+        """The operations of a block, backwards."""
+        for operation in reversed(block.operations):
+            self.undo(operation)
+
+    def undo(self, o: Operation) -> None:
+        if o.name in ("tt.store", "tt.atomic_rmw"):
+            self.stored(o)
+        elif o.name == "scf.for":
+            self.back(o, o.regions[0].arguments[1:])
+        elif o.name == "scf.while":
+            self.back(o, o.regions[1].arguments)
+        elif o.name == "scf.if":
+            self.branch(o)
+        elif any(v in self.known for v in o.results) and self.vary & set(o.operands + o.results):
+            self.rule(o)
+
+    def rule(self, o: Operation) -> None:
+        """What an operation gives to the derivatives of its operands."""
+        if o.name in RULES:
+            RULES[o.name](self, o)
+            return
+        if o.name not in words.DERIVATIVES:
+            raise refused(o)
+        short = [self.short(v)[0] for v in o.operands]
+        names = dict(zip("xzw", short, strict=False))
+        names |= {"g": self.d(o.results[0]), "y": self.short(o.results[0])[0]}
+        infinite = self.mixed and any(map(self.facts.infinite, (*o.operands, *o.results)))
+        for value, form in zip(o.operands, words.DERIVATIVES[o.name], strict=True):
+            text = form.format(**names)
+            if infinite and text and o.name in _FACTORS:
+                text = f"tl.where({names['g']} == 0, 0.0, {text})"
+            self.add(value, text)
+
+    def stored(self, o: Operation) -> None:
+        """The gradient of what was stored is loaded; an earlier store to the place gave nothing."""
+        pointer, value, *mask = o.operands
+        base = self.facts.bases[pointer]
+        if o.name == "tt.atomic_rmw" and o.attribute("word") != "fadd":
+            if value in self.vary:
+                raise refused(o, f"an atomic {o.attribute('word')}")
+            return
+        if value not in self.vary:
+            return
+        if base.name not in self.wanted.outputs:
+            raise refused(o, f"{base.name}, which depends on what is differentiated, is no output")
+        if base in self.upstream:
+            self.add(value, self.upstream[base])
+            return
+        name = self.gradient(base)
+        at = self.address(pointer, name)
+        kept = f", mask={self.short(mask[0])[0]}" if mask else ""
+        other = ", other=0.0" if mask and value.type.shape else ""
+        self.add(value, f"tl.cast(tl.load({at}{kept}{other}), {self.sums(value.type)})")
+        if o.name == "tt.store" and self.again(base):
+            self.lines.append(Do(f"tl.store({at}, 0.0{kept})"))
+            self.lines.append(Do("tl.debug_barrier()"))
+
+    def again(self, base: Value) -> bool:
+        """Whether a kernel may store twice to a place of an argument."""
+        block = self.facts.function.block
+        stores = [o for o in block.walk() if o.name == "tt.store"]
+        own = [o for o in stores if self.facts.bases[o.operands[0]] is base]
+        return len(own) > 1 or not any(o is own[0] for o in block.operations)
+
+    def loaded_back(self, o: Operation) -> None:
+        pointer, *mask = o.operands
+        base = self.facts.bases[pointer]
+        if base.name not in self.wanted.wrt:
+            return
+        if base in self.given:
+            self.results[base] = self.d(o.results[0])
+            return
+        g, name = self.d(o.results[0]), self.gradient(base)
+        kept = f", mask={self.short(mask[0])[0]}" if mask else ""
+        at = self.address(pointer, name)
+        value = f"tl.cast({g}, {name}.dtype.element_ty)"
+        if base.name in self.wanted.stored:
+            self.lines.append(Do(f"tl.store({at}, {value}{kept})"))
+        else:
+            self.lines.append(Do(f'tl.atomic_add({at}, {value}{kept}, sem="relaxed")'))
+
+    # --- loops and branches -----------------------------------------------------------------------
+
+    def outer(self, o: Operation) -> list[Value]:
+        """Values from before an operation to whose derivatives its blocks add."""
+        own = {v for r in o.regions for v in r.arguments}
+        inner = [q for r in o.regions for q in r.walk()]
+        own |= {v for q in inner for v in q.results}
+        own |= {v for q in inner for r in q.regions for v in r.arguments}
+        read = dict.fromkeys(v for q in inner for v in q.operands)
+        return [v for v in read if v in self.vary and v not in own and v.type.is_float]
+
+    def acts(self, o: Operation) -> bool:
+        """Whether the blocks of an operation hold anything that varies."""
+        return any(
+            v in self.vary for r in o.regions for q in r.walk() for v in q.results + q.operands
+        )
+
+    def branch(self, o: Operation) -> None:
+        if not self.acts(o):
+            return
+        self.begun(self.outer(o))
+        taken = []
+        for region in o.regions:
+            with self.inside(), self.collected() as lines:
+                self.block(region, True)
+                for result, end in zip(o.results, region.yields, strict=False):
+                    if result in self.known:
+                        self.add(end, self.d(result))
+                self.reverse(region)
+            taken.append(tuple(lines))
+        self.lines.append(Either(self.short(o.operands[0])[0], *taken))
+
+    def back(self, o: Operation, carried: tuple[Value, ...]) -> None:
+        """A loop from its last step to its first."""
+        if not self.acts(o):
+            return
+        self.begun(self.outer(o))
+        body, flows = o.regions[-1], [k for k, v in enumerate(carried) if self.flows(o, k, v)]
+        passed = {k: self.name(f"d_{carried[k].name}_next") for k in flows}
+        for k in flows:
+            result = o.results[k]
+            self.assign(
+                passed[k],
+                self.d(result) if result in self.known else self.zero(result.type),
+            )
+        trips, back, step = self.name("trips"), self.name("back"), self.name("step")
+        self.assign(trips, self.trips(o))
+        with self.inside(), self.collected() as lines:
+            self.assign(step, f"{trips} - 1 - {back}")
+            self.at_step(o, carried, step)
+            self.block(body, True)
+            for k in flows:
+                if body.yields[k] in self.vary:
+                    self.add(body.yields[k], passed[k])
+            self.reverse(body)
+            for k in flows:
+                known = carried[k] in self.known
+                zero = self.zero(carried[k].type)
+                self.assign(passed[k], self.d(carried[k]) if known else zero)
+        self.lines.append(Repeat(f"for {back} in range(0, {trips})", tuple(lines)))
+        for k in flows:
+            self.add(starts(o)[k], passed[k])
+
+    def flows(self, o: Operation, place: int, carried: Value) -> bool:
+        return carried in self.vary and carried.type.is_float
+
+    def at_step(self, o: Operation, carried: tuple[Value, ...], step: str) -> None:
+        """What a loop carried at a step."""
+        if o.name == "scf.for":
+            low, _, stride = (self.short(v)[0] for v in o.operands[:3])
+            text = step if stride == "1" else f"{step} * {stride}"
+            self.assign(o.regions[0].arguments[0].name, text if low == "0" else f"{low} + {text}")
+        for place, value in enumerate(carried):
+            growth = self.facts.step(o, place)
+            if growth is not None:
+                start = self.whole(starts(o)[place])
+                self.assign(value.name, f"{start} + {step} * {self.short(growth)[0]}")
+                continue
+            name = self.tape(o, place)
+            text = f"tl.load({name} + {self.lanes(value.type, step)})"
+            self.assign(value.name, f"{text} != 0" if value.type.element == "i1" else text)
+
+    # --- rules of shapes --------------------------------------------------------------------------
+
+    def summed(self, o: Operation) -> None:
+        """Of a scalar that a block repeats."""
+        self.add(o.operands[0], f"tl.sum({self.d(o.results[0])})")
+
+    def broadcast(self, o: Operation) -> None:
+        (value,), text = o.operands, self.d(o.results[0])
+        for axis, (own, whole) in enumerate(
+            zip(value.type.shape, o.results[0].type.shape, strict=True)
+        ):
+            if own != whole:
+                text = f"tl.sum({text}, {axis}, keep_dims=True)"
+        self.add(value, text)
+
+    def reshaped(self, o: Operation) -> None:
+        shape = words.shape_of(o.operands[0].type.shape)
+        self.add(o.operands[0], f"tl.reshape({self.d(o.results[0])}, {shape})")
+
+    def transposed(self, o: Operation) -> None:
+        order = order_of(o)
+        inverse = tuple(order.index(axis) for axis in range(len(order)))
+        self.add(o.operands[0], f"tl.permute({self.d(o.results[0])}, {inverse})")
+
+    def dotted(self, o: Operation) -> None:
+        a, b, c = o.operands
+        g, kind = self.d(o.results[0]), self.sums(o.results[0].type)
+        options = f'input_precision="{o.attribute("inputPrecision", "ieee")}", out_dtype={kind}'
+        rank = len(a.type.shape)
+        order = (*range(rank - 2), rank - 1, rank - 2)
+        turn = [f"tl.permute({self.whole(v)}, {order})" for v in (a, b)]
+        cast = [f"tl.cast({g}, {self.element(v.type)})" for v in (b, a)]
+        own = [g if v.type.element == o.results[0].type.element else c
+               for v, c in zip((b, a), cast, strict=True)]  # fmt: skip
+        self.add(c, g)
+        self.add(a, f"tl.dot({own[0]}, {turn[1]}, {options})")
+        self.add(b, f"tl.dot({turn[0]}, {own[1]}, {options})")
+
+    def spread(self, text: str, o: Operation) -> str:
+        """A result of a reduction, repeated along what was reduced."""
+        shape = o.operands[0].type.shape
+        if len(shape) == 1:
+            return f"tl.broadcast_to({text}, {words.shape_of(shape)})"
+        inner = f"tl.expand_dims({text}, {o.attribute('axis')})"
+        return f"tl.broadcast_to({inner}, {words.shape_of(shape)})"
+
+    def reduced(self, o: Operation) -> None:
+        value, result, kind = o.operands[0], o.results[0], kind_of(o)
+        g = self.d(result)
+        if kind == "sum":
+            self.add(value, self.spread(g, o))
+        elif kind:
+            ties = self.name("ties")
+            self.assign(
+                ties,
+                f"tl.cast({self.short(value)[0]} == {self.spread(self.short(result)[0], o)}, "
+                f"{self.sums(value.type)})",
+            )
+            share = f"{g} / tl.sum({ties}, {o.attribute('axis')})"
+            self.add(value, f"{ties} * {self.spread(share, o)}")
+        elif self.picks(o):
+            index, place = o.results[1], o.operands[1]
+            same = f"{self.short(place)[0]} == {self.spread(self.short(index)[0], o)}"
+            self.add(value, f"tl.where({same}, {self.spread(g, o)}, 0.0)")
+        else:
+            raise refused(o, "a reduction by a combiner of its own")
+
+    def picks(self, o: Operation) -> bool:
+        """Whether a reduction picks one element and its index."""
+        if len(o.operands) != 2 or not _indices(self.facts, o.operands[1]):
+            return False
+        block = o.regions[0]
+        a, i, b, j = block.arguments
+        held = {v: q for q in block.operations for v in q.results}
+        ends = [held.get(v) for v in block.yields]
+        first, second = ends
+        if first is None or second is None or first.name != "arith.select" != second.name:
+            return False
+        if second.name != "arith.select" or first.operands[0] is not second.operands[0]:
+            return False
+        return (first.operands[1:], second.operands[1:]) == ((a, b), (i, j))
+
+    def scanned(self, o: Operation) -> None:
+        axis, forward = o.attribute("axis"), o.attribute("reverse") == "False"
+        if kind_of(o) == "sum":
+            g = self.d(o.results[0])
+            self.add(o.operands[0], f"tl.cumsum({g}, {axis}, reverse={forward})")
+            return
+        raise refused(o, "a scan by a combiner of its own")
+
+    def joined(self, o: Operation) -> None:
+        pair = self.name("halves")
+        self.assign(pair, f"tl.split({self.d(o.results[0])})")
+        for place, value in enumerate(o.operands):
+            self.add(value, f"{pair}[{place}]")
+
+    def split_back(self, o: Operation) -> None:
+        self.begun(o.results)
+        self.add(o.operands[0], f"tl.join({', '.join(map(self.d, o.results))})")
+
+    def gathered(self, o: Operation) -> None:
+        """By a block of what is equal: places against places, one more axis."""
+        value, index = o.operands
+        axis, g = int(o.attribute("axis")), self.d(o.results[0])
+        if len(value.type.shape) != 1:
+            raise refused(o, "a gather along an axis of several")
+        own = f"tl.arange(0, {value.type.shape[axis]})[:, None]"
+        same = f"{self.whole(index)}[None, :] == {own}"
+        self.add(value, f"tl.sum(tl.where({same}, {g}[None, :], 0.0), 1)")
+
+    def bits(self, o: Operation) -> None:
+        value = o.operands[0]
+        if value.type.element == o.results[0].type.element:
+            self.add(value, self.d(o.results[0]))
+        elif value in self.vary:
+            raise refused(o, "a float made of the bits of another")
+
+    def converted(self, o: Operation) -> None:
+        """Between floats: derivatives of float64 are added up as such, others in float32."""
+        own, other = self.sums(o.operands[0].type), self.sums(o.results[0].type)
+        g = self.d(o.results[0])
+        self.add(o.operands[0], g if own == other else f"tl.cast({g}, {own})")
+
+    def cast(self, o: Operation) -> None:
+        if o.operands[0] in self.vary:
+            raise refused(o, "a float made of the bits of another")
+
+
+# Where lanes meet: what one has is in the derivative of all.
+_MIXING = ("tt.reduce", "tt.scan", "tt.splat", "tt.broadcast", "tt.dot", "tt.gather")
+# Whose derivative is of a factor that may be infinite in a lane that a mask leaves out: there the
+# 0 that comes from behind must stay 0.
+_FACTORS = ("arith.mulf", "arith.divf", "tt.precise_divf", "math.fma", "math.log", "math.log2",
+            "math.sqrt", "tt.precise_sqrt", "math.rsqrt")  # fmt: skip
+
+
+def _indices(facts: Facts, value: Value) -> bool:
+    """Whether a block holds 0, 1, 2, .. along an axis."""
+    holder = facts.makers.get(value)
+    if holder is None:
+        return False
+    if holder.name in ("tt.broadcast", "tt.expand_dims", "tt.reshape"):
+        return _indices(facts, holder.operands[0])
+    return holder.name == "tt.make_range"
+
+
+RULES: dict[str, Callable[[Adjoint, Operation], None]] = {
+    "tt.load": Adjoint.loaded_back,
+    "tt.splat": Adjoint.summed,
+    "tt.broadcast": Adjoint.broadcast,
+    "tt.expand_dims": Adjoint.reshaped,
+    "tt.reshape": Adjoint.reshaped,
+    "tt.trans": Adjoint.transposed,
+    "tt.dot": Adjoint.dotted,
+    "tt.reduce": Adjoint.reduced,
+    "tt.scan": Adjoint.scanned,
+    "tt.join": Adjoint.joined,
+    "tt.split": Adjoint.split_back,
+    "tt.gather": Adjoint.gathered,
+    "tt.bitcast": Adjoint.bits,
+    "arith.extf": Adjoint.converted,
+    "arith.truncf": Adjoint.converted,
+    "arith.sitofp": Adjoint.cast,
+    "arith.uitofp": Adjoint.cast,
+}

@@ -1,0 +1,165 @@
+"""The derivative of a kernel as Triton's source, whole: a text, what it takes, what it needs."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pullback.config import frozen, module_of
+from pullback.errors import GradientError
+from pullback.triton.adjoint import Adjoint, Wanted
+from pullback.triton.facts import Facts, refused
+from pullback.triton.forward import UNKNOWN, Forward
+from pullback.triton.nodes import Function, Type
+from pullback.triton.statements import Assign, Do, Statement, needed, reads, written
+
+HEAD = "import triton\nimport triton.language as tl\n"
+PROGRAM = (
+    "tl.cast((tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0)"
+    " + tl.program_id(0), tl.int64)"
+)
+
+
+@frozen
+class Source:
+    """A kernel in Triton's words, and the names of what it takes."""
+
+    name: str
+    text: str
+    arguments: tuple[str, ...]
+
+
+@frozen
+class Derived:
+    """The kernel of a derivative. `gradients` are its arguments that hold those, by what of.
+
+    `tapes` are arrays: how many elements a step keeps, and their type; `counter` is the kernel that
+    finds out how many steps they need, the most of all programs.
+    """
+
+    kernel: Source
+    gradients: Mapping[str, str]
+    tapes: Mapping[str, tuple[int, str]]
+    counter: Source | None
+
+
+def derived(function: Function, wanted: Wanted) -> Derived:
+    """The derivative of a kernel.
+
+    Raises: UnsupportedError (E423) for an operation without one, GradientError (E424) where an
+    array is read and written.
+    """
+    facts = Facts.of(function)
+    _apart(facts, wanted)
+    adjoint = Adjoint(facts, wanted)
+    adjoint.assign("program", PROGRAM)
+    adjoint.block(facts.function.block, True)
+    adjoint.reverse(facts.function.block)
+    name = f"{function.name}_backward"
+    lines, live = _checked(adjoint)
+    tapes = {n: (t.size, _kept(adjoint, n, t)) for n, t in adjoint.tapes.items() if n in live}
+    gradients = {of: name for of, name in adjoint.arguments.items() if name in live}
+    own = [v.name for v in facts.function.block.arguments if v.name in live]
+    more = [*gradients.values(), *tapes, *(["tape_length"] if tapes else [])]
+    kernel = _source(name, adjoint, lines, own + more)
+    counter = _counter(facts, frozenset(tapes)) if tapes else None
+    return Derived(kernel, gradients, tapes, counter)
+
+
+def _kept(adjoint: Forward, name: str, type: Type) -> str:
+    return "i64" if type.pointer else type.element
+
+
+def _counter(facts: Facts, tapes: frozenset[str]) -> Source:
+    """The kernel that counts steps."""
+    forward = Forward(facts, tapes)
+    forward.block(facts.function.block, False)
+    lines, live = _checked(forward)
+    own = [v.name for v in facts.function.block.arguments if v.name in live]
+    return _source(f"{facts.function.name}_steps", forward, lines, [*own, "trips"])
+
+
+def _checked(forward: Forward) -> tuple[tuple[Statement, ...], frozenset[str]]:
+    """What is needed of what was written.
+
+    Raises: UnsupportedError (E423) where that is the result of an operation without words.
+    """
+    lines, live = needed(forward.lines, frozenset())
+    marks = sorted(name for name in _names(lines) if name.startswith(UNKNOWN))
+    if marks:
+        raise refused(forward.unknown[int(marks[0].removeprefix(UNKNOWN))])
+    return lines, live
+
+
+def _names(lines: Iterable[Statement]) -> frozenset[str]:
+    return reads("\n".join(written(lines)))
+
+
+def _source(name: str, forward: Forward, lines: tuple[Statement, ...], own: list[str]) -> Source:
+    body = "\n".join(written(lines)) or "    pass"
+    helpers = [text for helper, text in forward.helpers.items() if helper in reads(body)]
+    kernel = f"@triton.jit\ndef {name}({', '.join(own)}):\n{body}\n"
+    return Source(name, "\n\n".join([HEAD, *helpers, kernel]), tuple(own))
+
+
+def _apart(facts: Facts, wanted: Wanted) -> None:
+    """An array is read or written, not both: what was read may be gone.
+
+    Raises: GradientError (E424).
+    """
+    loads: set[str] = set()
+    stores: set[str] = set()
+    for o in facts.function.block.walk():
+        if o.name == "tt.load":
+            loads.add(facts.bases[o.operands[0]].name)
+        elif o.name in ("tt.store", "tt.atomic_rmw"):
+            stores.add(facts.bases[o.operands[0]].name)
+    if both := sorted(loads & stores):
+        what = f"{facts.function.name} reads and writes {both[0]}: what it read may be gone"
+        raise GradientError(what, code="E424")
+
+
+def loaded(source: Source, folder: Path | None) -> Any:
+    """The kernel of a source, out of a file in `folder`: Triton reads its lines."""
+    return getattr(module(source.text, source.name, folder), source.name)
+
+
+def module(text: str, name: str, folder: Path | None) -> ModuleType:
+    """A module of this text, which is written to a file once."""
+    home = Path(tempfile.gettempdir()) if folder is None else folder / "triton"
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}.py"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+    return module_of(path)
+
+
+def function_derived(
+    function: Function, arguments: Mapping[str, str], wrt: tuple[str, ...], name: str
+) -> Source:
+    """The derivative of a function whose arguments and result a kernel loads and stores.
+
+    `arguments` are the pointers of the kernel and what the function calls them.
+    """
+    facts = Facts.of(function)
+    bases = {v.name: v for v in function.block.arguments}
+    inputs = frozenset(p for p, own in arguments.items() if own in wrt)
+    adjoint = Adjoint(facts, Wanted(inputs, frozenset({"result_"})))
+    upstream = adjoint.name("d_result")
+    adjoint.given = {bases[p]: own for p, own in arguments.items()}
+    adjoint.upstream = {bases["result_"]: upstream}
+    adjoint.block(function.block, True)
+    adjoint.reverse(function.block)
+    by_name = {arguments[base.name]: text for base, text in adjoint.results.items()}
+    gives = [by_name.get(own, f"tl.zeros_like({own})") for own in wrt]
+    adjoint.lines.append(Do(f"return {', '.join(gives)}"))
+    lines, _ = _checked(adjoint)
+    return _source(name, adjoint, _tidied(lines), [*arguments.values(), upstream])
+
+
+def _tidied(lines: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    return tuple(s for s in lines if not (isinstance(s, Assign) and s.name == s.text))

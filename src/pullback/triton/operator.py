@@ -1,0 +1,303 @@
+"""`pb.triton.op`: a whole `@triton.jit` kernel as a differentiable operator of PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pullback.config import Options, frozen
+from pullback.errors import ArgumentError, DeviceError, GradientError
+from pullback.triton.adjoint import Wanted
+from pullback.triton.derive import Derived, derived, loaded
+from pullback.triton.facts import Facts
+from pullback.triton.frontend import function_of, interpreted, jitted
+from pullback.triton.nodes import Function
+from pullback.triton.sharing import Reach
+
+Grid = Sequence[int] | Callable[[Mapping[str, Any]], Sequence[int]]
+Outputs = str | Sequence[str] | Mapping[str, Any]
+
+TYPES = {
+    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
+    torch.bool: "i1", torch.int8: "i8", torch.int16: "i16", torch.int32: "i32",
+    torch.int64: "i64", torch.uint8: "u8",
+}  # fmt: skip
+TAPES = {
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "i1": torch.int8, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32,
+    "i64": torch.int64,
+}  # fmt: skip
+HALF = (torch.float16, torch.bfloat16)
+
+
+@frozen
+class Call:
+    """The arguments of one call, outputs too, and the grid it runs on."""
+
+    arguments: Mapping[str, Any]
+    grid: tuple[int, int, int]
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """The arguments that are tensors."""
+        return {n: v for n, v in self.arguments.items() if isinstance(v, torch.Tensor)}
+
+
+@frozen
+class Backward:
+    """A derivative that is made to run: its kernels, and which gradients it stores."""
+
+    derived: Derived
+    kernel: Any
+    counter: Any
+    stored: frozenset[str]
+
+
+class Operator:
+    """A kernel with its derivative. Called with all arguments of the kernel but its outputs."""
+
+    def __init__(
+        self, kernel: Any, grid: Grid, outputs: Outputs, backward: Any, options: Mapping[str, Any]
+    ) -> None:
+        self.kernel = kernel
+        self.jit = jitted(kernel, "pb.triton.op")
+        self.grid = grid
+        self.outputs = _named(outputs)
+        self.given = backward
+        self.options = dict(options)
+        names = list(self.jit.arg_names)
+        if wrong := [n for n in self.outputs if n not in names]:
+            what = f"pb.triton.op: {self.jit.__name__} takes no {wrong[0]!r}: {', '.join(names)}"
+            raise ArgumentError(what, code="E425")
+        self.takes = [n for n in names if n not in self.outputs]
+        self.constants = {p.name for p in self.jit.params if p.is_constexpr}
+        self.made: dict[Any, Backward] = {}
+        self.read: dict[Any, Function] = {}
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        """The outputs of the kernel; of several a tuple."""
+        call = self.call(values, named)
+        inputs = {n: v for n, v in call.tensors.items() if n not in self.outputs}
+        grown = [n for n, v in inputs.items() if v.requires_grad]
+        if grown and torch.is_grad_enabled():  # what is wrong is said here, and not in a backward
+            for name in grown:
+                _apart(inputs[name])
+            if self.given is None:
+                self.backward(call, tuple(grown))
+        made = _Run.apply(self, call, tuple(inputs), *inputs.values())
+        return made[0] if len(made) == 1 else made
+
+    def call(self, values: Sequence[Any], named: Mapping[str, Any]) -> Call:
+        """All arguments by name, outputs made new.
+
+        Raises: ArgumentError (E425) for one that is missing, twice given or not known.
+        """
+        who = f"pb.triton.op: {self.jit.__name__}"
+        given = dict(zip(self.takes, values, strict=False))
+        if len(values) > len(self.takes) or given.keys() & named.keys():
+            raise ArgumentError(f"{who} takes {', '.join(self.takes)}", code="E425")
+        given |= named
+        for parameter in self.jit.params:
+            if parameter.has_default and parameter.name in self.takes:
+                given.setdefault(parameter.name, parameter.default)
+        missing, more = set(self.takes) - given.keys(), given.keys() - set(self.takes)
+        if missing or more:
+            word = "needs" if missing else "takes no"
+            raise ArgumentError(f"{who} {word} {sorted(missing or more)[0]!r}", code="E425")
+        for value in given.values():
+            if isinstance(value, torch.Tensor):
+                _placed(who, value)
+        made = {n: self.output(how, given, who) for n, how in self.outputs.items()}
+        every = {n: (made | given)[n] for n in self.jit.arg_names}
+        grid = tuple(self.grid(every) if callable(self.grid) else self.grid)
+        one, two, three = (*grid, 1, 1, 1)[:3]
+        return Call(every, (one, two, three))
+
+    def output(self, how: Any, given: Mapping[str, Any], who: str) -> Any:
+        """A new tensor: like an argument, or what a function of all arguments gives."""
+        if callable(how):
+            return how(given)
+        like = given.get(how) if how else next(
+            (v for v in given.values() if isinstance(v, torch.Tensor)), None
+        )  # fmt: skip
+        if not isinstance(like, torch.Tensor):
+            raise ArgumentError(f"{who}: an output like {how!r}, which is no tensor", code="E425")
+        return torch.empty_like(like)
+
+    def launch(self, kernel: Any, call: Call, arguments: Mapping[str, Any]) -> None:
+        """One launch on the grid of a call."""
+        plain = {n: v.detach() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+        kernel[call.grid](**plain, **self.options)
+
+    # --- the derivative ---------------------------------------------------------------------------
+
+    def source(self, *values: Any, wrt: Sequence[str] | None = None, **named: Any) -> str:
+        """The text of the derivative's kernel for these arguments."""
+        call = self.call(values, named)
+        chosen = tuple(wrt) if wrt is not None else self.floats(call)
+        return self.backward(call, chosen).derived.kernel.text
+
+    def floats(self, call: Call) -> tuple[str, ...]:
+        """The inputs that may have a gradient."""
+        tensors = call.tensors.items()
+        return tuple(n for n, v in tensors if v.is_floating_point() and n not in self.outputs)
+
+    def backward(self, call: Call, wrt: tuple[str, ...]) -> Backward:
+        """The derivative for arguments of these types, made once.
+
+        Raises: UnsupportedError (E423), GradientError (E424).
+        """
+        types = {n: _type(v) for n, v in call.arguments.items() if n not in self.constants}
+        types = {n: t for n, t in types.items() if t}
+        constants = {n: v for n, v in call.arguments.items() if n not in types}
+        key = (tuple(types.items()), tuple((n, repr(v)) for n, v in constants.items()))
+        if key not in self.read:
+            self.read[key] = function_of(self.kernel, types, constants)
+        function = self.read[key]
+        numbers = {n: v for n, v in call.arguments.items() if isinstance(v, int)}
+        reach = Reach(Facts.of(function), numbers, call.grid)
+        stored = frozenset(n for n in wrt if reach.owns(n))
+        whole = (key, wrt, stored)
+        if whole not in self.made:
+            made = derived(function, Wanted(frozenset(wrt), frozenset(self.outputs), stored))
+            folder = Options().cache
+            counter = loaded(made.counter, folder) if made.counter else None
+            self.made[whole] = Backward(made, loaded(made.kernel, folder), counter, stored)
+        return self.made[whole]
+
+    def gradients(
+        self, call: Call, wrt: tuple[str, ...], cotangents: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The gradients of inputs, of what comes from behind for each output."""
+        backward = self.backward(call, wrt)
+        made = backward.derived
+        arguments = dict(call.arguments)
+        grown = {}
+        for of, name in made.gradients.items():
+            like = call.arguments[of]
+            if of in self.outputs:
+                arguments[name] = _alike(like, like.dtype).copy_(cotangents[of])
+                continue
+            exact = of in backward.stored or like.dtype not in HALF
+            grown[of] = arguments[name] = _alike(like, like.dtype if exact else torch.float32)
+        if made.tapes:
+            arguments |= self.tapes(call, backward)
+        self.launch(backward.kernel, call, {n: arguments[n] for n in made.kernel.arguments})
+        zeros = {n: torch.zeros_like(call.arguments[n]) for n in wrt if n not in grown}
+        return zeros | {n: v.to(call.arguments[n].dtype) for n, v in grown.items()}
+
+    def tapes(self, call: Call, backward: Backward) -> dict[str, Any]:
+        """What loops carried is kept here: first it is counted how often they run."""
+        made = backward.derived
+        assert made.counter is not None, "tapes have a length"
+        device = next(iter(call.tensors.values())).device
+        trips = torch.zeros(1, dtype=torch.int32, device=device)
+        arguments = {**call.arguments, "trips": trips}
+        self.launch(backward.counter, call, {n: arguments[n] for n in made.counter.arguments})
+        length = max(1, int(trips.item()))
+        programs = call.grid[0] * call.grid[1] * call.grid[2]
+        tapes: dict[str, Any] = {
+            name: torch.empty(programs * length * size, dtype=TAPES[element], device=device)
+            for name, (size, element) in made.tapes.items()
+        }
+        return tapes | {"tape_length": length}
+
+
+class _Run(torch.autograd.Function):  # type: ignore[misc]
+    """One call, for PyTorch's autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, call: Call, names: tuple[str, ...], *_: Any) -> Any:
+        ctx.operator, ctx.call, ctx.names = operator, call, names
+        operator.launch(operator.kernel, call, call.arguments)
+        made = tuple(call.arguments[n] for n in operator.outputs)
+        ctx.save_for_backward(*(call.arguments[n] for n in names), *made)
+        ctx.mark_non_differentiable(*(t for t in made if not t.is_floating_point()))
+        return made
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        operator, call = ctx.operator, ctx.call
+        kept = dict(zip([*ctx.names, *operator.outputs], ctx.saved_tensors, strict=True))
+        call = Call({n: kept.get(n, v) for n, v in call.arguments.items()}, call.grid)
+        wrt = tuple(n for n, need in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if need)
+        behind = dict(zip(operator.outputs, cotangents, strict=True))
+        if operator.given is not None:
+            grown = operator.given(call.arguments, behind)
+        else:
+            grown = operator.gradients(call, wrt, behind)
+        return (None, None, None, *(grown.get(n) for n in ctx.names))
+
+
+def op(
+    kernel: Any,
+    *,
+    grid: Grid,
+    outputs: Outputs,
+    backward: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    **options: Any,
+) -> Operator:
+    """A whole `@triton.jit` kernel as an operator of PyTorch's, which has its derivative.
+
+    `outputs` names the pointers that the kernel writes: a name alone is a tensor like the first
+    argument, `{"Y": "X"}` one like `X`, `{"Y": make}` what `make` gives of all arguments by name.
+    `grid` is a tuple, or a function of all arguments by name. `backward` stands in for the
+    derivative: a function of all arguments, and of what comes from behind for each output, which
+    gives the gradients by name. `options` go to each launch (`num_warps`).
+
+    Raises: ArgumentError (E421, E425) for what does not fit; of the derivative, when it is asked
+    for: UnsupportedError (E422, E423), GradientError (E424).
+
+    Example:
+        add = pb.triton.op(add_kernel, grid=lambda a: (triton.cdiv(a["n"], 128),), outputs="Y")
+        y = add(x, z, n, BLOCK=128)
+    """
+    return Operator(kernel, grid, outputs, backward, options)
+
+
+def _named(outputs: Outputs) -> dict[str, Any]:
+    if isinstance(outputs, str):
+        return {outputs: ""}
+    return dict(outputs) if isinstance(outputs, Mapping) else dict.fromkeys(outputs, "")
+
+
+def _placed(who: str, tensor: Any) -> None:
+    """Raises: DeviceError (E427) where no kernel can reach the tensor."""
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda", "xpu") or (kind == "cpu" and not interpreted):
+        raise DeviceError(f"{who}: a tensor on {kind}, where no kernel runs", code="E427")
+
+
+def _type(value: Any) -> str:
+    """The type of an argument in a signature; nothing of what is no tensor and no number."""
+    if isinstance(value, torch.Tensor):
+        return f"*{TYPES[value.dtype]}"
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    return "fp32" if isinstance(value, float) else ""
+
+
+def _apart(tensor: Any) -> int:
+    """How far the elements of a tensor reach.
+
+    Raises: GradientError (E428) where some share their places.
+    """
+    sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
+    reach = 0
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        if size > 1 and stride <= reach:
+            what = f"elements of a tensor of strides {strides} share their places"
+            raise GradientError(what, code="E428")
+        reach += stride * (max(size, 1) - 1)
+    return reach
+
+
+def _alike(tensor: Any, dtype: Any) -> Any:
+    """Zeros that lie as a tensor does."""
+    room = torch.zeros(_apart(tensor) + 1, dtype=dtype, device=tensor.device)
+    return room.as_strided(tensor.shape, tensor.stride())

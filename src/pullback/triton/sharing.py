@@ -1,0 +1,194 @@
+"""Whether two elements that a kernel loads may have one address: then gradients are added up by
+atomic operations, and stored where not.
+
+    offset = sum stride_k * i_k    each stride is more than all smaller ones reach together
+
+What is not proved is shared. `i_k` are programs, lanes of a block and steps of loops; a mask may
+bound what some of them reach together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pullback.config import frozen
+from pullback.triton.facts import Facts
+from pullback.triton.forward import order_of
+from pullback.triton.nodes import Block, Operation, Value
+
+# A sum: strides by what they are of, `program0`, `lane0` (a block's axis), a loop; "" is a number.
+Form = dict[str, int]
+
+
+@frozen
+class Reach:
+    """A kernel of one call: the numbers it is given, its grid, and how often loops run."""
+
+    facts: Facts
+    numbers: Mapping[str, int]
+    grid: tuple[int, int, int]
+
+    def owns(self, name: str) -> bool:
+        """Whether each element of an argument is loaded at most once by all programs together."""
+        facts = self.facts
+        walk = facts.function.block.walk()
+        own = [o for o in walk if o.name == "tt.load" and facts.bases[o.operands[0]].name == name]
+        if len(own) != 1:
+            return False
+        pointer, *mask = own[0].operands
+        form = self.form(pointer)
+        extents = self.extents(own[0])
+        if form is None or extents is None:
+            return False
+        wide = {atom for atom, extent in extents.items() if extent > 1}
+        if not wide <= form.keys():
+            return False
+        return _apart(form, self.bounds(mask[0]) if mask else [], extents)
+
+    def extents(self, load: Operation) -> dict[str, int] | None:
+        """How many values each part of an address has; nothing, where a loop is not counted."""
+        made = {f"program{axis}": extent for axis, extent in enumerate(self.grid)}
+        made |= {f"lane{axis}": n for axis, n in enumerate(load.operands[0].type.shape)}
+        for loop in _around(self.facts.function.block, load):
+            steps = self.steps(loop)
+            if steps is None:
+                return None
+            made[loop.regions[0].arguments[0].name] = steps[1]
+        return made
+
+    def steps(self, loop: Operation) -> tuple[Form, int, int] | None:
+        """Where a loop begins, how often it runs, and by how much it steps."""
+        if loop.name != "scf.for":
+            return None
+        low, high, step = (self.form(v) for v in loop.operands[:3])
+        if low is None or high is None or step is None or not step.keys() <= {""}:
+            return None
+        span, stride = _sum(high, low, -1), step.get("", 0)
+        if not span.keys() <= {""} or stride < 1:
+            return None
+        return low, max(0, -(-span.get("", 0) // stride)), stride
+
+    def form(self, value: Value) -> Form | None:
+        """A value as a sum; nothing, where it is none that is known."""
+        if self.facts.is_argument(value):
+            if value.type.pointer:
+                return {}
+            number = self.numbers.get(value.name)
+            return None if number is None else {"": number}
+        holder = self.facts.makers.get(value)
+        if holder is None:
+            return self.step(value)
+        match holder.name:
+            case "arith.constant":
+                text = holder.attribute("value")
+                return {"": int(text)} if text.lstrip("-").isdigit() else None
+            case "tt.get_program_id":
+                return {f"program{'xyz'.index(holder.attribute('word'))}": 1}
+            case "tt.get_num_programs":
+                return {"": self.grid["xyz".index(holder.attribute("word"))]}
+            case "tt.make_range":
+                return {"lane0": 1, "": int(holder.attribute("start"))}
+            case "tt.splat" | "tt.broadcast" | "arith.extsi":
+                return self.form(holder.operands[0])
+            case "tt.expand_dims" | "tt.trans":
+                return _turned(self.form(holder.operands[0]), holder)
+            case "arith.addi" | "tt.addptr" | "arith.muli" | "arith.subi":
+                return self.joined(holder)
+        return None
+
+    def step(self, value: Value) -> Form | None:
+        """The number of a loop's step."""
+        loop = self.facts.around.get(value)
+        if loop is None or loop.regions[0].arguments[0] is not value:
+            return None
+        steps = self.steps(loop)
+        return None if steps is None else _sum(steps[0], {value.name: 1}, steps[2])
+
+    def joined(self, o: Operation) -> Form | None:
+        a, b = (self.form(v) for v in o.operands)
+        if a is None or b is None:
+            return None
+        if o.name != "arith.muli":
+            return _sum(a, b, -1 if o.name == "arith.subi" else 1)
+        if not a.keys() <= {""}:
+            a, b = b, a
+        if not a.keys() <= {""}:
+            return None
+        return {atom: stride * a.get("", 0) for atom, stride in b.items()}
+
+    def bounds(self, mask: Value) -> list[Form]:
+        """What a mask says: sums that are less than 0."""
+        holder = self.facts.makers.get(mask)
+        if holder is None:
+            return []
+        if holder.name in ("tt.splat", "tt.broadcast"):
+            return self.bounds(holder.operands[0])
+        if holder.name == "tt.expand_dims":
+            turned = [_turned(form, holder) for form in self.bounds(holder.operands[0])]
+            return [form for form in turned if form is not None]
+        if holder.name == "arith.andi":
+            return [form for v in holder.operands for form in self.bounds(v)]
+        if holder.name == "arith.cmpi" and holder.attribute("word") in ("slt", "sgt"):
+            a, b = (self.form(v) for v in holder.operands)
+            if a is not None and b is not None:
+                less = holder.attribute("word") == "slt"
+                return [_sum(a, b, -1) if less else _sum(b, a, -1)]
+        return []
+
+
+def _around(block: Block, wanted: Operation) -> list[Operation]:
+    """The loops that an operation is in."""
+    for operation in block.operations:
+        for region in operation.regions:
+            if any(o is wanted for o in region.walk()):
+                own = [operation] if operation.name in ("scf.for", "scf.while") else []
+                return own + _around(region, wanted)
+    return []
+
+
+def _sum(a: Form, b: Form, by: int) -> Form:
+    total = dict(a)
+    for atom, stride in b.items():
+        total[atom] = total.get(atom, 0) + by * stride
+    return {atom: stride for atom, stride in total.items() if stride}
+
+
+def _turned(form: Form | None, o: Operation) -> Form | None:
+    """The axes of a block under new numbers."""
+    if form is None:
+        return None
+    rank = len(o.operands[0].type.shape)
+    if o.name == "tt.trans":
+        places = [order_of(o).index(k) for k in range(rank)]
+    else:
+        places = [k + (k >= int(o.attribute("axis"))) for k in range(rank)]
+    names = {f"lane{k}": f"lane{place}" for k, place in enumerate(places)}
+    return {names.get(atom, atom): stride for atom, stride in form.items()}
+
+
+def _apart(form: Form, bounds: list[Form], extents: Mapping[str, int]) -> bool:
+    """Whether a sum has no value twice."""
+    parts = [(stride, atom) for atom, stride in form.items() if atom and extents[atom] > 1]
+    parts.sort(key=lambda part: abs(part[0]))
+    reach, below = 0, dict[str, int]()
+    for stride, atom in parts:
+        if abs(stride) <= reach:
+            return False
+        reach += abs(stride) * (extents[atom] - 1)
+        below[atom] = stride
+        for bound in bounds:
+            reach = min(reach, _bounded(below, bound, extents, reach))
+    return True
+
+
+def _bounded(below: Form, bound: Form, extents: Mapping[str, int], reach: int) -> int:
+    """What a partial sum reaches where a multiple of a bound's sum is the partial sum."""
+    own = {a: s for a, s in bound.items() if a and extents.get(a, 2) > 1}
+    if own.keys() != below.keys() or min(below.values()) < 1:
+        return reach
+    times = {below[atom] // stride for atom, stride in own.items() if stride > 0}
+    if len(times) != 1 or (by := times.pop()) < 1:
+        return reach
+    if {atom: by * stride for atom, stride in own.items()} != below:
+        return reach
+    return by * (-bound.get("", 0) - 1)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from pullback.bridge.derived import Derived
 from pullback.bridge.draws import SEED, draws, seed
 from pullback.bridge.layout import row_major
 from pullback.bridge.operator import OVERLOADS
+from pullback.bridge.pieces import Write, put, writes_of
 from pullback.bridge.private import empty_strided
 from pullback.bridge.programs import KINDS, TYPES, Programs, Ready
 from pullback.bridge.signature import Parameter, Signature
@@ -109,15 +110,16 @@ class Native:
         self._single = not isinstance(outputs, list | tuple)
         self._indices = Indices(nodes)
         late = self._indices.late
-        direct = [n for n in copies if fills(n.args[0].meta["val"]) and n.args[1] not in late]
-        self._writes = [(n.args[0], n.args[1]) for n in direct]
-        self._copies = [n for n in copies if n not in direct]
+        every = [writes_of(n) for n in copies]
+        direct = [w for w in every if w[0].into == COPY and not w[0].views and _direct(w[0], late)]
+        self._writes = [(w.target, w.value) for w, *_ in direct]
+        self._copies = [w for own in every if own not in direct for w in own]
         taken = {n.args[0] for n in copies}
         self._apart = Apart(self._given, list(taken)) if taken else None
-        wanted = [*self._outputs, *(n.args[1] for n in self._copies)]
+        wanted = [*self._outputs, *(n for w in self._copies for n in w.nodes)]
         made = [n for n in wanted if isinstance(n, Node) and n.op == "call_function"]
         computed = [n for n in made if n.target != SEED]
-        early = [n.args[1] for n in self._copies if n.args[1] in taken]
+        early = [n for w in self._copies for n in w.nodes if n in taken]
         self._results = [n for n in dict.fromkeys([*computed, *early]) if _is_tensor(n)]
         self._orders = [_order(n.meta["val"]) for n in self._results]
         sources = [source for _, source in self._writes]
@@ -198,9 +200,10 @@ class Native:
             values[self._seed] = seed()
         fresh = self._run([values[n] for n in self._used]) if self._programs else ()
         results = dict(zip(self._results, fresh, strict=True))
-        for copy in self._copies:
-            source = self._value(copy.args[1], values, results)
-            values[copy.args[0]].copy_(source)
+        if self._copies:
+            held = {w.target: values[w.target] for w in self._copies}
+            own = {n: self._value(n, values, results) for w in self._copies for n in w.nodes}
+            put(self._copies, held, own)
         made = [
             values[o] if o in values else self._value(o, values, results) for o in self._outputs
         ]
@@ -252,6 +255,11 @@ class Native:
             r if order is None else r.permute(_inverse(order))
             for r, order in zip(rows, self._orders, strict=True)
         ]
+
+
+def _direct(write: Write, late: Container[Node]) -> bool:
+    """Whether a program may write an argument itself."""
+    return fills(write.target.meta["val"]) and write.value not in late
 
 
 def applied(node: Node, given: Any, named: Any) -> Any:

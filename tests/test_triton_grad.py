@@ -16,6 +16,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 from torch.nn import functional as F  # noqa: E402
 
 import triton_corpus as corpus  # noqa: E402  # it needs Triton
+from pullback.config import module_of  # noqa: E402
 from pullback.triton import words  # noqa: E402
 from pullback.triton.adjoint import RULES  # noqa: E402
 from pullback.triton.table import table  # noqa: E402
@@ -313,3 +314,79 @@ def test_what_has_no_rule_is_refused() -> None:
     f = pb.triton.op(corpus.assembly_kernel, grid=(1,), outputs="OUT")
     with pytest.raises(UnsupportedError, match=r"tt.elementwise_inline_asm at .*: assembly"):
         f.source(torch.rand(16), 16, BLOCK=16)
+
+
+def test_a_derivative_is_certified() -> None:
+    f = pb.triton.op(corpus.softmax_kernel, grid=lambda a: (a["X"].shape[0],), outputs="OUT")
+    report = pb.triton.check(f, torch.randn(3, 27), 27, 27, BLOCK=32)
+    assert report.differences["X"] < 5e-3 and report.linear < 1e-5
+    wrong = pb.triton.op(
+        corpus.softmax_kernel,
+        grid=(3,),
+        outputs="OUT",
+        backward=lambda given, behind: {"X": behind["OUT"]},
+    )
+    with pytest.raises(GradientError, match=r"by X is off .*E426"):
+        pb.triton.check(wrong, torch.randn(3, 27), 27, 27, BLOCK=32)
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "gelu": F.gelu,
+    "tanh": torch.tanh,
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "mish": F.mish,
+    "elu": F.elu,
+    "relu6": F.relu6,
+    "softsign": F.softsign,
+    "leaky_relu": F.leaky_relu,
+    "hardswish": F.hardswish,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_derivative_of_a_function_in_a_kernel(name: str, tmp_path: Path) -> None:
+    made = pb.triton.grad(getattr(corpus, name))
+    lines = [
+        "import triton",
+        "import triton.language as tl",
+        "g = None",
+        "@triton.jit",
+        "def slope(X, D, OUT, n, BLOCK: tl.constexpr):",
+        "    at = tl.arange(0, BLOCK)",
+        "    x, d = tl.load(X + at, mask=at < n), tl.load(D + at, mask=at < n)",
+        "    tl.store(OUT + at, g(x, d), mask=at < n)",
+    ]
+    path = tmp_path / "slope.py"
+    path.write_text("\n".join(lines))
+    module = module_of(path)
+    module.g = made
+    x = (torch.randn(50) * 3).requires_grad_()
+    d, out = torch.randn(50), torch.empty(50)
+    module.slope[(1,)](x.detach(), d, out, 50, BLOCK=64)
+    exact = x.detach().double().requires_grad_()
+    (known,) = torch.autograd.grad(FUNCTIONS[name](exact), exact, d.double())
+    torch.testing.assert_close(out.double(), known, rtol=2e-5, atol=2e-5)
+    source = made.source.splitlines()
+    assert len([line for line in source if " = " in line]) < 40
+
+
+def test_a_function_of_blocks() -> None:
+    made = pb.triton.grad(corpus.seed_function, (0, 1), types=("fp32[16, 16]", "fp32[16]"))
+    assert "tl.dot(" in made.source and "return " in made.source
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_element_types(dtype: Any) -> None:
+    f = pb.triton.op(corpus.typed_kernel, grid=(2,), outputs="OUT")
+    x, w = torch.randn(2, 16).to(dtype), torch.rand(16).to(dtype)
+    own = [t.clone().requires_grad_() for t in (x, w)]
+    exact = [t.double().requires_grad_() for t in (x, w)]
+    behind = torch.randn(2, 16).to(dtype)
+    grown = torch.autograd.grad(f(*own, 16, BLOCK=16), own, behind)
+    right = torch.sin(exact[0]) * exact[1]
+    known = torch.autograd.grad(right, exact, behind.double())
+    near = 1e-6 if dtype == torch.float64 else 2e-2
+    for one, other in zip(grown, known, strict=True):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one.double(), other, rtol=near, atol=near)

@@ -12,6 +12,59 @@ def gelu(x):
 
 
 @triton.jit
+def tanh(x):
+    return 1 - 2 / (tl.exp(2 * x) + 1)
+
+
+@triton.jit
+def silu(x):
+    return x * tl.sigmoid(x)
+
+
+@triton.jit
+def softplus(x):
+    return tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def mish(x):
+    return x * tanh(tl.log(1 + tl.exp(x)))
+
+
+@triton.jit
+def elu(x):
+    return tl.where(x > 0, x, tl.exp(x) - 1)
+
+
+@triton.jit
+def relu6(x):
+    return tl.minimum(tl.maximum(x, 0.0), 6.0)
+
+
+@triton.jit
+def softsign(x):
+    return x / (1 + tl.abs(x))
+
+
+@triton.jit
+def leaky_relu(x):
+    return tl.where(x >= 0, x, 0.01 * x)
+
+
+@triton.jit
+def hardswish(x):
+    return x * tl.clamp(x + 3.0, 0.0, 6.0) / 6
+
+
+@triton.jit
+def seed_function(x, y):
+    a = tl.exp(x)
+    b = tl.log(y[:, None])
+    c = a + b
+    return a * b + tl.dot(c, c)
+
+
+@triton.jit
 def add_kernel(X, Y, OUT, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = at < n
@@ -305,6 +358,16 @@ def recurrence_kernel(A, X, OUT, T, D: tl.constexpr):
     for t in range(T):
         h = tl.sin(a * h + tl.load(X + t * D + at))
         tl.store(OUT + t * D + at, h)
+
+
+@triton.jit
+def typed_kernel(X, W, OUT, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + row * n + at, mask=at < n)
+    w = tl.load(W + at, mask=at < n)
+    wide = x if x.dtype == tl.float64 else x.to(tl.float32)
+    tl.store(OUT + row * n + at, (tl.sin(wide) * w).to(OUT.dtype.element_ty), mask=at < n)
 
 
 # --- what has no derivative here ------------------------------------------------------------------

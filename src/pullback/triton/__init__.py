@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pullback.tensor.face.dialect import shown as _shown
+from pullback.triton.check import check
 from pullback.triton.functions import grad
 from pullback.triton.operator import op
 
-__all__ = ["grad", "op"]
+__all__ = ["check", "grad", "op"]
 __dir__ = _shown(__all__)

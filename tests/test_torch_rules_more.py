@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,3 +250,10 @@ def test_histograms_of_points(density: bool) -> None:
         near(own.hist, eager.hist)
         for mine, its in zip(own.bin_edges, eager.bin_edges, strict=True):
             near(mine, its)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("sort", "bfloat16"), ("kthvalue", "int64")])
+def test_entries_of_opinfo_with_ties(name: str, kind: str) -> None:
+    pytest.importorskip("expecttest")
+    script = Path(__file__).parent.parent / "scripts" / "opinfo_compile.py"
+    assert runpy.run_path(str(script))["judged"](name, 2, kind) == ("right", "")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pullback as pb
 import pullback.nn.functional as F
+from pullback.bridge.aten.pools import largest
 from pullback.bridge.aten.table import aten, placed, pulled, rule
 
 Run = Callable[[Any], Any]
@@ -35,7 +36,7 @@ def _three(value: Any) -> tuple[int, ...]:
 
 def _most(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Run:
     own = (_three(kernel), _three(stride or kernel), _three(padding), _three(dilation))
-    return _batched(3, lambda x: F.max_pool3d(x, *own, ceil, True))
+    return _batched(3, lambda x: largest(x, *own, ceil))
 
 
 @rule(aten.max_pool3d_with_indices.default)

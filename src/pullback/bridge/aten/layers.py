@@ -8,6 +8,7 @@ from typing import Any
 
 import pullback as pb
 import pullback.nn.functional as F
+from pullback.bridge.aten.pools import largest
 from pullback.bridge.aten.table import aten, of_numbers, placed, pulled, rule
 
 
@@ -219,9 +220,8 @@ def max_pool(
     x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Any:
     one = pb.expand_dims(x, axis=0) if x.ndim == 3 else x
-    y, places = F.max_pool2d(
-        one, _pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation), ceil, True
-    )
+    told = _pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation)
+    y, places = largest(one, *told, ceil)
     return (y[0], places[0]) if x.ndim == 3 else (y, places)
 
 

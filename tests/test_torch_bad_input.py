@@ -65,7 +65,7 @@ def test_options_that_do_not_exist(name: str) -> None:
     assert __file__ in str(error), "the line that compiles"
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "fastest"])
+@pytest.mark.parametrize("mode", ["max-autotune-no-cudagraphs", "max-autotune", "fastest"])
 def test_modes_that_do_not_exist(mode: str) -> None:
     run = torch.compile(torch.sin, backend=pb.torch.backend, mode=mode)
     error = refused("E385", OptionError, lambda: run(torch.ones(2)))

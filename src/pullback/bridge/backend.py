@@ -41,6 +41,9 @@ from pullback.runtime.record import compiler as sources
 
 log = logging.getLogger("pullback")
 
+MODES = None, "default", "reduce-overhead"  # a graph is one native call in either
+_MEASURED = 'mode="default": no schedules are measured for torch.compile; `pullback tune` does so'
+REFUSED = {"max-autotune": _MEASURED, "max-autotune-no-cudagraphs": _MEASURED}
 RANDOM = torch.Tag.nondeterministic_seeded
 Reasons = Mapping[Node, str]
 """Why nodes are in no program."""
@@ -51,21 +54,25 @@ class Settings:
     """What ``torch.compile(.., options={..})`` may say.
 
     `fallback`: "allow", and what has no rule runs as PyTorch has it, or "error". `threads`: of a
-    program; None: as many as PyTorch has. `memory`: bytes that the arena of a program may have.
-    `fallback_random`: PyTorch draws random numbers, with the bits of eager, not programs.
+    program; None: as many as PyTorch has. `memory`: bytes that the arena of a program may have; a
+    float: the part of what the least cut keeps for the backward that may be kept, the rest is
+    computed again. `fallback_random`: PyTorch draws random numbers, with the bits of eager, not
+    programs. `dynamic`: True, and a graph of symbolic sizes is one program for all of them, or an
+    error; False: it has a program for each size; None: one where that can be.
     """
 
     fallback: str = "allow"
     threads: int | None = None
     memory: Any = None
     fallback_random: bool = False
+    dynamic: bool | None = None
 
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> Settings:
         """Raises: OptionError for what is no option."""
         names = [f.name for f in fields(cls)]
-        if mode not in (None, "default"):
-            raise _no_option(f"mode={mode!r}", 'mode="default"')
+        if mode not in MODES:
+            raise _no_option(f"mode={mode!r}", REFUSED.get(mode, 'mode="default"'))
         if not isinstance(options, Mapping | None):
             raise _no_option(f"options={options!r}", 'options={"fallback": "error"}, say')
         for name in options or {}:
@@ -76,6 +83,8 @@ class Settings:
             raise _no_option(f"fallback={settings.fallback!r}", '"allow" or "error"')
         if not isinstance(settings.fallback_random, bool):
             raise _no_option(f"fallback_random={settings.fallback_random!r}", "True or False")
+        if not isinstance(settings.dynamic, bool | None):
+            raise _no_option(f"dynamic={settings.dynamic!r}", "True, False or None")
         try:
             settings.program()
         except OptionError as error:  # with the line that compiles, not PyTorch's
@@ -87,7 +96,13 @@ class Settings:
     def program(self) -> Options:
         """As programs take it. Raises: OptionError."""
         threads = torch.get_num_threads() if self.threads is None else self.threads
-        return Options(threads=threads, memory=self.memory)
+        return Options(threads=threads, memory=None if self.share < 1 else self.memory)
+
+    @property
+    def share(self) -> float:
+        """Of what the least cut keeps for the backward, what may be kept."""
+        fraction = isinstance(self.memory, float) and 0 < self.memory < 1
+        return self.memory if fraction else 1.0
 
 
 def _no_option(what: str, help: str) -> OptionError:
@@ -132,7 +147,9 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
     def parted(joint: Any, inputs: Sequence[Any], **how: Any) -> Any:
         if not settings.fallback_random:
             seeded(joint)
-        return partitioned(joint, inputs, **how)
+        budget = functorch.activation_memory_budget * settings.share
+        with functorch.patch(activation_memory_budget=budget):
+            return partitioned(joint, inputs, **how)
 
     with functorch.patch(
         bundled_autograd_cache=kept or functorch.bundled_autograd_cache,
@@ -262,6 +279,10 @@ def compiled(gm: Any, settings: Settings, kind: str, kept: bool = False) -> Any:
     names = {n.name: why for n, why in reasons.items()}
     text, held, seal = _sealed(gm) if kept else ("", {}, "")
     run, shares = _runner(gm, settings, reasons)
+    if settings.dynamic and run.reason:
+        what = f"a graph with a program for each size: {run.reason}"
+        help = 'options={"dynamic": None} lets it have one for each'
+        raise UnsupportedError(what, origin=caller(), help=help, code="E402")
     graph = Graph(kind, len(steps), len(steps) - len(left), run.reason)
     RECORD.note(graph, dict(zip(names, left, strict=True)), calls, shares)
     noted = (tuple(left), tuple(calls))
@@ -291,7 +312,7 @@ def _runner(gm: Any, settings: Settings, reasons: Reasons) -> tuple[Any, dict[st
     shares: dict[str, float] = {}
     if reasons:
         return _parted(gm, settings, reasons, shares), shares
-    return Native(gm, settings.program()), shares
+    return Native(gm, settings.program(), settings.dynamic is not False), shares
 
 
 def _steps(gm: Any) -> list[Node]:
@@ -330,7 +351,9 @@ def _parted(gm: Any, settings: Settings, reasons: Reasons, shares: dict[str, flo
     whole = parts.fuse_partitions(parts.propose_partitions(), prefix="pullback_")
     for name, child in list(whole.named_children()):
         if name.startswith("pullback_"):
-            setattr(whole, name, _Part(Native(child, settings.program())))
+            setattr(
+                whole, name, _Part(Native(child, settings.program(), settings.dynamic is not False))
+            )
     runs = itertools.count()
 
     def timed(*given: Any) -> Any:

@@ -95,7 +95,7 @@ class Places(NamedTuple):
 class Native:
     """A graph as one program, called with one list of arguments, which it empties."""
 
-    def __init__(self, gm: Any, options: Options | None) -> None:
+    def __init__(self, gm: Any, options: Options | None, opened: bool = True) -> None:
         self._boxed_call = True  # PyTorch copies what stands in the object, not in its class
         self._gm = gm
         self._options = options
@@ -134,7 +134,8 @@ class Native:
         plain = self._fixed and self._seed is None and not self._copies
         self._places = self._placed() if plain else None
         self.reason = ""
-        self._sized = None if self._fixed or self._programs is None else self._opened()
+        apart = self._fixed or self._programs is None or not opened
+        self._sized = None if apart else self._opened()
 
     def _placed(self) -> Places | None:
         """Where arguments, results and outputs stand; None where an output is neither."""

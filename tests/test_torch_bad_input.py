@@ -38,7 +38,7 @@ def refused(code: str, kind: type[PullbackError], run: Any) -> PullbackError:
 OPTIONS: dict[str, tuple[str, Any]] = {
     "no such name": ("E385", {"fallbak": "error"}),
     "a name that is none": ("E385", {1: 2}),
-    "of torch.compile": ("E385", {"dynamic": True}),
+    "of torch.compile": ("E385", {"mode": "default"}),
     "no such fallback": ("E385", {"fallback": "never"}),
     "no fallback at all": ("E385", {"fallback": None}),
     "no truth": ("E385", {"fallback_random": 1}),

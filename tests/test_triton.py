@@ -19,7 +19,7 @@ from pullback.errors import IndexRangeError
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Axis
-from pullback.ir.graph import MAP, Definition, Variable, read
+from pullback.ir.graph import MAP, Definition, Variable, define, read
 from pullback.ir.kernel import Kernel, Stage
 from small_programs import PROGRAMS
 from test_backends import agree
@@ -165,7 +165,62 @@ def test_a_row_of_softmax_is_one_launch() -> None:
 def test_a_long_sum_is_made_in_parts() -> None:
     (kernel,) = kernels(pb.sum, np.ones(100_000, np.float32))
     first, second = plan.launches(kernel)
-    assert first.rows[-1] > 1 and second.rows == ()
+    assert first.grid[0][0][-1] > 1 and second.grid[0][0] == ()
+
+
+def exact(*shape: int) -> Array:
+    """Whole numbers, whose products add up exactly in any order."""
+    return np.random.default_rng(len(shape)).integers(-4, 5, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_sums_of_products_are_tiles(kind: str) -> None:
+    """Axes run together to rows, columns and terms: a convolution is a product, too."""
+
+    def windows(x: Any, w: Any) -> Any:
+        def at(n: Any, o: Any, i: Any, j: Any) -> Any:
+            c, a, b = pb.axis(3), pb.axis(3), pb.axis(2)
+            return pb.sum(x[n, c, i + a, j + b] * w[o, c, a, b], over=(c, a, b))
+
+        return pb.compute((2, 5, 7, 9), at)
+
+    programs: list[Any] = [
+        (lambda a, b: pb.matmul(a, b) * 2, exact(70, 33), exact(33, 67)),
+        (lambda a, b: pb.matmul(a, b), exact(3, 17, 40), exact(3, 40, 1)),
+        (lambda a, b: pb.einsum("bik,kj->bij", pb.abs(a), b), exact(2, 65, 5), exact(5, 3)),
+        (windows, exact(2, 3, 9, 10), exact(5, 3, 3, 2)),
+        (lambda a, b: pb.matmul(a + 1, b + 1), exact(5, 33), exact(33, 6)),
+    ]
+    for function, *arguments in programs:
+        given = [pb.astype(pb.tensor(a), getattr(pb, kind)) for a in arguments]
+        made, wanted = both(function, *given)
+        np.testing.assert_array_equal(made[0].astype(float), wanted[0].astype(float))
+    (kernel,) = kernels(windows, exact(2, 3, 9, 10), exact(5, 3, 3, 2))
+    assert "tl.dot(factor, factor_1, total" in plan.launches(kernel)[-1].source
+
+
+def test_a_map_of_a_product_s_other_elements_is_made_after_it() -> None:
+    """One at its own elements stays in the tile."""
+    a, b = exact(70, 33), exact(33, 70)
+    (kernel,) = kernels(lambda a, b: pb.exp(pb.matmul(a, b)) + 1, a, b)
+    (launch,) = plan.launches(kernel)
+    assert "tl.dot" in launch.source and "tl.exp(matmul)" in launch.source
+    left, right = Variable("a", (70, 33), float32), Variable("b", (33, 70), float32)
+    y = define(
+        "y", (70, 70), lambda i, j, k: E.Mul(read(left, i, k), read(right, k, j)), over=(33,)
+    )
+    z = define("z", (70, 70), lambda i, j: E.Add(read(y, j, i), read(y, i, j)))
+    store = Variable("z", (70, 70), float32)
+    stages = Stage(y, y.form, y.body, ()), Stage(z, MAP, z.body, (), store)
+    made = Triton().run_kernel(Kernel("turned", (), stages), {left: a, right: b})
+    np.testing.assert_array_equal(made[store], (a @ b).T + a @ b)
+
+
+def test_a_product_of_sixteen_bits_is_made_by_tensor_cores() -> None:
+    half = pb.astype(pb.ones((64, 64)), pb.bfloat16)
+    for kernel in kernels(lambda a, b: pb.matmul(a, b), half, half):
+        (code,) = compiled(kernel)
+        assert "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" in code["texts"]["ptx"]
 
 
 def test_hopper_s_code_without_a_gpu() -> None:

@@ -136,9 +136,9 @@ def _run(
     wrong = np.zeros(2 * len(launch.sites), np.int64)
     if launch.sites:
         arguments.append(device.Memory(wrong, int64))
-    rows = prod(_shape(launch.rows, sizes))
-    if rows:
-        device.call(function, -(-rows // launch.block), arguments)
+    programs = prod(-(-prod(_shape(e, sizes)) // block) for e, block in launch.grid)
+    if programs:
+        device.call(function, programs, arguments)
     for site, text in enumerate(launch.sites):
         if wrong[2 * site]:
             raise IndexRangeError.checked(int(wrong[2 * site + 1]), text)

@@ -12,16 +12,18 @@ from enum import Enum
 from math import prod
 
 from pullback.backends.triton.language import JOINS
+from pullback.backends.triton.product import elementwise, product_of
 from pullback.ir.expr import Axis, Shape, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, plain_places, stage_reads
 
 FLAT = 1024  # elements of a block of maps: eight for each of 128 threads
 WHOLE = 4096  # elements of a block of rows: 32 registers of each of 128 threads
+TILE = 64  # rows and columns of a product's tile: 32 sums for each of 128 threads
+DEPTH = 32  # terms of a product that a loop takes at once
+LEAST = 16  # of rows, columns and terms: `tl.dot` takes no fewer
 STEP = 512  # elements of a row that a loop takes at once
-PROGRAMS = (
-    132  # multiprocessors of an H100 (SXM), by NVIDIA's data sheet: fewer programs leave some idle
-)
+PROGRAMS = 132  # multiprocessors of an H100 (SXM), NVIDIA's data sheet: fewer leave some idle
 
 
 class Way(Enum):
@@ -30,16 +32,19 @@ class Way(Enum):
     BLOCK = "block"  # whole rows in registers
     LOOP = "loop"  # one reduction, in blocks of its terms
     SEQUENCE = "sequence"  # term by term: scans, combiners of the user's
+    PRODUCT = "product"  # a sum of products, in tiles on tensor cores
     SCATTER = "scatter"  # an accumulating write: each program owns what it writes
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSchedule:
-    """`rows`: of a program. `step`: terms that a loop takes at once. `chunks`: parts of a sum that
-    are made side by side and added up by a second launch; `warps` of 32 threads.
+    """`rows`: of a program; `columns`: of its tile of a product. `step`: terms that a loop takes at
+    once. `chunks`: parts of a sum that are made side by side and added up by a second launch;
+    `warps` of 32 threads.
     """
 
     rows: int
+    columns: int = 1
     step: int = STEP
     chunks: int = 1
     warps: int = 4
@@ -96,6 +101,8 @@ def groups(kernel: Kernel) -> list[Group]:
 
 def _joined(kernel: Kernel, group: Group, stage: Stage) -> bool:
     """Whether a stage goes beside those of a group, with the kernel's rows or its first axes."""
+    if group.way is Way.PRODUCT:
+        return _after(group, stage)
     if group.way is not Way.BLOCK or _alone(stage) is not None:
         return False
     first = tuple(range(len(group.extents)))
@@ -106,6 +113,17 @@ def _joined(kernel: Kernel, group: Group, stage: Stage) -> bool:
             group.rows[stage] = rows
             return True
     return False
+
+
+def _after(group: Group, stage: Stage) -> bool:
+    """Whether a map goes into the launch of a product, tile by tile."""
+    stored = {s.store for s in group.stages}
+    apart = any(take.source in stored for take in stage_reads(stage))
+    if apart or not all(elementwise(stage, before) for before in group.stages):
+        return False
+    group.stages.append(stage)
+    group.rows[stage] = tuple(range(len(stage.shape)))
+    return True
 
 
 def _bound(kernel: Kernel, stage: Stage) -> tuple[int, ...]:
@@ -124,7 +142,7 @@ def _alone(stage: Stage) -> tuple[Way, tuple[int, ...]] | None:
         return Way.SEQUENCE, tuple(a for a in every if a != form.axis)
     if isinstance(form, Reduce) and form.combiner.name not in JOINS:
         return Way.SEQUENCE, every
-    return None
+    return None if product_of(stage) is None else (Way.PRODUCT, every)
 
 
 def _way(kernel: Kernel, stage: Stage, later: Sequence[Stage]) -> tuple[Way, tuple[int, ...]]:
@@ -201,6 +219,8 @@ def start(group: Group) -> BlockSchedule:
         flat = wide == 1
         rows = min(power(count), max(1, (FLAT if flat else WHOLE) // wide))
         return BlockSchedule(rows)
+    if group.way is Way.PRODUCT:
+        return _tiled(group.stages[0])
     if group.way is Way.LOOP:
         (stage,) = group.stages
         total = size(stage, terms(stage))
@@ -208,8 +228,18 @@ def start(group: Group) -> BlockSchedule:
         rows = min(power(count), max(1, WHOLE // step))
         programs = -(-count // rows)
         chunks = min(-(-total // (4 * step)), -(-PROGRAMS // programs))
-        return BlockSchedule(rows, step, max(1, chunks))
+        return BlockSchedule(rows, step=step, chunks=max(1, chunks))
     return BlockSchedule(min(power(count), 128))
+
+
+def _tiled(stage: Stage) -> BlockSchedule:
+    """Tiles of a product: `tl.dot` takes 16 of each at least."""
+    product = product_of(stage)
+    assert product is not None, "who asks knows"
+    rows, columns = (power(size(stage, axes)) for axes in (product.rows, product.columns))
+    step = min(DEPTH, max(LEAST, power(size(stage, product.terms))))
+    rows, columns = (min(TILE, max(LEAST, n)) for n in (rows, columns))
+    return BlockSchedule(rows, columns, step)
 
 
 def identity_reads(stage: Stage, variable: Variable) -> bool:

@@ -75,6 +75,14 @@ def _exact(interpreter: Any) -> None:
         return plain(self, source, to)
 
     builder.cast_impl = cast_impl
+    product = builder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, c: Any, *rest: Any) -> Any:
+        """16-bit floats multiplied in float32, as tensor cores do."""
+        wide = [cast_impl(self, side, interpreter.tl.float32) for side in (a, b)]
+        return product(self, *wide, c, *rest)
+
+    builder.create_dot = create_dot
 
 
 BFLOAT16 = bfloat16.numpy

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from pullback.backends.triton import language as L
 from pullback.backends.triton.blocks import (
@@ -17,28 +18,30 @@ from pullback.backends.triton.blocks import (
     terms,
 )
 from pullback.backends.triton.body import Block, Body, Lines, Mark, Text
-from pullback.ir.dtype import DType
+from pullback.backends.triton.product import plain, product_of
+from pullback.ir.dtype import DType, float32, is_half
 from pullback.ir.expr import Axis, Const, Dim, Expr, Extent, Shape, Size, Take
 from pullback.ir.graph import Accumulate, Combiner, Reduce, Scan, Value, Variable, read
 from pullback.ir.kernel import Stage
 from pullback.ir.node import walk
 
 SCALAR = frozenset[int]()
+Line = tuple[str, str | None, dict[int, str]]
+Side = tuple[int, tuple[int, ...], Line]  # of a tile: elements, axes, what `line` makes of them
 ROWS = frozenset([0])
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A function of a file, as it is called: arrays, sizes, then where checks leave what they
-    found, two int64 for each of `sites`. One program for `block` of the `rows`.
+    found, two int64 for each of `sites`. `grid`: one program for so many of what runs together.
     """
 
     name: str
     source: str
     arguments: tuple[Variable, ...]
     sizes: tuple[Dim, ...]
-    rows: Shape
-    block: int
+    grid: tuple[tuple[Shape, int], ...]
     sites: tuple[str, ...]
     warps: int
 
@@ -53,14 +56,18 @@ class Function:
         self.sizes: dict[Dim, None] = {}
         self.sites: list[str] = []
         self.registers: dict[Value, tuple[Stage, str]] = {}
-        self.sides: dict[tuple[int, Shape], tuple[str, str | None, dict[int, str]]] = {}
+        self.sides: dict[tuple[int, Shape], Line] = {}
         self.row = ""
         self.inside: str | None = None
+        self.tiled: Callable[[Stage], Block] = lambda stage: Block([])
+        self.grid: tuple[tuple[Shape, int], ...] = ((group.extents, schedule.rows),)
 
     def launch(self) -> Launch:
         """The function, with what it is called by."""
         group, schedule = self.group, self.schedule
-        self.head()
+        self.lines.taken |= dict.fromkeys(L.RESERVED, 1)
+        if group.way is not Way.PRODUCT:
+            self.head()
         for stage in group.stages:
             self.about(stage)
             match group.way:
@@ -72,6 +79,8 @@ class Function:
                     self.sequence(stage)
                 case Way.SCATTER:
                     self.scatter(stage)
+                case Way.PRODUCT:
+                    self.product(stage) if stage is group.stages[0] else self.after(stage)
         for dim in self.dims():
             if any(L.extent_text(dim) in line for line in self.lines.lines):
                 self.sizes[dim] = None
@@ -84,8 +93,7 @@ class Function:
             "\n".join(text),
             tuple(self.pointers),
             tuple(self.sizes),
-            group.extents,
-            schedule.rows,
+            self.grid,
             tuple(self.sites),
             schedule.warps,
         )
@@ -110,7 +118,6 @@ class Function:
     def head(self) -> None:
         """The rows of this program."""
         block, extents = self.schedule.rows, self.group.extents
-        self.lines.taken |= dict.fromkeys(L.RESERVED, 1)
         start = f"tl.program_id(0).to(tl.int64) * {block}"
         self.row = self.lines.name("row", f"{start} + tl.arange(0, {block})")
         total = L.times(extents)
@@ -156,7 +163,7 @@ class Function:
             self.sides[key] = self.line(flat, key[0], extents)
         self.along(block, dim, axes, *self.sides[key])
 
-    def line(self, flat: str, count: int, extents: Shape) -> tuple[str, str | None, dict[int, str]]:
+    def line(self, flat: str, count: int, extents: Shape) -> Line:
         """Axes that run together: their coordinate, its mask, those of each by its place."""
         total, inside = L.times(extents), None
         if not total.isdigit() or int(total) != count:
@@ -298,11 +305,11 @@ class Function:
         held = L.spelled(L.held(kind))
         total = self.lines.name("total", f"tl.full([{rows}, {step}], {identity}, {held})")
         every = L.times(tuple(stage.extents[a] for a in over))
-        count = f"-(-({every}) // {self.group.extents[-1]})" if chunked else every
+        count = every
         first = self.lines.fresh("first")
         if chunked:
-            length = self.lines.name("length", count)
-            count = length
+            lengths = tuple(stage.extents[a] for a in over)
+            count = self.lines.name("length", L.parts(lengths, str(self.group.extents[-1])))
         self.lines.put(f"for {first} in range(0, {count}, {step}):")
         self.lines.depth += 1
         own = f"{first} + tl.arange(0, {step}).to(tl.int64)"
@@ -344,6 +351,97 @@ class Function:
         both = frozenset([0, 1])
         for axis, text in self.decoded(k, over, extents).items():
             block.coordinates[axis] = Text(text, both if text != "0" else SCALAR)
+
+    # -- products
+
+    def product(self, stage: Stage) -> None:
+        """A tile of a sum of products: blocks of both factors, term after term."""
+        product, schedule = product_of(stage), self.schedule
+        assert product is not None, "who asks knows"
+        shapes = [
+            tuple(stage.extents[a] for a in axes)
+            for axes in (product.batch, product.rows, product.columns, product.terms)
+        ]
+        across = self.lines.name("across", L.parts(shapes[2], schedule.columns))
+        down = self.lines.name("down", L.parts(shapes[1], schedule.rows))
+        self.grid = tuple(zip(shapes, (1, schedule.rows, schedule.columns), strict=False))
+        tile = self.lines.name("tile", "tl.program_id(0).to(tl.int64)")
+        first = f"{tile} // {across} % {down} * {schedule.rows} + tl.arange(0, {schedule.rows})"
+        own = f"{tile} % {across} * {schedule.columns} + tl.arange(0, {schedule.columns})"
+        row = self.line(self.lines.name("row", first), 0, shapes[1])
+        column = self.line(self.lines.name("column", own), 0, shapes[2])
+        batch = self.lines.name("batch", f"{tile} // ({across} * {down})")
+        shared = self.decoded(batch, product.batch, shapes[0])
+        kept = [schedule.rows, schedule.columns]
+        total = self.lines.name("total", f"tl.zeros({kept}, tl.float32)")
+        at = self.lines.fresh("first")
+        self.lines.put(f"for {at} in range(0, {L.times(shapes[3])}, {schedule.step}):")
+        self.lines.depth += 1
+        k = self.lines.name("k", f"{at} + tl.arange(0, {schedule.step}).to(tl.int64)")
+        term = self.line(k, 0, shapes[3])
+        ends = (schedule.rows, product.rows, row), (schedule.columns, product.columns, column)
+        depth = schedule.step, product.terms, term
+        kind, other = plain(product.left), plain(product.right)
+        if kind is None or kind is not other:
+            kind = float32
+        left = self.factor(stage, product.left, kind, shared, (ends[0], depth))
+        right = self.factor(stage, product.right, kind, shared, (depth, ends[1]))
+        precise = "" if is_half(kind) else ', input_precision="tf32x3"'
+        self.lines.put(f"{total} = tl.dot({left}, {right}, {total}{precise})")
+        self.lines.depth -= 1
+        self.tiled = partial(self.tile, shared=shared, sides=ends)
+        block = self.tiled(stage)
+        body = self.body(block)
+        values = body.values(list(product.scale))
+        text = " * ".join([total, *map(str, values)])
+        for factor in product.scale:
+            self.checks(body, factor, block)
+        self.made(stage, block, text)
+
+    def after(self, stage: Stage) -> None:
+        """A map of what the tiles of a product are."""
+        block = self.tiled(stage)
+        body = self.body(block)
+        body.held = self.within
+        (value,) = body.values([stage.body])
+        self.checks(body, stage.body, block)
+        self.made(stage, block, block.filled(value))
+
+    def within(self, take: Take) -> Text | None:
+        """What the launch has made of this tile."""
+        held = self.registers.get(take.source)
+        return None if held is None else Text(held[1], frozenset([0, 1]))
+
+    def made(self, stage: Stage, block: Block, text: str) -> None:
+        """A block stays in registers, and is stored where it is wanted."""
+        name = self.lines.name(L.word(stage.target.name), L.rounded(text, stage.body.dtype))
+        self.registers[stage.target] = stage, name
+        self.store(stage, block, name)
+
+    def tile(self, stage: Stage, shared: dict[int, str], sides: Sequence[Side]) -> Block:
+        """A block of two sides; other axes are the same for all of it."""
+        block = Block([count for count, _, _ in sides])
+        self.ones(stage, block)
+        for axis, text in shared.items():
+            block.coordinates[axis] = replace(block.each(text), text=f"({block.each(text).text})")
+        for dim, (_, axes, line) in enumerate(sides):
+            self.along(block, dim, axes, *line)
+        return block
+
+    def factor(
+        self, stage: Stage, e: Expr, kind: DType, shared: dict[int, str], sides: Sequence[Side]
+    ) -> str:
+        """A block of one factor, 0 beyond its last term."""
+        block = self.tile(stage, shared, sides)
+        body = self.body(block)
+        (value,) = body.values([e])
+        self.checks(body, e, block)
+        text, masks = block.filled(value), [block.masks[d] for d in sorted(block.masks)]
+        if masks and plain(e) is None:
+            text = f"tl.where({' & '.join(masks)}, {text}, 0.0)"
+        if is_half(kind):
+            text = f"({text}).to({L.spelled(kind)})"
+        return self.lines.name("factor", text)
 
     # -- term by term
 

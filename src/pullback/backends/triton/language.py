@@ -73,6 +73,11 @@ def times(extents: tuple[Extent, ...]) -> str:
     return " * ".join([*names, str(whole)] if whole != 1 or not names else names)
 
 
+def parts(extents: tuple[Extent, ...], size: int | str) -> str:
+    """How many parts of a size cover extents; `//` of what a run brings rounds towards zero."""
+    return f"({times(extents)} + {size} - 1) // {size}"
+
+
 def rounded(text: str, kind: DType) -> str:
     """A value of a 16-bit float, computed in float32, as it is where it is stored."""
     return f"({text}).to({spelled(kind)}).to(tl.float32)" if is_half(kind) else text

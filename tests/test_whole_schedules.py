@@ -150,6 +150,28 @@ def test_any_legal_schedule_means_the_same(seed: int) -> None:
     check_schedule(seed, "llvm")
 
 
+FRAMED = """kernel depthwise over [i < 8]
+  var x: float32[8, 32, 32]
+  var w: float32[8, 5, 5]
+  var y: float32[8, 32, 32]
+  stage padded: float32[8, 36, 36] at (i) -> scratch
+    padded[i, j, k] = if((1 < j) & (j < 34) & (1 < k) & (k < 34), x[i, j - 2, k - 2], 0.0)
+  stage z: float32[8, 32, 32] at (i) -> store y
+    z[i, j, k] = sum[l < 5, m < 5](padded[i, j + l, k + m] * w[i, l, m])
+"""
+
+
+def test_sums_take_a_frame_of_zeros_with_them() -> None:
+    """Cheaper to add than to leave out; what a mask leaves out is not looked at."""
+    kernel = parse_kernel(FRAMED)
+    made = scheduled(kernel, HOST)
+    assert schedule_text(made).count("sums through zeros") == 1
+    assert read_schedule(schedule_text(made), kernel) == made
+    agree(kernel, lower(kernel, made), None, {}, native=True, scalar=False)
+    masked = FRAMED.replace("(1 < j) & (j < 34) & (1 < k) & (k < 34)", "k < j")
+    assert "through" not in schedule_text(scheduled(parse_kernel(masked), HOST))
+
+
 COLUMNS = """kernel layer over [i < 64]
   dim n: 1, 170
   var x: float32[64, 40]

@@ -85,6 +85,8 @@ def sweep(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
     work = [_work(context, box.axes, s) for s in stages]
     if not isinstance(step.loops, SweepLoops):
         raise InvalidIR(f"a sweep of {stages[0].target} by {step.loops}")
+    if step.loops.through:
+        work = [tuple(bound for bound in region if bound.tests) for region in work]
     part = _Part(context, box, stages, values, work, step.loops)
     place = patch(stages)
     loop = None if place is None else _lane(box, place.axis.number)

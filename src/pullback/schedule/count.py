@@ -118,6 +118,12 @@ def _executed(definition: Definition, box: Sequence[int], sizes: Sizes) -> int:
     return total
 
 
+def share(box: Sequence[int], conditions: Sequence[Expr]) -> float:
+    """The part of a box where all conditions on its axes hold."""
+    groups = _groups(len(box), conditions)
+    return prod(_points([box[a] for a in axes], axes, own, {}) for axes, own in groups) / prod(box)
+
+
 def _guards(definition: Definition) -> list[Expr]:
     """Conditions on indices alone outside of which the body gives a constant and adds nothing."""
     conditions: list[Expr] = []

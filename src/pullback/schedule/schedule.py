@@ -117,12 +117,14 @@ class SweepLoops:
     """The loops in lanes of a sweep: `unroll` vectors in flight, `long` where the body is long.
 
     `block`: lanes whose sums have bounds of their own are cut into blocks of at most so many
-    elements.
+    elements. `through`: sums take the zeros around what they read with them, in loops of one
+    length.
     """
 
     unroll: int
     long: int
     block: int
+    through: bool = False
 
 
 Numbers = Mapping[str, int]  # what is chosen, by name

@@ -30,6 +30,7 @@ SAID = {
     "unroll": "in flight",
     "long": "if long",
     "block": "blocks of",
+    "through": "sums through zeros",
     "pitch": "left in rows of",
     "exact": "exact to",
     "terms": "terms",

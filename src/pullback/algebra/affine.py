@@ -88,6 +88,12 @@ class LinearForm(NamedTuple, Generic[A]):
             return self.made((), 0)
         return self.made(tuple([(a, c * factor) for a, c in self.terms]), self.const * factor)
 
+    def product(self, other: LinearForm[A]) -> Self | None:
+        """``self * other`` where one of them is a constant."""
+        if other.is_constant:
+            return self.times(other.const)
+        return self.made(other.terms, other.const).times(self.const) if self.is_constant else None
+
     def over(self, divisor: int) -> Self:
         """``self // divisor`` of coefficients that it divides; the constant is floored."""
         terms = tuple([(a, c // divisor) for a, c in self.terms])
@@ -200,11 +206,8 @@ def _combine(node: Node, known: dict[Expr, Affine]) -> Affine:
     right = _known(node.right, known)
     if isinstance(node, E.Add):
         return wrapped(left.plus(right))
-    if not right.terms:
-        return wrapped(left.times(right.const))
-    if not left.terms:
-        return wrapped(right.times(left.const))
-    return atom(node)
+    product = left.product(right)
+    return atom(node) if product is None else wrapped(product)
 
 
 def wrapped(form: F) -> F:

@@ -60,7 +60,14 @@ class Linear(LinearForm[Expr]):
 
     def range(self) -> Range:
         """Smallest and largest value, as far as the atoms' bounds tell."""
-        return _sum_range(self.terms, self.const)
+        lo = hi = self.const
+        for atom, coefficient in self.terms:
+            low, high = atom_range(atom)
+            if low < -_FAR or high > _FAR:
+                return UNKNOWN
+            lo += coefficient * (low if coefficient > 0 else high)
+            hi += coefficient * (high if coefficient > 0 else low)
+        return lo, hi
 
 
 def linear(root: Expr) -> Linear:
@@ -88,10 +95,9 @@ def _node(node: Expr, memo: dict[object, Linear]) -> Linear:
         case E.Mul(left, right):
             a = memo[left]
             b = memo[right]
-            if a.is_constant:
-                return b.times(a.const)
-            if b.is_constant:
-                return a.times(b.const)
+            product = a.product(b)
+            if product is not None:
+                return product
         case E.FloorDiv(left, _) | E.Mod(left, _) if by := E.divisor(node):
             return divide(memo[left], by)[isinstance(node, E.Mod)]
     return Linear(0, {node: 1})
@@ -143,17 +149,6 @@ def coarser(form: Linear) -> Linear | None:
         if split is not None and split[0].terms:
             return split[0]
     return None
-
-
-def _sum_range(terms: Iterable[tuple[Expr, int]], constant: int) -> Range:
-    lo = hi = constant
-    for atom, coefficient in terms:
-        low, high = atom_range(atom)
-        if low < -_FAR or high > _FAR:
-            return UNKNOWN
-        lo += coefficient * (low if coefficient > 0 else high)
-        hi += coefficient * (high if coefficient > 0 else low)
-    return lo, hi
 
 
 def atom_range(atom: Expr) -> Range:

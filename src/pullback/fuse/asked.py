@@ -42,12 +42,7 @@ def _follows(take: Take, place: int, own: Collection[int]) -> bool:
     """Whether an index may lie outside where axes `own` do; a remainder never does."""
     index = take.indices[place]
     extent = take.source.shape[place]
-    if (
-        isinstance(index, E.Mod)
-        and isinstance(index.right, E.Const)
-        and isinstance(extent, int)
-        and 0 < index.right.value <= extent
-    ):
+    if isinstance(index, E.Mod) and isinstance(extent, int) and 0 < E.divisor(index) <= extent:
         return False
     return not index.axes.isdisjoint(own)
 

@@ -34,14 +34,6 @@ class Composite:
     tame: bool = False
 
 
-def _plus(x: Expr, value: float) -> Expr:
-    return E.Add(x, F.like(value, x))
-
-
-def _one_minus(x: Expr) -> Expr:
-    return E.subtract(F.like(1, x), x)
-
-
 def _side(x: Expr, y: Expr) -> Expr:
     """1 or -1, 0 at 0 and at NaN."""
     zero = fold.zero(x.dtype)
@@ -50,19 +42,19 @@ def _side(x: Expr, y: Expr) -> Expr:
 
 def _root(x: Expr) -> Expr:
     """``sqrt(1 - x^2)``"""
-    return E.Sqrt(E.Mul(_one_minus(x), _plus(x, 1)))
+    return E.Sqrt(E.Mul(F.one_minus(x), F.plus(x, 1)))
 
 
 def _asinh(x: Expr, y: Expr) -> Expr:
     """``1 / sqrt(1 + x^2)``; of a large x ``1 / |x|``, whose square may overflow."""
     size = F.absolute(x)
     far = E.Less(F.like(F.LARGE, x), size)
-    return E.If(far, F.reciprocal(size), F.rsqrt(_plus(F.square(x), 1)))
+    return E.If(far, F.reciprocal(size), F.rsqrt(F.plus(F.square(x), 1)))
 
 
 def _acosh(x: Expr, y: Expr) -> Expr:
     """``1 / (sqrt(x - 1) sqrt(x + 1))``"""
-    return F.reciprocal(E.Mul(E.Sqrt(_plus(x, -1)), E.Sqrt(_plus(x, 1))))
+    return F.reciprocal(E.Mul(E.Sqrt(F.plus(x, -1)), E.Sqrt(F.plus(x, 1))))
 
 
 def _erf(x: Expr, y: Expr) -> Expr:
@@ -83,19 +75,19 @@ SIGNED = ("otherwise", "condition", "left")
 COMPOSITES: dict[type[Expr], tuple[Composite, ...]] = {
     E.If: (
         Composite(
-            F.sigmoid, ("condition", "left"), lambda x, y: E.Mul(y, _one_minus(y)), tame=True
+            F.sigmoid, ("condition", "left"), lambda x, y: E.Mul(y, F.one_minus(y)), tame=True
         ),
-        Composite(F.tanh, ("then", "left"), lambda x, y: _one_minus(F.square(y)), tame=True),
+        Composite(F.tanh, ("then", "left"), lambda x, y: F.one_minus(F.square(y)), tame=True),
         Composite(F.erf, ("then", "left"), _erf, tame=True),
-        Composite(F.log1p, ("then",), lambda x, y: F.reciprocal(_plus(x, 1))),
-        Composite(F.expm1, ("otherwise", "left", "value"), lambda x, y: _plus(y, 1)),
-        Composite(F.tan, ("otherwise", "left", "value"), lambda x, y: _plus(F.square(y), 1)),
-        Composite(F.atan, SIGNED, lambda x, y: F.reciprocal(_plus(F.square(x), 1)), tame=True),
+        Composite(F.log1p, ("then",), lambda x, y: F.reciprocal(F.plus(x, 1))),
+        Composite(F.expm1, ("otherwise", "left", "value"), lambda x, y: F.plus(y, 1)),
+        Composite(F.tan, ("otherwise", "left", "value"), lambda x, y: F.plus(F.square(y), 1)),
+        Composite(F.atan, SIGNED, lambda x, y: F.reciprocal(F.plus(F.square(x), 1)), tame=True),
         Composite(F.asin, SIGNED, lambda x, y: F.reciprocal(_root(x))),
         Composite(F.asinh, SIGNED, _asinh, tame=True),
         Composite(F.acosh, ("then", "left", "value"), _acosh),
         Composite(F.absolute, ("condition", "left"), _side, tame=True),
-        Composite(F.atanh, SIGNED, lambda x, y: F.reciprocal(E.Mul(_one_minus(x), _plus(x, 1)))),
+        Composite(F.atanh, SIGNED, lambda x, y: F.reciprocal(E.Mul(F.one_minus(x), F.plus(x, 1)))),
     ),
     E.Add: (
         Composite(F.softplus, ("left", "then"), lambda x, y: F.sigmoid(x), tame=True),
@@ -143,7 +135,7 @@ def _power(node: Expr) -> Shares | None:
         return None
     x, y = args
     zero = fold.zero(x.dtype)
-    by_base = E.If(E.Equal(y, zero), zero, fold.mul(y, F.power(x, _plus(y, -1))))
+    by_base = E.If(E.Equal(y, zero), zero, fold.mul(y, F.power(x, F.plus(y, -1))))
     flat = E.And(E.Equal(x, zero), F.less_equal(zero, y))
     by_exponent = E.If(flat, zero, E.Mul(node, E.Log(x)))
     return (x, by_base), (y, by_exponent)

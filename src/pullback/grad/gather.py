@@ -18,18 +18,10 @@ from pullback.grad.system import Form, System, variable
 from pullback.grad.total import summed
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr, Exprs, Extent, If, Shape, Take, upper
-from pullback.ir.graph import (
-    SUM,
-    Accumulate,
-    Label,
-    Moves,
-    Value,
-    identity,
-    replace_reads,
-    substitute,
-)
+from pullback.ir.graph import SUM, Accumulate, Label, Moves, Value, identity, substitute
 from pullback.simplify import guards as G
 from pullback.simplify.rules import Simplifier
+from pullback.simplify.triangle import with_indices
 
 BOUND = 4  # a gather may do this many times the work of the read and of clearing the result
 PIECES = 16  # at most so many affine pieces of one index (clamps: 3 per coordinate)
@@ -146,11 +138,7 @@ class Gatherer:
             return moved
         if moved.dtype.is_bool:
             return self._simplify(moved)
-
-        def change(take: Take) -> Expr:
-            return take.with_children(tuple(self._simplify(i) for i in take.indices))
-
-        return replace_reads(moved, change)
+        return with_indices(moved, self._simplify)
 
 
 class Lattice:

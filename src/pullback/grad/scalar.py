@@ -94,21 +94,15 @@ def _cast(node: E.Cast, g: Expr) -> Shares:
     return ((node.value, fold.cast(g, node.value.dtype)),)
 
 
+FLAT = (
+    E.Const, E.Axis, E.Size, E.Take, E.FloorDiv, E.Less, E.Equal, E.And, E.Or, E.Xor,
+)  # fmt: skip
 PARTIALS: dict[type[Expr], Partial] = {
-    E.Const: _none,
-    E.Axis: _none,
-    E.Size: _none,
-    E.Take: _none,
+    **dict.fromkeys(FLAT, _none),
     E.Add: _add,
     E.Mul: _mul,
     E.Div: _div,
-    E.FloorDiv: _none,
     E.Mod: _mod,
-    E.Less: _none,
-    E.Equal: _none,
-    E.And: _none,
-    E.Or: _none,
-    E.Xor: _none,
     E.Exp: _exp,
     E.Log: _log,
     E.Sqrt: _sqrt,

@@ -107,17 +107,11 @@ class System:
         right = self._forms[node.right]
         if isinstance(node, E.Add):
             return left.plus(right)
-        if isinstance(node, E.Mul) and left.is_constant:
-            left, right = right, left
-        if not right.is_constant:
-            return None
-        factor = right.const
         if isinstance(node, E.Mul):
-            return left.times(factor)
-        if factor <= 0:
+            return left.product(right)
+        if not right.is_constant or right.const <= 0:
             return None
-        quotient, remainder = self.divided(left, factor)
-        return quotient if isinstance(node, E.FloorDiv) else remainder
+        return self.divided(left, right.const)[isinstance(node, E.Mod)]
 
     def divided(self, form: Form, divisor: int) -> tuple[Form, Form]:
         """``form = divisor * q + r``, ``0 <= r < divisor``: the mixed-radix split, shared."""

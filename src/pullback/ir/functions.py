@@ -144,6 +144,21 @@ def reciprocal(x: Expr) -> Expr:
     return Div(like(1, x), x)
 
 
+def plus(x: Expr, value: float) -> Expr:
+    """``x + value``"""
+    return Add(x, like(value, x))
+
+
+def times(x: Expr, value: float) -> Expr:
+    """``x * value``"""
+    return Mul(x, like(value, x))
+
+
+def one_minus(x: Expr) -> Expr:
+    """``1 - x``"""
+    return E.subtract(like(1, x), x)
+
+
 def square(x: Expr) -> Expr:
     """``x * x``"""
     return Mul(x, x)
@@ -166,8 +181,8 @@ def sigmoid(x: Expr) -> Expr:
 def tanh(x: Expr) -> Expr:
     """Hyperbolic tangent: a rational near 0, else ``±(1 - z) / (1 + z), z = exp(-2|x|)``."""
     size = absolute(x)
-    z = E.Exp(Mul(size, like(-2.0, x)))
-    far = Div(E.subtract(like(1, x), z), Add(like(1, x), z))
+    z = E.Exp(times(size, -2.0))
+    far = Div(one_minus(z), Add(like(1, x), z))
     s = square(x)
     ratio = Div(_polynomial(s, _TANH_NUMERATOR), _polynomial(s, _TANH_DENOMINATOR))
     near = Mul(x, Add(Mul(s, ratio), like(1, x)))
@@ -183,7 +198,7 @@ def erf(x: Expr) -> Expr:
     y = E.minimum(size, like(ERF_ONE, x))
     ratio = Div(_polynomial(y, _ERFC_NUMERATOR), _polynomial(y, _ERFC_DENOMINATOR))
     tail = Mul(E.Exp(E.negate(square(y))), ratio)
-    far = E.subtract(like(1, x), tail)
+    far = one_minus(tail)
     return If(Less(size, like(1, x)), near, _mirrored(x, far))
 
 
@@ -233,8 +248,8 @@ def log10(x: Expr) -> Expr:
 @wide
 def cos(x: Expr) -> Expr:
     """Cosine, argument in radians: ``1 - 2 sin(x / 2)^2``, exact in its argument."""
-    half = E.Sin(Mul(x, like(0.5, x)))
-    return E.subtract(like(1, x), Mul(like(2, x), square(half)))
+    half = E.Sin(times(x, 0.5))
+    return one_minus(Mul(like(2, x), square(half)))
 
 
 @wide
@@ -243,10 +258,10 @@ def tan(x: Expr) -> Expr:
 
     ``sin(r) / cos(r)``, of an odd multiple ``-cos(r) / sin(r)``; far out ``sin(x) / cos(x)``.
     """
-    count = FloorDiv(Add(Mul(x, like(2 / math.pi, x)), like(0.5, x)), like(1, x))
+    count = FloorDiv(Add(times(x, 2 / math.pi), like(0.5, x)), like(1, x))
     rest = x
     for part in _QUARTER[x.dtype.bits]:
-        rest = E.subtract(rest, Mul(count, like(part, x)))
+        rest = E.subtract(rest, times(count, part))
     odd = is_odd(count)
     sine = E.Sin(rest)
     cosine = cos(rest)
@@ -260,7 +275,7 @@ def sinh(x: Expr) -> Expr:
     both = E.subtract(expm1(x), expm1(E.negate(x)))
     size = absolute(x)
     far = _half_exp(size)
-    return If(Less(size, _steep(x)), Mul(both, like(0.5, x)), _mirrored(x, far))
+    return If(Less(size, _steep(x)), times(both, 0.5), _mirrored(x, far))
 
 
 @wide
@@ -278,8 +293,8 @@ def _steep(x: Expr) -> Expr:
 
 def _half_exp(x: Expr) -> Expr:
     """``exp(x) / 2`` where that is a number and ``exp(x)`` may be none: a product of two roots."""
-    root = E.Exp(Mul(x, like(0.5, x)))
-    return Mul(Mul(root, like(0.5, x)), root)
+    root = E.Exp(times(x, 0.5))
+    return Mul(times(root, 0.5), root)
 
 
 def _signed(x: Expr, size: Expr) -> Expr:
@@ -298,8 +313,8 @@ def _turned(x: Expr) -> Expr:
     def about(eighths: int) -> Expr:
         angle = eighths * math.pi / 8
         cosine = 0.0 if eighths == 4 else math.cos(angle)
-        above = Add(Mul(x, like(cosine, x)), like(-math.sin(angle), x))
-        t = Div(above, Add(like(cosine, x), Mul(x, like(math.sin(angle), x))))
+        above = Add(times(x, cosine), like(-math.sin(angle), x))
+        t = Div(above, Add(like(cosine, x), times(x, math.sin(angle))))
         s = square(t)
         series = _polynomial(s, [(-1) ** k / (2 * k + 1) for k in range(_ATAN_TERMS, 0, -1)])
         near = Add(t, Mul(Mul(t, s), series))
@@ -322,8 +337,8 @@ def atan(x: Expr) -> Expr:
 def asin(x: Expr) -> Expr:
     """Arcsine, radians; NaN outside -1..1: beyond a half ``pi / 2 - 2 asin(sqrt((1 - x) / 2))``."""
     size = absolute(x)
-    root = E.Sqrt(Mul(E.subtract(like(1, x), size), like(0.5, x)))
-    far = E.subtract(like(math.pi / 2, x), Mul(_near_asin(root), like(2, x)))
+    root = E.Sqrt(Mul(one_minus(size), like(0.5, x)))
+    far = E.subtract(like(math.pi / 2, x), times(_near_asin(root), 2))
     return _signed(x, If(Less(size, like(0.5, x)), _near_asin(size), far))
 
 
@@ -337,7 +352,7 @@ def _near_asin(x: Expr) -> Expr:
 @wide
 def acos(x: Expr) -> Expr:
     """Arccosine, radians; NaN outside -1..1: ``2 atan(sqrt((1 - x) / (1 + x)))``."""
-    ratio = Div(E.subtract(like(1, x), x), Add(like(1, x), x))
+    ratio = Div(one_minus(x), Add(like(1, x), x))
     return Mul(_turned(E.Sqrt(ratio)), like(2, x))
 
 
@@ -368,8 +383,8 @@ def acosh(x: Expr) -> Expr:
 def atanh(x: Expr) -> Expr:
     """Inverse hyperbolic tangent, NaN outside -1..1: ``log1p(2 |x| / (1 - |x|)) / 2``."""
     size = absolute(x)
-    ratio = Div(Mul(size, like(2, x)), E.subtract(like(1, x), size))
-    return _signed(x, Mul(log1p(ratio), like(0.5, x)))
+    ratio = Div(times(size, 2), one_minus(size))
+    return _signed(x, times(log1p(ratio), 0.5))
 
 
 def is_negative(x: Expr) -> Expr:
@@ -406,7 +421,7 @@ def floor(x: Expr) -> Expr:
 
 def is_odd(x: Expr) -> Expr:
     """Whether a whole number is odd: half of it is not whole. NaN and infinities are not."""
-    half = Mul(x, like(0.5, x))
+    half = times(x, 0.5)
     return E.logical_not(Or(Equal(floor(half), half), E.is_nan(x)))
 
 

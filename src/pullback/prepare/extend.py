@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from pullback.algebra.affine import Affine, affine, to_expr
-from pullback.algebra.bounds import bounds
+from pullback.algebra.bounds import DIVIDED, bounds
 from pullback.config import frozen
 from pullback.cost.facts import elements, is_view, points
 from pullback.ir import expr as E
@@ -185,7 +185,7 @@ def _rejoined(definition: Definition, simplify: Simplify) -> Definition:
 
 
 def _divisions(body: Expr) -> int:
-    return sum(isinstance(n, E.FloorDiv | E.Mod) for n in walk(body))
+    return sum(isinstance(n, DIVIDED) for n in walk(body))
 
 
 @frozen
@@ -203,7 +203,8 @@ def _phases(definition: Definition) -> list[_Phase]:
     """The output axes that the body divides, each by one literal."""
     phases: dict[int, _Phase] = {}
     for node in walk(definition.body):
-        if not isinstance(node, E.FloorDiv | E.Mod) or not isinstance(node.right, E.Const):
+        step = E.divisor(node)
+        if not step or not isinstance(node, DIVIDED):
             continue
         form = affine(node.left)
         axis = form.terms[0][0] if form.terms else None
@@ -211,7 +212,6 @@ def _phases(definition: Definition) -> list[_Phase]:
             continue
         if axis.number >= len(definition.shape) or axis.number in phases:
             continue
-        step = int(node.right.value)
         shift = 0 if step == len(PAIR) else form.const
         first = shift // step
         last = (upper(axis.extent) - 1 + shift) // step
@@ -241,15 +241,13 @@ def _of_pair(node: Node) -> Node | None:
 
     ``(r + 1) // 2 -> r, (r + 1) % 2 -> 1 - r``
     """
-    if not isinstance(node, E.FloorDiv | E.Mod) or len(node.axes) != 1:
+    size = E.divisor(node)
+    if not size or not isinstance(node, DIVIDED) or len(node.axes) != 1:
         return None
     form = affine(node.left)
     axis = form.terms[0][0]
     if not isinstance(axis, Axis) or len(form.terms) > 1 or axis.extent != len(PAIR):
         return None
-    if not isinstance(node.right, E.Const):
-        return None
-    size = int(node.right.value)
     both = [divmod(form.const + form.terms[0][1] * r, size) for r in PAIR]
     first, second = (v[isinstance(node, E.Mod)] for v in both)
     return E.Add(E.Mul(axis, index(second - first)), index(first))

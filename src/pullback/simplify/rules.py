@@ -43,6 +43,7 @@ from pullback.ir.expr import (
     Xor,
     const,
     divisor,
+    is_const,
     logical_not,
 )
 from pullback.ir.meaning import apply, constant
@@ -173,14 +174,6 @@ def simplify(e: Expr) -> Expr:
     return Simplifier()(e)
 
 
-def _is(e: Expr, value: float) -> bool:
-    return isinstance(e, Const) and e.value == value and not isinstance(e.value, bool)
-
-
-def _truth(e: Expr, value: bool) -> bool:
-    return isinstance(e, Const) and e.value is value
-
-
 def _index(e: Expr) -> bool:
     return e.dtype == int64
 
@@ -216,7 +209,7 @@ def constant_right(e: Binary, _: Simplification) -> Expr | None:
 def add_zero(e: Add, _: Simplification) -> Expr | None:
     """``x + 0 -> x``; of floats ``x + -0.0 -> x``, for -0.0 + 0.0 is 0.0."""
     zero = e.right
-    if not _is(zero, 0):
+    if not is_const(zero, 0):
         return None
     exact = not e.dtype.is_float or (isinstance(zero, Const) and copysign(1.0, zero.value) < 0)
     return e.left if exact else None
@@ -225,13 +218,13 @@ def add_zero(e: Add, _: Simplification) -> Expr | None:
 @RULES.on(Mul)
 def multiply_one(e: Mul, _: Simplification) -> Expr | None:
     """``x * 1 -> x``"""
-    return e.left if _is(e.right, 1) else None
+    return e.left if is_const(e.right, 1) else None
 
 
 @RULES.on(Mul)
 def multiply_zero(e: Mul, _: Simplification) -> Expr | None:
     """``x * 0 -> 0`` of integers; of floats x may be NaN or infinite."""
-    return e.right if _is(e.right, 0) and not e.dtype.is_float else None
+    return e.right if is_const(e.right, 0) and not e.dtype.is_float else None
 
 
 @RULES.on(Mul)
@@ -241,7 +234,7 @@ def signs(e: Mul, _: Simplification) -> Expr | None:
     b = e.right
     if not (isinstance(inner, Mul) and isinstance(b, Const) and isinstance(inner.right, Const)):
         return None
-    if _is(b, -1) or _is(inner.right, -1):
+    if is_const(b, -1) or is_const(inner.right, -1):
         return Mul(inner.left, const(b.value * inner.right.value, e.dtype))
     return None
 
@@ -291,7 +284,7 @@ def same_twice(e: And | Or, _: Simplification) -> Expr | None:
 @RULES.on(Xor)
 def exclusive(e: Xor, _: Simplification) -> Expr | None:
     """``b ^ False -> b``, ``b ^ b -> False``"""
-    if _truth(e.right, False) or (_is(e.right, 0) and not e.dtype.is_bool):
+    if is_const(e.right, 0):
         return e.left
     return const(0, e.dtype) if e.left is e.right else None
 
@@ -300,7 +293,7 @@ def exclusive(e: Xor, _: Simplification) -> Expr | None:
 def negated_comparison(e: Xor, context: Simplification) -> Expr | None:
     """``not (a < b) -> b < a + 1`` of int64 that does not wrap"""
     inner = e.left
-    if not (_truth(e.right, True) and isinstance(inner, Less) and _index(inner.left)):
+    if not (is_const(e.right, True) and isinstance(inner, Less) and _index(inner.left)):
         return None
     bumped = context.form(inner.left).shifted(1)
     if not context.intervals.exact(bumped):
@@ -513,7 +506,7 @@ def if_constant(e: If, _: Simplification) -> Expr | None:
 def if_not(e: If, _: Simplification) -> Expr | None:
     """``not c ? a : b -> c ? b : a``"""
     condition = e.condition
-    if isinstance(condition, Xor) and _truth(condition.right, True):
+    if isinstance(condition, Xor) and is_const(condition.right, True):
         return If(condition.left, e.otherwise, e.then)
     return None
 
@@ -521,9 +514,11 @@ def if_not(e: If, _: Simplification) -> Expr | None:
 @RULES.on(If)
 def if_truth(e: If, _: Simplification) -> Expr | None:
     """``c ? True : False -> c``, ``c ? False : True -> not c``"""
-    if _truth(e.then, True) and _truth(e.otherwise, False):
+    if not e.dtype.is_bool:
+        return None
+    if is_const(e.then, True) and is_const(e.otherwise, False):
         return e.condition
-    if _truth(e.then, False) and _truth(e.otherwise, True):
+    if is_const(e.then, False) and is_const(e.otherwise, True):
         return logical_not(e.condition)
     return None
 

@@ -196,9 +196,13 @@ def _edge(guard: Expr, loop: Axis) -> _Edge | None:
 def _unskewed(value: Expr, loop: Axis, axis: Axis) -> Expr:
     """`value` at ``loop - axis``, the indices of its reads in normal form."""
     moved = substitute(value, {loop.number: E.subtract(loop, axis)})
-    simplify = Simplifier()
+    return with_indices(moved, Simplifier())
 
-    def change(take: Take) -> Expr:
-        return take.with_children(tuple(simplify(i) for i in take.indices))
 
-    return replace_reads(moved, change)
+def with_indices(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """`e` with the indices of its reads changed."""
+
+    def read_at(take: Take) -> Expr:
+        return take.with_children(tuple(map(change, take.indices)))
+
+    return replace_reads(e, read_at)

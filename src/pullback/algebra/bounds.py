@@ -121,7 +121,8 @@ class Intervals:
                 if factor < 0:
                     continue
                 rest = form.plus(fact, -factor)
-                best = max(best, self._least(rest, [*facts[:n], *facts[n + 1 :]], depth - 1))
+                others = [*facts[:n], *facts[n + 1 :]]
+                best = max(best, self._least(rest, others, depth - 1))
         return best
 
     def _bound(self, e: Expr) -> Interval:
@@ -213,9 +214,13 @@ class Intervals:
         left = self.known[test.left]
         right = self.known[test.right]
         if branch is test.left:
-            return (lo, min(hi, right[1] - 1)) if holds else (max(lo, right[0]), hi)
+            if holds:
+                return lo, min(hi, right[1] - 1)
+            return max(lo, right[0]), hi
         if branch is test.right:
-            return (max(lo, left[0] + 1), hi) if holds else (lo, min(hi, left[1]))
+            if holds:
+                return max(lo, left[0] + 1), hi
+            return lo, min(hi, left[1])
         return known
 
 
@@ -238,15 +243,17 @@ def _implicit(form: Affine) -> list[Fact]:
     facts: list[Fact] = []
     for e in form.atoms:
         if isinstance(e, Axis) and isinstance(e.extent, Dim):
-            facts.append(make([(Size(e.extent), 1), (e, -1)], -1))
+            size = Size(e.extent)
+            facts.append(make([(size, 1), (e, -1)], -1))
     return facts
 
 
 def floor_div(left: Interval, right: Interval) -> Interval:
     """Bounds of ``left // right``, 0 where the divisor is 0."""
-    divisors = [d for d in (right[0], -1, 1, right[1]) if d != 0 and right[0] <= d <= right[1]]
+    lo, hi = right
+    divisors = [d for d in (lo, -1, 1, hi) if d != 0 and lo <= d <= hi]
     corners = [a // d for a in left for d in divisors]
-    if right[0] <= 0 <= right[1]:
+    if lo <= 0 <= hi:
         corners.append(0)
     return min(corners), max(corners)
 

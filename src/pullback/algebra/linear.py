@@ -124,7 +124,8 @@ def divide(form: Linear, divisor: int) -> tuple[Linear, Linear]:
         return Linear(), form
     by = index(divisor)
     whole = form.expr()
-    return Linear(0, {E.FloorDiv(whole, by): 1}), Linear(0, {E.Mod(whole, by): 1})
+    quotient = Linear(0, {E.FloorDiv(whole, by): 1})
+    return quotient, Linear(0, {E.Mod(whole, by): 1})
 
 
 def _split(form: Linear, step: int) -> tuple[Linear, Linear] | None:

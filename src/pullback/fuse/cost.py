@@ -27,12 +27,11 @@ def estimate(problem: Problem, group: Group, target: Target) -> GroupCost:
     demand = _measure(problem, group, target.l2)
     rate = far_rate(problem.footprint, target)
     budget = scratch_budget(problem, group, target)
-    ways = (
-        GroupCost(ns, outer, scratch)
-        for outer in outer_choices(problem, group)
-        for tile in tiles(demand.sizes, outer)
-        for ns, scratch in times(demand, outer, tile, rate, target)
-    )
+    ways = []
+    for outer in outer_choices(problem, group):
+        for tile in tiles(demand.sizes, outer):
+            for ns, scratch in times(demand, outer, tile, rate, target):
+                ways.append(GroupCost(ns, outer, scratch))
 
     def rank(way: GroupCost) -> tuple[bool, float]:
         return way.scratch > budget, way.ns * (1 + 0.01 * min(1.0, way.scratch / budget))

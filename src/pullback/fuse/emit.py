@@ -103,7 +103,8 @@ class _Memory:
             for n in mine:
                 self.size[n] = problem.sizes[n] * problem.definition(n).dtype.itemsize
         for value in self.size:
-            readers = sorted({home[r] for r in problem.readers.get(value, ())} - {home[value]})
+            every = {home[r] for r in problem.readers.get(value, ())}
+            readers = sorted(every - {home[value]})
             self.pending[value] = len(readers)
             for g in readers:
                 self.used[g].append(value)
@@ -111,7 +112,8 @@ class _Memory:
     def worth(self, g: int) -> tuple[bool, int]:
         """Whether launching a group now adds bytes; then how many, else how many it makes."""
         made = sum(self.size[v] for v in self.made[g])
-        growth = made - sum(self.size[v] for v in self.used[g] if self.pending[v] == 1)
+        freed = sum(self.size[v] for v in self.used[g] if self.pending[v] == 1)
+        growth = made - freed
         return growth > 0, growth if growth > 0 else made
 
     def launch(self, g: int) -> None:

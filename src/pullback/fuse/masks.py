@@ -28,9 +28,12 @@ def told_by_results(scene: Inlined, outputs: set[Definition], simplify: Simplify
         z = _chosen(scene, y, simplify)
         if z is None or z in outputs or scene.roles[z] is not Role.NODE:
             continue
-        others = [d for d in dict.fromkeys(use.user for use in users.get(z, ())) if d is not y]
+        every = dict.fromkeys(use.user for use in users.get(z, ()))
+        others = [d for d in every if d is not y]
         bodies = {d: _retold(scene, d, y, z) for d in others if rank[y] < rank[d]}
-        if len(bodies) < len(others) or any(take.source is z for take in takes(bodies.values())):
+        if len(bodies) < len(others):
+            continue
+        if any(take.source is z for take in takes(bodies.values())):
             continue
         for definition, body in bodies.items():
             scene.bodies[definition] = body

@@ -37,7 +37,8 @@ class Composite:
 def _side(x: Expr, y: Expr) -> Expr:
     """1 or -1, 0 at 0 and at NaN."""
     zero = fold.zero(x.dtype)
-    return E.If(E.Less(zero, x), fold.one(x.dtype), E.If(E.Less(x, zero), F.like(-1, x), zero))
+    below = E.If(E.Less(x, zero), F.like(-1, x), zero)
+    return E.If(E.Less(zero, x), fold.one(x.dtype), below)
 
 
 def _root(x: Expr) -> Expr:
@@ -49,12 +50,15 @@ def _asinh(x: Expr, y: Expr) -> Expr:
     """``1 / sqrt(1 + x^2)``; of a large x ``1 / |x|``, whose square may overflow."""
     size = F.absolute(x)
     far = E.Less(F.like(F.LARGE, x), size)
-    return E.If(far, F.reciprocal(size), F.rsqrt(F.plus(F.square(x), 1)))
+    near = F.rsqrt(F.plus(F.square(x), 1))
+    return E.If(far, F.reciprocal(size), near)
 
 
 def _acosh(x: Expr, y: Expr) -> Expr:
     """``1 / (sqrt(x - 1) sqrt(x + 1))``"""
-    return F.reciprocal(E.Mul(E.Sqrt(F.plus(x, -1)), E.Sqrt(F.plus(x, 1))))
+    below = E.Sqrt(F.plus(x, -1))
+    above = E.Sqrt(F.plus(x, 1))
+    return F.reciprocal(E.Mul(below, above))
 
 
 def _erf(x: Expr, y: Expr) -> Expr:
@@ -135,7 +139,8 @@ def _power(node: Expr) -> Shares | None:
         return None
     x, y = args
     zero = fold.zero(x.dtype)
-    by_base = E.If(E.Equal(y, zero), zero, fold.mul(y, F.power(x, F.plus(y, -1))))
+    slope = fold.mul(y, F.power(x, F.plus(y, -1)))
+    by_base = E.If(E.Equal(y, zero), zero, slope)
     flat = E.And(E.Equal(x, zero), F.less_equal(zero, y))
     by_exponent = E.If(flat, zero, E.Mul(node, E.Log(x)))
     return (x, by_base), (y, by_exponent)
@@ -173,4 +178,6 @@ def _angle(node: Expr) -> Shares | None:
         return None
     y, x = args
     size = E.Add(F.square(x), F.square(y))
-    return (y, E.Div(x, size)), (x, fold.negate(E.Div(y, size)))
+    by_y = E.Div(x, size)
+    by_x = fold.negate(E.Div(y, size))
+    return (y, by_y), (x, by_x)

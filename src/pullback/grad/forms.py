@@ -95,7 +95,8 @@ def picked(definition: Definition) -> Definition | None:
         return None
     rest = fold.cast(_winner(definition, form)[1], int64)
     # It lies inside, which no bound of data tells: guards on it fall away, checks too.
-    rest = E.minimum(E.maximum(rest, E.index(0)), E.index(elements(form.over) - 1))
+    last = E.index(elements(form.over) - 1)
+    rest = E.minimum(E.maximum(rest, E.index(0)), last)
     places: Moves = {}
     rank = len(definition.shape)
     for number, extent in reversed(list(enumerate(form.over, rank))):

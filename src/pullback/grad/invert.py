@@ -106,8 +106,10 @@ class _Solver:
         self.loops: dict[int, Remaining] = {}
 
     def run(self) -> Solution:
-        for v in [v for v in self.free if self.system.upper[v] == constant(self.system.lower[v])]:
-            self._substitute(v, constant(self.system.lower[v]))
+        for v in list(self.free):
+            only = constant(self.system.lower[v])
+            if self.system.upper[v] == only:
+                self._substitute(v, only)
         while self.equations:
             self._eliminate()
         while self.free:

@@ -31,7 +31,9 @@ def _add(node: E.Add, g: Expr) -> Shares:
 
 def _mul(node: E.Mul, g: Expr) -> Shares:
     """``a * b -> g b, g a``."""
-    return ((node.left, fold.mul(g, node.right)), (node.right, fold.mul(g, node.left)))
+    left = fold.mul(g, node.right)
+    right = fold.mul(g, node.left)
+    return ((node.left, left), (node.right, right))
 
 
 def _div(node: E.Div, g: Expr) -> Shares:

@@ -102,7 +102,8 @@ def _filled(
     odd = E.Equal(E.Mod(place, TWO), ONE)
     even: Tuple = own
     if upper(level[0].shape[axis]) > 2:
-        until = join([_at(p, here, axis, E.Add(half, E.index(-1))) for p in pairs], own)
+        last = E.Add(half, E.index(-1))
+        until = join([_at(p, here, axis, last) for p in pairs], own)
         even = _chosen(E.Less(E.index(0), place), until, own)
     bodies = _chosen(odd, [_at(p, here, axis, half) for p in pairs], even)
     return _maps(level, bodies, level[0].shape)

@@ -219,7 +219,8 @@ def log1p(x: Expr) -> Expr:
     one = like(1, x)
     u = Add(one, x)
     corrected = Mul(E.Log(u), Div(x, E.subtract(u, one)))
-    return If(Equal(u, one), x, If(Equal(u, x), E.Log(u), corrected))
+    far = If(Equal(u, x), E.Log(u), corrected)
+    return If(Equal(u, one), x, far)
 
 
 @wide
@@ -258,15 +259,19 @@ def tan(x: Expr) -> Expr:
 
     ``sin(r) / cos(r)``, of an odd multiple ``-cos(r) / sin(r)``; far out ``sin(x) / cos(x)``.
     """
-    count = FloorDiv(Add(times(x, 2 / math.pi), like(0.5, x)), like(1, x))
+    quarters = times(x, 2 / math.pi)
+    count = FloorDiv(plus(quarters, 0.5), like(1, x))
     rest = x
     for part in _QUARTER[x.dtype.bits]:
         rest = E.subtract(rest, times(count, part))
     odd = is_odd(count)
     sine = E.Sin(rest)
     cosine = cos(rest)
-    near = Div(If(odd, cosine, sine), If(odd, E.negate(sine), cosine))
-    return If(Less(absolute(x), like(QUARTERS, x)), near, Div(E.Sin(x), cos(x)))
+    above = If(odd, cosine, sine)
+    below = If(odd, E.negate(sine), cosine)
+    near = Div(above, below)
+    far = Div(E.Sin(x), cos(x))
+    return If(Less(absolute(x), like(QUARTERS, x)), near, far)
 
 
 @wide
@@ -282,7 +287,8 @@ def sinh(x: Expr) -> Expr:
 def cosh(x: Expr) -> Expr:
     """``(exp(x) + exp(-x)) / 2``"""
     size = absolute(x)
-    near = Mul(Add(E.Exp(x), E.Exp(E.negate(x))), like(0.5, x))
+    both = Add(E.Exp(x), E.Exp(E.negate(x)))
+    near = times(both, 0.5)
     return If(Less(size, _steep(x)), near, _half_exp(size))
 
 
@@ -300,7 +306,8 @@ def _half_exp(x: Expr) -> Expr:
 def _signed(x: Expr, size: Expr) -> Expr:
     """`size` with the sign of `x`; zeros and NaN stay as they are."""
     zero = like(0, x)
-    return If(Less(zero, x), size, If(Less(x, zero), E.negate(size), x))
+    below = If(Less(x, zero), E.negate(size), x)
+    return If(Less(zero, x), size, below)
 
 
 def _turned(x: Expr) -> Expr:
@@ -474,7 +481,8 @@ def whole_power(x: Expr, y: Expr) -> Expr:
         return power
     minus = like(-1, x)
     unit = If(Equal(x, minus), If(bit(y, 0), minus, one), none)
-    return If(Less(y, like(0, y)), If(Equal(x, one), one, unit), power)
+    inverse = If(Equal(x, one), one, unit)
+    return If(Less(y, like(0, y)), inverse, power)
 
 
 @wide

@@ -125,7 +125,8 @@ def _cropped(
     if elements(view.shape) > elements(source.shape):
         return view
     moves: Moves = dict(enumerate(take.indices))
-    moves |= dict(enumerate(E.axes(source.form.over, len(view.shape)), len(source.shape)))
+    summed = E.axes(source.form.over, len(view.shape))
+    moves |= dict(enumerate(summed, len(source.shape)))
     body = simplify(substitute(source.body, moves))
     return replace(view, name=source.name, body=body, form=source.form, origin=source.origin)
 
@@ -133,7 +134,9 @@ def _cropped(
 def _shifted(at: Expr) -> bool:
     """Whether an index is an axis, moved or not, or a literal."""
     form = affine(at)
-    return all(isinstance(a, Axis) and c == 1 for a, c in form.terms) and len(form.terms) <= 1
+    if len(form.terms) > 1:
+        return False
+    return all(isinstance(a, Axis) and c == 1 for a, c in form.terms)
 
 
 def _plain(
@@ -385,7 +388,8 @@ def _ascending(definition: Definition, body: Expr, simplify: Simplify) -> Expr:
         ]
         _, step = max((s for s in steps if s[1]), default=(0, 0))
         if step < 0:
-            turned[number] = E.Add(index(upper(extent) - 1), E.Mul(axis, index(-1)))
+            last = index(upper(extent) - 1)
+            turned[number] = E.Add(last, E.Mul(axis, index(-1)))
     return simplify(substitute(body, turned)) if turned else body
 
 

@@ -107,7 +107,8 @@ def _limited(paths: tuple[Guards, ...]) -> tuple[Guards, ...]:
     if () in paths:
         return ((),)
     sets = [frozenset(p) for p in paths]
-    paths = tuple(p for p, own in zip(paths, sets, strict=True) if not any(s < own for s in sets))
+    pairs = zip(paths, sets, strict=True)
+    paths = tuple(p for p, own in pairs if not any(s < own for s in sets))
     if len(paths) <= PATHS:
         return paths
     shared = set(paths[0]).intersection(*paths[1:])

@@ -101,7 +101,8 @@ class _Verifier:
         for bound in (s.lo, s.hi):
             self.typed(bound, int64, f"bound of {s.var.name}", scope)
         given = []
-        if self.intervals.of(s.hi)[1] - 1 != s.var.hi or not isinstance(s.hi, E.Const):
+        last = self.intervals.of(s.hi)[1] - 1
+        if last != s.var.hi or not isinstance(s.hi, E.Const):
             given.append(E.Less(s.var, s.hi))
         if not E.is_const(s.lo, 0):
             given.append(E.Less(s.lo, E.Add(s.var, index(1))))

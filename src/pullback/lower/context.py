@@ -315,6 +315,11 @@ def swept(loops: Nest, body: Stmts) -> Stmts:
     return nest(loops[:-1], [vector(loops[-1], 1, body)]) if loops else body
 
 
+def along(loops: Nest, axis: int | None) -> NestLoop | None:
+    """The innermost of the loops over an axis, if there is one."""
+    return next((loop for loop in reversed(loops) if axis in loop.axes), None)
+
+
 def rest_of(loop: NestLoop, first: Linear, size: int) -> Expr:
     """How many iterations are in the block of at most `size` that begins at `first`."""
     if loop.static and loop.most % size == 0:

@@ -21,6 +21,7 @@ from pullback.lower.context import (
     Nest,
     NestLoop,
     accumulator,
+    along,
     cast,
     nest,
     rest_of,
@@ -189,8 +190,8 @@ def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contrac
     left, right = _operand(context, axes, product.left), _operand(context, axes, product.right)
     scale = None if product.scale is None else _operand(context, axes, product.scale)
     outs = [loop for loop in loops if loop.axes[0] < outputs]
-    row = next((loop for loop in reversed(outs) if product.row in loop.axes), None)
-    column = next((loop for loop in reversed(outs) if product.column in loop.axes), None)
+    row = along(outs, product.row)
+    column = along(outs, product.column)
     others = [loop for loop in outs if loop is not row and loop is not column]
     stores = [_stored(context, s, axes) for s in stages]
     tail = Tail(rest, stage_values(context, rest, axes, registers), stores[1:])

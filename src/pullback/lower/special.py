@@ -15,7 +15,6 @@ from pullback.ir.nest import (
     Declare,
     For,
     Load,
-    LoopKind,
     Peek,
     Stmts,
     Store,
@@ -33,6 +32,7 @@ from pullback.lower.context import (
     cast,
     nest,
     swept,
+    unrolled,
     vector,
 )
 from pullback.lower.hoist import hoisted
@@ -96,7 +96,7 @@ def _running(
         Store(home.array, written(context, stage, axes).expr(), now),
     ]
     if each is not None:
-        inside = [For(each, index(0), index(ABREAST), tuple(inside), LoopKind.UNROLL)]
+        inside = [unrolled(each, ABREAST, *inside)]
     return [Declare(running, stage.form.combiner.identity(kind)), *nest(along, inside)]
 
 

@@ -40,6 +40,7 @@ from pullback.lower.context import (
     Nest,
     NestLoop,
     accumulator,
+    along,
     cast,
     in_pieces,
     nest,
@@ -81,7 +82,7 @@ class Box:
 def sweep(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
     """The loop nest of a step."""
     box, values = make_box(context, stages, step.vector)
-    lane = _lane(box, step.vector)
+    lane = along(box.loops, step.vector)
     work = [_work(context, box.axes, s) for s in stages]
     if not isinstance(step.loops, SweepLoops):
         raise InvalidIR(f"a sweep of {stages[0].target} by {step.loops}")
@@ -89,7 +90,7 @@ def sweep(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
         work = [tuple(bound for bound in region if bound.tests) for region in work]
     part = _Part(context, box, stages, values, work, step.loops)
     place = patch(stages)
-    loop = None if place is None else _lane(box, place.axis.number)
+    loop = None if place is None else along(box.loops, place.axis.number)
     if place is not None and loop is not None and len(loop.axes) == 1:
         return _patched(part, lane, loop, place)
     maps = [s for s in stages if not isinstance(s.form, Reduce)]
@@ -163,13 +164,6 @@ def make_box(context: Lowering, stages: list[Stage], lane: int | None = None) ->
 def written(context: Lowering, stage: Stage, axes: Coordinates) -> Linear:
     """Where the value of `stage` at the current coordinates is stored."""
     return context.home(stage).offset(tuple(axes[n] for n in range(len(stage.shape))))
-
-
-def _lane(box: Box, axis: int | None) -> NestLoop | None:
-    for loop in reversed(box.loops):
-        if axis in loop.axes:
-            return loop
-    return None
 
 
 class _Body:

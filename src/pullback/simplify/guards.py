@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 
-from pullback.ir import expr as E
 from pullback.ir.dtype import bool_
-from pullback.ir.expr import Expr, Exprs, logical_not, takes
+from pullback.ir.expr import (
+    And,
+    Const,
+    Expr,
+    Exprs,
+    If,
+    Or,
+    Xor,
+    const,
+    is_const,
+    logical_not,
+    takes,
+)
 from pullback.ir.node import walk
 
 Guards = Exprs
-FALSE = E.const(False, bool_)
+FALSE = const(False, bool_)
 PATHS = 32  # contexts kept apart for one node; beyond that only what they share
 
 
@@ -22,7 +33,7 @@ def contexts(roots: Iterable[Expr]) -> dict[Expr, tuple[Guards, ...]]:
     """
     roots = tuple(roots)
     order = [n for n in walk(roots) if isinstance(n, Expr)]
-    if not any(isinstance(n, E.If) for n in order):
+    if not any(isinstance(n, If) for n in order):
         return dict.fromkeys(reversed(order), ((),))
     paths_to: dict[Expr, dict[Guards, None]] = {root: {(): None} for root in roots}
     settled: dict[Expr, tuple[Guards, ...]] = {}
@@ -39,10 +50,10 @@ def contexts(roots: Iterable[Expr]) -> dict[Expr, tuple[Guards, ...]]:
 
 def negated(condition: Expr) -> Expr:
     """``not not c -> c``."""
-    if isinstance(condition, E.Xor) and E.is_const(condition.right, True):
+    if isinstance(condition, Xor) and is_const(condition.right, True):
         return condition.left
-    if isinstance(condition, E.Const):
-        return E.const(not condition.value, condition.dtype)
+    if isinstance(condition, Const):
+        return const(not condition.value, condition.dtype)
     return logical_not(condition)
 
 
@@ -52,13 +63,13 @@ def conjuncts(condition: Expr) -> Exprs:
     todo = [condition]
     while todo:
         c = todo.pop()
-        if isinstance(c, E.And):
+        if isinstance(c, And):
             todo += [c.right, c.left]
-        elif isinstance(c, E.If) and E.is_const(c.otherwise, False):
+        elif isinstance(c, If) and is_const(c.otherwise, False):
             todo += [c.then, c.condition]
-        elif isinstance(c, E.Xor) and isinstance(c.left, E.Or) and E.is_const(c.right, True):
+        elif isinstance(c, Xor) and isinstance(c.left, Or) and is_const(c.right, True):
             todo += [negated(c.left.right), negated(c.left.left)]
-        elif not E.is_const(c, True):
+        elif not is_const(c, True):
             conditions[c] = None
     return tuple(conditions)
 
@@ -70,7 +81,7 @@ def reads_data(e: Expr) -> bool:
 
 def both(first: Expr, second: Expr) -> Expr:
     """The conjunction; what reads is not evaluated where the first fails: ``a ? b : false``."""
-    return E.If(first, second, FALSE) if reads_data(second) else E.And(first, second)
+    return If(first, second, FALSE) if reads_data(second) else And(first, second)
 
 
 def every(conditions: Iterable[Expr]) -> Expr | None:
@@ -81,19 +92,19 @@ def every(conditions: Iterable[Expr]) -> Expr | None:
 
 def guarded(conditions: Iterable[Expr], value: Expr) -> Expr:
     """``value if all conditions else 0``; conditions that read are nested inside the others."""
-    if E.is_const(value, 0):
+    if is_const(value, 0):
         return value
     conditions = list(conditions)
-    zero = E.const(0, value.dtype)
+    zero = const(0, value.dtype)
     for c in reversed([c for c in conditions if reads_data(c)]):
-        value = E.If(c, value, zero)
+        value = If(c, value, zero)
     whole = every(c for c in conditions if not reads_data(c))
-    return value if whole is None else E.If(whole, value, zero)
+    return value if whole is None else If(whole, value, zero)
 
 
 def _edges(node: Expr) -> list[tuple[Expr, Expr | None]]:
     """Children with the condition that a branch adds."""
-    if isinstance(node, E.If):
+    if isinstance(node, If):
         return [
             (node.condition, None),
             (node.then, node.condition),

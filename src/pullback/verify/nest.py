@@ -8,31 +8,51 @@ from dataclasses import dataclass, field
 from pullback.algebra.bounds import Intervals, Prover
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir import nest as N
 from pullback.ir.dtype import DType, bool_, int64
 from pullback.ir.expr import Expr, index
+from pullback.ir.nest import (
+    NATIVES,
+    Array,
+    Check,
+    Combine,
+    Declare,
+    For,
+    Guard,
+    Load,
+    Native,
+    Peek,
+    Prefetch,
+    Register,
+    Routine,
+    Set,
+    Stmt,
+    Store,
+    StoreCombine,
+    Transpose,
+    Var,
+)
 from pullback.ir.node import Node, rebuild, walk
 from pullback.simplify.guards import Guards, conjuncts, contexts
 from pullback.verify import points
 
-SHAPED = {*E.SCALARS, N.Var, N.Load, N.Peek, N.Native} - {E.Axis, E.Take}
+SHAPED = {*E.SCALARS, Var, Load, Peek, Native} - {E.Axis, E.Take}
 
 
 @dataclass(slots=True)
 class _Scope:
     """What is visible at a statement."""
 
-    variables: frozenset[N.Var]
-    registers: frozenset[N.Register]
+    variables: frozenset[Var]
+    registers: frozenset[Register]
     guards: Guards = ()
 
 
 @dataclass(slots=True)
 class _Verifier:
-    routine: N.Routine
+    routine: Routine
     after: str
-    arrays: frozenset[N.Array]
-    changed: frozenset[N.Register]
+    arrays: frozenset[Array]
+    changed: frozenset[Register]
     intervals: Intervals = field(default_factory=Intervals)
     named: dict[Node, Expr] = field(default_factory=dict)
     guarding: set[Expr] = field(default_factory=set)
@@ -41,47 +61,47 @@ class _Verifier:
     def fail(self, check: str, what: str) -> InvalidIR:
         return InvalidIR(f"after {self.after}: {self.routine.name}: {what} ({check})")
 
-    def block(self, body: Iterable[N.Stmt], scope: _Scope) -> None:
+    def block(self, body: Iterable[Stmt], scope: _Scope) -> None:
         """Statements in order; what one declares the next ones see."""
         for statement in body:
             self.statement(statement, scope)
 
-    def statement(self, s: N.Stmt, scope: _Scope) -> None:
+    def statement(self, s: Stmt, scope: _Scope) -> None:
         match s:
-            case N.For():
+            case For():
                 self.loop(s, scope)
-            case N.Guard():
+            case Guard():
                 self.typed(s.condition, bool_, "guard", scope)
                 never = Prover((), self.intervals).prove(s.condition) is False
                 (self.never if never else self.guarding).add(s.condition)
                 self.block(s.body, self.inner(scope, s.condition))
-            case N.Declare():
+            case Declare():
                 self.typed(s.init, s.register.dtype, f"declaration of {s.register}", scope)
                 scope.registers |= {s.register}
                 self.remember(s)
-            case N.Set() | N.Combine():
+            case Set() | Combine():
                 self.register(s.register, s.indices, scope)
                 self.typed(s.value, s.register.dtype, f"value for {s.register}", scope)
-            case N.Store() | N.StoreCombine():
-                if isinstance(s, N.StoreCombine):
+            case Store() | StoreCombine():
+                if isinstance(s, StoreCombine):
                     self.unread(s.array)
                 self.typed(s.offset, int64, f"offset into {s.array}", scope)
                 self.typed(s.value, s.array.dtype, f"value for {s.array}", scope)
                 self.access(s.array, s.offset, (scope.guards,))
-            case N.Check():
+            case Check():
                 self.check(s, scope)
-            case N.Transpose():
+            case Transpose():
                 self.transpose(s, scope)
-            case N.Prefetch():
+            case Prefetch():
                 self.known(s.array)
                 self.typed(s.offset, int64, f"offset of a prefetch of {s.array}", scope)
 
-    def remember(self, s: N.Declare) -> None:
+    def remember(self, s: Declare) -> None:
         """A register that is never set keeps its first value and that one's bounds."""
         kept = s.register.dtype in (int64, bool_) and not s.register.shape
         if not kept or s.register in self.changed:
             return
-        place = N.Peek(s.register, ())
+        place = Peek(s.register, ())
         if s.register.dtype == int64:
             self.intervals.leaves[place] = self.intervals.of(s.init)
         self.named[place] = self.spelled(s.init)
@@ -95,7 +115,7 @@ class _Verifier:
     def inner(self, scope: _Scope, *guards: Expr) -> _Scope:
         return _Scope(scope.variables, scope.registers, scope.guards + guards)
 
-    def loop(self, s: N.For, scope: _Scope) -> None:
+    def loop(self, s: For, scope: _Scope) -> None:
         if s.step < 1:
             raise self.fail("loops_advance", f"loop over {s.var.name} steps by {s.step}")
         for bound in (s.lo, s.hi):
@@ -110,13 +130,13 @@ class _Verifier:
         inside.variables |= {s.var}
         self.block(s.body, inside)
 
-    def check(self, s: N.Check, scope: _Scope) -> None:
+    def check(self, s: Check, scope: _Scope) -> None:
         for e in (s.index, s.extent):
             self.typed(e, int64, "check", scope)
         if not 0 <= s.site < len(self.routine.sites):
             raise self.fail("sites_exist", f"check of site {s.site}")
 
-    def transpose(self, s: N.Transpose, scope: _Scope) -> None:
+    def transpose(self, s: Transpose, scope: _Scope) -> None:
         for e in (s.target_offset, s.source_offset, s.rows, s.columns):
             self.typed(e, int64, "transpose", scope)
         if s.target.dtype != s.source.dtype:
@@ -136,7 +156,7 @@ class _Verifier:
         ways = None
         for node in walk(e):
             self.leaf(node, scope)
-            if isinstance(node, N.Load):
+            if isinstance(node, Load):
                 self.unread(node.array)
                 ways = contexts((e,)) if ways is None else ways
                 paths = tuple(scope.guards + guards for guards in ways[node])
@@ -146,14 +166,14 @@ class _Verifier:
         """A node is one of a loop nest's, over what is visible."""
         if type(node) not in SHAPED:
             raise self.fail("known_nodes", f"{type(node).__name__} in a loop nest")
-        if isinstance(node, N.Var) and node not in scope.variables:
+        if isinstance(node, Var) and node not in scope.variables:
             raise self.fail("variables_bound", f"{node.name} is not a loop around its use")
-        if isinstance(node, N.Peek):
+        if isinstance(node, Peek):
             self.register(node.register, node.indices, scope)
-        if isinstance(node, N.Native) and node.name not in N.NATIVES:
+        if isinstance(node, Native) and node.name not in NATIVES:
             raise self.fail("known_nodes", f"no native function {node.name}")
 
-    def register(self, register: N.Register, indices: Sequence[Expr], scope: _Scope) -> None:
+    def register(self, register: Register, indices: Sequence[Expr], scope: _Scope) -> None:
         """A register is declared before its use and indexed inside its shape."""
         if register not in scope.registers:
             raise self.fail("registers_declared", f"{register} is used before it is declared")
@@ -161,7 +181,7 @@ class _Verifier:
             raise self.fail("register_shape", f"{register} with {len(indices)} indices")
         for e, extent in zip(indices, register.shape, strict=True):
             for node in walk(e):
-                if isinstance(node, N.Var) and node not in scope.variables:
+                if isinstance(node, Var) and node not in scope.variables:
                     raise self.fail("variables_bound", f"{node.name} is not bound")
             if not self.inside(e, extent, (scope.guards,)):
                 lo, hi = self.intervals.of(e)
@@ -169,7 +189,7 @@ class _Verifier:
 
     def access(
         self,
-        array: N.Array,
+        array: Array,
         offset: Expr,
         paths: tuple[Guards, ...],
         span: Expr | None = None,
@@ -183,12 +203,12 @@ class _Verifier:
             what = f"{array}[{lo}..{hi}] is not proved to lie within {array.size} elements"
             raise self.fail("accesses_inside", what)
 
-    def unread(self, array: N.Array) -> None:
+    def unread(self, array: Array) -> None:
         """What is written past the caches is not read."""
         if array in self.routine.streamed:
             raise self.fail("streamed_unread", f"{array} is written past the caches, and read")
 
-    def known(self, array: N.Array) -> None:
+    def known(self, array: Array) -> None:
         if array not in self.arrays:
             raise self.fail("arrays_known", f"{array} is not an array of the routine")
 
@@ -200,7 +220,7 @@ class _Verifier:
 
     def guarded(self, e: Expr, size: int, lo: int, guards: Guards) -> bool:
         """Whether guards prove an offset, or at least speak of what it depends on."""
-        leaves = frozenset(n for n in walk(e) if isinstance(n, N.Var | N.Load | N.Peek))
+        leaves = frozenset(n for n in walk(e) if isinstance(n, Var | Load | Peek))
         near = tuple(g for g in guards if any(n in leaves for n in walk(g)))
         proved = Prover(near, self.intervals).inside(e, size)
         if proved:
@@ -242,7 +262,7 @@ def _end(last: Expr, word: int) -> Expr:
     return last if word == 1 else E.Add(E.Mul(last, index(word)), index(word - 1))
 
 
-def verify_routine(routine: N.Routine, after: str) -> None:
+def verify_routine(routine: Routine, after: str) -> None:
     """Accesses proved in bounds or guarded, registers declared, variables bound, types equal.
 
     Raises: InvalidIR naming the pass and the kernel.
@@ -255,10 +275,10 @@ def verify_routine(routine: N.Routine, after: str) -> None:
         verifier.block(body, _Scope(visible, frozenset()))
 
 
-def _changed(body: Iterable[N.Stmt]) -> Iterator[N.Register]:
+def _changed(body: Iterable[Stmt]) -> Iterator[Register]:
     """Registers that are set or combined after their declaration."""
     for s in body:
-        if isinstance(s, N.Set | N.Combine):
+        if isinstance(s, Set | Combine):
             yield s.register
-        elif isinstance(s, N.For | N.Guard):
+        elif isinstance(s, For | Guard):
             yield from _changed(s.body)

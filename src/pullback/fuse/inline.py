@@ -287,7 +287,11 @@ def sums_up(scene: Inlined, definition: Definition) -> Definition | None:
 
 
 def _substitutes(
-    scene: Inlined, definition: Definition, uses: list[Use], big: int, never: bool
+    scene: Inlined,
+    definition: Definition,
+    uses: list[Use],
+    big: int,
+    never: bool,
 ) -> bool:
     """Whether substitution costs neither memory traffic nor noticeable work."""
     size = elements(definition.shape)

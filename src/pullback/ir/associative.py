@@ -12,16 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pullback.ir import expr as E
-from pullback.ir.expr import Expr, Extent, If, Shape, upper
+from pullback.ir.expr import (
+    Add,
+    Const,
+    Equal,
+    Expr,
+    Extent,
+    FloorDiv,
+    If,
+    Less,
+    Mod,
+    Mul,
+    Shape,
+    axes,
+    const,
+    extent_expr,
+    index,
+    upper,
+)
 from pullback.ir.graph import Definition, Map, beside, read
 
 Tuple = Sequence[Expr]
 Join = Callable[[Tuple, Tuple], Tuple]
 """The combination of an earlier and a later tuple."""
 
-ONE = E.index(1)
-TWO = E.index(2)
+ONE = index(1)
+TWO = index(2)
 
 
 def reduced(elements: Sequence[Definition], axis: int, join: Join) -> list[Definition]:
@@ -39,8 +55,8 @@ def scanned(elements: Sequence[Definition], axis: int, join: Join) -> list[Defin
     levels = [list(elements)]
     length = _length(elements, axis)
     while upper(levels[-1][0].shape[axis]) > 1:
-        levels.append(_paired(levels[-1], axis, length, join, E.index(0)))
-        length = _halved(length, E.index(0))
+        levels.append(_paired(levels[-1], axis, length, join, index(0)))
+        length = _halved(length, index(0))
     scan = levels.pop()
     while levels:
         scan = _filled(levels.pop(), scan, axis, join)
@@ -48,14 +64,14 @@ def scanned(elements: Sequence[Definition], axis: int, join: Join) -> list[Defin
 
 
 def _length(elements: Sequence[Definition], axis: int) -> Expr:
-    return E.extent_expr(elements[0].shape[axis])
+    return extent_expr(elements[0].shape[axis])
 
 
 def _halved(length: Expr, rest: Expr) -> Expr:
     """``(n + rest) // 2``"""
-    if isinstance(length, E.Const) and isinstance(rest, E.Const):
-        return E.index((int(length.value) + int(rest.value)) // 2)
-    return E.FloorDiv(E.Add(length, rest), TWO)
+    if isinstance(length, Const) and isinstance(rest, Const):
+        return index((int(length.value) + int(rest.value)) // 2)
+    return FloorDiv(Add(length, rest), TWO)
 
 
 def _paired(
@@ -68,19 +84,19 @@ def _paired(
     whole = upper(level[0].shape[axis])
     extent = (whole + int(rest is ONE)) // 2
     shape = _with(level[0].shape, axis, extent)
-    here: list[Expr] = [*E.axes(shape)]
-    left = E.Mul(here[axis], TWO) if extent > 1 else E.index(0)
-    right = E.Add(left, ONE) if extent > 1 else ONE
+    here: list[Expr] = [*axes(shape)]
+    left = Mul(here[axis], TWO) if extent > 1 else index(0)
+    right = Add(left, ONE) if extent > 1 else ONE
     first = [_at(x, here, axis, left) for x in level]
     pairs = join(first, [_at(x, here, axis, right) for x in level])
-    literal = isinstance(length, E.Const)
+    literal = isinstance(length, Const)
     if literal and whole == 2 * extent:
         return _maps(level, pairs, shape)
-    zeros = [E.const(0, x.dtype) for x in level]
+    zeros = [const(0, x.dtype) for x in level]
     alone: Tuple = first if rest is ONE else zeros
     if not literal and rest is ONE:
-        alone = _chosen(E.Less(left, length), first, zeros)
-    return _maps(level, _chosen(E.Less(right, length), pairs, alone), shape)
+        alone = _chosen(Less(left, length), first, zeros)
+    return _maps(level, _chosen(Less(right, length), pairs, alone), shape)
 
 
 def _chosen(condition: Expr, then: Tuple, otherwise: Tuple) -> Tuple:
@@ -97,14 +113,14 @@ def _filled(
     """The scan of `level` from that of its pairs."""
     here: list[Expr] = list(level[0].axes)
     place = here[axis]
-    half = E.FloorDiv(place, TWO)
+    half = FloorDiv(place, TWO)
     own = [read(x, *here) for x in level]
-    odd = E.Equal(E.Mod(place, TWO), ONE)
+    odd = Equal(Mod(place, TWO), ONE)
     even: Tuple = own
     if upper(level[0].shape[axis]) > 2:
-        last = E.Add(half, E.index(-1))
+        last = Add(half, index(-1))
         until = join([_at(p, here, axis, last) for p in pairs], own)
-        even = _chosen(E.Less(E.index(0), place), until, own)
+        even = _chosen(Less(index(0), place), until, own)
     bodies = _chosen(odd, [_at(p, here, axis, half) for p in pairs], even)
     return _maps(level, bodies, level[0].shape)
 

@@ -10,8 +10,35 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pullback.ir import dtype as D
-from pullback.ir import expr as E
-from pullback.ir.expr import Dim, Expr, Extent, Take
+from pullback.ir.expr import (
+    Add,
+    And,
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Dim,
+    Div,
+    Equal,
+    Exp,
+    Expr,
+    Extent,
+    FloorDiv,
+    If,
+    Less,
+    Log,
+    Mod,
+    Mul,
+    Or,
+    Sin,
+    Size,
+    Sqrt,
+    Take,
+    Xor,
+    is_const,
+    maximum,
+    minimum,
+)
 from pullback.ir.graph import COMBINERS, Value
 from pullback.ir.node import Node, walk
 
@@ -21,10 +48,10 @@ SUFFIX = {
     "int32": "i32", "int8": "i8", "uint8": "u8", "uint32": "u32", "int16": "i16", "uint16": "u16",
     "uint64": "u64",
 }  # fmt: skip
-UNARY: dict[str, type[Expr]] = {"exp": E.Exp, "log": E.Log, "sqrt": E.Sqrt, "sin": E.Sin}
-BINARY: dict[str, tuple[int, type[E.Binary]]] = {
-    "<": (1, E.Less), "==": (1, E.Equal), "|": (2, E.Or), "^": (3, E.Xor), "&": (4, E.And),
-    "+": (5, E.Add), "*": (6, E.Mul), "/": (6, E.Div), "//": (6, E.FloorDiv), "%": (6, E.Mod),
+UNARY: dict[str, type[Expr]] = {"exp": Exp, "log": Log, "sqrt": Sqrt, "sin": Sin}
+BINARY: dict[str, tuple[int, type[Binary]]] = {
+    "<": (1, Less), "==": (1, Equal), "|": (2, Or), "^": (3, Xor), "&": (4, And),
+    "+": (5, Add), "*": (6, Mul), "/": (6, Div), "//": (6, FloorDiv), "%": (6, Mod),
 }  # fmt: skip
 SIGN = 7
 TIGHT = 8
@@ -87,7 +114,7 @@ def shape_text(kind: D.DType, shape: Iterable[Extent]) -> str:
     return f"{kind.name}[{', '.join(map(extent_text, shape))}]"
 
 
-def literal(e: E.Const) -> str:
+def literal(e: Const) -> str:
     """``1.5``, ``2``, ``true``, ``1.5f64``"""
     if isinstance(e.value, bool):
         return "true" if e.value else "false"
@@ -126,7 +153,7 @@ class Printer:
         def text(child: Node) -> str:
             return known[child][0]
 
-        if isinstance(node, E.Const):
+        if isinstance(node, Const):
             negative = literal(node).startswith("-")
             return literal(node), SIGN if negative else TIGHT
         called = self._call(node, text)
@@ -134,40 +161,40 @@ class Printer:
             called = self.leaf(node, text)
         if called is not None:
             return called, TIGHT
-        if not isinstance(node, E.Binary):
+        if not isinstance(node, Binary):
             return repr(node), TIGHT
         return self._infix(node, known)
 
     def _call(self, node: Node, text: Callable[[Node], str]) -> str | None:
-        if isinstance(node, E.Axis):
+        if isinstance(node, Axis):
             return axis_name(node.number)
-        if isinstance(node, E.Size):
+        if isinstance(node, Size):
             return f"size({node.dim.name})"
         if isinstance(node, Take):
             return f"{self.names(node.source)}[{', '.join(map(text, node.indices))}]"
-        if isinstance(node, E.Cast):
+        if isinstance(node, Cast):
             return f"{node.to.name}({text(node.value)})"
-        if isinstance(node, E.If):
+        if isinstance(node, If):
             return _choice(node, text)
         called = _CALL.get(type(node))
         return f"{called}({text(node.children[0])})" if called else None
 
-    def _infix(self, node: E.Binary, known: dict[Node, tuple[str, int]]) -> tuple[str, int]:
+    def _infix(self, node: Binary, known: dict[Node, tuple[str, int]]) -> tuple[str, int]:
         def side(child: Node, least: int) -> str:
             text, level = known[child]
             return text if level >= least else f"({text})"
 
-        if isinstance(node, E.Xor) and node.dtype.is_bool and E.is_const(node.right, True):
+        if isinstance(node, Xor) and node.dtype.is_bool and is_const(node.right, True):
             return f"~{side(node.left, SIGN)}", SIGN
-        if isinstance(node, E.Mul) and _minus_one(node):
+        if isinstance(node, Mul) and _minus_one(node):
             return f"-{side(node.left, TIGHT)}", SIGN
         symbol, level = _SYMBOL[type(node)]
         left = side(node.left, level + 1 if level == 1 else level)
-        if isinstance(node, E.Add) and isinstance(node.right, E.Const):
+        if isinstance(node, Add) and isinstance(node.right, Const):
             shown = literal(node.right)
             if shown.startswith("-"):
                 return f"{left} - {shown[1:]}", level
-        if isinstance(node, E.Add) and isinstance(node.right, E.Mul) and _minus_one(node.right):
+        if isinstance(node, Add) and isinstance(node.right, Mul) and _minus_one(node.right):
             return f"{left} - {side(node.right.left, level + 1)}", level
         return f"{left} {symbol} {side(node.right, level + 1)}", level
 
@@ -184,30 +211,30 @@ def _uses(roots: Sequence[Expr]) -> dict[Node, int]:
 
 def _shown(node: Node) -> tuple[Node, ...]:
     """The nodes whose text stands in a node's own."""
-    if isinstance(node, E.If) and _extremum(node):
+    if isinstance(node, If) and _extremum(node):
         return node.otherwise, node.then
-    if isinstance(node, E.Mul) and _minus_one(node):
+    if isinstance(node, Mul) and _minus_one(node):
         return (node.left,)
-    if isinstance(node, E.Add) and isinstance(node.right, E.Mul) and _minus_one(node.right):
+    if isinstance(node, Add) and isinstance(node.right, Mul) and _minus_one(node.right):
         return node.left, node.right.left
     return node.children
 
 
-def _minus_one(e: E.Mul) -> bool:
+def _minus_one(e: Mul) -> bool:
     """Whether a product is a negation that is printed as one (a literal is not)."""
     right = e.right
-    return isinstance(right, E.Const) and right.value == -1 and not isinstance(e.left, E.Const)
+    return isinstance(right, Const) and right.value == -1 and not isinstance(e.left, Const)
 
 
-def _extremum(e: E.If) -> str:
+def _extremum(e: If) -> str:
     """`max` or `min` where a choice is one."""
-    for name, make in (("max", E.maximum), ("min", E.minimum)):
+    for name, make in (("max", maximum), ("min", minimum)):
         if not e.dtype.is_bool and e is make(e.otherwise, e.then):
             return name
     return ""
 
 
-def _choice(e: E.If, text: Callable[[Node], str]) -> str:
+def _choice(e: If, text: Callable[[Node], str]) -> str:
     name = _extremum(e)
     if name:
         return f"{name}({text(e.otherwise)}, {text(e.then)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import runpy
 import warnings
 from collections.abc import Callable
@@ -408,3 +409,15 @@ def judged() -> Any:
 def test_an_entry_of_opinfo(judged: Any, name: str) -> None:
     """Results and gradients, without fallback."""
     assert judged(name) == ("right", "")
+
+
+def test_the_backend_is_found_by_its_name() -> None:
+    """As users write it; the entry point is there where the package is installed."""
+    points = importlib.metadata.entry_points(group="torch_dynamo_backends")
+    if "pullback" not in points.names:
+        pytest.skip("pullback is imported from its source, not installed")
+    x = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
+    torch.compile(lambda t: (t.sin() * 2).sum(), backend="pullback")(x).backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, 2 * x.detach().cos())
+    assert pb.torch.report().graphs

@@ -285,7 +285,7 @@ def test_explain_the_adjoint_of_a_script(tmp_path: Path) -> None:
         "import pullback as pb\n"
         "f = pb.jit(lambda x, n: x * x)\n"
         "f(pb.ones(3), pb.asarray([1]))\n"
-        "g = pb.jit(lambda x: pb.loop(2, lambda c: c * 2.0, x))\n"
+        "g = pb.jit(lambda x: pb.loop(2, lambda i, c: c * 2.0, x))\n"
     )
     done = call("explain", str(script), "--stage", "adjoint")
     assert done.exit_code == 0, done.output

@@ -36,9 +36,9 @@ def told() -> tuple[int, dict[str, dict[str, Any]]]:
 def test_a_good_house() -> None:
     code, found = told()
     assert code == 0
-    assert found["numpy"]["found"].startswith(np.__version__)
-    assert host_target().name in found["processor"]["found"]
-    assert "0 entries" in found["cache"]["found"]
+    assert found["numpy"]["says"].startswith(np.__version__)
+    assert host_target().name in found["processor"]["says"]
+    assert "0 entries" in found["cache"]["says"]
     shown = CliRunner().invoke(commands, ["doctor"]).output
     assert "self-test" in shown and "extra torch" in shown
 
@@ -53,7 +53,7 @@ def test_what_is_wrong_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert code == 1
     wrong = {topic for topic, finding in found.items() if not finding["good"]}
     assert wrong == {"threads", "cache", "PULLBACK_TARGET", "self-test"}
-    assert "1 altered" in found["cache"]["found"]
+    assert "1 altered" in found["cache"]["says"]
 
 
 def test_backends_that_need_something(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +64,8 @@ def test_backends_that_need_something(monkeypatch: pytest.MonkeyPatch) -> None:
     code, found = told()
     assert code == 0
     for name, says in (("c", "absent-compiler --version"), ("opencl", "absent-runtime.so")):
-        assert found[f"backend {name}"]["found"].startswith("not there: ")
-        assert says in found[f"backend {name}"]["found"]
+        assert found[f"backend {name}"]["says"].startswith("not there: ")
+        assert says in found[f"backend {name}"]["says"]
     for name in ("c", "absent"):
         monkeypatch.setenv("PULLBACK_BACKEND", name)
         code, found = told()
@@ -85,7 +85,7 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     code, found = told()
     assert code == 1
     assert found["rich"] == {
-        "topic": "rich", "found": "not installed (needs >=13)", "good": False
+        "topic": "rich", "says": "not installed (needs >=13)", "good": False
     }  # fmt: skip
     assert found["numpy"]["good"] and "torch" not in found
     shown = CliRunner().invoke(commands, ["doctor"]).output

@@ -22,6 +22,7 @@ from triton.compiler.code_generator import CodeGenerator
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
+from pullback.backends.host.attributes import put_back, snapshot
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.triton.nodes import Function
 from pullback.triton.parse import parse
@@ -32,25 +33,18 @@ TARGET = ("cuda", 90, 32)
 
 interpreted = triton.knobs.runtime.interpret
 
+_CLEAN = "member" not in (getattr(tl.core.load, "__kwdefaults__", None) or {})
 # The interpreter changes the language while a kernel runs, and a function that a kernel calls
 # leaves it changed: what the frontend needs is put back.
-_LANGUAGE = (tl, tl.core, tl.math, tl.core.tensor, tl.core.dtype, tl.core.condition,
-             tl.core.tensor_descriptor_base)  # fmt: skip
-_CLEAN = "member" not in (getattr(tl.core.load, "__kwdefaults__", None) or {})
-_AS_IT_WAS = [(owner, dict(vars(owner))) for owner in _LANGUAGE]
+_LANGUAGE = snapshot((tl, tl.core, tl.math, tl.core.tensor, tl.core.dtype, tl.core.condition,
+                      tl.core.tensor_descriptor_base))  # fmt: skip
 
 
 def _put_back() -> None:
     """Raises: UnsupportedError (E427) where kernels ran before this module was there."""
     if not _CLEAN:
         raise UnsupportedError("kernels ran on the interpreter before pb.triton", code="E427")
-    for owner, names in _AS_IT_WAS:
-        for name, value in names.items():
-            if vars(owner)[name] is not value and name != "__dict__":
-                setattr(owner, name, value)
-        if isinstance(owner, type):
-            for name in set(vars(owner)) - set(names):
-                delattr(owner, name)
+    put_back(_LANGUAGE)
 
 
 class _Offline(JITFunction):  # type: ignore[misc]

@@ -71,10 +71,12 @@ class Block:
         """The masks of axes."""
         return [self.masks[d] for d in sorted(dims) if d in self.masks]
 
-    def filled(self, text: Text) -> str:
-        """A value over the whole block."""
+    def filled(self, text: Text, body: Expr | None) -> str:
+        """What `body` became, over the whole block; a literal has no type of its own."""
         if len(text.dims) == len(self.extents):
             return text.text
+        if isinstance(body, E.Const):
+            return f"tl.broadcast_to({L.typed(body)}, {self.extents})"
         return f"tl.broadcast_to({text}, {self.extents})"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.backends.host.attributes import put_back, snapshot
 from pullback.backends.triton.language import SIGNATURES
 from pullback.errors import DeviceError
 from pullback.ir.dtype import DType, bfloat16
@@ -140,8 +141,19 @@ class Memory:
 
 def call(function: Any, programs: int, arguments: Sequence[Memory | int]) -> None:
     """One launch, program by program."""
+    before = snapshot(language(triton().language))
     with interpreting(), np.errstate(all="ignore"):
         function[(programs,)](*arguments)
+    put_back(before)
+
+
+def language(tl: Any) -> tuple[Any, ...]:
+    """Modules and classes of Triton's that the interpreter changes while a kernel runs, and a
+    function that a kernel calls leaves changed: Triton's own frontend fails then.
+    """
+    core = tl.core
+    classes = (core.tensor, core.dtype, core.condition, core.tensor_descriptor_base)
+    return (tl, core, tl.math, *classes)
 
 
 def compiled(

@@ -20,7 +20,7 @@ from pullback.backends.triton.blocks import (
 from pullback.backends.triton.body import Block, Body, Lines, Mark, Text
 from pullback.backends.triton.product import plain, product_of
 from pullback.ir.dtype import DType, float32, is_half
-from pullback.ir.expr import Axis, Const, Dim, Expr, Extent, Shape, Size, Take
+from pullback.ir.expr import Axis, Dim, Expr, Extent, Shape, Size, Take
 from pullback.ir.graph import Accumulate, Combiner, Reduce, Scan, Value, Variable, read
 from pullback.ir.kernel import Stage
 from pullback.ir.node import walk
@@ -224,9 +224,7 @@ class Function:
         body.held = lambda take: self.register(take, stage, block)
         (value,) = body.values([stage.body])
         self.checks(body, stage.body, block)
-        text = block.filled(value)
-        if isinstance(value.text, str) and not value.dims and isinstance(stage.body, Const):
-            text = f"tl.broadcast_to({L.typed(stage.body)}, {extents})"
+        text = block.filled(value, stage.body)
         if over:
             text = self.collapse(stage, block, text, over=len(extents) - 1)
             block = self.outside(stage, block)
@@ -317,7 +315,7 @@ class Function:
         body = self.body(block)
         (value,) = body.values([stage.body])
         self.checks(body, stage.body, block)
-        text = self.masked(stage, block, block.filled(value), 1)
+        text = self.masked(stage, block, block.filled(value, stage.body), 1)
         joined = L.JOINS[form.combiner.name].format(total, f"({text})")
         self.lines.put(f"{total} = {joined}")
         self.lines.depth -= 1
@@ -405,7 +403,7 @@ class Function:
         body.held = self.within
         (value,) = body.values([stage.body])
         self.checks(body, stage.body, block)
-        self.made(stage, block, block.filled(value))
+        self.made(stage, block, block.filled(value, stage.body))
 
     def within(self, take: Take) -> Text | None:
         """What the launch has made of this tile."""
@@ -436,7 +434,7 @@ class Function:
         body = self.body(block)
         (value,) = body.values([e])
         self.checks(body, e, block)
-        text, masks = block.filled(value), [block.masks[d] for d in sorted(block.masks)]
+        text, masks = block.filled(value, e), [block.masks[d] for d in sorted(block.masks)]
         if masks and plain(e) is None:
             text = f"tl.where({' & '.join(masks)}, {text}, 0.0)"
         if is_half(kind):
@@ -460,7 +458,7 @@ class Function:
         body = self.body(block)
         (value,) = body.values([stage.body])
         self.checks(body, stage.body, block)
-        text = self.joined(form.combiner, kind, carry, block.filled(value), block)
+        text = self.joined(form.combiner, kind, carry, block.filled(value, stage.body), block)
         self.lines.put(f"{carry} = {text}")
         if isinstance(form, Scan):
             self.store(stage, block, L.rounded(carry, kind))
@@ -487,8 +485,9 @@ class Function:
         right = self.lines.name("term", right)
         given: dict[Expr, Text] = {a: Text(left, dims), b: Text(right, dims)}
         body = Body(self.lines, block, self.pointer, lambda take: None, self.site, given)
-        (value,) = body.values([combiner.join(a, b)])
-        return block.filled(value)
+        both = combiner.join(a, b)
+        (value,) = body.values([both])
+        return block.filled(value, both)
 
     def scatter(self, stage: Stage) -> None:
         """An accumulating write: a program owns the rows that it writes, whatever data says."""
@@ -523,7 +522,9 @@ class Function:
         if stage.store.dtype.is_bool:
             old = f"({old} != 0)"
         old = self.lines.name("old", old)
-        new = self.joined(form.combiner, stage.body.dtype, old, block.filled(value), block)
+        new = self.joined(
+            form.combiner, stage.body.dtype, old, block.filled(value, stage.body), block
+        )
         self.lines.put(f"tl.store({where}, {self.kept(new, stage.store)}{mask})")
         self.lines.depth -= 1
 
@@ -533,7 +534,7 @@ class Function:
         """Offsets of every element of a block."""
         if offset.text == "0":
             return f"tl.zeros({block.extents}, tl.int64)"
-        return block.filled(offset)
+        return block.filled(offset, None)
 
     def kept(self, text: str, store: Variable) -> str:
         return f"({text}).to(tl.uint8)" if store.dtype.is_bool else text

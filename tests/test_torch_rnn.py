@@ -94,6 +94,9 @@ def test_no_step_is_written_out() -> None:
 
 def test_states_that_are_given() -> None:
     beside(nn.GRU(3, 5, 2), torch.randn(6, 2, 3), torch.randn(2, 2, 5))
+
+
+def test_states_of_two_directions() -> None:
     states = torch.randn(2, 4, 5), torch.randn(2, 4, 5)
     beside(nn.LSTM(3, 5, bidirectional=True, batch_first=True), torch.randn(4, 6, 3), states)
 

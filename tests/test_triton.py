@@ -21,14 +21,12 @@ from pullback.ir.dtype import float32
 from pullback.ir.expr import Axis
 from pullback.ir.graph import MAP, Definition, Variable, define, read
 from pullback.ir.kernel import Kernel, Stage
-from small_programs import PROGRAMS
 from test_backends import agree
 
 Array = np.ndarray[Any, Any]
-SLOW = pytest.mark.slow
 ABSENT = importlib.util.find_spec("triton") is None  # not imported: others would compile by it
 needs_triton = pytest.mark.skipif(ABSENT, reason="Triton is not installed")
-pytestmark = needs_triton
+pytestmark = [needs_triton, pytest.mark.torch]  # the stage of the gate that has it
 SOME = [
     "vector products",
     "softmax",
@@ -43,9 +41,7 @@ SOME = [
 ODD = np.array([1, np.nan, -np.inf, 0.0, -0.0, 2.5, -3, 1e-40], np.float32)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in SOME else SLOW) for n in PROGRAMS]
-)
+@pytest.mark.parametrize("name", SOME)
 def test_small_programs(name: str) -> None:
     agree(name, "triton")
 
@@ -232,11 +228,3 @@ def test_hopper_s_code_without_a_gpu() -> None:
             for code in compiled(kernel):
                 assert ".target sm_90a" in code["texts"]["ptx"] and code["cubin"]
                 assert "tt.reduce" in code["texts"]["ttir"] and ".local" not in code["texts"]["ptx"]
-
-
-@SLOW
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_small_programs_compile_for_hopper(name: str) -> None:
-    function, arguments = PROGRAMS[name]("float32")
-    for kernel in kernels(function, *arguments):
-        assert all(code["cubin"] for code in compiled(kernel))

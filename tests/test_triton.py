@@ -216,7 +216,7 @@ def test_a_product_of_sixteen_bits_is_made_by_tensor_cores() -> None:
     half = pb.astype(pb.ones((64, 64)), pb.bfloat16)
     for kernel in kernels(lambda a, b: pb.matmul(a, b), half, half):
         (code,) = compiled(kernel)
-        assert "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" in code["texts"]["ptx"]
+        assert "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" in code.texts["ptx"]
 
 
 def test_hopper_s_code_without_a_gpu() -> None:
@@ -226,5 +226,5 @@ def test_hopper_s_code_without_a_gpu() -> None:
     for function in functions:
         for kernel in kernels(function, x):
             for code in compiled(kernel):
-                assert ".target sm_90a" in code["texts"]["ptx"] and code["cubin"]
-                assert "tt.reduce" in code["texts"]["ttir"] and ".local" not in code["texts"]["ptx"]
+                assert ".target sm_90a" in code.texts["ptx"] and code.cubin
+                assert "tt.reduce" in code.texts["ttir"] and ".local" not in code.texts["ptx"]

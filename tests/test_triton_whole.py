@@ -21,4 +21,4 @@ def test_small_programs(name: str) -> None:
 def test_small_programs_compile_for_hopper(name: str) -> None:
     function, arguments = PROGRAMS[name]("float32")
     for kernel in kernels(function, *arguments):
-        assert all(code["cubin"] for code in compiled(kernel))
+        assert all(code.cubin for code in compiled(kernel))

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.base import KernelInterpreter, Text, Values
-from pullback.backends.triton import device, plan
+from pullback.backends.triton import device, offline, plan
 from pullback.backends.triton.function import Launch
 from pullback.backends.triton.language import SIGNATURES
+from pullback.backends.triton.offline import Binary, Order
 from pullback.config import Options, module_of
 from pullback.errors import IndexRangeError
 from pullback.ir.dtype import int64
@@ -65,25 +66,27 @@ def _text(kernel: Kernel, schedule: Schedule, target: Target) -> str:
 
 
 def _made(stage: str, kernel: Kernel, schedule: Schedule, target: Target) -> str:
-    return "\n\n".join(code["texts"][stage] for code in compiled(kernel))
+    return "\n\n".join(binary.texts[stage] for binary in compiled(kernel))
 
 
-def compiled(kernel: Kernel, capability: int = CAPABILITY) -> list[dict[str, Any]]:
-    """What Triton's compiler makes of each launch for a GPU, which need not be there.
+def compiled(kernel: Kernel, capability: int = CAPABILITY) -> list[Binary]:
+    """Code of each launch of a kernel (`plan.launches`) for a GPU, which need not be there.
 
     Raises: DeviceError.
     """
-    made = plan.launches(kernel)
-    functions = [
-        {"name": launch.name, "types": types(launch), "warps": launch.warps} for launch in made
-    ]
-    return device.compiled(_file(made), functions, capability)
+    return offline.compiled(orders(plan.launches(kernel)), capability)
 
 
-def types(launch: Launch) -> list[str]:
+def orders(made: Sequence[Launch]) -> list[Order]:
+    """Launches as Triton's compiler takes them."""
+    path = str(_file(made))
+    return [Order(path, launch.name, types(launch), launch.warps) for launch in made]
+
+
+def types(launch: Launch) -> tuple[str, ...]:
     """The signature of a launch, as Triton names types."""
     pointers = [f"*{SIGNATURES[v.dtype.name]}" for v in launch.arguments]
-    return [*pointers, *("i64" for _ in launch.sizes), *("*i64" for _ in launch.sites[:1])]
+    return (*pointers, *("i64" for _ in launch.sizes), *("*i64" for _ in launch.sites[:1]))
 
 
 @cache

@@ -1,17 +1,13 @@
-"""Triton's interpreter on the memory of this process, and its compiler in another one."""
+"""Triton's interpreter on the memory of this process."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +18,6 @@ from pullback.errors import DeviceError
 from pullback.ir.dtype import DType, bfloat16
 
 INTERPRET = "TRITON_INTERPRET"
-OFFLINE = Path(__file__).with_name("offline.py")
 
 
 @contextmanager
@@ -154,27 +149,3 @@ def language(tl: Any) -> tuple[Any, ...]:
     core = tl.core
     classes = (core.tensor, core.dtype, core.condition, core.tensor_descriptor_base)
     return (tl, core, tl.math, *classes)
-
-
-def compiled(
-    path: Path | str, functions: Sequence[Mapping[str, Any]], capability: int
-) -> list[dict[str, Any]]:
-    """What Triton's compiler makes of functions of a file: texts by stage, shared bytes, those of
-    the cubin (0: no assembler is there). `functions`: name, types of arguments, warps.
-
-    Raises: DeviceError.
-    """
-    asked = {"path": str(path), "capability": capability, "functions": list(functions)}
-    with tempfile.TemporaryDirectory() as folder:
-        order = Path(folder) / "order.json"
-        order.write_text(json.dumps(asked), encoding="utf-8")
-        facts = {k: v for k, v in os.environ.items() if k != INTERPRET}
-        line = [sys.executable, "-P", str(OFFLINE), str(order)]
-        done = subprocess.run(line, capture_output=True, text=True, env=facts)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no word of why"]
-        if said[-1].startswith("ModuleNotFoundError"):
-            wanted(environment={INTERPRET: "1"})
-        raise DeviceError(f"Triton fails to compile: {said[-1]}", code="E415")
-    made: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return made

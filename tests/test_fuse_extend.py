@@ -13,13 +13,13 @@ from pullback.cost.facts import points
 from pullback.fuse import fuse
 from pullback.ir import expr as E
 from pullback.ir.expr import upper
-from pullback.ir.graph import Definition, Graph, Reduce, Variable
+from pullback.ir.graph import Definition, Graph, Reduce, Variable, topological
 from pullback.ir.node import walk
 from pullback.ir.program import Compute, Loop
 from pullback.ir.target import Target
 from pullback.machine.machine import chosen, parsed
 from pullback.prepare.ahead import turned_ahead
-from pullback.prepare.extend import extend
+from pullback.prepare.extend import extend, padded
 from pullback.simplify.graph import simplify_graph
 from pullback.simplify.rules import simplify
 
@@ -115,3 +115,14 @@ def test_operands_are_prepared_for_machines_that_pack_them() -> None:
     assert extend(graph, simplify, bare) is graph is not extend(graph, simplify, MACHINE)
     loop = Loop((Compute(graph),), 9)
     assert turned_ahead((loop,), bare) == (loop,)
+
+
+def test_padded_views_are_kept_for_machines_that_pack_them() -> None:
+    x, w = pb.tensor(np.zeros((8, 64, 56, 56), "f4")), pb.tensor(np.zeros((64, 64, 3, 3), "f4"))
+    y = convolution(x, w, 1, 1, 1)
+    order = topological([y.value])
+    bare = parsed(MACHINE.text.replace("\npack = 0.4\n", "\npack = 0\n"), "bare")
+    assert [str(v) for v in padded(order, MACHINE)] == ["pad"]
+    assert not padded(order, bare)
+    graph = simplify_graph(Graph(((Variable("y", y.shape, y.dtype), y.value),)))
+    assert len(fuse(graph, Target(machine=bare))) == 1

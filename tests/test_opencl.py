@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -307,6 +308,20 @@ def test_its_text(tmp_path: Path) -> None:
     done = CliRunner().invoke(commands, ["explain", str(script), "--stage", "opencl"])
     assert done.exit_code == 0, done.output
     assert "PB_KERNEL void" in done.output and "__global float *restrict" in done.output
+
+
+NEEDS_MEMORY_OF_A_GROUP = re.compile(r"__local|\blocal\b|barrier|get_local")
+
+
+@needs_device
+@pytest.mark.parametrize("name", ["layer norm", "matmul", "scan", "sort", "embedding", "adamw"])
+def test_no_kernel_wants_memory_of_a_group(name: str) -> None:
+    """Sums are a work-item's own, parts of them are joined by a kernel after it: what shares no
+    memory between its work-items, and has no barriers, runs all of it.
+    """
+    function, arguments = PROGRAMS[name]("float32")
+    text = backend_source(function, *arguments)
+    assert "PB_KERNEL void" in text and not NEEDS_MEMORY_OF_A_GROUP.search(text)
 
 
 # Loops in lanes are vectors; what is left of them, and what has no vectors, is done lane by lane.

@@ -81,10 +81,10 @@ def _masks_cost(definition: Definition, machine: Machine, stored: int = 0) -> bo
 
 def padded(order: Iterable[Definition], machine: Machine) -> set[Definition]:
     """Guarded views that a large sum of products reads again and again: better stored than moved
-    into it, where every product would ask the guard.
+    into it, where every product would ask the guard: on a machine that packs what it reads.
     """
     views: set[Definition] = set()
-    for definition in order:
+    for definition in order if machine.packs else ():
         if not isinstance(definition.form, Reduce):
             continue
         for factor in map(uncast, factors(definition.body)):

@@ -1,0 +1,1 @@
+"""NVIDIA devices through libcuda alone: its calls, memory and streams, and who runs programs."""

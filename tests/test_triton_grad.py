@@ -296,8 +296,6 @@ def test_the_table_of_operations_is_of_the_code() -> None:
 
 
 REFUSED = {
-    "prefix_product": "tt.scan",
-    "product": "tt.reduce",
     "sorted": "tt.bitcast",
     "largest_atomic": "tt.atomic_rmw",
 }

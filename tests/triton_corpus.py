@@ -374,25 +374,6 @@ def typed_kernel(X, W, OUT, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def times(a, b):
-    return a * b
-
-
-@triton.jit
-def prefix_product_kernel(X, OUT, n, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    x = tl.load(X + at, mask=at < n, other=1.0)
-    tl.store(OUT + at, tl.associative_scan(x, 0, times), mask=at < n)
-
-
-@triton.jit
-def product_kernel(X, OUT, n, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    x = tl.load(X + at, mask=at < n, other=1.0)
-    tl.store(OUT + at, tl.reduce(x, 0, times), mask=at < 1)
-
-
-@triton.jit
 def sorted_kernel(X, OUT, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(OUT + at, tl.sort(tl.load(X + at)))

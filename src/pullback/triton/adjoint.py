@@ -9,14 +9,14 @@ Source: Griewank, Walther, Evaluating Derivatives, 2008, chapters 3 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from pullback.config import frozen
-from pullback.triton import words
+from pullback.triton import folds, words
+from pullback.triton.derivatives import Derivatives
 from pullback.triton.facts import Facts, refused, starts
-from pullback.triton.forward import Forward, kind_of, order_of
-from pullback.triton.nodes import Block, Operation, Type, Value
+from pullback.triton.forward import order_of
+from pullback.triton.nodes import Block, Operation, Value
 from pullback.triton.statements import Do, Either, Repeat
 
 
@@ -29,69 +29,23 @@ class Wanted:
     stored: frozenset[str] = frozenset()
 
 
-class Adjoint(Forward):
+class Adjoint(Derivatives):
     """Writes the derivative of a kernel behind its values."""
 
     def __init__(self, facts: Facts, wanted: Wanted) -> None:
-        super().__init__(facts)
+        super().__init__(facts, facts.varying(wanted.wrt))
         self.wanted = wanted
-        self.vary = facts.varying(wanted.wrt)
-        self.known: set[Value] = set()  # values that have a derivative by now
-        self.mixed = any(
-            o.name in _MIXING and self.vary & set(o.operands) for o in facts.function.block.walk()
-        )
-        self.names: dict[Value, str] = {}
         self.arguments: dict[str, str] = {}  # of the gradients, by what they are of
         self.upstream: dict[Value, str] = {}  # of a function: what stands for a gradient's load
         self.results: dict[Value, str] = {}  # of a function: derivatives, by argument
 
     # --- derivatives by name ----------------------------------------------------------------------
 
-    def d(self, value: Value) -> str:
-        """The name of a value's derivative."""
-        if value not in self.names:
-            self.names[value] = self.name(f"d_{value.name}")
-        return self.names[value]
-
     def gradient(self, base: Value) -> str:
         """The argument that holds the gradient of another one."""
         if base.name not in self.arguments:
             self.arguments[base.name] = self.name(f"d_{base.name}")
         return self.arguments[base.name]
-
-    def add(self, value: Value, text: str) -> None:
-        """One more part of a derivative."""
-        if value not in self.vary or not value.type.is_float or not text:
-            return
-        name = self.d(value)
-        self.assign(name, f"{name} + {text}" if value in self.known else text)
-        self.known.add(value)
-
-    def zero(self, type: Type) -> str:
-        kind = self.sums(type)
-        if type.shape:
-            return f"tl.zeros({words.shape_of(type.shape)}, {kind})"
-        return f"tl.cast(0.0, {kind})"
-
-    def sums(self, type: Type) -> str:
-        """The type in which derivatives are added up."""
-        return "tl.float64" if type.element == "f64" else "tl.float32"
-
-    def begun(self, values: Iterable[Value]) -> None:
-        """Derivatives that a loop or a branch adds to begin before it."""
-        for value in values:
-            if value not in self.known:
-                self.assign(self.d(value), self.zero(value.type))
-                self.known.add(value)
-
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """What is known inside of a loop or a branch is not known behind it."""
-        known, self.known = self.known, set(self.known)
-        try:
-            yield
-        finally:
-            self.known = known
 
     # --- operations -------------------------------------------------------------------------------
 
@@ -116,18 +70,8 @@ class Adjoint(Forward):
         """What an operation gives to the derivatives of its operands."""
         if o.name in RULES:
             RULES[o.name](self, o)
-            return
-        if o.name not in words.DERIVATIVES:
-            raise refused(o)
-        short = [self.short(v)[0] for v in o.operands]
-        names = dict(zip("xzw", short, strict=False))
-        names |= {"g": self.d(o.results[0]), "y": self.short(o.results[0])[0]}
-        infinite = self.mixed and any(map(self.facts.infinite, (*o.operands, *o.results)))
-        for value, form in zip(o.operands, words.DERIVATIVES[o.name], strict=True):
-            text = form.format(**names)
-            if infinite and text and o.name in _FACTORS:
-                text = f"tl.where({names['g']} == 0, 0.0, {text})"
-            self.add(value, text)
+        else:
+            self.elements(o)
 
     def stored(self, o: Operation) -> None:
         """The gradient of what was stored is loaded; an earlier store to the place gave nothing."""
@@ -297,58 +241,6 @@ class Adjoint(Forward):
         self.add(a, f"tl.dot({own[0]}, {turn[1]}, {options})")
         self.add(b, f"tl.dot({turn[0]}, {own[1]}, {options})")
 
-    def spread(self, text: str, o: Operation) -> str:
-        """A result of a reduction, repeated along what was reduced."""
-        shape = o.operands[0].type.shape
-        if len(shape) == 1:
-            return f"tl.broadcast_to({text}, {words.shape_of(shape)})"
-        inner = f"tl.expand_dims({text}, {o.attribute('axis')})"
-        return f"tl.broadcast_to({inner}, {words.shape_of(shape)})"
-
-    def reduced(self, o: Operation) -> None:
-        value, result, kind = o.operands[0], o.results[0], kind_of(o)
-        g = self.d(result)
-        if kind == "sum":
-            self.add(value, self.spread(g, o))
-        elif kind:
-            ties = self.name("ties")
-            self.assign(
-                ties,
-                f"tl.cast({self.short(value)[0]} == {self.spread(self.short(result)[0], o)}, "
-                f"{self.sums(value.type)})",
-            )
-            share = f"{g} / tl.sum({ties}, {o.attribute('axis')})"
-            self.add(value, f"{ties} * {self.spread(share, o)}")
-        elif self.picks(o):
-            index, place = o.results[1], o.operands[1]
-            same = f"{self.short(place)[0]} == {self.spread(self.short(index)[0], o)}"
-            self.add(value, f"tl.where({same}, {self.spread(g, o)}, 0.0)")
-        else:
-            raise refused(o, "a reduction by a combiner of its own")
-
-    def picks(self, o: Operation) -> bool:
-        """Whether a reduction picks one element and its index."""
-        if len(o.operands) != 2 or not _indices(self.facts, o.operands[1]):
-            return False
-        block = o.regions[0]
-        a, i, b, j = block.arguments
-        held = {v: q for q in block.operations for v in q.results}
-        ends = [held.get(v) for v in block.yields]
-        first, second = ends
-        if first is None or second is None or first.name != "arith.select" != second.name:
-            return False
-        if second.name != "arith.select" or first.operands[0] is not second.operands[0]:
-            return False
-        return (first.operands[1:], second.operands[1:]) == ((a, b), (i, j))
-
-    def scanned(self, o: Operation) -> None:
-        axis, forward = o.attribute("axis"), o.attribute("reverse") == "False"
-        if kind_of(o) == "sum":
-            g = self.d(o.results[0])
-            self.add(o.operands[0], f"tl.cumsum({g}, {axis}, reverse={forward})")
-            return
-        raise refused(o, "a scan by a combiner of its own")
-
     def joined(self, o: Operation) -> None:
         pair = self.name("halves")
         self.assign(pair, f"tl.split({self.d(o.results[0])})")
@@ -363,11 +255,11 @@ class Adjoint(Forward):
         """By a block of what is equal: places against places, one more axis."""
         value, index = o.operands
         axis, g = int(o.attribute("axis")), self.d(o.results[0])
-        if len(value.type.shape) != 1:
-            raise refused(o, "a gather along an axis of several")
-        own = f"tl.arange(0, {value.type.shape[axis]})[:, None]"
-        same = f"{self.whole(index)}[None, :] == {own}"
-        self.add(value, f"tl.sum(tl.where({same}, {g}[None, :], 0.0), 1)")
+        rank = len(value.type.shape)
+        inside = ", ".join(":" if k == axis else "None" for k in range(rank + 1))
+        own = f"tl.arange(0, {value.type.shape[axis]})[{inside}]"
+        same = f"tl.expand_dims({self.whole(index)}, {axis}) == {own}"
+        self.add(value, f"tl.sum(tl.where({same}, tl.expand_dims({g}, {axis}), 0.0), {axis + 1})")
 
     def bits(self, o: Operation) -> None:
         value = o.operands[0]
@@ -376,33 +268,9 @@ class Adjoint(Forward):
         elif value in self.vary:
             raise refused(o, "a float made of the bits of another")
 
-    def converted(self, o: Operation) -> None:
-        """Between floats: derivatives of float64 are added up as such, others in float32."""
-        own, other = self.sums(o.operands[0].type), self.sums(o.results[0].type)
-        g = self.d(o.results[0])
-        self.add(o.operands[0], g if own == other else f"tl.cast({g}, {own})")
-
     def cast(self, o: Operation) -> None:
         if o.operands[0] in self.vary:
             raise refused(o, "a float made of the bits of another")
-
-
-# Where lanes meet: what one has is in the derivative of all.
-_MIXING = ("tt.reduce", "tt.scan", "tt.splat", "tt.broadcast", "tt.dot", "tt.gather")
-# Whose derivative is of a factor that may be infinite in a lane that a mask leaves out: there the
-# 0 that comes from behind must stay 0.
-_FACTORS = ("arith.mulf", "arith.divf", "tt.precise_divf", "math.fma", "math.log", "math.log2",
-            "math.sqrt", "tt.precise_sqrt", "math.rsqrt")  # fmt: skip
-
-
-def _indices(facts: Facts, value: Value) -> bool:
-    """Whether a block holds 0, 1, 2, .. along an axis."""
-    holder = facts.makers.get(value)
-    if holder is None:
-        return False
-    if holder.name in ("tt.broadcast", "tt.expand_dims", "tt.reshape"):
-        return _indices(facts, holder.operands[0])
-    return holder.name == "tt.make_range"
 
 
 RULES: dict[str, Callable[[Adjoint, Operation], None]] = {
@@ -413,14 +281,12 @@ RULES: dict[str, Callable[[Adjoint, Operation], None]] = {
     "tt.reshape": Adjoint.reshaped,
     "tt.trans": Adjoint.transposed,
     "tt.dot": Adjoint.dotted,
-    "tt.reduce": Adjoint.reduced,
-    "tt.scan": Adjoint.scanned,
+    "tt.reduce": folds.reduced,
+    "tt.scan": folds.scanned,
     "tt.join": Adjoint.joined,
     "tt.split": Adjoint.split_back,
     "tt.gather": Adjoint.gathered,
     "tt.bitcast": Adjoint.bits,
-    "arith.extf": Adjoint.converted,
-    "arith.truncf": Adjoint.converted,
     "arith.sitofp": Adjoint.cast,
     "arith.uitofp": Adjoint.cast,
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 from pullback.config import frozen, module_of
 from pullback.errors import GradientError
+from pullback.triton import library
 from pullback.triton.adjoint import Adjoint, Wanted
 from pullback.triton.facts import Facts, refused
 from pullback.triton.forward import UNKNOWN, Forward
@@ -103,7 +104,9 @@ def _source(name: str, forward: Forward, lines: tuple[Statement, ...], own: list
     body = "\n".join(written(lines)) or "    pass"
     helpers = [text for helper, text in forward.helpers.items() if helper in reads(body)]
     kernel = f"@triton.jit\ndef {name}({', '.join(own)}):\n{body}\n"
-    return Source(name, "\n\n".join([HEAD, *helpers, kernel]), tuple(own))
+    whole = "\n\n".join([*helpers, kernel])
+    head = HEAD + (library.IMPORT if "libdevice" in reads(whole) else "")
+    return Source(name, f"{head}\n\n{whole}", tuple(own))
 
 
 def _apart(facts: Facts, wanted: Wanted) -> None:

@@ -186,9 +186,14 @@ class Facts:
         others = [v for v in grown.operands if v is not carried]
         return others[0] if len(others) == 1 and others[0] not in inside else None
 
-    def varying(self, wrt: frozenset[str]) -> frozenset[Value]:
-        """Values that change with what is loaded of these arguments; with bits of floats too."""
-        vary: set[Value] = set()
+    def varying(
+        self, wrt: frozenset[str], seeds: frozenset[Value] = frozenset()
+    ) -> frozenset[Value]:
+        """Values that change with what is loaded of these arguments; with bits of floats too.
+
+        `seeds` are values that do so of themselves.
+        """
+        vary: set[Value] = set(seeds)
         count = -1
         while count != len(vary):
             count = len(vary)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pullback.triton import words
 from pullback.triton.facts import Facts, refused, starts
 from pullback.triton.nodes import Block, Operation, Type, Value
-from pullback.triton.statements import Assign, Do, Either, Repeat, Statement
+from pullback.triton.statements import Assign, Do, Either, Repeat, Statement, written
 
 UNKNOWN = "refused__"  # a name that no kernel has: what stands there has no words
 KINDS = {"arith.addf": "sum", "arith.addi": "sum", "arith.xori": "xor_sum",
@@ -28,6 +28,7 @@ class Forward:
         self.counts = counts  # the tapes for which it is counted how often loops run
         self.lines: list[Statement] = []
         self.helpers: dict[str, str] = {}
+        self.combiners: dict[Operation, str] = {}
         self.unknown: list[Operation] = []
         self.tapes: dict[str, Type] = {}
         self.counters: dict[Operation, str] = {}
@@ -162,8 +163,8 @@ class Forward:
             whole = [self.unsigned(v) for v in o.operands]
             kind = self.element(result.type)
             return f"tl.cast({words.UNSIGNED[o.name].format(*whole)}, {kind}, bitcast=True)"
-        if o.name in words.ELEMENTWISE:
-            return words.ELEMENTWISE[o.name].format(*texts)
+        if (name := words.named(o)) in words.ELEMENTWISE:
+            return words.ELEMENTWISE[name].format(*texts)
         if o.name in words.CASTS:
             return f"tl.cast({self.whole(o.operands[0])}, {self.element(result.type)})"
         if o.name in words.UNSIGNED_CASTS:
@@ -269,16 +270,17 @@ class Forward:
 
     def helper(self, o: Operation) -> str:
         """The combiner of a fold, a function of its own."""
+        if o in self.combiners:
+            return self.combiners[o]
         block, name = o.regions[0], self.name("combine")
         arguments = ", ".join(v.name for v in block.arguments)
         with self.collected() as lines:
             for inner in block.operations:
-                if inner.name not in words.SILENT:
-                    self.operation(inner, False)
+                self.operation(inner, False)
         gives = ", ".join(self.short(v)[0] for v in block.yields)
-        body = [f"    {s.name} = {s.text}" for s in lines if isinstance(s, Assign)]
-        text = "\n".join([f"def {name}({arguments}):", *body, f"    return {gives}"])
+        text = "\n".join([f"def {name}({arguments}):", *written(lines), f"    return {gives}"])
         self.helpers[name] = f"@triton.jit\n{text}\n"
+        self.combiners[o] = name
         return name
 
     # --- loops and branches -----------------------------------------------------------------------

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 
-from pullback.triton.nodes import Type
+from pullback.triton import library
+from pullback.triton.nodes import Operation, Type
 
 ELEMENTS = {
     "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
@@ -37,6 +38,8 @@ ELEMENTWISE = {
     "tt.clampf": "tl.clamp({0}, {1}, {2})",
     "tt.mulhiui": "tl.umulhi({0}, {1})",
 }  # fmt: skip
+
+ELEMENTWISE |= library.calls()
 
 # The signless integers of TTIR, taken as without a sign.
 UNSIGNED = {
@@ -97,6 +100,8 @@ DERIVATIVES |= {
     for name, sign in (("maxnumf", ">"), ("minnumf", "<"), ("maximumf", ">"), ("minimumf", "<"))
 }
 
+DERIVATIVES |= library.rules()
+
 # Written by functions of forward.py and adjoint.py; what there is to say of their derivatives.
 STRUCTURED = {
     "arith.constant": "none",
@@ -116,18 +121,18 @@ STRUCTURED = {
     "tt.broadcast": "a sum over what is repeated",
     "tt.dot": "two products",
     "tt.expand_dims": "a reshape",
-    "tt.gather": "a sum by place, of blocks of one axis; of more: refused",
+    "tt.gather": "a sum by place",
     "tt.get_num_programs": "none",
     "tt.get_program_id": "none",
     "tt.join": "the two halves",
     "tt.load": "a store where no two elements share an address, else an atomic addition",
     "tt.make_range": "none",
     "tt.print": "left out",
-    "tt.reduce": "of sums, maxima, minima, and those with their index",
+    "tt.reduce": "of sums, maxima, minima, those with their index; else as of a scan",
     "tt.reduce.return": "of the operation around it",
     "tt.reshape": "a reshape",
     "tt.return": "none",
-    "tt.scan": "of sums: a scan that runs back; other combiners: refused",
+    "tt.scan": "a scan that runs back, by the derivative of its combiner",
     "tt.scan.return": "of the operation around it",
     "tt.splat": "a sum",
     "tt.split": "a join",
@@ -155,7 +160,7 @@ REASONS = {
     "tt.descriptor_store": "blocks by a descriptor: not built; by pointers they are",
     "tt.dot_scaled": "values of 4 and 8 bits have no derivative",
     "tt.elementwise_inline_asm": "assembly: nobody says what it computes",
-    "tt.extern_elementwise": "a function of a library: nobody says what it computes",
+    "tt.extern_elementwise": "a function of a library that is in no row here",
     "tt.fp_to_fp": "values of 8 bits have no derivative",
     "tt.histogram": "counts have no derivative, and are made by no operation of a kernel's source",
     "tt.int_to_ptr": "an address out of a number: no argument owns it",
@@ -166,6 +171,13 @@ REASONS = {
     "cf.br": "a `return` inside of a branch",
     "cf.cond_br": "a `return` inside of a branch",
 }
+
+
+def named(operation: Operation) -> str:
+    """The name by which an operation has its row: of a library's functions their own."""
+    if operation.name != "tt.extern_elementwise":
+        return operation.name
+    return library.known(operation.attribute("symbol")) or operation.name
 
 
 def literal(text: str, type: Type) -> str:

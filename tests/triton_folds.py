@@ -1,0 +1,172 @@
+"""Kernels with combiners of users, with gathers of several axes, with functions of a library."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def times(a, b):
+    return a * b
+
+
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def welford(mean, square, weight, other_mean, other_square, other_weight):
+    change = other_mean - mean
+    total = weight + other_weight
+    share = tl.where(total == 0, 0.0, other_weight / total)
+    square = square + other_square + change * change * weight * share
+    return mean + change * share, square, total
+
+
+@triton.jit
+def linear(a, b, c, d):
+    return a * c, c * b + d
+
+
+@triton.jit
+def log_sum(m, s, n, t):
+    top = tl.maximum(m, n)
+    return top, s * tl.exp(m - top) + t * tl.exp(n - top)
+
+
+@triton.jit
+def within(x, first, y, other):
+    return tl.where(other != 0, y, x + y * x), first | other
+
+
+@triton.jit
+def affine_of_two(a, b, c, d, p, q, r, s):
+    return a * p + b * r, a * q + b * s, c * p + d * r, c * q + d * s
+
+
+@triton.jit
+def product_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=1.0)
+    tl.store(OUT + at, tl.reduce(x, 0, times) * x, mask=at < n)
+
+
+@triton.jit
+def rows_product_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.reshape(tl.load(X + at), (4, 4))
+    made = tl.reduce(x, 1, times)[:, None] + tl.reduce(x, 0, times, keep_dims=True) * x
+    tl.store(OUT + at, tl.reshape(made, (BLOCK,)))
+
+
+@triton.jit
+def prefix_product_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=1.0)
+    tl.store(OUT + at, tl.associative_scan(x, 0, times), mask=at < n)
+
+
+@triton.jit
+def suffix_product_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=1.0)
+    tl.store(OUT + at, tl.associative_scan(x, 0, times, reverse=True) * x, mask=at < n)
+
+
+@triton.jit
+def columns_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.reshape(tl.load(X + at), (8, 2))
+    made = tl.associative_scan(x, 0, times) + tl.cumprod(x, 1)
+    tl.store(OUT + at, tl.reshape(made, (BLOCK,)))
+
+
+@triton.jit
+def welford_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.0)
+    weight = tl.where(at < n, 1.0, 0.0)
+    mean, square, total = tl.reduce((x, tl.zeros((BLOCK,), tl.float32), weight), 0, welford)
+    tl.store(OUT + at, (x - mean) * tl.rsqrt(square / total + 1e-3), mask=at < n)
+
+
+@triton.jit
+def weighted(mean, weight, other_mean, other_weight):
+    total = weight + other_weight
+    share = tl.where(total == 0, 0.0, other_weight / total)
+    return mean + (other_mean - mean) * share, total
+
+
+@triton.jit
+def weighted_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.0)
+    weight = tl.where((at < n) & (at > 4), x * x, 0.0)
+    mean, _ = tl.associative_scan((x, weight), 0, weighted)
+    tl.store(OUT + at, mean, mask=at < n)
+
+
+@triton.jit
+def recurrence_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.0)
+    _, h = tl.associative_scan((tl.sin(x), x * x), 0, linear)
+    tl.store(OUT + at, h, mask=at < n)
+
+
+@triton.jit
+def recurrence_back_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.0)
+    a, h = tl.associative_scan((tl.sin(x), x * x), 0, linear, reverse=True)
+    tl.store(OUT + at, h + a, mask=at < n)
+
+
+@triton.jit
+def log_sum_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=-1e30)
+    top, total = tl.associative_scan((x, x * 0.0 + 1.0), 0, log_sum)
+    tl.store(OUT + at, top + tl.log(total), mask=at < n)
+
+
+@triton.jit
+def segments_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.0)
+    made, _ = tl.associative_scan((x, (at % 5 == 0).to(tl.int32)), 0, within)
+    tl.store(OUT + at, made, mask=at < n)
+
+
+@triton.jit
+def matrices_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.0)
+    a, b, c, d = tl.reduce((x, x * x, tl.sin(x), x + 1), 0, affine_of_two)
+    tl.store(OUT + at, x * (a + 2 * b) + c * d, mask=at < n)
+
+
+@triton.jit
+def running_max_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=-float("inf"))
+    tl.store(OUT + at, tl.associative_scan(x, 0, larger) * x, mask=at < n)
+
+
+@triton.jit
+def gather_rows_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.reshape(tl.load(X + at), (4, 4))
+    place = tl.reshape((at * 7) % 3, (4, 4))
+    made = tl.gather(x * x, place, 0) + tl.gather(x, place, 1) * x
+    tl.store(OUT + at, tl.reshape(made, (BLOCK,)))
+
+
+@triton.jit
+def tanh_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.0)
+    tl.store(OUT + at, libdevice.tanh(x) * libdevice.pow(x, 2.0), mask=at < n)

@@ -36,6 +36,7 @@ CHECKS: dict[str, tuple[Check, int]] = {
     "texts": (robust_texts.lines, 50_000),
     "weights": (robust_damage.weights, 1000),
     "entries": (robust_damage.entries, 1000),
+    "programs": (robust_damage.programs, 2000),
     "trainings": (robust_kills.trainings, 200),
     "compilations": (robust_kills.compilations, 200),
     "writes": (robust_kills.writes, 200),

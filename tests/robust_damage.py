@@ -1,8 +1,9 @@
-"""Files that were damaged: cache entries, tuned schedules, weights.
+"""Files that were damaged: cache entries, tuned schedules, weights, saved programs.
 
 A damaged entry of the cache is built again and its code never run; damaged weights are refused by
-name, and what they were to be loaded into stays as it is. Where a change leaves a valid file, such
-as a flip among the numbers, its values are what the file says.
+name, and what they were to be loaded into stays as it is; a damaged program is refused before any
+of it is loaded, and where somebody made its hash right again, its text is looked at. Where a change
+leaves a valid file, such as a flip among the numbers, its values are what the file says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
 import struct
 import tempfile
@@ -30,6 +32,9 @@ from pullback.nn.base.weights import LENGTH, load_arrays, load_metadata
 from pullback.runtime.cache import MAGIC, TAG
 from pullback.runtime.tuned import FILE, Key, Tuned, write
 from pullback.schedule.choices import choices_of
+from pullback.tensor.run.images import HASH as SEAL
+from pullback.tensor.run.images import MAGIC as IMAGE
+from pullback.tensor.run.images import SIGNED, _hash
 from robust_support import Found, Tell, TooLong, at_most, silent
 
 SECONDS = 60.0  # of processor time that one case may take
@@ -343,3 +348,103 @@ FILES: tuple[Change, ...] = (
     *BYTES, *BYTES, _size, _text, _text, _twice,
     *map(_headed, (_offsets, _offsets, _shape, _shape, _kind, _names, _facts, _gone, _extra)),
 )  # fmt: skip
+
+
+# --- saved programs ------------------------------------------------------------------------------
+
+
+def programs(count: int, seed: int, tell: Tell = silent) -> Found:
+    """Damage the file of a saved program, signed or not, or its text with the hash made right."""
+    found = Found()
+    key = bytes(range(32))
+    with tempfile.TemporaryDirectory() as name:
+        path, other = Path(name) / "a.image", Path(name) / "b.image"
+        wholes: dict[bytes | None, bytes] = {}
+        for own in (None, key):
+            _saved_program(path, own, 3.0)
+            _saved_program(other, own, 5.0)
+            wholes[own] = path.read_bytes()
+            other_data = other.read_bytes()
+        for number in range(seed, seed + count):
+            source = random.Random(number)
+            own = source.choice((None, key))
+            way, data = _changed_program(source, wholes[own], other_data, own)
+            path.write_bytes(data)
+            found.count += 1
+            try:
+                with at_most(SECONDS):
+                    pb.load_image(path, key=own)
+                outcome = "loaded"
+                unharmed = way == "its text" or data in wholes.values()
+                assert unharmed, f"{way}: a damaged file was loaded"
+            except PullbackError as error:
+                assert error.code and str(error)
+                outcome = f"refused by {error.code}"
+            except (Exception, TooLong) as problem:
+                found.wrong.append(f"{number}: {way}: {type(problem).__name__}: {problem}")
+                continue
+            found.note(outcome)
+            tell(found.count)
+    return found
+
+
+def _saved_program(path: Path, key: bytes | None, scale: float) -> None:
+    """A program with a loop, a branch, captured state and a symbolic extent."""
+    held = pb.State(pb.tensor(np.full((3, 2), scale, np.float32)))
+
+    @pb.jit(shapes=[(pb.dim("n", 1, 9), 2)], options=Options(cache=None))
+    def step(x: Any) -> Any:
+        def body(i: Any, total: Any) -> Any:
+            pb.cond(pb.sum(held) < 9.0, lambda: held.assign(held * 2), lambda: held.assign(-held))
+            return total + pb.sum(held)
+
+        return pb.loop(range(2), body, carry=pb.sum(pb.exp(x)))
+
+    step(np.ones((3, 2), np.float32))
+    step.save_image(path, key=key)
+
+
+def _changed_program(
+    source: random.Random, data: bytes, other: bytes, key: bytes | None
+) -> tuple[str, bytes]:
+    """What was done to a file, and what came of it."""
+    way = source.choice((*["its bytes"] * 5, *["its text"] * 4, "another's end", "its seal"))
+    head = len(SIGNED) + 2 * SEAL if data.startswith(SIGNED) else len(IMAGE) + SEAL
+    if way == "its bytes":
+        return way, source.choice(BYTES)(source, data)
+    if way == "another's end":
+        place = source.randrange(head, len(data))
+        return way, data[:place] + other[place:]
+    if way == "its seal":
+        place = source.randrange(head)
+        return way, data[:place] + source.randbytes(1) + data[place + 1 :]
+    length = int.from_bytes(data[head : head + 8], "little")
+    text = data[head + 8 : head + 8 + length].decode()
+    text = _changed_text(source, text)
+    own = text.encode("utf-8", "surrogatepass")
+    rest = len(own).to_bytes(8, "little") + own + data[head + 8 + length :]
+    seal = SIGNED + _hash(rest) + _hash(rest, key) if key else IMAGE + _hash(rest)
+    return way, seal + rest
+
+
+WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+STRANGE = ("-1", "0", "7", "1e999", "NaN", "null", "[]", "{}", '"', "9" * 40, "end", "x", "\n", "")
+
+
+def _changed_text(source: random.Random, text: str) -> str:
+    """Words of it for others, lines that go, come twice or change their places."""
+    lines = text.splitlines()
+    for _ in range(source.choice((1, 1, 2, 5))):
+        place = source.randrange(len(lines))
+        way = source.randrange(6)
+        words = WORDS.findall(lines[place])
+        if way == 0:
+            del lines[place]
+            lines = lines or [""]
+        elif way == 1:
+            lines.insert(source.randrange(len(lines)), lines[place])
+        elif words:
+            at = source.randrange(len(words))
+            words[at] = source.choice((*STRANGE, *words))
+            lines[place] = "".join(words)
+    return "\n".join([*lines, ""])

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import pullback as pb
 from pullback.backends.base import Code, Image, Made, Stored
+from pullback.cli.main import commands
 from pullback.errors import (
     AbsentError,
     ArgumentError,
@@ -216,6 +218,61 @@ def test_a_damaged_file_is_refused(case: str, saved: Path) -> None:
     with pytest.raises(StateError) as error:
         pb.load_image(saved)
     assert error.value.code == "E513" and error.value.help
+
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Path:
+    f = pb.jit(lambda x: pb.sum(x * x), options=OPTIONS)
+    f(np.ones(3, np.float32))
+    path = tmp_path / "signed.image"
+    f.save_image(path, key=KEY)
+    return path
+
+
+def test_a_signed_program_loads_by_its_key(signed: Path) -> None:
+    assert np.asarray(pb.load_image(signed, key=KEY)(pb.ones(3))) == 3.0
+    shown = CliRunner().invoke(commands, ["explain", str(signed)])
+    assert shown.exit_code == 0 and "launch" in shown.output, "its text is nobody's secret"
+
+
+def test_a_file_and_a_key_that_do_not_belong_together(signed: Path, saved: Path) -> None:
+    data = signed.read_bytes()
+    head, hashes = len(images.SIGNED), images.HASH
+    rest = data[head + 2 * hashes :]
+    cases: list[tuple[Path, bytes, bytes | None, str]] = [
+        (signed, data, KEY[::-1], "not signed by this key"),
+        (signed, data, None, "no key is given"),
+        (saved, saved.read_bytes(), KEY, "is not signed"),
+        (signed, images.MAGIC + images._hash(rest) + rest, KEY, "is not signed"),
+        (signed, data[: head + hashes] + bytes(hashes) + rest, KEY, "not signed by this key"),
+        (signed, data[:-1] + bytes([data[-1] ^ 1]), KEY, "is damaged"),
+    ]
+    for path, content, key, told in cases:
+        path.write_bytes(content)
+        with pytest.raises(StateError, match=told) as error:
+            pb.load_image(path, key=key)
+        assert error.value.code == "E513" and error.value.help
+
+
+def test_nothing_is_parsed_before_the_key_is_right(
+    signed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "_parts", lambda *given: pytest.fail("parsed"))
+    with pytest.raises(StateError, match="not signed by this key"):
+        pb.load_image(signed, key=KEY[::-1])
+
+
+@pytest.mark.parametrize("key", [b"", b"short", bytes(65), "a" * 32, 5])
+def test_what_is_no_key(key: Any, saved: Path) -> None:
+    f = pb.jit(pb.sin, options=OPTIONS)
+    f(pb.ones(3))
+    for call in (lambda: pb.load_image(saved, key=key), lambda: f.save_image(saved, key=key)):
+        with pytest.raises(ArgumentError, match="16 to 64 bytes") as error:
+            call()
+        assert error.value.code == "E515" and "aaa" not in str(error.value)
 
 
 def rewritten(path: Path, old: str, new: str) -> None:

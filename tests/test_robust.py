@@ -54,7 +54,8 @@ def test_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "count"), [(robust_damage.entries, 25), (robust_damage.weights, 150)]
+    ("check", "count"),
+    [(robust_damage.entries, 25), (robust_damage.weights, 150), (robust_damage.programs, 200)],
 )
 def test_damaged_files(check: Callable[[int, int], Found], count: int) -> None:
     found = check(count, 7_000_000)

@@ -4,14 +4,17 @@
     step = pb.load_image("step.image", {"batch": next_batch})
     y = step(x)
 
-A file is a magic line, a hash of the rest, the length of its text, the text of the image
-(`runtime/image.py`) with a line for each blob, then the blobs: objects of code, contents of state.
-The hash tells damage; it does not tell who wrote the file, and code runs when it is loaded.
+A file is a magic line, a hash of the rest (of a signed one a second, by the key), the length of its
+text, the text of the image (`runtime/image.py`) with a line for each blob, then the blobs: objects
+of code, contents of state. All that is behind the hashes is under them, and nothing of it is parsed
+before they are right. The first tells damage, not who wrote the file: its code runs as that of a
+package that is installed. The second tells that whoever wrote it has the key.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +55,9 @@ Functions = Mapping[str, Callable[..., Any]]
 
 NAMED = 4  # words that tell two machines apart
 MAGIC = b"pullback-image-1\n"
+SIGNED = b"pullback-image-1 signed\n"
 HASH, LENGTH = 32, 8  # bytes
+KEY = range(16, hashlib.blake2b.MAX_KEY_SIZE + 1)  # bytes of a key: fewer are guessed
 INTERFACE, OBJECT, STATE = "interface", "object", "contents"
 CALLBACKS = ("feed", "receive")
 
@@ -233,12 +238,14 @@ def save(
     inputs: int,
     results: int,
     contents: Sequence[Array],
+    key: bytes | None = None,
 ) -> None:
-    """Write a program with what it captured, whole or not at all.
+    """Write a program with what it captured, whole or not at all, signed where there is a key.
 
     Raises: UnsupportedError for a program that only its process can run; StateError where nothing
-        can be written there.
+        can be written there; ArgumentError for what is no key.
     """
+    _check_key(key)
     if executable.host_calls:
         call = executable.host_calls[0]
         what = f"{call.name} by {call.library}, in a program that is saved"
@@ -250,46 +257,88 @@ def save(
     lines += [fact(STATE, list(a.shape), a.nbytes) for a in contents]
     head = "\n".join([text.rstrip(), *lines, ""]).encode()
     rest = b"".join([len(head).to_bytes(LENGTH, "little"), head, *objects.values(), *state])
+    seal = MAGIC + _hash(rest) if key is None else SIGNED + _hash(rest) + _hash(rest, key)
     try:
-        write_whole(Path(path), MAGIC + _hash(rest) + rest)
+        write_whole(Path(path), seal + rest)
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror}"
         raise StateError(what, help="another folder", code="E513") from error
 
 
-def _hash(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=HASH).digest()
+def _hash(data: bytes, key: bytes = b"") -> bytes:
+    return hashlib.blake2b(data, digest_size=HASH, key=key).digest()
+
+
+def _check_key(key: object) -> None:
+    """Raises: ArgumentError, which does not show it."""
+    if key is not None and not (isinstance(key, bytes) and len(key) in KEY):
+        of = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+        help_ = "`secrets.token_bytes(32)` makes one"
+        what = f"key is {of}: {KEY.start} to {KEY.stop - 1} bytes are needed"
+        raise ArgumentError(what, help=help_, code="E515")
 
 
 def image_of_file(path: str | os.PathLike[str]) -> tuple[str, bytes]:
-    """The text of a saved program, and the blobs behind it.
+    """The text of a saved program, and the blobs behind it. Whoever signed it is not looked at.
 
     Raises: StateError for a file that is none, of another version, cut off or damaged.
     """
+    return _parts(path, _sealed(path)[1])
+
+
+def _sealed(path: str | os.PathLike[str]) -> tuple[bytes, bytes]:
+    """The signature of a whole file, empty where it has none, and what it is of."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise StateError(f"{path} cannot be read: {error.strerror}", code="E513") from error
-    if not data.startswith(MAGIC):
+    magic = next((m for m in (MAGIC, SIGNED) if data.startswith(m)), None)
+    if magic is None:
         raise StateError(f"{path} is no image of this version", code="E513")
-    start = len(MAGIC) + HASH
-    if _hash(data[start:]) != data[len(MAGIC) : start]:
+    start = len(magic) + HASH
+    end = start + HASH * (magic == SIGNED)
+    if _hash(data[end:]) != data[len(magic) : start]:
         raise StateError(f"{path} is damaged: it was cut off, or changed", code="E513")
-    length = int.from_bytes(data[start : start + LENGTH], "little")
-    end = start + LENGTH + length
+    return data[start:end], data[end:]
+
+
+def _trust(path: str | os.PathLike[str], signature: bytes, rest: bytes, key: bytes | None) -> None:
+    """Raises: StateError where a file and a key do not belong together."""
+    if signature and key is None:
+        help_ = "load_image(path, key=..) with the key that it was saved with"
+        raise StateError(f"{path} is signed, and no key is given", help=help_, code="E513")
+    if key is None:
+        return
+    if not signature:
+        help_ = "f.save_image(path, key=..) signs it"
+        raise StateError(f"{path} is not signed, and a key is given", help=help_, code="E513")
+    if not hmac.compare_digest(signature, _hash(rest, key)):
+        help_ = "do not load it: somebody without the key wrote it, or the key is another"
+        raise StateError(f"{path} is not signed by this key", help=help_, code="E513")
+
+
+def _parts(path: str | os.PathLike[str], rest: bytes) -> tuple[str, bytes]:
+    end = LENGTH + int.from_bytes(rest[:LENGTH], "little")
     try:
-        return data[start + LENGTH : end].decode(), data[end:]
+        return rest[LENGTH:end].decode(), rest[end:]
     except UnicodeDecodeError as error:
         raise StateError(f"{path} holds no text of an image", code="E513") from error
 
 
-def load_image(path: str | os.PathLike[str], functions: Functions | None = None) -> SavedProgram:
+def load_image(
+    path: str | os.PathLike[str],
+    functions: Functions | None = None,
+    *,
+    key: bytes | None = None,
+) -> SavedProgram:
     """A program that `save_image` wrote, with its feeders and receivers by name.
 
-    Nothing is traced or compiled. Its code runs as what you wrote yourself: load your own files.
+    Nothing is traced or compiled: native code of the file runs, with your rights. Trust a file as
+    you trust a wheel that you install. A `key` takes files alone that were saved with the same.
 
-    Raises: StateError for a file that is no image; UnsupportedError for one of another processor;
-        ArgumentError for functions that are missing, or that it has no use for, and what is none.
+    Raises: StateError for a file that is no image, damaged, or not signed by `key`;
+        UnsupportedError for one of another processor; ArgumentError for functions that are
+        missing, or that it has no use for, and what is none.
 
     Example:
         >>> f = pb.jit(lambda x: pb.sum(x * x), options=pb.Options(backend="llvm"))
@@ -304,7 +353,10 @@ def load_image(path: str | os.PathLike[str], functions: Functions | None = None)
     if not isinstance(functions, Mapping | None):
         what = f"functions={functions!r}: functions by their names are needed"
         raise ArgumentError(what, code="E515")
-    text, data = image_of_file(path)
+    _check_key(key)
+    signature, rest = _sealed(path)
+    _trust(path, signature, rest, key)
+    text, data = _parts(path, rest)
     try:
         return _loaded(text, data, functions or {})
     except PullbackError:

@@ -104,19 +104,20 @@ class Jit(Generic[P, R]):
             raise AbsentError(f"{self.__name__} has not been called yet")
         return self.last.executable
 
-    def save_image(self, path: str | PathLike[str]) -> None:
+    def save_image(self, path: str | PathLike[str], *, key: bytes | None = None) -> None:
         """Write the program of the last call, with what it captured, for `pb.load_image`: another
-        process runs it without passes or a compiler.
+        process runs it without passes or a compiler. A `key` of 16 to 64 bytes signs it.
 
         Raises: AbsentError before the first call; UnsupportedError for a program that only its
-            process can run; StateError where nothing can be written there.
+            process can run; StateError where nothing can be written there; ArgumentError for what
+            is no key.
         """
         executable = self.program
         assert self.last is not None
         captured = [v.array for v in held((*self.last.read, *self.last.written))]
         results = len(self.last.outputs)
         inputs = len(executable.program.state) - len(captured) - results
-        save(path, executable, inputs, results, captured)
+        save(path, executable, inputs, results, captured, key)
 
     def _repr_html_(self) -> str:
         """For notebooks: the program of the last call."""

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 import pullback as pb
-from pullback.bridge.aten.layers import batch_norm, batch_norm_evaluated, batch_norm_without
 from pullback.bridge.fused import FACTOR, RESIDUAL, Fused, activation
 from pullback.nn import functional as F
+from pullback.nn.norm.normalization import by_batch
 
+CAUSAL = "causal"
 Body = Callable[[Sequence[Any], dict[str, Any]], Any]
 
 
@@ -45,25 +46,27 @@ class BatchNorm(Fused):
         return held
 
     def _pullback_body(self) -> Body:
-        eps, training, tracked = self.eps, self.training, self._tracked()
+        eps, own, tracked = self.eps, self.training or not self._tracked(), self._tracked()
 
         def run(inputs: Sequence[Any], held: dict[str, Any]) -> Any:
-            w, b = held.get("weight"), held.get("bias")
+            x, w, b = inputs[0], held.get("weight"), held.get("bias")
             means, vars = held.get("running_mean"), held.get("running_var")
-            if not tracked:
-                y, *new = batch_norm_without(inputs[0], w, b, True, 0.0, eps)[:1]
-            elif training:
-                factor = held[FACTOR]
-                y, _, _, *new = batch_norm(inputs[0], w, b, means, vars, True, factor, eps)
+            new = []
+            if own:
+                y, mean, var = by_batch(x, w, b, eps)
+                factor: Any = held.get(FACTOR)
+                pairs = ((means, mean), (vars, var)) if tracked else ()
+                new = [old * (1 - factor) + step * factor for old, step in pairs]
             else:
-                y, *new = batch_norm_evaluated(inputs[0], w, b, means, vars, 0.0, eps)[:1]
+                y = F.batch_norm(x, means, vars, w, b, eps=eps)
             y = y + held[RESIDUAL] if RESIDUAL in held else y
             return (y, *new) if new else y
 
         return run
 
-    def forward(self, input: Any, residual: Any = None) -> Any:
-        """With a tensor to add before the activation."""
+    def forward(self, input: Any, residual: Any = None, *, pre_act_add: Any = None) -> Any:
+        """With a tensor to add before the activation, which attorch calls `pre_act_add`."""
+        residual = pre_act_add if residual is None else residual
         if torch.compiler.is_compiling():
             return self._pullback_composed(input, residual)
         self._check_input_dim(input)
@@ -187,13 +190,16 @@ class Attention(Fused):
         is_causal: bool = False,
     ) -> Any:
         """As PyTorch's, weights too; samples one by one, and what is left, are PyTorch's."""
-        masks = {"attn_mask": attn_mask, "padding": key_padding_mask}
+        causal = is_causal and not need_weights and key_padding_mask is None
+        causal = causal and attn_mask is not None  # a hint beside the mask that it stands for
+        masks = {"attn_mask": None if causal else attn_mask, "padding": key_padding_mask}
         given = {n: mask for n, mask in masks.items() if mask is not None}
         hidden = need_weights and not average_attn_weights
         operator: Any = ""
         whole = query.dim() == 3 and not hidden and not torch.compiler.is_compiling()
         if whole and self._pullback_left() is None:
-            operator = self._pullback_operator(tuple(given), 1 + need_weights)
+            flags = (CAUSAL,) if causal else ()
+            operator = self._pullback_operator(tuple(given), 1 + need_weights, flags)
         if isinstance(operator, str):
             return super(Fused, self).forward(  # type: ignore[misc]  # of the layer
                 query, key, value, key_padding_mask, need_weights, attn_mask,
@@ -216,6 +222,9 @@ class Attention(Fused):
             scores = (q * q.shape[-1] ** -0.5) @ pb.permute_dims(k, (0, 1, 3, 2))
             for mask in masks:
                 scores = scores if mask is None else scores + mask.astype(scores.dtype)
+            if CAUSAL in held:
+                behind = pb.tril(pb.ones(length, k.shape[2], dtype="bool"))
+                scores = pb.where(behind, scores, -float("inf"))
             weights = pb.softmax(scores, axis=-1)
             y = pb.reshape(pb.permute_dims(weights @ v, (0, 2, 1, 3)), (n, length, size))
             y = F.linear(y, held["out_weight"], held.get("out_bias"))

@@ -18,6 +18,7 @@ import torch
 import pullback as pb
 from pullback.bridge.derived import checked
 from pullback.bridge.draws import seed
+from pullback.bridge.mixed import Types, types_of
 from pullback.bridge.modules import SPACE, _held, _own, _settings
 from pullback.bridge.operator import Operator, known, made
 from pullback.bridge.programs import caller
@@ -170,31 +171,41 @@ class Fused:
         drawn = [seed()] if self._pullback_draws() else []
         return operator(*inputs, *self._pullback_tensors().values(), *more, *drawn)
 
-    def _pullback_operator(self, more: tuple[str, ...] = (), outputs: int = 1) -> Operator | str:
-        """Of the mode it is in; or why there is none. `more`: names of tensors that a call has."""
+    def _pullback_operator(
+        self, more: tuple[str, ...] = (), outputs: int = 1, flags: tuple[str, ...] = ()
+    ) -> Operator | str:
+        """Of the mode it is in; or why there is none. `more`: names of tensors that a call has;
+        `flags`: what else its body finds in what it holds, as True.
+        """
         cache = self.__dict__.setdefault(_CACHE, {})
-        key = (self.training, more, outputs)
+        kind = types_of(self._pullback_kind().__name__)
+        key = (self.training, more, outputs, flags, kind)
         if key not in cache:
-            cache[key] = self._pullback_made(list(self._pullback_tensors()), more, outputs)
+            cache[key] = self._pullback_made(list(self._pullback_tensors()), *key[1:])
         operator: Operator | str = cache[key]
         return operator
 
-    def _pullback_made(
-        self, names: Sequence[str], more: Sequence[str], outputs: int
-    ) -> Operator | str:
+    def _pullback_made(self, names: Sequence[str], *how: Any) -> Operator | str:
         if getattr(self, "inplace", False):
             return "inplace=True: it writes over its input"
         try:
-            return self._pullback_known(names, more, outputs)
+            return self._pullback_known(names, *how)
         except PullbackError as error:
             return error.what
 
-    def _pullback_known(self, names: Sequence[str], more: Sequence[str], outputs: int) -> Operator:
+    def _pullback_known(
+        self,
+        names: Sequence[str],
+        more: Sequence[str],
+        outputs: int,
+        flags: Sequence[str],
+        kind: Types,
+    ) -> Operator:
         """By a name that tells all of it, so it is the same in every process."""
         pairs = sorted(self._pullback_told().items())
         told = [(n, tuple(v.shape) if isinstance(v, torch.Tensor) else v) for n, v in pairs]
         drop = self._pullback_share() if self._pullback_draws() else 0.0
-        text = repr((told, names, more, outputs, self._pullback_follows, drop))
+        text = repr((told, names, more, outputs, flags, kind, self._pullback_follows, drop))
         count = self._pullback_inputs()
         extra = (*more, *([SEED] if drop else []))
         body, after = self._pullback_body(), following(self._pullback_follows, drop)
@@ -204,9 +215,10 @@ class Fused:
         def function(*args: Any) -> Any:
             held = dict(zip((*names, *extra), args[count:], strict=True))
             drawn = held.pop(SEED, None)
-            answer = body(args[:count], held)
+            inputs, cast = kind.given(args[:count], held)
+            answer = body(inputs, cast | dict.fromkeys(flags, True))
             first, *rest = answer if isinstance(answer, tuple) else (answer,)
-            whole = after(first, drawn), *rest[: outputs - 1]
+            whole = after(kind.result(first, inputs), drawn), *rest[: outputs - 1]
             return whole[0] if outputs == 1 else whole
 
         def make() -> Operator:
@@ -230,7 +242,7 @@ def following(act: str | None, share: float) -> Callable[[Any, Any], Any]:
             return y
         if share == 1:
             return pb.zeros_like(y)
-        key = pb.random.fold_in(pb.astype(drawn, "uint32"), 0)
+        key = pb.astype(drawn, "uint32")  # of this call alone: nothing else is drawn by it
         return pb.where(pb.random.uniform(tuple(y.shape), key=key) >= share, y / (1 - share), 0)
 
     return after

@@ -322,15 +322,30 @@ def _typed(y: Tensor, kind: DType) -> Tensor:
     return rounded
 
 
+def by_batch(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch norm by its input's statistics; these, by channel, the variance unbiased."""
+    result = common(x, weight, bias)
+    kind = float32 if is_half(result) else result
+    measured = moments(widened(x.value), (0, *range(2, len(x.shape))), kind)
+    y = _typed(scaled("batch_norm", measured, eps, (weight, bias), lambda i: (i[1],)), result)
+    return y, Tensor(measured.mean), _unbiased(measured)
+
+
+def _unbiased(measured: Moments) -> Tensor:
+    """``squares / (n - 1)``"""
+    squares = measured.squares
+    less = E.subtract(measured.number, E.const(1, squares.dtype))
+    return make("var", squares.shape, lambda *i: Div(at(squares, *i), less))
+
+
 def _step(running: Pair, measured: Moments, momentum: float | Tensor) -> None:
-    """``running = (1 - m) running + m new``, the new variance unbiased: ``squares / (n - 1)``.
+    """``running = (1 - m) running + m new``, the new variance unbiased.
 
     Rows of several samples are averaged. Raises: StateError for what cannot be assigned.
     """
-    squares = measured.squares
-    less = E.subtract(measured.number, E.const(1, squares.dtype))
-    var = make("var", squares.shape, lambda *i: Div(at(squares, *i), less))
-    for state, new in zip(running, (Tensor(measured.mean), var), strict=True):
+    for state, new in zip(running, (Tensor(measured.mean), _unbiased(measured)), strict=True):
         if state is None:
             continue
         if not isinstance(state, State):

@@ -21,8 +21,9 @@ from pullback.tensor.run.images import packed
 WHOLE = "program"
 SHORT = {"asm": "assembly"}
 FILES = frozenset(n for n, backend in by_nests().items() if backend.sources((), Target()))
-CODE = [next((s for s, name in SHORT.items() if name == text), text) for text in texts()]
-STAGES = (WHOLE, "definitions", "adjoint", "kernels", "schedule", *CODE, "image")
+SCHEDULE = "schedule"
+CODE = [next((s for s, name in SHORT.items() if name == t), t) for t in texts() if t != SCHEDULE]
+STAGES = (WHOLE, "definitions", "adjoint", "kernels", SCHEDULE, *CODE, "image")
 
 Part = tuple[str, str]  # the name of a kernel, or of the stage, and its text
 
@@ -63,7 +64,7 @@ def _text(program: Executable, kernel: Kernel, stage: str, target: Target) -> st
     if stage == "kernels":
         return show(kernel)
     schedule = program.chosen(kernel, target)
-    if stage == "schedule":
+    if stage == SCHEDULE and stage not in program.texts:
         return schedule_text(schedule)
     made = {**texts(), **program.texts}[SHORT.get(stage, stage)]
     return placed(made(kernel, schedule, target), kernel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from math import prod
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.base import KernelInterpreter, Text, Values
-from pullback.backends.triton import device, offline, plan
+from pullback.backends.triton import device, machine, offline, plan, text
 from pullback.backends.triton.function import Launch
 from pullback.backends.triton.language import SIGNATURES
 from pullback.backends.triton.offline import Binary, Order
+from pullback.backends.triton.schedule import Precision
 from pullback.config import Options, module_of
 from pullback.errors import IndexRangeError
 from pullback.ir.dtype import int64
@@ -40,33 +42,62 @@ class Triton(KernelInterpreter):
         return f"Triton {device.triton().__version__}, its interpreter (no GPU is asked)"
 
     def machine(self, options: Options) -> Target:
-        """What kernels are fused for: groups are those of any processor with wide vectors."""
-        return Target()
+        """What kernels are fused for: groups are those of any processor with wide vectors; block
+        schedules are those of a GPU, `options.machine` or the first that runs `options.target`.
+
+        Raises: OptionError.
+        """
+        gpu = machine.chosen(options)
+        fast = machine.TF32 if (options.target or "").endswith(machine.TF32) else ""
+        usual = Target()
+        own = replace(usual, name=gpu.target + fast, cpu=options.machine or gpu.name)
+        return replace(own, machine=usual.profile)
 
     def run_kernel(self, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
-        device.triton()
-        sizes = _sizes(values)
-        memory: dict[Variable, Array] = {}
-        made, module = _loaded(kernel)
-        reads = {v for launch in made for v in launch.arguments}
-        for variable in reads:
-            memory[variable] = _array(variable, values.get(variable), sizes)
-        for launch in made:
-            _run(launch, getattr(module, launch.name), memory, sizes)
-        return {v: memory[v].reshape(_shape(v.shape, sizes)) for v in kernel.writes}
+        return interpreted(kernel, *_loaded(kernel), values)
 
     def texts(self) -> Mapping[str, Text]:
-        """The source of its launches, and what Triton compiles it to."""
+        """The source of its launches, what Triton compiles it to, their schedules and prices."""
         stages = {stage: partial(_made, stage) for stage in ("ttir", "ptx")}
-        return {self.name: _text, **stages}
+        return {self.name: _text, **stages, "schedule": _schedule, "price": _price}
 
 
 def _text(kernel: Kernel, schedule: Schedule, target: Target) -> str:
-    return "\n\n".join(launch.source for launch in plan.launches(kernel))
+    made = plan.launches(kernel, _chooser(target))
+    return "\n\n".join(launch.source for launch in made)
 
 
 def _made(stage: str, kernel: Kernel, schedule: Schedule, target: Target) -> str:
-    return "\n\n".join(binary.texts[stage] for binary in compiled(kernel))
+    gpu = machine.named(target.cpu)
+    made = orders(plan.launches(kernel, _chooser(target)))
+    return "\n\n".join(b.texts[stage] for b in offline.compiled(made, gpu.capability))
+
+
+def _schedule(kernel: Kernel, schedule: Schedule, target: Target) -> str:
+    return text.schedules_text(kernel, _chooser(target))
+
+
+def _price(kernel: Kernel, schedule: Schedule, target: Target) -> str:
+    return text.prices_text(kernel, _chooser(target), machine.named(target.cpu))
+
+
+def _chooser(target: Target) -> plan.Chooser:
+    """Who chooses schedules for a target."""
+    fast = target.name.endswith(machine.TF32)
+    precision = Precision.TF32 if fast else Precision.EXACT
+    return plan.chooser(machine.named(target.cpu), precision)
+
+
+def interpreted(
+    kernel: Kernel, made: Sequence[Launch], module: Any, values: Mapping[Variable, Any]
+) -> Values:
+    """What launches write, whose functions are those of a module."""
+    sizes = _sizes(values)
+    reads = {v for launch in made for v in launch.arguments}
+    memory = {v: _array(v, values.get(v), sizes) for v in reads}
+    for launch in made:
+        _run(launch, getattr(module, launch.name), memory, sizes)
+    return {v: memory[v].reshape(_shape(v.shape, sizes)) for v in kernel.writes}
 
 
 def compiled(kernel: Kernel, capability: int = CAPABILITY) -> list[Binary]:
@@ -74,13 +105,14 @@ def compiled(kernel: Kernel, capability: int = CAPABILITY) -> list[Binary]:
 
     Raises: DeviceError.
     """
-    return offline.compiled(orders(plan.launches(kernel)), capability)
+    gpu = machine.chosen(Options(target=f"sm_{capability}"))
+    return offline.compiled(orders(plan.launches(kernel, plan.chooser(gpu))), capability)
 
 
 def orders(made: Sequence[Launch]) -> list[Order]:
     """Launches as Triton's compiler takes them."""
     path = str(_file(made))
-    return [Order(path, launch.name, types(launch), launch.warps) for launch in made]
+    return [Order(path, launch.name, types(launch), launch.warps, launch.stages) for launch in made]
 
 
 def types(launch: Launch) -> tuple[str, ...]:
@@ -99,8 +131,14 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 def _loaded(kernel: Kernel) -> tuple[list[Launch], Any]:
     """The launches of a kernel, and the module of their functions."""
     made = plan.launches(kernel)
+    return made, loaded(made)
+
+
+def loaded(made: Sequence[Launch]) -> Any:
+    """The module of launches, to be interpreted. Raises: DeviceError."""
+    device.triton()
     with device.interpreting():
-        return made, module_of(_file(made))
+        return module_of(_file(made))
 
 
 def _file(made: Sequence[Launch]) -> Path:
@@ -142,9 +180,9 @@ def _run(
     programs = prod(-(-prod(_shape(e, sizes)) // block) for e, block in launch.grid)
     if programs:
         device.call(function, programs, arguments)
-    for site, text in enumerate(launch.sites):
+    for site, where in enumerate(launch.sites):
         if wrong[2 * site]:
-            raise IndexRangeError.checked(int(wrong[2 * site + 1]), text)
+            raise IndexRangeError.checked(int(wrong[2 * site + 1]), where)
 
 
 def _bytes(array: Array) -> Array:

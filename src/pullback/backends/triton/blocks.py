@@ -1,4 +1,4 @@
-"""Block schedules: how a kernel is cut into launches, and how large their blocks are.
+"""How a kernel is cut into launches.
 
 ``stages -> groups``: the stages of a group live in registers side by side, a row each of what
 the kernel's outer axes are; what does not fit beside others is a launch of its own.
@@ -17,13 +17,7 @@ from pullback.ir.expr import Axis, Shape, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stage, plain_places, stage_reads
 
-FLAT = 1024  # elements of a block of maps: eight for each of 128 threads
 WHOLE = 4096  # elements of a block of rows: 32 registers of each of 128 threads
-TILE = 64  # rows and columns of a product's tile: 32 sums for each of 128 threads
-DEPTH = 32  # terms of a product that a loop takes at once
-LEAST = 16  # of rows, columns and terms: `tl.dot` takes no fewer
-STEP = 512  # elements of a row that a loop takes at once
-PROGRAMS = 132  # multiprocessors of an H100 (SXM), NVIDIA's data sheet: fewer leave some idle
 
 
 class Way(Enum):
@@ -34,20 +28,6 @@ class Way(Enum):
     SEQUENCE = "sequence"  # term by term: scans, combiners of the user's
     PRODUCT = "product"  # a sum of products, in tiles on tensor cores
     SCATTER = "scatter"  # an accumulating write: each program owns what it writes
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSchedule:
-    """`rows`: of a program; `columns`: of its tile of a product. `step`: terms that a loop takes at
-    once. `chunks`: parts of a sum that are made side by side and added up by a second launch;
-    `warps` of 32 threads.
-    """
-
-    rows: int
-    columns: int = 1
-    step: int = STEP
-    chunks: int = 1
-    warps: int = 4
 
 
 @dataclass(slots=True)
@@ -209,37 +189,6 @@ def place(
     if tuple(numbers) == own:
         return 1
     return 1 + bool(own) if tuple(numbers) == terms(stage) else None
-
-
-def start(group: Group) -> BlockSchedule:
-    """The schedule of a launch where nobody chose one."""
-    count = prod(upper(e) for e in group.extents)
-    if group.way is Way.BLOCK:
-        wide = max(width(s, group.rows[s]) for s in group.stages)
-        flat = wide == 1
-        rows = min(power(count), max(1, (FLAT if flat else WHOLE) // wide))
-        return BlockSchedule(rows)
-    if group.way is Way.PRODUCT:
-        return _tiled(group.stages[0])
-    if group.way is Way.LOOP:
-        (stage,) = group.stages
-        total = size(stage, terms(stage))
-        step = min(STEP, power(total))
-        rows = min(power(count), max(1, WHOLE // step))
-        programs = -(-count // rows)
-        chunks = min(-(-total // (4 * step)), -(-PROGRAMS // programs))
-        return BlockSchedule(rows, step=step, chunks=max(1, chunks))
-    return BlockSchedule(min(power(count), 128))
-
-
-def _tiled(stage: Stage) -> BlockSchedule:
-    """Tiles of a product: `tl.dot` takes 16 of each at least."""
-    product = product_of(stage)
-    assert product is not None, "who asks knows"
-    rows, columns = (power(size(stage, axes)) for axes in (product.rows, product.columns))
-    step = min(DEPTH, max(LEAST, power(size(stage, product.terms))))
-    rows, columns = (min(TILE, max(LEAST, n)) for n in (rows, columns))
-    return BlockSchedule(rows, columns, step)
 
 
 def identity_reads(stage: Stage, variable: Variable) -> bool:

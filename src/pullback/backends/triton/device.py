@@ -75,7 +75,8 @@ def _exact(interpreter: Any) -> None:
 
     def create_dot(self: Any, a: Any, b: Any, c: Any, *rest: Any) -> Any:
         """16-bit floats multiplied in float32, as tensor cores do."""
-        wide = [cast_impl(self, side, interpreter.tl.float32) for side in (a, b)]
+        double = str(a.dtype.scalar) == "fp64"
+        wide = [a, b] if double else [cast_impl(self, s, interpreter.tl.float32) for s in (a, b)]
         return product(self, *wide, c, *rest)
 
     builder.create_dot = create_dot

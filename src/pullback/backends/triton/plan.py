@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pullback.backends.triton import language as L
-from pullback.backends.triton.blocks import (
-    BlockSchedule,
-    Group,
-    Way,
-    groups,
-    hazard,
-    later_reads,
-    start,
-)
+from pullback.backends.triton.blocks import Group, Way, groups, hazard, later_reads
+from pullback.backends.triton.choose import best
 from pullback.backends.triton.function import Function, Launch
+from pullback.backends.triton.machine import USUAL, Gpu, named
+from pullback.backends.triton.rows import Rows
+from pullback.backends.triton.schedule import BlockSchedule, Precision
+from pullback.backends.triton.tiles import Tiles
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr
-from pullback.ir.graph import MAP, Accumulate, Definition, Reduce, Value, Variable, read
+from pullback.ir.graph import (
+    MAP,
+    Accumulate,
+    Definition,
+    Reduce,
+    Value,
+    Variable,
+    read,
+    replace_reads,
+)
 from pullback.ir.kernel import Kernel, Stage, redirected
 
+WRITERS: dict[Way, type[Function]] = {Way.PRODUCT: Tiles}
+Scheduled = tuple[Group, BlockSchedule]
+Chooser = Callable[[Group], BlockSchedule]
 
-def launches(kernel: Kernel) -> list[Launch]:
+
+def launches(kernel: Kernel, choose: Chooser | None = None) -> list[Launch]:
     """The launches of a kernel, in order. What is written by no stage's store is a temporary."""
-    return [launch for piece in kernel.pieces for launch in _Plan(piece).launches()]
+    return written(kernel.name, scheduled(kernel, choose))
+
+
+def written(kernel: str, made: Sequence[Scheduled]) -> list[Launch]:
+    """The functions of groups by their schedules."""
+    return [
+        WRITERS.get(group.way, Rows)(f"{L.word(kernel)}_{number}", group, schedule).launch()
+        for number, (group, schedule) in enumerate(made)
+    ]
+
+
+def scheduled(kernel: Kernel, choose: Chooser | None = None) -> list[Scheduled]:
+    """The groups of a kernel, in order, each with its schedule."""
+    chosen = choose or chooser(named(USUAL))
+    return [pair for piece in kernel.pieces for pair in _Plan(piece, chosen).scheduled()]
+
+
+def chooser(gpu: Gpu, precision: Precision = Precision.EXACT) -> Chooser:
+    """The cheapest schedule for a GPU."""
+    return lambda group: best(group, gpu, precision)
 
 
 def source(made: Sequence[Launch]) -> str:
@@ -35,12 +64,12 @@ def source(made: Sequence[Launch]) -> str:
 class _Plan:
     """Where the values of one kernel lie between its launches."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, choose: Chooser) -> None:
+        self.kernel, self.choose = kernel, choose
         self.memory: dict[Value, Variable] = {}
-        self.made: list[Launch] = []
+        self.made: list[Scheduled] = []
 
-    def launches(self) -> list[Launch]:
+    def scheduled(self) -> list[Scheduled]:
         plan = groups(self.kernel)
         for number, group in enumerate(plan):
             later = set(later_reads(plan, number))
@@ -90,19 +119,19 @@ class _Plan:
         return Stage(definition, MAP, body, (), target)
 
     def launch(self, group: Group) -> None:
-        schedule = start(group)
         if isinstance(group.stages[0].form, Accumulate):
-            self.made.append(self.function(_filled(group), start(_filled(group))))
+            self.whole(_filled(group))
+        schedule = self.choose(group)
         if schedule.chunks > 1:
-            first, second = _chunked(group, schedule)
-            self.made.append(self.function(first, schedule))
-            self.made.append(self.function(second, start(second)))
+            first, second = _chunked(group, schedule.chunks)
+            self.made.append((first, schedule))
+            self.whole(second)
             return
-        self.made.append(self.function(group, schedule))
+        self.made.append((group, schedule))
 
-    def function(self, group: Group, schedule: BlockSchedule) -> Launch:
-        name = f"{L.word(self.kernel.name)}_{len(self.made)}"
-        return Function(name, group, schedule).launch()
+    def whole(self, group: Group) -> None:
+        """A launch that is not cut in parts again."""
+        self.made.append((group, replace(self.choose(group), chunks=1)))
 
 
 def _filled(group: Group) -> Group:
@@ -116,18 +145,37 @@ def _filled(group: Group) -> Group:
     return Group(Way.BLOCK, stage.shape, [one], {one: tuple(range(len(stage.shape)))})
 
 
-def _chunked(group: Group, schedule: BlockSchedule) -> tuple[Group, Group]:
-    """A sum in parts, and the sum of the parts."""
-    (stage,) = group.stages
+def _chunked(group: Group, chunks: int) -> tuple[Group, Group]:
+    """A sum in parts; the sum of the parts, with the maps that follow a product.
+
+    Parts of rows are neighbours in memory, those of tiles are apart: what is stored together is.
+    """
+    stage, *after = group.stages
     assert isinstance(stage.form, Reduce), "parts are those of a sum"
-    shape, form = (*stage.shape, schedule.chunks), stage.form
+    tiles = group.way is Way.PRODUCT
+    shape = (chunks, *stage.shape) if tiles else (*stage.shape, chunks)
     parts = Variable(f"{L.word(stage.target.name)}_parts", shape, L.held(stage.body.dtype))
-    first = Group(Way.LOOP, shape, [replace(stage, store=parts)])
-    first.rows[first.stages[0]] = tuple(range(len(stage.shape)))
-    axes = [Axis(n, e) for n, e in enumerate(shape)]
-    whole = Reduce(form.combiner, (schedule.chunks,))
-    body: Expr = read(parts, *axes)
-    total = Definition(stage.target.name, stage.shape, body, whole)
-    last = Stage(total, whole, body, (), stage.store)
+    extents = group.extents if tiles else shape
     every = tuple(range(len(stage.shape)))
-    return first, Group(Way.LOOP, stage.shape, [last], {last: every})
+    first = Group(group.way, extents, [replace(stage, store=parts)])
+    first.rows[first.stages[0]] = every
+    axes, part = [Axis(n, e) for n, e in enumerate(stage.shape)], Axis(len(stage.shape), chunks)
+    body: Expr = read(parts, part, *axes) if tiles else read(parts, *axes, part)
+    whole = Reduce(stage.form.combiner, (chunks,))
+    if parts.dtype is stage.body.dtype:
+        total = Definition(stage.target.name, stage.shape, body, whole)
+        last = [Stage(total, whole, body, (), stage.store)]
+    else:  # rounded once, when all is added up
+        total = Definition(f"{stage.target.name}_whole", stage.shape, body, whole)
+        wide = E.Cast(read(total, *axes), stage.body.dtype)
+        cut = Definition(stage.target.name, stage.shape, wide)
+        last = [Stage(total, whole, body, ()), Stage(cut, MAP, wide, (), stage.store)]
+    way = Way.BLOCK if after or len(last) > 1 or tiles else Way.LOOP
+    last += [_rereading(s, stage.target, last[-1].target) for s in after]
+    return first, Group(way, stage.shape, last, dict.fromkeys(last, every))
+
+
+def _rereading(stage: Stage, old: Value, new: Value) -> Stage:
+    """A stage that reads another value."""
+    body = replace_reads(stage.body, lambda take: take.of(new) if take.source is old else None)
+    return replace(stage, body=body)

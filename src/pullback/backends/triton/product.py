@@ -14,8 +14,8 @@ from pullback.ir.expr import Expr, upper
 from pullback.ir.graph import Map, Reduce
 from pullback.ir.kernel import Stage, stage_reads
 
-# Types that tensor cores multiply with sums in float32; float64 is added up in rows.
-KINDS = ("float16", "bfloat16", "float32")
+# Types that tensor cores multiply: float64 with sums of its own, the others with sums in float32.
+KINDS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True, slots=True)

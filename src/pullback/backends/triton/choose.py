@@ -1,0 +1,120 @@
+"""The schedule of a launch: ``start -> the neighbour that is cheapest -> .. -> none is cheaper``.
+
+Every number goes a power of two up or down, some in pairs; what the GPU refuses is no neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from pullback.backends.triton.blocks import WHOLE, Group, Way, power, size, terms, width
+from pullback.backends.triton.machine import Gpu
+from pullback.backends.triton.price import Work
+from pullback.backends.triton.product import product_of
+from pullback.backends.triton.schedule import BlockSchedule, Precision
+from pullback.ir.expr import upper
+
+FLAT = 1024  # elements of a block of maps: eight for each of 128 threads
+TILE = 64  # rows and columns of a product's tile: 32 sums for each of 128 threads
+DEPTH = 32  # terms of a product that a loop takes at once
+LEAST = 16  # of rows, columns and terms: `tl.dot` takes no fewer
+STEP = 512  # elements of a row that a loop takes at once
+MOST = {"rows": 4096, "columns": 256, "step": 2048, "chunks": 64, "warps": 16, "stages": 5}
+MOST_GROUP = 16  # rows of tiles
+GAIN = 0.98  # of the price: a change for less is none, prices are no better than that
+PAIRS = ("rows", "columns"), ("rows", "warps"), ("columns", "warps"), ("rows", "step")
+
+
+def best(group: Group, gpu: Gpu, precision: Precision = Precision.EXACT) -> BlockSchedule:
+    """The schedule of a launch: from `start`, the cheapest neighbour while one is cheaper."""
+    work = Work.of(group, gpu)
+    schedule = replace(start(group), precision=precision)
+    while work.refusal(schedule) is not None:
+        smaller = [s for s in moves(group, schedule) if _area(s) < _area(schedule)]
+        if not smaller:
+            return schedule
+        schedule = min(smaller, key=_area)
+    price = work.price(schedule).ns
+    while True:
+        near = [s for s in moves(group, schedule) if work.refusal(s) is None]
+        priced = [(work.price(s).ns, n) for n, s in enumerate(near)]
+        least, number = min(priced, default=(price, 0))
+        if least >= GAIN * price:
+            return schedule
+        price, schedule = least, near[number]
+
+
+def start(group: Group) -> BlockSchedule:
+    """A schedule that every GPU takes."""
+    count = prod(upper(e) for e in group.extents)
+    if group.way is Way.BLOCK:
+        wide = max(width(s, group.rows[s]) for s in group.stages)
+        rows = min(power(count), max(1, (FLAT if wide == 1 else WHOLE) // wide))
+        return BlockSchedule(rows)
+    stage = group.stages[0]
+    if group.way is Way.PRODUCT:
+        product = product_of(stage)
+        assert product is not None, "who asks knows"
+        sides = (power(size(stage, axes)) for axes in (product.rows, product.columns))
+        rows, columns = (min(TILE, max(LEAST, n)) for n in sides)
+        step = min(DEPTH, max(LEAST, power(size(stage, product.terms))))
+        return BlockSchedule(rows, columns, step)
+    if group.way is Way.LOOP:
+        step = min(STEP, power(size(stage, terms(stage))))
+        return BlockSchedule(min(power(count), max(1, WHOLE // step)), step=step)
+    return BlockSchedule(min(power(count), 128))
+
+
+def moves(group: Group, schedule: BlockSchedule) -> Iterator[BlockSchedule]:
+    """The schedules next to one, each once, in an order that is always the same."""
+    numbers = _numbers(group)
+    known = {schedule}
+    for names in [*((n,) for n in numbers), *(p for p in PAIRS if set(p) <= set(numbers))]:
+        for signs in ((1,), (-1,)) if len(names) == 1 else ((1, 1), (-1, -1), (1, -1), (-1, 1)):
+            changed = {}
+            for name, sign in zip(names, signs, strict=True):
+                least, most = numbers[name]
+                now = getattr(schedule, name)
+                value = now + sign if name == "stages" else now * 2 if sign > 0 else now // 2
+                changed[name] = min(most, max(least, value))
+            near = replace(schedule, **changed)
+            if near not in known:
+                known.add(near)
+                yield near
+
+
+def _numbers(group: Group) -> dict[str, tuple[int, int]]:
+    """What of a schedule is free, from the least to the most of it."""
+    stage, count = group.stages[0], prod(upper(e) for e in group.extents)
+    free = {"rows": (1, min(MOST["rows"], power(max(1, count)))), "warps": (1, MOST["warps"])}
+    if group.way is Way.BLOCK:
+        wide = max(width(s, group.rows[s]) for s in group.stages)
+        most = max(1, min(MOST["rows"], 4 * WHOLE // wide))
+        free["rows"] = (1, min(free["rows"][1], most))
+    if group.way is Way.LOOP:
+        total = power(size(stage, terms(stage)))
+        free["step"] = (min(total, LEAST), min(MOST["step"], total))
+        free["chunks"] = (1, max(1, min(MOST["chunks"], total // (4 * LEAST))))
+    if group.way is Way.PRODUCT:
+        product = product_of(stage)
+        assert product is not None, "who asks knows"
+        sizes = [power(size(stage, a)) for a in (product.rows, product.columns, product.terms)]
+        ends = [max(LEAST, min(MOST["columns"], n)) for n in sizes]
+        free["rows"], free["columns"] = (LEAST, ends[0]), (LEAST, ends[1])
+        free["step"] = LEAST, min(128, ends[2])
+        free["stages"], free["group"] = (2, MOST["stages"]), (1, MOST_GROUP)
+        if splits(group):
+            free["chunks"] = (1, max(1, min(MOST["chunks"], sizes[2] // (2 * DEPTH))))
+    return free
+
+
+def splits(group: Group) -> bool:
+    """Whether the terms of a product may be cut into parts: nothing of it is known late."""
+    stage = group.stages[0]
+    return all(isinstance(e, int) for e in (*stage.extents, *stage.shape))
+
+
+def _area(schedule: BlockSchedule) -> int:
+    return schedule.rows * schedule.columns * schedule.stages * schedule.step // schedule.warps

@@ -1,0 +1,350 @@
+"""What a launch costs on a GPU: ``ns = launch + latency + max(lanes, tensor, each memory)``.
+
+Programs run side by side as far as registers, shared memory and warps of a multiprocessor allow;
+each memory gives its rate where enough bytes are in flight (Little's law: rate x latency).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from pullback.backends.triton.blocks import Group, Way, columns, power, size, terms
+from pullback.backends.triton.machine import Gpu
+from pullback.backends.triton.product import Product, plain, product_of
+from pullback.backends.triton.schedule import BlockSchedule, Precision
+from pullback.ir import expr as E
+from pullback.ir.dtype import is_half
+from pullback.ir.expr import Expr, upper
+from pullback.ir.graph import Accumulate, Value, Variable
+from pullback.ir.kernel import Stage, stage_reads
+from pullback.ir.node import walk
+
+WARP = 32  # threads
+WORD = 4  # bytes of a register
+OWN = 24  # registers of a thread beside its blocks: addresses, coordinates, masks (sm_90, ptxas)
+SPLIT = 3  # products of tf32 for one of float32, and copies of an operand that is split
+SCHEDULERS = 4  # of a multiprocessor: so many warps issue at once
+QUOTIENT = 8  # instructions of a division or a root that is rounded correctly, beside its estimate
+FUNCTIONS = E.Exp, E.Log, E.Sin, E.Sqrt, E.Div
+THREADS = 1024  # of one program
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """ns of a launch, and what each part would take alone. `occupancy`: warps of a multiprocessor
+    that are there at once, of those that may be.
+    """
+
+    ns: float
+    lanes: float
+    tensor: float
+    memories: tuple[tuple[str, float], ...]
+    latency: float
+    launch: float
+    occupancy: float
+    programs: int
+
+    def __str__(self) -> str:
+        parts = [("lanes", self.lanes), ("tensor cores", self.tensor), *self.memories]
+        parts += [("latency", self.latency), ("launch", self.launch)]
+        said = ", ".join(f"{name} {ns / 1e3:.2f}" for name, ns in parts if ns >= 5)
+        where = f"{self.programs} programs, {self.occupancy:.0%} of the warps"
+        return f"{self.ns / 1e3:.2f} us: {said}; {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one program takes: registers of a thread, bytes of shared memory, bytes it reads and
+    writes through the second cache, bytes of shared memory moved, those in flight at once.
+    `lanes`: operations of ordinary lanes, `functions`: those of slow ones, `tensor`: multiply-adds
+    of tensor cores. `waits`: times that it waits for memory, one after the other.
+    """
+
+    registers: int
+    shared: int
+    moved: float
+    through: float
+    flight: float
+    lanes: float
+    functions: float
+    tensor: float
+    waits: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One group under all its schedules."""
+
+    group: Group
+    gpu: Gpu
+    product: Product | None
+    unique: float  # bytes of arrays, each once
+
+    @classmethod
+    def of(cls, group: Group, gpu: Gpu) -> Work:
+        """What of a group no schedule changes."""
+        product = product_of(group.stages[0]) if group.way is Way.PRODUCT else None
+        touched: dict[Value, None] = {}
+        for stage in group.stages:
+            touched.update(dict.fromkeys(t.source for t in stage_reads(stage)))
+            touched.update(dict.fromkeys(v for v in (stage.store,) if v is not None))
+        arrays = [v for v in touched if isinstance(v, Variable)]
+        return cls(group, gpu, product, float(sum(map(_bytes, arrays))))
+
+    def programs(self, schedule: BlockSchedule) -> int:
+        """How many programs there are."""
+        if self.product is None:
+            count = prod(upper(e) for e in self.group.extents)
+            return max(1, -(-count // schedule.rows)) * schedule.chunks
+        stage = self.group.stages[0]
+        across = -(-size(stage, self.product.columns) // schedule.columns)
+        down = -(-size(stage, self.product.rows) // schedule.rows)
+        return max(1, size(stage, self.product.batch) * down * across * schedule.chunks)
+
+    def refusal(self, schedule: BlockSchedule) -> str | None:
+        """Why the GPU does not take a schedule; None: it does."""
+        needs, gpu = self.needs(schedule), self.gpu
+        threads = schedule.warps * WARP
+        most = min(gpu.count("thread_registers"), gpu.count("registers") // threads)
+        if threads > THREADS:
+            return f"{threads} threads of a program, at most {THREADS}"
+        if needs.shared > gpu.count("block_shared"):
+            return f"{needs.shared} bytes of shared memory, at most {gpu.count('block_shared')}"
+        if needs.registers > most:
+            return f"{needs.registers} registers of a thread, at most {most}"
+        return None
+
+    def needs(self, schedule: BlockSchedule) -> Needs:
+        """What one program takes."""
+        if self.product is not None:
+            return self._tile(self.product, schedule)
+        live = flight = moved = lanes = functions = 0.0
+        kept = waits = 0.0
+        for stage in self.group.stages:
+            every, once, times = self._blocks(stage, schedule)
+            plain_, slow = operations(stage.roots)
+            loads = [self._loaded(stage, t, schedule) for t in _loads(stage)]
+            live = max(live, once * max(WORD, stage.body.dtype.itemsize) * 2)
+            kept += prod(self._kept(stage, schedule)) * WORD
+            flight += sum(loads) / times
+            moved += sum(loads) + self._stored(stage, schedule)
+            lanes += every * plain_
+            functions += every * slow
+            waits += times if self._serial(stage) else 1
+        threads = schedule.warps * WARP
+        registers = OWN + int((live + kept) / threads / WORD)
+        return Needs(registers, 0, moved, 0.0, flight, lanes, functions, 0.0, waits)
+
+    def price(self, schedule: BlockSchedule) -> Price:
+        """What the launch costs, with the second one where sums are made in parts."""
+        gpu, needs, programs = self.gpu, self.needs(schedule), self.programs(schedule)
+        processors = gpu.count("processors")
+        resident = self.resident(schedule, needs)
+        most = -(-programs // processors)  # of one multiprocessor
+        waves = -(-most // resident)
+        beside = min(most, resident)
+        warps = beside * schedule.warps
+        busy = min(1.0, warps / SCHEDULERS)
+        lanes = most * processors * needs.lanes / gpu.rate("lanes", self._lane())
+        lanes += most * processors * needs.functions / gpu.rate("lanes", "function")
+        tensor = most * processors * needs.tensor / self._rate(schedule) if needs.tensor else 0.0
+        near, second, far = gpu.memories
+        used = min(programs, processors)
+        flight = max(1.0, needs.flight * beside * used)
+        traffic = self._traffic(schedule, needs, programs, used * beside)
+        memories = (
+            (near.name, most * processors * needs.through / near.rate),
+            (second.name, programs * needs.moved / min(second.rate, flight / second.latency)),
+            (far.name, traffic / min(far.rate, flight / far.latency)),
+        )
+        alone = waves if beside == 1 else 1  # others hide what a program waits for at its start
+        latency = far.latency * alone + second.latency * waves * max(0.0, needs.waits - 1)
+        launch = gpu.rate("launch", "launch")
+        longest = max(lanes / busy, tensor / busy, *(ns for _, ns in memories))
+        ns = launch + latency + longest
+        if schedule.chunks > 1:
+            parts = 2 * programs * prod(self._kept(self.group.stages[0], schedule)) * WORD
+            ns += launch + far.latency + parts / second.rate
+        occupancy = warps / gpu.count("warps")
+        return Price(
+            ns, lanes / busy, tensor / busy, memories, latency, launch, occupancy, programs
+        )
+
+    def resident(self, schedule: BlockSchedule, needs: Needs) -> int:
+        """Programs that a multiprocessor runs at once."""
+        gpu, threads = self.gpu, schedule.warps * WARP
+        by_shared = gpu.count("shared") // (needs.shared + gpu.count("program_shared"))
+        by_registers = gpu.count("registers") // (needs.registers * threads)
+        by_warps = gpu.count("warps") // schedule.warps
+        return max(1, min(gpu.count("programs"), by_shared, by_registers, by_warps))
+
+    # -- tiles of products
+
+    def _tile(self, product: Product, schedule: BlockSchedule) -> Needs:
+        """A tile: both factors go through shared memory, the sums are in registers."""
+        stage, gpu = self.group.stages[0], self.gpu
+        rows, cols, step = schedule.rows, schedule.columns, schedule.step
+        item = self._factor(product)
+        total = -(-size(stage, product.terms) // schedule.chunks)
+        steps = max(1, -(-total // step))
+        depth, threads = steps * step, schedule.warps * WARP
+        wide = self._wide(schedule)
+        least = int(gpu.rate("instruction", "rows"))
+        if wide:  # operands are read where they lie, by each group of warps
+            again, over = -(-cols // 256), max(1, rows // least)
+        else:  # each warp loads what it multiplies
+            over = 1 << (schedule.warps.bit_length() // 2)
+            again = max(1, schedule.warps // over)
+        through = depth * item * (rows * (again + 1) + cols * (over + 1))
+        sums = rows * cols * max(WORD, stage.body.dtype.itemsize)
+        held = sums if wide else sums + (rows * again + cols * over) * 16 * item
+        split = item == WORD and schedule.precision is Precision.EXACT
+        if split:
+            held += (rows + cols) * step * WORD
+        epilogue = sum(rows * cols * WORD for _ in self.group.stages[1:2])
+        registers = OWN + int((held + epilogue) / threads / WORD)
+        buffers = schedule.stages if gpu.capability >= 90 else max(1, schedule.stages - 1)
+        shared = buffers * (rows + cols) * step * item
+        tensor = float(rows * cols * depth * (SPLIT if split else 1))
+        lanes = functions = 0.0
+        for factor, area in ((product.left, rows * depth), (product.right, cols * depth)):
+            simple, slow = (0, 0) if plain(factor) else operations([factor])
+            lanes += area * (simple + (4 if split else 0))
+            functions += area * slow
+        for after in self.group.stages[1:]:
+            simple, slow = operations(after.roots)
+            lanes += rows * cols * simple
+            functions += rows * cols * slow
+        moved = depth * (rows + cols) * item
+        moved += sum(rows * cols * s.store.dtype.itemsize for s in self.group.stages if s.store)
+        flight = max(1, schedule.stages - 1) * (rows + cols) * step * item
+        waits = steps / max(1, schedule.stages - 1) if flight < moved else 1
+        return Needs(
+            registers, shared, moved, through, flight, lanes, functions, tensor, min(waits, 1)
+        )
+
+    def _factor(self, product: Product) -> int:
+        """Bytes of an element of a factor in shared memory."""
+        kinds = plain(product.left), plain(product.right)
+        if kinds[0] is kinds[1] and kinds[0] is not None and is_half(kinds[0]):
+            return kinds[0].itemsize
+        return max(WORD, self.group.stages[0].body.dtype.itemsize)
+
+    def _wide(self, schedule: BlockSchedule) -> bool:
+        """Whether the GPU's widest instruction takes a tile."""
+        gpu = self.gpu
+        double = self.group.stages[0].body.dtype.name == "float64"
+        tall = schedule.rows >= gpu.rate("instruction", "rows")
+        own = gpu.rate("instruction", "warps")
+        return own > 1 and tall and schedule.warps >= own and not double
+
+    def _rate(self, schedule: BlockSchedule) -> float:
+        """Multiply-adds of tensor cores a ns."""
+        assert self.product is not None, "others have none"
+        name = "tf32"
+        if self.group.stages[0].body.dtype.name == "float64":
+            name = "float64"
+        elif self._factor(self.product) < WORD:
+            name = "float16"
+        share = 1.0 if self._wide(schedule) else self.gpu.rate("instruction", "narrow")
+        return self.gpu.rate("tensor", name) * share
+
+    def _traffic(self, schedule: BlockSchedule, needs: Needs, programs: int, beside: int) -> float:
+        """Bytes from and to memory: arrays once, but for what the second cache cannot keep."""
+        second = self.gpu.memory("L2")
+        if self.product is None or self.unique <= second.bytes:
+            return min(self.unique, programs * needs.moved)
+        stage = self.group.stages[0]
+        depth = size(stage, self.product.terms) * self._factor(self.product)
+        down = -(-size(stage, self.product.rows) // schedule.rows)
+        rows = min(schedule.group, down, beside)
+        tiles = rows * schedule.rows + -(-beside // rows) * schedule.columns
+        return max(self.unique, programs / beside * tiles * depth)
+
+    # -- rows
+
+    def _lane(self) -> str:
+        double = any(s.body.dtype.name == "float64" for s in self.group.stages)
+        return "float64" if double else "float32"
+
+    def _serial(self, stage: Stage) -> bool:
+        """Whether what is read next depends on what was written."""
+        return isinstance(stage.form, Accumulate)
+
+    def _blocks(self, stage: Stage, schedule: BlockSchedule) -> tuple[float, float, float]:
+        """Elements of a program, of them at once, and times that it takes a block."""
+        rows = schedule.rows
+        match self.group.way:
+            case Way.BLOCK:
+                wide = power(size(stage, columns(stage, self.group.rows[stage])))
+                wide *= power(size(stage, terms(stage)))
+                return rows * wide, rows * wide, 1
+            case Way.LOOP:
+                length = -(-size(stage, terms(stage)) // schedule.chunks)
+                times = max(1, -(-length // schedule.step))
+                return rows * schedule.step * times, rows * schedule.step, times
+        times = max(1, self._long(stage))
+        return rows * times, rows, times
+
+    def _long(self, stage: Stage) -> int:
+        """Turns of a loop over everything that is no row."""
+        if isinstance(stage.form, Accumulate):
+            rows = self.group.rows[stage]
+            domain = stage.form.domain
+            return prod(upper(e) for a, e in enumerate(domain) if a not in rows)
+        every = range(len(stage.extents))
+        return size(stage, [a for a in every if a not in self.group.rows[stage]])
+
+    def _loaded(self, stage: Stage, take: E.Take, schedule: BlockSchedule) -> float:
+        """Bytes that a program reads by one read."""
+        rows = self.group.rows[stage]
+        axes = frozenset().union(*(i.axes for i in take.indices))
+        extents = stage.form.domain if isinstance(stage.form, Accumulate) else stage.extents
+        others = [a for a in axes if a not in rows and a < len(extents)]
+        count = prod(upper(extents[a]) for a in others)
+        if self.group.way is Way.LOOP:
+            count = -(-count // schedule.chunks)
+        own = schedule.rows if axes & set(rows) else 1
+        return float(own * count * take.source.dtype.itemsize)
+
+    def _kept(self, stage: Stage, schedule: BlockSchedule) -> Sequence[int]:
+        """The block of a result."""
+        if self.group.way is Way.PRODUCT:
+            return schedule.rows, schedule.columns
+        if self.group.way is not Way.BLOCK:
+            return (schedule.rows,)
+        return schedule.rows, power(size(stage, columns(stage, self.group.rows[stage])))
+
+    def _stored(self, stage: Stage, schedule: BlockSchedule) -> float:
+        """Bytes that a program writes."""
+        if stage.store is None:
+            return 0.0
+        times = 1
+        if self.group.way in (Way.SEQUENCE, Way.SCATTER):
+            times = self._long(stage)
+        return float(prod(self._kept(stage, schedule)) * times * stage.store.dtype.itemsize)
+
+
+def operations(roots: Iterable[Expr]) -> tuple[int, int]:
+    """Operations of an element: plain ones, and those of the slow unit."""
+    lanes = slow = 0
+    for node in walk(list(roots)):
+        if not isinstance(node, Expr) or isinstance(node, E.Const | E.Axis | E.Size | E.Take):
+            continue
+        if isinstance(node, FUNCTIONS):
+            slow += 1
+            lanes += QUOTIENT if isinstance(node, E.Div | E.Sqrt) else 1
+        else:
+            lanes += 1
+    return lanes, slow
+
+
+def _loads(stage: Stage) -> list[E.Take]:
+    """Reads of memory."""
+    return [t for t in stage_reads(stage) if isinstance(t.source, Variable)]
+
+
+def _bytes(variable: Variable) -> int:
+    return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize

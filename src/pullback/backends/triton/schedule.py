@@ -1,0 +1,65 @@
+"""How one launch runs, as data: ``64 x 128, 32 at once; 4 warps, 3 stages; groups of 8``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from enum import Enum
+
+from pullback.errors import OptionError
+
+LINE = re.compile(
+    r"(?P<rows>\d+) x (?P<columns>\d+), (?P<step>\d+) at once; (?P<warps>\d+) warps, "
+    r"(?P<stages>\d+) stages; groups of (?P<group>\d+), parts (?P<chunks>\d+); (?P<precision>\S+)"
+)
+
+
+POWERS = "rows", "columns", "step", "warps", "chunks", "group"
+
+
+class Precision(Enum):
+    """What tensor cores make of factors of float32: three products that lose nothing, or one of
+    numbers cut to 11 bits.
+    """
+
+    EXACT = "tf32x3"
+    TF32 = "tf32"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSchedule:
+    """`rows`: of a program; `columns`: of its tile of a product. `step`: terms that a loop takes at
+    once, `stages` of which are in flight. `chunks`: parts of a sum that are made side by side and
+    added up by a second launch; `warps` of 32 threads. `group`: so many tiles of rows run together,
+    column after column, so that what they share is near.
+    """
+
+    rows: int
+    columns: int = 1
+    step: int = 1
+    chunks: int = 1
+    warps: int = 4
+    stages: int = 3
+    group: int = 1
+    precision: Precision = Precision.EXACT
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} x {self.columns}, {self.step} at once; {self.warps} warps, "
+            f"{self.stages} stages; groups of {self.group}, parts {self.chunks}; "
+            f"{self.precision.value}"
+        )
+
+
+def parsed(text: str) -> BlockSchedule:
+    """A schedule as `str` writes it. Raises: OptionError."""
+    read = LINE.fullmatch(text.strip())
+    if read is None or read["precision"] not in [p.value for p in Precision]:
+        help = f"like {str(BlockSchedule(64, 64, 32))!r}"
+        raise OptionError(f"no schedule of a block: {text.strip()!r}", help=help, code="E382")
+    numbers = {f.name: int(read[f.name]) for f in fields(BlockSchedule) if f.name != "precision"}
+    wrong = [n for n in POWERS if numbers[n] < 1 or numbers[n] & (numbers[n] - 1)]
+    if wrong:
+        what = f"{wrong[0]} = {numbers[wrong[0]]} of a block"
+        raise OptionError(what, help="blocks have powers of two", code="E382")
+    return BlockSchedule(**numbers, precision=Precision(read["precision"]))

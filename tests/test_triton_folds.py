@@ -13,9 +13,12 @@ import pullback as pb
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
+from torch.nn import functional as F  # noqa: E402
+
 import triton_folds as corpus  # noqa: E402  # it needs Triton
 from pullback.config import module_of  # noqa: E402
 from pullback.triton import library  # noqa: E402
+from pullback.triton.parse import parse  # noqa: E402
 from test_triton_grad import same  # noqa: E402
 from triton_library import FUNCTIONS, on_the_interpreter  # noqa: E402
 
@@ -81,6 +84,12 @@ def gathered(x: Any) -> Any:
     return ((x * x).gather(0, place) + x.gather(1, place) * x).reshape(-1)
 
 
+def sorted_rows(x: Any) -> Any:
+    x = x.reshape(2, 8)
+    made = (x * x).sort(1, descending=True).values + x.flip(1) * x + x.flip(0)
+    return made.reshape(-1)
+
+
 FOLDS: dict[str, Callable[[Any], Any]] = {
     "product": lambda x: x.prod() * x,
     "rows_product": rows,
@@ -96,6 +105,9 @@ FOLDS: dict[str, Callable[[Any], Any]] = {
     "matrices": matrices,
     "running_max": lambda x: x.cummax(0).values * x,
     "gather_rows": gathered,
+    "sorted": lambda x: x.sort().values * torch.arange(len(x)),
+    "sorted_rows": sorted_rows,
+    "largest": lambda x: x * (x.topk(4).values * torch.arange(1, 5)).sum(),
 }
 WHOLE = (
     "rows_product",
@@ -103,6 +115,7 @@ WHOLE = (
     "gather_rows",
     "recurrence_back",
     "matrices",
+    "sorted_rows",
 )  # of as many elements as the block has
 
 
@@ -174,3 +187,73 @@ def test_a_library_s_functions_in_a_derivative() -> None:
         f = pb.triton.op(corpus.tanh_kernel, grid=(1,), outputs="OUT")
         text = same(f, lambda x: torch.tanh(x) * x * x, [torch.randn(13)], 13, BLOCK=16)
     assert "from triton.language.extra import libdevice" in text
+
+
+# --- returns in branches, descriptors -------------------------------------------------------------
+
+
+def early(x: Any) -> Any:
+    return torch.cat([x[:4].sin(), x[4:8] ** 3, x[8:].sin()])
+
+
+def meeting(x: Any) -> Any:
+    made = []
+    for part, v in enumerate(x.split(4)):
+        y = v.exp() * 0 if part == 0 else 3 * (3 * v + v * 3 * v)
+        made.append(v * v if part == 3 else y * y.sin() * sum(range(part + 1)) * v)
+    return torch.cat(made)
+
+
+@pytest.mark.parametrize("function", [early, meeting])
+def test_a_return_in_a_branch(function: Any) -> None:
+    kernel = getattr(corpus, f"{function.__name__}_kernel")
+    f = pb.triton.op(kernel, grid=(5,), outputs="OUT")
+    same(
+        f,
+        function,
+        [torch.randn(14 if function is early else 20)],
+        14 if function is early else 20,
+        BLOCK=16,
+    )
+
+
+def test_a_jump_passes_values_on() -> None:
+    lines = [
+        "tt.func public @k(%x: f32, %c: i1) {",
+        "cf.cond_br %c, ^bb1(%x : f32), ^bb1(%x : f32)",
+        "^bb1(%a: f32):  // 2 preds: ^bb0, ^bb0",
+        "%y = arith.mulf %a, %a : f32",
+        "cf.cond_br %c, ^bb2(%a, %y : f32, f32), ^bb2(%y, %a : f32, f32)",
+        "^bb2(%p: f32, %q: f32):  // 2 preds: ^bb1, ^bb1",
+        "%z = arith.subf %p, %q : f32",
+        "tt.return",
+        "}",
+    ]
+    function = parse("\n".join(lines), "")
+    made = [o for o in function.block.walk() if o.name == "arith.subf"]
+    names = [tuple(v.name for v in o.operands) for o in made]
+    assert names == [("x", "y"), ("y", "x"), ("x", "y_1"), ("y_1", "x")]
+    assert len({o.results[0].name for o in made}) == 4
+
+
+def test_blocks_by_descriptors() -> None:
+    f = pb.triton.op(corpus.blocks_kernel, grid=(3,), outputs="OUT")
+    text = same(f, lambda x: x * x.sin(), [torch.randn(20, 12)], 20, 12, BLOCK=8)
+    assert "atomic" not in text  # blocks do not meet
+
+
+def test_a_persistent_product_by_descriptors() -> None:
+    outputs = {"C": lambda a: torch.empty(a["M"], a["N"])}
+    f = pb.triton.op(corpus.persistent_kernel, grid=(2,), outputs=outputs)
+    a, b = torch.randn(37, 40) / 3, torch.randn(40, 24)
+    same(f, lambda a, b: F.silu(a @ b), [a, b], 37, 24, 40, BM=16, BN=16, BK=16)
+
+
+def test_rows_by_descriptors() -> None:
+    outputs = {"OUT": lambda a: torch.zeros(8, 8)}
+    f = pb.triton.op(corpus.rows_kernel, grid=(1,), outputs=outputs)
+
+    def rows(x: Any) -> Any:
+        return F.pad(x, (0, 4))[(torch.arange(8) * 3) % 5, 4:12] ** 2
+
+    same(f, rows, [torch.randn(5, 8)], 5, 8, BLOCK=8)

@@ -296,7 +296,7 @@ def test_the_table_of_operations_is_of_the_code() -> None:
 
 
 REFUSED = {
-    "sorted": "tt.bitcast",
+    "bits": "tt.bitcast",
     "largest_atomic": "tt.atomic_rmw",
 }
 

@@ -170,3 +170,102 @@ def tanh_kernel(X, OUT, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     x = tl.load(X + at, mask=at < n, other=0.0)
     tl.store(OUT + at, libdevice.tanh(x) * libdevice.pow(x, 2.0), mask=at < n)
+
+
+@triton.jit
+def early_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    part = tl.program_id(0)
+    if part * 4 >= n:
+        return
+    at = part * 4 + tl.arange(0, 4)
+    x = tl.load(X + at, mask=at < n)
+    if part == 1:
+        tl.store(OUT + at, x * x * x, mask=at < n)
+        return
+    tl.store(OUT + at, tl.sin(x), mask=at < n)
+
+
+@triton.jit
+def meeting_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    part = tl.program_id(0)
+    at = part * 4 + tl.arange(0, 4)
+    x = tl.load(X + at, mask=at < n)
+    y, scale = x, 2.0
+    if part > 0:
+        y, scale = x * 3, 3.0
+        if n > 5:
+            if part == 3:
+                tl.store(OUT + at, x * x, mask=at < n)
+                return
+            y = y + x * y
+    else:
+        y = tl.exp(y) * part
+        scale = 5.0
+    y = y * scale
+    total = y * 0.0
+    for k in range(part + 1):
+        total += y * tl.sin(y) * k
+    tl.store(OUT + at, total * x, mask=at < n)
+
+
+@triton.jit
+def blocks_kernel(X, OUT, rows, columns, BLOCK: tl.constexpr):
+    x_of = tl.make_tensor_descriptor(X, [rows, columns], [columns, 1], [BLOCK, BLOCK])
+    out_of = tl.make_tensor_descriptor(OUT, [rows, columns], [columns, 1], [BLOCK, BLOCK])
+    row = tl.program_id(0) * BLOCK
+    for column in range(0, columns, BLOCK):
+        x = x_of.load([row, column])
+        out_of.store([row, column], x * tl.sin(x))
+
+
+@triton.jit
+def persistent_kernel(A, B, C, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    a_of = tl.make_tensor_descriptor(A, [M, K], [K, 1], [BM, BK])
+    b_of = tl.make_tensor_descriptor(B, [K, N], [N, 1], [BK, BN])
+    c_of = tl.make_tensor_descriptor(C, [M, N], [N, 1], [BM, BN])
+    wide = tl.cdiv(N, BN)
+    for tile in range(tl.program_id(0), tl.cdiv(M, BM) * wide, tl.num_programs(0)):
+        row, column = tile // wide * BM, tile % wide * BN
+        total = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            a, b = a_of.load([row, k]), b_of.load([k, column])
+            total = tl.dot(a, b, total, input_precision="ieee")
+        c_of.store([row, column], total / (1 + tl.exp(-total)))
+
+
+@triton.jit
+def rows_kernel(X, OUT, rows, columns, BLOCK: tl.constexpr):
+    x_of = tl.make_tensor_descriptor(X, [rows, columns], [columns, 1], [1, BLOCK])
+    out_of = tl.make_tensor_descriptor(OUT, [8, columns], [columns, 1], [1, BLOCK])
+    at = tl.arange(0, 8)
+    x = x_of.gather((at * 3) % 5, 4)
+    out_of.scatter(x * x, at, 0)
+
+
+@triton.jit
+def host_kernel(X, OUT, scale, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * BLOCK
+    x = X.load([row, 0])
+    OUT.store([row, 0], x * x * scale)
+
+
+@triton.jit
+def sorted_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=float("inf"))
+    tl.store(OUT + at, tl.sort(x) * at, mask=at < n)
+
+
+@triton.jit
+def sorted_rows_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.reshape(tl.load(X + at), (2, BLOCK // 2))
+    made = tl.sort(x * x, descending=True) + tl.flip(x) * x + tl.flip(x, 0)
+    tl.store(OUT + at, tl.reshape(made, (BLOCK,)))
+
+
+@triton.jit
+def largest_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=-float("inf"))
+    tl.store(OUT + at, x * tl.sum(tl.topk(x, 4) * (tl.arange(0, 4) + 1)), mask=at < n)

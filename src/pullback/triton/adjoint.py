@@ -9,7 +9,7 @@ Source: Griewank, Walther, Evaluating Derivatives, 2008, chapters 3 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pullback.config import frozen
 from pullback.triton import folds, words
@@ -102,7 +102,7 @@ class Adjoint(Derivatives):
         block = self.facts.function.block
         stores = [o for o in block.walk() if o.name == "tt.store"]
         own = [o for o in stores if self.facts.bases[o.operands[0]] is base]
-        return len(own) > 1 or not any(o is own[0] for o in block.operations)
+        return len(own) > 1 or not any(o is own[0] for o in _once(block))
 
     def loaded_back(self, o: Operation) -> None:
         pointer, *mask = o.operands
@@ -271,6 +271,14 @@ class Adjoint(Derivatives):
     def cast(self, o: Operation) -> None:
         if o.operands[0] in self.vary:
             raise refused(o, "a float made of the bits of another")
+
+
+def _once(block: Block) -> Iterator[Operation]:
+    """The operations that no loop is around."""
+    for operation in block.operations:
+        yield operation
+        for region in operation.regions if operation.name == "scf.if" else ():
+            yield from _once(region)
 
 
 RULES: dict[str, Callable[[Adjoint, Operation], None]] = {

@@ -13,6 +13,7 @@ from pullback.config import frozen, module_of
 from pullback.errors import GradientError
 from pullback.triton import library
 from pullback.triton.adjoint import Adjoint, Wanted
+from pullback.triton.descriptors import by_pointers
 from pullback.triton.facts import Facts, refused
 from pullback.triton.forward import UNKNOWN, Forward
 from pullback.triton.nodes import Function, Type
@@ -54,7 +55,7 @@ def derived(function: Function, wanted: Wanted) -> Derived:
     Raises: UnsupportedError (E423) for an operation without one, GradientError (E424) where an
     array is read and written.
     """
-    facts = Facts.of(function)
+    facts = Facts.of(by_pointers(function))
     _apart(facts, wanted)
     adjoint = Adjoint(facts, wanted)
     adjoint.assign("program", PROGRAM)

@@ -24,6 +24,7 @@ from triton.runtime.jit import JITFunction
 
 from pullback.backends.host.attributes import put_back, snapshot
 from pullback.errors import ArgumentError, UnsupportedError
+from pullback.triton import replaced
 from pullback.triton.nodes import Function
 from pullback.triton.parse import parse
 
@@ -64,6 +65,9 @@ def _made(function: Callable[..., Any]) -> _Offline:
 
 
 def _offline(value: Any) -> Any:
+    if not isinstance(value, InterpretedFunction | JITFunction):
+        return value
+    value = replaced.FUNCTIONS.get(value.fn, value)
     return _made(value.fn) if isinstance(value, InterpretedFunction) else value
 
 

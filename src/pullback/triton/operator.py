@@ -11,6 +11,7 @@ from pullback.config import Options, frozen
 from pullback.errors import ArgumentError, DeviceError, GradientError
 from pullback.triton.adjoint import Wanted
 from pullback.triton.derive import Derived, derived, loaded
+from pullback.triton.descriptors import by_pointers
 from pullback.triton.facts import Facts
 from pullback.triton.frontend import function_of, interpreted, jitted
 from pullback.triton.nodes import Function
@@ -154,7 +155,7 @@ class Operator:
         constants = {n: v for n, v in call.arguments.items() if n not in types}
         key = (tuple(types.items()), tuple((n, repr(v)) for n, v in constants.items()))
         if key not in self.read:
-            self.read[key] = function_of(self.kernel, types, constants)
+            self.read[key] = by_pointers(function_of(self.kernel, types, constants))
         function = self.read[key]
         numbers = {n: v for n, v in call.arguments.items() if isinstance(v, int)}
         reach = Reach(Facts.of(function), numbers, call.grid)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pullback.errors import UnsupportedError
+from pullback.triton.branches import JUMPS, structured
 from pullback.triton.nodes import Block, Function, Operation, Place, Type, Value
 
 NAME = r"%[\w$.\-]+(?:#\d+)?"
@@ -112,9 +113,23 @@ class _Reader:
         )
         if head is None:
             raise self.refused(line)
+        label, blocks = "", dict[str, Block]()
         arguments = [self.argument(piece) for piece in parts(head[2])]
-        block, _ = self.block(tuple(arguments))
-        return Function(head[1], block)
+        while True:
+            blocks[label], end = self.block(tuple(arguments))
+            if end.startswith("}"):
+                return Function(head[1], structured(blocks))
+            label, arguments = (
+                end[1 : end.index(":" if "(" not in end else "(")],
+                self.labelled(end),
+            )
+
+    def labelled(self, line: str) -> list[Value]:
+        """What a block takes: ``^bb0(%a: f32, %b: f32):``"""
+        if "(" not in line:
+            return []
+        inside = line[line.index("(") + 1 : line.rindex(")")]
+        return [self.argument(piece) for piece in parts(inside)]
 
     def argument(self, text: str) -> Value:
         name, type = text.split(":", 1)
@@ -122,16 +137,15 @@ class _Reader:
         return self.define(name.strip(), parsed_type(type))
 
     def block(self, arguments: tuple[Value, ...]) -> tuple[Block, str]:
-        """Up to the bracket that closes it, which is given too."""
+        """Up to the bracket that closes it, or the label of the next one, which is given too."""
         operations: list[Operation] = []
         while True:
             line = self.next()
-            if line.startswith("}"):
-                return Block(arguments, tuple(operations)), line
-            if line.startswith("^bb"):
-                inside = line[line.index("(") + 1 : line.rindex(")")]
-                arguments = tuple(self.argument(piece) for piece in parts(inside))
+            if line.startswith("^bb") and not operations and not arguments:
+                arguments = tuple(self.labelled(line))
                 continue
+            if line.startswith(("}", "^bb")):
+                return Block(arguments, tuple(operations)), line
             operations.append(self.operation(line))
 
     def operation(self, line: str) -> Operation:
@@ -154,6 +168,9 @@ class _Reader:
             return self.holding(name, rest)
         if name == "arith.constant":
             return self.constant(rest, place)
+        if name in JUMPS:
+            targets = ",".join(re.findall(r"\^(bb\d+)", rest))
+            return Operation(name, self.named(rest), (), (("targets", targets),), (), place)
         return self.plain(name, rest, place)
 
     def results(self, wanted: tuple[str, ...], types: list[Type]) -> tuple[Value, ...]:
@@ -245,6 +262,8 @@ class _Reader:
         pairs = re.findall(r"(\w+) = (array<[^>]*>|\"[^\"]*\"|[^,}\s]+)", head)
         attributes = [(key, text.strip('"')) for key, text in pairs]
         words = re.sub(NAME, "", head).split(",")[0].split()
+        if name == "tt.descriptor_reduce":
+            words = head.split(",")[:1]
         attributes.append(("word", words[0] if words else ""))
         if "allow_reorder" in head:
             attributes.append(("reorder", "True"))

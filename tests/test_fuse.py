@@ -447,3 +447,16 @@ def test_tiles_fit_scratch(length: int) -> None:
     grouping = group(graph, TARGET)
     for one in grouping.groups.values():
         assert grouping.price(one).scratch <= TARGET.l2 // 4
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("terms", [1, 2, 4])
+def test_sums_of_few_terms_written_into_one_another(rows: int, terms: int) -> None:
+    """A map that two sums read, one of which the other reads: both are written out."""
+    x = variable("x", rows, terms, 5)
+    r = total("r", (rows, terms), (5,), lambda i, j, k: read(x, i, j, k))
+    y = map_("y", (rows, terms), lambda i, j: E.Add(E.Mul(read(r, i, j), num(2)), num(1)))
+    s = total("s", (terms,), (rows,), lambda j, i: read(y, i, j))
+    t = total("t", (rows,), (terms,), lambda i, j: E.Mul(read(y, i, j), read(s, j)))
+    u = map_("u", (rows,), lambda i: E.Mul(read(t, i), num(3)))
+    kernels_of(graphs.graph(u=u))

@@ -22,12 +22,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from pullback.bridge.aten import HOSTS, RULES
 from pullback.bridge.draws import SEED, seeded
 from pullback.bridge.effects import with_own_tokens
 from pullback.bridge.graphs import Native, lacking
 from pullback.bridge.kept import Constants, constants, digest, read, text_of
+from pullback.bridge.layout import overlaps
 from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
 from pullback.bridge.record import RECORD, Fallback, Graph, HostCall
@@ -134,6 +136,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
 
     with_whole_recurrences(gm)
+    _with_apart_results(gm)
     kept = _kept(gm, settings, inputs)
 
     def compiler(kind: str) -> Callable[..., Any]:
@@ -163,6 +166,33 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             partition_fn=parted,
             keep_inference_input_mutations=True,
         )(gm, inputs)
+
+
+def _with_apart_results(gm: Any) -> None:
+    """Results whose elements share places are copies: PyTorch gives an adjoint the strides of its
+    result, and would keep one of each place. ``return (x * 2).unfold(0, 3, 1)  ->  .clone()``
+
+    A view of an argument is none of its results.
+    """
+    graph = gm.graph
+    values = {n: n.meta.get("example_value") for n in graph.nodes}
+    tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
+    given = {
+        StorageWeakRef(v.untyped_storage()) for n, v in tensors.items() if n.op == "placeholder"
+    }
+    (output,) = graph.find_nodes(op="output")
+    with graph.inserting_before(output):
+        for node in output.all_input_nodes:
+            value = tensors.get(node)
+            if value is None or StorageWeakRef(value.untyped_storage()) in given:
+                continue
+            if overlaps(value.shape, value.stride()):
+                copy = graph.call_method(
+                    "clone", (node,), {"memory_format": torch.contiguous_format}
+                )
+                copy.meta["example_value"] = value.clone(memory_format=torch.contiguous_format)
+                output.replace_input_with(node, copy)
+    gm.recompile()
 
 
 def _retained() -> None:

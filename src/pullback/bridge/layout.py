@@ -43,6 +43,14 @@ def contiguous(shape: Shape, strides: Shape) -> bool:
     return 0 in shape or _dense(axes, shape, strides)
 
 
+def overlaps(shape: Shape, strides: Shape) -> bool:
+    """Whether windows share places. Symbolic sizes do not say; an expanded axis is none."""
+    axes = [n for n, stride in enumerate(strides) if isinstance(stride, int) and stride]
+    if 0 in shape or not all(isinstance(s, int) for s in (*shape, *strides)):
+        return False
+    return 1 + sum((shape[n] - 1) * strides[n] for n in axes) < math.prod(shape[n] for n in axes)
+
+
 def memory(shape: Shape, strides: Shape) -> Shape:
     """The shape of a row-major variable over the same memory."""
     if contiguous(shape, strides):

@@ -42,25 +42,22 @@ def write_out(kernel: Kernel, machine: Machine) -> Kernel:
     if not renamed:
         return kernel
     finish = tuple(_stage(s, renamed) for s in kernel.finish)
-    stages = _absorbed(stages, finish, set(renamed.values()), machine)
+    stages = _absorbed(stages, set(renamed.values()), machine)
     return replace(kernel, stages=stages, finish=finish)
 
 
-def _absorbed(
-    stages: Stages,
-    finish: Stages,
-    written: set[Definition],
-    machine: Machine,
-) -> Stages:
+def _absorbed(stages: Stages, written: set[Definition], machine: Machine) -> Stages:
     """Without the cheap maps that only written-out stages read: those compute them on the way.
+    Finish stages read none of them: what is a tile's is gone by then.
 
     ``a[k] = max(z[k], 0); s[i] = d[0, i] * a[0] + ..  ->  s[i] = d[0, i] * max(z[0], 0) + ..``
     """
-    kept = list(stages)
-    for stage in stages:
+    kept = {stage.target: stage for stage in stages}
+    for target in list(kept):
+        stage = kept[target]
         if not _cheap(stage, machine):
             continue
-        readers = [s for s in (*kept, *finish) if any(_reads(t, stage) for t in stage_reads(s))]
+        readers = [s for s in kept.values() if any(_reads(t, stage) for t in stage_reads(s))]
         if not readers or any(s.target not in written for s in readers):
             continue
 
@@ -69,12 +66,10 @@ def _absorbed(
                 return None
             return placed_at(source.body, take.indices)
 
-        kept = [
-            replace(s, body=simplify(replace_reads(s.body, change))) if s in readers else s
-            for s in kept
-            if s is not stage
-        ]
-    return tuple(kept)
+        del kept[target]
+        for s in readers:
+            kept[s.target] = replace(s, body=simplify(replace_reads(s.body, change)))
+    return tuple(kept.values())
 
 
 def _reads(take: Take, stage: Stage) -> bool:

@@ -203,7 +203,7 @@ def test_loop_nests_are_read_back(name: str) -> None:
 
 
 NESTS = {
-    r"(vector .*:)\n": (r"\1 now\n", "not a statement"),
+    r"(vector .*:)\n": (r"\1 now\n", "unexpected text"),
     r"x\[": ("z[", "nothing is called z"),
     r"^  scratch.*\n": ("", "nothing is called|no array is called|not a statement"),
     r"in 0\.\.24:": ("in 0..25:", "does not hold"),

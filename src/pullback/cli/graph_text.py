@@ -63,11 +63,23 @@ def expression(t: Tokens, scope: Scope, least: int = 1) -> Expr:
     while t.kind == "symbol" and _LEVELS.get(t.next, 0) >= least:
         symbol = t.take()
         level = _LEVELS[symbol]
-        right = expression(t, scope, level + 1)
-        left = _checked(t, partial(_join, symbol, left, right))
+        left = joined(t, symbol, left, expression(t, scope, level + 1))
         if level == 1:
             break
     return left
+
+
+def joined(t: Tokens, symbol: str, left: Expr, right: Expr) -> Expr:
+    """Two operands. Raises: SyntaxFormError where their types do not go together."""
+    return _checked(t, partial(_join, symbol, left, right))
+
+
+def label(t: Tokens) -> str:
+    """Pass the name of a kernel, of any tokens without space or comma between: ``a..b``."""
+    parts = [t.take()]
+    while t.next not in ("", ",") and not t.line[t.items[t.at][2] - 1].isspace():
+        parts.append(t.take())
+    return "".join(parts)
 
 
 def _join(symbol: str, left: Expr, right: Expr) -> Expr:
@@ -373,7 +385,7 @@ class _KernelReader(_Reader):
 
     def kernel(self, t: Tokens) -> None:
         """``y over [i < 3, j < n]``, or ``y of 2 parts side by side``"""
-        name = t.take()
+        name = label(t)
         parts = t.take() == "of"
         axes = [] if parts else t.listed("[", "]", lambda: self.axis(t)[1])
         outer = tuple([e for e in axes if e is not None])

@@ -10,9 +10,9 @@ from typing import NoReturn, TypeVar
 from pullback.errors import SyntaxFormError
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf(?![\w.])|nan(?![\w.])"
+    r"\s*(?:(?P<number>(?:\d+\.(?!\.)\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf(?![\w.])|nan(?![\w.])"
     r"|inf(?=f64|f16|bf16)|nan(?=f64|f16|bf16)))(?P<suffix>f64|f16|bf16|i32|i16|i8|u8|u16|u32|u64)?"
-    r"|(?P<name>[A-Za-z_][\w.]*|\$\d+)|(?P<symbol>==|//|->|[-+*/%<&|^~()\[\],=:;]))"
+    r"|(?P<name>[^\W\d]\w*(?:\.\w+)*|\$\d+)|(?P<symbol>==|//|->|\.\.|[-+*/%<&|^~()\[\],=:;]))"
 )
 T = TypeVar("T")
 WHOLE = 18  # digits of an extent or a count: an int64 holds it
@@ -102,7 +102,7 @@ class Tokens:
     def whole(self) -> int:
         """Pass a whole number. Raises: SyntaxFormError where something else stands."""
         text = self.next
-        if not text.isdigit() or len(text) > WHOLE:
+        if not text.isdecimal() or len(text) > WHOLE:
             self.fail("expected a whole number")
         self.at += 1
         return int(text)

@@ -21,11 +21,14 @@ from pullback.bridge.private import (
     BelowAutograd,
     SingleLevelFunction,
     any_requires_grad,
+    dispatch_modes,
     forward_mode,
+    has_memory,
     single_level,
     transformed,
 )
 from pullback.bridge.programs import Dims, Programs, caller
+from pullback.bridge.residuals import NOTHING, Residuals
 from pullback.config import Options
 from pullback.errors import OptionError, UnsupportedError
 from pullback.runtime.executable import Executable
@@ -55,6 +58,7 @@ class Operator:
         options: Options | None = None,
         dispatched: bool = True,
         dims: Callable[[], Dims] | None = None,
+        keeps: bool = True,
     ) -> None:
         self.function = function
         self.namespace = namespace
@@ -62,6 +66,7 @@ class Operator:
         self.options = options
         every = (None,) * len(function.signature.parameters)
         self.programs = Programs(function, defaults, options, dims or (lambda: every))
+        self.residuals = Residuals(self.programs, options) if keeps else None
         self.derived: dict[str, Operator] = {}
         self._tensors = function.signature.tensors
         self._function = self._autograd_function()
@@ -78,7 +83,16 @@ class Operator:
     @property
     def program(self) -> Executable:
         """The program that was compiled last. Raises: AbsentError before the first call."""
-        return self.programs.jit.program
+        own = self.programs.jit
+        if own.last is None and self.residuals is not None:
+            own = self.residuals.forward.jit
+        return own.program
+
+    @property
+    def traces(self) -> int:
+        """How many programs were made: of the operator, and of its derivatives."""
+        kept = 0 if self.residuals is None else self.residuals.traces
+        return self.programs.jit.traces + kept + sum(d.traces for d in self.derived.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.overload(*args, **kwargs)
@@ -115,7 +129,9 @@ class Operator:
     def _derive(self, function: Derived, dims: Callable[[], Dims] | None = None) -> Operator:
         derived = self.derived.get(function.name)
         if derived is None:
-            made = Operator(function, self.namespace, {}, self.options, self.dispatched, dims)
+            made = Operator(
+                function, self.namespace, {}, self.options, self.dispatched, dims, keeps=False
+            )
             derived = self.derived.setdefault(function.name, made)
         return derived
 
@@ -209,15 +225,45 @@ class Operator:
             stack.enter_context(BelowAutograd())
             return self.overload(*args)
 
+    def _wanted(self, ctx: Any) -> int:
+        """The set of arguments whose adjoints are asked for, as bits."""
+        asked = enumerate(ctx.needs_input_grad)
+        return sum(1 << n for n, needed in asked if needed)
+
+    def _chosen(self, ctx: Any, args: tuple[Any, ...]) -> str:
+        """What a call keeps besides its arguments. Traces and transforms see none of it."""
+        if self.residuals is None or not any(ctx.needs_input_grad) or not _is_plain(args):
+            return NOTHING
+        return self.residuals.chosen(self.programs.filled(args), self._wanted(ctx))
+
+    def _from_kept(
+        self, ctx: Any, heads: Sequence[Any], args: Any, kept: Sequence[Any]
+    ) -> Sequence[Any] | None:
+        """The adjoints, of what the forward kept; None where they are to be differentiated, or are
+        of other heads than it was chosen for.
+        """
+        given = {n: h for n, h in enumerate(heads) if h is not None}
+        whole = list(given) == [n for n, is_float in enumerate(ctx.floats) if is_float]
+        if not ctx.chosen or not whole or torch.is_grad_enabled() or not _is_plain(heads):
+            return None
+        assert self.residuals is not None, "as it chose"
+        return self.residuals.backward(given, args, kept, self._wanted(ctx), ctx.chosen)
+
     def _autograd_function(self) -> Any:
-        """The `autograd.Function` of one level: what it keeps are its arguments."""
+        """The `autograd.Function` of one level. It keeps its arguments, and residuals."""
 
         def forward(ctx: Any, *args: Any) -> Any:
-            outcome = self._below(*args)
+            ctx.chosen = self._chosen(ctx, args)
+            kept: tuple[Any, ...] = ()
+            if ctx.chosen and self.residuals is not None:
+                given = self.programs.filled(args)
+                outcome, kept = self.residuals.run(given, self._wanted(ctx), ctx.chosen)
+            else:
+                outcome = self._below(*args)
             results = (outcome,) if isinstance(outcome, torch.Tensor) else tuple(outcome)
-            kept = [a for a in args if isinstance(a, torch.Tensor)]
-            ctx.save_for_backward(*kept)
-            ctx.save_for_forward(*kept)
+            own = [a for a in args if isinstance(a, torch.Tensor)]
+            ctx.save_for_backward(*own, *kept)
+            ctx.save_for_forward(*own)
             ctx.static = [None if isinstance(a, torch.Tensor) else a for a in args]
             ctx.places = [n for n, a in enumerate(args) if isinstance(a, torch.Tensor)]
             ctx.floats = [r.is_floating_point() for r in results]
@@ -229,17 +275,20 @@ class Operator:
             wanted = [n for n in ctx.places if ctx.needs_input_grad[n]]
             if not wanted or all(h is None for h in heads):
                 return tuple(gradients)
-            given = self.programs.filled(_given(ctx))
-            mask = sum(1 << n for n in wanted)
-            adjoints = self.pullback().overload(*heads, *given, mask)
-            adjoints = (adjoints,) if isinstance(adjoints, torch.Tensor) else adjoints
-            for n, adjoint in zip(self._tensors, adjoints, strict=True):
-                if n in wanted:
-                    gradients[n] = adjoint
+            saved = ctx.saved_tensors  # once: a checkpoint gives them away
+            given = self.programs.filled(_given(ctx, saved))
+            adjoints = self._from_kept(ctx, heads, given, saved[len(ctx.places) :])
+            if adjoints is None:
+                whole = self.pullback().overload(*heads, *given, self._wanted(ctx))
+                whole = (whole,) if isinstance(whole, torch.Tensor) else whole
+                pairs = zip(self._tensors, whole, strict=True)
+                adjoints = [adjoint for n, adjoint in pairs if n in wanted]
+            for n, adjoint in zip(wanted, adjoints, strict=True):
+                gradients[n] = adjoint
             return tuple(gradients)
 
         def jvp(ctx: Any, *moved: Any) -> Any:
-            given = self.programs.filled(_given(ctx))
+            given = self.programs.filled(_given(ctx, ctx.saved_tensors))
             along = [moved[n] if n < len(moved) else None for n in self._tensors]
             tangents = self.pushforward().overload(*along, *given)
             if isinstance(tangents, torch.Tensor):
@@ -255,16 +304,30 @@ class Operator:
         return type(self.function.name, (base,), {n: staticmethod(f) for n, f in rules.items()})
 
 
+def _is_plain(args: Sequence[Any]) -> bool:
+    """Whether programs run at once: on tensors that are nothing more, seen by nobody."""
+    if transformed() or forward_ad._current_level >= 0 or dispatch_modes():
+        return False
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    return all(
+        type(t) in _PLAIN and t.is_cpu and t.layout == torch.strided and has_memory(t)
+        for t in tensors
+    )
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def _where(tensor: Any) -> str:
     """The device, and how elements are kept if not one beside the other."""
     dense = tensor.layout == torch.strided
     return str(tensor.device) if dense else f"{tensor.device} ({tensor.layout})"
 
 
-def _given(ctx: Any) -> tuple[Any, ...]:
+def _given(ctx: Any, saved: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments that a function was called with."""
     arguments = list(ctx.static)
-    for n, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
+    for n, tensor in zip(ctx.places, saved, strict=False):
         arguments[n] = tensor
     return tuple(arguments)
 

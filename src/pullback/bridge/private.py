@@ -34,6 +34,8 @@ SingleLevelFunction = private(torch, "autograd.function._SingleLevelFunction")
 single_level = private(torch, "_functorch.autograd_function.enable_single_level_autograd_function")
 transformed = private(torch, "_C._are_functorch_transforms_active")
 any_requires_grad = private(torch, "_C._any_requires_grad")
+dispatch_modes = private(torch, "_C._len_torch_dispatch_stack")
+has_memory = private(torch, "_C._has_storage")
 BelowAutograd = private(torch, "_C._AutoDispatchBelowAutograd")
 forward_mode = private(forward_ad, "_set_fwd_grad_enabled")
 private(forward_ad, "_current_level")  # read at each call: it is a number

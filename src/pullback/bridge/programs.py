@@ -138,7 +138,7 @@ class Programs:
         if len(args) != self._count:
             args = self.filled(args)
         key = tuple(
-            [(a.dtype, a.shape, a.stride()) if isinstance(a, _Given) else _static(a) for a in args]
+            [(a.dtype, a.shape, a.stride()) if isinstance(a, _Given) else static(a) for a in args]
         )
         ready = self._known.get(key)
         if ready is None or (ready.entry.flags and not ready.entry.fits()):
@@ -151,7 +151,7 @@ class Programs:
 
     def _found(self, key: Any, args: Sequence[Any]) -> Ready:
         with self.jit.lock:
-            places = self._open(args)
+            places = self.opened(args)
             sizes = {dim: args[n].shape[0] for n, dim in places.items()}
             whole = tuple(
                 [
@@ -170,7 +170,7 @@ class Programs:
             ready = self._known[key] = Ready(entry, tensors, sizes, len(args))
             return ready
 
-    def _open(self, args: Sequence[Any]) -> dict[int, Dim]:
+    def opened(self, args: Sequence[Any]) -> dict[int, Dim]:
         """The tensors whose first axis is symbolic.
 
         Their rows lie one after the other, or are all the same one; what shares an extent has one
@@ -255,7 +255,7 @@ class Programs:
     def _traced(self, args: Sequence[Any], extent: Callable[[Any], Extent]) -> Outline:
         """Shapes and types, from a trace that is thrown away."""
         shapes = [tuple(map(extent, a.shape)) if isinstance(a, _Given) else None for a in args]
-        kinds = [kind_of(a) if isinstance(a, _Given) else _static(a) for a in args]
+        kinds = [kind_of(a) if isinstance(a, _Given) else static(a) for a in args]
         key = (*shapes, *kinds)
         outline = self._outlines.get(key)
         if outline is not None:
@@ -340,7 +340,7 @@ def kind_of(tensor: Any) -> DType:
     return element
 
 
-def _static(argument: Any) -> Any:
+def static(argument: Any) -> Any:
     """As a key: 0.0 and -0.0 are two, a NaN is one."""
     return argument.hex() if type(argument) is float else argument
 

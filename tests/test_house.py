@@ -208,7 +208,7 @@ def test_a_circle_is_seen() -> None:
 # Below the concrete backends: this machine, what is read off nests, what their writers share.
 SHARED = ("host", "nests", "loops")
 # A concrete backend that is another one with other words.
-BUILT_ON = {"opencl": {"c"}}
+BUILT_ON = {"opencl": {"c"}, "nvptx": {"llvm", "cuda"}}
 
 
 @of_each(sorted((ROOT / "backends").rglob("*.py")))

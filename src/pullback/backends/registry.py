@@ -15,6 +15,7 @@ from pullback.backends.base import Backend, Compiler, GraphInterpreter, KernelIn
 from pullback.backends.c.backend import C
 from pullback.backends.llvm.backend import LLVM
 from pullback.backends.loops.backend import Loops
+from pullback.backends.nvptx.backend import NVPTX
 from pullback.backends.opencl.backend import OpenCL
 from pullback.backends.reference.backend import Kernels, Reference
 from pullback.backends.triton.backend import Triton
@@ -24,7 +25,7 @@ from pullback.ir.graph import Graph, Value, Variable
 
 GROUP = "pullback.backends"
 ORACLE = "reference"
-BACKENDS: list[Backend] = [LLVM(), C(), OpenCL(), Triton(), Reference(), Kernels()]
+BACKENDS: list[Backend] = [LLVM(), C(), OpenCL(), NVPTX(), Triton(), Reference(), Kernels()]
 OWN = {backend.name: backend for backend in BACKENDS}
 # What each protocol asks for, by what tells it from the others.
 PROTOCOLS = {

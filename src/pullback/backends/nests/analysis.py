@@ -177,8 +177,8 @@ def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
             return stmt
 
 
-def substitute(body: Sequence[Stmt], env: Mapping[Var, Const]) -> tuple[Stmt, ...]:
-    """The statements with variables replaced by constants."""
+def substitute(body: Sequence[Stmt], env: Mapping[Var, Expr]) -> tuple[Stmt, ...]:
+    """The statements with variables replaced."""
     memo: dict[Node, Node] = {}
 
     def change(e: Expr) -> Expr:

@@ -1,0 +1,288 @@
+"""Runs a program on a device: its arena by the memory plan, launches in order on one stream.
+
+Launches that follow one another in a loop are captured once and replayed; a loop's counter is
+counted on the device. What decides a branch or a loop is read by the host. Feeders fill pinned
+memory, which a second stream copies while the first computes; receivers get snapshots later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pullback.backends.base import Image, lined
+from pullback.backends.cuda.code import COUNT, COUNTING, CudaCode
+from pullback.backends.cuda.driver import Driver, Launching
+from pullback.backends.cuda.exchange import Feeding, Outgoing, Room
+from pullback.backends.host.exchange import OUTSIDE, box, call_host
+from pullback.errors import FeedError, IndexRangeError, InvalidIR
+from pullback.ir import program as P
+from pullback.ir.graph import Variable
+from pullback.ir.kernel import Kernel
+
+Array = np.ndarray[Any, Any]
+ERROR_BYTES = 32  # whether, site, value; and a word that nobody uses
+
+
+class Ended(Exception):
+    """A feeder has no more batches."""
+
+
+@dataclass
+class Memory:
+    """Where things of a program lie on the device."""
+
+    arena: int
+    state: dict[Variable, int]
+    errors: int
+    rooms: list[Room] = field(default_factory=list)
+
+
+class CudaRunner:
+    """A program on a device; its memory is taken at the first run and kept."""
+
+    def __init__(self, image: Image, driver: Driver) -> None:
+        self.image, self.driver = image, driver
+        self.launches = 0
+        self.replays = 0
+        self._lock = threading.Lock()
+        self._order = {
+            item: n
+            for n, item in enumerate(i for i in P.items(image.block) if isinstance(i, P.Launch))
+        }
+        self._checks = {call: n for n, call in enumerate(image.calls.values())}
+        self._functions: dict[CudaCode, list[tuple[int, Launching]]] = {}
+        self._graphs: dict[P.Launch, int] = {}
+        self._memory: Memory | None = None
+        self._reads, self._whole = _read(image.block), _whole(image)
+        self._written = {*P.written(image.block), *image.written}
+
+    # -- what a run needs
+
+    def _prepared(self) -> Memory:
+        """Memory, streams and code, made once. Raises: DeviceError."""
+        if self._memory is not None:
+            return self._memory
+        driver, image = self.driver, self.image
+        planned = f"the plan has {len(self._order)} launches, {image.plan.arena_bytes} bytes"
+        planned += f" of temporaries, {sum(map(_bytes, image.state))} of what outlives a run"
+        taken: list[int] = []
+        weakref.finalize(self, _freed, driver, taken)
+
+        def take(size: int) -> int:
+            taken.append(driver.allocate(size, planned))
+            return taken[-1]
+
+        arena = take(image.plan.arena_bytes)
+        state = {v: take(_bytes(v)) for v in image.state}
+        errors = take(ERROR_BYTES * (1 + len(self._checks)))
+        self.stream, self.copies = driver.stream(), driver.stream()
+        for code in image.codes:
+            own: CudaCode = code.engine
+            if own not in self._functions:
+                module = driver.module(own.image)
+                self._functions[own] = [
+                    (driver.function(module, e.name, e.shared), e.how) for e in own.entries
+                ]
+        self._count = driver.function(driver.module(COUNTING), COUNT)
+        self._memory = Memory(arena, state, errors)
+        self._feeding = Feeding(driver, self.stream, self.copies, self._memory.rooms)
+        self._outgoing = Outgoing(driver, self.stream, self._memory.rooms)
+        return self._memory
+
+    def _address(self, variable: Variable) -> int:
+        assert self._memory is not None
+        own = self._memory.state.get(variable)
+        return self._memory.arena + self.image.plan.offsets[variable] if own is None else own
+
+    # -- a run
+
+    def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
+        """Run on arrays of the host. Raises: IndexRangeError at the user's line, DeviceError, what
+        callbacks raise.
+        """
+        with self._lock:
+            self.driver.current()
+            memory = self._prepared()
+            self._sized(sizes)
+            self.launches = self.replays = 0
+            self._feeding.begin()
+            self._outgoing.begin()
+            self.driver.fill(memory.errors, 0, ERROR_BYTES * (1 + len(self._checks)), self.stream)
+            for variable, array in bindings.items():
+                if variable in self._reads or variable not in self._whole:
+                    self._up(variable, array)
+            try:
+                self._block(self.image.block, False)
+            except Ended:
+                raise FeedError(OUTSIDE, code="E413") from None
+            finally:
+                self._outgoing.finish()
+                self.driver.wait(self.copies)
+                self.driver.wait(self.stream)
+            self._checked(memory)
+            for variable, array in bindings.items():
+                if variable in self._written:
+                    self._down(variable, array)
+            self.driver.wait(self.stream)
+
+    def _sized(self, sizes: Mapping[str, int]) -> None:
+        """Graphs have the extents that they were captured with."""
+        if getattr(self, "_sizes", None) != dict(sizes):
+            for graph in self._graphs.values():
+                self.driver.end_graph(graph)
+            self._graphs.clear()
+        self._sizes = dict(sizes)
+
+    def _up(self, variable: Variable, array: Array) -> None:
+        if not array.flags.c_contiguous:
+            raise InvalidIR(f"{variable} is not contiguous")
+        size = _bytes(variable)
+        self.driver.to_device(self._address(variable), array.ctypes.data, size, self.stream)
+
+    def _down(self, variable: Variable, array: Array) -> None:
+        size = _bytes(variable)
+        self.driver.to_host(array.ctypes.data, self._address(variable), size, self.stream)
+
+    def _checked(self, memory: Memory) -> None:
+        """Raises: IndexRangeError for what a check of an index told."""
+        words = np.zeros((1 + len(self._checks), ERROR_BYTES // 8), np.int64)
+        self.driver.to_host(words.ctypes.data, memory.errors, words.nbytes, self.stream)
+        self.driver.wait(self.stream)
+        for call, number in self._checks.items():
+            state, site, value, _ = words[number].tolist()
+            if state:
+                raise IndexRangeError.checked(value, call.sites[site])
+
+    # -- items
+
+    def _block(self, block: P.Block, again: bool) -> None:
+        """Items in order; `again`: of a loop, whose launches are captured."""
+        row: list[P.Launch] = []
+        for item in block:
+            if isinstance(item, P.Launch):
+                row.append(item)
+                continue
+            self._launched(row, again)
+            row = []
+            self._item(item)
+        self._launched(row, again)
+
+    def _item(self, item: P.Item) -> None:
+        if isinstance(item, P.Loop):
+            self._loop(item)
+        elif isinstance(item, P.Branch):
+            chosen = item.then if self._truth(item.predicate) else item.otherwise
+            self._block(chosen, False)
+        elif isinstance(item, P.Feed):
+            if not self._feeding.feed(item, [self._address(v) for v in item.targets]):
+                raise Ended
+        elif isinstance(item, P.Receive):
+            self._outgoing.receive(item, [self._address(v) for v in item.sources])
+        elif isinstance(item, P.HostCall):
+            self._host(item)
+        else:
+            raise InvalidIR(f"{type(item).__name__} in a fused program")
+
+    def _loop(self, loop: P.Loop) -> None:
+        if loop.counter is not None:
+            start = np.array(loop.start, np.int64)
+            self._up(loop.counter, start)
+        for _ in range(loop.count):
+            if loop.condition is not None and not self._truth(loop.condition):
+                return
+            try:
+                self._block(loop.body, True)
+            except Ended:
+                return
+            if loop.counter is not None:
+                given = ctypes.c_uint64(self._address(loop.counter)), ctypes.c_int64(loop.step)
+                self.driver.launch(self._count, Launching(1, 1), given, self.stream)
+
+    def _truth(self, variable: Variable) -> bool:
+        array = np.zeros((), np.bool_)
+        self._down(variable, array)
+        self.driver.wait(self.stream)
+        return bool(array)
+
+    def _host(self, item: P.HostCall) -> None:
+        boxes = [np.zeros(box(v), v.dtype.numpy) for v in item.sources]
+        for variable, array in zip(item.sources, boxes, strict=True):
+            self._down(variable, array)
+        self.driver.wait(self.stream)
+        made = call_host(item, boxes, self._sizes)
+        for variable, array in zip(item.targets, made, strict=True):
+            whole = np.zeros(box(variable), variable.dtype.numpy)
+            whole[tuple(map(slice, array.shape))] = array
+            self._up(variable, whole)
+
+    # -- launches
+
+    def _launched(self, row: Sequence[P.Launch], again: bool) -> None:
+        """Launches that follow one another; of a loop, as a graph from the first time on."""
+        self.launches += len(row)
+        if not again or not row:
+            for item in row:
+                self._launch(item.kernel, self._order[item])
+            return
+        graph = self._graphs.get(row[0])
+        if graph is None:
+            with self.driver.capture(self.stream) as made:
+                for item in row:
+                    self._launch(item.kernel, self._order[item])
+            graph = self._graphs[row[0]] = made[0]
+        self.replays += 1
+        self.driver.replay(graph, self.stream)
+
+    def _launch(self, kernel: Kernel, number: int) -> None:
+        assert self._memory is not None
+        call, plan = self.image.calls[kernel], self.image.plan
+        shared = self._memory.arena + plan.shared[number]
+        scratch = self._memory.arena + plan.scratch[number]
+        errors = self._memory.errors + ERROR_BYTES * self._checks[call]
+        for part in call.parts:
+            facts = part.code.stored
+            words = [self._address(v) for v in part.arguments]
+            for size in facts.shared:
+                words.append(shared)
+                shared += lined(size)
+            words += [self._sizes[name] for name in facts.sizes]
+            given = [ctypes.c_uint64(word) for word in (*words, errors, scratch)]
+            for function, how in self._functions[part.code.engine]:
+                self.driver.launch(function, how, given, self.stream)
+
+
+def _bytes(variable: Variable) -> int:
+    return int(np.prod(box(variable), dtype=np.int64)) * variable.dtype.itemsize
+
+
+def _freed(driver: Driver, taken: Sequence[int]) -> None:
+    for address in taken:
+        driver.free(address)
+
+
+def _read(block: P.Block) -> set[Variable]:
+    """What launches, the host and what decides read."""
+    read: set[Variable | None] = set()
+    for item in P.items(block):
+        if isinstance(item, P.Launch):
+            read.update(item.kernel.reads)
+        elif isinstance(item, P.Receive | P.HostCall):
+            read.update(item.sources)
+        elif isinstance(item, P.Branch):
+            read.add(item.predicate)
+        elif isinstance(item, P.Loop):
+            read.add(item.condition)
+    return {v for v in read if v is not None}
+
+
+def _whole(image: Image) -> set[Variable]:
+    """What is written in any case, so that its old contents are not asked for."""
+    launches = [i.kernel for i in image.block if isinstance(i, P.Launch)]
+    return {v for kernel in launches for v in image.calls[kernel].writes}

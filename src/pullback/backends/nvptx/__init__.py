@@ -1,0 +1,1 @@
+"""Loop nests as PTX by LLVM: a warp for each task, its threads are the lanes."""

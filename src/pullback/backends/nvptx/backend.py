@@ -1,0 +1,157 @@
+"""The backend that compiles for NVIDIA's GPUs by LLVM alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
+
+from pullback.backends.base import Code, Image, Job, Runner, Stored
+from pullback.backends.cuda.code import CudaCode, Entry, entries_of, entries_text
+from pullback.backends.cuda.driver import architecture, driver
+from pullback.backends.cuda.runner import CudaRunner
+from pullback.backends.host.processor import library
+from pullback.backends.loops.backend import Loops, NestText, stored
+from pullback.backends.loops.key import routine_key
+from pullback.backends.nvptx.assemble import ptx
+from pullback.backends.nvptx.warp import LANES, emit_kernels, scratch_bytes
+from pullback.config import Options
+from pullback.errors import DeviceError, UnsupportedError
+from pullback.ir import nest as N
+from pullback.ir.signature import digest
+from pullback.ir.target import Target
+from pullback.machine.machine import Machine, like
+
+OLDEST = 80  # what is compiled for where no device says otherwise
+WARPS = 4  # of a block of threads
+MOST_WARPS = 132 * 32  # an H100 holds 64 on each of its 132 processors: half of them at once
+MOST_SCRATCH = 1 << 28  # bytes of all warps together
+
+
+class NVPTX(Loops):
+    """Routines as kernels, a warp for each task; what it needs to run is a driver."""
+
+    name = "nvptx"
+
+    def host(self) -> str:
+        """The device. Raises: DeviceError."""
+        on = driver()
+        size = f"{on.bytes >> 20} MiB"
+        return f"{on.name}, {architecture(on.capability)}, {size}, driver {on.version}"
+
+    def machine(self, options: Options) -> Target:
+        """A warp as a vector of 32 lanes. Raises: UnsupportedError for what runs on the host."""
+        if options.check or options.profile:
+            what = f"the backend {self.name!r} neither checks launches nor times them"
+            raise UnsupportedError(what, help="the backend `llvm` does", code="E358")
+        return _target(_capability())
+
+    def identity(self, target: Target) -> str:
+        return f"{library().__version__} {target.cpu} {WARPS} {MOST_WARPS} {MOST_SCRATCH}"
+
+    def emit(self, routines: Iterable[N.Routine], job: Job) -> list[Code]:
+        """PTX of each routine; equal ones are compiled once."""
+        made: dict[str, CudaCode] = {}
+        codes = []
+        for routine in routines:
+            key = digest(routine_key(routine), repr(job.target), self.identity(job.target))
+            if key in made:
+                job.stats.shared += 1
+            else:
+                made[key] = _code(routine, key, job)
+            codes.append(_facts(routine, key, made[key]))
+        return codes
+
+    def load(self, kept: Sequence[Stored], job: Job) -> list[Code] | None:
+        if job.store is None:
+            return None
+        codes: dict[str, CudaCode] = {}
+        for facts in kept:
+            data = job.store.get(facts.key)
+            if data is None:
+                return None
+            codes.setdefault(facts.key, CudaCode(data, entries_of(facts.symbol)))
+        job.stats.loaded += len(codes)
+        return [Code(s, 0, 0, codes[s.key]) for s in kept]
+
+    def runner(self, image: Image) -> Runner:
+        """The device. Raises: DeviceError."""
+        return CudaRunner(image, driver())
+
+    def written(self) -> Mapping[str, NestText]:
+
+        def text(nest: N.Routine, target: Target) -> str:
+            return ptx(_text(nest, target, "body", "finish"), int(target.cpu[3:]))
+
+        return {self.name: text}
+
+
+def _capability() -> int:
+    """That of the device, or the oldest."""
+    try:
+        on = driver()
+    except DeviceError:
+        return OLDEST
+    architecture(on.capability)
+    return on.capability
+
+
+@cache
+def _target(capability: int) -> Target:
+    return Target(
+        "nvptx", vector=4 * LANES, vectors=64, l1=16 << 10, l2=256 << 10, l3=32 << 20,
+        scratch=16 << 10, powers=False, cpu=f"sm_{capability}", machine=_machine(),
+    )  # fmt: skip
+
+
+def _machine() -> Machine:
+    """Numbers to schedule by: those of a processor, but for how many tasks there may be.
+
+    Nothing of it was measured on a GPU.
+    """
+    like_this = like("x86-64-v4", "x86-64-v4")
+    tables = {name: dict(rates) for name, rates in like_this.tables.items()}
+    tables["launch"] |= {"tasks": MOST_WARPS // 2, "partial_tasks": 256}
+    tables["whole"] |= {"parallel_sweep": 500.0, "task": 250.0}
+    text = f"{like_this.text}\n# for warps {MOST_WARPS}"
+    return replace(like_this, name="warps", tables=MappingProxyType(tables), text=text)
+
+
+def warps_of(routine: N.Routine) -> int:
+    """How many warps share the tasks: memory for the scratch of each is taken."""
+    scratch = scratch_bytes(routine)
+    most = MOST_SCRATCH // scratch if scratch else MOST_WARPS
+    return max(1, min(routine.tasks, MOST_WARPS, most))
+
+
+def _text(routine: N.Routine, target: Target, body: str, finish: str) -> str:
+    names = (body, finish) if routine.finish else (body,)
+    return emit_kernels(routine, target, warps_of(routine), names)
+
+
+def _code(routine: N.Routine, key: str, job: Job) -> CudaCode:
+    """The PTX of a routine, from the store where it is there."""
+    names = f"pb_{key[:24]}_body", f"pb_{key[:24]}_finish"
+    data = None if job.store is None else job.store.get(key)
+    if data is None:
+        text = _text(routine, job.target, *names)
+        data = ptx(text, int(job.target.cpu[3:])).encode()
+        job.stats.compiled += 1
+        if job.store is not None:
+            job.store.put(key, data)
+    else:
+        job.stats.loaded += 1
+    warps = warps_of(routine)
+    block = min(WARPS, warps)
+    entries = [Entry(names[0], -(-warps // block), block * LANES)]
+    if routine.finish:
+        entries.append(Entry(names[1], 1, LANES))
+    return CudaCode(data, tuple(entries))
+
+
+def _facts(routine: N.Routine, key: str, code: CudaCode) -> Code:
+    """A launch as one task, with scratch for all warps."""
+    facts = stored(routine, key, entries_text(code.entries))
+    scratch = scratch_bytes(routine) * warps_of(routine)
+    return Code(replace(facts, finish=False, scratch=scratch, tasks=1), 0, 0, code)

@@ -81,8 +81,7 @@ def oracle(wanted: Sequence[Value], values: Mapping[Variable, Any]) -> list[np.n
     interpreter = OWN[ORACLE]
     assert isinstance(interpreter, GraphInterpreter), "it runs definitions"
     targets = [Variable(v.name, v.shape, v.dtype) for v in wanted]
-    assigns = zip(targets, wanted, strict=True)
-    graph = Graph(tuple(assigns))
+    graph = Graph(tuple(zip(targets, wanted, strict=True)))
     made = interpreter.run_graph(graph, values)
     return [made[target] for target in targets]
 

@@ -5,27 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from math import prod
 from types import MappingProxyType
 
-from pullback.backends.base import Code, Image, Job, Runner, Stored
+from pullback.backends.base import Code, Image, Job, Runner, Stored, Text
 from pullback.backends.cuda.code import CudaCode, Entry, entries_of, entries_text
 from pullback.backends.cuda.driver import architecture, driver
 from pullback.backends.cuda.runner import CudaRunner
 from pullback.backends.host.processor import library
-from pullback.backends.loops.backend import Loops, NestText, stored
+from pullback.backends.loops.backend import Loops, stored
 from pullback.backends.loops.key import routine_key
 from pullback.backends.nvptx.assemble import ptx
 from pullback.backends.nvptx.warp import LANES, emit_kernels, scratch_bytes
 from pullback.config import Options
-from pullback.errors import DeviceError, UnsupportedError
+from pullback.errors import DeviceError, OptionError, UnsupportedError
 from pullback.ir import nest as N
+from pullback.ir.expr import upper
+from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest
 from pullback.ir.target import Target
+from pullback.lower.kernel import lower
 from pullback.machine.machine import Machine, like
+from pullback.schedule.choices import Choices, choices_of
+from pullback.schedule.schedule import Schedule
 
 OLDEST = 80  # what is compiled for where no device says otherwise
 WARPS = 4  # of a block of threads
 MOST_WARPS = 132 * 32  # an H100 holds 64 on each of its 132 processors: half of them at once
+TILE = (16, 64)  # rows and columns of a product that a warp makes
 MOST_SCRATCH = 1 << 28  # bytes of all warps together
 
 
@@ -79,12 +86,33 @@ class NVPTX(Loops):
         """The device. Raises: DeviceError."""
         return CudaRunner(image, driver())
 
-    def written(self) -> Mapping[str, NestText]:
+    def start(self, kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
+        """Products in as many tiles as there may be tasks, so that all processors have work."""
+        chosen = super().start(kernel, target, choices)
+        if choices or kernel.tiling is not None or all(s.product is None for s in chosen.steps):
+            return chosen
+        sides = (1,) * (len(kernel.outer) - len(TILE)) + TILE[-len(kernel.outer) :]
+        tiles = [min(upper(e), n) for e, n in zip(kernel.outer, sides, strict=True)]
+        count = prod(-(-upper(e) // n) for e, n in zip(kernel.outer, tiles, strict=True))
+        wanted = {f"tile.{axis}": n for axis, n in enumerate(tiles)}
+        wanted["tasks"] = 1 << (min(count, MOST_WARPS // 2).bit_length() - 1)
+        try:
+            return super().start(kernel, target, choices_of(wanted))
+        except OptionError:  # what it would hold does not fit, or tiles are of other sizes
+            return chosen
 
-        def text(nest: N.Routine, target: Target) -> str:
-            return ptx(_text(nest, target, "body", "finish"), int(target.cpu[3:]))
+    def texts(self) -> Mapping[str, Text]:
+        """What all show of nests, and PTX."""
+        return {**super().texts(), self.name: _shown}
 
-        return {self.name: text}
+
+def _shown(kernel: Kernel, schedule: Schedule, target: Target) -> str:
+    """The PTX of a kernel, by this backend's own schedule where it has that of another one."""
+    if target.name != NVPTX.name:
+        target = _target(_capability())
+        schedule = NVPTX().start(kernel, target)
+    routine = lower(kernel, schedule)
+    return ptx(_text(routine, target, "body", "finish"), int(target.cpu[3:]))
 
 
 def _capability() -> int:

@@ -22,7 +22,7 @@ from pullback.backends.llvm.text import BITS, Builder, Counter, Key, Module, Val
 from pullback.backends.llvm.values import Values
 from pullback.backends.nests.analysis import Facts, LanePlan, plan_lanes, substitute
 from pullback.backends.nests.sizes import array_bytes
-from pullback.config import Ints
+from pullback.backends.nvptx.rare import define_rare
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir import nest as N
@@ -53,6 +53,7 @@ def emit_kernels(routine: N.Routine, target: Target, warps: int, names: Sequence
     for name, body in zip(names, (routine.body, routine.finish), strict=False):
         tasks = routine.tasks if body is routine.body else 1
         Warp(module, routine, plan, facts).kernel(name, body, tasks, warps)
+    define_rare(module)
     return module.text().replace(HIDDEN, WIDE) + "!0 = !{}\n!1 = !{i32 1}\n"
 
 
@@ -355,8 +356,3 @@ def _shuffle(b: Builder, way: str, value: Val, which: Val, suffix: str) -> Val:
 def scratch_bytes(routine: N.Routine) -> int:
     """Scratch of one warp."""
     return -(-sum(map(array_bytes, routine.scratch)) // 64) * 64
-
-
-def sizes_of(routine: N.Routine) -> Ints:
-    """Bytes of every argument and shared array."""
-    return tuple(array_bytes(a) for a in (*routine.arguments, *routine.shared))

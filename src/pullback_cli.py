@@ -19,7 +19,7 @@ COMMANDS = {
     "completion": "Print the script that completes `pullback` in SHELL.",
     "demo": "Show what pullback does with three lines: derive, fuse, check and time them.",
     "doctor": "Tell what is installed, what it runs on, and whether it works.",
-    "eject": "Write WHAT and its derivative as one file that needs a C compiler, not pullback.",
+    "eject": "Write WHAT and its derivative as one file of C, or Triton, that needs no pullback.",
     "explain": "Show what the compiler makes of WHAT, at every stage or at one.",
     "new": "Write a folder NAME: an operation, its test, a benchmark, README and pyproject.toml.",
     "profile": "Run SCRIPT with its ARGUMENTS, then show the launches of its jitted functions.",

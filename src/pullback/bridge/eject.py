@@ -175,11 +175,11 @@ class Ejected:
         """A file of Python around it."""
         rows = {
             "NAME": self.name,
-            "INPUTS": _facts(self.forward.inputs),
-            "RESULTS": _facts(self.forward.results),
+            "INPUTS": facts(self.forward.inputs),
+            "RESULTS": facts(self.forward.results),
             "SIZES": "".join(f"\n    {d.name!r}: ({d.lo}, {d.hi})," for d in self.sizes),
             "WANTED": repr(self.wanted),
-            "DEFINITIONS": "\n".join(_equations(p) for p in self.parts),
+            "DEFINITIONS": "\n".join(equations(p) for p in self.parts),
             "CALL": ", ".join(a.name for a in self.forward.inputs),
             "SOURCE": self.c().replace("\\", "\\\\").replace('"""', '\\"\\"\\"'),
         }
@@ -189,7 +189,7 @@ class Ejected:
         return text
 
 
-def _facts(arguments: Sequence[Argument]) -> str:
+def facts(arguments: Sequence[Argument]) -> str:
     """A row for each argument, in Python."""
     shapes = [
         tuple([e.name if isinstance(e, Dim) else e for e in a.lying.shape]) for a in arguments
@@ -199,15 +199,33 @@ def _facts(arguments: Sequence[Argument]) -> str:
     return "".join(f"\n    {row}," for row in rows)
 
 
-def _equations(part: Written) -> str:
+def equations(part: Written) -> str:
     lines = [f"{part.name}:", *part.definitions.splitlines()]
     return "\n".join(f"#   {line}".rstrip() for line in lines)
 
 
-def ejected(
-    function: Callable[..., Any], name: str, signature: Signature, args: Sequence[Any]
-) -> Ejected:
-    """A function, for arguments in order: a `Lying` where a tensor is given, else its value.
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A function and its derivative before they are written, with the names of what each gives;
+    `wanted`: the places of the inputs that have a derivative.
+    """
+
+    name: str
+    forward: Part
+    results: Sequence[str]
+    backward: Part | None
+    gradients: Sequence[str]
+    wanted: tuple[int, ...]
+
+
+def parts_of(
+    function: Callable[..., Any],
+    name: str,
+    signature: Signature,
+    args: Sequence[Any],
+    taken: Container[str] = (),
+) -> Parts:
+    """A function traced, for arguments in order: a `Lying` where a tensor is given, else its value.
 
     Raises: UnsupportedError for what does more than give results.
     """
@@ -217,22 +235,39 @@ def ejected(
     body = replace(body, signature=replace(signature, outputs=len(entry.outputs)))
     given = [n for n in signature.tensors if isinstance(args[n], Lying)]
     wanted = [n for n in given if args[n].dtype.is_float]
-    forwards = _Part(f"{own}_forward", entry, [signature.parameters[n].name for n in given])
-    sites: list[str] = []
+    if not any(v.dtype.is_float for v in entry.outputs):
+        wanted = []
+    inputs = [signature.parameters[n].name for n in given]
+    forward = Part(f"{own}_forward", entry, inputs, taken)
     names = [f"y{n}" for n in range(len(entry.outputs))] if len(entry.outputs) > 1 else ["y"]
-    first = forwards.written(names, sites)
-    back = None
-    if wanted and any(v.dtype.is_float for v in entry.outputs):
-        back = _backward(own, body, entry, args, wanted).written(
-            [f"d{signature.parameters[n].name}" for n in wanted], sites
-        )
-    places = tuple(given.index(n) for n in wanted) if back is not None else ()
-    return Ejected(own, forwards.target, first, back, places, tuple(sites), first.sizes)
+    back = _backward(own, body, entry, args, wanted, taken) if wanted else None
+    gradients = [f"d{signature.parameters[n].name}" for n in wanted]
+    return Parts(own, forward, names, back, gradients, tuple(map(given.index, wanted)))
+
+
+def ejected(
+    function: Callable[..., Any], name: str, signature: Signature, args: Sequence[Any]
+) -> Ejected:
+    """A function as C, for arguments in order: a `Lying` where a tensor is given, else its value.
+
+    Raises: UnsupportedError for what does more than give results.
+    """
+    parts = parts_of(function, name, signature, args)
+    sites: list[str] = []
+    first = parts.forward.written(parts.results, sites)
+    back = parts.backward.written(parts.gradients, sites) if parts.backward is not None else None
+    target = parts.forward.target
+    return Ejected(parts.name, target, first, back, parts.wanted, tuple(sites), first.sizes)
 
 
 def _backward(
-    name: str, body: Derived, entry: Entry, args: Sequence[Any], wanted: Sequence[int]
-) -> _Part:
+    name: str,
+    body: Derived,
+    entry: Entry,
+    args: Sequence[Any],
+    wanted: Sequence[int],
+    taken: Container[str],
+) -> Part:
     """The adjoints of the inputs at `wanted`, of those of all floating results."""
     own = body.signature
     derived, places = body.pullback(), [own.tensors.index(n) for n in wanted]
@@ -247,7 +282,7 @@ def _backward(
     many = len(heads) > 1
     names = [f"dy{n}" if many else "dy" for n, h in enumerate(heads) if h is not None]
     names += [own.parameters[n].name for n in own.tensors if isinstance(args[n], Lying)]
-    return _Part(f"{name}_backward", back, names)
+    return Part(f"{name}_backward", back, names, taken)
 
 
 def _traced(function: Derived, args: Sequence[Any]) -> Entry:
@@ -268,12 +303,25 @@ def _traced(function: Derived, args: Sequence[Any]) -> Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A traced function on its way to C; `inputs` are the names of its arguments."""
+class Named:
+    """The names of what a function takes, gives and has sizes of; the arrays that it captures."""
+
+    inputs: Mapping[Variable, str]
+    results: Mapping[Variable, str]
+    sizes: Mapping[Dim, str]
+    constants: Mapping[Variable, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A traced function on its way to a file; `inputs` are the names of its arguments, which are
+    called otherwise where a name is `taken`.
+    """
 
     name: str
     entry: Entry
     inputs: Sequence[str]
+    taken: Container[str] = ()
 
     @property
     def options(self) -> Options:
@@ -298,25 +346,35 @@ class _Part:
         image, _ = image_of(program, own, job, chooser(None, 1, (), own.name, own.start))
         return image, own
 
+    def named(self, results: Sequence[str]) -> Named:
+        """What each variable that is given or made is called."""
+        state, count = self.entry.executable.program.state, len(self.inputs)
+        sizes = _sizes(state)
+        names = writer("").names([*self.inputs, *results, *(d.name for d in sizes)], self.taken)
+        return Named(
+            dict(zip(state[:count], names, strict=False)),
+            dict(zip(self.entry.outputs, names[count:], strict=False)),
+            dict(zip(sizes, names[len(names) - len(sizes) :], strict=True)),
+            dict(zip(state[count:], self._captured(), strict=False)),
+        )
+
     def written(self, results: Sequence[str], sites: list[str]) -> Written:
         """Its C."""
         image, own = self.image()
-        state, count = self.entry.executable.program.state, len(self.inputs)
-        sizes = _sizes(state)
-        names = own.names([*self.inputs, *results, *(d.name for d in sizes)])
-        inputs = dict(zip(state[:count], names, strict=False))
-        outcomes = dict(zip(self.entry.outputs, names[count:], strict=False))
-        called = dict(zip(sizes, names[len(names) - len(sizes) :], strict=True))
-        constants = dict(zip(state[count:], self._captured(), strict=False))
-        text = own.program(image, inputs, outcomes, constants, called, sites)
-        shown = {v.name: name for v, name in (*inputs.items(), *outcomes.items())}
+        to = self.named(results)
+        text = own.program(image, to.inputs, to.results, to.constants, to.sizes, sites)
+        return self.told(to, "\n".join([*own.bodies, text]))
+
+    def told(self, to: Named, text: str) -> Written:
+        """The text of a function with what it is."""
+        shown = {v.name: name for v, name in (*to.inputs.items(), *to.results.items())}
         return Written(
             self.name,
-            "\n".join([*own.bodies, text]),
+            text,
             _renamed(show(self.entry.executable.program), shown),
-            tuple([_argument(n, v) for v, n in inputs.items()]),
-            tuple([_argument(n, v) for v, n in outcomes.items()]),
-            sizes,
+            tuple([_argument(n, v) for v, n in to.inputs.items()]),
+            tuple([_argument(n, v) for v, n in to.results.items()]),
+            tuple(to.sizes),
         )
 
     def _captured(self) -> list[Any]:

@@ -14,6 +14,7 @@ import click
 
 from pullback import nn
 from pullback.bridge.eject import ejected
+from pullback.bridge.eject_triton import ejected_triton
 from pullback.bridge.flat import Lying, Shape
 from pullback.bridge.signature import Parameter, Signature, signature_of
 from pullback.cli.command import Output, command
@@ -29,10 +30,12 @@ LAYER = re.compile(r"nn\.\w+\(.*\)", re.DOTALL)
 STAR = inspect.Parameter.VAR_POSITIONAL
 LOOSE = (STAR, inspect.Parameter.VAR_KEYWORD)
 ENDS = (".c", ".py")
+LANGUAGES = ("c", "triton")
 KINDS = {d.name: d for d in ALL}
 EXAMPLE = """\
 pullback eject "c[i, j] = sum[k](a[i, k] * b[k, j])" --shape a=64,32 --shape b=32,16 -o product.c
 pullback eject "nn.LayerNorm(256)" --shape input=32,256 -o layer_norm.py
+pullback eject "nn.GELU()" --shape input=32,256 --language triton -o gelu.py
 pullback eject my_module:my_function --shape x=4,5 --set dim=-1 --dtype float64 -o mine.py"""
 
 # What is made of WHAT: the function, its name, its signature, shapes and types by name.
@@ -52,6 +55,9 @@ Given = tuple[Callable[..., Any], str, Signature, dict[str, tuple[int, ...]], di
     "--eval", "evaluation", is_flag=True, help="a layer in evaluation, of its buffers too"
 )
 @click.option("--name", help="what its functions are called")
+@click.option(
+    "--language", type=click.Choice(LANGUAGES), default="c", help="of the functions in a file.py"
+)
 def eject(
     out: Output,
     what: str,
@@ -64,15 +70,19 @@ def eject(
     settings: tuple[str, ...],
     evaluation: bool,
     name: str | None,
+    language: str,
 ) -> None:
-    """Write WHAT and its derivative as one file that needs a C compiler, not pullback.
+    """Write WHAT and its derivative as one file of C, or Triton, that needs no pullback.
 
     WHAT is a definition as text; module:function or file.py:function, with a --shape for each
     tensor; or a layer of pb.nn, "nn.Linear(64, 32)", or of several,
     "nn.Sequential(nn.Linear(64, 32), nn.GELU())", whose parameters are arguments too. A file.c has
     NAME_forward and NAME_backward. A file.py has the same, compiled at its first import, as a
-    function of PyTorch's tensors that is differentiable, and of NumPy's arrays.
+    function of PyTorch's tensors that is differentiable, and of NumPy's arrays. In Triton a
+    file.py needs PyTorch and Triton: on a GPU, or by its interpreter.
     """
+    if language != LANGUAGES[0] and path.suffix != ENDS[1]:
+        raise click.UsageError(f"-o {path}: --language {language} is written as {ENDS[1]}")
     if path.suffix not in ENDS:
         raise click.UsageError(f"-o {path}: a file that ends in {' or '.join(ENDS)}")
     has_folder(path)
@@ -92,11 +102,16 @@ def eject(
         for p in signature.parameters
     ]
     with out.working("compiling"):
-        made = ejected(function, name or own, signature, args)
-    save(path, made.c() if path.suffix == ".c" else made.python())
+        if language == LANGUAGES[0]:
+            made = ejected(function, name or own, signature, args)
+            text = made.c() if path.suffix == ENDS[0] else made.python()
+            parts = [p.name for p in made.parts]
+        else:
+            text, parts = ejected_triton(function, name or own, signature, args)
+    save(path, text)
     size = path.stat().st_size
-    out.show(f"{path}: {', '.join(p.name for p in made.parts)}, {size:,} bytes")
-    out.tell(file=str(path), functions=[p.name for p in made.parts], bytes=size)
+    out.show(f"{path}: {', '.join(parts)}, {size:,} bytes")
+    out.tell(file=str(path), functions=parts, bytes=size)
 
 
 def _given(

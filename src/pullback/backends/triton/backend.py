@@ -15,7 +15,7 @@ import numpy as np
 from pullback.backends.base import KernelInterpreter, Text, Values
 from pullback.backends.triton import device, machine, offline, plan, text
 from pullback.backends.triton.function import Launch
-from pullback.backends.triton.language import SIGNATURES
+from pullback.backends.triton.language import PRELUDE, SIGNATURES
 from pullback.backends.triton.offline import Binary, Order
 from pullback.backends.triton.schedule import Precision
 from pullback.config import Options, module_of
@@ -55,6 +55,10 @@ class Triton(KernelInterpreter):
 
     def run_kernel(self, kernel: Kernel, values: Mapping[Variable, Any]) -> Values:
         return interpreted(kernel, *_loaded(kernel), values)
+
+    def alone(self, kernel: Kernel, target: Target) -> tuple[str, list[Launch]]:
+        """What stands before the functions of a file that stands alone, and a kernel's launches."""
+        return PRELUDE, plan.launches(kernel, _chooser(target))
 
     def texts(self) -> Mapping[str, Text]:
         """The source of its launches, what Triton compiles it to, their schedules and prices."""

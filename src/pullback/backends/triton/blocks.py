@@ -6,7 +6,7 @@ the kernel's outer axes are; what does not fit beside others is a launch of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -27,6 +27,7 @@ class Way(Enum):
     LOOP = "loop"  # one reduction, in blocks of its terms
     SEQUENCE = "sequence"  # term by term: scans, combiners of the user's
     PRODUCT = "product"  # a sum of products, in tiles on tensor cores
+    STREAM = "stream"  # scores, their maximum and sums, in one loop over blocks of keys
     SCATTER = "scatter"  # an accumulating write: each program owns what it writes
 
 
@@ -66,11 +67,22 @@ def width(stage: Stage, rows: Sequence[int]) -> int:
     return power(size(stage, columns(stage, rows))) * power(size(stage, terms(stage)))
 
 
-def groups(kernel: Kernel) -> list[Group]:
-    """The launches of a kernel, in order."""
+Loop = Callable[[Kernel, int], "Group | None"]
+
+
+def groups(kernel: Kernel, loop: Loop | None = None) -> list[Group]:
+    """The launches of a kernel, in order. `loop`: several stages from one on that are one loop."""
     made: list[Group] = []
     stages = (*kernel.stages, *kernel.finish)
+    taken = 0
     for number, stage in enumerate(stages):
+        if number < taken:
+            continue
+        one = None if loop is None else loop(kernel, number)
+        if one is not None:
+            made.append(one)
+            taken = number + len(one.stages)
+            continue
         if made and _joined(kernel, made[-1], stage):
             continue
         way, rows = _way(kernel, stage, stages[number + 1 :])

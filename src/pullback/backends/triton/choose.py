@@ -61,6 +61,9 @@ def start(group: Group) -> BlockSchedule:
         rows, columns = (min(TILE, max(LEAST, n)) for n in sides)
         step = min(DEPTH, max(LEAST, power(size(stage, product.terms))))
         return BlockSchedule(rows, columns, step)
+    if group.way is Way.STREAM:
+        rows, keys = (power(upper(e)) for e in (stage.shape[-2], stage.shape[-1]))
+        return BlockSchedule(min(TILE, max(LEAST, rows)), step=min(DEPTH, max(LEAST, keys)))
     if group.way is Way.LOOP:
         step = min(STEP, power(size(stage, terms(stage))))
         return BlockSchedule(min(power(count), max(1, WHOLE // step)), step=step)
@@ -93,6 +96,10 @@ def _numbers(group: Group) -> dict[str, tuple[int, int]]:
         wide = max(width(s, group.rows[s]) for s in group.stages)
         most = max(1, min(MOST["rows"], 4 * WHOLE // wide))
         free["rows"] = (1, min(free["rows"][1], most))
+    if group.way is Way.STREAM:
+        ends = [max(LEAST, min(128, power(upper(e)))) for e in stage.shape[-2:]]
+        free["rows"], free["step"] = (LEAST, ends[0]), (LEAST, ends[1])
+        free["stages"] = 2, MOST["stages"]
     if group.way is Way.LOOP:
         total = power(size(stage, terms(stage)))
         free["step"] = (min(total, LEAST), min(MOST["step"], total))

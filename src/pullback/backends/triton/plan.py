@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pullback.backends.triton import language as L
+from pullback.backends.triton.attention import loop
 from pullback.backends.triton.blocks import Group, Way, groups, hazard, later_reads
 from pullback.backends.triton.choose import best
 from pullback.backends.triton.function import Function, Launch
 from pullback.backends.triton.machine import USUAL, Gpu, named
 from pullback.backends.triton.rows import Rows
 from pullback.backends.triton.schedule import BlockSchedule, Precision
+from pullback.backends.triton.stream import Streams
 from pullback.backends.triton.tiles import Tiles
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Expr
@@ -27,7 +29,7 @@ from pullback.ir.graph import (
 )
 from pullback.ir.kernel import Kernel, Stage, redirected
 
-WRITERS: dict[Way, type[Function]] = {Way.PRODUCT: Tiles}
+WRITERS: dict[Way, type[Function]] = {Way.PRODUCT: Tiles, Way.STREAM: Streams}
 Scheduled = tuple[Group, BlockSchedule]
 Chooser = Callable[[Group], BlockSchedule]
 
@@ -70,7 +72,7 @@ class _Plan:
         self.made: list[Scheduled] = []
 
     def scheduled(self) -> list[Scheduled]:
-        plan = groups(self.kernel)
+        plan = groups(self.kernel, loop)
         for number, group in enumerate(plan):
             later = set(later_reads(plan, number))
             stages = {s: redirected(s, self.memory) for s in group.stages}

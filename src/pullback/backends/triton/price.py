@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from pullback.backends.triton.attention import again
 from pullback.backends.triton.blocks import Group, Way, columns, power, size, terms
 from pullback.backends.triton.machine import Gpu
 from pullback.backends.triton.product import Product, plain, product_of
@@ -23,6 +24,7 @@ from pullback.ir.node import walk
 
 WARP = 32  # threads
 WORD = 4  # bytes of a register
+ADDRESS = 8  # bytes of where an element lies
 OWN = 24  # registers of a thread beside its blocks: addresses, coordinates, masks (sm_90, ptxas)
 SPLIT = 3  # products of tf32 for one of float32, and copies of an operand that is split
 SCHEDULERS = 4  # of a multiprocessor: so many warps issue at once
@@ -120,6 +122,8 @@ class Work:
         """What one program takes."""
         if self.product is not None:
             return self._tile(self.product, schedule)
+        if self.group.way is Way.STREAM:
+            return self._stream(schedule)
         live = flight = moved = lanes = functions = 0.0
         kept = waits = 0.0
         for stage in self.group.stages:
@@ -225,6 +229,37 @@ class Work:
             registers, shared, moved, through, flight, lanes, functions, tensor, min(waits, 1)
         )
 
+    def _stream(self, schedule: BlockSchedule) -> Needs:
+        """A loop over keys: scores and sums in registers, keys through shared memory. A guard that
+        ends it early is not counted.
+        """
+        made = again(self.group)
+        stage, rows, step = made.scores, schedule.rows, schedule.step
+        count, depth = upper(stage.shape[-1]), power(size(stage, made.product.terms))
+        mixed = [s for s in made.sums if s.shape != stage.shape[:-1]]
+        wide = sum(power(upper(s.shape[-1])) for s in mixed)
+        halves = is_half(stage.body.dtype)
+        item = stage.body.dtype.itemsize if halves else WORD
+        times = max(1, -(-count // step))
+        split = 1 if halves or schedule.precision is Precision.TF32 else SPLIT
+        threads = schedule.warps * WARP
+        held = rows * (step * 2 * WORD + wide * WORD + depth * item)
+        held += (rows + wide) * step * WORD if split > 1 else 0
+        held += (depth + wide) * step * ADDRESS
+        shared = schedule.stages * step * (depth + wide) * item + rows * depth * item
+        area = float(rows * step * times)
+        lanes = functions = 0.0
+        for inner in made.stages[1:]:
+            simple, slow = operations(inner.roots)
+            lanes += area * (simple + 1)
+            functions += area * slow
+        moved = times * step * (depth + wide) * item + rows * (depth + wide) * item
+        through = times * step * (depth + wide) * item * 2.0
+        flight = max(1, schedule.stages - 1) * step * (depth + wide) * item
+        tensor = area * (depth + wide) * split
+        registers = OWN + int(held / threads / WORD)
+        return Needs(registers, shared, moved, through, flight, lanes, functions, tensor, 1)
+
     def _factor(self, product: Product) -> int:
         """Bytes of an element of a factor in shared memory."""
         kinds = plain(product.left), plain(product.right)
@@ -242,11 +277,11 @@ class Work:
 
     def _rate(self, schedule: BlockSchedule) -> float:
         """Multiply-adds of tensor cores a ns."""
-        assert self.product is not None, "others have none"
+        product = self.product or again(self.group).product
         name = "tf32"
         if self.group.stages[0].body.dtype.name == "float64":
             name = "float64"
-        elif self._factor(self.product) < WORD:
+        elif self._factor(product) < WORD:
             name = "float16"
         share = 1.0 if self._wide(schedule) else self.gpu.rate("instruction", "narrow")
         return self.gpu.rate("tensor", name) * share

@@ -26,6 +26,7 @@ NAMES = {
 }
 HOST = 0  # who the host is among streams
 FILLED = 0xA5
+FENCE = 256  # bytes after each block, which nobody writes
 TYPES = {"u64": ctypes.c_uint64, "b64": ctypes.c_uint64, "u32": ctypes.c_uint32}
 TYPES |= {"b32": ctypes.c_uint32, "f32": ctypes.c_float, "f64": ctypes.c_double}
 
@@ -190,6 +191,8 @@ class FakeCuda:
         self._ready()
         text = image.value
         if text.startswith(b"\x7fELF"):
+            text = _elf(ctypes.cast(image, ctypes.c_void_p).value or 0)
+        if text.startswith(b"\x7fELF"):
             place._obj.value = self._new(text)
             return 0
         version = re.search(rb"^\.version (\d+)\.(\d+)", text, re.MULTILINE)
@@ -236,9 +239,9 @@ class FakeCuda:
         return any(stream.capture is not None for stream in streams)
 
     def _block(self, size: int, pinned: bool) -> Allocation:
-        memory = (ctypes.c_ubyte * (size + 256))()
+        memory = (ctypes.c_ubyte * (size + 256 + FENCE))()
         base = -(-ctypes.addressof(memory) // 256) * 256
-        ctypes.memset(base, FILLED, size)
+        ctypes.memset(base, FILLED, size + FENCE)
         self.blocks.append(Allocation(len(self.blocks), base, size, memory, pinned))
         return self.blocks[-1]
 
@@ -468,6 +471,9 @@ class FakeCuda:
         def run() -> None:
             self.launched.append((name, blocks, threads))
             kernel.run(values, blocks, threads)
+            for block in self.blocks:
+                if ctypes.string_at(block.base + block.size, FENCE) != bytes([FILLED]) * FENCE:
+                    raise Violation(f"{name} writes beyond the end of its memory")
 
         return self._give(how.stream, Step(name, run, [p for p in parts if p[0] < p[1]]))
 
@@ -515,6 +521,15 @@ class FakeCuda:
                 step.run()
 
         return self._give(stream, Step("a graph", run, touches))
+
+
+def _elf(address: int) -> bytes:
+    """All of an ELF file in memory: its table of sections is the last part."""
+    head = ctypes.string_at(address, 64)
+    tables = [int.from_bytes(head[at : at + 8], "little") for at in (32, 40)]
+    sizes = [int.from_bytes(head[at : at + 2], "little") for at in (54, 56, 58, 60)]
+    ends = tables[0] + sizes[0] * sizes[1], tables[1] + sizes[2] * sizes[3]
+    return ctypes.string_at(address, max(ends))
 
 
 def _merge(clock: Clock, other: Clock) -> None:

@@ -89,13 +89,14 @@ class NVPTX(Loops):
     def start(self, kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
         """Products in as many tiles as there may be tasks, so that all processors have work."""
         chosen = super().start(kernel, target, choices)
-        if choices or kernel.tiling is not None or all(s.product is None for s in chosen.steps):
+        plain = kernel.tiling is not None or all(s.product is None for s in chosen.steps)
+        if choices or plain or not kernel.outer:
             return chosen
         sides = (1,) * (len(kernel.outer) - len(TILE)) + TILE[-len(kernel.outer) :]
-        tiles = [min(upper(e), n) for e, n in zip(kernel.outer, sides, strict=True)]
+        tiles = [max(1, min(upper(e), n)) for e, n in zip(kernel.outer, sides, strict=True)]
         count = prod(-(-upper(e) // n) for e, n in zip(kernel.outer, tiles, strict=True))
         wanted = {f"tile.{axis}": n for axis, n in enumerate(tiles)}
-        wanted["tasks"] = 1 << (min(count, MOST_WARPS // 2).bit_length() - 1)
+        wanted["tasks"] = 1 << (max(1, min(count, MOST_WARPS // 2)).bit_length() - 1)
         try:
             return super().start(kernel, target, choices_of(wanted))
         except OptionError:  # what it would hold does not fit, or tiles are of other sizes

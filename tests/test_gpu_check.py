@@ -1,0 +1,37 @@
+"""The script that checks a GPU: without one, and what it writes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "gpu_check.py"
+
+
+def test_without_a_device_it_says_so(tmp_path: Path) -> None:
+    environment = {"PULLBACK_CUDA": "libabsent.so", "PYTHONPATH": str(SCRIPT.parents[1] / "src")}
+    line = [sys.executable, str(SCRIPT), "-o", str(tmp_path / "made")]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    assert done.returncode == 3 and "no device" in done.stdout and "E440" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_crash_of_one_section_ends_no_other(tmp_path: Path, monkeypatch: object) -> None:
+    """The processes of sections, of which one dies and one is killed for its time."""
+    text = SCRIPT.read_text().replace(
+        "SECTIONS[name][0](Room(fake))",
+        '{"dies": os.abort, "lasts": lambda: time.sleep(9), "runs": dict}[name]()',
+    )
+    start, end = text.index("SECTIONS: dict"), text.index("# --- processes")
+    table = 'SECTIONS = {"dies": (None, 60), "lasts": (None, 4), "runs": (None, 60)}\n\n'
+    path = tmp_path / "check.py"
+    parent = f"ROOT = Path({str(SCRIPT.parents[1])!r})"
+    text = (text[:start] + table + text[end:]).replace("import argparse", "import argparse, os")
+    path.write_text(text.replace("ROOT = Path(__file__).parent.parent", parent))
+    line = [sys.executable, str(path), "--fake", "-o", str(tmp_path / "made")]
+    done = subprocess.run(line, capture_output=True, text=True)
+    states = [row.split()[0] for row in done.stdout.splitlines()]
+    assert done.returncode == 1 and states == ["fail", "fail", "pass"], done.stdout + done.stderr
+    told = (tmp_path / "made.md").read_text()
+    assert "ended with -6" in told and "longer than 4" in told and "| runs | pass |" in told

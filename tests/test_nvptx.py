@@ -13,6 +13,7 @@ import fake_warps
 import pullback as pb
 from fake_cuda import Violation
 from fake_warps import Warps
+from pullback.backends import registry
 from pullback.backends.c.compiler import compiler
 from pullback.backends.cuda import runner
 from pullback.backends.nvptx import assemble, backend, warp
@@ -318,3 +319,23 @@ def test_it_assembles(capability: int) -> None:
             made = assembled(text, capability)
             assert made.cubin.startswith(b"\x7fELF") and made.spilled == 0, name
             assert 0 < made.registers <= 255, name
+
+
+# --- as `gpu`
+
+
+@needs_c
+def test_gpu_is_what_launches_on_a_device(warps: Warps) -> None:
+    options = Options(backend="gpu", cache=None)
+    assert pb.jit(lambda x: pb.sum(x * 0 + 1), options=options)(X).item() == X.size
+    assert warps.fake.launched
+    own = registry.named("gpu")
+    assert isinstance(own, backend.NVPTX)
+    assert own.host().startswith("nvptx on a device that is none, sm_90")
+
+
+def test_a_device_of_no_known_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_warps.device(monkeypatch, capability=50)
+    with pytest.raises(DeviceError) as error:
+        pb.jit(lambda x: x + 1, options=OPTIONS)(X)
+    assert error.value.code == "E443"

@@ -27,6 +27,7 @@ GROUP = "pullback.backends"
 ORACLE = "reference"
 BACKENDS: list[Backend] = [LLVM(), C(), OpenCL(), NVPTX(), Triton(), Reference(), Kernels()]
 OWN = {backend.name: backend for backend in BACKENDS}
+OWN["gpu"] = OWN["nvptx"]  # what reaches a device; Triton's kernels do not yet
 # What each protocol asks for, by what tells it from the others.
 PROTOCOLS = {
     "compile": (Compiler, ("name", *(n for n in dir(Compiler) if not n.startswith("_")))),
@@ -81,8 +82,7 @@ def oracle(wanted: Sequence[Value], values: Mapping[Variable, Any]) -> list[np.n
     interpreter = OWN[ORACLE]
     assert isinstance(interpreter, GraphInterpreter), "it runs definitions"
     targets = [Variable(v.name, v.shape, v.dtype) for v in wanted]
-    graph = Graph(tuple(zip(targets, wanted, strict=True)))
-    made = interpreter.run_graph(graph, values)
+    made = interpreter.run_graph(Graph(tuple(zip(targets, wanted, strict=True))), values)
     return [made[target] for target in targets]
 
 

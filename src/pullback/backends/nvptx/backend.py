@@ -44,8 +44,8 @@ class NVPTX(Loops):
     def host(self) -> str:
         """The device. Raises: DeviceError."""
         on = driver()
-        size = f"{on.bytes >> 20} MiB"
-        return f"{on.name}, {architecture(on.capability)}, {size}, driver {on.version}"
+        where = f"{self.name} on {on.name}, {architecture(on.capability)}"
+        return f"{where}, {on.bytes >> 20} MiB, driver {on.version}"
 
     def machine(self, options: Options) -> Target:
         """A warp as a vector of 32 lanes. Raises: UnsupportedError for what runs on the host."""

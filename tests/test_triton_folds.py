@@ -257,3 +257,8 @@ def test_rows_by_descriptors() -> None:
         return F.pad(x, (0, 4))[(torch.arange(8) * 3) % 5, 4:12] ** 2
 
     same(f, rows, [torch.randn(5, 8)], 5, 8, BLOCK=8)
+
+
+def test_masks_of_a_program_and_of_lanes() -> None:
+    f = pb.triton.op(corpus.truths_kernel, grid=(3,), outputs="OUT")
+    same(f, lambda x: x * x.sum(1, keepdim=True) * x[0][:, None], [torch.randn(3, 3)], 3, BLOCK=4)

@@ -269,3 +269,14 @@ def largest_kernel(X, OUT, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     x = tl.load(X + at, mask=at < n, other=-float("inf"))
     tl.store(OUT + at, x * tl.sum(tl.topk(x, 4) * (tl.arange(0, 4) + 1)), mask=at < n)
+
+
+@triton.jit
+def truths_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    part = tl.program_id(0) + tl.arange(0, 1)
+    at = tl.arange(0, BLOCK)
+    mask = (part < n)[:, None] & (at < n)[None, :]
+    x = tl.load(X + at[None, :] + part[:, None] * n, mask=mask, other=0.0)
+    scale = tl.load(X + part, mask=part < n)
+    total = tl.sum(x, 1) * scale
+    tl.store(OUT + at[None, :] + part[:, None] * n, x * total[:, None], mask=mask)

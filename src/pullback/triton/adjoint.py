@@ -90,7 +90,7 @@ class Adjoint(Derivatives):
             return
         name = self.gradient(base)
         at = self.address(pointer, name)
-        kept = f", mask={self.short(mask[0])[0]}" if mask else ""
+        kept = f", mask={self.mask(mask[0])}" if mask else ""
         other = ", other=0.0" if mask and value.type.shape else ""
         self.add(value, f"tl.cast(tl.load({at}{kept}{other}), {self.sums(value.type)})")
         if o.name == "tt.store" and self.again(base):
@@ -113,7 +113,7 @@ class Adjoint(Derivatives):
             self.results[base] = self.d(o.results[0])
             return
         g, name = self.d(o.results[0]), self.gradient(base)
-        kept = f", mask={self.short(mask[0])[0]}" if mask else ""
+        kept = f", mask={self.mask(mask[0])}" if mask else ""
         at = self.address(pointer, name)
         value = f"tl.cast({g}, {name}.dtype.element_ty)"
         if base.name in self.wanted.stored:

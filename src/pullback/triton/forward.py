@@ -19,6 +19,8 @@ KINDS = {"arith.addf": "sum", "arith.addi": "sum", "arith.xori": "xor_sum",
          "arith.maxnumf": "max", "arith.maximumf": "max", "arith.maxsi": "max",
          "arith.minnumf": "min", "arith.minimumf": "min", "arith.minsi": "min"}  # fmt: skip
 
+_LOGIC = {"arith.andi": "tl.where({0}, {1}, False)", "arith.ori": "tl.where({0}, True, {1})"}
+
 
 class Forward:
     """Writes the operations of blocks, in order."""
@@ -94,6 +96,8 @@ class Forward:
             return value.name
         base = self.facts.bases.get(value)
         kind = self.element(value.type, base)
+        if kind == "tl.int1" and value.type.shape and not self.is_literal(value):
+            return f"(tl.full({words.shape_of(value.type.shape)}, {text}, tl.int32) != 0)"
         if value.type.shape:
             return f"tl.full({words.shape_of(value.type.shape)}, {text}, {kind})"
         return f"tl.cast({text}, {kind})"
@@ -159,6 +163,11 @@ class Forward:
             return FORMS[o.name](self, o)
         result = o.results[0]
         texts = self.among(o.operands, result.type.shape)
+        if o.name in _LOGIC and result.type.element == "i1" and result.type.shape:
+            shapes = [self.short(v)[1] for v in o.operands]
+            if () in shapes:  # the interpreter makes numbers of a truth and a block of them
+                one, block = texts if shapes[0] == () else reversed(texts)
+                return _LOGIC[o.name].format(one, block)
         if o.name in words.UNSIGNED:
             whole = [self.unsigned(v) for v in o.operands]
             kind = self.element(result.type)
@@ -221,10 +230,14 @@ class Forward:
         pointer, *rest = o.operands
         if self.facts.bases[pointer] in self.given:
             return ""
-        options = [
-            f", {key}={self.short(v)[0]}" for key, v in zip(("mask", "other"), rest, strict=False)
-        ]
+        options = [f", mask={self.mask(rest[0])}"] if rest else []
+        options += [f", other={self.short(v)[0]}" for v in rest[1:]]
         return f"tl.load({self.address(pointer)}{''.join(options)})"
+
+    def mask(self, value: Value) -> str:
+        """A truth of a whole block as a block."""
+        text, shape = self.short(value)
+        return text if shape or self.is_literal(value) else self.whole(value)
 
     def dot(self, o: Operation) -> str:
         a, b, c = o.operands

@@ -6,12 +6,9 @@ Source: github.com/BobMcDear/attorch at 67c2772, its README, `act_layers.py`, `*
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from pullback.errors import AbsentError
 
 Shape = tuple[int, ...]
 BY_NUMBER = ("leaky_relu", "elu", "celu", "hardshrink", "softshrink")
@@ -116,13 +113,18 @@ GROUP_NORM = Layer("GroupNorm", (4, 16), {}, (IMAGE,))
 
 
 def programs(layer: Any, backward: bool = False) -> list[Any]:
-    """Those of the operators that a layer of `pullback.torch.nn` has called."""
-    made = []
+    """Those of the operators that a layer of `pullback.torch.nn` has called; of an operator whose
+    forward has kept something, those that write it and read it.
+    """
+    jits = []
     for operator in layer.__dict__["_pullback_operators"].values():
-        own = operator.pullback() if backward else operator
-        with contextlib.suppress(AbsentError):  # it was asked for, not called
-            made.append(own.program)
-    return made
+        own = [operator.pullback().programs.jit if backward else operator.programs.jit]
+        more = operator.residuals
+        if more is not None:
+            kept = [p.jit for p in more._backwards.values()] if backward else [more.forward.jit]
+            own = [j for j in kept if j.last is not None][-1:] or own
+        jits += own
+    return [j.program for j in jits if j.last is not None]
 
 
 def launches(layer: Any) -> tuple[int, int]:

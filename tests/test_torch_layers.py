@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
+from collections import Counter
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +30,7 @@ from pullback.ir.program import HostCall, items
 from pullback.nn.norm import normalization
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402  # it needs PyTorch
-
+import attorch_grid  # noqa: E402
 from pullback.bridge import mixed  # noqa: E402
 from pullback.torch import nn  # noqa: E402
 
@@ -58,39 +62,30 @@ def test_a_layer_is_one_kernel(name: str) -> None:
     assert forward == 1 and backward <= parts.get(name, 1)
 
 
-class Calls(TorchDispatchMode):
-    """What PyTorch is called for below autograd."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(call))
-        return call(*args, **(kwargs or {}))
-
-
-# A name for the same memory; a seed; the count of batches, the factor of statistics and their copy.
-ALLOWED = {"aten.detach.default"}
-DRAWN = {"aten.randint.default"}
-KEPT = {"aten.add_.Tensor", "aten.lift_fresh.default", "aten.copy_.default"}
+# A name for the same memory, and memory; a seed; the count of batches, the factor of statistics and
+# their copy.
+ALLOWED = {"aten::detach", "detach", "aten::empty", "aten::empty_like", "aten::empty_strided"}
+DRAWN = {"aten::randint", "aten::random_"}
+KEPT = {"aten::add_", "aten::lift_fresh", "aten::copy_", "aten::to", "aten::detach_", "detach_"}
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_nothing_is_called_that_is_not_generated(name: str) -> None:
+    """What PyTorch's profiler sees of a call and its backward; and no function of the host."""
     layer = EVERY[name]
     own, inputs = layer.made(nn), layer.given(torch)
     head = torch.ones_like(step(torch, own, inputs)[0])
     own.zero_grad()
     given = [x.requires_grad_(x.is_floating_point()) for x in inputs]
-    with Calls() as calls:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         y = own(*given)
         (y[0] if isinstance(y, tuple) else y).backward(head)
-    called = [n for n in calls.names if n.startswith("pullback.layer_")]
-    assert len(called) == 2, "one operator forward, one backward"
+    names = {e.name for e in seen.events()}
+    assert any(f"layer_{name}" in n for n in names)
     allowed = ALLOWED | (DRAWN if "drop_p" in layer.how or name == "Dropout" else set())
     allowed |= KEPT if name.startswith("BatchNorm") else set()
-    assert not set(calls.names) - set(called) - allowed
+    called = {n for n in names if "layer_" not in n and "torch::autograd::" not in n}
+    assert not called - allowed
     for program in (*programs(own), *programs(own, True)):
         assert not [i for i in items(program.program.body) if isinstance(i, HostCall)]
 
@@ -165,6 +160,42 @@ def test_the_lists_of_autocast_are_of_layers() -> None:
     lists = (mixed.LOWER, mixed.WIDE, mixed.KEPT)
     assert sum(map(len, lists)) == len({n for names in lists for n in names})
     assert all(issubclass(getattr(nn, n), torch.nn.Module) for names in lists for n in names)
+
+
+# --- attorch's own grid
+
+
+def sampled() -> list[Any]:
+    """Three cases of each layer of attorch's grid, with smaller shapes."""
+    by_layer: dict[str, list[Any]] = {}
+    for case in attorch_grid.cases(cut=17):
+        by_layer.setdefault(case.layer, []).append(case)
+    return [c for own in by_layer.values() for c in random.Random(4).sample(own, 3)]
+
+
+@pytest.mark.parametrize("case", sampled(), ids=str)
+def test_the_grid_of_attorch(case: Any) -> None:
+    """All of it by `scripts/attorch_grid.py`."""
+    attorch_grid.check(case)
+
+
+def test_the_grid_is_attorchs() -> None:
+    """As counted from its decorators, halves without autocast left out there too."""
+    counted = Counter(c.layer for c in attorch_grid.cases())
+    assert sum(counted[n] for n in DROPPING) == 29 * 20 * 2 * 3
+    assert counted["Linear"] == 14 * 8 * 2 * 22 * 3 and counted["Dropout"] == 29 * 7
+    assert counted["BatchNorm1d"] + counted["BatchNorm2d"] == 16 * 2 * 2 * 2 * 2 * 2 * 22 * 3
+    assert set(counted) == set(LAYERS)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_the_grid_of_attorch_by_triton() -> None:
+    """On Triton's interpreter, in a process that nothing else has imported it in."""
+    script = Path(__file__).parent.parent / "scripts" / "attorch_grid.py"
+    words = [sys.executable, str(script), "--backend", "triton", "--cut", "5", "--every", "997"]
+    done = subprocess.run([*words, "--most", "24"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "24 of 24" in done.stdout, done.stdout + done.stderr
 
 
 # --- what attorch has wrong

@@ -228,3 +228,24 @@ def test_hopper_s_code_without_a_gpu() -> None:
             for code in compiled(kernel):
                 assert ".target sm_90a" in code.texts["ptx"] and code.cubin
                 assert "tt.reduce" in code.texts["ttir"] and ".local" not in code.texts["ptx"]
+
+
+@pytest.mark.parametrize("extent", [1, 2, 33, 5000])
+def test_scans_of_every_length(extent: int) -> None:
+    """Whole rows by `tl.associative_scan`, longer ones term by term."""
+    rows = np.random.default_rng(extent).integers(-3, 4, (3, extent)).astype(np.float32)
+    rows[1, extent // 2] = np.nan
+
+    def scans(x: Any) -> list[Any]:
+        return [
+            pb.cumulative_sum(x, axis=1),
+            pb.cumulative_max(x, axis=1),
+            pb.cumulative_sum(x, axis=0),
+        ]
+
+    made, wanted = both(scans, rows)
+    for a, b in zip(made, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+    (kernel, *_) = kernels(lambda x: pb.cumulative_sum(x, axis=1), rows)
+    (launch, *_) = plan.launches(kernel)
+    assert ("tl.associative_scan(" in launch.source) is (1 < extent < 5000)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
-from pullback.backends.triton.language import JOINS
+from pullback.backends.triton.language import JOINS, SCANS
 from pullback.backends.triton.product import elementwise, product_of
 from pullback.ir.expr import Axis, Shape, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan, Value, Variable
@@ -25,7 +25,8 @@ class Way(Enum):
 
     BLOCK = "block"  # whole rows in registers
     LOOP = "loop"  # one reduction, in blocks of its terms
-    SEQUENCE = "sequence"  # term by term: scans, combiners of the user's
+    SCAN = "scan"  # one scan, whole rows in registers
+    SEQUENCE = "sequence"  # term by term: longer scans, combiners of the user's
     PRODUCT = "product"  # a sum of products, in tiles on tensor cores
     STREAM = "stream"  # scores, their maximum and sums, in one loop over blocks of keys
     SCATTER = "scatter"  # an accumulating write: each program owns what it writes
@@ -131,7 +132,9 @@ def _alone(stage: Stage) -> tuple[Way, tuple[int, ...]] | None:
     if isinstance(form, Accumulate):
         return Way.SCATTER, tuple(sorted(plain_places(form, stage.shape)))
     if isinstance(form, Scan):
-        return Way.SEQUENCE, tuple(a for a in every if a != form.axis)
+        rows = tuple(a for a in every if a != form.axis)
+        whole = form.combiner.name in SCANS and 1 < width(stage, rows) <= WHOLE
+        return (Way.SCAN if whole else Way.SEQUENCE), rows
     if isinstance(form, Reduce) and form.combiner.name not in JOINS:
         return Way.SEQUENCE, every
     return None if product_of(stage) is None else (Way.PRODUCT, every)

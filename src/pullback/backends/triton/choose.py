@@ -49,7 +49,7 @@ def best(group: Group, gpu: Gpu, precision: Precision = Precision.EXACT) -> Bloc
 def start(group: Group) -> BlockSchedule:
     """A schedule that every GPU takes."""
     count = prod(upper(e) for e in group.extents)
-    if group.way is Way.BLOCK:
+    if group.way in (Way.BLOCK, Way.SCAN):
         wide = max(width(s, group.rows[s]) for s in group.stages)
         rows = min(power(count), max(1, (FLAT if wide == 1 else WHOLE) // wide))
         return BlockSchedule(rows)
@@ -92,7 +92,7 @@ def _numbers(group: Group) -> dict[str, tuple[int, int]]:
     """What of a schedule is free, from the least to the most of it."""
     stage, count = group.stages[0], prod(upper(e) for e in group.extents)
     free = {"rows": (1, min(MOST["rows"], power(max(1, count)))), "warps": (1, MOST["warps"])}
-    if group.way is Way.BLOCK:
+    if group.way in (Way.BLOCK, Way.SCAN):
         wide = max(width(s, group.rows[s]) for s in group.stages)
         most = max(1, min(MOST["rows"], 4 * WHOLE // wide))
         free["rows"] = (1, min(free["rows"][1], most))

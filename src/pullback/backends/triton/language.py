@@ -32,6 +32,9 @@ JOINS = {
     "min": "tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)",
 }  # fmt: skip
 
+# Functions of two values that scans of whole rows combine by.
+SCANS = {"sum": "added", "prod": "product", "max": "largest", "min": "smallest"}
+
 
 def word(name: str) -> str:
     """A name as Python takes it."""

@@ -312,7 +312,7 @@ class Work:
         """Elements of a program, of them at once, and times that it takes a block."""
         rows = schedule.rows
         match self.group.way:
-            case Way.BLOCK:
+            case Way.BLOCK | Way.SCAN:
                 wide = power(size(stage, columns(stage, self.group.rows[stage])))
                 wide *= power(size(stage, terms(stage)))
                 return rows * wide, rows * wide, 1
@@ -348,7 +348,7 @@ class Work:
         """The block of a result."""
         if self.group.way is Way.PRODUCT:
             return schedule.rows, schedule.columns
-        if self.group.way is not Way.BLOCK:
+        if self.group.way not in (Way.BLOCK, Way.SCAN):
             return (schedule.rows,)
         return schedule.rows, power(size(stage, columns(stage, self.group.rows[stage])))
 

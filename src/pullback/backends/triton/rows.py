@@ -22,6 +22,7 @@ class Rows(Function):
         ways = {
             Way.BLOCK: self.whole,
             Way.LOOP: self.looped,
+            Way.SCAN: self.whole,
             Way.SEQUENCE: self.sequence,
             Way.SCATTER: self.scatter,
         }
@@ -48,6 +49,8 @@ class Rows(Function):
         (value,) = body.values([stage.body])
         self.checks(body, stage.body, block)
         text = block.filled(value, stage.body)
+        if isinstance(stage.form, Scan):
+            text = f"tl.associative_scan({text}, 1, {L.SCANS[stage.form.combiner.name]})"
         if over:
             text = self.collapse(stage, block, text, over=len(extents) - 1)
             block = self.outside(stage, block)

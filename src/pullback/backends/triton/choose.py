@@ -28,7 +28,11 @@ PAIRS = ("rows", "columns"), ("rows", "warps"), ("columns", "warps"), ("rows", "
 
 
 def best(group: Group, gpu: Gpu, precision: Precision = Precision.EXACT) -> BlockSchedule:
-    """The schedule of a launch: from `start`, the cheapest neighbour while one is cheaper."""
+    """The schedule of a launch: from `start`, the cheapest neighbour while one is cheaper.
+
+    Where even the least block is refused (for registers: shared memory always fits), that is taken:
+    what does not fit is kept in memory, as the assembler does it.
+    """
     work = Work.of(group, gpu)
     schedule = replace(start(group), precision=precision)
     while work.refusal(schedule) is not None:

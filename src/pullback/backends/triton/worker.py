@@ -53,7 +53,7 @@ def _module(file: Path) -> Any:
 def _compiled(
     triton: Any, module: Any, function: dict[str, Any], target: Any, tool: Path
 ) -> dict[str, Any]:
-    """One function. An integer that says so, or a pointer, is a multiple of 16."""
+    """One function; its pointers are multiples of 16."""
     own = getattr(module, function["name"])
     types = dict(zip(own.arg_names, function["types"], strict=True))
     aligned = {

@@ -272,6 +272,6 @@ def test_steps_that_there_are_not() -> None:
         refused("E394", ArgumentError, sgd, accumulate=bad)
     for bad in (2.0, object()):
         refused("E394", ArgumentError, sgd, scaler=bad)
-    for other in (O.LBFGS(model.parameters()), O.Adafactor(model.parameters())):
+    for other in (O.LBFGS(model.parameters()), O.SparseAdam(model.parameters())):
         error = refused("E392", UnsupportedError, other)
         assert type(other).__name__ in error.what and "RMSprop" in (error.help or "")

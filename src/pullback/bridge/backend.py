@@ -25,6 +25,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pullback.bridge.aten import HOSTS, RULES
+from pullback.bridge.bounds import TOLD
 from pullback.bridge.draws import SEED, seeded
 from pullback.bridge.effects import with_own_tokens
 from pullback.bridge.graphs import Native, lacking
@@ -120,7 +121,8 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
     """What `torch.compile` asks: a function that runs `gm`.
 
     Raises: OptionError for an option that does not exist; UnsupportedError for tensors of another
-    device, and for what has no rule where no fallback is allowed. PyTorch wraps them in its own
+    device, and for what has no rule where no fallback is allowed; ShapeError for a size beyond what
+    `mark_dynamic` told. PyTorch wraps them in its own
     `BackendCompilerFailed`.
 
     Example:
@@ -135,6 +137,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
             what = f"a tensor on {tensor.device}: programs have memory of the processor"
             raise UnsupportedError(what, origin=caller(), help='.to("cpu")', code="E387")
 
+    TOLD.check()
     with_whole_recurrences(gm)
     _with_apart_results(gm)
     kept = _kept(gm, settings, inputs)
@@ -220,7 +223,15 @@ def _kept(gm: Any, settings: Settings, inputs: Sequence[Any]) -> bool:
 
 
 allow_recurrent()
-setattr(backend, "reset", RECORD.reset)  # noqa: B010  # functions have none that mypy knows
+
+
+def _reset() -> None:
+    """Forget what PyTorch forgets."""
+    RECORD.reset()
+    TOLD.reset()
+
+
+setattr(backend, "reset", _reset)  # noqa: B010  # functions have none that mypy knows
 
 
 def _decompositions(settings: Settings) -> dict[Any, Any]:

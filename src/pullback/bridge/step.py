@@ -195,7 +195,7 @@ class Traced:
                         if g is None:
                             continue
                         if adding:
-                            sums[n].copy_(g)
+                            sums[n].copy_(g.view(sums[n].shape))
                             continue
                         group, place = places[n]
                         row, form = rows[int(place)], forms[int(group)]
@@ -215,6 +215,11 @@ def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
+def _wide_enough(tensor: Any) -> Any:
+    """With an axis: what is written into a float64 of none PyTorch's tracer forgets."""
+    return tensor if tensor.dim() else tensor.view(1)
+
+
 def _wide(kind: Any) -> Any:
     return torch.float32 if kind in (torch.float16, torch.bfloat16) else kind
 
@@ -223,7 +228,7 @@ def _added(g: Any, before: Any, owed: bool) -> Any:
     """A gradient with what calls before left of it."""
     if not owed:
         return g
-    return before if g is None else before + g
+    return before if g is None else before.view(g.shape) + g
 
 
 def _unscaled(g: Any, scale: Any) -> Any:
@@ -236,6 +241,7 @@ def _write(update: Any, p: Any, g: Any, held: Any, row: Any, form: Any, sound: A
     """
     kind = _wide(p.dtype)
     numbers = [n.to(kind) for n in row.unbind()]
+    held = held if p.dim() else [h.view(p.shape) for h in held]
     new, kept = update(p.to(kind), g.to(kind), [h.to(kind) for h in held], numbers, form)
     for before, after in zip((*held, p), (*kept, new), strict=True):
         before.copy_(after if sound is None else torch.where(sound, after, before.to(kind)))
@@ -304,7 +310,8 @@ class Step:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The loss of a batch before the step; with `outputs`, and what the model gave."""
         given = self._given()
-        params, held = [s.parameter for s in given.slots], [s.held for s in given.slots]
+        params = [s.parameter for s in given.slots]
+        held = [[_wide_enough(h) for h in s.held] for s in given.slots]
         _refuse_hooks(self.optimizer, params)
         adding = (self._calls + 1) % self._over.calls != 0
         with torch._dynamo.config.patch(trace_autograd_ops=True, allow_rnn=True):
@@ -335,7 +342,7 @@ class Step:
             for p in params:
                 if p not in self._sums:
                     self._sums[p] = torch.zeros_like(p)
-        sums = [self._sums[p] if several else None for p in params]
+        sums = [_wide_enough(self._sums[p]) if several else None for p in params]
         owed = tuple([p in self._owed for p in params])
         scaler = self._over.scaler
         scale = None if scaler is None else torch.tensor(scaler.get_scale(), dtype=torch.float32)
@@ -358,8 +365,12 @@ class Step:
         rows: list[tuple[float, ...]] = []
         forms, places = [], []
         for n, group in enumerate(self.optimizer.param_groups):
-            names, begin = self._rule.states(group), self._rule.first(group)
-            own = [self._slot(p, names, group) for p in group["params"] if p.requires_grad]
+            begin = self._rule.first(group)
+            own = [
+                self._slot(p, self._rule.names(group, p), group)
+                for p in group["params"]
+                if p.requires_grad
+            ]
             known = sorted({s.taken for s in own if s.taken != begin})
             # the last row is of those that take their first step; at first all share one
             first = {s: str(len(rows) + k) for k, s in enumerate(known)}
@@ -381,7 +392,11 @@ class Step:
                 tensor = self._blank.get((p, name))
             if tensor is None:
                 begin = self._rule.begins(group, name)
-                tensor = self._blank[p, name] = torch.full_like(p, begin, requires_grad=False)
+                shape = self._rule.shaped(p, name)
+                tensor = torch.full_like(p, begin, requires_grad=False)
+                if shape is not None and tuple(shape) != tuple(p.shape):
+                    tensor = p.new_full(tuple(shape), begin)
+                self._blank[p, name] = tensor
             held.append(tensor)
         if not self._rule.counted:
             before = float(all(state.get(n) is not None for n in names))

@@ -17,8 +17,8 @@ from pullback.bridge.programs import caller
 from pullback.errors import UnsupportedError
 
 Group = Mapping[str, Any]
-Form = tuple[bool, ...]
-"""What shapes the formula of a group."""
+Form = tuple[bool | str, ...]
+"""What shapes the formula of a group; numbers as text, since PyTorch takes them for sizes."""
 Counts = tuple[float, ...]
 
 
@@ -30,7 +30,7 @@ class Rule:
     optimizer keeps of a parameter as numbers (`counted` names them; the steps that it took come
     first). `update` gives the parameter and its states as they are afterwards. `first`: counts
     before the first step; `after`: those that a step leaves, but for the steps. `begins`: what a
-    state is filled with before.
+    state is filled with before. `shaped`: its shape, of a parameter; None: it has none of it.
     """
 
     form: Callable[[Group], Form]
@@ -41,6 +41,11 @@ class Rule:
     first: Callable[[Group], Counts] = lambda group: (0.0,)
     after: Callable[[Group, Counts], Counts] = lambda group, counts: ()
     begins: Callable[[Group, str], float] = lambda group, name: 0.0
+    shaped: Callable[[Any, str], Sequence[int] | None] = lambda p, name: p.shape
+
+    def names(self, group: Group, p: Any) -> tuple[str, ...]:
+        """The states of a parameter."""
+        return tuple([n for n in self.states(group) if self.shaped(p, n) is not None])
 
 
 def rule_of(optimizer: Any) -> Rule:
@@ -305,6 +310,71 @@ def _asgd_after(group: Group, counts: Counts) -> Counts:
     return eta, 1.0 / max(1.0, step - float(group["t0"]))
 
 
+def _adafactor(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """``p -= alpha u / max(1, rms(u) / d),  u = g / sqrt(v)``; v: rows by columns by their mean"""
+    maximize, tiny = form
+    left, rate, eps1, eps2, d, shrink = row
+    g = -g if maximize else g
+    least = torch.finfo(p.dtype).eps if tiny else eps1
+    alpha = torch.maximum(eps2, p.square().mean().sqrt()) * rate
+    if g.dim() > 1:
+        rows = held[0] + left * ((g * g).mean(-1, keepdim=True) - held[0])
+        columns = held[1] + left * ((g * g).mean(-2, keepdim=True) - held[1])
+        kept = [rows, columns]
+        variance = rows @ columns / rows.mean(-2, keepdim=True).clamp(min=least)
+    else:
+        kept = [held[0] + left * (g * g - held[0])]
+        variance = kept[0]
+    along = g * variance.clamp(min=least * least).rsqrt()
+    share = (along.square().mean().sqrt() / d).clamp(min=1.0)
+    return p * shrink - alpha / share * along, kept
+
+
+def _adafactor_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    """Source: Shazeer and Stern 2018, Adafactor: adaptive learning rates with sublinear memory."""
+    step, lr = counts[0] + 1.0, float(group["lr"])
+    eps1, eps2 = group["eps"]
+    sizes = step ** float(group["beta2_decay"]), min(lr, 1.0 / step**0.5)
+    shrink = 1.0 - lr * float(group["weight_decay"])
+    return *sizes, float(eps1 or 0.0), float(eps2), float(group["d"]), shrink
+
+
+def _factored(p: Any, name: str) -> Sequence[int] | None:
+    """Rows and columns of what has two axes and more, else one variance."""
+    if name == "variance":
+        return None if p.dim() > 1 else p.shape
+    if p.dim() < 2:
+        return None
+    rows = name == "row_var"
+    return (*p.shape[:-2], p.shape[-2] if rows else 1, 1 if rows else p.shape[-1])
+
+
+def _muon(p: Any, g: Any, held: Sequence[Any], row: Sequence[Any], form: Form) -> Any:
+    """``b += (1 - m) (g - b);  p -= rate orthogonal(g + m (b - g)  if nesterov else  b)``"""
+    nesterov, steps, adjusted, *numbers = form
+    a, b, c, eps = map(float, numbers)
+    lr, momentum, left, shrink = row
+    buffer = held[0] + left * (g - held[0])
+    along = g + momentum * (buffer - g) if nesterov else buffer
+    tall = p.shape[0] > p.shape[1]
+    x = along.bfloat16().T if tall else along.bfloat16()
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(int(steps)):
+        square = x @ x.T
+        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    ratio = {
+        "original": max(1.0, p.shape[0] / p.shape[1]) ** 0.5,
+        "match_rms_adamw": 0.2 * max(p.shape) ** 0.5,
+    }[str(adjusted)]
+    return p * shrink - lr * ratio * (x.T if tall else x).to(p.dtype), [buffer]
+
+
+def _muon_numbers(group: Group, counts: Counts) -> tuple[float, ...]:
+    """Source: Jordan et al. 2024, Muon: an optimizer for hidden layers in neural networks."""
+    lr, momentum = float(group["lr"]), float(group["momentum"])
+    return lr, momentum, 1.0 - momentum, 1.0 - lr * float(group["weight_decay"])
+
+
 def counts_type() -> Any:
     """The type of counts of steps, as PyTorch's optimizers choose it."""
     wide = torch.get_default_dtype() == torch.float64
@@ -374,4 +444,24 @@ RULES: dict[type, Rule] = {
         first=lambda group: (0.0, float(group["lr"]), 1.0),
         after=_asgd_after,
     ),
+    torch.optim.Adafactor: Rule(
+        form=lambda group: (bool(group["maximize"]), group["eps"][0] is None),
+        states=lambda group: ("row_var", "col_var", "variance"),
+        numbers=_adafactor_numbers,
+        update=_adafactor,
+        shaped=_factored,
+    ),
 }
+if hasattr(torch.optim, "Muon"):  # from PyTorch 2.9 on
+    RULES[torch.optim.Muon] = Rule(
+        form=lambda group: (
+            bool(group["nesterov"]),
+            str(group["ns_steps"]),
+            group["adjust_lr_fn"] or "original",
+            *[repr(float(c)) for c in (*group["ns_coefficients"], group["eps"])],
+        ),
+        states=lambda group: ("momentum_buffer",),
+        numbers=_muon_numbers,
+        update=_muon,
+        counted=(),
+    )

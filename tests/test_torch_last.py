@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pullback as pb
 from pullback.errors import ShapeError
+from pullback.runtime.tuned import FILE, Key, Tuned, write
+from pullback.tensor.run.tune import kernels_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402  # it needs PyTorch
+
+from pullback.backends.host.processor import chosen_target  # noqa: E402
+from pullback.bridge.record import RECORD  # noqa: E402
+
+TARGET = chosen_target(None)
 
 pytestmark = [
     pytest.mark.torch,
@@ -149,3 +160,44 @@ def test_parameters_without_axes_in_float64(accumulate: int) -> None:
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-8, atol=1e-9)
     mine, its = own.state_dict()["state"], other.state_dict()["state"]
     torch.testing.assert_close(mine, its, rtol=1e-8, atol=1e-10)
+
+
+SCRIPT = """
+import torch, pullback as pb
+from pullback.bridge.record import RECORD
+torch.set_num_threads(1)
+fast = torch.compile(lambda x, w: torch.softmax(x @ w, 1), backend=pb.torch.backend)
+fast(torch.ones(64, 96), torch.ones(96, 80))
+twice = pb.torch.op(lambda x: pb.cumulative_sum(x * 2.0, axis=0), name="tuned_twice")
+twice(torch.ones(700))
+"""
+
+
+def test_what_runs_for_pytorch_is_tuned_by_its_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PULLBACK_CACHE": str(tmp_path / "cache"), "PULLBACK_THREADS": "1"}
+    command = [sys.executable, "-m", "pullback", "tune", str(script), "--budget", "1"]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    rows = [line.split("|")[1].strip() for line in told.stdout.splitlines() if line[:1] == "|"][2:]
+    assert len(rows) == 2 and any("softmax" in row for row in rows), told.stdout
+
+
+def test_records_are_what_the_next_compilation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
+    x, w = torch.randn(64, 96), torch.randn(96, 80)
+
+    def schedule() -> Any:
+        torch._dynamo.reset()
+        fast = torch.compile(lambda x, w: x @ w, backend=pb.torch.backend)
+        torch.testing.assert_close(fast(x, w), x @ w)
+        own = RECORD.programs[max(RECORD.programs)]
+        (kernel,) = kernels_of([own])
+        return own.chosen(kernel, TARGET), kernel
+
+    before, kernel = schedule()
+    write(tmp_path / FILE, {Key.of(kernel, TARGET, 1): Tuned("y", (("unroll.2", 1),), 10.0, 5.0)})
+    after, _ = schedule()
+    assert before != after

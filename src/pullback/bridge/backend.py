@@ -45,7 +45,7 @@ from pullback.runtime.record import compiler as sources
 log = logging.getLogger("pullback")
 
 MODES = None, "default", "reduce-overhead"  # a graph is one native call in either
-_MEASURED = 'mode="default": no schedules are measured for torch.compile; `pullback tune` does so'
+_MEASURED = 'mode="default"; `pullback tune script.py` measures schedules, later runs use them'
 REFUSED = {"max-autotune": _MEASURED, "max-autotune-no-cudagraphs": _MEASURED}
 RANDOM = torch.Tag.nondeterministic_seeded
 Reasons = Mapping[Node, str]

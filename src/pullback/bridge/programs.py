@@ -19,6 +19,7 @@ import torch
 from pullback.backends.host.system import array_at
 from pullback.bridge.derived import Derived
 from pullback.bridge.layout import apart, memory, placed
+from pullback.bridge.record import RECORD
 from pullback.config import Options
 from pullback.errors import LIBRARY, DTypeError, Origin, UnsupportedError
 from pullback.ir import dtype as D
@@ -209,6 +210,7 @@ class Programs:
         layouts = tuple([lying.get(n) for n in range(len(args))])
         given = flatten(((layouts, *whole), {}))
         entry = self.jit.trace(given, boxes)
+        RECORD.compiled(entry.executable)
         self.jit.last = entry
         self._refuse(entry)
         if places:

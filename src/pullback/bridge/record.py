@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
+
+from pullback.runtime.executable import Executable
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,11 @@ class Compiled:
 
 
 class Record:
-    """What is noted of this process."""
+    """What is noted of this process. `programs`: those that run for PyTorch, in their order."""
 
     def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self.programs: WeakValueDictionary[int, Executable] = WeakValueDictionary()
         self._graphs: list[Graph] = []
         self._fallbacks: list[tuple[Mapping[str, Fallback], Mapping[str, float]]] = []
         self._host_calls: list[HostCall] = []
@@ -106,6 +112,10 @@ class Record:
         self._graphs.append(graph)
         self._fallbacks.append((fallbacks, shares))
         self._host_calls.extend(calls)
+
+    def compiled(self, executable: Executable) -> None:
+        """A program, as long as somebody has it."""
+        self.programs[next(self._numbers)] = executable
 
     def so_far(self) -> Compiled:
         """All that was noted."""

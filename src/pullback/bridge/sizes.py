@@ -24,6 +24,7 @@ from pullback.bridge.derived import Derived
 from pullback.bridge.folds import Fold
 from pullback.bridge.layout import memory
 from pullback.bridge.programs import KINDS, MOST, TYPES, kind_of, over_memory
+from pullback.bridge.record import RECORD
 from pullback.bridge.signature import Parameter, Signature
 from pullback.config import Options
 from pullback.errors import ShapeError
@@ -292,6 +293,7 @@ class Sized:
         numbers = [0 if isinstance(w, torch.SymInt) else w for w in whole]
         given = flatten(((tuple(layouts), *numbers), {}))
         entry = self._jit.trace(given, boxes)
+        RECORD.compiled(entry.executable)
         opened = {n: box for n, box in zip(tensors, boxes, strict=True) if n in self._open}
         shapes = [tuple(map(expression, n.meta["val"].shape)) for n in self._outputs]
         promised = [

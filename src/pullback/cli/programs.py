@@ -19,6 +19,7 @@ from pullback.cli.stages import chosen
 from pullback.config import Options
 from pullback.ir.dtype import DType, float32, int64
 from pullback.ir.graph import Variable
+from pullback.runtime.executable import Executable
 from pullback.tensor.derive.autograd import grad
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.creation import zeros
@@ -31,14 +32,36 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 def of_script(path: Path, arguments: Sequence[str] = ()) -> dict[str, Jit[..., Any]]:
     """Run a script: every jitted function that it called. Raises: Misuse where there is none."""
-    if not path.is_file():
-        raise Misuse(f"{path} does not exist")
-    sys.argv = [str(path), *arguments]
-    names = runpy.run_path(str(path), run_name="__main__")
-    called = {n: v for n, v in names.items() if isinstance(v, Jit) and v.last is not None}
+    called = _jitted(_ran(path, arguments))
     if not called:
         raise Misuse(f"{path} has no jitted function at its top level that it calls")
     return called
+
+
+def programs_of(path: Path) -> list[Executable]:
+    """Run a script: the programs of its jitted functions, and all that ran for PyTorch, those of
+    `torch.compile` and of `pb.torch`. Raises: Misuse where there is none.
+    """
+    names = _ran(path, ())
+    programs = [f.program for f in _jitted(names).values()]
+    bridge = sys.modules.get("pullback.bridge.record")
+    programs += [] if bridge is None else [*bridge.RECORD.programs.values()]
+    if not programs:
+        what = f"{path} has no jitted function at its top level that it calls"
+        raise Misuse(f"{what}, and runs nothing for PyTorch")
+    return programs
+
+
+def _jitted(names: Mapping[str, Any]) -> dict[str, Jit[..., Any]]:
+    return {n: v for n, v in names.items() if isinstance(v, Jit) and v.last is not None}
+
+
+def _ran(path: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """What stands at the top level of a script after it ran."""
+    if not path.is_file():
+        raise Misuse(f"{path} does not exist")
+    sys.argv = [str(path), *arguments]
+    return runpy.run_path(str(path), run_name="__main__")
 
 
 def of_definition(

@@ -14,11 +14,12 @@ import numpy as np
 from pullback.backends.host.pool import pools
 from pullback.backends.registry import compiler
 from pullback.cli.command import Misuse, Output, command
-from pullback.cli.programs import function_at, of_definition, of_script
+from pullback.cli.programs import function_at, of_definition, programs_of
 from pullback.cli.shapes import TYPED, shapes_of, size_of
 from pullback.config import Options
 from pullback.errors import LIBRARY, IndexRangeError
 from pullback.ir.kernel import Kernel
+from pullback.runtime.executable import Executable
 from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, read, write
 from pullback.tensor.run.program import Jit
 from pullback.tensor.run.tune import Bench, Outcome, kernels_of
@@ -70,7 +71,8 @@ def tune(
 ) -> None:
     """Measure other schedules for the kernels of WHAT; keep what is faster.
 
-    WHAT is a Python script, whose jitted functions are tuned after it ran; a definition as text,
+    WHAT is a Python script, whose jitted functions, and what it ran by torch.compile or pb.torch,
+    are tuned after it ran (PULLBACK_THREADS: as many as PyTorch has); a definition as text,
     "c[i, j] = sum[k](a[i, k] * b[k, j])"; or module:function with a --shape for each parameter that
     has no default. Programs compiled from then on, on this processor and with as many threads,
     use what was found. Random draws stand beside the search for comparison.
@@ -82,7 +84,7 @@ def tune(
         out.show(f"{len(records)} records in {path}")
         out.tell(records=len(records), path=str(path))
         return
-    programs = [f.program for w in what for f in _functions(w, shapes, sizes)]
+    programs = [p for w in what for p in _programs(w, shapes, sizes)]
     options = Options.from_environment()
     threads = options.threads or pools.known()
     backend = compiler(options.backend)
@@ -120,18 +122,18 @@ def _existing(path: str) -> str:
     return path
 
 
-def _functions(what: str, shapes: Sequence[str], sizes: Sequence[str]) -> list[Jit[..., Any]]:
-    """The functions to tune, called."""
+def _programs(what: str, shapes: Sequence[str], sizes: Sequence[str]) -> list[Executable]:
+    """The programs to tune."""
     if what.endswith(".py"):
-        return list(of_script(Path(what)).values())
+        return programs_of(Path(what))
     if "=" in what:
         given = shapes_of(what, shapes)
         extents = dict(map(size_of, sizes))
-        return [of_definition(what, given, extents, (), Options.from_environment())]
+        return [of_definition(what, given, extents, (), Options.from_environment()).program]
     function, wanted = function_at(what, shapes)
     compiled = function if isinstance(function, Jit) else Jit(function)
     compiled(*(np.zeros(shape, np.float32) for shape in wanted))
-    return [compiled]
+    return [compiled.program]
 
 
 def _shares(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import fake_warps
 import pullback as pb
-from fake_cuda import Violation
+from fake_cuda import Step, Violation
 from fake_warps import Warps
 from pullback.backends import registry
 from pullback.backends.c.compiler import compiler
@@ -25,6 +26,7 @@ from pullback.conformance.cases import SECTIONS
 from pullback.conformance.report import read, worse
 from pullback.errors import CompilerError, DeviceError, IndexRangeError, UnsupportedError
 from pullback.ir.kernel import Kernel
+from pullback.pipeline import compile_kernel
 from test_backends import agree
 
 try:
@@ -215,15 +217,50 @@ def test_an_index_out_of_range_tells_the_line(warps: Warps) -> None:
 
 @needs_c
 def test_memory_is_given_back(warps: Warps) -> None:
-    import gc
+    """Of the device and of the host, streams, events, graphs and code, when a program goes."""
+    batches = iter([np.ones(5, np.float32)] * 4)
 
-    made = pb.jit(lambda x: x + 1, options=OPTIONS)
-    made(X)
-    alive = lambda: sum(b.alive and not b.pinned for b in warps.fake.blocks)
-    assert alive()
+    def train(h: Any) -> Any:
+        def body(i: Any, h: Any) -> Any:
+            h = h + pb.Feeder(lambda: next(batches), shape=(5,), dtype="float32")
+            pb.Receiver(lambda a: None, [h])
+            return h
+
+        return pb.loop(9, body, h)
+
+    made = pb.jit(train, options=OPTIONS)
+    made(np.zeros(5, np.float32))
+    assert any(block.alive for block in warps.fake.blocks)
     del made
     gc.collect()
-    assert not alive()
+    assert not any(block.alive for block in warps.fake.blocks)
+    kinds = (bytes, Stream, Event, list)
+    left = [
+        h for h in warps.fake.handles.values() if isinstance(h, kinds) or isinstance(h[0], Step)
+    ]
+    assert not left
+
+
+@needs_c
+def test_single_kernels_are_not_run_on_the_host(warps: Warps) -> None:
+    """What would call a kernel by its address is told, and does not crash."""
+    made = pb.jit(lambda x: x + 1, options=OPTIONS)
+    made(X)
+    (kernel,) = made.program.kernels
+    machine, _ = compile_kernel(kernel, backend.NVPTX().start, OPTIONS)
+    arrays = {v: np.zeros(v.shape, v.dtype.numpy) for v in kernel.arguments}
+    with pytest.raises(DeviceError, match="not timed") as error:
+        machine.run(arrays, {})
+    assert error.value.code == "E365"
+
+
+@needs_c
+def test_code_is_kept_for_another_process(warps: Warps, tmp_path: Path) -> None:
+    options = Options(backend="nvptx", cache=tmp_path)
+    for _ in range(2):
+        made = pb.jit(lambda x: pb.sum(x * 3), options=options)
+        np.testing.assert_allclose(made(X).numpy(), (X * 3).sum(), rtol=1e-4)
+    assert made.program.stats.compiled == 0 and made.program.stats.loaded
 
 
 @needs_c

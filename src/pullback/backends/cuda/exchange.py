@@ -21,6 +21,24 @@ from pullback.ir.program import Feed, Receive
 Array = np.ndarray[Any, Any]
 
 
+class Held:
+    """What a program has of a device, each with the driver's function that gives it back."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self._ends: dict[int, str] = {}
+
+    def keep(self, end: str, handle: int) -> int:
+        """The handle itself."""
+        self._ends[handle] = end
+        return handle
+
+    def end(self, *handles: int) -> None:
+        """Give these back; without any, all, the last one first."""
+        for handle in handles or tuple(reversed(self._ends)):
+            getattr(self.driver, self._ends.pop(handle))(handle)
+
+
 @dataclass
 class Room:
     """Pinned memory for some variables, and as much on the device where that is asked for."""
@@ -32,24 +50,26 @@ class Room:
     arrays: list[Array]
 
 
-def room(driver: Driver, variables: Sequence[Variable], staged: bool) -> Room:
+def room(driver: Driver, variables: Sequence[Variable], staged: bool, held: Held) -> Room:
     """Memory for one batch or snapshot."""
     arrays, pinned = [], []
     for variable in variables:
         shape, kind = box(variable), variable.dtype.numpy
         size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        pinned.append(driver.pinned(size))
+        pinned.append(held.keep("free_pinned", driver.pinned(size)))
         buffer = (ctypes.c_ubyte * max(size, 1)).from_address(pinned[-1])
         arrays.append(np.frombuffer(memoryview(buffer), np.uint8)[:size].view(kind).reshape(shape))
-    staging = [driver.allocate(a.nbytes) for a in arrays] if staged else []
-    return Room(pinned, staging, driver.event(), driver.event(), arrays)
+    sizes = [a.nbytes for a in arrays] if staged else []
+    staging = [held.keep("free", driver.allocate(size)) for size in sizes]
+    filled, taken = (held.keep("end_event", driver.event()) for _ in range(2))
+    return Room(pinned, staging, filled, taken, arrays)
 
 
 class Feeding:
     """Feeders of a program: as many batches are on the way as each has depth."""
 
-    def __init__(self, driver: Driver, stream: int, copies: int, rooms: list[Room]) -> None:
-        self.driver, self.stream, self.copies, self.rooms = driver, stream, copies, rooms
+    def __init__(self, driver: Driver, stream: int, copies: int, held: Held) -> None:
+        self.driver, self.stream, self.copies, self.held = driver, stream, copies, held
         self._rooms: dict[Feed, list[Room]] = {}
         self._given: dict[Feed, int] = {}
 
@@ -65,8 +85,7 @@ class Feeding:
         driver, depth = self.driver, max(2, item.depth)
         rooms = self._rooms.setdefault(item, [])
         if len(rooms) < depth:
-            rooms.append(room(driver, item.targets, True))
-            self.rooms.append(rooms[-1])
+            rooms.append(room(driver, item.targets, True, self.held))
         number = self._given.get(item, 0)
         self._given[item] = number + 1
         own = rooms[number % len(rooms)]
@@ -87,8 +106,8 @@ class Feeding:
 class Outgoing:
     """Receivers of a program: snapshots are handed over in order, once the device has made them."""
 
-    def __init__(self, driver: Driver, stream: int, rooms: list[Room]) -> None:
-        self.driver, self.stream, self.rooms = driver, stream, rooms
+    def __init__(self, driver: Driver, stream: int, held: Held) -> None:
+        self.driver, self.stream, self.held = driver, stream, held
         self._free: dict[Receive, list[Room]] = {}
         self._reached: dict[Receive, int] = {}
         self._waiting: list[tuple[Receive, Room]] = []
@@ -108,8 +127,7 @@ class Outgoing:
             return
         free = self._free.setdefault(item, [])
         if not free:
-            free.append(room(self.driver, item.sources, False))
-            self.rooms.append(free[-1])
+            free.append(room(self.driver, item.sources, False, self.held))
         own = free.pop()
         for to, source, array in zip(own.pinned, sources, own.arrays, strict=True):
             self.driver.to_host(to, source, array.nbytes, self.stream)

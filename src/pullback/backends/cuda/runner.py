@@ -11,7 +11,8 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ import numpy as np
 from pullback.backends.base import Image, lined
 from pullback.backends.cuda.code import COUNT, COUNTING, CudaCode
 from pullback.backends.cuda.driver import Driver, Launching
-from pullback.backends.cuda.exchange import Feeding, Outgoing, Room
+from pullback.backends.cuda.exchange import Feeding, Held, Outgoing
 from pullback.backends.host.exchange import OUTSIDE, box, call_host
-from pullback.errors import FeedError, IndexRangeError, InvalidIR
+from pullback.errors import DeviceError, FeedError, IndexRangeError, InvalidIR
 from pullback.ir import program as P
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
@@ -41,7 +42,6 @@ class Memory:
     arena: int
     state: dict[Variable, int]
     errors: int
-    rooms: list[Room] = field(default_factory=list)
 
 
 class CudaRunner:
@@ -58,6 +58,7 @@ class CudaRunner:
         }
         self._checks = {call: n for n, call in enumerate(image.calls.values())}
         self._functions: dict[CudaCode, list[tuple[int, Launching]]] = {}
+        self._held = Held(driver)
         self._graphs: dict[P.Launch, int] = {}
         self._memory: Memory | None = None
         self._reads, self._whole = _read(image.block), _whole(image)
@@ -72,28 +73,27 @@ class CudaRunner:
         driver, image = self.driver, self.image
         planned = f"the plan has {len(self._order)} launches, {image.plan.arena_bytes} bytes"
         planned += f" of temporaries, {sum(map(_bytes, image.state))} of what outlives a run"
-        taken: list[int] = []
-        weakref.finalize(self, _freed, driver, taken)
+        held = self._held
+        weakref.finalize(self, _freed, driver, held).atexit = False
 
         def take(size: int) -> int:
-            taken.append(driver.allocate(size, planned))
-            return taken[-1]
+            return held.keep("free", driver.allocate(size, planned))
 
         arena = take(image.plan.arena_bytes)
         state = {v: take(_bytes(v)) for v in image.state}
         errors = take(ERROR_BYTES * (1 + len(self._checks)))
-        self.stream, self.copies = driver.stream(), driver.stream()
+        self.stream, self.copies = (held.keep("end_stream", driver.stream()) for _ in range(2))
         for code in image.codes:
             own: CudaCode = code.engine
             if own not in self._functions:
-                module = driver.module(own.image)
+                module = held.keep("unload", driver.module(own.image))
                 self._functions[own] = [
                     (driver.function(module, e.name, e.shared), e.how) for e in own.entries
                 ]
-        self._count = driver.function(driver.module(COUNTING), COUNT)
+        self._count = driver.function(held.keep("unload", driver.module(COUNTING)), COUNT)
         self._memory = Memory(arena, state, errors)
-        self._feeding = Feeding(driver, self.stream, self.copies, self._memory.rooms)
-        self._outgoing = Outgoing(driver, self.stream, self._memory.rooms)
+        self._feeding = Feeding(driver, self.stream, self.copies, held)
+        self._outgoing = Outgoing(driver, self.stream, held)
         return self._memory
 
     def _address(self, variable: Variable) -> int:
@@ -136,7 +136,7 @@ class CudaRunner:
         """Graphs have the extents that they were captured with."""
         if getattr(self, "_sizes", None) != dict(sizes):
             for graph in self._graphs.values():
-                self.driver.end_graph(graph)
+                self._held.end(graph)
             self._graphs.clear()
         self._sizes = dict(sizes)
 
@@ -236,7 +236,7 @@ class CudaRunner:
             with self.driver.capture(self.stream) as made:
                 for item in row:
                     self._launch(item.kernel, self._order[item])
-            graph = self._graphs[row[0]] = made[0]
+            graph = self._graphs[row[0]] = self._held.keep("end_graph", made[0])
         self.replays += 1
         self.driver.replay(graph, self.stream)
 
@@ -262,9 +262,10 @@ def _bytes(variable: Variable) -> int:
     return int(np.prod(box(variable), dtype=np.int64)) * variable.dtype.itemsize
 
 
-def _freed(driver: Driver, taken: Sequence[int]) -> None:
-    for address in taken:
-        driver.free(address)
+def _freed(driver: Driver, held: Held) -> None:
+    with suppress(DeviceError):  # of another process, or after a failure that ended the context
+        driver.current()
+        held.end()
 
 
 def _read(block: P.Block) -> set[Variable]:

@@ -9,7 +9,7 @@ from math import prod
 from types import MappingProxyType
 
 from pullback.backends.base import Code, Image, Job, Runner, Stored, Text
-from pullback.backends.cuda.code import CudaCode, Entry, entries_of, entries_text
+from pullback.backends.cuda.code import ELSEWHERE, CudaCode, Entry
 from pullback.backends.cuda.driver import architecture, driver
 from pullback.backends.cuda.runner import CudaRunner
 from pullback.backends.host.processor import library
@@ -78,9 +78,9 @@ class NVPTX(Loops):
             data = job.store.get(facts.key)
             if data is None:
                 return None
-            codes.setdefault(facts.key, CudaCode(data, entries_of(facts.symbol)))
+            codes.setdefault(facts.key, CudaCode.read(data, facts.symbol))
         job.stats.loaded += len(codes)
-        return [Code(s, 0, 0, codes[s.key]) for s in kept]
+        return [Code(s, codes[s.key].body, 0, codes[s.key]) for s in kept]
 
     def runner(self, image: Image) -> Runner:
         """The device. Raises: DeviceError."""
@@ -176,11 +176,13 @@ def _code(routine: N.Routine, key: str, job: Job) -> CudaCode:
     entries = [Entry(names[0], -(-warps // block), block * LANES)]
     if routine.finish:
         entries.append(Entry(names[1], 1, LANES))
-    return CudaCode(data, tuple(entries))
+    error = len(routine.arguments) + len(routine.shared) + len(routine.sizes)
+    return CudaCode(data, tuple(entries), error)
 
 
 def _facts(routine: N.Routine, key: str, code: CudaCode) -> Code:
     """A launch as one task, with scratch for all warps."""
-    facts = stored(routine, key, entries_text(code.entries))
-    scratch = scratch_bytes(routine) * warps_of(routine)
-    return Code(replace(facts, finish=False, scratch=scratch, tasks=1), 0, 0, code)
+    facts = stored(routine, key, code.text)
+    scratch, sites = scratch_bytes(routine) * warps_of(routine), (*facts.sites, ELSEWHERE)
+    kept = replace(facts, finish=False, scratch=scratch, tasks=1, sites=sites)
+    return Code(kept, code.body, 0, code)

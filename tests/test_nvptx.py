@@ -234,11 +234,9 @@ def test_memory_is_given_back(warps: Warps) -> None:
     del made
     gc.collect()
     assert not any(block.alive for block in warps.fake.blocks)
-    kinds = (bytes, Stream, Event, list)
-    left = [
-        h for h in warps.fake.handles.values() if isinstance(h, kinds) or isinstance(h[0], Step)
-    ]
-    assert not left
+    functions = [h for h in warps.fake.handles.values() if isinstance(h, tuple)]
+    assert len(functions) == len(warps.fake.handles), "streams, events and code"
+    assert not any(isinstance(f[0], Step) for f in functions), "graphs"
 
 
 @needs_c

@@ -128,14 +128,17 @@ def tried(kernel: Any, grid: tuple[int, ...], given: dict[str, Any]) -> dict[str
     types, constants = constants_of(kernel, given)
     facts = Facts.of(function_of(kernel, types, constants))
     written: dict[str, None] = {}
+    read = {
+        facts.bases[o.operands[0]].name for o in facts.function.block.walk() if o.name == "tt.load"
+    }
     for o in facts.function.block.walk():
         if o.name in ("tt.store", "tt.atomic_rmw"):
             written[facts.bases[o.operands[0]].name] = None
     inputs = {
         n for n, v in given.items()
-        if isinstance(v, torch.Tensor) and v.is_floating_point() and n not in written
+        if isinstance(v, torch.Tensor) and v.is_floating_point() and (n not in written or n in read)
     }  # fmt: skip
-    outputs = {n: lambda _, n=n: _copy(given[n]) for n in written}
+    outputs = {n: n if n in read else lambda _, n=n: _copy(given[n]) for n in written}
     f = pb.triton.op(kernel, grid=grid, outputs=outputs)
     rest = {n: given[n] for n in f.takes}
     if not inputs or not any(given[n].is_floating_point() for n in written):

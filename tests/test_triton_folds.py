@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import pullback as pb
+from pullback.errors import GradientError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 triton = pytest.importorskip("triton", reason="Triton is not installed")
@@ -262,3 +263,28 @@ def test_rows_by_descriptors() -> None:
 def test_masks_of_a_program_and_of_lanes() -> None:
     f = pb.triton.op(corpus.truths_kernel, grid=(3,), outputs="OUT")
     same(f, lambda x: x * x.sum(1, keepdim=True) * x[0][:, None], [torch.randn(3, 3)], 3, BLOCK=4)
+
+
+def test_a_tensor_that_is_read_and_then_written() -> None:
+    """It is left as it is; elements that nothing writes go on as they are."""
+    f = pb.triton.op(corpus.turned_kernel, grid=(3,), outputs={"X": "X"})
+
+    def turned(x: Any, c: Any) -> Any:
+        one, two, rest = x[:, :4], x[:, 4:8], x[:, 8:]
+        return torch.cat([one * c.cos() - two * c.sin(), two * c.cos() + one * c.sin(), rest], 1)
+
+    x = torch.randn(3, 10)
+    known = x.clone()
+    same(f, turned, [x, torch.randn(4)], 10, BLOCK=4)
+    assert torch.equal(x, known)
+    assert pb.triton.check(f, x, torch.randn(4), 10, BLOCK=4).linear < 1e-5
+
+
+def test_what_is_read_may_be_gone() -> None:
+    x = torch.randn(3, 10, requires_grad=True)
+    f = pb.triton.op(corpus.shifting_kernel, grid=(3,), outputs={"X": "X"})
+    with pytest.raises(GradientError, match="E424"):
+        f(x, 10, BLOCK=4)
+    turned = pb.triton.op(corpus.turned_kernel, grid=(3,), outputs={"X": "X"})
+    with pytest.raises(GradientError, match="E424"):
+        turned(x, torch.randn(4), 3, BLOCK=4)  # rows that meet

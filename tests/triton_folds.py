@@ -280,3 +280,18 @@ def truths_kernel(X, OUT, n, BLOCK: tl.constexpr):
     scale = tl.load(X + part, mask=part < n)
     total = tl.sum(x, 1) * scale
     tl.store(OUT + at[None, :] + part[:, None] * n, x * total[:, None], mask=mask)
+
+
+@triton.jit
+def turned_kernel(X, C, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, BLOCK)
+    first, c = tl.load(X + at), tl.load(C + tl.arange(0, BLOCK))
+    second = tl.load(X + at + BLOCK)
+    tl.store(X + at, first * tl.cos(c) - second * tl.sin(c))
+    tl.store(X + at + BLOCK, second * tl.cos(c) + first * tl.sin(c))
+
+
+@triton.jit
+def shifting_kernel(X, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, BLOCK)
+    tl.store(X + at + 1, tl.load(X + at))

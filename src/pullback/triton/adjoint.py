@@ -22,11 +22,15 @@ from pullback.triton.statements import Do, Either, Repeat
 
 @frozen
 class Wanted:
-    """What is differentiated by what: names of arguments. `stored` owns its elements' places."""
+    """What is differentiated by what: names of arguments.
+
+    `stored` owns its elements' places; each element of `replaced` is read, and then written.
+    """
 
     wrt: frozenset[str]
     outputs: frozenset[str]
     stored: frozenset[str] = frozenset()
+    replaced: frozenset[str] = frozenset()
 
 
 class Adjoint(Derivatives):
@@ -93,7 +97,7 @@ class Adjoint(Derivatives):
         kept = f", mask={self.mask(mask[0])}" if mask else ""
         other = ", other=0.0" if mask and value.type.shape else ""
         self.add(value, f"tl.cast(tl.load({at}{kept}{other}), {self.sums(value.type)})")
-        if o.name == "tt.store" and self.again(base):
+        if o.name == "tt.store" and (base.name in self.wanted.replaced or self.again(base)):
             self.lines.append(Do(f"tl.store({at}, 0.0{kept})"))
             self.lines.append(Do("tl.debug_barrier()"))
 

@@ -38,7 +38,7 @@ def check(
     call = operator.call(values, named)
     chosen = operator.floats(call)
     random = torch.Generator().manual_seed(seed)
-    outputs = _run(operator, call)
+    outputs = _run(operator, operator.call(values, named))
     behind = {n: _like(v, random) for n, v in outputs.items()}
     other = {n: _like(v, random) for n, v in outputs.items()}
     grown = operator.gradients(call, chosen, behind)
@@ -72,7 +72,8 @@ def _differences(
 ) -> float:
     """The largest error of slopes along random directions, of the size of all terms."""
     worst = 0.0
-    value = call.arguments[name]
+    given_to = {**call.arguments, **call.before}
+    value = given_to[name]
     for _ in range(DIRECTIONS):
         direction = _like(value, random)
         slope, size = 0.0, 1e-6
@@ -80,7 +81,7 @@ def _differences(
         for sign in (1, -1):
             moved = value.detach() + sign * STEP * direction
             again = torch.empty_like(value.detach()).copy_(moved)
-            given = [again if n == name else call.arguments[n] for n in operator.takes]
+            given = [again if n == name else given_to[n] for n in operator.takes]
             ends.append(_run(operator, operator.call(given, {})))
         for output, one in ends[0].items():
             change = (one.double() - ends[1][output].double()) / (2 * STEP)

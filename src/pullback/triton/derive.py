@@ -122,7 +122,7 @@ def _apart(facts: Facts, wanted: Wanted) -> None:
             loads.add(facts.bases[o.operands[0]].name)
         elif o.name in ("tt.store", "tt.atomic_rmw"):
             stores.add(facts.bases[o.operands[0]].name)
-    if both := sorted(loads & stores):
+    if both := sorted(loads & stores - wanted.replaced):
         what = f"{facts.function.name} reads and writes {both[0]}: what it read may be gone"
         raise GradientError(what, code="E424")
 

@@ -39,6 +39,7 @@ class Call:
 
     arguments: Mapping[str, Any]
     grid: tuple[int, int, int]
+    before: Mapping[str, Any]  # what the arguments held that the kernel reads and then writes
 
     @property
     def tensors(self) -> dict[str, Any]:
@@ -72,7 +73,8 @@ class Operator:
         if wrong := [n for n in self.outputs if n not in names]:
             what = f"pb.triton.op: {self.jit.__name__} takes no {wrong[0]!r}: {', '.join(names)}"
             raise ArgumentError(what, code="E425")
-        self.takes = [n for n in names if n not in self.outputs]
+        self.replaced = [n for n, how in self.outputs.items() if how == n]
+        self.takes = [n for n in names if n not in self.outputs or n in self.replaced]
         self.constants = {p.name for p in self.jit.params if p.is_constexpr}
         self.made: dict[Any, Backward] = {}
         self.read: dict[Any, Function] = {}
@@ -80,7 +82,8 @@ class Operator:
     def __call__(self, *values: Any, **named: Any) -> Any:
         """The outputs of the kernel; of several a tuple."""
         call = self.call(values, named)
-        inputs = {n: v for n, v in call.tensors.items() if n not in self.outputs}
+        inputs = {n: v for n, v in call.tensors.items() if n in self.takes}
+        inputs |= call.before
         grown = [n for n, v in inputs.items() if v.requires_grad]
         if grown and torch.is_grad_enabled():  # what is wrong is said here, and not in a backward
             for name in grown:
@@ -111,10 +114,11 @@ class Operator:
             if isinstance(value, torch.Tensor):
                 _placed(who, value)
         made = {n: self.output(how, given, who) for n, how in self.outputs.items()}
-        every = {n: (made | given)[n] for n in self.jit.arg_names}
+        before = {n: given[n] for n in self.replaced}
+        every = {n: (given | made)[n] for n in self.jit.arg_names}
         grid = tuple(self.grid(every) if callable(self.grid) else self.grid)
         one, two, three = (*grid, 1, 1, 1)[:3]
-        return Call(every, (one, two, three))
+        return Call(every, (one, two, three), before)
 
     def output(self, how: Any, given: Mapping[str, Any], who: str) -> Any:
         """A new tensor: like an argument, or what a function of all arguments gives."""
@@ -125,7 +129,7 @@ class Operator:
         )  # fmt: skip
         if not isinstance(like, torch.Tensor):
             raise ArgumentError(f"{who}: an output like {how!r}, which is no tensor", code="E425")
-        return torch.empty_like(like)
+        return _copied(like) if how in self.replaced else torch.empty_like(like)
 
     def launch(self, kernel: Any, call: Call, arguments: Mapping[str, Any]) -> None:
         """One launch on the grid of a call."""
@@ -143,7 +147,7 @@ class Operator:
     def floats(self, call: Call) -> tuple[str, ...]:
         """The inputs that may have a gradient."""
         tensors = call.tensors.items()
-        return tuple(n for n, v in tensors if v.is_floating_point() and n not in self.outputs)
+        return tuple(n for n, v in tensors if v.is_floating_point() and n in self.takes)
 
     def backward(self, call: Call, wrt: tuple[str, ...]) -> Backward:
         """The derivative for arguments of these types, made once.
@@ -159,10 +163,12 @@ class Operator:
         function = self.read[key]
         numbers = {n: v for n, v in call.arguments.items() if isinstance(v, int)}
         reach = Reach(Facts.of(function), numbers, call.grid)
-        stored = frozenset(n for n in wrt if reach.owns(n))
-        whole = (key, wrt, stored)
+        replaced = frozenset(n for n in self.replaced if reach.replaces(n))
+        stored = frozenset(n for n in wrt if n not in replaced and reach.owns(n))
+        whole = (key, wrt, stored, replaced)
         if whole not in self.made:
-            made = derived(function, Wanted(frozenset(wrt), frozenset(self.outputs), stored))
+            wanted = Wanted(frozenset(wrt), frozenset(self.outputs), stored, replaced)
+            made = derived(function, wanted)
             folder = Options().cache
             counter = loaded(made.counter, folder) if made.counter else None
             self.made[whole] = Backward(made, loaded(made.kernel, folder), counter, stored)
@@ -176,12 +182,14 @@ class Operator:
             return dict(self.given(call.arguments, cotangents))
         backward = self.backward(call, wrt)
         made = backward.derived
-        arguments = dict(call.arguments)
+        arguments = {**call.arguments, **call.before}
         grown = {}
         for of, name in made.gradients.items():
             like = call.arguments[of]
             if of in self.outputs:
                 arguments[name] = _alike(like, like.dtype).copy_(cotangents[of])
+                if of in wrt:
+                    grown[of] = arguments[name]
                 continue
             exact = of in backward.stored or like.dtype not in HALF
             grown[of] = arguments[name] = _alike(like, like.dtype if exact else torch.float32)
@@ -216,7 +224,8 @@ class _Run(torch.autograd.Function):  # type: ignore[misc]
         ctx.operator, ctx.call, ctx.names = operator, call, names
         operator.launch(operator.kernel, call, call.arguments)
         made = tuple(call.arguments[n] for n in operator.outputs)
-        ctx.save_for_backward(*(call.arguments[n] for n in names), *made)
+        given = {**call.arguments, **call.before}
+        ctx.save_for_backward(*made, *(given[n] for n in names))
         ctx.mark_non_differentiable(*(t for t in made if not t.is_floating_point()))
         return made
 
@@ -224,8 +233,9 @@ class _Run(torch.autograd.Function):  # type: ignore[misc]
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *cotangents: Any) -> Any:
         operator, call = ctx.operator, ctx.call
-        kept = dict(zip([*ctx.names, *operator.outputs], ctx.saved_tensors, strict=True))
-        call = Call({n: kept.get(n, v) for n, v in call.arguments.items()}, call.grid)
+        kept = dict(zip([*operator.outputs, *ctx.names], ctx.saved_tensors, strict=True))
+        before = {n: kept[n] for n in call.before}
+        call = Call({n: kept.get(n, v) for n, v in call.arguments.items()}, call.grid, before)
         wrt = tuple(n for n, need in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if need)
         behind = dict(zip(operator.outputs, cotangents, strict=True))
         grown = operator.gradients(call, wrt, behind)
@@ -243,7 +253,9 @@ def op(
     """A whole `@triton.jit` kernel as an operator of PyTorch's, which has its derivative.
 
     `outputs` names the pointers that the kernel writes: a name alone is a tensor like the first
-    argument, `{"Y": "X"}` one like `X`, `{"Y": make}` what `make` gives of all arguments by name.
+    argument, `{"Y": "X"}` one like `X`, `{"Y": make}` what `make` gives of all arguments by name;
+    `{"X": "X"}` is an argument that the kernel reads and then writes: it is left as it is, and a
+    copy of it is written and given back.
     `grid` is a tuple, or a function of all arguments by name. `backward` stands in for the
     derivative: a function of all arguments, and of what comes from behind for each output, which
     gives the gradients by name. `options` go to each launch (`num_warps`).
@@ -295,6 +307,10 @@ def _apart(tensor: Any) -> int:
             raise GradientError(what, code="E428")
         reach += stride * (max(size, 1) - 1)
     return reach
+
+
+def _copied(tensor: Any) -> Any:
+    return torch.empty_like(tensor.detach()).copy_(tensor.detach())
 
 
 def _alike(tensor: Any, dtype: Any) -> Any:

@@ -9,6 +9,7 @@ bound what some of them reach together.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from pullback.config import frozen
@@ -18,6 +19,7 @@ from pullback.triton.nodes import Block, Operation, Value
 
 # A sum: strides by what they are of, `program0`, `lane0` (a block's axis), a loop; "" is a number.
 Form = dict[str, int]
+_MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw")
 
 
 @frozen
@@ -44,6 +46,47 @@ class Reach:
         if not wide <= form.keys():
             return False
         return _apart(form, self.bounds(mask[0]) if mask else [], extents)
+
+    def replaces(self, name: str) -> bool:
+        """Whether each element of an argument is read and then written, by one program and step.
+
+        Loads and stores have one form, but for numbers that are evenly apart: halves of a row.
+        """
+        facts = self.facts
+        own = [
+            o
+            for o in facts.function.block.walk()
+            if o.name in _MEMORY and facts.bases[o.operands[0]].name == name
+        ]
+        kinds = [o.name for o in own]
+        if kinds != sorted(kinds) or "tt.atomic_rmw" in kinds:  # a load behind a store
+            return False
+        forms = [self.form(o.operands[0]) for o in own]
+        extents = self.extents(own[0])
+        known = [form for form in forms if form is not None]
+        if extents is None or len(known) < len(forms):
+            return False
+        if any(self.extents(o) != extents or self.within(o) != self.within(own[0]) for o in own):
+            return False
+        first = known[0]
+        firsts = sorted({form.get("", 0) for form in known})
+        rest = [{atom: by for atom, by in form.items() if atom} for form in known]
+        loads = [form.get("", 0) for form, o in zip(known, own, strict=True) if o.name == "tt.load"]
+        apart = {b - a for a, b in itertools.pairwise(firsts)}
+        if any(r != rest[0] for r in rest) or len(apart) > 1 or len(set(loads)) < len(loads):
+            return False
+        wide = {atom for atom, extent in extents.items() if extent > 1}
+        masks = [o.operands[1 + (o.name == "tt.store") :][:1] for o in own]
+        bounds = [self.bounds(mask[0]) if mask else [] for mask in masks]
+        shared = [b for b in bounds[0] if all(b in other for other in bounds)]
+        steps = {"part": apart.pop()} if apart else {}
+        return wide <= first.keys() and _apart(
+            {**rest[0], **steps}, shared, {**extents, "part": len(firsts)}
+        )
+
+    def within(self, o: Operation) -> list[Operation]:
+        """The loops that an operation is in."""
+        return _around(self.facts.function.block, o)
 
     def extents(self, load: Operation) -> dict[str, int] | None:
         """How many values each part of an address has; nothing, where a loop is not counted."""

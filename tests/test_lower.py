@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from itertools import permutations
 
 import numpy as np
@@ -31,6 +32,12 @@ from pullback.ir.graph import (
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import For, Guard, LoopKind, Stmt, Transpose
 from pullback.ir.statements import statements
+from pullback.ir.target import Target
+from pullback.ir.text import show
+from pullback.lower.context import Context
+from pullback.lower.kernel import closed, lower, opened
+from pullback.lower.whole import scheduled
+from pullback.schedule.text import schedule_text
 from pullback.tensor.values.functions import gelu, silu
 
 FEW = settings(
@@ -392,6 +399,26 @@ def test_vector_loops_do_not_nest() -> None:
     for routine in routines:
         for s in routine.body:
             visit(s, False)
+
+
+def test_lowering_is_a_function_of_kernel_and_schedule() -> None:
+    """Nothing but the draft of one call changes: a second one gives the same, and so does one
+    between which the first is half done.
+    """
+    kinds = {name: str(kind) for name, kind in Context.__annotations__.items()}
+    assert not [n for n, k in kinds.items() if k.startswith(("list", "dict", "set"))], kinds
+    for one in (row_kernel(9, 20), product_kernel(20, 30, 10, (0,), "n", "t", True)):
+        schedule = scheduled(one, Target())
+        before = schedule_text(schedule)
+        first = show(lower(one, schedule))
+        context, _, _ = opened(one, schedule)
+        homes, starts = dict(context.homes), context.starts
+        after, _ = closed(context)
+        assert context.homes == homes and context.starts == starts and not after.starts
+        with pytest.raises(FrozenInstanceError):
+            context.starts = ()  # type: ignore[misc]
+        assert show(lower(one, schedule)) == first
+        assert schedule_text(schedule) == before
 
 
 def test_native_functions_are_found() -> None:

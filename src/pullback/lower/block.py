@@ -31,7 +31,7 @@ from pullback.ir.nest import (
 )
 from pullback.lower.blocked import blocked_tile
 from pullback.lower.bounds import guarded
-from pullback.lower.context import Lowering, NestLoop, cast, nest, rounded_up, unrolled, vector
+from pullback.lower.context import Context, NestLoop, cast, nest, rounded_up, unrolled, vector
 from pullback.lower.depth import Depth
 from pullback.lower.guards import Values, moved, replaced
 from pullback.lower.hoist import hoisted
@@ -47,7 +47,7 @@ class Block:
     that live nowhere. `less`: what a shifted side adds to sums too much.
     """
 
-    context: Lowering
+    context: Context
     prob: Contraction
     column: NestLoop
     loops: TileLoops

@@ -29,7 +29,7 @@ from pullback.ir.nest import (
     Stmt,
     Stmts,
 )
-from pullback.lower.context import Lowering, ceil_div, smaller
+from pullback.lower.context import Context, ceil_div, smaller
 
 # Additions to one register, beyond which results are less exact than docs/accuracy.md says. Sixteen
 # to one of lanes leave a sum of equal terms within 3 units, as NumPy's pairwise one is; where each
@@ -50,7 +50,7 @@ class Blocked:
     `place`: the element of a register, where it is an array; `each` runs over its elements.
     """
 
-    context: Lowering
+    context: Context
     parts: dict[Register, Register]
     lost: dict[Register, Register]
     place: tuple[Expr, ...] = ()
@@ -166,14 +166,14 @@ class Blocked:
         return stmt.unroll * self.context.lanes(bytes)
 
 
-def blocked(context: Lowering, before: Sequence[Stmt], inner: Stmts) -> Stmts:
+def blocked(context: Context, before: Sequence[Stmt], inner: Stmts) -> Stmts:
     """`before`, which declares accumulators, and the loops `inner` that combine into them."""
     sums = [s.register for s in before if isinstance(s, Declare) and _is_sum(s.register, inner)]
     return [*before, *_apart(context, sums, inner, TERMS_ALONE)]
 
 
 def blocked_tile(
-    context: Lowering,
+    context: Context,
     tile: Register,
     place: tuple[Expr, ...],
     terms: Stmts,
@@ -184,7 +184,7 @@ def blocked_tile(
 
 
 def _apart(
-    context: Lowering,
+    context: Context,
     sums: Sequence[Register],
     body: Stmts,
     most: int,

@@ -16,7 +16,7 @@ from pullback.ir.expr import Expr, index
 from pullback.ir.kernel import Stage
 from pullback.ir.nest import Guard, Stmts
 from pullback.ir.node import Node, walk
-from pullback.lower.context import Coordinates, Lowering, NestLoop, larger, smaller
+from pullback.lower.context import Context, Coordinates, NestLoop, larger, smaller
 from pullback.lower.guards import FALSE, TRUE, folded
 from pullback.lower.translate import Translator
 from pullback.schedule.regions import Bound, Region
@@ -25,7 +25,7 @@ from pullback.schedule.regions import Bound, Region
 Spans = Mapping[Expr, tuple[Linear, Linear]]
 
 
-def over_loops(context: Lowering, axes: Coordinates, region: Region) -> Region:
+def over_loops(context: Context, axes: Coordinates, region: Region) -> Region:
     """Bounds over the loop variables of a nest, for bounds over a stage's axes."""
     translate = Translator(context, axes)
     return tuple(Bound(linear(translate(b.form.expr())), b.tests) for b in region)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -70,38 +70,20 @@ Coordinates = dict[int, Expr]  # the value of each axis
 
 
 @dataclass(slots=True)
-class Lowering:
-    """The state of lowering one kernel. Names are numbered, so every variable is its own."""
+class Draft:
+    """What lowering one kernel writes as it goes, and nothing else of it changes: numbers of fresh
+    names, scratch, texts of checks, statements before loops.
+    """
 
-    kernel: Kernel
-    schedule: Schedule
-    arrays: dict[Variable, Array] = field(default_factory=dict)
-    sizes: dict[Dim, Var] = field(default_factory=dict)
-    homes: dict[Definition, Home] = field(default_factory=dict)
-    scratch: list[Array] = field(default_factory=list)
+    scratch: list[Array]
     locals: list[Array] = field(default_factory=list)
     idle: list[Array] = field(default_factory=list)
     shared: list[Array] = field(default_factory=list)
     sites: list[str] = field(default_factory=list)
-    starts: list[Linear] = field(default_factory=list)
-    spans: list[Expr] = field(default_factory=list)
     hoisted: dict[int, Stmts] = field(default_factory=dict)
-    depths: dict[Expr, int] = field(default_factory=dict)
-    regions: Regions = field(default_factory=lambda: Regions({}, {}))
+    marked: Stmts = field(default_factory=list)
     natives: Values = field(default_factory=dict)
     count: int = 0
-    marks: bool = False
-    marked: Stmts = field(default_factory=list)
-
-    @property
-    def turns(self) -> int:
-        """How many tiles a task has at most."""
-        tiles = prod(tile_counts(self.kernel, self.schedule.tile))
-        return rounded_up(tiles, self.schedule.tasks)
-
-    def lanes(self, itemsize: int) -> int:
-        """Elements of `itemsize` bytes in a vector."""
-        return max(1, self.schedule.vector // itemsize)
 
     def number(self) -> int:
         """A fresh number."""
@@ -113,18 +95,6 @@ class Lowering:
         if root not in self.natives:
             self.natives[root] = with_natives(root)
         return self.natives[root]
-
-    def var(self, name: str, most: int) -> Var:
-        """A fresh loop variable ``0..most-1``."""
-        return Var(f"{name}{self.number()}", 0, max(0, most - 1))
-
-    def register(self, name: str, kind: DType, shape: Ints = ()) -> Register:
-        """A fresh register."""
-        return Register(f"{name}{self.number()}", kind, shape)
-
-    def registers(self, stages: Iterable[Stage]) -> dict[Value, Register]:
-        """A fresh register for the value of each stage."""
-        return {s.target: self.register("v", s.body.dtype) for s in stages}
 
     def panel(self, name: str, kind: DType, size: int) -> Array:
         """A fresh scratch array."""
@@ -147,6 +117,59 @@ class Lowering:
     def begin_step(self) -> None:
         """What the step before held is free."""
         self.idle = list(self.locals)
+
+    def site(self, what: str, origin: Origin | None) -> int:
+        """The number of a check described as `what`, and the user's expression below."""
+        text = what if origin is None else f"{what}\n{origin.excerpt()}"
+        if text not in self.sites:
+            self.sites.append(text)
+        return self.sites.index(text)
+
+    def hoist(self, level: int, statements: Stmts) -> None:
+        """Put statements before the loops inside `level` outer loops."""
+        self.hoisted.setdefault(level, []).extend([*self.marked, *statements])
+
+
+@frozen
+class Context:
+    """What lowering one kernel goes by, a function of it and its schedule: `homes` by value; first
+    coordinates and extents of a tile, none after the tiles; `depths`: outer loops around a name.
+    Names are numbered by the draft, so every variable is its own.
+    """
+
+    kernel: Kernel
+    schedule: Schedule
+    draft: Draft
+    arrays: Mapping[Variable, Array]
+    sizes: Mapping[Dim, Var]
+    regions: Regions
+    marks: bool = False
+    starts: tuple[Linear, ...] = ()
+    spans: tuple[Expr, ...] = ()
+    depths: Mapping[Expr, int] = field(default_factory=dict)
+    homes: Mapping[Definition, Home] = field(default_factory=dict)
+
+    @property
+    def turns(self) -> int:
+        """How many tiles a task has at most."""
+        tiles = prod(tile_counts(self.kernel, self.schedule.tile))
+        return rounded_up(tiles, self.schedule.tasks)
+
+    def lanes(self, itemsize: int) -> int:
+        """Elements of `itemsize` bytes in a vector."""
+        return max(1, self.schedule.vector // itemsize)
+
+    def var(self, name: str, most: int) -> Var:
+        """A fresh loop variable ``0..most-1``."""
+        return Var(f"{name}{self.draft.number()}", 0, max(0, most - 1))
+
+    def register(self, name: str, kind: DType, shape: Ints = ()) -> Register:
+        """A fresh register."""
+        return Register(f"{name}{self.draft.number()}", kind, shape)
+
+    def registers(self, stages: Iterable[Stage]) -> dict[Value, Register]:
+        """A fresh register for the value of each stage."""
+        return {s.target: self.register("v", s.body.dtype) for s in stages}
 
     def extent(self, extent: Extent) -> Expr:
         """An extent at run time."""
@@ -189,48 +212,34 @@ class Lowering:
         source = take.source
         made = "" if source.origin is None else f" ({source.origin.place})"
         what = f"axis {place} of `{source}`{made}, which has {source.shape[place]} elements"
-        return self.site_text(what, take.origin)
-
-    def site_text(self, what: str, origin: Origin | None) -> int:
-        """The number of a check described as `what`, and the user's expression below."""
-        text = what if origin is None else f"{what}\n{origin.excerpt()}"
-        if text not in self.sites:
-            self.sites.append(text)
-        return self.sites.index(text)
+        return self.draft.site(what, take.origin)
 
     def mark(self, stages: Sequence[Stage]) -> Stmts:
         """Says which stages the statements that follow compute, where that is asked for."""
         if not self.marks:
             return []
         order = [s.target for s in (*self.kernel.stages, *self.kernel.finish)]
-        self.marked = [Mark(tuple(order.index(s.target) for s in stages))]
-        return list(self.marked)
+        self.draft.marked = [Mark(tuple(order.index(s.target) for s in stages))]
+        return list(self.draft.marked)
 
     def depth(self, root: Expr) -> int:
         """How many outer loops `root` depends on (the deepest one counts)."""
         return max((self.depths.get(n, 0) for n in walk(root) if isinstance(n, Expr)), default=0)
 
-    def hoist(self, level: int, statements: Stmts) -> None:
-        """Put statements before the loops inside `level` outer loops."""
-        self.hoisted.setdefault(level, []).extend([*self.marked, *statements])
 
-
-def begin(kernel: Kernel, schedule: Schedule) -> Lowering:
-    """A context with the kernel's arrays and sizes."""
-    context = Lowering(kernel, schedule)
-    context.regions = regions(kernel.stages, kernel.finish)
+def begin(kernel: Kernel, schedule: Schedule, marks: bool = False) -> Context:
+    """A context with the kernel's arrays and sizes, and an empty draft."""
     taken: dict[str, int] = {}
+    arrays: dict[Variable, Array] = {}
     for variable in kernel.arguments:
-        taken[variable.name] = taken.get(variable.name, 0) + 1
-        again = taken[variable.name]
+        again = taken[variable.name] = taken.get(variable.name, 0) + 1
         name = variable.name if again == 1 else f"{variable.name}.{again}"
-        size = elements(variable.shape)
-        context.arrays[variable] = Array(name, variable.dtype, size)
-    for dim in symbols(kernel):
-        context.sizes[dim] = Var(dim.name, dim.lo, dim.hi)
-    for number, slot in enumerate(schedule.slots):
-        context.scratch.append(Array(f"tile{number}", slot.dtype, slot.size, "scratch"))
-    return context
+        arrays[variable] = Array(name, variable.dtype, elements(variable.shape))
+    sizes = {dim: Var(dim.name, dim.lo, dim.hi) for dim in symbols(kernel)}
+    slots = enumerate(schedule.slots)
+    draft = Draft([Array(f"tile{n}", slot.dtype, slot.size, "scratch") for n, slot in slots])
+    worked = regions(kernel.stages, kernel.finish)
+    return Context(kernel, schedule, draft, arrays, sizes, worked, marks)
 
 
 def symbols(kernel: Kernel) -> list[Dim]:
@@ -247,42 +256,48 @@ def symbols(kernel: Kernel) -> list[Dim]:
     return list(dims)
 
 
-def settle(context: Lowering, number: int, stage: Stage) -> None:
-    """Decide the home of a stage from its residence."""
+def settled(context: Context, first: int, stages: Iterable[Stage]) -> dict[Definition, Home]:
+    """The homes of stages by their residences; `first`: the number of the first."""
+    homes = ((s.target, _home(context, n, s)) for n, s in enumerate(stages, first))
+    return {target: home for target, home in homes if home is not None}
+
+
+def _home(context: Context, number: int, stage: Stage) -> Home | None:
+    """Where a stage lives; None: in a register."""
     residence = context.schedule.residences[number]
     if residence.place is Place.MEMORY:
         host = stage if residence.host is None else context.kernel.stages[residence.host]
         if host.store is None:
             raise InvalidIR(f"{stage.target} lives in memory without a variable")
-        context.homes[stage.target] = context.memory(host.store)
-    elif residence.place is Place.SHARED:
+        return context.memory(host.store)
+    if residence.place is Place.SHARED:
         shape = tile_shape(stage, None)
         size = prod(shape)
-        name = f"partial{context.number()}"
+        name = f"partial{context.draft.number()}"
         kind = accumulator(stage.body.dtype)
         array = Array(name, kind, size * context.schedule.tasks, "shared")
-        context.shared.append(array)
+        context.draft.shared.append(array)
         base = Linear(0, {task_var(context): size})
-        context.homes[stage.target] = Home.whole(array, shape, base)
-    elif residence.slot is not None:
-        slot = context.scratch[residence.slot]
-        shape = tile_extents(context, stage)
-        context.homes[stage.target] = scratch_home(context, stage, slot, shape)
+        return Home.whole(array, shape, base)
+    if residence.slot is None:
+        return None
+    slot = context.draft.scratch[residence.slot]
+    return scratch_home(context, stage, slot, tile_extents(context, stage))
 
 
-def tile_extents(context: Lowering, stage: Stage) -> Ints:
+def tile_extents(context: Context, stage: Stage) -> Ints:
     """Extents of the part of a stage at hand: of a tile, or all of it after the tiles."""
     return tile_shape(stage, context.schedule.tile if context.starts else None)
 
 
-def scratch_home(context: Lowering, stage: Stage, array: Array, shape: Ints) -> Home:
+def scratch_home(context: Context, stage: Stage, array: Array, shape: Ints) -> Home:
     """A place of `shape` in scratch: coordinates of outer axes count from the tile's start."""
     bound = stage.bound if context.starts else {}
     origins = tuple(context.starts[bound[n]] if n in bound else Linear() for n in range(len(shape)))
     return Home(array, row_major(shape), origins, Linear())
 
 
-def task_var(context: Lowering) -> Var:
+def task_var(context: Context) -> Var:
     """The number of the running task."""
     return Var("task", 0, context.schedule.tasks - 1)
 
@@ -327,7 +342,7 @@ def rest_of(loop: NestLoop, first: Linear, size: int) -> Expr:
     return smaller(index(size), linear(loop.extent).minus(first).expr())
 
 
-def in_pieces(context: Lowering, loop: NestLoop, size: int, name: str) -> Nest:
+def in_pieces(context: Context, loop: NestLoop, size: int, name: str) -> Nest:
     """A loop over pieces of a loop, and that over one piece.
 
     ``for i < n  ->  for g < ceil(n / 8): for i in 8 g .. min(8 g + 8, n)``
@@ -340,7 +355,7 @@ def in_pieces(context: Lowering, loop: NestLoop, size: int, name: str) -> Nest:
     return [pieces, replace(loop, first=first.expr(), extent=end)]
 
 
-def counted(context: Lowering, loop: NestLoop, size: int, name: str) -> NestLoop:
+def counted(context: Context, loop: NestLoop, size: int, name: str) -> NestLoop:
     """A loop that counts the blocks of `size` of a loop."""
     most = rounded_up(loop.most, size)
     return NestLoop((), context.var(name, most), ceil_div(loop.extent, size), most)

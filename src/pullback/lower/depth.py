@@ -15,7 +15,7 @@ from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Array, For, Stmts, Var
 from pullback.lower.context import (
-    Lowering,
+    Context,
     Nest,
     NestLoop,
     ceil_div,
@@ -68,7 +68,7 @@ class Depth:
         return E.Less(linear(self.loop.var).shifted(1).expr(), self.loop.extent)
 
 
-def by_depth(context: Lowering, prob: Contraction, terms: int) -> Depth | None:
+def by_depth(context: Context, prob: Contraction, terms: int) -> Depth | None:
     """`prob` in blocks of about `terms` products; None where one block is all."""
     level = _level(prob.over, terms)
     before, loop, inside = prob.over[:level], prob.over[level], prob.over[level + 1 :]
@@ -122,19 +122,19 @@ def _counted(block: Var, before: Nest, parts: int) -> tuple[Values, Linear]:
     return values, Linear(0, {E.Mod(block, index(parts)): 1})
 
 
-def _waiting(context: Lowering, prob: Contraction) -> tuple[Array, Linear, bool]:
+def _waiting(context: Context, prob: Contraction) -> tuple[Array, Linear, bool]:
     """Where sums wait: where the result is stored, if that holds them in full, else in scratch."""
     home = context.homes.get(prob.stage.target)
     if home is not None and prob.store is not None and home.array.dtype == prob.kind:
         return home.array, prob.store, True
     loops = [*prob.shared, *prob.rest, *(o for o in (prob.row, prob.column) if o is not None)]
     strides = row_major(loop.most for loop in loops)
-    array = context.local("sums", prob.kind, max(1, strides[0] * loops[0].most))
+    array = context.draft.local("sums", prob.kind, max(1, strides[0] * loops[0].most))
     named: dict[Expr, int] = {o.var: s for o, s in zip(loops, strides, strict=True)}
     return array, Linear(0, named), False
 
 
-def pack(context: Lowering, side: Side, over: Nest, panel: Panels) -> Stmts:
+def pack(context: Context, side: Side, over: Nest, panel: Panels) -> Stmts:
     """All panels of a side; where rows of the source are copied, some rows of all panels first.
 
     ``for k by 8: for panel: for k..k+8: panel[k, c] = source[k, c]``
@@ -151,7 +151,7 @@ def pack(context: Lowering, side: Side, over: Nest, panel: Panels) -> Stmts:
     return nest(around, grouped(context, k, fill))
 
 
-def grouped(context: Lowering, rows: NestLoop, body: Callable[[NestLoop], Stmts]) -> Stmts:
+def grouped(context: Context, rows: NestLoop, body: Callable[[NestLoop], Stmts]) -> Stmts:
     """`body` of some rows at a time. ``for g: for row in 8 g .. 8 g + 8``"""
     if rows.most <= GROUP:
         return body(rows)

@@ -30,7 +30,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.lower.bounds import guarded
-from pullback.lower.context import Lowering, NestLoop, cast, floor_div, nest, unrolled
+from pullback.lower.context import Context, NestLoop, cast, floor_div, nest, unrolled
 from pullback.lower.guards import Values, replaced
 from pullback.lower.merge import merged
 from pullback.lower.operands import Contraction, Operand, evaluated, problem, scaled, stores
@@ -39,7 +39,7 @@ from pullback.schedule.schedule import DotLoops, Product, Step
 Body = Callable[[int, Linear], Stmts]
 
 
-def dots(context: Lowering, product: Product, stage: Stage, step: Step) -> Stmts:
+def dots(context: Context, product: Product, stage: Stage, step: Step) -> Stmts:
     """The loop nest of a contraction by dot products."""
     prob, loops = problem(context, product, [stage]), step.loops
     column = prob.column
@@ -63,7 +63,7 @@ def dottable(prob: Contraction) -> bool:
     return columns and bool(prob.over) and prob.right.plain
 
 
-def _joined(context: Lowering, prob: Contraction) -> Contraction:
+def _joined(context: Context, prob: Contraction) -> Contraction:
     """Loops over terms that lie as one now are one: lanes are added up once, not every turn.
 
     ``for h in 4: for e in lanes 16: s[h*16 + e] * w[j*64 + h*16 + e]  ->  for k in lanes 64: ..``
@@ -79,7 +79,7 @@ def _joined(context: Lowering, prob: Contraction) -> Contraction:
 class _Dots:
     """Blocks of dot products. `ahead`: the next columns are fetched meanwhile."""
 
-    context: Lowering
+    context: Context
     prob: Contraction
     column: NestLoop
     ahead: bool

@@ -31,14 +31,14 @@ from pullback.ir.nest import (
 )
 from pullback.ir.node import Node, reach, walk
 from pullback.ir.statements import roots, with_roots
-from pullback.lower.context import Lowering
+from pullback.lower.context import Context
 from pullback.lower.guards import Values, replaced
 
 # What is worth a register of its own. Additions and products of integers fold into addresses.
 COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, Load, Native)
 
 
-def hoisted(context: Lowering, loop: For) -> Stmts:
+def hoisted(context: Context, loop: For) -> Stmts:
     """`loop` with the lane-invariant values of its body declared before it."""
     if any(isinstance(s, For | Guard) for s in loop.body):
         return [loop]

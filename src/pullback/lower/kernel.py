@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
@@ -22,15 +24,15 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.lower.context import (
+    Context,
     Home,
-    Lowering,
     NestLoop,
     begin,
     cast,
     ceil_div,
     floor_div,
     name_value,
-    settle,
+    settled,
     smaller,
     task_var,
     vector,
@@ -50,9 +52,9 @@ def lower(kernel: Kernel, schedule: Schedule, *, marks: bool = False) -> Routine
     """
     if not schedule.whole:
         raise InvalidIR(f"the schedule of {kernel.name} is not whole")
-    context, outer, level_of = opened(kernel, schedule)
-    context.marks = marks
-    body = _zero_partials(context) + _tile_nest(context, outer, level_of)
+    context, outer, levels = opened(kernel, schedule, marks)
+    draft = context.draft
+    body = _zero_partials(context) + _tile_nest(context, outer, levels)
     finish = _finish(context)
     if schedule.tasks == 1:
         body, finish = body + finish, []
@@ -61,43 +63,53 @@ def lower(kernel: Kernel, schedule: Schedule, *, marks: bool = False) -> Routine
         tuple(context.arrays[v] for v in kernel.arguments),
         tuple(context.sizes.values()),
         # what is a cache line or more is aligned to one in this order
-        tuple(sorted(context.scratch, key=lambda a: -a.size * a.dtype.itemsize)),
-        tuple(context.shared),
+        tuple(sorted(draft.scratch, key=lambda a: -a.size * a.dtype.itemsize)),
+        tuple(draft.shared),
         task_var(context),
         schedule.tasks,
         tuple(body),
         tuple(finish),
-        tuple(context.sites),
+        tuple(draft.sites),
         tuple(context.arrays[kernel.arguments[n]] for n in schedule.streamed),
     )
 
 
-def opened(kernel: Kernel, schedule: Schedule) -> tuple[Lowering, list[_Outer], list[int]]:
-    """A kernel inside of its outer loops, with a place for the value of every stage."""
-    context = begin(*in_order(kernel, schedule))
-    outer, levels = _outer_loops(context)
-    for number, stage in enumerate(context.kernel.stages):
-        settle(context, number, stage)
-    return context, outer, levels
+def opened(
+    kernel: Kernel, schedule: Schedule, marks: bool = False
+) -> tuple[Context, list[_Outer], list[int]]:
+    """A kernel inside of its outer loops, with a place for the value of every stage; the loops, and
+    for each number of enclosing ones the level statements go to.
+    """
+    context = begin(*in_order(kernel, schedule), marks)
+    outer = [_Outer(context, n) for n in range(len(context.kernel.outer))]
+    levels = _levels(context, outer)
+    named = zip(outer, levels[1:], strict=True)
+    context = replace(
+        context,
+        starts=tuple(one.start for one in outer),
+        spans=tuple(one.span for one in outer),
+        depths={name: level for one, level in named for name in (one.var, one.span)},
+    )
+    return replace(context, homes=settled(context, 0, context.kernel.stages)), outer, levels
 
 
-def closed(context: Lowering) -> Stmts:
+def closed(context: Context) -> tuple[Context, Stmts]:
     """After the tiles: partial results combined in task order, a place for all finish stages."""
-    kernel = context.kernel
-    context.starts, context.spans = [], []
-    statements: Stmts = []
-    for stage in kernel.stages:
+    stages, finish = context.kernel.stages, context.kernel.finish
+    context = replace(context, starts=(), spans=())
+    homes, statements = dict(context.homes), Stmts()
+    for stage in stages:
         if stage.partial and isinstance(stage.form, Reduce):
-            statements += _combine_partials(context, stage, stage.form)
-    for number, stage in enumerate(kernel.finish):
-        settle(context, len(kernel.stages) + number, stage)
-    return statements
+            homes[stage.target], combined = _combine_partials(context, stage, stage.form)
+            statements += combined
+    homes |= settled(context, len(stages), finish)
+    return replace(context, homes=homes), statements
 
 
 class _Outer:
     """The loop over the tiles of one outer axis: its variable, and the variable of the extent."""
 
-    def __init__(self, context: Lowering, axis: int) -> None:
+    def __init__(self, context: Context, axis: int) -> None:
         extent, tile = context.kernel.outer[axis], context.schedule.tile[axis]
         size = upper(extent)
         self.total = ceil_div(context.extent(extent), tile)
@@ -127,22 +139,15 @@ class _Outer:
         return [For(self.var, lo, hi, tuple(body))]
 
 
-def _outer_loops(context: Lowering) -> tuple[list[_Outer], list[int]]:
-    """The outer loops, and for each number of enclosing loops the level statements go to."""
-    outer = [_Outer(context, n) for n in range(len(context.kernel.outer))]
+def _levels(context: Context, outer: list[_Outer]) -> list[int]:
+    """For each number of enclosing loops the level statements go to."""
     split = context.schedule.split if context.schedule.tasks > 1 else 0
     lead = _lead(context, outer)[0]
     levels = [lead if 0 < n < lead else n for n in range(len(outer) + 1)]
-    levels = [split if lead < n < split else n for n in levels]
-    for number, one in enumerate(outer):
-        context.starts.append(one.start)
-        context.spans.append(one.span)
-        context.depths[one.var] = levels[number + 1]
-        context.depths[one.span] = levels[number + 1]
-    return outer, levels
+    return [split if lead < n < split else n for n in levels]
 
 
-def _lead(context: Lowering, outer: list[_Outer]) -> tuple[int, int]:
+def _lead(context: Context, outer: list[_Outer]) -> tuple[int, int]:
     """How many leading axes have one tile in a task, and how many tasks share such a tile.
 
     ``2 x 2 x 8 tiles, 8 tasks  ->  2 axes, 2 tasks``
@@ -160,7 +165,7 @@ def _lead(context: Lowering, outer: list[_Outer]) -> tuple[int, int]:
     return lead if tasks > 1 else (0, tasks)
 
 
-def _tile_nest(context: Lowering, outer: list[_Outer], levels: list[int]) -> Stmts:
+def _tile_nest(context: Context, outer: list[_Outer], levels: list[int]) -> Stmts:
     """Loops over tiles with every step at its level, built from the innermost outwards."""
     steps = [(levels[s.level], _step(context, s)) for s in context.schedule.steps]
     split = context.schedule.split if context.schedule.tasks > 1 else 0
@@ -170,7 +175,7 @@ def _tile_nest(context: Lowering, outer: list[_Outer], levels: list[int]) -> Stm
         if 0 < depth < split and depth != lead:
             continue
         own = [s for at, statements in steps if at == depth for s in statements]
-        body = context.hoisted.pop(depth, []) + own + body
+        body = context.draft.hoisted.pop(depth, []) + own + body
         if depth == 0:
             break
         if depth == split:
@@ -184,7 +189,7 @@ def _tile_nest(context: Lowering, outer: list[_Outer], levels: list[int]) -> Stm
     return body
 
 
-def _dealt(context: Lowering, outer: list[_Outer], tasks: int, body: Stmts) -> Stmts:
+def _dealt(context: Context, outer: list[_Outer], tasks: int, body: Stmts) -> Stmts:
     """The loop over a task's share of the tiles of `outer`, which are counted as one."""
     total: Expr = index(1)
     most = 1
@@ -225,7 +230,7 @@ def _times(left: Expr, right: Expr) -> Expr:
     return E.Mul(left, right)
 
 
-def _step(context: Lowering, step: Step) -> Stmts:
+def _step(context: Context, step: Step) -> Stmts:
     """The statements of one step in one tile."""
     stages = [context.kernel.stages[n] for n in step.stages]
     statements = _compute(context, step, stages)
@@ -234,7 +239,7 @@ def _step(context: Lowering, step: Step) -> Stmts:
     return statements
 
 
-def _once(context: Lowering, stage: Stage, statements: Stmts) -> Stmts:
+def _once(context: Context, stage: Stage, statements: Stmts) -> Stmts:
     """A partial stage counts once: only at the first tile of outer axes that it lacks."""
     if not stage.partial:
         return statements
@@ -246,8 +251,8 @@ def _once(context: Lowering, stage: Stage, statements: Stmts) -> Stmts:
     return statements
 
 
-def _compute(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
-    context.begin_step()
+def _compute(context: Context, step: Step, stages: list[Stage]) -> Stmts:
+    context.draft.begin_step()
     statements = context.mark(stages) + _dispatch(context, step, stages)
     for stage in stages:
         if stage.store is not None and overwrites_itself(stage) and not stage.partial:
@@ -255,7 +260,7 @@ def _compute(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
     return statements
 
 
-def _dispatch(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
+def _dispatch(context: Context, step: Step, stages: list[Stage]) -> Stmts:
     if step.way is Way.SCAN:
         return scan(context, step, stages[0])
     if step.way is Way.SCATTER:
@@ -267,7 +272,7 @@ def _dispatch(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
     return sweep(context, step, stages)
 
 
-def _zero_partials(context: Lowering) -> Stmts:
+def _zero_partials(context: Context) -> Stmts:
     """Each task starts its own partial results at the combiner's identity."""
     statements: Stmts = []
     for stage in context.kernel.stages:
@@ -282,31 +287,32 @@ def _zero_partials(context: Lowering) -> Stmts:
     return statements
 
 
-def _finish(context: Lowering) -> Stmts:
+def _finish(context: Context) -> Stmts:
     """Partial results combined, then the finish stages."""
-    statements = closed(context)
+    context, statements = closed(context)
     for step in context.schedule.finish:
         stages = [context.kernel.finish[n] for n in step.stages]
         statements += _compute(context, step, stages)
-    late = [s for level in sorted(context.hoisted) for s in context.hoisted[level]]
-    context.hoisted.clear()
+    hoisted = context.draft.hoisted
+    late = [s for level in sorted(hoisted) for s in hoisted[level]]
+    hoisted.clear()
     return late + statements
 
 
-def _combine_partials(context: Lowering, stage: Stage, form: Reduce) -> Stmts:
+def _combine_partials(context: Context, stage: Stage, form: Reduce) -> tuple[Home, Stmts]:
+    """Where the sum of all partial results lies, and what adds them."""
     partial = context.home(stage).array
     size = partial.size // context.schedule.tasks
     var = context.var("z", size)
     result = Home.whole(partial, tile_shape(stage, None))
     if stage.store is not None:
         result = context.memory(stage.store)
-    context.homes[stage.target] = result
     total = context.register("sum", partial.dtype)
     body: Stmts = [Declare(total, Load(partial, var))]
     if (tasks := context.schedule.tasks) > 1:
-        other = Var(f"p{context.number()}", 1, tasks - 1)
+        other = Var(f"p{context.draft.number()}", 1, tasks - 1)
         value = Load(partial, Linear(0, {other: size, var: 1}).expr())
         add = Combine(total, (), form.combiner, value)
         body.append(For(other, index(1), index(tasks), (add,), LoopKind.UNROLL))
     body.append(Store(result.array, var, cast(Peek(total, ()), result.array.dtype)))
-    return [vector(NestLoop((), var, index(size), size), 1, body)]
+    return result, [vector(NestLoop((), var, index(size), size), 1, body)]

@@ -13,7 +13,7 @@ from pullback.ir.dtype import float32
 from pullback.ir.expr import Expr, index
 from pullback.ir.nest import Load
 from pullback.ir.node import Node, reach
-from pullback.lower.context import Coordinates, Lowering, Nest, NestLoop
+from pullback.lower.context import Context, Coordinates, Nest, NestLoop
 from pullback.lower.guards import Values
 from pullback.machine.machine import LINE
 from pullback.schedule.regions import with_atoms
@@ -33,7 +33,7 @@ def accesses(roots: Iterable[Expr]) -> tuple[list[Linear], set[Node]]:
 
 
 def merged(
-    context: Lowering,
+    context: Context,
     loops: Nest,
     parts: list[int],
     roots: list[Expr],
@@ -68,7 +68,7 @@ def merged(
 
 
 def split(
-    context: Lowering, loops: Nest, roots: list[Expr], lane: int | None = None
+    context: Context, loops: Nest, roots: list[Expr], lane: int | None = None
 ) -> tuple[Nest, Values]:
     """Loops cut in two where offsets divide them: ``x // 8, x % 8 -> high, low``.
 
@@ -101,7 +101,7 @@ def split(
     return cut, values
 
 
-def _run(context: Lowering, run: Nest, values: Values) -> NestLoop:
+def _run(context: Context, run: Nest, values: Values) -> NestLoop:
     """One loop for a run of loops; sets the value of each old variable."""
     if len(run) == 1:
         return run[0]

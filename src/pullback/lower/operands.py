@@ -16,8 +16,8 @@ from pullback.ir.nest import Array, Check, Load, Stmts, Store, StoreCombine, Tra
 from pullback.ir.node import walk
 from pullback.lower.bounds import Spans, guarded, narrowed, outer, over_loops
 from pullback.lower.context import (
+    Context,
     Coordinates,
-    Lowering,
     Nest,
     NestLoop,
     accumulator,
@@ -164,7 +164,7 @@ class Contraction:
         return prod(loop.most for loop in self.rows)
 
 
-def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contraction:
+def problem(context: Context, product: Product, stages: list[Stage]) -> Contraction:
     """The operands of a contraction, and the maps after it, over merged loops."""
     stage, rest = stages[0], stages[1:]
     loops, axes = context.loops(stage)
@@ -212,7 +212,7 @@ def problem(context: Lowering, product: Product, stages: list[Stage]) -> Contrac
     )
 
 
-def stores(context: Lowering, prob: Contraction, value: Expr, at: Values) -> Stmts:
+def stores(context: Context, prob: Contraction, value: Expr, at: Values) -> Stmts:
     """A sum, which is scaled already, goes where it lives."""
     array = context.home(prob.stage).array
     offset, value = moved(prob.store or Linear(), at), cast(value, array.dtype)
@@ -229,7 +229,7 @@ def scaled(prob: Contraction, value: Expr, at: Values) -> tuple[Stmts, Expr]:
     return [*scale.checks], E.Mul(value, cast(scale.value, prob.kind))
 
 
-def _stored(context: Lowering, stage: Stage, axes: Coordinates) -> Linear | None:
+def _stored(context: Context, stage: Stage, axes: Coordinates) -> Linear | None:
     """Where a stage is stored, if it lives anywhere."""
     return written(context, stage, axes) if stage.target in context.homes else None
 
@@ -241,14 +241,14 @@ def _part(axis: int, product: Product, outputs: int) -> int:
     return sides + chosen
 
 
-def _operand(context: Lowering, axes: Coordinates, value: Expr) -> Operand:
+def _operand(context: Context, axes: Coordinates, value: Expr) -> Operand:
     translate = Translator(context, axes)
     operand = translate(value)
     return Operand(operand, tuple(translate.checks))
 
 
 def evaluated(
-    context: Lowering,
+    context: Context,
     operand: Operand,
     loops: Nest,
     kind: DType,
@@ -263,7 +263,7 @@ def evaluated(
     order = [loop for loop in loops if loop is not lane] + [lane]
     strides = row_major([*(loop.most for loop in order[:-1]), rows or lane.most])
     size = strides[0] * order[0].most
-    array = context.local("left", kind, size)
+    array = context.draft.local("left", kind, size)
     offset = Linear(0, {o.var: s for o, s in zip(order, strides, strict=True)}).expr()
     body: Stmts = [*operand.checks, Store(array, offset, cast(operand.value, kind))]
     return swept(order, body), Operand(Load(array, offset), ())
@@ -303,7 +303,7 @@ def kept(operand: Operand, kind: DType) -> DType:
 
 
 def panels(
-    context: Lowering,
+    context: Context,
     kind: DType,
     width: int,
     count: int,
@@ -323,12 +323,12 @@ def panels(
         loop.var: s for loop, s in zip(order, strides, strict=True) if loop is not None
     }
     size = max(1, strides[0] * extents[0])
-    array = (context.panel if lasting else context.local)(name, kind, size)
+    array = (context.draft.panel if lasting else context.draft.local)(name, kind, size)
     return Panels(array, width, named, strides[len(around)] if count > 1 else 0)
 
 
 def pack_panel(
-    context: Lowering,
+    context: Context,
     side: Side,
     over: Nest,
     panel: Panels,

@@ -23,9 +23,9 @@ from pullback.ir.nest import (
 )
 from pullback.ir.node import walk
 from pullback.lower.context import (
+    Context,
     Coordinates,
     Home,
-    Lowering,
     Nest,
     NestLoop,
     accumulator,
@@ -46,7 +46,7 @@ from pullback.schedule.schedule import Step
 ABREAST = 4
 
 
-def scan(context: Lowering, step: Step, stage: Stage) -> Stmts:
+def scan(context: Context, step: Step, stage: Stage) -> Stmts:
     """A running combination, in order along its axis; another axis may run in lanes.
 
     Where none does, a few rows run abreast, since each waits for its own last result:
@@ -75,7 +75,7 @@ def scan(context: Lowering, step: Step, stage: Stage) -> Stmts:
 
 
 def _running(
-    context: Lowering,
+    context: Context,
     stage: Stage,
     along: Nest,
     axes: Coordinates,
@@ -100,7 +100,7 @@ def _running(
     return [Declare(running, stage.form.combiner.identity(kind)), *nest(along, inside)]
 
 
-def scatter(context: Lowering, step: Step, stage: Stage) -> Stmts:
+def scatter(context: Context, step: Step, stage: Stage) -> Stmts:
     """An accumulating write: the target starts at the identity, then takes one value at a time."""
     form = stage.form
     if not isinstance(form, Accumulate):
@@ -125,7 +125,7 @@ def scatter(context: Lowering, step: Step, stage: Stage) -> Stmts:
 
 
 def _place(
-    context: Lowering,
+    context: Context,
     translate: Translator,
     stage: Stage,
     form: Accumulate,
@@ -141,12 +141,12 @@ def _place(
         return at
     limit = context.extent(extent)
     what = f"axis {number} of {stage.target} (written)"
-    site = context.site_text(what, stage.target.origin)
+    site = context.draft.site(what, stage.target.origin)
     translate.checks.append(Check(at, limit, site))
     return clamped(at, limit)
 
 
-def _identity(context: Lowering, stage: Stage, form: Accumulate, home: Home) -> Stmts:
+def _identity(context: Context, stage: Stage, form: Accumulate, home: Home) -> Stmts:
     """The target (this tile's part of it) at the combiner's identity."""
     bound = stage.bound
     places = {p: bound[a] for a, p in plain_places(form, stage.shape).items() if a in bound}
@@ -167,7 +167,7 @@ def _identity(context: Lowering, stage: Stage, form: Accumulate, home: Home) -> 
     return swept(loops, [store])
 
 
-def copy_home(context: Lowering, stage: Stage, target: Home) -> Stmts:
+def copy_home(context: Context, stage: Stage, target: Home) -> Stmts:
     """What was computed aside goes to its variable."""
     loops, axes = context.loops(stage)
     loops = [loop for loop in loops if loop.axes[0] < len(stage.shape)]

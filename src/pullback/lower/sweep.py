@@ -35,8 +35,8 @@ from pullback.lower.bounds import (
     spans,
 )
 from pullback.lower.context import (
+    Context,
     Coordinates,
-    Lowering,
     Nest,
     NestLoop,
     accumulator,
@@ -79,7 +79,7 @@ class Box:
         return self.loops[self.rank :]
 
 
-def sweep(context: Lowering, step: Step, stages: list[Stage]) -> Stmts:
+def sweep(context: Context, step: Step, stages: list[Stage]) -> Stmts:
     """The loop nest of a step."""
     box, values = make_box(context, stages, step.vector)
     lane = along(box.loops, step.vector)
@@ -109,7 +109,7 @@ def _patched(part: _Part, lane: NestLoop | None, loop: NestLoop, place: Patch) -
     return nest(outs, inner)
 
 
-def _work(context: Lowering, axes: Coordinates, stage: Stage) -> Region:
+def _work(context: Context, axes: Coordinates, stage: Stage) -> Region:
     """Where a stage has work to do, over loop variables."""
     return over_loops(context, axes, context.regions.work.get(stage.target, ()))
 
@@ -124,7 +124,7 @@ class Bodies:
 
 
 def stage_values(
-    context: Lowering,
+    context: Context,
     stages: list[Stage],
     axes: Coordinates,
     registers: dict[Value, Register],
@@ -139,7 +139,7 @@ def stage_values(
     return Bodies(bodies, checks, registers)
 
 
-def make_box(context: Lowering, stages: list[Stage], lane: int | None = None) -> tuple[Box, Bodies]:
+def make_box(context: Context, stages: list[Stage], lane: int | None = None) -> tuple[Box, Bodies]:
     """Loops of stages over one box, neighbours merged where every access allows it."""
     lead = next((s for s in stages if isinstance(s.form, Reduce)), stages[0])
     loops, axes = context.loops(lead)
@@ -161,7 +161,7 @@ def make_box(context: Lowering, stages: list[Stage], lane: int | None = None) ->
     return Box(loops, rank, axes), values
 
 
-def written(context: Lowering, stage: Stage, axes: Coordinates) -> Linear:
+def written(context: Context, stage: Stage, axes: Coordinates) -> Linear:
     """Where the value of `stage` at the current coordinates is stored."""
     return context.home(stage).offset(tuple(axes[n] for n in range(len(stage.shape))))
 
@@ -171,7 +171,7 @@ class _Body:
 
     def __init__(
         self,
-        context: Lowering,
+        context: Context,
         box: Box,
         stages: list[Stage],
         values: Bodies,
@@ -226,7 +226,7 @@ class _Body:
 class _Part:
     """Stages of one nest with their values, and where each has work to do."""
 
-    context: Lowering
+    context: Context
     box: Box
     stages: list[Stage]
     values: Bodies

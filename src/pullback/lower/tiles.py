@@ -16,7 +16,7 @@ from pullback.ir.kernel import Stage
 from pullback.ir.nest import For, Guard, Stmts, Var
 from pullback.lower.block import Block
 from pullback.lower.context import (
-    Lowering,
+    Context,
     Nest,
     NestLoop,
     counted,
@@ -40,7 +40,7 @@ from pullback.lower.words import Packing, in_words, wordable
 from pullback.schedule.schedule import Left, Product, Right, Step, TileLoops
 
 
-def tiles(context: Lowering, product: Product, stages: list[Stage], step: Step) -> Stmts:
+def tiles(context: Context, product: Product, stages: list[Stage], step: Step) -> Stmts:
     """The loop nest of a contraction in one tile, and of the maps that follow on its blocks."""
     prob, loops = problem(context, product, stages), step.loops
     column = prob.column
@@ -55,7 +55,7 @@ def tiles(context: Lowering, product: Product, stages: list[Stage], step: Step) 
         before, prob = left_evaluated(context, prob)
     made = _Tiles(context, prob, column, loops)
     if prob.store is None:
-        made.near = context.local("block", prob.stage.body.dtype, loops.rows * loops.columns)
+        made.near = context.draft.local("block", prob.stage.body.dtype, loops.rows * loops.columns)
     return before + (made.in_words(product.word) if product.word > 1 else made.whole())
 
 
@@ -65,7 +65,7 @@ def left_loops(prob: Contraction) -> Nest:
     return [loop for loop in loops if prob.left.uses(loop.var)]
 
 
-def left_evaluated(context: Lowering, prob: Contraction) -> tuple[Stmts, Contraction]:
+def left_evaluated(context: Context, prob: Contraction) -> tuple[Stmts, Contraction]:
     """`left` computed into scratch before it is used."""
     loops = left_loops(prob)
     if not loops:
@@ -95,7 +95,7 @@ class _Tiles(Block):
         every = counted(context, self.column, loops.columns, "p")
         around = [*prob.shared, every]
         fill = pack_panel(context, side, prob.over, self.right, every.var, every.var, around)
-        context.hoist(loops.level, fill)
+        context.draft.hoist(loops.level, fill)
         return nest(prob.shared, self._panel_loop())
 
     def _panels(
@@ -156,7 +156,7 @@ class _Tiles(Block):
             statements = self._whole("p", whole, index(whole), self._whole_panel)
             return statements + (self._panel(index(whole), index(rest)) if rest else [])
         most = column.most // width
-        count = Var(f"w{self.context.number()}", 0, most)
+        count = Var(f"w{self.context.draft.number()}", 0, most)
         narrow = linear(column.extent).plus(linear(count), -width).expr()
         body = self._whole("p", most, count, self._whole_panel) + self._panel(count, narrow)
         return [name_value(count, floor_div(column.extent, width), body)]
@@ -225,7 +225,7 @@ class _Tiles(Block):
         return statements
 
 
-def rows_of_tiles(context: Lowering, row: NestLoop) -> list[int] | None:
+def rows_of_tiles(context: Context, row: NestLoop) -> list[int] | None:
     """How many rows tiles have: those of a literal extent are whole, but for the last."""
     for number, span in enumerate(context.spans):
         if span is row.extent and isinstance(context.kernel.outer[number], int):

@@ -11,7 +11,7 @@ from pullback.ir.expr import Axis, Expr, Size, Take, index
 from pullback.ir.graph import Value, Variable
 from pullback.ir.nest import Check, Load, Peek, Register
 from pullback.ir.node import Node, reach, walk
-from pullback.lower.context import Coordinates, Home, Lowering
+from pullback.lower.context import Context, Coordinates, Home
 from pullback.lower.guards import FALSE, folded
 from pullback.simplify.guards import both
 from pullback.simplify.product import flat
@@ -24,14 +24,14 @@ class Translator:
     `axes`: the value of each axis. `registers`: values computed earlier in the same iteration.
     """
 
-    context: Lowering
+    context: Context
     axes: Coordinates
     registers: dict[Value, Register] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
 
     def __call__(self, root: Expr) -> Expr:
         """`root` over loop variables. Data indices are checked and clamped."""
-        root = self.context.native(root)
+        root = self.context.draft.native(root)
         checked = any(isinstance(n, Take) and n.is_data for n in walk(root))
         reached = _reached(root) if checked else {}
         memo: dict[Node, Node] = {}

@@ -26,7 +26,7 @@ from pullback.ir.nest import Load, Native
 from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.lower.context import (
-    Lowering,
+    Context,
     NestLoop,
     rounded_up,
     scratch_home,
@@ -109,7 +109,7 @@ def whole(kernel: Kernel, schedule: Schedule, target: Target) -> Schedule:
     decided = _Decided(turned, plain, target, list(schedule.slots), list(schedule.residences))
     steps = [s for step in schedule.steps for s in decided.step(step, turned.stages, 0)]
     if any(step.product is not None for step in schedule.finish):
-        closed(decided.context)
+        decided.context, _ = closed(decided.context)
     count = len(turned.stages)
     finish = [s for step in schedule.finish for s in decided.step(step, turned.finish, count)]
     settled = replace(
@@ -139,7 +139,7 @@ class _Decided:
         return regions(self.kernel.stages, self.kernel.finish)
 
     @cached_property
-    def context(self) -> Lowering:
+    def context(self) -> Context:
         """The kernel inside of its outer loops, for contractions: what of them there is to see."""
         return opened(self.kernel, self.schedule)[0]
 
@@ -205,8 +205,9 @@ class _Decided:
             size = prod(shape)
             self.residences[number] = Residence(Place.SCRATCH, len(self.slots))
             self.slots.append(Slot(lead.body.dtype, size))
-            array = self.context.panel("tile", lead.body.dtype, size)
-            self.context.homes[lead.target] = scratch_home(self.context, lead, array, shape)
+            array = self.context.draft.panel("tile", lead.body.dtype, size)
+            home = scratch_home(self.context, lead, array, shape)
+            self.context = replace(self.context, homes={**self.context.homes, lead.target: home})
         lane, _ = lanes([lead], self.target)
         made = [Step(step.stages[:1], Way.SWEEP, step.level, lane)]
         if rest:
@@ -223,7 +224,7 @@ def sweep_loops(step: Step, stages: Sequence[Stage], vector: int) -> SweepLoops:
     return SweepLoops(asked or unroll, asked or long, SUMS_IN_FLIGHT * vector // 4)
 
 
-def dot_loops(context: Lowering, prob: Contraction, target: Target) -> DotLoops:
+def dot_loops(context: Context, prob: Contraction, target: Target) -> DotLoops:
     """Blocks of sums that registers hold, with one more for each column and one for a row: with
     the fewest reads a sum, or, from memory, of all rows while columns pay for what is read of them.
 
@@ -263,7 +264,7 @@ def _far(operand: Expr, target: Target) -> bool:
     return operand.array.size * operand.array.dtype.itemsize > target.l2
 
 
-def _pitch(context: Lowering, prob: Contraction, target: Target) -> int | None:
+def _pitch(context: Context, prob: Contraction, target: Target) -> int | None:
     """From row to row of `left`, evaluated because it is more than a load, or because its rows
     share their places in the first-level cache (8 x 4096 of 4096: 57 GF/s where they lie, 84 from a
     copy); None: it is neither.
@@ -284,7 +285,7 @@ def _pitch(context: Lowering, prob: Contraction, target: Target) -> int | None:
 
 
 def tile_loops(
-    context: Lowering,
+    context: Context,
     prob: Contraction,
     step: Step,
     word: int,
@@ -329,7 +330,7 @@ def tile_loops(
 
 
 def _asked(
-    context: Lowering, prob: Contraction, made: TileLoops, asked: Mapping[str, int]
+    context: Context, prob: Contraction, made: TileLoops, asked: Mapping[str, int]
 ) -> TileLoops:
     """Loops whose operands are where they are asked for.
 
@@ -347,7 +348,7 @@ def _asked(
     return replace(made, scattered=scattered, ahead=asked.get("ahead", int(made.ahead)) == 1)
 
 
-def _inside(context: Lowering, prob: Contraction) -> bool:
+def _inside(context: Context, prob: Contraction) -> bool:
     """Whether the right operand is computed in the tile."""
     inner = {home.array for home in context.homes.values()}
     return any(isinstance(n, Load) and n.array in inner for n in walk(prob.right.value))
@@ -367,7 +368,7 @@ def _ready(prob: Contraction, most: int) -> bool:
 
 
 def _deep(
-    context: Lowering,
+    context: Context,
     prob: Contraction,
     step: Step,
     made: TileLoops,
@@ -391,7 +392,7 @@ def _deep(
     return replace(made, ahead=depth is not None and few and _far(prob.right.value, target))
 
 
-def _scattered(context: Lowering, prob: Contraction, target: Target) -> bool:
+def _scattered(context: Context, prob: Contraction, target: Target) -> bool:
     """Whether `left` is not contiguous along k, and more than stays near."""
     row, over = prob.row, prob.over
     if row is None or (not row.static and rows_of_tiles(context, row) is None):
@@ -400,7 +401,7 @@ def _scattered(context: Lowering, prob: Contraction, target: Target) -> bool:
     return size > target.l2 and prob.left.stride(over[-1].var) not in (0, 1)
 
 
-def _pack_level(context: Lowering, prob: Contraction, columns: int, target: Target) -> int | None:
+def _pack_level(context: Context, prob: Contraction, columns: int, target: Target) -> int | None:
     """The outermost loop level at which all panels can be packed; None: as they come."""
     if _inside(context, prob):
         return None

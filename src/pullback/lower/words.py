@@ -18,7 +18,7 @@ from pullback.ir.graph import SUM
 from pullback.ir.nest import Array, Combine, Declare, Load, Peek, Stmts, Store, Transpose, Var
 from pullback.ir.node import walk
 from pullback.lower.context import (
-    Lowering,
+    Context,
     Nest,
     NestLoop,
     cast,
@@ -55,7 +55,7 @@ def _strides(side: Operand, var: Var, known: Ints) -> bool:
     return all(f.of(var) in known and not f.hidden(var) for f in forms)
 
 
-def in_words(context: Lowering, prob: Contraction, word: int, rest: bool) -> Contraction:
+def in_words(context: Context, prob: Contraction, word: int, rest: bool) -> Contraction:
     """`prob` with its last loop over words. `rest`: the last word may be incomplete."""
     *outer, k = prob.over
     most = -(-k.most // word)
@@ -71,7 +71,7 @@ def in_words(context: Lowering, prob: Contraction, word: int, rest: bool) -> Con
 class Packing:
     """Copies of both sides of `prob`, which is in words."""
 
-    context: Lowering
+    context: Context
     prob: Contraction
 
     @property
@@ -116,7 +116,7 @@ class Packing:
         kind = prob.right.value.dtype
         if prob.left.value.dtype != kind or kind not in SHIFT:
             return fill, panels, None
-        less = self.context.local("less", int32, count * width)
+        less = self.context.draft.local("less", int32, count * width)
         return fill + self._less(less, panels, column, width), panels, less
 
     def _less(
@@ -246,7 +246,7 @@ class Packing:
         extents = [*(loop.most for loop in around), k.most * word.size]
         strides = row_major(extents)
         kind = side.value.dtype
-        array = self.context.local("left", kind, prod(extents))
+        array = self.context.draft.local("left", kind, prod(extents))
         named: dict[Expr, int] = {o.var: s for o, s in zip(around, strides, strict=False)}
         t = self.context.var("t", extents[-1])
         term = linear(E.Mod(t, index(word.size))).expr()

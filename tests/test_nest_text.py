@@ -132,7 +132,7 @@ def test_changed_nests_are_read_or_refused() -> None:
 
 
 def test_a_range_is_no_number_and_no_name() -> None:
-    words = [text for _, text, _ in Tokens("x.1..2.5 a..b 0..16 1. ..3 é.b.c", 1).items]
+    words = [text for _, text, _ in Tokens("x.1..2.5 a..b 0..16 1. ..3 é.b.c", 1).items[:-1]]
     assert words == ["x.1", "..", "2.5", "a", "..", "b", "0", "..", "16", "1.", "..", "3", "é.b.c"]
 
 

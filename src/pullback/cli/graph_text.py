@@ -306,7 +306,7 @@ class _Reader:
         kind = "reduce"
         if t.next in ("scan", "accumulate"):
             kind = t.take()
-        follows = t.items[t.at + 1][1] if t.at + 1 < len(t.items) else ""
+        follows = t.items[t.at + 1][1] if t.next else ""
         if follows != "[" or (kind == "reduce" and t.next not in COMBINERS):
             return Map(), shape
         combiner = self.combiner(t)

@@ -20,7 +20,7 @@ WHOLE = 18  # digits of an extent or a count: an int64 holds it
 
 @dataclass(slots=True)
 class Tokens:
-    """One line, cut into tokens; errors point into it."""
+    """One line, cut into tokens, the last of them empty; errors point into it."""
 
     line: str
     number: int
@@ -41,15 +41,16 @@ class Tokens:
             start = token.start(kind)
             self.items.append((kind, text[start : token.end()], start))
             place = token.end()
+        self.items.append(("", "", len(self.line)))
 
     @property
     def next(self) -> str:
         """The next token's text, empty at the end."""
-        return self.items[self.at][1] if self.at < len(self.items) else ""
+        return self.items[self.at][1]
 
     @property
     def kind(self) -> str:
-        return self.items[self.at][0] if self.at < len(self.items) else ""
+        return self.items[self.at][0]
 
     def take(self, wanted: str | None = None) -> str:
         """Pass one token. Raises: SyntaxFormError where it is not `wanted`."""
@@ -117,6 +118,6 @@ class Tokens:
 
     def fail(self, what: str, place: int | None = None) -> NoReturn:
         if place is None:
-            place = self.items[self.at][2] if self.at < len(self.items) else len(self.line)
+            place = self.items[self.at][2]
         caret = f"the caret marks the place\n   | {self.line}\n   | {' ' * place}^"
         raise SyntaxFormError(f"line {self.number}: {what}", help=caret, code="E172")

@@ -218,7 +218,7 @@ class Context:
         """Says which stages the statements that follow compute, where that is asked for."""
         if not self.marks:
             return []
-        order = [s.target for s in (*self.kernel.stages, *self.kernel.finish)]
+        order = [s.target for s in self.kernel.every]
         self.draft.marked = [Mark(tuple(order.index(s.target) for s in stages))]
         return list(self.draft.marked)
 
@@ -277,8 +277,7 @@ def _home(context: Context, number: int, stage: Stage) -> Home | None:
         kind = accumulator(stage.body.dtype)
         array = Array(name, kind, size * context.schedule.tasks, "shared")
         context.draft.shared.append(array)
-        base = Linear(0, {task_var(context): size})
-        return Home.whole(array, shape, base)
+        return Home.whole(array, shape, Linear(0, {task_var(context): size}))
     if residence.slot is None:
         return None
     slot = context.draft.scratch[residence.slot]

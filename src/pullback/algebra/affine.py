@@ -7,8 +7,10 @@ product with a constant is an atom: axes, sizes, loop variables, quotients, rema
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from math import gcd
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
+from pullback.config import Pair
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Expr
@@ -106,6 +108,12 @@ class LinearForm(NamedTuple, Generic[A]):
     def select(self, keep: Callable[[int], object]) -> Self:
         """The terms whose coefficient passes `keep`, without the constant."""
         return self.made(tuple([t for t in self.terms if keep(t[1])]), 0)
+
+    def parted(self, step: int) -> tuple[Self, Self]:
+        """``step * high + low``, each term on one side, the constant of `low` below `step`."""
+        quotient, remainder = divmod(self.const, step)
+        high = self.select(lambda c: c % step == 0).over(step).shifted(quotient)
+        return high, self.select(lambda c: c % step).shifted(remainder)
 
     def multiples(self, other: LinearForm[A]) -> list[int]:
         """Each `n` but 0 such that ``self - n * other`` lacks a term of `other`."""
@@ -208,6 +216,24 @@ def _combine(node: Node, known: dict[Expr, Affine]) -> Affine:
         return wrapped(left.plus(right))
     product = left.product(right)
     return atom(node) if product is None else wrapped(product)
+
+
+def factored(
+    form: F,
+    divisor: int,
+    bounds: Callable[[F], Pair],
+) -> tuple[int, F, F] | None:
+    """``form = g * high + low`` with ``0 <= low < g``, as far as `bounds` prove it.
+
+    g > 1 is the largest such factor of `divisor` that a coefficient has too, or all of it.
+    """
+    factors = {gcd(divisor, c) for _, c in form.terms} | {divisor}
+    for g in sorted(factors - {1}, reverse=True):
+        high, low = form.parted(g)
+        lo, hi = bounds(low)
+        if lo >= 0 and hi < g:
+            return g, high, low
+    return None
 
 
 def wrapped(form: F) -> F:

@@ -6,9 +6,7 @@ form does not wrap, which its interval proves.
 
 from __future__ import annotations
 
-from math import gcd
-
-from pullback.algebra.affine import Affine, affine, atom, constant, make, to_expr
+from pullback.algebra.affine import Affine, affine, atom, constant, factored, make, to_expr
 from pullback.algebra.bounds import DIVIDED, Intervals
 from pullback.config import Pair
 from pullback.ir import expr as E
@@ -16,37 +14,11 @@ from pullback.ir.expr import Expr
 from pullback.ir.node import walk
 
 
-def _toward_zero(value: int, divisor: int) -> Pair:
-    """Quotient and remainder rounded toward zero: the remainder keeps the sign."""
-    quotient = abs(value) // divisor * (1 if value >= 0 else -1)
-    return quotient, value - quotient * divisor
-
-
 def split(form: Affine, divisor: int) -> tuple[Affine, Affine]:
     """``form = divisor * whole + rest`` with small coefficients in the rest."""
-    whole: list[tuple[Expr, int]] = []
-    rest: list[tuple[Expr, int]] = []
-    for e, coefficient in form.terms:
-        quotient, remainder = _toward_zero(coefficient, divisor)
-        whole.append((e, quotient))
-        rest.append((e, remainder))
-    const, left = divmod(form.const, divisor)
-    return make(whole, const), make(rest, left)
-
-
-def _factor(rest: Affine, divisor: int, intervals: Intervals) -> tuple[int, Affine, Affine] | None:
-    """``rest = g * many + few`` with g dividing `divisor` and ``0 <= few < g``, g > 1."""
-    candidates = {gcd(c, divisor): None for _, c in rest.terms}
-    for g in sorted(candidates, reverse=True):
-        if g == 1:
-            continue
-        const, low = divmod(rest.const, g)
-        many = make([(e, c // g) for e, c in rest.terms if c % g == 0], const)
-        few = Affine(tuple(t for t in rest.terms if t[1] % g != 0), low)
-        lo, hi = intervals.raw(few)
-        if lo >= 0 and hi < g:
-            return g, many, few
-    return None
+    toward_zero = ((e, c // divisor if c > 0 else -(-c // divisor)) for e, c in form.terms)
+    whole = make(toward_zero, form.const // divisor)
+    return whole, form.minus(whole.times(divisor))
 
 
 def divide(form: Affine, divisor: int, intervals: Intervals) -> Affine | None:
@@ -69,9 +41,9 @@ def _quotient(rest: Affine, divisor: int, intervals: Intervals) -> Affine | None
     lo, hi = intervals.raw(rest)
     if lo // divisor == hi // divisor:
         return constant(lo // divisor)
-    factored = _factor(rest, divisor, intervals)
-    if factored is not None:
-        return divide(factored[1], divisor // factored[0], intervals)
+    parts = factored(rest, divisor, intervals.raw)
+    if parts is not None:
+        return divide(parts[1], divisor // parts[0], intervals)
     plain = atom(E.FloorDiv(to_expr(rest), E.index(divisor)))
     for e, coefficient in rest.terms:
         if coefficient != 1:
@@ -118,9 +90,9 @@ def remainder(form: Affine, divisor: int, intervals: Intervals) -> Affine | None
         return None
     if lo // divisor == hi // divisor:
         return rest.shifted(-(lo // divisor) * divisor)
-    factored = _factor(rest, divisor, intervals)
-    if factored is not None:
-        g, many, few = factored
+    parts = factored(rest, divisor, intervals.raw)
+    if parts is not None:
+        g, many, few = parts
         outer = remainder(many, divisor // g, intervals)
         return None if outer is None else outer.times(g).plus(few)
     return atom(E.Mod(to_expr(rest), E.index(divisor)))

@@ -8,10 +8,9 @@ reshape, ``(x // c) * c + x % c``, becomes ``x``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import gcd
 from typing import Self
 
-from pullback.algebra.affine import LinearForm, to_expr
+from pullback.algebra.affine import LinearForm, factored, to_expr
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, Size, index
@@ -107,16 +106,9 @@ def divide(form: Linear, divisor: int) -> tuple[Linear, Linear]:
     """Quotient and remainder, floored. ``(8*a + b) // 4 -> 2*a, b`` for ``0 <= b < 4``"""
     if divisor == 1:
         return form, Linear()
-    steps = {gcd(divisor, c) for _, c in form.terms} | {divisor}
-    for step in sorted(steps, reverse=True):
-        if step == 1:
-            break
-        split = _split(form, step)
-        if split is None:
-            continue
-        high, low = split
-        if step == divisor:
-            return high, low
+    parts = factored(form, divisor, Linear.range)
+    if parts is not None:
+        step, high, low = parts
         quotient, rest = divide(high, divisor // step)
         return quotient, rest.times(step).plus(low)
     lo, hi = form.range()
@@ -128,16 +120,6 @@ def divide(form: Linear, divisor: int) -> tuple[Linear, Linear]:
     return quotient, Linear(0, {E.Mod(whole, by): 1})
 
 
-def _split(form: Linear, step: int) -> tuple[Linear, Linear] | None:
-    """``form = step * high + low`` with ``0 <= low < step``, or None."""
-    quotient, remainder = divmod(form.const, step)
-    low = form.select(lambda c: c % step).shifted(remainder)
-    lo, hi = low.range()
-    if lo < 0 or hi >= step:
-        return None
-    return form.select(lambda c: c % step == 0).over(step).shifted(quotient), low
-
-
 def coarser(form: Linear) -> Linear | None:
     """`high` with ``form >= 0`` exactly where ``high >= 0``: the part that small terms cannot sway.
 
@@ -146,9 +128,10 @@ def coarser(form: Linear) -> Linear | None:
     for step in sorted({abs(c) for _, c in form.terms}, reverse=True):
         if step == 1:
             break
-        split = _split(form, step)
-        if split is not None and split[0].terms:
-            return split[0]
+        high, low = form.parted(step)
+        lo, hi = low.range()
+        if lo >= 0 and hi < step and high.terms:
+            return high
     return None
 
 

@@ -256,7 +256,11 @@ def symbols(kernel: Kernel) -> list[Dim]:
     return list(dims)
 
 
-def settled(context: Context, first: int, stages: Iterable[Stage]) -> dict[Definition, Home]:
+def settled(
+    context: Context,
+    first: int,
+    stages: Iterable[Stage],
+) -> dict[Definition, Home]:
     """The homes of stages by their residences; `first`: the number of the first."""
     homes = ((s.target, _home(context, n, s)) for n, s in enumerate(stages, first))
     return {target: home for target, home in homes if home is not None}

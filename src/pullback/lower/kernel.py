@@ -75,7 +75,9 @@ def lower(kernel: Kernel, schedule: Schedule, *, marks: bool = False) -> Routine
 
 
 def opened(
-    kernel: Kernel, schedule: Schedule, marks: bool = False
+    kernel: Kernel,
+    schedule: Schedule,
+    marks: bool = False,
 ) -> tuple[Context, list[_Outer], list[int]]:
     """A kernel inside of its outer loops, with a place for the value of every stage; the loops, and
     for each number of enclosing ones the level statements go to.

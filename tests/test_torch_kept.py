@@ -169,3 +169,30 @@ def test_frozen_modules_and_states_are_as_before() -> None:
             return x * 2.0
 
         pb.torch.op(counted, name="kept_counted")(draws(3, kind=torch.float32))
+
+
+@pb.torch.op(name="kept_dropped")
+def dropped(x: pb.Tensor, key: pb.Tensor, p: float = 0.5) -> pb.Tensor:
+    drawn = pb.random.uniform(x.shape, key=pb.astype(key, "uint32"))
+    return pb.where(drawn < p, 0.0, x / (1 - p))
+
+
+def test_a_generator_is_the_key_that_it_draws() -> None:
+    x = torch.ones(64, 32, requires_grad=True)
+
+    def both(seed: int) -> tuple[Any, Any]:
+        own = torch.Generator().manual_seed(seed)
+        first = dropped(x, own)
+        assert torch.equal(torch.autograd.grad(first.sum(), x)[0], first.detach())  # one mask
+        return first, dropped(x, key=own)
+
+    first, second = both(3)
+    assert 0.4 < (first == 0).float().mean() < 0.6
+    assert not torch.equal(first, second)  # it goes on
+    for mine, again in zip((first, second), both(3), strict=True):
+        assert torch.equal(mine, again)
+    assert not torch.equal(first, both(4)[0])
+    torch.manual_seed(5)
+    drawn = dropped(x, torch.default_generator)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, dropped(x, torch.default_generator))

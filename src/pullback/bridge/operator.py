@@ -95,6 +95,10 @@ class Operator:
         return self.programs.jit.traces + kept + sum(d.traces for d in self.derived.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A `torch.Generator` in place of a tensor is the key that it draws."""
+        if any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values())):
+            args = tuple(map(_drawn, args))
+            kwargs = {name: _drawn(a) for name, a in kwargs.items()}
         return self.overload(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -316,6 +320,13 @@ def _is_plain(args: Sequence[Any]) -> bool:
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _drawn(given: Any) -> Any:
+    """Of a generator two words, as `pb.random` takes them for a key."""
+    if not isinstance(given, torch.Generator):
+        return given
+    return torch.randint(1 << 31, (2,), dtype=torch.int32, generator=given)
 
 
 def _where(tensor: Any) -> str:

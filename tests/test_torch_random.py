@@ -37,3 +37,37 @@ def test_windows_of_an_argument_stay_views() -> None:
     view = torch.compile(lambda x: x.unfold(0, 3, 1), backend=pb.torch.backend)(x)
     x[2] = 9
     assert view[:, 0].tolist() == [0, 1, 9] and view[2, 0] == view[0, 2] == 9
+
+
+class Tail:
+    """Views from a place that changes from call to call: PyTorch makes it symbolic."""
+
+    start = 1
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        parts = y.split([self.start, y.shape[0] - self.start])
+        return (
+            x[self.start :],
+            y,
+            y[self.start :],
+            y.T[:, self.start :],
+            parts[1],
+            y[self.start] + 1,
+        )
+
+
+def test_views_from_a_symbolic_place() -> None:
+    """As they lie in the argument, or in another result: with their strides and offsets."""
+    tail, x = Tail(), torch.randn(7, 3, requires_grad=True)
+    compiled = torch.compile(tail, backend=pb.torch.backend)
+    for start in (1, 4, 2):
+        tail.start = start
+        got, want = compiled(x), tail(x)
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other)
+            assert one.stride() == other.stride()
+            assert one.storage_offset() == other.storage_offset()
+        heads = [torch.randn_like(w) for w in want]
+        ours, theirs = (torch.autograd.grad(r, x, heads)[0] for r in (got, want))
+        torch.testing.assert_close(ours, theirs)

@@ -118,7 +118,9 @@ class Native:
         self._apart = Apart(self._given, list(taken)) if taken else None
         wanted = [*self._outputs, *(n for w in self._copies for n in w.nodes)]
         made = [n for n in wanted if isinstance(n, Node) and n.op == "call_function"]
-        computed = [n for n in made if n.target != SEED]
+        self._fixed = not any(symbolic(n) for n in self._given)
+        views = () if self._fixed else _views(made)
+        computed = [n for n in made if n.target != SEED and n not in views]
         early = [n for w in self._copies for n in w.nodes if n in taken]
         self._results = [n for n in dict.fromkeys([*computed, *early]) if _is_tensor(n)]
         self._orders = [_order(n.meta["val"]) for n in self._results]
@@ -129,7 +131,6 @@ class Native:
         read |= {target for target, _ in self._writes}
         self._used = [n for n in (*self._given, self._seed) if n in read]
         self._programs = self._made() if self._results or self._writes else None
-        self._fixed = not any(symbolic(n) for n in self._given)
         self._ready: Ready | None = None
         plain = self._fixed and self._seed is None and not self._copies
         self._places = self._placed() if plain else None
@@ -236,7 +237,7 @@ class Native:
         given, named = torch.fx.map_arg(
             (node.args, node.kwargs), lambda n: self._value(n, values, results)
         )
-        return node.target(*given, **named)  # a size
+        return node.target(*given, **named)  # a size, or a view
 
     def _run(self, given: Sequence[Any]) -> Sequence[Any]:
         """The results of the program, with the strides that the graph promised."""
@@ -256,6 +257,26 @@ class Native:
             r if order is None else r.permute(_inverse(order))
             for r, order in zip(rows, self._orders, strict=True)
         ]
+
+
+def _views(made: Sequence[Node]) -> set[Node]:
+    """The results that are views of arguments or of other results: PyTorch takes from them where
+    they lie, which it knows by itself only where no number is symbolic.
+    """
+    roots = {n: _root(n) for n in made}
+    whole = {n for n, root in roots.items() if root is n}
+    return {n for n, r in roots.items() if r is not n and (r.op == "placeholder" or r in whole)}
+
+
+def _root(node: Node) -> Node:
+    """What a node is a view of; itself where it is none."""
+    above = node.args[0] if node.args else None
+    part = node.target is operator.getitem and isinstance(above, Node) and _is_view(above)
+    return _root(above) if isinstance(above, Node) and (part or _is_view(node)) else node
+
+
+def _is_view(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
 def _direct(write: Write, late: Container[Node]) -> bool:

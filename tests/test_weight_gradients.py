@@ -8,10 +8,12 @@ from lower_support import HOST, agree, kernel, stage, variable
 from pullback.ir import expr as E
 from pullback.ir.graph import define, read
 from pullback.ir.kernel import Kernel
+from pullback.ir.nest import Declare, For, LoopKind
 from pullback.lower.kernel import lower
 from pullback.lower.whole import scheduled
 from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Way
+from test_few_rows import all_of
 
 
 def weight(outputs: int, inputs: int, side: int, outer: int) -> Kernel:
@@ -42,8 +44,10 @@ def test_places_of_a_window_share_a_panel() -> None:
 
 
 def test_half_a_vector_of_columns_is_no_panel() -> None:
-    step = choose(weight(8, 8, 64, outer=1), HOST).steps[0]
-    assert step.way is Way.DOTS
+    """The eight outputs are the columns of dot products, four channels at a time."""
+    plan = choose(weight(8, 8, 64, outer=1), HOST)
+    assert plan.steps[0].way is Way.DOTS
+    assert plan.tile == (4,)
 
 
 def test_an_operand_is_as_far_as_its_own_bytes() -> None:
@@ -58,3 +62,20 @@ def test_sums(outputs: int, outer: int) -> None:
     agree(
         one, lower(one, scheduled(one, HOST)), None, {}, native=True, scalar=False, tolerance=1e-3
     )
+
+
+@pytest.mark.parametrize("side", [32, 33, 40])
+def test_lanes_are_added_up_once_a_sum(side: int) -> None:
+    """Not once a row of the picture: loops over rows stand inside of those over lanes."""
+    one = weight(3, 5, side, 0)
+    plan = scheduled(one, HOST)
+    assert plan.steps[0].way is Way.DOTS
+    nest = lower(one, plan)
+    lanes = [s for s in all_of(nest.body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
+    around = [s for s in lanes if any(b.kind is LoopKind.SEQ for b in s.body if isinstance(b, For))]
+    pieces = 1 if side % 16 == 0 else 2
+    assert len(around) % pieces == 0
+    assert around
+    added = [s for s in lanes if not around.count(s)]
+    assert not any(isinstance(s, Declare) for a in added for s in a.body)
+    agree(one, nest, None, {}, native=True, scalar=False, tolerance=1e-3)

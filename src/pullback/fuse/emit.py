@@ -25,16 +25,14 @@ class Emitter:
 
     def buffer(self, node: int) -> Variable:
         """The assigned variable of a node, or its temporary."""
-        buffer = self.buffers.get(node)
-        if buffer is None:
+        if node not in self.buffers:
             made = self.problem.definition(node)
-            target = self.problem.target.get(node)
-            buffer = Variable(made.name, made.shape, made.dtype, made.origin)
-            assigned = None if target is None else self.problem.values[target]
-            if isinstance(assigned, Variable):
-                buffer = assigned
+            buffer: Value = Variable(made.name, made.shape, made.dtype, made.origin)
+            if node in self.problem.target:
+                buffer = self.problem.values[self.problem.target[node]]
+            assert isinstance(buffer, Variable)
             self.buffers[node] = buffer
-        return buffer
+        return self.buffers[node]
 
     def name(self, group: Group) -> str:
         """The first and last value of a group, for people."""

@@ -87,14 +87,12 @@ class Grouping:
 
     def price(self, group: Group) -> GroupCost:
         """The predicted cost of a group, memoised by structure."""
-        known = self.priced.get(group)
-        if known is not None:
-            return known
-        key = self._key(group)
-        if key not in self.prices:
-            self.prices[key] = estimate(self.problem, group, self.target)
-        cost = self.priced[group] = self.prices[key]
-        return cost
+        if group not in self.priced:
+            key = self._key(group)
+            if key not in self.prices:
+                self.prices[key] = estimate(self.problem, group, self.target)
+            self.priced[group] = self.prices[key]
+        return self.priced[group]
 
     def _key(self, group: Group) -> tuple[object, ...]:
         number = {s: n for n, s in enumerate(group.stages)}

@@ -13,7 +13,6 @@ from typing import TypeGuard
 
 from pullback.config import Ints, entity, frozen
 from pullback.cost.facts import is_identity, split_axes
-from pullback.errors import InvalidIR
 from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Bind, Problem
 from pullback.ir.dtype import float32
@@ -136,7 +135,12 @@ def _needs(problem: Problem, stages: Ints, seed: int) -> set[int]:
     return later - {seed}
 
 
-def _carried(problem: Problem, source: int, bind: Bind, mine: int | None) -> int | None:
+def _carried(
+    problem: Problem,
+    source: int,
+    bind: Bind,
+    mine: int | None,
+) -> int | None:
     """The axis of `source` that a reader's axis runs along."""
     if not is_axis(mine):
         return mine
@@ -179,7 +183,12 @@ def _edges(problem: Problem, a: Group, b: Group) -> list[Edge]:
     return edges
 
 
-def _agrees(problem: Problem, edge: Edge, maker: Class, reader: Class) -> bool:
+def _agrees(
+    problem: Problem,
+    edge: Edge,
+    maker: Class,
+    reader: Class,
+) -> bool:
     """Whether one read stays at the maker's coordinates in a class."""
     axis = maker[edge.maker]
     read = reader[edge.stage]
@@ -217,7 +226,12 @@ def _never_agrees(problem: Problem, edge: Edge) -> bool:
     return same_box and not is_identity(edge.bind, maker.shape)
 
 
-def merge(problem: Problem, a: Group, b: Group, why: list[Edge]) -> Group | None:
+def merge(
+    problem: Problem,
+    a: Group,
+    b: Group,
+    why: list[Edge],
+) -> Group | None:
     """One group out of two: only the classes survive on which all cross reads agree.
 
     Where none does, only tiny groups may still join: they run as one tile.
@@ -255,10 +269,7 @@ def _ties(edge: Edge, maker: Class, reader: Class) -> bool:
 
 def class_extent(problem: Problem, one: Class) -> Extent:
     """Extent of a candidate outer axis."""
-    for stage, axis in one.items():
-        if is_axis(axis):
-            return problem.definition(stage).extents[axis]
-    raise InvalidIR("a class without an axis")
+    return next(problem.definition(s).extents[a] for s, a in one.items() if is_axis(a))
 
 
 def is_tiny(problem: Problem, stages: Ints) -> bool:
@@ -270,7 +281,12 @@ def _sides(edge: Edge, ca: Class, cb: Class) -> tuple[Class, Class]:
     return (ca, cb) if edge.forward else (cb, ca)
 
 
-def _pairs(problem: Problem, a: Group, b: Group, dependent: bool) -> Iterator[tuple[Class, Class]]:
+def _pairs(
+    problem: Problem,
+    a: Group,
+    b: Group,
+    dependent: bool,
+) -> Iterator[tuple[Class, Class]]:
     """Classes to try together; a small group may also run once at the end."""
     sizes = [(class_extent(problem, cb), cb) for cb in b.classes]
     for ca in a.classes:
@@ -279,14 +295,10 @@ def _pairs(problem: Problem, a: Group, b: Group, dependent: bool) -> Iterator[tu
     last: Class
     if dependent and is_tiny(problem, b.stages):
         last = dict.fromkeys(b.stages, FINISH)
-        yield from ((ca, last) for ca in a.classes if _has_partial(problem, a, ca))
+        yield from ((ca, last) for ca in a.classes if odd(problem, a, ca))
     if dependent and is_tiny(problem, a.stages):
         last = dict.fromkeys(a.stages, FINISH)
-        yield from ((last, cb) for cb in b.classes if _has_partial(problem, b, cb))
-
-
-def _has_partial(problem: Problem, group: Group, one: Class) -> bool:
-    return any(is_partial(problem, s, one) for s in group.stages)
+        yield from ((last, cb) for cb in b.classes if odd(problem, b, cb))
 
 
 def odd(problem: Problem, group: Group, one: Class) -> Ints:
@@ -299,7 +311,12 @@ def is_partial(problem: Problem, stage: int, one: Class) -> bool:
     return one[stage] in problem.reduced[stage]
 
 
-def _linked(a: Group, b: Group, ca: Class, cb: Class) -> bool:
+def _linked(
+    a: Group,
+    b: Group,
+    ca: Class,
+    cb: Class,
+) -> bool:
     """Whether both read one value at the same outer coordinate: a reason to join, not a duty."""
     for source, uses in a.external.items():
         for other, theirs in b.external.get(source, ()):

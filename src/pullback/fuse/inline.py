@@ -117,8 +117,9 @@ def inline(outputs: list[Definition], simplify: Simplify, machine: Machine) -> I
         depth = 1 + sum(chain[s] for s in stages)
         work = sum(again[s] for s in stages)
         # To keep a value memory is fetched, written and read again.
-        dear = not is_cheap(work, machine, 3, "memory_sweep")
-        apart = definition in fixed or (dear and _is_shared(definition, above))
+        kept = definition.keep is not Keep.NEVER
+        dear = kept and not is_cheap(work, machine, 3, "memory_sweep")
+        apart = definition in fixed or (dear and len({use.user for use in above}) > 1)
         role = Role.NODE if apart else _role(scene, definition, below, above, depth)
         if role is Role.INLINE and not _checks(scene, definition, places):
             role = Role.NODE
@@ -209,11 +210,6 @@ class _Reader:
             return body
         self.moved = True
         return substitute(body, moves) if body.axes & moves.keys() else body
-
-
-def _is_shared(definition: Definition, uses: list[Use]) -> bool:
-    """Whether several read a definition that may be kept."""
-    return definition.keep is not Keep.NEVER and len({use.user for use in uses}) > 1
 
 
 def _stages(scene: Inlined, definition: Definition) -> list[Definition]:

@@ -42,22 +42,18 @@ def told_by_results(scene: Inlined, outputs: set[Definition], simplify: Simplify
 
 def _chosen(scene: Inlined, y: Definition, simplify: Simplify) -> Definition | None:
     """`z` where a stored y is ``c(z) ? z : k``, in place, and c(k) is false."""
-    body = scene.bodies[y]
     if scene.roles[y] is not Role.NODE or not isinstance(scene.forms[y], Map):
         return None
-    if not isinstance(body, If) or not isinstance(body.otherwise, Const):
-        return None
-    take = body.then
-    constant = body.otherwise
-    if not isinstance(take, Take) or not isinstance(take.source, Definition):
-        return None
-    for access in scene.facts[y].accesses:
-        if len(access.bind) != len(y.shape) or not is_identity(access.bind, y.shape):
-            return None
-    if any(inside is not take for inside in takes(body.condition)):
-        return None
-    never = simplify(replace_reads(body.condition, lambda _: constant))
-    return take.source if E.is_const(never, False) else None
+    match scene.bodies[y]:
+        case If(condition, Take(Definition() as source) as take, Const() as constant):
+            binds = [access.bind for access in scene.facts[y].accesses]
+            if not all(len(b) == len(y.shape) and is_identity(b, y.shape) for b in binds):
+                return None
+            if any(inside is not take for inside in takes(condition)):
+                return None
+            never = simplify(replace_reads(condition, lambda _: constant))
+            return source if E.is_const(never, False) else None
+    return None
 
 
 def _retold(scene: Inlined, definition: Definition, y: Definition, z: Definition) -> Expr:

@@ -35,7 +35,7 @@ class Problem:
     sizes: list[int]
     points: list[int]
     is_node: list[bool]
-    flops: list[int]
+    flops: list[int]  # weighted, a point, with the combination of a reduction
     products: list[ProductAxes | None]
     reduced: list[Ints]
     readers: dict[int, Ints] = field(default_factory=dict)
@@ -164,7 +164,7 @@ def build(scene: Inlined, target: dict[Definition, Variable]) -> Problem:
         [elements(v.shape) for v in values],
         [points(d) for d in ranked],
         [scene.roles[d] is Role.NODE for d in ranked],
-        [_weight(scene, d) for d in ranked],
+        [scene.facts[d].flops + (not isinstance(scene.forms[d], Map)) for d in ranked],
         [contraction(d, scene.forms[d], scene.facts[d], scene.machine) for d in ranked],
         [reduced_axes(d, scene.forms[d]) for d in ranked],
     )
@@ -234,8 +234,3 @@ def _relate(problem: Problem) -> None:
         before[node].update((r, None) for r in readers.get(variable, {}) if r != node)
     problem.readers = {v: tuple(sorted(r)) for v, r in readers.items()}
     problem.before = {n: tuple(sorted(b)) for n, b in before.items()}
-
-
-def _weight(scene: Inlined, definition: Definition) -> int:
-    """Weighted operations a point, the combination of a reduction included."""
-    return scene.facts[definition].flops + (not isinstance(scene.forms[definition], Map))

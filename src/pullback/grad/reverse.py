@@ -31,15 +31,13 @@ from pullback.simplify.triangle import running
 _log = logging.getLogger("pullback.grad")
 
 
-def gradients(
-    output: Value, inputs: Sequence[Value], head: Value | None = None, rules: Rules = own_rule
-) -> list[Value]:
+def gradients(output: Value, inputs: Sequence[Value], head: Value | None = None) -> list[Value]:
     """``d output / d input`` times `head`, for each input, with its shape and dtype.
 
     Without a head, `output` must be a scalar. An input without influence has a zero gradient.
     Raises: GradientError for an output or input without a gradient, or a head that does not fit.
     """
-    state = Reverse([output], inputs, [head], rules)
+    state = Reverse([output], inputs, [head])
     return [state.gradient(value) for value in inputs]
 
 

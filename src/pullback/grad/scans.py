@@ -139,7 +139,7 @@ def _recurrence(definition: Definition, number: int, factor: Expr, start: Expr) 
     return scanned(pair, number, join)[1]
 
 
-def _winners(definition: Definition, form: Scan, first: bool = False) -> Exprs:
+def _winners(definition: Definition, form: Scan, first: bool) -> Exprs:
     """The axes, along the scan the last place that reached the best so far; NaN counts as best.
 
     `first`: the first such place, where the best so far changed.

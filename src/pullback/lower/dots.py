@@ -30,7 +30,7 @@ from pullback.ir.nest import (
     Var,
 )
 from pullback.lower.bounds import guarded
-from pullback.lower.context import Context, NestLoop, cast, floor_div, nest, unrolled
+from pullback.lower.context import Context, NestLoop, cast, floor_div, nest, unrolled, vector
 from pullback.lower.guards import Values, replaced
 from pullback.lower.merge import merged
 from pullback.lower.operands import Contraction, Operand, evaluated, problem, scaled, stores
@@ -120,24 +120,48 @@ class _Dots:
         columns: int,
         column0: Linear,
     ) -> Stmts:
-        prob, kind = self.prob, self.prob.kind
+        prob = self.prob
+        kind = prob.kind
         sums = self.context.register("acc", kind, (rows, columns))
         rights = self.context.register("b", kind, (columns,))
         one = self.context.register("a", kind)
-        i, j = self.context.var("i", rows), self.context.var("j", columns)
+        i = self.context.var("i", rows)
+        j = self.context.var("j", columns)
         values = prob.at(row0, i, column0, j)
-        left = cast(replaced(prob.left.value, values), kind)
-        right = cast(replaced(prob.right.value, values), kind)
         zero = E.const(0, kind)
+
+        def added(to: Register, value: Expr) -> Stmt:
+            return unrolled(j, columns, Combine(to, (i, j), SUM, value))
+
+        def products(to: Register, at: Values) -> Stmts:
+            """Those at one place of the sum, each added to its own."""
+            left, right = (cast(replaced(o.value, at), kind) for o in (prob.left, prob.right))
+            return [
+                Declare(rights, zero),
+                unrolled(j, columns, Set(rights, (j,), right), *self._ahead(right, j, columns)),
+                unrolled(i, rows, Declare(one, left), added(to, product)),
+            ]
+
         product = E.Mul(Peek(one, ()), Peek(rights, (j,)))
-        add = unrolled(j, columns, Combine(sums, (i, j), SUM, product))
-        inside: Stmts = [
-            Declare(rights, zero),
-            unrolled(j, columns, Set(rights, (j,), right), *self._ahead(right, j, columns)),
-            unrolled(i, rows, Declare(one, left), add),
-        ]
         spans = prob.spans(row0, rows, column0, index(columns))
-        body = [Declare(sums, zero), *prob.terms(spans, inside, lanes=True)]
+        body: Stmts = [Declare(sums, zero)]
+        *outside, last = prob.over
+        width = self.context.lanes(kind.itemsize)
+        whole, rest = divmod(last.most, width)
+        if prob.work or not outside or not last.static:
+            body += prob.terms(spans, products(sums, values), lanes=True)
+            whole = rest = 0
+        # Each lane adds up all of its terms: lanes are added up once, not once a row of terms.
+        for first, count, lanes in (0, whole, width), (whole * width, 1, rest):
+            block = self.context.var("b", count)
+            lane = self.context.var("k", lanes)
+            part = self.context.register("p", kind, sums.shape)
+            at = values | {last.var: Linear(first, {block: width, lane: 1}).expr()}
+            over = [*outside, NestLoop((), block, index(count), count)]
+            total = unrolled(i, rows, added(sums, Peek(part, (i, j))))
+            terms = [Declare(part, zero), *nest(over, products(part, at)), total]
+            if count * lanes:
+                body.append(vector(NestLoop((), lane, index(lanes), lanes), 1, terms))
         return guarded(prob.needed, spans, [*body, self._finish(values, sums, i, column0)])
 
     def _ahead(self, right: Expr, j: Var, columns: int) -> Stmts:
@@ -159,19 +183,9 @@ class _Dots:
         rows, columns = sums.shape
         j = self.context.var("j", columns)
         values = values | {self.column.var: column0.plus(linear(j)).expr()}
-        body = unrolled(i, rows, *self._store(values, sums, i, j))
+        checks, value = scaled(self.prob, Peek(sums, (i, j)), values)
+        body = unrolled(i, rows, *checks, *stores(self.context, self.prob, value, values))
         store = self.prob.store or Linear()
         beside = store.of(self.column.var) == 1 and not store.hidden(self.column.var)
         kind = LoopKind.VECTOR if beside and columns > 1 else LoopKind.UNROLL
         return For(j, index(0), index(columns), (body,), kind)
-
-    def _store(
-        self,
-        values: Values,
-        sums: Register,
-        i: Var,
-        j: Var,
-    ) -> Stmts:
-        prob = self.prob
-        checks, value = scaled(prob, Peek(sums, (i, j)), values)
-        return [*checks, *stores(self.context, prob, value, values)]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from pullback.algebra.linear import Linear, coarser, linear
-from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import bool_, int64
 from pullback.ir.expr import Expr, index
@@ -88,8 +87,7 @@ def replaced(root: Expr, values: Values) -> Expr:
             new = Load(new.array, linear(new.offset).expr())
         memo[node] = folded(new) if isinstance(new, Expr) and new is not node else new
     new_root = memo[root]
-    if not isinstance(new_root, Expr):
-        raise InvalidIR(f"replacing parts of {root} gave {new_root}")
+    assert isinstance(new_root, Expr)
     return new_root
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 from pullback.config import frozen
-from pullback.errors import InvalidIR
 from pullback.ir import functions as F
 from pullback.ir.dtype import float32, is_half
 from pullback.ir.expr import (
@@ -109,8 +108,7 @@ def with_natives(root: Expr) -> Expr:
         else:
             memo[node] = node.with_children(tuple(memo[c] for c in node.children))
     result = memo[root]
-    if not isinstance(result, Expr):
-        raise InvalidIR(f"{root} became {result}")
+    assert isinstance(result, Expr)
     return result
 
 

@@ -52,8 +52,7 @@ def scan(context: Context, step: Step, stage: Stage) -> Stmts:
     Where none does, a few rows run abreast, since each waits for its own last result:
     ``for j: s[r] += x[i + r, j]; y[i + r, j] = s[r] for r < 4``
     """
-    if not isinstance(stage.form, Scan):
-        raise InvalidIR(f"{stage.target} is no scan")
+    assert isinstance(stage.form, Scan)
     loops, axes = context.loops(stage)
     along = [loop for loop in loops if stage.form.axis in loop.axes]
     lane = [loop for loop in loops if step.vector in loop.axes]
@@ -103,8 +102,7 @@ def _running(
 def scatter(context: Context, step: Step, stage: Stage) -> Stmts:
     """An accumulating write: the target starts at the identity, then takes one value at a time."""
     form = stage.form
-    if not isinstance(form, Accumulate):
-        raise InvalidIR(f"{stage.target} is no accumulating write")
+    assert isinstance(form, Accumulate)
     loops, axes = context.loops(stage)
     if stage.store is None and stage.bound and context.starts:
         raise InvalidIR(f"{stage.target}: an accumulating write over tiles must be stored")

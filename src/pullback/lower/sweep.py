@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from pullback.algebra.linear import Linear
 from pullback.config import Cap, frozen
-from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, index
 from pullback.ir.graph import Combiner, Reduce, Value
 from pullback.ir.kernel import Stage, stage_reads
@@ -84,8 +83,7 @@ def sweep(context: Context, step: Step, stages: list[Stage]) -> Stmts:
     box, values = make_box(context, stages, step.vector)
     lane = along(box.loops, step.vector)
     work = [_work(context, box.axes, s) for s in stages]
-    if not isinstance(step.loops, SweepLoops):
-        raise InvalidIR(f"a sweep of {stages[0].target} by {step.loops}")
+    assert isinstance(step.loops, SweepLoops)
     if step.loops.through:
         work = [tuple(bound for bound in region if bound.tests) for region in work]
     part = _Part(context, box, stages, values, work, step.loops)

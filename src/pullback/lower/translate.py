@@ -42,8 +42,7 @@ class Translator:
             else:
                 memo[node] = self._other(new)
         value = memo[root]
-        if not isinstance(value, Expr):
-            raise InvalidIR(f"translation of {root} gave {value}")
+        assert isinstance(value, Expr)
         return value
 
     def _other(self, node: Node) -> Node:
@@ -58,7 +57,7 @@ class Translator:
 
     def _read(self, old: Take, new: Take, reached: dict[Node, Expr | None]) -> Expr:
         source = old.source
-        if source in self.registers and self._at_home(new):
+        if source in self.registers and all(at is self.axes[n] for n, at in enumerate(new.indices)):
             return Peek(self.registers[source], ())
         indices = list(new.indices)
         for place, at in enumerate(old.indices):
@@ -78,9 +77,6 @@ class Translator:
         if home is None:
             raise InvalidIR(f"{source} is read before its stage has run")
         return home
-
-    def _at_home(self, take: Take) -> bool:
-        return all(at is self.axes[n] for n, at in enumerate(take.indices))
 
     def _checked(
         self,

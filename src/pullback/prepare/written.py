@@ -57,23 +57,18 @@ def _absorbed(stages: Stages, written: set[Definition], machine: Machine) -> Sta
         stage = kept[target]
         if not _cheap(stage, machine):
             continue
-        readers = [s for s in kept.values() if any(_reads(t, stage) for t in stage_reads(s))]
+        readers = [s for s in kept.values() if any(t.source is target for t in stage_reads(s))]
         if not readers or any(s.target not in written for s in readers):
             continue
 
         def change(take: Take, source: Stage = stage) -> Expr | None:
-            if not _reads(take, source):
-                return None
-            return placed_at(source.body, take.indices)
+            here = take.source is source.target
+            return placed_at(source.body, take.indices) if here else None
 
         del kept[target]
         for s in readers:
             kept[s.target] = replace(s, body=simplify(replace_reads(s.body, change)))
     return tuple(kept.values())
-
-
-def _reads(take: Take, stage: Stage) -> bool:
-    return take.source is stage.target
 
 
 def _cheap(stage: Stage, machine: Machine) -> bool:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parent.parent / "scripts" / "gpu_check.py"
 
 
@@ -17,7 +19,8 @@ def test_without_a_device_it_says_so(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_crash_of_one_section_ends_no_other(tmp_path: Path, monkeypatch: object) -> None:
+@pytest.mark.slow
+def test_a_crash_of_one_section_ends_no_other(tmp_path: Path) -> None:
     """The processes of sections, of which one dies and one is killed for its time."""
     text = SCRIPT.read_text().replace(
         "SECTIONS[name][0](Room(fake))",

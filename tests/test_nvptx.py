@@ -302,7 +302,7 @@ def test_out_of_memory_says_what_was_planned(monkeypatch: pytest.MonkeyPatch) ->
 
 @needs_c
 def test_a_sample_of_the_committed_report(warps: Warps) -> None:
-    chosen = [c for c in cells(SECTIONS) if not c.case.alone][::60]
+    chosen = [c for c in cells(SECTIONS) if not c.case.alone][::150]
     verdicts = run.conformance("nvptx", chosen)
     assert not worse(REPORT.read_text(), verdicts)
     assert {v.state for v in verdicts} == {"pass"}
@@ -347,6 +347,7 @@ PROGRAMS = {
 
 
 @needs_ptxas
+@pytest.mark.torch  # the stage of the gate that has Triton, whose wheel has ptxas
 @pytest.mark.parametrize("capability", [80, 90, 100])
 def test_it_assembles(capability: int) -> None:
     for name, function in PROGRAMS.items():

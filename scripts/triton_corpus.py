@@ -33,7 +33,7 @@ from pullback.errors import PullbackError
 from pullback.triton.facts import Facts
 from pullback.triton.frontend import function_of
 from pullback.triton.nodes import Function
-from pullback.triton.operator import _type
+from pullback.triton.operator import TAPES, _type
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from triton_library import on_the_interpreter
@@ -148,7 +148,8 @@ def tried(kernel: Any, grid: tuple[int, ...], given: dict[str, Any]) -> dict[str
     call = dict(given) | {"tape_length": 1}
     names = backward.derived.gradients
     call |= {name: given[of] for of, name in names.items()}
-    call |= {n: torch.empty(1) for n in backward.derived.tapes}
+    kinds = {n: TAPES[element] for n, (_, element) in backward.derived.tapes.items()}
+    call |= {n: torch.empty(1, dtype=kind) for n, kind in kinds.items()}
     call = {n: call[n] for n in backward.derived.kernel.arguments}
     own = counted(function_of(backward.kernel, *constants_of(backward.kernel, call)))
     return {"state": "derived", "error": max(report.differences.values(), default=0.0), **own}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,9 @@ def test_what_is_read_may_be_gone() -> None:
     turned = pb.triton.op(corpus.turned_kernel, grid=(3,), outputs={"X": "X"})
     with pytest.raises(GradientError, match="E424"):
         turned(x, torch.randn(4), 3, BLOCK=4)  # rows that meet
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kernel_drawn_at_random(seed: int, tmp_path: Path) -> None:
+    script = runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "fuzz_triton.py"))
+    assert script["tried"](seed, tmp_path) == ""

@@ -153,6 +153,8 @@ class _Dots:
             whole = rest = 0
         # Each lane adds up all of its terms: lanes are added up once, not once a row of terms.
         for first, count, lanes in (0, whole, width), (whole * width, 1, rest):
+            if not count * lanes:
+                continue
             block = self.context.var("b", count)
             lane = self.context.var("k", lanes)
             part = self.context.register("p", kind, sums.shape)
@@ -160,8 +162,7 @@ class _Dots:
             over = [*outside, NestLoop((), block, index(count), count)]
             total = unrolled(i, rows, added(sums, Peek(part, (i, j))))
             terms = [Declare(part, zero), *nest(over, products(part, at)), total]
-            if count * lanes:
-                body.append(vector(NestLoop((), lane, index(lanes), lanes), 1, terms))
+            body.append(vector(NestLoop((), lane, index(lanes), lanes), 1, terms))
         return guarded(prob.needed, spans, [*body, self._finish(values, sums, i, column0)])
 
     def _ahead(self, right: Expr, j: Var, columns: int) -> Stmts:

@@ -21,11 +21,11 @@ from pullback.schedule.choices import (
     with_choices,
 )
 from pullback.schedule.cost import Model
-from pullback.schedule.large import Large, large
+from pullback.schedule.large import Tiling, blocks
 from pullback.schedule.schedule import Numbers, Schedule, Step, Steps, Tile, Way
 from pullback.schedule.slots import Lives, lives, residences, tile_counts, tile_shape
 from pullback.schedule.steps import NOTHING, steps
-from pullback.schedule.tiling import choose_tile
+from pullback.schedule.tiling import Fit, choose_tile, tile_ns
 
 Choose = Callable[[Kernel, Target], Schedule]
 
@@ -40,7 +40,7 @@ def choose(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
     given = dict(choices)
     order = order_of(kernel, given)
     plan = _Plan.of(reordered(kernel, order), target, given)
-    best = _modelled(plan, target)
+    best = _modelled(plan)
     if not given:
         return best
     made = plan.chosen(best, order, given)
@@ -54,21 +54,19 @@ def choose(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
 
 def schedule_with(kernel: Kernel, target: Target, tile: Tile, tasks: int) -> Schedule:
     """The schedule of `kernel` with this tile and at most so many tasks."""
-    return _Plan.of(kernel, target).schedule(tile, tasks)
+    plan = _Plan.of(kernel, target)
+    return plan.schedule(plan.tiling(tile, tasks))
 
 
-def _modelled(plan: _Plan, target: Target) -> Schedule:
-    """The best schedule by the model of costs."""
-    kernel = plan.kernel
-    if plan.large is not None:
-        return plan.schedule(plan.large.tile, plan.large.tasks)
-    model = Model(target)
-    tasks = _packing_tasks(kernel, plan.body, model.estimate(kernel).tasks, target)
+def _modelled(plan: _Plan) -> Schedule:
+    """The cheapest schedule: of tiles as `choose_tile` finds them, or in blocks of k."""
+    kernel, target = plan.kernel, plan.model.target
+    tasks = _packing_tasks(kernel, plan.body, plan.model.estimate(kernel).tasks, target)
     tasks = min(tasks, _whole_vectors(kernel, plan.body, target))
     if all(_filling(kernel.stages[s.lead], target) for s in plan.body):
         tasks = 1
-    tile = choose_tile(kernel, plan.body, plan.scratch, tasks, model)
-    return plan.schedule(tile, tasks)
+    tile = choose_tile(plan.fit(tasks))
+    return plan.schedule(min((Tiling(tile, tasks), *plan.blocks), key=plan.ns))
 
 
 @frozen
@@ -79,7 +77,8 @@ class _Plan:
     body: Steps
     finish: Steps
     scratch: Lives
-    large: Large | None
+    model: Model
+    blocks: tuple[Tiling, ...]
 
     @classmethod
     def of(cls, kernel: Kernel, target: Target, given: Numbers = NOTHING) -> _Plan:
@@ -87,16 +86,28 @@ class _Plan:
         finish = steps(kernel.finish, target)
         homes = residences(kernel, body, finish)
         scratch = lives(kernel, body, finish, homes, target, given)
-        return cls(kernel, body, finish, scratch, large(kernel, body, scratch, target))
+        ways = blocks(kernel, body, scratch, target)
+        return cls(kernel, body, finish, scratch, Model(target), ways)
 
-    def schedule(self, tile: Tile, tasks: int) -> Schedule:
-        kernel = self.kernel
+    def fit(self, tasks: int) -> Fit:
+        return Fit(self.kernel, self.body, self.scratch, tasks, self.model)
+
+    def ns(self, way: Tiling) -> float:
+        """The price of a tiling."""
+        fit = self.fit(way.tasks)
+        return tile_ns(fit, way.tile, way.terms) * fit.uneven(way.tile)
+
+    def tiling(self, tile: Tile, tasks: int) -> Tiling:
+        """These tiles, in blocks of k where there is a way of them that is."""
+        ways = (replace(way, tasks=tasks) for way in self.blocks if way.tile == tile)
+        return min(ways, key=self.ns, default=Tiling(tile, tasks))
+
+    def schedule(self, way: Tiling) -> Schedule:
+        kernel, tile = self.kernel, way.tile
         body = tuple(_with_way(kernel.stages, step, tile) for step in self.body)
-        if self.large is not None and self.large.tile == tile:
-            terms = self.large.terms
-            body = tuple(s if s.product is None else replace(s, terms=terms) for s in body)
+        body = tuple(s if s.product is None else replace(s, terms=way.terms or None) for s in body)
         finish = tuple(_with_way(kernel.finish, step, ()) for step in self.finish)
-        tasks, split = deal(kernel, tile, tasks)
+        tasks, split = deal(kernel, tile, way.tasks)
         slots, homes = self.scratch.assign(tile)
         return Schedule(tile, tasks, split, body, finish, homes, slots)
 
@@ -104,7 +115,7 @@ class _Plan:
         """A schedule of this kernel, which has `order`, but for the tile and tasks chosen."""
         pairs = zip(order, best.tile, strict=True)
         tile = tuple(max(1, given.get(f"tile.{axis}", extent)) for axis, extent in pairs)
-        made = self.schedule(tile, max(1, given.get("tasks", best.tasks)))
+        made = self.schedule(Tiling(tile, max(1, given.get("tasks", best.tasks))))
         both = zip(made.steps, best.steps, strict=True)
         steps = tuple(replace(s, terms=known.terms) for s, known in both)
         own = tuple(extent for _, extent in sorted(zip(order, tile, strict=True)))

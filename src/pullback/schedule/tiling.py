@@ -9,6 +9,7 @@ from math import prod
 
 from pullback.config import Cap, Caps, Ints, Pair, frozen
 from pullback.cost.facts import elements
+from pullback.cost.product import Travel, product_ns, together
 from pullback.cost.shares import most_rows, of_columns, of_rows
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Take, upper
@@ -16,9 +17,9 @@ from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
 from pullback.ir.target import Target
-from pullback.schedule.contraction import DOT_ROWS
+from pullback.schedule.contraction import volume
 from pullback.schedule.cost import Model, traffic_bytes
-from pullback.schedule.schedule import Step, Steps, Tile
+from pullback.schedule.schedule import Product, Step, Steps, Tile
 from pullback.schedule.slots import Lives, tile_counts, tile_shape
 
 # Tile extents tried along one axis.
@@ -75,34 +76,32 @@ def takes(stage: Stage) -> tuple[Take, ...]:
     return tuple(t for t in stage_reads(stage) if t.indices)
 
 
-def choose_tile(
-    kernel: Kernel,
-    body: Steps,
-    scratch: Lives,
-    tasks: int,
-    model: Model,
-) -> Ints:
+def choose_tile(fit: Fit) -> Ints:
     """Tile extents of every outer axis."""
-    product_ = any(step.product is not None for step in body)
-    limit = model.target.l2 // 2 if product_ else model.target.scratch
-    strip = int(model.target.profile.rate("held", "strip")) // 4
-    fit = _Fit(kernel, body, scratch, tasks, strip)
-    if tasks == 1:
-        least = scratch.bytes(fit.least)
-        limit = min(limit, least + max(SMALL_BYTES, traffic_bytes(kernel) // SMALL_SHARE))
-    return _searched(fit, model, limit) if product_ else _greedy(fit, limit, model.target)
+    product_ = any(step.product is not None for step in fit.body)
+    target = fit.model.target
+    limit = target.l2 // 2 if product_ else target.scratch
+    if fit.tasks == 1:
+        least = fit.lives.bytes(fit.least)
+        limit = min(limit, least + max(SMALL_BYTES, traffic_bytes(fit.kernel) // SMALL_SHARE))
+    return _searched(fit, limit) if product_ else _greedy(fit, limit)
 
 
 @frozen
-class _Fit:
-    """A kernel whose tile is sought. `wide`: elements of a run that is worth being one."""
+class Fit:
+    """A kernel whose tile is sought, for so many tasks."""
 
     kernel: Kernel
     body: Steps
     lives: Lives
     tasks: int
-    wide: int
+    model: Model
     blocks: dict[Stage, list[Pair]] = field(default_factory=dict)
+
+    @property
+    def wide(self) -> int:
+        """Elements of a run that is worth being one."""
+        return int(self.model.target.profile.rate("held", "strip")) // 4
 
     @property
     def lanes(self) -> set[int]:
@@ -120,7 +119,8 @@ class _Fit:
         for step in self.body:
             stage, product_ = self.kernel.stages[step.lead], step.product
             # with few rows, register tiles of whole vectors do not matter
-            if product_ is not None and upper(stage.shape[product_.row]) > DOT_ROWS:
+            few = most_rows(self.model.target.profile)
+            if product_ is not None and upper(stage.shape[product_.row]) > few:
                 bound = stage.bound
                 wide |= {bound[a] for a in (product_.row, product_.column) if a in bound}
         extents = [min(self.wide, upper(e)) for e in self.kernel.outer]
@@ -156,11 +156,12 @@ class _Fit:
         return max(loads) * len(loads) / sum(loads)
 
 
-def _greedy(fit: _Fit, limit: int, target: Target) -> Ints:
+def _greedy(fit: Fit, limit: int) -> Ints:
     """Inner axes first, as wide as scratch and the number of tasks allow.
 
     At least one vector of float32 along an axis in lanes, be it that data leave the cache.
     """
+    target = fit.model.target
     vector = target.lanes(4)
     revisits = len(fit.body) > 1
     near = target.l2 // 2
@@ -196,12 +197,12 @@ def _greedy(fit: _Fit, limit: int, target: Target) -> Ints:
     return tuple(tile)
 
 
-def _searched(fit: _Fit, model: Model, limit: int) -> Ints:
+def _searched(fit: Fit, limit: int) -> Ints:
     """The cheapest tile of a few extents for each axis whose scratch fits `limit`.
 
     Or much more, where few rows and columns take that already: long rows, or what all tiles share.
     """
-    target = model.target
+    target = fit.model.target
     wide = _searched_axes(fit)
     outer = fit.kernel.outer
     held = target.profile.tables["held"]
@@ -212,9 +213,7 @@ def _searched(fit: _Fit, model: Model, limit: int) -> Ints:
     most = max(shared, int(held["most"] * target.l2)) if long else limit
     choices = [_extents(e, fit.tasks) if n in wide else [1] for n, e in enumerate(outer)]
     tiles = [t for t in product(*choices) if fit.tiles(t) >= fit.tasks]
-    ranked = sorted(
-        (tile_ns(fit, t, model) * fit.uneven(t), [-n for n in reversed(t)]) for t in tiles
-    )
+    ranked = sorted((tile_ns(fit, t) * fit.uneven(t), [-n for n in reversed(t)]) for t in tiles)
     best: tuple[float, Ints] | None = None
     for cost, negative in ranked:
         tile = tuple(-n for n in reversed(negative))
@@ -232,7 +231,7 @@ def _searched(fit: _Fit, model: Model, limit: int) -> Ints:
     return best[1] if best is not None else (1,) * len(fit.kernel.outer)
 
 
-def _searched_axes(fit: _Fit) -> list[int]:
+def _searched_axes(fit: Fit) -> list[int]:
     """The outer axes whose tile extents are searched."""
     axes: dict[int, None] = {}
     for step in fit.body:
@@ -253,12 +252,16 @@ def _extents(extent: int | Dim, tasks: int) -> list[int]:
     return sorted({*rounded, *each, size})
 
 
-def tile_ns(fit: _Fit, tile: Tile, model: Model) -> float:
-    """Predicted time of the kernel on one thread with this tile, nanoseconds."""
+def tile_ns(fit: Fit, tile: Tile, terms: int | None = None) -> float:
+    """Predicted time of the kernel on one thread with this tile, nanoseconds.
+
+    `terms`: products of a block of k, 0: k is one; None: as if operands of products were near.
+    """
     kernel = fit.kernel
+    model = fit.model
     machine = model.target.profile
     counts = tile_counts(kernel, tile)
-    block = machine.tables["block"]
+    gathered = machine.rate("block", "gathered")
     enter = machine.rate("whole", "step")
     total = 0.0
     for step in fit.body:
@@ -272,18 +275,62 @@ def tile_ns(fit: _Fit, tile: Tile, model: Model) -> float:
             )
             work = model.stage_ns(stage) * repeats
             if step.product is None or place > 0:
-                total += work * (block["gathered"] if fit.cuts(stage, tile) else 1.0)
-                continue
-            shape = tile_shape(stage, tile)
-            rows = shape[step.product.row]
-            columns = shape[step.product.column]
-            work /= of_rows(machine, rows)
-            if rows <= step.product.dots:
-                total += work / block["dots"] / min(1.0, columns / block["dot_columns"])
-                continue
-            total += work / of_columns(machine, columns, model.target.lanes(4))
-            total += _packing_ns(step, stage, counts, fit.tasks, machine.rate("whole", "pack"))
+                total += work * (gathered if fit.cuts(stage, tile) else 1.0)
+            else:
+                total += _product_ns(fit, step, work, tile, terms)
     return total
+
+
+def _product_ns(fit: Fit, step: Step, work: float, tile: Tile, terms: int | None) -> float:
+    """Of a sum of products, whose multiply-adds take `work` at the peak."""
+    target, stage, seen = fit.model.target, fit.kernel.stages[step.lead], step.product
+    assert seen is not None
+    machine, shape = target.profile, tile_shape(stage, tile)
+    rows, columns = shape[seen.row], shape[seen.column]
+    work /= of_rows(machine, rows)
+    packing, each = 0.0, machine.rate("whole", "pack")
+    if rows <= seen.dots:
+        block = machine.tables["block"]
+        work = work / block["dots"] / min(1.0, columns / block["dot_columns"])
+    else:
+        work /= of_columns(machine, columns, target.lanes(4))
+        packing = _packing_ns(step, stage, tile_counts(fit.kernel, tile), fit.tasks, each)
+    if terms is None:
+        return work + packing
+    right = _travel(fit, stage, seen, tile, terms)
+    if terms and not right.lies:
+        packing = each * right.size * right.turns / seen.right.dtype.itemsize
+    if not terms and rows > seen.dots and _panel(stage, tile, target) > target.l2:
+        passes = right.turns * -(-rows // most_rows(machine))
+        work = together(work, right.size * passes / machine.rate("whole", "cache"))
+    blocks = -(-volume(stage, stage.over) // terms) if terms else 1
+    sums = volume(stage, range(len(shape))) * stage.body.dtype.itemsize
+    return product_ns(work, packing, right, sums * (blocks - 1), target)
+
+
+def _panel(stage: Stage, tile: Tile, target: Target) -> int:
+    """Bytes of the right operand that a register tile goes along, and the next rows again."""
+    bound = stage.bound
+    terms = prod(tile[bound[a]] if a in bound else upper(stage.extents[a]) for a in stage.over)
+    return terms * target.vector * max(target.profile.tiles, key=lambda t: t.share).vectors
+
+
+def _travel(fit: Fit, stage: Stage, seen: Product, tile: Tile, terms: int) -> Travel:
+    """How tiles read the right operand of a product: again for each row of tiles."""
+    target, bound, extents = fit.model.target, stage.bound, list(map(upper, stage.extents))
+    counts, size = tile_counts(fit.kernel, tile), seen.right.dtype.itemsize
+    inside = [tile[bound[a]] if a in bound else extents[a] for a in range(len(extents))]
+    own = seen.right.axes - (seen.left.axes - set(stage.over))
+    outer = {o for a, o in bound.items() if a not in seen.right.axes and counts[o] > 1}
+    first = min(outer, default=-1)
+    between = size * prod(inside[a] if bound.get(a, first) < first else extents[a] for a in own)
+    turns = prod(counts[o] for o in outer)
+    block = size * prod(inside[a] for a in own - set(stage.over))
+    most, rows = prod(inside[a] for a in stage.over), inside[seen.row]
+    lies, few = seen.direct and seen.word == 1, rows < target.profile.rate("block", "few")
+    if terms:
+        lies = lies and (few or block * min(terms, most) <= target.l2)
+    return Travel(size * volume(stage, seen.right.axes), turns, between, lies, terms > 0 and few)
 
 
 def _blocks(stage: Stage) -> list[Pair]:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import pullback as pb
+from price_bound import bound
 from pullback.backends.host.processor import named_target
 from pullback.backends.nests.price import nest_price, price, sampled
 from pullback.backends.nests.reuse import spanned
-from pullback.cost.bound import bound
 from pullback.cost.price import Price
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32

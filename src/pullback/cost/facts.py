@@ -96,7 +96,8 @@ def _exact(index: Expr, extent: Extent) -> int | None:
 def study(body: Expr, form: Form) -> BodyFacts:
     """One walk over a body (and write indices)."""
     accesses: dict[Access, None] = {}
-    flops = nodes = 0
+    flops = 0
+    nodes = 0
     for node in walk(roots(body, form)):
         nodes += 1
         if isinstance(node, Take):

@@ -1,49 +1,53 @@
-"""What a product costs beside its multiply-adds: panels, blocks of k, a right operand far away."""
+"""What a product costs whose right operand lies beyond the second-level cache, nanoseconds."""
 
 from __future__ import annotations
 
 from pullback.config import frozen
+from pullback.cost.price import together
 from pullback.ir.target import Target
-
-OVERLAP = 1.5  # exponent: parts that take equally long take 2 ** (2/3) times as long together
-
-
-def together(*parts: float) -> float:
-    """Nanoseconds of parts that overlap but for what is lost where they are alike."""
-    return float(sum(part**OVERLAP for part in parts) ** (1 / OVERLAP))
 
 
 @frozen
 class Travel:
-    """The right operand of a product: `size` bytes, which tiles read `turns` times, `between` bytes
-    from one time to the next. `lies`: it is read where it lies; `ahead`: a block of k while the one
-    before is multiplied.
+    """How the right operand comes to the tiles of a product: `size` bytes, `sample` of them in each
+    sample of a batch, in so many turns; `again` is what register tiles read once more because the
+    bytes that one goes along do not stay near. `direct`: it is read where it lies, `ahead`: and
+    while the block of terms before is multiplied. `sums`: bytes that wait between blocks.
     """
 
     size: int
+    sample: int
     turns: int
-    between: int
-    lies: bool
+    again: int
+    sums: int
+    direct: bool
     ahead: bool
 
 
-def product_ns(work: float, packing: float, right: Travel, waiting: int, target: Target) -> float:
-    """A product of `work` multiply-adds and `packing`, in nanoseconds.
+def product_ns(
+    work: float,
+    packing: float,
+    right: Travel,
+    target: Target,
+) -> float:
+    """Multiply-adds that take `work`, and `packing`, with what it takes to bring the operand.
 
-    What is read beyond the second-level cache comes from memory the first time; again from a core's
-    share of the third-level cache, which is hidden, if that holds it. `waiting`: bytes of sums
-    between blocks of k.
+    It comes from memory once, or in each turn, if it is more than a core's share of the third-level
+    cache; before it is packed, or overlapping with the multiply-adds.
     """
-    if right.size <= target.l2:
-        return work + packing
-    rates = target.profile.tables["whole"]
-    far, again = right.size / rates["memory_sweep"], right.size * (right.turns - 1)
-    if right.between > target.l3 // int(target.profile.rate("launch", "tasks")):
+    machine = target.profile
+    rates = machine.tables["whole"]
+    tasks = machine.rate("launch", "tasks")
+    share = target.l3 / tasks
+    far = right.size / rates["memory_sweep"]
+    if right.sample > share:
         far *= right.turns
-    elif right.between > target.l2:
-        work = max(work, again / rates["cache"])
-    sums = waiting / rates["near"]
-    if not right.lies:
-        return work + packing + far + sums
-    work *= target.profile.rate("block", "apart") if right.between > target.l2 else 1.0
-    return sums + (max(work, far) if right.ahead else together(work, far))
+    work = together(work, right.again / rates["cache"])
+    work += right.sums / rates["near"]
+    if not right.direct:
+        return work + packing + far
+    if right.sample > target.l2:
+        work *= machine.rate("block", "apart")
+    if right.ahead:
+        return max(work, far)
+    return together(work, far)

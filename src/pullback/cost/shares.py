@@ -40,4 +40,5 @@ def most_rows(machine: Machine) -> int:
 def _share(machine: Machine, table: str, count: int) -> float:
     """The share of the largest count that the machine's table names up to this one."""
     shares = machine.tables[table]
-    return shares[str(max(int(name) for name in shares if int(name) <= max(1, count)))]
+    named = max(int(name) for name in shares if int(name) <= max(1, count))
+    return shares[str(named)]

@@ -62,9 +62,6 @@ from pullback.schedule.schedule import (
 from pullback.schedule.steps import lanes
 from pullback.schedule.verify import revisited, verify_schedule
 
-# Fewer rows do not pay for a copy of what can be read in place.
-FEWEST_PACKED = 64
-
 # Many instructions for an element, in lanes as many for all of them.
 FUNCTIONS = (Native, E.Exp, E.Log, E.Sin)
 
@@ -384,7 +381,7 @@ def _deep(
         prob = left_evaluated(context, prob)[1]
     made = replace(made, scattered=_scattered(context, prob, target))
     size = column.most * prod(o.most for o in prob.over) * prob.kind.itemsize
-    few = prob.height < FEWEST_PACKED
+    few = prob.height < target.profile.rate("block", "few")
     packed = dict(step.asked).get("packed")
     wanted = size <= target.l2 or few if packed is None else not packed
     if not wanted or prob.right.stride(column.var) != 1:

@@ -20,7 +20,7 @@ from pullback.schedule.choices import (
     refuse_unknown,
     with_choices,
 )
-from pullback.schedule.cost import Model
+from pullback.schedule.cost import Model, task_count
 from pullback.schedule.large import Tiling, blocks
 from pullback.schedule.schedule import Numbers, Schedule, Step, Steps, Tile, Way
 from pullback.schedule.slots import Lives, lives, residences, tile_counts, tile_shape
@@ -61,7 +61,8 @@ def schedule_with(kernel: Kernel, target: Target, tile: Tile, tasks: int) -> Sch
 def _modelled(plan: _Plan) -> Schedule:
     """The cheapest schedule: of tiles as `choose_tile` finds them, or in blocks of k."""
     kernel, target = plan.kernel, plan.model.target
-    tasks = _packing_tasks(kernel, plan.body, plan.model.estimate(kernel).tasks, target)
+    tasks = task_count(kernel, plan.model.work_us(kernel), target)
+    tasks = _packing_tasks(kernel, plan.body, tasks, target)
     tasks = min(tasks, _whole_vectors(kernel, plan.body, target))
     if all(_filling(kernel.stages[s.lead], target) for s in plan.body):
         tasks = 1
@@ -94,8 +95,7 @@ class _Plan:
 
     def ns(self, way: Tiling) -> float:
         """The price of a tiling."""
-        fit = self.fit(way.tasks)
-        return tile_ns(fit, way.tile, way.terms) * fit.uneven(way.tile)
+        return tile_ns(self.fit(way.tasks), way.tile, way.terms)
 
     def tiling(self, tile: Tile, tasks: int) -> Tiling:
         """These tiles, in blocks of k where there is a way of them that is."""
@@ -103,7 +103,8 @@ class _Plan:
         return min(ways, key=self.ns, default=Tiling(tile, tasks))
 
     def schedule(self, way: Tiling) -> Schedule:
-        kernel, tile = self.kernel, way.tile
+        kernel = self.kernel
+        tile = way.tile
         body = tuple(_with_way(kernel.stages, step, tile) for step in self.body)
         body = tuple(s if s.product is None else replace(s, terms=way.terms or None) for s in body)
         finish = tuple(_with_way(kernel.finish, step, ()) for step in self.finish)
@@ -115,12 +116,11 @@ class _Plan:
         """A schedule of this kernel, which has `order`, but for the tile and tasks chosen."""
         pairs = zip(order, best.tile, strict=True)
         tile = tuple(max(1, given.get(f"tile.{axis}", extent)) for axis, extent in pairs)
-        made = self.schedule(Tiling(tile, max(1, given.get("tasks", best.tasks))))
-        both = zip(made.steps, best.steps, strict=True)
-        steps = tuple(replace(s, terms=known.terms) for s, known in both)
+        terms = sum(step.terms or 0 for step in best.steps)
+        made = self.schedule(Tiling(tile, max(1, given.get("tasks", best.tasks)), terms))
         own = tuple(extent for _, extent in sorted(zip(order, tile, strict=True)))
         turned = order if order != tuple(sorted(order)) else ()
-        return replace(made, tile=own, steps=steps, order=turned)
+        return replace(made, tile=own, order=turned)
 
 
 def _packing_tasks(kernel: Kernel, body: Steps, tasks: int, target: Target) -> int:

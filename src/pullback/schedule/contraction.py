@@ -149,27 +149,17 @@ def _product(stage: Stage, inner: list[Expr], scale: list[Expr], column: int) ->
 
 
 def _way(stage: Stage, product: Product, target: Target) -> Product:
-    """A product with the words and the dot products that a processor has for it."""
+    """A product with the words and the dot products that a processor has for it: words where their
+    panels cost less than they save, or there would be panels anyway.
+    """
     dots = 0 if product.direct else _dots(stage, product, target)
     word = _word(stage, product.left, product.right, product.column, target)
-    if word > 1 and _words_pay(stage, product, word, dots, target):
+    rows = volume(stage, set(range(len(stage.shape))) - product.right.axes)
+    saved = target.profile.rate("whole", "multiply_add") * (1 - 1 / word)
+    packed = not product.direct and upper(stage.extents[product.row]) > dots
+    if word > 1 and (packed or rows * saved >= target.profile.rate("product", "words")):
         return replace(product, direct=False, word=word)
     return replace(product, dots=dots)
-
-
-def _words_pay(
-    stage: Stage,
-    product: Product,
-    word: int,
-    dots: int,
-    target: Target,
-) -> bool:
-    """Whether panels of words cost less than they save, or there would be panels anyway."""
-    rows = volume(stage, set(range(len(stage.shape))) - product.right.axes)
-    if not product.direct and upper(stage.extents[product.row]) > dots:
-        return True
-    saved = target.profile.rate("whole", "multiply_add") * (1 - 1 / word)
-    return rows * saved >= target.profile.rate("product", "words")
 
 
 def _side(parts: list[Expr]) -> Expr:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from pullback.config import Ints, frozen
+from pullback.config import Ints
 from pullback.cost.facts import elements, size_bytes
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
@@ -30,14 +30,6 @@ _WEIGHTS: dict[type[Expr], str] = {
 }
 
 
-@frozen
-class Estimate:
-    """Predicted microseconds of one launch on one thread, and how many tasks share it."""
-
-    work_us: float
-    tasks: int
-
-
 @dataclass(slots=True)
 class Model:
     """Prices kernels for one target; stages seen before cost a look-up."""
@@ -51,18 +43,12 @@ class Model:
             self._stages[stage] = stage_ns(stage, self.target)
         return self._stages[stage]
 
-    def estimate(self, kernel: Kernel) -> Estimate:
-        """The cost of one launch of `kernel`."""
+    def work_us(self, kernel: Kernel) -> float:
+        """Predicted microseconds of one launch of `kernel` on one thread."""
         traffic = traffic_bytes(kernel)
         rates = self.target.profile.tables["whole"]
         speed = rates["memory_sweep" if traffic > self.target.l2 else "cache_sweep"]
-        work = sum(map(self.stage_ns, kernel.every)) + traffic / speed
-        return Estimate(work / 1000, task_count(kernel, work / 1000, self.target))
-
-
-def estimate(kernel: Kernel, target: Target) -> Estimate:
-    """The predicted cost of `kernel`; keep a `Model` to price many."""
-    return Model(target).estimate(kernel)
+        return (sum(map(self.stage_ns, kernel.every)) + traffic / speed) / 1000
 
 
 def stage_ns(stage: Stage, target: Target) -> float:
@@ -116,7 +102,7 @@ def shares(kernel: Kernel, tasks: Sequence[int], target: Target) -> Ints:
     """
     model = Model(target)
     least, most = _shared(target)
-    works = [model.estimate(part).work_us for part in kernel.parts]
+    works = [model.work_us(part) for part in kernel.parts]
     each = [w / n for w, n in zip(works, tasks, strict=True) for _ in range(n)]
     total = sum(each)
     wide = int(target.profile.rate("launch", "tasks"))

@@ -11,7 +11,9 @@ is linear in its innermost loop axis becomes a bound of that loop, and any other
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from math import prod
+from operator import add
 
 import numpy as np
 
@@ -44,13 +46,7 @@ class Cost:
     elements: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.iterations + other.iterations,
-            self.executed + other.executed,
-            self.multiplications + other.multiplications,
-            self.flops + other.flops,
-            self.elements + other.elements,
-        )
+        return Cost(*map(add, astuple(self), astuple(other)))
 
 
 def cost(definitions: Iterable[Definition], sizes: Sizes | None = None) -> Cost:

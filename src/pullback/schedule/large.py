@@ -46,22 +46,24 @@ def blocks(kernel: Kernel, body: Steps, scratch: Lives, target: Target) -> tuple
     guards = regions(kernel.stages)
     if groups is None or guards.work.get(stage.target) or guards.needed.get(stage.target):
         return ()
-    size, direct = stage.body.dtype.itemsize, step.product.direct
+    size = stage.body.dtype.itemsize
+    direct = step.product.direct
     rows, columns, terms = groups.extents
     if terms * columns * size <= target.l2 and step.product.word == 1:
         return ()
     block = target.profile.tables["block"]
-    tasks, share = most_tasks(kernel, target), target.l3 // most_tasks(kernel, target)
+    tasks = most_tasks(kernel, target)
     ways = []
     for packed in (False, True) if direct else (True,):
-        wide, most = int(block["columns" if packed else "run"]), int(block["terms"])
+        most = int(block["terms"])
+        wide = int(block["columns" if packed else "run"])
         tile = _tile(kernel, groups, (int(block["rows"]) * step.product.word, wide))
         row = prod(tile[a] for a in groups.columns) * size
         if not packed:
             most = _streamed_terms(row, rows, target)
         elif direct and (rows < block["few"] or row * min(most, terms) <= target.l2):
             continue
-        if scratch.bytes(tile) <= share:
+        if scratch.bytes(tile) <= target.l3 // tasks:
             ways.append(Tiling(tile, min(prod(tile_counts(kernel, tile)), tasks), most))
     return tuple(ways)
 

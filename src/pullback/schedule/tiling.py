@@ -9,17 +9,16 @@ from math import prod
 
 from pullback.config import Cap, Caps, Ints, Pair, frozen
 from pullback.cost.facts import elements
-from pullback.cost.product import Travel, product_ns, together
+from pullback.cost.product import Travel, product_ns
 from pullback.cost.shares import most_rows, of_columns, of_rows
 from pullback.ir import expr as E
 from pullback.ir.expr import Dim, Take, upper
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel, Stage, stage_reads
 from pullback.ir.node import walk
-from pullback.ir.target import Target
-from pullback.schedule.contraction import volume
+from pullback.schedule.contraction import WORD, volume
 from pullback.schedule.cost import Model, traffic_bytes
-from pullback.schedule.schedule import Product, Step, Steps, Tile
+from pullback.schedule.schedule import Step, Steps, Tile
 from pullback.schedule.slots import Lives, tile_counts, tile_shape
 
 # Tile extents tried along one axis.
@@ -258,10 +257,8 @@ def tile_ns(fit: Fit, tile: Tile, terms: int | None = None) -> float:
     `terms`: products of a block of k, 0: k is one; None: as if operands of products were near.
     """
     kernel = fit.kernel
-    model = fit.model
-    machine = model.target.profile
+    machine = fit.model.target.profile
     counts = tile_counts(kernel, tile)
-    gathered = machine.rate("block", "gathered")
     enter = machine.rate("whole", "step")
     total = 0.0
     for step in fit.body:
@@ -273,64 +270,56 @@ def tile_ns(fit: Fit, tile: Tile, terms: int | None = None) -> float:
                 for count, axis in zip(counts[: step.level], stage.outer, strict=False)
                 if axis is None
             )
-            work = model.stage_ns(stage) * repeats
-            if step.product is None or place > 0:
-                total += work * (gathered if fit.cuts(stage, tile) else 1.0)
-            else:
-                total += _product_ns(fit, step, work, tile, terms)
+            work = fit.model.stage_ns(stage) * repeats
+            if step.product is not None and place == 0:
+                work = _product_ns(fit, step, work, tile, terms)
+            elif fit.cuts(stage, tile):
+                work *= machine.rate("block", "gathered")
+            total += work
     return total
 
 
 def _product_ns(fit: Fit, step: Step, work: float, tile: Tile, terms: int | None) -> float:
     """Of a sum of products, whose multiply-adds take `work` at the peak."""
-    target, stage, seen = fit.model.target, fit.kernel.stages[step.lead], step.product
+    target = fit.model.target
+    stage = fit.kernel.stages[step.lead]
+    seen = step.product
     assert seen is not None
-    machine, shape = target.profile, tile_shape(stage, tile)
+    machine = target.profile
+    block = machine.tables["block"]
+    counts = tile_counts(fit.kernel, tile)
+    shape = tile_shape(stage, tile)
     rows, columns = shape[seen.row], shape[seen.column]
     work /= of_rows(machine, rows)
-    packing, each = 0.0, machine.rate("whole", "pack")
+    packing = 0.0
     if rows <= seen.dots:
-        block = machine.tables["block"]
-        work = work / block["dots"] / min(1.0, columns / block["dot_columns"])
+        work /= block["dots"] * min(1.0, columns / block["dot_columns"])
     else:
         work /= of_columns(machine, columns, target.lanes(4))
-        packing = _packing_ns(step, stage, tile_counts(fit.kernel, tile), fit.tasks, each)
+        packing = _packing_ns(step, stage, counts, fit.tasks, machine.rate("whole", "pack"))
     if terms is None:
         return work + packing
-    right = _travel(fit, stage, seen, tile, terms)
-    if terms and not right.lies:
-        packing = each * right.size * right.turns / seen.right.dtype.itemsize
-    if not terms and rows > seen.dots and _panel(stage, tile, target) > target.l2:
-        passes = right.turns * -(-rows // most_rows(machine))
-        work = together(work, right.size * passes / machine.rate("whole", "cache"))
-    blocks = -(-volume(stage, stage.over) // terms) if terms else 1
-    sums = volume(stage, range(len(shape))) * stage.body.dtype.itemsize
-    return product_ns(work, packing, right, sums * (blocks - 1), target)
-
-
-def _panel(stage: Stage, tile: Tile, target: Target) -> int:
-    """Bytes of the right operand that a register tile goes along, and the next rows again."""
+    size = volume(stage, seen.right.axes) * seen.right.dtype.itemsize
+    if size <= target.l2:
+        return work + packing
     bound = stage.bound
-    terms = prod(tile[bound[a]] if a in bound else upper(stage.extents[a]) for a in stage.over)
-    return terms * target.vector * max(target.profile.tiles, key=lambda t: t.share).vectors
-
-
-def _travel(fit: Fit, stage: Stage, seen: Product, tile: Tile, terms: int) -> Travel:
-    """How tiles read the right operand of a product: again for each row of tiles."""
-    target, bound, extents = fit.model.target, stage.bound, list(map(upper, stage.extents))
-    counts, size = tile_counts(fit.kernel, tile), seen.right.dtype.itemsize
-    inside = [tile[bound[a]] if a in bound else extents[a] for a in range(len(extents))]
-    own = seen.right.axes - (seen.left.axes - set(stage.over))
-    outer = {o for a, o in bound.items() if a not in seen.right.axes and counts[o] > 1}
-    first = min(outer, default=-1)
-    between = size * prod(inside[a] if bound.get(a, first) < first else extents[a] for a in own)
-    turns = prod(counts[o] for o in outer)
-    block = size * prod(inside[a] for a in own - set(stage.over))
-    most, rows = prod(inside[a] for a in stage.over), inside[seen.row]
-    lies, few = seen.direct and seen.word == 1, rows < target.profile.rate("block", "few")
+    over = frozenset(stage.over)
+    sample = size // volume(stage, seen.left.axes & seen.right.axes - over)
+    turns = prod(counts[o] for a, o in bound.items() if a not in seen.right.axes)
+    again = sums = 0
+    direct = seen.direct
     if terms:
-        lies = lies and (few or block * min(terms, most) <= target.l2)
-    return Travel(size * volume(stage, seen.right.axes), turns, between, lies, terms > 0 and few)
+        packing = size * turns / WORD * machine.rate("whole", "pack")
+        sums = elements(stage.shape) * ((volume(stage, over) - 1) // terms) * WORD
+        direct = direct and terms != block["terms"]
+    elif rows > seen.dots:
+        widest = max(machine.tiles, key=lambda t: t.share).vectors
+        depth = prod(tile[bound[a]] if a in bound else upper(stage.extents[a]) for a in over)
+        if depth * widest * target.vector > target.l2 // 2:
+            again = size * turns * -(-rows // most_rows(machine))
+    ahead = terms > 0 and rows < block["few"]
+    right = Travel(size, sample, turns, again, sums, direct, ahead)
+    return product_ns(work, packing, right, target)
 
 
 def _blocks(stage: Stage) -> list[Pair]:

@@ -19,7 +19,7 @@ from pullback.ir.target import Target
 from pullback.ir.text import definition_text, kernel_text
 from pullback.memory.plan import Plan
 from pullback.runtime.executable import Executable
-from pullback.schedule.cost import estimate, traffic_bytes
+from pullback.schedule.cost import Model, traffic_bytes
 from pullback.viewer.code import Codes
 from pullback.viewer.graph import COLUMNS, Graph, Node, Place, kernels, lines, link
 from pullback.viewer.layout import layered
@@ -202,7 +202,7 @@ def _kernel_row(timed: Timed, target: Target, codes: Codes, tables: _Tables) -> 
         "spent": timed.spent,
         "flops": timed.work.flops,
         "bytes": timed.moved,
-        "predicted_us": sum(estimate(p, target).work_us for p in kernel.pieces),
+        "predicted_us": sum(map(Model(target).work_us, kernel.pieces)),
     }
 
 

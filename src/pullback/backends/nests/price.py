@@ -14,7 +14,7 @@ from math import ceil
 from pullback.backends.nests.analysis import Facts, LanePlan, Varying, plan_lanes
 from pullback.backends.nests.ports import WINDOW, Lane, Ports, Reader
 from pullback.backends.nests.reuse import Access, Level, cycled, missed, spanned, stepped
-from pullback.cost.price import Price
+from pullback.cost.price import Price, together
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index
 from pullback.ir.kernel import Kernel
@@ -50,7 +50,6 @@ from pullback.schedule.schedule import Schedule
 # one another so many in all.
 SAMPLES = 8
 MOST_SAMPLES = 64
-OVERLAP = 1.5  # exponent: parts that take equally long take 2 ** (2/3) times as long together
 KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
 
 Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
@@ -488,7 +487,7 @@ class _Walk:
                     waits[number] += wait
                     sums[name] += wait
             far = sum(waits)
-            both = (own**OVERLAP + far**OVERLAP) ** (1 / OVERLAP)
+            both = together(own, far)
             ns += both
             packing += both if region.packs else 0.0
             busy += 0.0 if region.packs else own

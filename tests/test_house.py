@@ -547,6 +547,27 @@ def test_one_name_is_one_thing() -> None:
     assert not twice, twice
 
 
+UNORDERED = {"config", "grad", "ir", "simplify"}  # rooms whose helpers stand above, too
+
+
+def test_helpers_stand_below_what_first_uses_them() -> None:
+    """A file of the core reads downwards: a private function comes after its first user."""
+    above = []
+    for path in FILES:
+        if RANK.get(room(path), 99) > RANK["pipeline"] or room(path) in UNORDERED:
+            continue
+        body, first = parsed(path).body, dict[str, int]()
+        for number, node in enumerate(body):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name):
+                    first.setdefault(part.id, number)
+        for number, node in enumerate(body):
+            private = isinstance(node, ast.FunctionDef) and node.name.startswith("_")
+            if private and not concrete(path) and first.get(node.name, -1) > number:
+                above.append(f"{path.relative_to(ROOT)}: {node.name}")
+    assert not above, above
+
+
 def test_size_of_the_core(capsys: pytest.CaptureFixture[str]) -> None:
     core = RANK["pipeline"]
     total_lines = total_tokens = 0

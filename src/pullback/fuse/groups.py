@@ -171,59 +171,12 @@ class Edge:
     overwrites: bool
 
 
-def _edges(problem: Problem, a: Group, b: Group) -> list[Edge]:
-    edges = []
-    for one, two, forward in ((a, b, True), (b, a, False)):
-        for maker in one.nodes:
-            for stage, bind in two.external.get(maker, ()):
-                edges.append(Edge(maker, stage, bind, forward, False))
-            target = problem.target.get(maker, -1)
-            for stage, bind in two.external.get(target, ()):
-                edges.append(Edge(maker, stage, bind, forward, True))
-    return edges
-
-
-def _agrees(
-    problem: Problem,
-    edge: Edge,
-    maker: Class,
-    reader: Class,
-) -> bool:
-    """Whether one read stays at the maker's coordinates in a class."""
-    axis = maker[edge.maker]
-    read = reader[edge.stage]
-    partial = axis in problem.reduced[edge.maker]
-    made = target_place(problem, edge.maker, axis)
-    if partial or made == FINISH:
-        late = read == FINISH
-        return made == FINISH or not late if edge.overwrites else late
-    if read is None or made is None or not (edge.overwrites or read >= 0):
-        return False
-    return edge.bind[made] == read
-
-
 def target_place(problem: Problem, stage: int, axis: int | None) -> int | None:
     """The axis of the result that a stage's own axis is; an accumulating write has a domain."""
     form = problem.form(stage)
     if not is_axis(axis) or not isinstance(form, Accumulate):
         return axis
     return plain_places(form, problem.definition(stage).shape).get(axis)
-
-
-def _never_agrees(problem: Problem, edge: Edge) -> bool:
-    """Whether a read inside a tile is never safe, whatever the outer axes.
-
-    A map over the same box as an overwrite may share its loop, so it must read the very element.
-    What is scattered into is whole in a tile of its plain axes, but such columns of all rows are
-    slow to sweep: only a sum of them pays (20,000 x 64: with the update 23 ms, apart 2.8 ms).
-    """
-    maker = problem.definition(edge.maker)
-    if isinstance(problem.form(edge.maker), Accumulate):
-        return sums_up(problem.scene, problem.definition(edge.stage)) is not maker
-    if not edge.overwrites or not problem.is_map(edge.stage):
-        return False
-    same_box = problem.definition(edge.stage).extents == maker.extents
-    return same_box and not is_identity(edge.bind, maker.shape)
 
 
 def merge(
@@ -260,6 +213,53 @@ def merge(
     nodes = tuple(sorted(a.nodes + b.nodes))
     stages = tuple(sorted({*a.stages, *b.stages}))
     return Group(nodes, stages, tuple(classes), _external(problem, nodes, stages))
+
+
+def _edges(problem: Problem, a: Group, b: Group) -> list[Edge]:
+    edges = []
+    for one, two, forward in ((a, b, True), (b, a, False)):
+        for maker in one.nodes:
+            for stage, bind in two.external.get(maker, ()):
+                edges.append(Edge(maker, stage, bind, forward, False))
+            target = problem.target.get(maker, -1)
+            for stage, bind in two.external.get(target, ()):
+                edges.append(Edge(maker, stage, bind, forward, True))
+    return edges
+
+
+def _agrees(
+    problem: Problem,
+    edge: Edge,
+    maker: Class,
+    reader: Class,
+) -> bool:
+    """Whether one read stays at the maker's coordinates in a class."""
+    axis = maker[edge.maker]
+    read = reader[edge.stage]
+    partial = axis in problem.reduced[edge.maker]
+    made = target_place(problem, edge.maker, axis)
+    if partial or made == FINISH:
+        late = read == FINISH
+        return made == FINISH or not late if edge.overwrites else late
+    if read is None or made is None or not (edge.overwrites or read >= 0):
+        return False
+    return edge.bind[made] == read
+
+
+def _never_agrees(problem: Problem, edge: Edge) -> bool:
+    """Whether a read inside a tile is never safe, whatever the outer axes.
+
+    A map over the same box as an overwrite may share its loop, so it must read the very element.
+    What is scattered into is whole in a tile of its plain axes, but such columns of all rows are
+    slow to sweep: only a sum of them pays (20,000 x 64: with the update 23 ms, apart 2.8 ms).
+    """
+    maker = problem.definition(edge.maker)
+    if isinstance(problem.form(edge.maker), Accumulate):
+        return sums_up(problem.scene, problem.definition(edge.stage)) is not maker
+    if not edge.overwrites or not problem.is_map(edge.stage):
+        return False
+    same_box = problem.definition(edge.stage).extents == maker.extents
+    return same_box and not is_identity(edge.bind, maker.shape)
 
 
 def _ties(edge: Edge, maker: Class, reader: Class) -> bool:

@@ -113,22 +113,6 @@ def replay(start: Timeline, steps: Iterable[Repetition]) -> Timeline | None:
     return timeline
 
 
-def _pruned(
-    start: Timeline, steps: list[Repetition], goal: int
-) -> tuple[Timeline, list[Repetition]]:
-    """Without the steps that later ones have made needless, the dearest looked at first."""
-    for step in sorted(steps, key=lambda s: (-s.flops, s.number))[:MOST_PRUNED]:
-        if any(step.number in (s.source, s.before) for s in steps):
-            continue
-        rest = [s for s in steps if s is not step]
-        timeline = replay(start, rest)
-        if timeline is not None and timeline.live().max() <= goal:
-            steps = rest
-    timeline = replay(start, steps)
-    assert timeline is not None, "steps that were taken can be taken again"
-    return timeline, steps
-
-
 def replaced(block: Block, launches: Sequence[Sequence[tuple[Kernel, Kernel]]]) -> Block:
     """A fused program with its launches, in order, replaced by those given for them."""
     rest = iter(launches)
@@ -275,6 +259,22 @@ class _Search:
     @staticmethod
     def _excess(live: Numbers, goal: int) -> int:
         return int(np.maximum(live - goal, 0).sum())
+
+
+def _pruned(
+    start: Timeline, steps: list[Repetition], goal: int
+) -> tuple[Timeline, list[Repetition]]:
+    """Without the steps that later ones have made needless, the dearest looked at first."""
+    for step in sorted(steps, key=lambda s: (-s.flops, s.number))[:MOST_PRUNED]:
+        if any(step.number in (s.source, s.before) for s in steps):
+            continue
+        rest = [s for s in steps if s is not step]
+        timeline = replay(start, rest)
+        if timeline is not None and timeline.live().max() <= goal:
+            steps = rest
+    timeline = replay(start, steps)
+    assert timeline is not None, "steps that were taken can be taken again"
+    return timeline, steps
 
 
 def _too_small(timeline: Timeline, budget: int, smallest: int) -> MemoryBudgetError:

@@ -69,16 +69,6 @@ def extend(graph: Graph, simplify: Simplify, machine: Machine) -> Graph:
     return graph.of(sources.mapping)
 
 
-def _masks_cost(definition: Definition, machine: Machine, stored: int = 0) -> bool:
-    """Whether to ask a guard at every point, compared and selected, takes longer than a launch, and
-    than to write so many elements and read them.
-    """
-    rates = machine.tables["whole"]
-    asked = points(definition) * 2 * rates["plain"]
-    copied = 2 * stored * float32.itemsize / rates["memory"]
-    return asked >= max(copied, machine.rate("launch", "fork"))
-
-
 def padded(order: Iterable[Definition], machine: Machine) -> set[Definition]:
     """Guarded views that a large sum of products reads again and again: better stored than moved
     into it, where every product would ask the guard: on a machine that packs what it reads.
@@ -96,6 +86,16 @@ def padded(order: Iterable[Definition], machine: Machine) -> set[Definition]:
             if _masks_cost(definition, machine, elements(source.shape)):
                 views.add(source)
     return views
+
+
+def _masks_cost(definition: Definition, machine: Machine, stored: int = 0) -> bool:
+    """Whether to ask a guard at every point, compared and selected, takes longer than a launch, and
+    than to write so many elements and read them.
+    """
+    rates = machine.tables["whole"]
+    asked = points(definition) * 2 * rates["plain"]
+    copied = 2 * stored * float32.itemsize / rates["memory"]
+    return asked >= max(copied, machine.rate("launch", "fork"))
 
 
 def _uses(graph: Graph) -> Counter[Value]:

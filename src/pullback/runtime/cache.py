@@ -171,13 +171,6 @@ def _remove(path: Path, age: float) -> None:
             path.unlink()
 
 
-def _open_to_others(facts: os.stat_result) -> bool:
-    """Whether others may use a file. Windows has no owners and no bits that would say so: a folder
-    of the user's is closed to others by its access list.
-    """
-    return hasattr(os, "getuid") and bool(facts.st_mode & 0o077)
-
-
 def _require_private(folder: Path) -> None:
     facts = folder.stat()
     if hasattr(os, "getuid") and facts.st_uid != os.getuid():
@@ -188,6 +181,13 @@ def _require_private(folder: Path) -> None:
         )
     if _open_to_others(facts):
         folder.chmod(0o700)
+
+
+def _open_to_others(facts: os.stat_result) -> bool:
+    """Whether others may use a file. Windows has no owners and no bits that would say so: a folder
+    of the user's is closed to others by its access list.
+    """
+    return hasattr(os, "getuid") and bool(facts.st_mode & 0o077)
 
 
 def _secret(path: Path) -> bytes:

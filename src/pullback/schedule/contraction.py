@@ -205,16 +205,6 @@ def _unit(operand: Expr, axis: int, stage: Stage) -> bool:
     return form.of(at) == 1 and not form.hidden(at)
 
 
-def _gathered(stage: Stage, left: Expr, target: Target) -> float:
-    """Nanoseconds a term that dot products read `left` across: once for each column of a block of
-    sums, which is about a square of registers (1x1 convolution, 368 channels of 7x7: 355 us by dot
-    products, 80 by lanes along x).
-    """
-    if not isinstance(left, Take) or _unit(left, stage.over[-1], stage):
-        return 0.0
-    return target.profile.rate("product", "strided") / isqrt(target.vectors)
-
-
 def _ns(stage: Stage, product: Product, target: Target) -> float:
     """Time of a product on one thread: lanes wasted, panels packed, results scattered."""
     extents = [upper(e) for e in stage.extents]
@@ -236,6 +226,16 @@ def _ns(stage: Stage, product: Product, target: Target) -> float:
     if isinstance(product.right, Take) and not isinstance(product.left, Take):
         packing += rates["left"]
     return waste + packing + scatter + each * _cut(stage, product.column, lanes, target)
+
+
+def _gathered(stage: Stage, left: Expr, target: Target) -> float:
+    """Nanoseconds a term that dot products read `left` across: once for each column of a block of
+    sums, which is about a square of registers (1x1 convolution, 368 channels of 7x7: 355 us by dot
+    products, 80 by lanes along x).
+    """
+    if not isinstance(left, Take) or _unit(left, stage.over[-1], stage):
+        return 0.0
+    return target.profile.rate("product", "strided") / isqrt(target.vectors)
 
 
 def _whole(extent: int, lanes: int) -> float:

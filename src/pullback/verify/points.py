@@ -76,11 +76,6 @@ def _near(leaves: Iterable[Node], guards: Sequence[Expr]) -> list[Expr]:
     return near
 
 
-def _moves(e: Expr) -> bool:
-    """Whether more than data decides: ``x[i] < j ? x[i] : j``."""
-    return any(isinstance(n, Axis | Var) for n in walk(e, skip=_Data()))
-
-
 class _Data:
     def __contains__(self, node: object) -> bool:
         return _is_data(node)
@@ -95,3 +90,8 @@ def _range(leaf: Node) -> tuple[int, int] | None:
         lo, hi = (0, POINTS) if _moves(leaf) and isinstance(leaf, E.If) else bounds(leaf)
         return (lo, hi) if hi - lo < POINTS else None
     return (leaf.dim.hi, leaf.dim.hi) if isinstance(leaf, E.Size) else None
+
+
+def _moves(e: Expr) -> bool:
+    """Whether more than data decides: ``x[i] < j ? x[i] : j``."""
+    return any(isinstance(n, Axis | Var) for n in walk(e, skip=_Data()))

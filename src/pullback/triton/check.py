@@ -12,6 +12,7 @@ from pullback.triton.operator import Call, Operator
 
 DIRECTIONS = 3  # of each input, chosen at random
 STEP = 1e-2  # of an element, either way: of float32 about the cube root of its precision
+FINE = 1e-5  # of float64, likewise
 
 
 @frozen
@@ -71,7 +72,7 @@ def _differences(
     operator: Operator, call: Call, name: str, behind: Any, gradient: Any, random: Any
 ) -> float:
     """The largest error of slopes along random directions, of the size of all terms."""
-    worst = 0.0
+    worst, step = 0.0, FINE if call.arguments[name].dtype == torch.float64 else STEP
     given_to = {**call.arguments, **call.before}
     value = given_to[name]
     for _ in range(DIRECTIONS):
@@ -79,12 +80,12 @@ def _differences(
         slope, size = 0.0, 1e-6
         ends: list[dict[str, Any]] = []
         for sign in (1, -1):
-            moved = value.detach() + sign * STEP * direction
+            moved = value.detach() + sign * step * direction
             again = torch.empty_like(value.detach()).copy_(moved)
             given = [again if n == name else given_to[n] for n in operator.takes]
             ends.append(_run(operator, operator.call(given, {})))
         for output, one in ends[0].items():
-            change = (one.double() - ends[1][output].double()) / (2 * STEP)
+            change = (one.double() - ends[1][output].double()) / (2 * step)
             terms = change * behind[output].double()
             slope += float(terms.sum())
             size += float(terms.abs().sum())

@@ -499,8 +499,11 @@ def results(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> 
     return [*values, *grads]
 
 
-def check_torch(seed: int) -> list[str]:
-    """What differs between eager and compiled, of the function of a number."""
+def check_torch(seed: int, dynamic: bool = False) -> list[str]:
+    """What differs between eager and compiled, of the function of a number.
+
+    `dynamic`: all sizes are symbolic; what Dynamo itself cannot trace then is left out.
+    """
     row = drawn(seed)
     torch._dynamo.reset()
     try:
@@ -508,15 +511,24 @@ def check_torch(seed: int) -> list[str]:
     except (RuntimeError, NotImplementedError):
         return []  # no derivative in PyTorch
     try:
-        got = results(torch.compile(row, backend=pb.torch.backend, dynamic=False), row.inputs)
+        compiled = torch.compile(row, backend=pb.torch.backend, dynamic=dynamic)
+        got = results(compiled, row.inputs)
+    except torch._dynamo.exc.TorchRuntimeError:
+        return [] if dynamic else [f"{seed}: Dynamo traces no such row\n  {row}"]
     except Exception as problem:  # whatever it is, it is told
         return [f"{seed}: {type(problem).__name__}: {str(problem)[:300]}\n  {row}"]
     faults = compared(got, want)
     if faults and compared(results(row, [t * (1 + 1e-12) for t in row.inputs]), want):
         return []  # noise decides: the sign of what is zero but for rounding
-    if faults and compared(results(torch.compile(row, backend="aot_eager"), row.inputs), want):
+    if faults and compared(results(_others(row, dynamic), row.inputs), want):
         return []  # PyTorch's graph is wrong already: gradients of results that overlap themselves
     return [f"{seed}: {fault}\n  {row}" for fault in faults]
+
+
+def _others(row: Row, dynamic: bool) -> Callable[..., list[Tensor]]:
+    compiled: Callable[..., list[Tensor]]
+    compiled = torch.compile(row, backend="aot_eager", dynamic=dynamic)
+    return compiled
 
 
 def compared(got: Sequence[Any], want: Sequence[Any]) -> list[str]:

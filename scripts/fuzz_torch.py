@@ -1,8 +1,8 @@
 """Random functions of PyTorch's tensors through `torch.compile(backend="pullback")`.
 
-`python scripts/fuzz_torch.py N [--start SEED] [--jobs N] [--dynamic]`: values, gradients, shapes and
-types beside eager, in float64. Each number is one function, the same in every run. Exits with 1 where
-one differs, and prints its row of operators. Needs PyTorch.
+`python scripts/fuzz_torch.py N [--start SEED] [--jobs N] [--dynamic]`: values, gradients, shapes
+and types beside eager, in float64. Each number is one function, the same in every run. Exits with 1
+where one differs, and prints its row of operators. Needs PyTorch.
 """
 
 from __future__ import annotations

@@ -196,3 +196,11 @@ def test_a_generator_is_the_key_that_it_draws() -> None:
     drawn = dropped(x, torch.default_generator)
     torch.manual_seed(5)
     assert torch.equal(drawn, dropped(x, torch.default_generator))
+
+
+def test_compiled_autograd_is_refused_by_name() -> None:
+    x = draws(3, 3)
+    y = SIN(x)
+    tracing = torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager"))
+    with tracing, pytest.raises(pb.errors.UnsupportedError, match="pullback::kept_sin"):
+        y.sum().backward()

@@ -253,6 +253,15 @@ class Operator:
         assert self.residuals is not None, "as it chose"
         return self.residuals.backward(given, args, kept, self._wanted(ctx), ctx.chosen)
 
+    def _backward_key(self, ctx: Any) -> tuple[int]:
+        """What compiled autograd asks first. Raises: UnsupportedError."""
+        del ctx
+        raise UnsupportedError(
+            f"`{self.name}` in a backward that compiled autograd traces",
+            origin=caller(),
+            help="torch._dynamo.config.compiled_autograd = False, or the call inside torch.compile",
+        )
+
     def _autograd_function(self) -> Any:
         """The `autograd.Function` of one level. It keeps its arguments, and residuals."""
 
@@ -304,6 +313,7 @@ class Operator:
             "forward": forward,
             "backward": backward,
             "jvp": jvp,
+            "_compiled_autograd_key": self._backward_key,
         }
         return type(self.function.name, (base,), {n: staticmethod(f) for n, f in rules.items()})
 

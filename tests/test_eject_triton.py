@@ -73,6 +73,7 @@ beside(load("attention")["attention"], attention, real(2, 6, 4), real(2, 6, 4), 
 
 def test_layers_beside_pytorch(folder: Path) -> None:
     text = ejected(folder, "norm.py", "nn.LayerNorm(6)", "--shape", "input=9,6", *TRITON)
+    assert "def layer_norm_forward_0(" in text and "def layer_norm_backward_1(" in text
     assert "import pullback" not in text and str(folder) not in text and "-packages" not in text
     linear = "nn.Sequential(nn.Linear(17, 33), nn.GELU())"
     assert "tl.dot(" in ejected(folder, "linear.py", linear, "--shape", "input=20,17", *TRITON)

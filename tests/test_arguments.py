@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.errors import DTypeError, PullbackError, ShapeError
+from pullback.errors import DTypeError, IndexRangeError, PullbackError, ShapeError
+from pullback.nn.spatial.pooling import Share
 from wrong_kinds import WRONG, calls, functions, raw_error
 
 X = pb.tensor([1.0, 2.0, 3.0])
@@ -133,3 +134,41 @@ def test_dir_shows_what_is_public() -> None:
     assert "assign" in dir(pb.State(X)) and not internal & set(dir(pb.State(X)))
     assert [n for n in dir(pb.axis(3)) if n[0] != "_"] == ["astype", "dtype"]
     assert {"__add__", "__array__"} <= set(dir(X))
+
+
+def test_the_longest_part_of_an_axis() -> None:
+    """By its formula, as by looking at each: also of more parts than anyone can look at."""
+    for extent in range(24):
+        for parts in range(1, 40):
+            each = [-(-(y + 1) * extent // parts) - y * extent // parts for y in range(parts)]
+            assert Share(extent, parts).size == max(each), (extent, parts)
+    with pytest.raises(PullbackError):
+        pb.nn.functional.adaptive_avg_pool1d(pb.ones((2, 3, 4)), 10**400)
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 5, 9, 10**400])
+def test_differences_of_differences_end(n: int) -> None:
+    x = np.arange(10.0).reshape(2, 5) ** 2
+    np.testing.assert_array_equal(pb.diff(pb.tensor(x), n=n).numpy(), np.diff(x, n=min(n, 9)))
+
+
+@pytest.mark.parametrize("places", ["full", "arange", "more"])
+def test_a_formula_as_an_index_is_checked(places: str) -> None:
+    """Written into the reader it would be an index that no run looks at."""
+    table = pb.tensor(np.arange(6.0).reshape(2, 3))
+    given = {"full": pb.full((4,), 7), "arange": pb.arange(4), "more": pb.arange(3) - 2}[places]
+    with pytest.raises(IndexRangeError, match="out of range"):
+        np.asarray(pb.nn.functional.embedding(given, table))
+    with pytest.raises(IndexRangeError, match="out of range"):
+        np.asarray(pb.compute(given.shape, lambda i: table[given[i], 0]))
+    inside = pb.nn.functional.embedding(pb.arange(4) % 2, table)
+    assert np.array_equal(np.asarray(inside), np.asarray(table)[[0, 1, 0, 1]])
+
+
+def test_gammas_of_what_is_no_number_end() -> None:
+    """Their neighbours are as they are."""
+    given = np.array([1e300, np.inf, 1.0])
+    drawn = np.asarray(pb.random.gamma(given, dtype="float64"))
+    assert np.isclose(drawn[0], 1e300, rtol=1e-6)
+    assert np.isnan(drawn[1])
+    assert 0 < drawn[2] < 50

@@ -39,7 +39,8 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path / "cache"))
 
 
-EXTRAS = {"pytorch": "torch", "jax": "jax", "triton": "triton"}  # pages that need a package
+# Pages that need a package.
+EXTRAS = {"pytorch": "torch", "layers": "torch", "jax": "jax", "triton": "triton"}
 
 
 def marks(page: Path) -> list[pytest.MarkDecorator]:

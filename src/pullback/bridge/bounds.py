@@ -49,9 +49,13 @@ class Told:
 
 
 def _check(told: Bounds, place: tuple[str, int], size: Any, limit: Any) -> None:
-    """Note the bounds of an axis, or ask those that were told before."""
+    """Note the bounds of an axis, or ask those that were told before.
+
+    Of 0 and 1 PyTorch makes graphs of their own: the least that it can be told is 2.
+    """
     if isinstance(limit, StrictMinMaxConstraint):
-        told[place] = int(limit.vr.lower), int(min(limit.vr.upper, sys.maxsize))
+        lower = int(limit.vr.lower)
+        told[place] = (lower if lower > 2 else 0, int(min(limit.vr.upper, sys.maxsize)))
         return
     number = size if isinstance(size, int) else size.node.hint
     least, most = told.get(place, (number, number))

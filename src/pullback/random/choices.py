@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import ShapeError
+from pullback.errors import ArgumentError, ShapeError
 from pullback.ir.dtype import float64
 from pullback.random.draws import (
     Draws,
@@ -75,7 +75,7 @@ def multinomial(
     """
     check_device(device)
     given = O.astype(O.stop_gradient(value_tensor(weights)), float64)
-    count = int(num_samples)
+    count = V.whole(num_samples, "num_samples")
     size = given.shape[-1]
     if not replacement:
         if isinstance(size, int) and count > size:
@@ -117,6 +117,8 @@ def choice(
     size = pool[0]
     if not isinstance(size, int):
         raise ShapeError(f"choice of the symbolic axis {size}", code="E120")
+    if not isinstance(replace, bool | np.bool_):
+        raise ArgumentError(f"replace {replace!r} is neither true nor false", code="E360")
     if p is not None:
         flat = multinomial(p, max(count, 1), replace, key=key, device=device)[:count]
     elif replace:

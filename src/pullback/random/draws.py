@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.errors import DTypeError
+from pullback.errors import DTypeError, ShapeError
 from pullback.ir import dtype as D
 from pullback.ir import expr as E
 from pullback.ir.dtype import float64, uint32
@@ -81,6 +81,9 @@ def parameters(
     operands = [operand(x) for x in given]
     common = W.broadcast_shapes([W.operand_shape(o) for o in operands])
     extents = common if shape is None else shape_of(shape)
+    if W.broadcast_shapes([common, extents]) != tuple(extents):
+        told = f"parameters of {W.show(common)} for numbers of {W.show(extents)}"
+        raise ShapeError(told, code="E175")
     axes = W.axes_of(extents)
     spread = [
         Tensor(W.make("parameter", extents, W.lifted(o, float64, extents, axes))) for o in operands

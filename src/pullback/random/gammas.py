@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pullback.ir import dtype as D
@@ -30,6 +31,8 @@ LARGEST = 1022  # of a shape: below 2^LARGEST
 def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
     """The logarithm of a gamma number, by rejection; below 1 of one more, times ``u^(1 / a)``.
 
+    NaN of a shape that is infinite or NaN, of which no trial is ever good.
+
     Source: Marsaglia, Tsang 2000, A simple method for generating gamma variables.
     """
     given, shape = shape, O.stop_gradient(shape)
@@ -51,7 +54,8 @@ def _log_gamma(draws: Draws, shape: Tensor, first: int = 0) -> Tensor:
         kept = O.where(new, log_d + log_v, logs)
         return kept, M.logical_or(done, good), turn + 1
 
-    start = (log_d, O.astype(d < 0.0, D.bool_), first_turn())
+    ended = M.logical_or(d < 0.0, M.logical_not(d < math.inf))
+    start = (log_d, O.astype(ended, D.bool_), first_turn())
     logs = repeated(lambda carry: O.any(M.logical_not(carry[1])), trial, start)[0]
     lift = log_of(draws.uniform(LIFT + first), LEAST) / shape
     return reparameterised(O.stop_gradient(O.where(small, logs + lift, logs)), given)

@@ -224,9 +224,9 @@ def polygamma(n: int, x: Any) -> Any:
     return _derivative(int(n))(x)
 
 
-@shaped("x[s...] -> [s...]", where="int(d) >= 1")
+@shaped("x[s...] -> [s...]", where="1 <= int(d) <= 1000")
 def multigammaln(x: Any, d: int) -> Any:
-    """``d (d - 1) / 4 log pi + sum[i < d] gammaln(x - i / 2)``
+    """``d (d - 1) / 4 log pi + sum[i < d] gammaln(x - i / 2)``, whose terms are written out.
 
     Example:
         >>> pb.special.multigammaln(pb.tensor([3.0, 4.0]), 2)

@@ -125,12 +125,11 @@ def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
     if len(parts) > 1:
         edge = tuple(1 if k == axis else e for k, e in enumerate(values.shape))
         values = O.concat([p if p.shape else O.broadcast_to(p, edge) for p in parts], axis=axis)
-    for _ in range(n):
-        extent = values.shape[axis]
-        if not isinstance(extent, int):
-            raise ShapeError(f"diff along the symbolic axis {extent}", code="E120")
-        less = max(extent - 1, 0)
-        later, sooner = (narrow(values, axis, k, less) for k in (min(1, extent), 0))
+    extent = values.shape[axis]
+    if not isinstance(extent, int):
+        raise ShapeError(f"diff along the symbolic axis {extent}", code="E120")
+    for rest in range(extent - 1, max(extent - n, 0) - 1, -1):
+        later, sooner = (narrow(values, axis, k, rest) for k in (1, 0))
         values = M.not_equal(later, sooner) if values.dtype.is_bool else later - sooner
     return values
 

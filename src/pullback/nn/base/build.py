@@ -15,6 +15,7 @@ from pullback.tensor.face.handles import ScalarHandle, as_expr, astype
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.record.trace import wrap
 from pullback.tensor.values import elementwise
+from pullback.tensor.values.indexing import checked_place
 
 
 def make(
@@ -71,7 +72,11 @@ def wide(x: Any) -> Any:
 
 def at(value: Value, *index: Expr | int, to: DType | None = None) -> Expr:
     """``value[index]``, as type `to`; integer data used as an index becomes int64."""
-    return cast(read(value, *[i if isinstance(i, int) else cast(i, int64) for i in index]), to)
+    places = [
+        i if isinstance(i, int) else cast(checked_place(i, 0, extent), int64)
+        for i, extent in zip(index, value.shape, strict=True)
+    ]
+    return cast(read(value, *places), to)
 
 
 def cast(value: Expr, to: DType | None) -> Expr:

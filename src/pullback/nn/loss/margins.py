@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from pullback.errors import ArgumentError
 from pullback.nn.base.build import common, pointwise, written
 from pullback.nn.base.space import literal
 from pullback.nn.loss.losses import distance, reduced, weighted
@@ -210,6 +211,9 @@ def triplet_margin_with_distance_loss(
     near, far = apart(anchor, positive), apart(anchor, negative)
     if swap:
         far = M.minimum(far, apart(positive, negative))
+    wrong = next((d for d in (near, far) if not isinstance(d, Tensor)), None)
+    if wrong is not None:
+        raise ArgumentError(f"a distance is {wrong!r}, no tensor", code="E213")
     return _farther(near, far, margin, reduction)
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any
+
+import numpy as np
 
 from pullback.errors import ShapeError, StateError
 from pullback.ir import expr as E
@@ -370,5 +372,9 @@ def channels_of(name: str, input: Tensor) -> int:
 
 
 def _last(shape: Shape, wanted: int | Sequence[int]) -> int:
-    """The first axis normalised over."""
-    return len(shape) - (1 if isinstance(wanted, SupportsIndex) else len(wanted))
+    """The first axis normalised over. Raises: ShapeError where no extents are told."""
+    if isinstance(wanted, list | tuple):
+        return len(shape) - len(wanted)
+    if not isinstance(wanted, int | np.integer):
+        raise ShapeError(f"normalized_shape {wanted!r} is no whole number", code="E360")
+    return len(shape) - 1

@@ -278,9 +278,11 @@ class Share:
 
     @property
     def size(self) -> int:
-        """The longest part."""
-        ends = [(self._end(y), y * self.extent // self._each) for y in range(self.parts)]
-        return max((end - start for end, start in ends), default=0)
+        """The longest part: with n = q p + r, parts begin at each multiple of gcd(r, p) / p."""
+        if not self.parts:
+            return 0
+        whole, rest = divmod(self.extent, self.parts)
+        return whole + (rest > 0) + (rest > math.gcd(rest, self.parts))
 
     def _end(self, y: Any) -> Any:
         return ((y + 1) * self.extent + self._each - 1) // self._each

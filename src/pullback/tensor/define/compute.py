@@ -62,10 +62,19 @@ def compute(shape: Any, function: Callable[..., Any], *, name: str = "compute") 
     return close(own, result, name, origin)
 
 
+def parameters_of(function: Callable[..., Any], origin: Origin) -> list[inspect.Parameter]:
+    """What a function takes. Raises: ShapeError where Python does not know."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        what = f"{function!r} does not tell which indices it takes"
+        raise ShapeError(what, origin=origin, help="a lambda of them", code="E135") from None
+
+
 def _parameters(function: Callable[..., Any], rank: int, origin: Origin) -> list[str]:
     """The names of the axes. Raises: ShapeError where the function takes another number."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = parameters_of(function, origin)
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return [f"i{n}" for n in range(rank)]
     taken = [p.name for p in parameters if p.kind in kinds]

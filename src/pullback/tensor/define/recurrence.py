@@ -24,7 +24,7 @@ from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Axis, Expr, Take
 from pullback.ir.graph import Variable
-from pullback.tensor.define.compute import check_free, check_reads, close
+from pullback.tensor.define.compute import check_free, check_reads, close, parameters_of
 from pullback.tensor.define.diagonals import Recurrence, computed
 from pullback.tensor.define.scope import Scope
 from pullback.tensor.define.wavefront import Link, order
@@ -136,7 +136,7 @@ def _parameters(
     """The names of the tensors and of the axes. Raises: RecurrenceError where there are too few."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     empty = inspect.Parameter.empty
-    given = inspect.signature(function).parameters.values()
+    given = parameters_of(function, origin)
     taken = [p.name for p in given if p.kind in kinds and p.default is empty]
     if len(taken) <= rank:
         raise RecurrenceError(

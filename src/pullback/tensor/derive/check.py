@@ -45,6 +45,7 @@ from pullback.tensor.record.trace import (
     twin,
     writing,
 )
+from pullback.tensor.values import views as V
 
 STEP = 1e-5  # of central differences, whose error is then near 1e-10 of values near 1
 EXACT = 1e-9  # of comparisons between exact derivatives
@@ -132,7 +133,7 @@ def check_grads(
     listed = [inputs] if isinstance(inputs, Handle | np.ndarray) else list(inputs)
     title = getattr(target, "__name__", "function") if callable(target) else repr(target.value)
     report = Report(title)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(V.whole(seed, "seed", 0))
     checker = Checker(Problem.of(target, listed), report, tolerance, rng)
     if "contiguous" in layouts:
         checker.modes("", second)

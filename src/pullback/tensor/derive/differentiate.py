@@ -146,6 +146,9 @@ class _Table(Mapping[Tensor, T]):
 
 def _values(given: Tensor | Sequence[Tensor]) -> list[Value]:
     listed = [given] if isinstance(given, Handle | np.ndarray) else given
+    wrong = [h for h in listed if not isinstance(h, Handle | np.ndarray)]
+    if wrong:
+        raise GradientError(f"{wrong[0]!r} is no tensor", code="E213")
     return [from_array(h).value for h in listed]
 
 

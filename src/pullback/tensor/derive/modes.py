@@ -88,6 +88,8 @@ def hvp(target: Any, primals: Any = None, tangent: Any = None) -> Any:
         return Derivative(target, functools.partial(_hessp, target), [0, 1])
     if primals is None or not callable(target):
         return jvp(grad(target, primals), primals, tangent)
+    if isinstance(primals, Sequence) and not primals:
+        raise GradientError("hvp along no tensor", help="give one, or a pair", code="E213")
     numbers = 0 if isinstance(primals, Handle | np.ndarray) else tuple(range(len(primals)))
     return jvp(grad(target, argnums=numbers), primals, tangent)[1]
 

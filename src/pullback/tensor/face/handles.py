@@ -29,6 +29,7 @@ from pullback.tensor.record.trace import Handle
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values.elementwise import Scalar
 from pullback.tensor.values.functions import TESTS, UNARY, UNARY_ANY
+from pullback.tensor.values.indexing import checked_place
 from pullback.tensor.values.rules import RULES, Arithmetic, Rule, left_to, power_by
 
 FIRST_FREE = 1 << 32  # numbers of axes that no definition has bound yet
@@ -334,10 +335,10 @@ def read_at(tensor: Value, parts: Sequence[Any]) -> ScalarHandle:
             code="E130",
         )
     indices: list[Expr] = []
-    for part in parts:
+    for part, extent in zip(parts, tensor.shape, strict=True):
         if isinstance(part, slice) or part is None or part is Ellipsis:
             raise ShapeError("a slice inside a definition", origin=origin, code="E137")
-        place = as_expr(part)
+        place = checked_place(as_expr(part), 0, extent)
         if not place.dtype.is_integer:
             raise DTypeError(f"an index of type {place.dtype}", origin=origin, code="E153")
         indices.append(W.cast(place, int64))

@@ -80,7 +80,7 @@ def split(key: Tensor, num: int = 2) -> list[Tensor]:
         >>> [k.shape for k in pb.random.split(pb.random.key(0))]
         [(2,), (2,)]
     """
-    return [fold_in(key, n) for n in range(num)]
+    return [fold_in(key, n) for n in range(V.whole(num, "num", 0))]
 
 
 def fold_in(key: Tensor, number: int) -> Tensor:

@@ -15,7 +15,18 @@ from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, Less, Take, lower
-from pullback.ir.graph import Definition, Keep, Map, Value, Variable, read, variables
+from pullback.ir.graph import (
+    Definition,
+    Keep,
+    Map,
+    Value,
+    Variable,
+    read,
+    replace_reads,
+    substitute,
+    variables,
+)
+from pullback.ir.node import walk
 from pullback.tensor.values import views as V
 from pullback.tensor.values.elementwise import (
     Scalar,
@@ -135,7 +146,8 @@ def wrapped(indices: Value, place: Expr, extent: Extent) -> Expr:
 
     What is out of range stays as it is, so that the check tells the number that was given.
     """
-    place = cast(_kept(indices, place, extent), int64)
+    least = -extent if isinstance(extent, int) else 0
+    place = cast(checked_place(place, least, extent), int64)
     if indices.dtype.kind == "u":
         return place
     size = E.extent_expr(extent)
@@ -143,21 +155,39 @@ def wrapped(indices: Value, place: Expr, extent: Extent) -> Expr:
     return If(behind, E.Add(place, size), place)
 
 
-def _kept(indices: Value, place: Expr, extent: Extent) -> Expr:
-    """`place`, and `indices` stored where they are a formula that may lead outside of an axis.
+def checked_place(place: Expr, least: int, extent: Extent) -> Expr:
+    """`place`, and what it reads stored where that is a formula that may lead outside of an axis.
 
     Written into the reader it would be an index that no run checks. What is data is checked anyway.
+    From `least`: 0, or minus the extent where places are counted from the end too.
     """
-    if not isinstance(indices, Definition) or not isinstance(place, Take):
+    reads = [n for n in walk(place) if isinstance(n, Take) and _is_formula(n.source)]
+    if not reads or not isinstance(extent, int):
         return place
-    if not isinstance(extent, int) or variables([indices]):
+    low, high = bounds(replace_reads(place, _written))
+    if least <= low and high < extent:
         return place
-    if isinstance(indices.form, Map) and not indices.sources:
-        low, high = bounds(indices.body)
-        if -extent <= low and high < extent:
-            return place
-    body = read(indices, *axes_of(indices.shape))
-    return place.of(make("indices", indices.shape, body, keep=Keep.ALWAYS))
+    return replace_reads(place, _stored)
+
+
+def _is_formula(value: Value) -> bool:
+    return isinstance(value, Definition) and not variables([value])
+
+
+def _written(take: Take) -> Expr | None:
+    """The element of a map that reads nothing."""
+    source = take.source
+    if not isinstance(source, Definition) or not isinstance(source.form, Map) or source.sources:
+        return None
+    return substitute(source.body, dict(enumerate(take.indices)))
+
+
+def _stored(take: Take) -> Expr | None:
+    source = take.source
+    if not isinstance(source, Definition) or variables([source]):
+        return None
+    body = read(source, *axes_of(source.shape))
+    return take.of(make("indices", source.shape, body, keep=Keep.ALWAYS))
 
 
 def _complete(shape: Shape, parts: Sequence[Part]) -> list[Part]:

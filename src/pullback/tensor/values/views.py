@@ -42,7 +42,10 @@ def whole(value: object, what: str, least: int | None = None) -> int:
     """An argument that is a whole number. Raises: ShapeError where it is none, or too small."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise fail(f"{what} {value!r} is no whole number", code="E360")
-    number = operator.index(value)
+    try:
+        number = operator.index(value)
+    except TypeError:  # an array of another kind, a type
+        raise fail(f"{what} {value!r} is no whole number", code="E360") from None
     if not -MOST <= number <= MOST:
         raise fail(f"{what} is an integer of {number.bit_length()} bits", code="E123")
     if least is not None and number < least:

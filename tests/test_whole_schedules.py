@@ -18,7 +18,7 @@ from pullback.ir.text import show
 from pullback.lower import lower
 from pullback.lower.whole import scheduled, whole
 from pullback.schedule.choose import choose, schedule_with
-from pullback.schedule.schedule import TileLoops
+from pullback.schedule.schedule import TileLoops, Way
 from pullback.schedule.text import schedule_text
 from pullback.schedule.verify import verify_schedule
 from pullback.verify.nest import verify_routine
@@ -60,6 +60,21 @@ def test_an_open_schedule_is_not_lowered(rows: Kernel) -> None:
         lower(rows, choose(rows, HOST))
     made = scheduled(rows, HOST)
     assert whole(rows, made, HOST) is made
+
+
+def test_a_step_is_lowered_by_loops_of_its_way_alone(rows: Kernel) -> None:
+    """Whoever lowers may have made the schedule: a backend from elsewhere, say."""
+    made = scheduled(rows, HOST)
+    kinds = {step.way: step.loops for step in made.steps}
+    assert kinds.keys() == {Way.SWEEP, Way.TILES}
+    for number, step in enumerate(made.steps):
+        others = (kind for way, kind in kinds.items() if way is not step.way)
+        ways = [replace(step, loops=loops) for loops in (None, *others)]
+        ways += [replace(step, way=way) for way in Way if way is not step.way]
+        for wrong in ways:
+            steps = (*made.steps[:number], wrong, *made.steps[number + 1 :])
+            with pytest.raises(InvalidIR, match=f" by {wrong.way.value}, with "):
+                lower(rows, replace(made, steps=steps))
 
 
 def test_lowering_looks_at_the_schedule_alone(rows: Kernel) -> None:

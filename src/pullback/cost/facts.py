@@ -13,7 +13,7 @@ from pullback.config import Ints, frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, int64
 from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, upper
-from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Scan, Value, Variable
+from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Scan, Value, Variable, roots
 from pullback.ir.node import walk
 from pullback.machine.machine import Machine
 from pullback.simplify.product import uncast
@@ -70,11 +70,6 @@ def elements(shape: Iterable[Extent]) -> int:
 def size_bytes(variable: Variable) -> int:
     """Size of a variable at its upper bounds, bytes."""
     return elements(variable.shape) * variable.dtype.itemsize
-
-
-def roots(body: Expr, form: Form) -> tuple[Expr, ...]:
-    """The body and, of an accumulating write, the target indices."""
-    return (body, *form.at) if isinstance(form, Accumulate) else (body,)
 
 
 def points(definition: Definition) -> int:

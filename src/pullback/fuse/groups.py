@@ -13,6 +13,7 @@ from typing import TypeGuard
 
 from pullback.config import Ints, entity, frozen
 from pullback.cost.facts import is_identity, split_axes
+from pullback.errors import InvalidIR
 from pullback.fuse.inline import sums_up
 from pullback.fuse.problem import Bind, Problem
 from pullback.ir.dtype import float32
@@ -135,12 +136,7 @@ def _needs(problem: Problem, stages: Ints, seed: int) -> set[int]:
     return later - {seed}
 
 
-def _carried(
-    problem: Problem,
-    source: int,
-    bind: Bind,
-    mine: int | None,
-) -> int | None:
+def _carried(problem: Problem, source: int, bind: Bind, mine: int | None) -> int | None:
     """The axis of `source` that a reader's axis runs along."""
     if not is_axis(mine):
         return mine
@@ -179,12 +175,7 @@ def target_place(problem: Problem, stage: int, axis: int | None) -> int | None:
     return plain_places(form, problem.definition(stage).shape).get(axis)
 
 
-def merge(
-    problem: Problem,
-    a: Group,
-    b: Group,
-    why: list[Edge],
-) -> Group | None:
+def merge(problem: Problem, a: Group, b: Group, why: list[Edge]) -> Group | None:
     """One group out of two: only the classes survive on which all cross reads agree.
 
     Where none does, only tiny groups may still join: they run as one tile.
@@ -227,12 +218,7 @@ def _edges(problem: Problem, a: Group, b: Group) -> list[Edge]:
     return edges
 
 
-def _agrees(
-    problem: Problem,
-    edge: Edge,
-    maker: Class,
-    reader: Class,
-) -> bool:
+def _agrees(problem: Problem, edge: Edge, maker: Class, reader: Class) -> bool:
     """Whether one read stays at the maker's coordinates in a class."""
     axis = maker[edge.maker]
     read = reader[edge.stage]
@@ -269,7 +255,10 @@ def _ties(edge: Edge, maker: Class, reader: Class) -> bool:
 
 def class_extent(problem: Problem, one: Class) -> Extent:
     """Extent of a candidate outer axis."""
-    return next(problem.definition(s).extents[a] for s, a in one.items() if is_axis(a))
+    for stage, axis in one.items():
+        if is_axis(axis):
+            return problem.definition(stage).extents[axis]
+    raise InvalidIR("a class without an axis")
 
 
 def is_tiny(problem: Problem, stages: Ints) -> bool:
@@ -281,12 +270,7 @@ def _sides(edge: Edge, ca: Class, cb: Class) -> tuple[Class, Class]:
     return (ca, cb) if edge.forward else (cb, ca)
 
 
-def _pairs(
-    problem: Problem,
-    a: Group,
-    b: Group,
-    dependent: bool,
-) -> Iterator[tuple[Class, Class]]:
+def _pairs(problem: Problem, a: Group, b: Group, dependent: bool) -> Iterator[tuple[Class, Class]]:
     """Classes to try together; a small group may also run once at the end."""
     sizes = [(class_extent(problem, cb), cb) for cb in b.classes]
     for ca in a.classes:
@@ -311,12 +295,7 @@ def is_partial(problem: Problem, stage: int, one: Class) -> bool:
     return one[stage] in problem.reduced[stage]
 
 
-def _linked(
-    a: Group,
-    b: Group,
-    ca: Class,
-    cb: Class,
-) -> bool:
+def _linked(a: Group, b: Group, ca: Class, cb: Class) -> bool:
     """Whether both read one value at the same outer coordinate: a reason to join, not a duty."""
     for source, uses in a.external.items():
         for other, theirs in b.external.get(source, ()):

@@ -247,14 +247,14 @@ def _role(
         return Role.NODE
     size = elements(definition.shape)
     big = sum(elements(leaf.shape) >= size for leaf in leaves)
-    small = facts.nodes <= BODY_NODES
-    if isinstance(form, Map) and small and _substitutes(scene, definition, uses, big, never):
-        heavy = not never and any(_reduces(scene, s) for s in _stages(scene, definition))
-        if not heavy or _is_epilogue(scene, definition, uses):
-            return Role.INLINE
+    small = isinstance(form, Map) and facts.nodes <= BODY_NODES
+    heavy = not never and any(_reduces(scene, s) for s in _stages(scene, definition))
+    light = small and (not heavy or _is_epilogue(scene, definition, uses))
+    if light and _substitutes(scene, definition, uses, big, never):
+        return Role.INLINE
     if never:
         return Role.STAGE
-    if depth > CHAIN_STAGES or any(_reduces(scene, s) for s in _stages(scene, definition)):
+    if heavy or depth > CHAIN_STAGES:
         return Role.NODE
     exact = all(is_permutation(use.bind, definition.shape) for use in uses)
     if not isinstance(form, Map):

@@ -426,16 +426,17 @@ def is_nan(value: Expr) -> Expr:
 
 def maximum(left: Expr, right: Expr) -> Expr:
     """The larger; NaN if either is."""
-    if not left.dtype.is_float:
-        return If(Less(left, right), right, left)
-    return If(Or(Less(left, right), is_nan(right)), right, left)
+    return _either(left, right, Less(left, right))
 
 
 def minimum(left: Expr, right: Expr) -> Expr:
     """The smaller; NaN if either is."""
-    if not left.dtype.is_float:
-        return If(Less(right, left), right, left)
-    return If(Or(Less(right, left), is_nan(right)), right, left)
+    return _either(left, right, Less(right, left))
+
+
+def _either(left: Expr, right: Expr, second: Expr) -> Expr:
+    """`right` where `second` holds or it is NaN, else `left`."""
+    return If(Or(second, is_nan(right)) if left.dtype.is_float else second, right, left)
 
 
 def lowest(kind: DType) -> Const:

@@ -5,7 +5,8 @@ Constant folding and the reference interpreters share it, so a rewrite can never
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, is_half
 from pullback.ir.expr import Expr
+from pullback.ir.node import Node, walk
 
 Array = np.ndarray[Any, Any]
 Operation = Callable[..., Any]
@@ -132,3 +134,18 @@ def constant(node: E.Const) -> Array:
     """A literal as a 0-d array."""
     with np.errstate(all="ignore"):
         return np.asarray(node.value, dtype=node.dtype.numpy)
+
+
+def work_out(roots: Iterable[Node], known: dict[Node, Array]) -> None:
+    """Adds the values of `roots`, and of all that they are made of, to those that are known."""
+    for node in walk(roots, skip=known):
+        if isinstance(node, E.Const):
+            known[node] = constant(node)
+        elif isinstance(node, Expr):
+            known[node] = apply(node, [known[c] for c in node.children])
+
+
+def holds(conditions: Sequence[Expr], known: dict[Node, Array], box: Sequence[int]) -> Array:
+    """Where in a box all conditions hold, whose leaves are known."""
+    work_out(conditions, known)
+    return reduce(np.logical_and, map(known.__getitem__, conditions), np.ones(box, bool))

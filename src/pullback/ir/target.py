@@ -47,7 +47,7 @@ class Target:
     def on(self, machine: Machine) -> Target:
         """The same code for a machine: its caches and its numbers."""
         sizes = [memory.bytes for memory in machine.memories if memory.bytes]
-        _, l2, l3 = (sizes * 3)[:3] if len(sizes) == 1 else (*sizes, sizes[-1])[:3]
+        _, l2, l3 = (*sizes, sizes[-1], sizes[-1])[:3]
         l1 = int(machine.rate("whole", "first_level"))
         return replace(self, l1=l1, l2=l2, l3=l3, machine=machine)
 

@@ -114,13 +114,13 @@ def kernel_text(kernel: Kernel, names: Names | None = None) -> str:
     `cli.graph_text` reads it back.
     """
     names = names or Names()
+    reasons = [f"{INDENT}# {reason}" for reason in kernel.reasons]
     if kernel.parts:
-        lines = [f"kernel {kernel.name} of {len(kernel.parts)} parts side by side"]
-        lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]
+        lines = [f"kernel {kernel.name} of {len(kernel.parts)} parts side by side", *reasons]
         return "\n".join([*lines, "", *(kernel_text(part, names) for part in kernel.parts)])
     lines = [_dim(d) for d in _dims([*kernel.arguments, *(s.target for s in kernel.stages)])]
     lines.append(f"kernel {kernel.name} over [{_ranges(kernel.outer, 0)}]")
-    lines += [f"{INDENT}# {reason}" for reason in kernel.reasons]
+    lines += reasons
     lines += [f"{INDENT}{_variable(v, names)}" for v in kernel.arguments]
     for stage in kernel.stages:
         lines += stage_lines(stage, names)

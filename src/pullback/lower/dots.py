@@ -34,16 +34,16 @@ from pullback.lower.context import Context, NestLoop, cast, floor_div, nest, unr
 from pullback.lower.guards import Values, replaced
 from pullback.lower.merge import merged
 from pullback.lower.operands import Contraction, Operand, evaluated, problem, scaled, stores
-from pullback.schedule.schedule import DotLoops, Product, Step
+from pullback.schedule.schedule import DotLoops, Product
 
 Body = Callable[[int, Linear], Stmts]
 
 
-def dots(context: Context, product: Product, stage: Stage, step: Step) -> Stmts:
+def dots(context: Context, product: Product, stage: Stage, loops: DotLoops) -> Stmts:
     """The loop nest of a contraction by dot products."""
-    prob, loops = problem(context, product, [stage]), step.loops
+    prob = problem(context, product, [stage])
     column = prob.column
-    if not isinstance(loops, DotLoops) or not dottable(prob) or column is None:
+    if not dottable(prob) or column is None:
         raise InvalidIR(f"no dot products of {stage.target} by {loops}")
     before: Stmts = []
     if loops.pitch is not None:

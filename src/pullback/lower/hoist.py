@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pullback.algebra.linear import linear
 from pullback.ir import expr as E
@@ -35,7 +36,7 @@ from pullback.lower.context import Context
 from pullback.lower.guards import Values, replaced
 
 # What is worth a register of its own. Additions and products of integers fold into addresses.
-COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin, E.If, E.Cast, Load, Native)
+COSTLY = (E.Div, E.FloorDiv, E.Mod, E.Unary, E.If, E.Cast, Load, Native)
 
 
 def hoisted(context: Context, loop: For) -> Stmts:
@@ -65,7 +66,7 @@ def hoisted(context: Context, loop: For) -> Stmts:
     body = tuple(s if isinstance(s, Check) else with_roots(s, new) for s in rest)
     if all(isinstance(s, Mark) for s in body):
         return before
-    return [*before, For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.step, loop.unroll)]
+    return [*before, replace(loop, body=body)]
 
 
 def _once(loop: For, value: Expr) -> Expr:

@@ -8,7 +8,7 @@ from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr, index, upper
-from pullback.ir.graph import Reduce
+from pullback.ir.graph import Accumulate, Map, Reduce, Scan
 from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.nest import (
     Combine,
@@ -41,7 +41,16 @@ from pullback.lower.dots import dots
 from pullback.lower.special import copy_home, scan, scatter
 from pullback.lower.sweep import sweep
 from pullback.lower.tiles import tiles
-from pullback.schedule.schedule import Schedule, Step, Way, in_order
+from pullback.schedule.schedule import (
+    DotLoops,
+    Product,
+    Schedule,
+    Step,
+    SweepLoops,
+    TileLoops,
+    Way,
+    in_order,
+)
 from pullback.schedule.slots import overwrites_itself, tile_shape
 
 
@@ -263,15 +272,19 @@ def _compute(context: Context, step: Step, stages: list[Stage]) -> Stmts:
 
 
 def _dispatch(context: Context, step: Step, stages: list[Stage]) -> Stmts:
-    if step.way is Way.SCAN:
-        return scan(context, step, stages[0])
-    if step.way is Way.SCATTER:
-        return scatter(context, step, stages[0])
-    if step.product is not None and step.way is Way.TILES:
-        return tiles(context, step.product, stages, step)
-    if step.product is not None:
-        return dots(context, step.product, stages[0], step)
-    return sweep(context, step, stages)
+    lead = stages[0]
+    match step.way, lead.form, step.product, step.loops:
+        case Way.SCAN, Scan() as form, None, None:
+            return scan(context, step.vector, lead, form)
+        case Way.SCATTER, Accumulate() as form, None, None:
+            return scatter(context, step.vector, lead, form)
+        case Way.TILES, Reduce(), Product() as product, TileLoops() as loops:
+            return tiles(context, product, stages, loops)
+        case Way.DOTS, Reduce(), Product() as product, DotLoops() as loops:
+            return dots(context, product, lead, loops)
+        case Way.SWEEP, Map() | Reduce(), None, SweepLoops() as loops:
+            return sweep(context, step.vector, stages, loops)
+    raise InvalidIR(f"{lead.target} by {step.way.value}, with {step.product} and {step.loops}")
 
 
 def _zero_partials(context: Context) -> Stmts:

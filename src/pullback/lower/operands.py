@@ -173,13 +173,15 @@ def problem(context: Context, product: Product, stages: list[Stage]) -> Contract
     roots += [] if product.scale is None else [product.scale]
     registers = context.registers(stages)
     trial = Translator(context, axes)
-    bodies = [trial(r) for r in roots]
-    bodies += stage_values(context, rest, axes, registers).bodies
+
+    def written_out() -> list[Expr]:
+        return [*map(trial, roots), *stage_values(context, rest, trial.axes, registers).bodies]
+
+    bodies = written_out()
     loops, values = split(context, loops, bodies)
     if values:
         axes = trial.axes = revalued(axes, values)
-        bodies = [trial(r) for r in roots]
-        bodies += stage_values(context, rest, axes, registers).bodies
+        bodies = written_out()
     parts = [_part(loop.axes[0], product, outputs) for loop in loops]
     work, needed = context.regions.work, context.regions.needed
     regions = [r.get(stage.target, ()) for r in (work, needed)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
 from pullback.ir.expr import Axis, Expr, FloorDiv, Take, index, upper
-from pullback.ir.graph import Accumulate, Scan
+from pullback.ir.graph import Accumulate, Combiner, Scan
 from pullback.ir.kernel import Stage, plain_places
 from pullback.ir.nest import (
     Check,
@@ -39,49 +39,49 @@ from pullback.lower.hoist import hoisted
 from pullback.lower.merge import revalued
 from pullback.lower.sweep import written
 from pullback.lower.translate import Translator, clamped
-from pullback.schedule.schedule import Step
 
 # Rows of a scan without lanes that run side by side: an addition takes three cycles or four, and
 # rows of a power of two of bytes share the eight places of their lines in the first-level cache.
 ABREAST = 4
 
 
-def scan(context: Context, step: Step, stage: Stage) -> Stmts:
-    """A running combination, in order along its axis; another axis may run in lanes.
+def scan(context: Context, lanes: int | None, stage: Stage, form: Scan) -> Stmts:
+    """A running combination, in order along its axis; another axis may run in `lanes`.
 
     Where none does, a few rows run abreast, since each waits for its own last result:
     ``for j: s[r] += x[i + r, j]; y[i + r, j] = s[r] for r < 4``
     """
-    assert isinstance(stage.form, Scan)
     loops, axes = context.loops(stage)
-    along = [loop for loop in loops if stage.form.axis in loop.axes]
-    lane = [loop for loop in loops if step.vector in loop.axes]
+    along = [loop for loop in loops if form.axis in loop.axes]
+    lane = [loop for loop in loops if lanes in loop.axes]
     others = [loop for loop in loops if loop not in along and loop not in lane]
     if lane:
-        return nest(others, [vector(lane[0], 1, _running(context, stage, along, axes))])
+        return nest(
+            others, [vector(lane[0], 1, _running(context, stage, form.combiner, along, axes))]
+        )
     if not others or others[-1].most < ABREAST:
-        return nest(others, _running(context, stage, along, axes))
+        return nest(others, _running(context, stage, form.combiner, along, axes))
     *around, rows = others
     block, each = context.var("m", rows.most // ABREAST), context.var("r", ABREAST)
     count = linear(FloorDiv(rows.extent, index(ABREAST)))
     place = Linear(0, {block: ABREAST, each: 1}).expr()
-    body = _running(context, stage, along, revalued(axes, {rows.var: place}), each)
+    body = _running(context, stage, form.combiner, along, revalued(axes, {rows.var: place}), each)
     statements: Stmts = [For(block, index(0), count.expr(), tuple(body))]
     if not rows.static or rows.most % ABREAST:
         single = replace(rows, first=count.times(ABREAST).expr())
-        statements += nest([single], _running(context, stage, along, axes))
+        statements += nest([single], _running(context, stage, form.combiner, along, axes))
     return nest(around, statements)
 
 
 def _running(
     context: Context,
     stage: Stage,
+    combiner: Combiner,
     along: Nest,
     axes: Coordinates,
     each: Var | None = None,
 ) -> Stmts:
     """One scan, or as many as `each` counts."""
-    assert isinstance(stage.form, Scan)
     translate = Translator(context, axes)
     value = translate(stage.body)
     kind = accumulator(stage.body.dtype)
@@ -91,23 +91,21 @@ def _running(
     now = cast(Peek(running, own), home.array.dtype)
     inside: Stmts = [
         *translate.checks,
-        Combine(running, own, stage.form.combiner, cast(value, kind)),
+        Combine(running, own, combiner, cast(value, kind)),
         Store(home.array, written(context, stage, axes).expr(), now),
     ]
     if each is not None:
         inside = [unrolled(each, ABREAST, *inside)]
-    return [Declare(running, stage.form.combiner.identity(kind)), *nest(along, inside)]
+    return [Declare(running, combiner.identity(kind)), *nest(along, inside)]
 
 
-def scatter(context: Context, step: Step, stage: Stage) -> Stmts:
+def scatter(context: Context, lanes: int | None, stage: Stage, form: Accumulate) -> Stmts:
     """An accumulating write: the target starts at the identity, then takes one value at a time."""
-    form = stage.form
-    assert isinstance(form, Accumulate)
     loops, axes = context.loops(stage)
     if stage.store is None and stage.bound and context.starts:
         raise InvalidIR(f"{stage.target}: an accumulating write over tiles must be stored")
     home = context.home(stage)
-    lane = [loop for loop in loops if step.vector in loop.axes]
+    lane = [loop for loop in loops if lanes in loop.axes]
     others = [loop for loop in loops if loop not in lane]
     translate = Translator(context, axes)
     value = translate(stage.body)

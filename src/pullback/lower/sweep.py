@@ -51,7 +51,7 @@ from pullback.lower.patch import Patch, patch
 from pullback.lower.pieces import pieces
 from pullback.lower.translate import Translator
 from pullback.schedule.regions import Region, common
-from pullback.schedule.schedule import Step, SweepLoops
+from pullback.schedule.schedule import SweepLoops
 
 # So many nodes make a body long, twice as many that of a sum: several copies of it take long to
 # compile.
@@ -78,15 +78,14 @@ class Box:
         return self.loops[self.rank :]
 
 
-def sweep(context: Context, step: Step, stages: list[Stage]) -> Stmts:
-    """The loop nest of a step."""
-    box, values = make_box(context, stages, step.vector)
-    lane = along(box.loops, step.vector)
+def sweep(context: Context, vector: int | None, stages: list[Stage], loops: SweepLoops) -> Stmts:
+    """The loop nest of stages in one loop, axis `vector` in lanes."""
+    box, values = make_box(context, stages, vector)
+    lane = along(box.loops, vector)
     work = [_work(context, box.axes, s) for s in stages]
-    assert isinstance(step.loops, SweepLoops)
-    if step.loops.through:
+    if loops.through:
         work = [tuple(bound for bound in region if bound.tests) for region in work]
-    part = _Part(context, box, stages, values, work, step.loops)
+    part = _Part(context, box, stages, values, work, loops)
     place = patch(stages)
     loop = None if place is None else along(box.loops, place.axis.number)
     if place is not None and loop is not None and len(loop.axes) == 1:

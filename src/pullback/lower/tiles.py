@@ -37,14 +37,14 @@ from pullback.lower.operands import (
     problem,
 )
 from pullback.lower.words import Packing, in_words, wordable
-from pullback.schedule.schedule import Left, Product, Right, Step, TileLoops
+from pullback.schedule.schedule import Left, Product, Right, TileLoops
 
 
-def tiles(context: Context, product: Product, stages: list[Stage], step: Step) -> Stmts:
+def tiles(context: Context, product: Product, stages: list[Stage], loops: TileLoops) -> Stmts:
     """The loop nest of a contraction in one tile, and of the maps that follow on its blocks."""
-    prob, loops = problem(context, product, stages), step.loops
+    prob = problem(context, product, stages)
     column = prob.column
-    if column is None or not prob.over or not isinstance(loops, TileLoops):
+    if column is None or not prob.over:
         raise InvalidIR(f"no register tiles of {stages[0].target} by {loops}")
     if product.word > 1 and not wordable(prob, product.word):
         raise InvalidIR(f"no words of {product.word} terms in {stages[0].target}")

@@ -51,7 +51,7 @@ class Translator:
                 return self.axes[number]
             case Size(dim):
                 return self.context.sizes[dim]
-            case E.Less() | E.Equal() | E.And() | E.Or() | E.Xor() | E.If():
+            case Expr():
                 return folded(node)
         return node
 

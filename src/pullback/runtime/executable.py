@@ -20,7 +20,7 @@ from pullback.config import Options
 from pullback.errors import AbsentError, InvalidIR, OptionError, ShapeError
 from pullback.ir import markup
 from pullback.ir.expr import Dim, Shape
-from pullback.ir.graph import Definition, Variable
+from pullback.ir.graph import Definition, Graph, Variable
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Block, Compute, HostCall, Launch, Program, items, written
 from pullback.ir.signature import kernel_digest
@@ -122,10 +122,14 @@ class Executable:
         return [(v, v.shape, v.dtype.numpy) for v in self.program.state]
 
     @property
+    def graphs(self) -> list[Graph]:
+        """The graphs of the program as traced, loop bodies once."""
+        return [i.graph for i in items(self.program.body) if isinstance(i, Compute)]
+
+    @property
     def definitions(self) -> list[Definition]:
-        """Every definition as traced, loop bodies once."""
-        graphs = [i.graph for i in items(self.program.body) if isinstance(i, Compute)]
-        return list(dict.fromkeys(d for g in graphs for d in g.definitions))
+        """Every definition of them."""
+        return list(dict.fromkeys(d for g in self.graphs for d in g.definitions))
 
     @functools.cached_property
     def cost(self) -> Cost:
@@ -133,8 +137,7 @@ class Executable:
         at the upper bounds of symbolic extents; loop bodies once. What a memory budget computes
         again is counted again.
         """
-        graphs = [i.graph for i in items(self.program.body) if isinstance(i, Compute)]
-        simple = [simplify_graph(without_empty(g)) for g in graphs]
+        simple = [simplify_graph(without_empty(g)) for g in self.graphs]
         once = cost(d for g in simple for d in g.definitions)
         return sum((work(kernel) for kernel, _ in self.recomputed), once)
 

@@ -23,12 +23,12 @@ from pullback.grad.composites import arguments
 from pullback.ir import expr as E
 from pullback.ir.expr import Axis, Dim, Expr, Extent, If, upper
 from pullback.ir.graph import Accumulate, Definition, Map, Reduce
-from pullback.ir.meaning import Array, apply, constant
+from pullback.ir.meaning import Array, holds
 from pullback.ir.node import Node, walk
 from pullback.simplify import guards as G
 
 Sizes = Mapping[Dim, int]
-PRODUCTS = (E.Mul, E.Div, E.FloorDiv, E.Mod, E.Exp, E.Log, E.Sqrt, E.Sin)
+PRODUCTS = (E.Mul, E.Div, E.FloorDiv, E.Mod, E.Unary)
 LARGEST: Cap = 1 << 24  # points of a box that are looked at; of a larger one all are executed
 
 
@@ -168,7 +168,7 @@ def _points(box: Sequence[int], axes: Sequence[int], guards: Sequence[Expr], siz
     total = prod(box)
     if not guards or total > LARGEST:
         return total
-    known: dict[object, Array] = {}
+    known: dict[Node, Array] = {}
     for node in walk(guards):
         if isinstance(node, Axis):
             place = axes.index(node.number)
@@ -176,11 +176,4 @@ def _points(box: Sequence[int], axes: Sequence[int], guards: Sequence[Expr], siz
             known[node] = np.arange(box[place]).reshape(shape)
         elif isinstance(node, E.Size):
             known[node] = np.asarray(sizes.get(node.dim, upper(node.dim)))
-        elif isinstance(node, E.Const):
-            known[node] = constant(node)
-        elif isinstance(node, Expr):
-            known[node] = apply(node, [known[c] for c in node.children])
-    holds = np.ones(tuple(box), np.bool_)
-    for guard in guards:
-        holds = holds & known[guard]
-    return int(np.count_nonzero(holds))
+    return int(np.count_nonzero(holds(guards, known, box)))

@@ -120,9 +120,9 @@ def _tile(kernel: Kernel, groups: _Groups, most: Pair) -> Ints:
     """
     rows, columns, _ = groups.extents
     least = -(-rows // most[0]), -(-columns // most[1])
-    trials = product(range(least[0], least[0] + 2), range(least[1], least[1] + 2))
+    trials = product(*(range(fewest, fewest + 2) for fewest in least))
     made = [(i * columns + j * rows, _cut(kernel, groups, (i, j))) for i, j in trials]
-    even = [(cost, tile) for cost, tile in made if prod(tile_counts(kernel, tile)) % 2 == 0]
+    even = [way for way in made if prod(tile_counts(kernel, way[1])) % 2 == 0]
     return min(even or made)[1]
 
 

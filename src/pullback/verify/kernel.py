@@ -176,15 +176,11 @@ def in_place(scene: Scene) -> Fault:
         if writer is None:
             continue
         scattered = isinstance(writer.form, Accumulate)
-        if scene.last(writer) or (spread(writer) and not scattered):
-            late = scene.last(stage) and scene.place[stage] > scene.place[writer]
-            if late:
-                return f"reads {take.source} after {writer.target} has overwritten it", stage
-            continue
-        limit = scene.place[writer] - (1 if scattered else 0)
-        if scene.place[stage] > limit:
+        apart = scene.last(writer) or (spread(writer) and not scattered)
+        late = scene.place[stage] + (scattered and not apart) > scene.place[writer]
+        if late and (scene.last(stage) or not apart):
             return f"reads {take.source} after {writer.target} has overwritten it", stage
-        fault = _elsewhere(scene, stage, take, writer)
+        fault = None if apart else _elsewhere(scene, stage, take, writer)
         if fault is not None:
             return f"reads {take.source}, which {writer.target} overwrites, {fault}", stage
     return None

@@ -11,7 +11,7 @@ from pullback.algebra.bounds import bounds
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
 from pullback.ir.expr import Axis, Expr, upper
-from pullback.ir.meaning import Array, apply, constant
+from pullback.ir.meaning import Array, holds, work_out
 from pullback.ir.nest import Load, Peek, Var
 from pullback.ir.node import Node, walk
 
@@ -44,8 +44,7 @@ def _tried(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
     ranges = {n: r for n in walk(position) if (r := _range(n)) is not None}
     if any(map(_is_data, walk(position, skip=ranges))):
         return None
-    roots = (position, *guards)
-    ranges |= {n: r for n in walk(roots[1:]) if (r := _range(n)) is not None}
+    ranges |= {n: r for n in walk(guards) if (r := _range(n)) is not None}
     box = tuple(max(0, hi - lo + 1) for lo, hi in ranges.values())
     if prod(box) > POINTS:
         return None
@@ -53,14 +52,8 @@ def _tried(position: Expr, extent: int, guards: Sequence[Expr]) -> bool | None:
     known: dict[Node, Array] = {
         n: lo + values for (n, (lo, _)), values in zip(ranges.items(), grid, strict=True)
     }
-    for node in walk(roots, skip=known):
-        if isinstance(node, E.Const):
-            known[node] = constant(node)
-        elif isinstance(node, Expr):
-            known[node] = apply(node, [known[c] for c in node.children])
-    held = np.ones(box, bool)
-    for guard in roots[1:]:
-        held = held & known[guard]
+    held = holds(guards, known, box)
+    work_out((position,), known)
     outside = (known[position] < 0) | (known[position] >= extent)
     return not bool((outside & held).any())
 

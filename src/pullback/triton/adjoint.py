@@ -72,10 +72,8 @@ class Adjoint(Derivatives):
 
     def rule(self, o: Operation) -> None:
         """What an operation gives to the derivatives of its operands."""
-        if o.name in RULES:
-            RULES[o.name](self, o)
-        else:
-            self.elements(o)
+        with self.linear(o, o.name not in RULES):
+            RULES.get(o.name, Adjoint.elements)(self, o)
 
     def stored(self, o: Operation) -> None:
         """The gradient of what was stored is loaded; an earlier store to the place gave nothing."""
@@ -114,9 +112,9 @@ class Adjoint(Derivatives):
         if base.name not in self.wanted.wrt:
             return
         if base in self.given:
-            self.results[base] = self.d(o.results[0])
+            self.results[base] = self.expression(o.results[0])
             return
-        g, name = self.d(o.results[0]), self.gradient(base)
+        g, name = self.expression(o.results[0]), self.gradient(base)
         kept = f", mask={self.mask(mask[0])}" if mask else ""
         at = self.address(pointer, name)
         value = f"tl.cast({g}, {name}.dtype.element_ty)"
@@ -145,7 +143,7 @@ class Adjoint(Derivatives):
     def branch(self, o: Operation) -> None:
         if not self.acts(o):
             return
-        self.begun(self.outer(o))
+        self.begun([*self.outer(o), *(v for v in o.results if v in self.known)])
         taken = []
         for region in o.regions:
             with self.inside(), self.collected() as lines:
@@ -161,7 +159,7 @@ class Adjoint(Derivatives):
         """A loop from its last step to its first."""
         if not self.acts(o):
             return
-        self.begun(self.outer(o))
+        self.begun([*self.outer(o), *(v for v in o.results if v in self.known)])
         body, flows = o.regions[-1], [k for k, v in enumerate(carried) if self.flows(o, k, v)]
         passed = {k: self.name(f"d_{carried[k].name}_next") for k in flows}
         for k in flows:
@@ -183,7 +181,7 @@ class Adjoint(Derivatives):
             for k in flows:
                 known = carried[k] in self.known
                 zero = self.zero(carried[k].type)
-                self.assign(passed[k], self.d(carried[k]) if known else zero)
+                self.assign(passed[k], self.expression(carried[k]) if known else zero)
         self.lines.append(Repeat(f"for {back} in range(0, {trips})", tuple(lines)))
         for k in flows:
             self.add(starts(o)[k], passed[k])

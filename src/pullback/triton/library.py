@@ -41,7 +41,7 @@ DERIVATIVES: dict[str, tuple[str, ...]] = {
     "exp2": ("{g} * {y} * 0.6931471805599453",),
     "expm1": ("{g} * ({y} + 1)",),
     "fast_cosf": ("-{g} * libdevice.fast_sinf({x})",),
-    "fast_dividef": ("{g} / {z}", "-{g} * {y} / {z}"),
+    "fast_dividef": ("{g} / {z}", "-{g} / {z} * {y}"),
     "fast_exp10f": ("{g} * {y} * 2.302585092994046",),
     "fast_expf": ("{g} * {y}",),
     "fast_log10f": ("{g} / ({x} * 2.302585092994046)",),

@@ -67,8 +67,8 @@ DERIVATIVES: dict[str, tuple[str, ...]] = {
     "arith.addf": ("{g}", "{g}"),
     "arith.subf": ("{g}", "-{g}"),
     "arith.mulf": ("{g} * {z}", "{g} * {x}"),
-    "arith.divf": ("{g} / {z}", "-{g} * {y} / {z}"),
-    "tt.precise_divf": ("{g} / {z}", "-{g} * {y} / {z}"),
+    "arith.divf": ("{g} / {z}", "-{g} / {z} * {y}"),
+    "tt.precise_divf": ("{g} / {z}", "-{g} / {z} * {y}"),
     "arith.remf": ("{g}", "-{g} * (({x} - {y}) / {z})"),
     "arith.negf": ("-{g}",),
     "arith.select": ("", "tl.where({x}, {g}, 0.0)", "tl.where({x}, 0.0, {g})"),
@@ -92,12 +92,14 @@ DERIVATIVES: dict[str, tuple[str, ...]] = {
         "tl.where({x} > {w}, {g}, 0.0)",
     ),
 }
+EXTREMES = {"arith.maxnumf": ">", "arith.maximumf": ">", "arith.minnumf": "<",
+            "arith.minimumf": "<"}  # fmt: skip
 DERIVATIVES |= {
-    f"arith.{name}": (
+    name: (
         HALF_TIE.replace("{0}", "{x}").replace("{1}", "{z}").replace("{w}", sign),
         HALF_TIE.replace("{0}", "{z}").replace("{1}", "{x}").replace("{w}", sign),
     )
-    for name, sign in (("maxnumf", ">"), ("minnumf", "<"), ("maximumf", ">"), ("minimumf", "<"))
+    for name, sign in EXTREMES.items()
 }
 
 DERIVATIVES |= library.rules()

@@ -1,0 +1,75 @@
+"""Derivatives of Triton kernels without what by hand is not there: minuses, zeros, ties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import pullback as pb
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+from torch.nn import functional as F  # noqa: E402
+
+import triton_lean as corpus  # noqa: E402  # it needs Triton
+from pullback.triton.frontend import function_of  # noqa: E402
+from test_triton_grad import same  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True)
+def one_seed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
+
+
+def operations(f: Any, types: dict[str, str], *given: Any, **named: Any) -> int:
+    """How many operations of floats a derivative has, as Triton compiles it."""
+    call = f.call(given, named)
+    made = f.backward(call, f.floats(call))
+    takes = made.derived.kernel.arguments
+    walk = function_of(made.kernel, {n: types[n] for n in takes}, {}).block.walk()
+    kinds = [o.name for o in walk if any(v.type.is_float for v in o.results)]
+    return sum(k.startswith(("arith.", "math.")) and k != "arith.constant" for k in kinds)
+
+
+# By name: PyTorch's, and the operations that it takes by hand.
+ELEMENTS: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "sigmoid": (torch.sigmoid, 7),
+    "relu": (F.relu, 1),
+    "relu6": (F.relu6, 2),
+    "leaky_relu": (F.leaky_relu, 2),
+    "elu": (F.elu, 3),
+    "safe_sqrt": (lambda x: torch.where(x > 0, x.clamp(min=1e-30).sqrt(), 0.0) - x, 6),
+    "stairs": (lambda x: F.relu(x) + F.relu(x - 1), 4),
+    "larger": (lambda x: torch.maximum(-x, x.sin()) - torch.where(x > 0, -x, 3 * x), 15),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_a_derivative_is_as_short_as_by_hand(name: str) -> None:
+    of, count = ELEMENTS[name]
+    f = pb.triton.op(getattr(corpus, f"{name}_kernel"), grid=(1,), outputs="OUT")
+    x = torch.randn(50) * 4
+    same(f, of, [x], 50, BLOCK=64)
+    types = {"X": "*fp32", "n": "i32", "d_OUT": "*fp32", "d_X": "*fp32"}
+    assert operations(f, types, x, 50, BLOCK=64) <= count
+
+
+@pytest.mark.parametrize("name", ["relu", "relu6", "leaky_relu", "elu", "safe_sqrt"])
+def test_at_a_kink(name: str) -> None:
+    """One that is as large as what does not vary; a number, where what is not one is left out."""
+    f = pb.triton.op(getattr(corpus, f"{name}_kernel"), grid=(1,), outputs="OUT")
+    x = torch.tensor([-1.0, 0.0, 6.0, 7.0, float("nan")]).requires_grad_()
+    f(x, 5, BLOCK=8).sum().backward()
+    wanted = {
+        "relu": [0.0, 0.0, 1.0, 1.0],
+        "relu6": [0.0, 0.0, 1.0, 0.0],
+        "leaky_relu": [0.01, 0.01, 1.0, 1.0],
+        "elu": [0.36787945, 1.0, 1.0, 1.0],
+        "safe_sqrt": [-1.0, -1.0, 0.5 / 6**0.5 - 1, 0.5 / 7**0.5 - 1],
+    }
+    assert x.grad[:4].tolist() == pytest.approx(wanted[name])

@@ -117,7 +117,9 @@ class _Combiner(Derivatives):
                     self.elements(inner)
         if self.unknown:
             raise refused(self.unknown[0])
-        given = [self.expression(v) if v in self.known else f"{behind[0][1]} * 0.0" for v in self.parts]
+        given = [
+            self.expression(v) if v in self.known else f"{behind[0][1]} * 0.0" for v in self.parts
+        ]
         takes = [v.name for v in block.arguments] + [text for _, text in behind]
         head = f"@triton.jit\ndef {name}({', '.join(takes)}):"
         return "\n".join([head, *written(self.lines), f"    return {', '.join(given)}", ""])

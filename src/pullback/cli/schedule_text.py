@@ -12,7 +12,7 @@ from typing import Any
 from pullback.errors import SyntaxFormError
 from pullback.ir.kernel import Kernel
 from pullback.ir.tokens import Tokens
-from pullback.schedule.contraction import seen
+from pullback.schedule.contraction import products
 from pullback.schedule.schedule import (
     LOOPS,
     Left,
@@ -115,7 +115,7 @@ class _Reader:
             t.said("in lanes")
         column, product = t.number_after(", columns along"), None
         if column is not None:
-            product = seen(stages[members[0]], column)
+            product = products(stages[members[0]]).get(column)
             if product is None:
                 t.fail(f"stage {members[0]} is no contraction with columns {column}")
             word = t.number_after(", words of")

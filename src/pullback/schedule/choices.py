@@ -42,7 +42,7 @@ from pullback.ir.expr import Extent, Take, upper
 from pullback.ir.kernel import Kernel
 from pullback.ir.node import walk
 from pullback.ir.target import Target
-from pullback.schedule.contraction import columns, recognise
+from pullback.schedule.contraction import products, recognise
 from pullback.schedule.cost import most_tasks
 from pullback.schedule.schedule import Numbers, Schedule, Step, Way
 from pullback.schedule.tiling import round_tile
@@ -92,7 +92,7 @@ def offered(kernel: Kernel, schedule: Schedule, target: Target, given: Numbers) 
     homes = enumerate(schedule.residences[: len(kernel.stages)])
     free.update((f"place.{n}", (0, 1)) for n, home in homes if home.host is not None)
     for number, stage in enumerate(kernel.stages):
-        seen = columns(stage)
+        seen = products(stage)
         if not seen:
             continue
         free[f"column.{number}"] = (-1, *seen)

@@ -11,7 +11,7 @@ from pullback.config import Cap, Ints, Pair
 from pullback.ir.expr import upper
 from pullback.ir.graph import Accumulate, Definition, Map, Scan, Value, Variable
 from pullback.ir.kernel import Kernel, Stages, stage_reads
-from pullback.schedule.contraction import seen
+from pullback.schedule.contraction import products
 from pullback.schedule.schedule import (
     LOOPS,
     Left,
@@ -134,7 +134,7 @@ def ways_fit(scene: Timetable) -> Fault:
         product = step.way in (Way.TILES, Way.DOTS)
         if product != (step.product is not None):
             return f"{lead.target} by {step.way.value}, with columns or without"
-        if step.product is not None and seen(lead, step.product.column) is None:
+        if step.product is not None and step.product.column not in products(lead):
             return f"{lead.target} is no contraction with columns {step.product.column}"
         if step.way in LOOPS and not isinstance(step.loops, LOOPS[step.way]):
             return f"{lead.target}: {step.way.value} without its loops"

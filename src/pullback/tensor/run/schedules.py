@@ -35,7 +35,7 @@ from pullback.ir.text import kernel_text
 from pullback.schedule.choices import OPERANDS, Choices, choices_of, offered
 from pullback.schedule.choices import Options as Free
 from pullback.schedule.choose import choose
-from pullback.schedule.contraction import columns
+from pullback.schedule.contraction import products
 from pullback.schedule.schedule import Place, Schedule, Step, TileLoops, Way
 from pullback.schedule.text import schedule_text
 from pullback.tensor.run.search import Trials, best
@@ -124,7 +124,7 @@ class UserSchedule:
         for number, stage in enumerate(self.kernel.stages):
             if number:
                 given[f"apart.{number}"] = 1
-            if columns(stage):
+            if products(stage):
                 given[f"column.{number}"] = -1
         bare = self._by(())._with(given, "plain")
         for name, values in bare.free.items():
@@ -183,7 +183,7 @@ class UserSchedule:
         if step.product is None:
             return self._with({f"lanes.{lead}": number}, "vectorize")
         changes = _reset(OF_PRODUCTS, lead)
-        if number in columns(own):
+        if number in products(own):
             return self._with({**changes, f"column.{lead}": number}, "vectorize")
         apart: Changes = {f"apart.{lead}": 1} if lead else {}
         plain = {f"column.{lead}": -1, f"lanes.{lead}": number}
@@ -215,7 +215,7 @@ class UserSchedule:
             raise self._refused("block", reason)
         changes: dict[str, int | None] = {}
         if step.product is None:
-            seen = columns(self.kernel.stages[lead])
+            seen = products(self.kernel.stages[lead])
             column = step.vector if step.vector in seen else None
             changes = {**_reset(OF_SWEEPS, lead), f"column.{lead}": column}
         asked = {"rows": rows, "vectors": vectors, "terms": terms}
@@ -396,7 +396,7 @@ class UserSchedule:
         return step
 
     def _is_product(self, step: Step) -> bool:
-        return bool(columns(self.kernel.stages[step.stages[0]]))
+        return bool(products(self.kernel.stages[step.stages[0]]))
 
     def _readers(self, number: int) -> list[int]:
         value = self.kernel.stages[number].target

@@ -280,3 +280,17 @@ def test_threads_do_not_change_bits(kind: str) -> None:
         jitted = pb.jit(f, options=Options(threads=threads, cache=None))
         found.append(jitted(pb.tensor(one), pb.tensor(other)).numpy())
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
+@pytest.mark.parametrize(("channels", "column"), [(512, 1), (64, 0)])
+def test_lanes_lie_where_lines_are_soon_full(channels: int, column: int) -> None:
+    """A result 18 KB from the next one takes a line of its own, nine times for a 3x3 weight."""
+    c, n, size = channels, 2, 7
+    dy, x = variable("dy", n, c, size, size), variable("x", n, c, size + 2, size + 2)
+
+    def body(o: Any, i: Any, p: Any, q: Any, m: Any, y: Any, z: Any) -> Any:
+        return E.Mul(read(dy, m, o, y, z), read(x, m, i, E.Add(y, p), E.Add(z, q)))
+
+    gradient = define("dw", (c, c, 3, 3), body, over=(n, size, size))
+    product = recognise(stage(gradient, ()), HOST)
+    assert product is not None and product.column == column

@@ -50,9 +50,10 @@ RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # What stands between a definition and a backend, backends themselves not counted. The second design
-# asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered.
-MAX_CORE_LINES = 17_467
-MAX_TOKENS_PER_LINE = 10.5
+# asks for 17,500 lines of 10.5 tokens; these are ratchets at the present size, to be lowered. Tokens
+# count, not how they are broken into lines.
+MAX_CORE_LINES = 17_454
+MAX_CORE_TOKENS = 183_405
 # What each room of the core may hold, lines; rounded up to fifty, to be lowered as rooms shrink.
 ROOM_LINES = {
     "algebra": 800,
@@ -589,4 +590,4 @@ def test_size_of_the_core(capsys: pytest.CaptureFixture[str]) -> None:
     over = {name: lines for name, lines in sizes.items() if lines > ROOM_LINES.get(name, 0)}
     assert not over, f"rooms that outgrow ROOM_LINES: {over}"
     assert total_lines <= MAX_CORE_LINES
-    assert total_tokens / total_lines <= MAX_TOKENS_PER_LINE
+    assert total_tokens <= MAX_CORE_TOKENS

@@ -40,9 +40,6 @@ CUT_ROWS = 7
 # What sums of products are taken in, of types that processors multiply as they are.
 WIDER = {bfloat16: float32, int8: int32, uint8: int32}
 
-# Bytes of a line of memory, which every cache keeps whole.
-LINE: Legal = 64
-
 # Bytes of a word, whose parts one instruction multiplies and adds.
 WORD: Legal = 4
 
@@ -87,10 +84,11 @@ def recognise(stage: Stage, target: Target, column: int | None = None) -> Produc
 
     None: there is none, or it is better left a plain sum.
     """
-    ways = [p for p in products(stage).values() if column in (None, p.column)]
-    if column is None:
-        ways = [p for p in ways if _pays(stage, p, target)]
-    ways = [_way(stage, p, target) for p in ways]
+    ways = [
+        _way(stage, p, target)
+        for p in products(stage).values()
+        if (_pays(stage, p, target) if column is None else p.column == column)
+    ]
     return min(ways, key=lambda p: _ns(stage, p, target), default=None)
 
 
@@ -194,13 +192,11 @@ def _unit(operand: Expr, axis: int, stage: Stage) -> bool:
 def _ns(stage: Stage, product: Product, target: Target) -> float:
     """Time of a product on one thread: lanes wasted, panels packed, results scattered."""
     extents = [upper(e) for e in stage.extents]
-    terms = volume(stage, stage.over)
     lanes = target.lanes(stage.body.dtype.itemsize)
     each = target.profile.rate("whole", "multiply_add")
     rates = target.profile.tables["product"]
-    columns = _columns(stage, product, extents)
-    waste = each * _whole(columns, lanes)
-    scatter = _scattered(stage, product, lanes, target) / terms
+    waste = each * _whole(_columns(stage, product, extents), lanes)
+    scatter = _scattered(stage, product, lanes, target) / volume(stage, stage.over)
     if product.direct:
         return waste + scatter
     if extents[product.row] <= product.dots:
@@ -214,24 +210,15 @@ def _ns(stage: Stage, product: Product, target: Target) -> float:
     return waste + packing + scatter + each * _cut(stage, product.column, lanes, target)
 
 
-def _scattered(
-    stage: Stage,
-    product: Product,
-    lanes: int,
-    target: Target,
-) -> float:
-    """Nanoseconds to write a result among others: its line comes anew unless they soon follow.
+def _scattered(stage: Stage, product: Product, lanes: int, target: Target) -> float:
+    """Nanoseconds to write a result among others, twice where its line must come again for those.
 
     Gradient of 512 x 512 x 3 x 3, 98 terms: lanes along axis 0 4.5 ms, along axis 1 2.8.
     """
     behind = stage.shape[product.column + 1 :]
-    if not behind:
-        return 0.0
-    each = target.profile.rate("product", "scatter")
     apart = prod(map(upper, behind)) * stage.body.dtype.itemsize
-    if product.row == len(stage.shape) - 1 or apart * lanes <= target.l1:
-        return each
-    return each + LINE / target.profile.rate("whole", "near")
+    again = product.row < len(stage.shape) - 1 and apart * lanes > target.l1
+    return target.profile.rate("product", "scatter") * (1 + again) if behind else 0.0
 
 
 def _gathered(stage: Stage, left: Expr, target: Target) -> float:
@@ -262,12 +249,7 @@ def _columns(stage: Stage, product: Product, extents: list[int]) -> int:
     return columns
 
 
-def _cut(
-    stage: Stage,
-    column: int,
-    lanes: int,
-    target: Target,
-) -> float:
+def _cut(stage: Stage, column: int, lanes: int, target: Target) -> float:
     """The share of lanes lost to tasks that cut packed columns, where another axis stays whole.
 
     Columns read where they lie cost nothing to cut: tiles keep whole vectors of them.

@@ -4,9 +4,10 @@
 
 `PLACE` is a checkout of attorch or of Liger-Kernel; nothing of it is copied. Its layers run on
 Triton's interpreter; each kernel that they launch is taken as it was launched, with its arguments,
-and differentiated: the derivative is certified by differences (`pb.triton.check`). Beside it stands
-the kernel that the library's authors wrote for the backward, where the layer has one: operations of
-arithmetic, loads, stores and atomic additions, as Triton's compiler counts them.
+and differentiated: the derivative is certified by differences (`pb.triton.check`) by all that it reads.
+Beside it stands the kernel that the library's authors wrote for the backward, where the layer has
+one: operations of arithmetic, loads, stores and atomic additions, as Triton's compiler counts them,
+of the derivative by what the layer is differentiated by, of the outputs that it gives.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ class Launches:
 
     def __init__(self) -> None:
         self.made: dict[Any, tuple[tuple[int, ...], dict[str, Any]]] = {}
+        self.rooms: dict[Any, dict[str, int]] = {}  # where the tensors of each launch are
         self.run = InterpretedFunction.run
         launches = self
 
@@ -66,6 +68,8 @@ class Launches:
             sizes = grid(given) if callable(grid) else grid
             kept = {n: _copy(v) for n, v in given.items()}
             launches.made[kernel] = (tuple(int(k) for k in sizes), kept)
+            tensors = {n: v for n, v in given.items() if isinstance(v, torch.Tensor)}
+            launches.rooms[kernel] = {n: _room(v) for n, v in tensors.items()}
             args = tuple(_Number(v) if type(v) is float else v for v in args)
             named = {n: _Number(v) if type(v) is float else v for n, v in named.items()}
             return launches.run(kernel, *args, grid=grid, warmup=warmup, **named)
@@ -77,6 +81,20 @@ class Launches:
         self.made = {}
         result = act()
         return result, self.made
+
+
+def _room(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def leaves(node: Any) -> Iterator[Any]:
+    """The tensors that a graph of autograd's begins with."""
+    if node is None:
+        return
+    if hasattr(node, "variable"):
+        yield node.variable
+    for other, _ in node.next_functions:
+        yield from leaves(other)
 
 
 def _copy(value: Any) -> Any:
@@ -123,8 +141,10 @@ def counted(function: Function) -> collections.Counter[str]:
     return count
 
 
-def tried(kernel: Any, grid: tuple[int, ...], given: dict[str, Any]) -> dict[str, Any]:
-    """What becomes of one kernel."""
+def tried(
+    kernel: Any, grid: tuple[int, ...], given: dict[str, Any], inner: set[str], outer: set[str]
+) -> dict[str, Any]:
+    """What becomes of one kernel; `inner` and `outer`: by what of its arguments and of which."""
     types, constants = constants_of(kernel, given)
     facts = Facts.of(function_of(kernel, types, constants))
     written: dict[str, None] = {}
@@ -144,7 +164,9 @@ def tried(kernel: Any, grid: tuple[int, ...], given: dict[str, Any]) -> dict[str
     if not inputs or not any(given[n].is_floating_point() for n in written):
         return {"state": "nothing to derive"}
     report = pb.triton.check(f, *rest.values(), tolerance=2e-2)
-    backward = f.backward(f.call((), rest), tuple(f.floats(f.call((), rest))))
+    floats = f.floats(f.call((), rest))
+    wrt = tuple(n for n in floats if n in inner) or floats
+    backward = f.backward(f.call((), rest), wrt, outer & written.keys() or written)
     call = dict(given) | {"tape_length": 1}
     names = backward.derived.gradients
     call |= {name: given[of] for of, name in names.items()}
@@ -155,9 +177,9 @@ def tried(kernel: Any, grid: tuple[int, ...], given: dict[str, Any]) -> dict[str
     return {"state": "derived", "error": max(report.differences.values(), default=0.0), **own}
 
 
-def outcome(kernel: Any, grid: tuple[int, ...], given: dict[str, Any]) -> dict[str, Any]:
+def outcome(kernel: Any, launch: tuple[Any, ...], *between: set[str]) -> dict[str, Any]:
     try:
-        return tried(kernel, grid, given)
+        return tried(kernel, *launch, *between)
     except PullbackError as error:
         state = "wrong" if error.code == "E426" else "refused"
         return {"state": state, "why": str(error).splitlines()[0]}
@@ -167,7 +189,12 @@ def layer(name: str, run: Callable[[], Any], launches: Launches) -> list[dict[st
     """A row for each kernel of a layer's forward; of its own backward the counts."""
     with on_the_interpreter():
         made, forward = launches.of(run)
-        made = made[0] if isinstance(made, tuple) else made
+        every = made if isinstance(made, tuple) else (made,)
+        made, rooms = every[0], launches.rooms
+        ends = {_room(t) for t in every if isinstance(t, torch.Tensor)}
+        begins = {_room(t) for t in leaves(made.grad_fn)}
+        inner = {k: {n for n, room in rooms[k].items() if room in begins} for k in forward}
+        outer = {k: {n for n, room in rooms[k].items() if room in ends} for k in forward}
         hand: dict[str, int] | None = None
         try:
             _, backward = launches.of(made.sum().backward)
@@ -178,7 +205,8 @@ def layer(name: str, run: Callable[[], Any], launches: Launches) -> list[dict[st
         except Exception as error:  # the library's own, on this machine
             print(f"  {name}: its own backward: {type(error).__name__}: {error}"[:160])
         return [
-            {"layer": name, "kernel": kernel.__name__, **outcome(kernel, *launch), "hand": hand}
+            {"layer": name, "kernel": kernel.__name__, "hand": hand}
+            | outcome(kernel, launch, inner[kernel], outer[kernel])
             for kernel, launch in forward.items()
         ]
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F  # noqa: E402
 import triton_lean as corpus  # noqa: E402  # it needs Triton
 from pullback.triton.frontend import function_of  # noqa: E402
 from test_triton_grad import same  # noqa: E402
+from triton_corpus import layer_norm_kernel  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -73,3 +74,21 @@ def test_at_a_kink(name: str) -> None:
         "safe_sqrt": [-1.0, -1.0, 0.5 / 6**0.5 - 1, 0.5 / 7**0.5 - 1],
     }
     assert x.grad[:4].tolist() == pytest.approx(wanted[name])
+
+
+def test_nothing_is_done_for_an_output_from_which_nothing_comes() -> None:
+    f = pb.triton.op(
+        layer_norm_kernel,
+        grid=(3,),
+        outputs={"OUT": "X", "MEAN": lambda a: torch.empty(a["X"].shape[0])},
+    )
+    x, w, b = torch.randn(3, 50).requires_grad_(), torch.randn(50), torch.randn(50)
+    out, mean = f(x, w, b, 50, 1e-5, BLOCK=16)
+    both = torch.autograd.grad(out.sum() + mean.sum(), x, retain_graph=True)[0]
+    parts = [torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in (out, mean)]
+    torch.testing.assert_close(sum(parts), both)
+    torch.testing.assert_close(parts[1], torch.full((3, 50), 0.02))
+    texts = [made.derived.kernel.text for made in f.made.values()]
+    assert sorted(["d_OUT" in t, "d_MEAN" in t] for t in texts) == [
+        [False, True], [True, False], [True, True]
+    ]  # fmt: skip

@@ -24,11 +24,13 @@ from pullback.triton.statements import Do, Either, Repeat
 class Wanted:
     """What is differentiated by what: names of arguments.
 
-    `stored` owns its elements' places; each element of `replaced` is read, and then written.
+    Nothing comes from behind `silent` outputs. `stored` owns its elements' places; each element of
+    `replaced` is read, and then written.
     """
 
     wrt: frozenset[str]
     outputs: frozenset[str]
+    silent: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
     replaced: frozenset[str] = frozenset()
 
@@ -87,6 +89,8 @@ class Adjoint(Derivatives):
             return
         if base.name not in self.wanted.outputs:
             raise refused(o, f"{base.name}, which depends on what is differentiated, is no output")
+        if base.name in self.wanted.silent:
+            return
         if base in self.upstream:
             self.add(value, self.upstream[base])
             return

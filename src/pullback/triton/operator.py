@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -149,8 +149,12 @@ class Operator:
         tensors = call.tensors.items()
         return tuple(n for n, v in tensors if v.is_floating_point() and n in self.takes)
 
-    def backward(self, call: Call, wrt: tuple[str, ...]) -> Backward:
+    def backward(
+        self, call: Call, wrt: tuple[str, ...], behind: Iterable[str] | None = None
+    ) -> Backward:
         """The derivative for arguments of these types, made once.
+
+        `behind` are the outputs from which something comes from behind: all, if it is left out.
 
         Raises: UnsupportedError (E423), GradientError (E424).
         """
@@ -165,9 +169,10 @@ class Operator:
         reach = Reach(Facts.of(function), numbers, call.grid)
         replaced = frozenset(n for n in self.replaced if reach.replaces(n))
         stored = frozenset(n for n in wrt if n not in replaced and reach.owns(n))
-        whole = (key, wrt, stored, replaced)
+        silent = frozenset(self.outputs) - frozenset(self.outputs if behind is None else behind)
+        whole = (key, wrt, silent, stored, replaced)
         if whole not in self.made:
-            wanted = Wanted(frozenset(wrt), frozenset(self.outputs), stored, replaced)
+            wanted = Wanted(frozenset(wrt), frozenset(self.outputs), silent, stored, replaced)
             made = derived(function, wanted)
             folder = Options().cache
             counter = loaded(made.counter, folder) if made.counter else None
@@ -177,17 +182,20 @@ class Operator:
     def gradients(
         self, call: Call, wrt: tuple[str, ...], cotangents: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The gradients of inputs, of what comes from behind for each output."""
+        """The gradients of inputs, of what comes from behind for outputs: of others nothing."""
         if self.given is not None:
-            return dict(self.given(call.arguments, cotangents))
-        backward = self.backward(call, wrt)
+            made_of = {n: torch.zeros_like(call.arguments[n]) for n in self.outputs}
+            return dict(self.given(call.arguments, made_of | dict(cotangents)))
+        backward = self.backward(call, wrt, cotangents)
         made = backward.derived
         arguments = {**call.arguments, **call.before}
         grown = {}
         for of, name in made.gradients.items():
             like = call.arguments[of]
             if of in self.outputs:
-                arguments[name] = _alike(like, like.dtype).copy_(cotangents[of])
+                arguments[name] = _alike(like, like.dtype)
+                if of in cotangents:
+                    arguments[name].copy_(cotangents[of])
                 if of in wrt:
                     grown[of] = arguments[name]
                 continue
@@ -226,6 +234,7 @@ class _Run(torch.autograd.Function):  # type: ignore[misc]
         made = tuple(call.arguments[n] for n in operator.outputs)
         given = {**call.arguments, **call.before}
         ctx.save_for_backward(*made, *(given[n] for n in names))
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(t for t in made if not t.is_floating_point()))
         return made
 
@@ -237,7 +246,8 @@ class _Run(torch.autograd.Function):  # type: ignore[misc]
         before = {n: kept[n] for n in call.before}
         call = Call({n: kept.get(n, v) for n, v in call.arguments.items()}, call.grid, before)
         wrt = tuple(n for n, need in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if need)
-        behind = dict(zip(operator.outputs, cotangents, strict=True))
+        pairs = zip(operator.outputs, cotangents, strict=True)
+        behind = {n: t for n, t in pairs if t is not None}
         grown = operator.gradients(call, wrt, behind)
         return (None, None, None, *(grown.get(n) for n in ctx.names))
 

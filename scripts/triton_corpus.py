@@ -4,10 +4,10 @@
 
 `PLACE` is a checkout of attorch or of Liger-Kernel; nothing of it is copied. Its layers run on
 Triton's interpreter; each kernel that they launch is taken as it was launched, with its arguments,
-and differentiated: the derivative is certified by differences (`pb.triton.check`) by all that it reads.
-Beside it stands the kernel that the library's authors wrote for the backward, where the layer has
-one: operations of arithmetic, loads, stores and atomic additions, as Triton's compiler counts them,
-of the derivative by what the layer is differentiated by, of the outputs that it gives.
+and differentiated: the derivative is certified by differences by all that the kernel reads
+(`pb.triton.check`). Beside it stands the kernel that the library's authors wrote for the backward,
+where the layer has one: operations of arithmetic, loads, stores and atomic additions, as Triton's
+compiler counts them, of the derivative by what the layer is differentiated by, of what it gives.
 """
 
 from __future__ import annotations

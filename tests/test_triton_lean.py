@@ -92,3 +92,40 @@ def test_nothing_is_done_for_an_output_from_which_nothing_comes() -> None:
     assert sorted(["d_OUT" in t, "d_MEAN" in t] for t in texts) == [
         [False, True], [True, False], [True, True]
     ]  # fmt: skip
+
+
+def turned(x: Any) -> Any:
+    m = x.amax(1)
+    return (x - m[:, None]).exp() / (x - m[None, :]).exp().sum(0)[None, :]
+
+
+def columns(x: Any) -> Any:
+    powers = (x - x.amax(1)[:, None]).exp()
+    return powers / powers.sum(0)[:, None]
+
+
+def shifted(x: Any) -> Any:
+    return (x - x.max()).exp()
+
+
+CANCEL: dict[str, Callable[[Any], Any]] = {
+    "log_softmax": lambda x: x.log_softmax(0),
+    "exp2": lambda x: x.softmax(0),
+    "log_sum": lambda x: x * x.logsumexp(0),
+    "rows": lambda x: x.reshape(4, 4).softmax(1).reshape(-1),
+}
+STAY: dict[str, Callable[[Any], Any]] = {
+    "powers": shifted,
+    "squares": lambda x: shifted(x) / (2 * (x - x.max())).exp().sum(),
+    "one_more": lambda x: shifted(x) / (1 + shifted(x).sum()),
+    "turned": lambda x: turned(x.reshape(4, 4)).reshape(-1),
+    "columns": lambda x: columns(x.reshape(4, 4)).reshape(-1),
+    "threshold": lambda x: torch.where(x - x.max() > -1, shifted(x), 0.5) / shifted(x).sum(),
+}
+
+
+@pytest.mark.parametrize("name", [*CANCEL, *STAY])
+def test_a_maximum_that_cancels_has_no_derivative(name: str) -> None:
+    f = pb.triton.op(getattr(corpus, f"{name}_kernel"), grid=(1,), outputs="OUT")
+    text = same(f, (CANCEL | STAY)[name], [torch.randn(16)], 16, BLOCK=16)
+    assert ("ties" in text) == (name in STAY)

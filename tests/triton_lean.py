@@ -67,3 +67,90 @@ def stairs_kernel(X, OUT, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     x = _loaded(X, n, at)
     _stored(X, OUT, n, at, tl.maximum(x, 0.0) + tl.maximum(x - 1, 0.0))
+
+
+# --- maxima that cancel, and those that do not ----------------------------------------------------
+
+
+@triton.jit
+def _row(X, n, at):
+    x = tl.load(X + at, mask=at < n, other=-float("inf"))
+    return x, tl.max(x, 0)
+
+
+@triton.jit
+def log_softmax_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x, m = _row(X, n, at)
+    total = tl.sum(tl.where(at < n, tl.exp(x - m), 0.0), 0)
+    _stored(X, OUT, n, at, x - m - tl.log(total))
+
+
+@triton.jit
+def exp2_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x, m = _row(X, n, at)
+    powers = tl.exp2((x - m) * 1.44269504)
+    _stored(X, OUT, n, at, powers * (1 / tl.sum(powers, 0)))
+
+
+@triton.jit
+def log_sum_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x, m = _row(X, n, at)
+    _stored(X, OUT, n, at, x * (m + tl.log(tl.sum(tl.exp(x - m), 0))))
+
+
+@triton.jit
+def rows_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    x = tl.load(X + at)
+    powers = tl.exp(x - tl.max(x, 1)[:, None])
+    tl.store(OUT + at, powers / tl.sum(powers, 1)[:, None])
+
+
+@triton.jit
+def powers_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x, m = _row(X, n, at)
+    _stored(X, OUT, n, at, tl.exp(x - m))
+
+
+@triton.jit
+def squares_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x, m = _row(X, n, at)
+    _stored(X, OUT, n, at, tl.exp(x - m) / tl.sum(tl.exp(2 * (x - m)), 0))
+
+
+@triton.jit
+def one_more_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x, m = _row(X, n, at)
+    _stored(X, OUT, n, at, tl.exp(x - m) / (1 + tl.sum(tl.exp(x - m), 0)))
+
+
+@triton.jit
+def turned_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    x = tl.load(X + at)
+    m = tl.max(x, 1)
+    other = tl.sum(tl.exp(x - m[None, :]), 0)
+    tl.store(OUT + at, tl.exp(x - m[:, None]) / other[None, :])
+
+
+@triton.jit
+def columns_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    x = tl.load(X + at)
+    powers = tl.exp(x - tl.max(x, 1)[:, None])
+    tl.store(OUT + at, powers / tl.sum(powers, 0)[:, None])
+
+
+@triton.jit
+def threshold_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x, m = _row(X, n, at)
+    powers = tl.exp(x - m)
+    kept = tl.where(x - m > -1.0, powers, 0.5)
+    _stored(X, OUT, n, at, kept / tl.sum(powers, 0))

@@ -17,6 +17,7 @@ from pullback.triton.derivatives import Derivatives
 from pullback.triton.facts import Facts, refused, starts
 from pullback.triton.forward import order_of
 from pullback.triton.nodes import Block, Operation, Value
+from pullback.triton.shifts import cancelled
 from pullback.triton.statements import Do, Either, Repeat
 
 
@@ -39,7 +40,8 @@ class Adjoint(Derivatives):
     """Writes the derivative of a kernel behind its values."""
 
     def __init__(self, facts: Facts, wanted: Wanted) -> None:
-        super().__init__(facts, facts.varying(wanted.wrt))
+        still = cancelled(facts, wanted.silent)
+        super().__init__(facts, facts.varying(wanted.wrt, still=still))
         self.wanted = wanted
         self.arguments: dict[str, str] = {}  # of the gradients, by what they are of
         self.upstream: dict[Value, str] = {}  # of a function: what stands for a gradient's load

@@ -187,18 +187,21 @@ class Facts:
         return others[0] if len(others) == 1 and others[0] not in inside else None
 
     def varying(
-        self, wrt: frozenset[str], seeds: frozenset[Value] = frozenset()
+        self,
+        wrt: frozenset[str],
+        seeds: frozenset[Value] = frozenset(),
+        still: frozenset[Value] = frozenset(),
     ) -> frozenset[Value]:
         """Values that change with what is loaded of these arguments; with bits of floats too.
 
-        `seeds` are values that do so of themselves.
+        `seeds` are values that do so of themselves, and `still` are those that need not.
         """
         vary: set[Value] = set(seeds)
         count = -1
         while count != len(vary):
             count = len(vary)
             for operation in self.function.block.walk():
-                vary.update(self._vary(operation, vary, wrt))
+                vary.update(v for v in self._vary(operation, vary, wrt) if v not in still)
         return frozenset(vary)
 
     def _vary(self, o: Operation, vary: set[Value], wrt: frozenset[str]) -> Iterator[Value]:

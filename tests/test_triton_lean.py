@@ -129,3 +129,57 @@ def test_a_maximum_that_cancels_has_no_derivative(name: str) -> None:
     f = pb.triton.op(getattr(corpus, f"{name}_kernel"), grid=(1,), outputs="OUT")
     text = same(f, (CANCEL | STAY)[name], [torch.randn(16)], 16, BLOCK=16)
     assert ("ties" in text) == (name in STAY)
+
+
+def norm_op() -> Any:
+    rows = {n: lambda a: torch.empty(a["X"].shape[0]) for n in ("MEAN", "SCALE")}
+    return pb.triton.op(corpus.norm_kernel, grid=(3,), outputs={"OUT": "X", **rows})
+
+
+def test_a_mean_that_was_stored_is_loaded() -> None:
+    f, x = norm_op(), torch.randn(3, 200) * 2 + 1
+    first = lambda *a, **n: f(*a, **n)[0]
+    first.source = lambda *a, **n: f.source(*a, **n)
+    text = same(first, lambda x: F.layer_norm(x, (200,)), [x], 200, BLOCK=256)
+    assert "tl.load(MEAN + " in text and "tl.load(SCALE + " in text
+    assert "tl.rsqrt" not in text and text.count("tl.load(") == 6  # each output's, too
+    report = pb.triton.check(f, x, 200, BLOCK=256)
+    assert report.differences["X"] < 5e-3
+
+
+def test_an_exponential_that_was_stored_is_loaded() -> None:
+    f = pb.triton.op(corpus.growth_kernel, grid=(4,), outputs="OUT")
+    x = torch.randn(250)
+    text = same(f, lambda x: (x.sin() * x).exp(), [x], 250, BLOCK=64)
+    assert "tl.exp(" in text  # of x alone, which is loaded anyway: another load is dearer
+    root = pb.triton.op(corpus.root_kernel, grid=(1,), outputs={"OUT": lambda a: torch.empty(13)})
+    same(root, lambda x: (x[:-1] * x[-1]).sqrt(), [torch.rand(14) + 0.1], 13, BLOCK=16)
+
+
+def test_what_was_stored_over_is_not_loaded() -> None:
+    def of(x: Any) -> Any:
+        return torch.cat([x[:8].exp(), (2 * x[8:]).exp()])
+
+    f = pb.triton.op(corpus.overlap_kernel, grid=(1,), outputs="OUT")
+    text = same(f, of, [torch.randn(20)], 20, BLOCK=16)
+    assert "tl.load(OUT" not in text
+
+    def masked(x: Any, w: Any) -> Any:
+        return (torch.cat([x, torch.full((3,), 0.3, dtype=x.dtype)]).exp() ** 2).sum()[None] * w
+
+    outputs = {"OUT": "X", "SUM": lambda _: torch.empty(1)}
+    f = pb.triton.op(corpus.masked_sum_kernel, grid=(1,), outputs=outputs)
+    second = lambda *a, **n: f(*a, **n)[1]
+    second.source = lambda *a, **n: f.source(*a, **n)
+    text = same(second, masked, [torch.randn(13), torch.randn(1)], 13, BLOCK=16)
+    assert "tl.load(OUT" not in text
+
+
+def test_an_output_that_was_written_over_is_refused() -> None:
+    f, x = norm_op(), torch.randn(3, 200).requires_grad_()
+    out, mean, _ = f(x, 200, BLOCK=256)
+    mean.data.zero_()  # nobody sees it
+    with torch.no_grad():
+        mean.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()

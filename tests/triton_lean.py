@@ -154,3 +154,50 @@ def threshold_kernel(X, OUT, n, BLOCK: tl.constexpr):
     powers = tl.exp(x - m)
     kept = tl.where(x - m > -1.0, powers, 0.5)
     _stored(X, OUT, n, at, kept / tl.sum(powers, 0))
+
+
+# --- what is loaded again -------------------------------------------------------------------------
+
+
+@triton.jit
+def norm_kernel(X, OUT, MEAN, SCALE, n, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(X + row * n + at, mask=at < n, other=0.0)
+    mean = tl.sum(x, 0) / n
+    off = tl.where(at < n, x - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(off * off, 0) / n + 1e-5)
+    tl.store(MEAN + row, mean)
+    tl.store(SCALE + row, scale)
+    tl.store(OUT + row * n + at, off * scale, mask=at < n)
+
+
+@triton.jit
+def growth_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.0)
+    tl.store(OUT + at, tl.exp(tl.sin(x) * x), mask=at < n)
+
+
+@triton.jit
+def root_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=2.0)
+    w = tl.load(X + n)
+    tl.store(OUT + at, tl.sqrt(x * w), mask=at < n)
+
+
+@triton.jit
+def overlap_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    for k in range(2):
+        at = k * 8 + tl.arange(0, BLOCK)
+        x = tl.load(X + at, mask=at < n, other=0.0)
+        tl.store(OUT + at, tl.exp(x * (1 + k)), mask=at < n)
+
+
+@triton.jit
+def masked_sum_kernel(X, W, OUT, SUM, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at, mask=at < n, other=0.3)
+    y = tl.exp(x)
+    tl.store(OUT + at, y, mask=at < n)
+    tl.store(SUM, tl.sum(y * y, 0) * tl.load(W))

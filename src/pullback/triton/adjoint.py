@@ -26,7 +26,8 @@ class Wanted:
     """What is differentiated by what: names of arguments.
 
     Nothing comes from behind `silent` outputs. `stored` owns its elements' places; each element of
-    `replaced` is read, and then written.
+    `replaced` is read, and then written. Each place of the outputs `once` is stored once, and by
+    all lanes of those that are `whole`.
     """
 
     wrt: frozenset[str]
@@ -34,6 +35,8 @@ class Wanted:
     silent: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
     replaced: frozenset[str] = frozenset()
+    once: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
 
 
 class Adjoint(Derivatives):
@@ -107,6 +110,8 @@ class Adjoint(Derivatives):
 
     def again(self, base: Value) -> bool:
         """Whether a kernel may store twice to a place of an argument."""
+        if base.name in self.wanted.once:
+            return False
         block = self.facts.function.block
         stores = [o for o in block.walk() if o.name == "tt.store"]
         own = [o for o in stores if self.facts.bases[o.operands[0]] is base]

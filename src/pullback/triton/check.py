@@ -39,7 +39,7 @@ def check(
     call = operator.call(values, named)
     chosen = operator.floats(call)
     random = torch.Generator().manual_seed(seed)
-    outputs = _run(operator, operator.call(values, named))
+    outputs = _run(operator, call)
     behind = {n: _like(v, random) for n, v in outputs.items()}
     other = {n: _like(v, random) for n, v in outputs.items()}
     grown = operator.gradients(call, chosen, behind)

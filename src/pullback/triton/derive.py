@@ -11,12 +11,12 @@ from typing import Any
 
 from pullback.config import frozen, module_of
 from pullback.errors import GradientError
-from pullback.triton import library
+from pullback.triton import kept, library
 from pullback.triton.adjoint import Adjoint, Wanted
 from pullback.triton.descriptors import by_pointers
 from pullback.triton.facts import Facts, refused
 from pullback.triton.forward import UNKNOWN, Forward
-from pullback.triton.nodes import Function, Type
+from pullback.triton.nodes import Function, Operation, Type, Value
 from pullback.triton.statements import Assign, Do, Statement, needed, reads, written
 
 HEAD = "import triton\nimport triton.language as tl\n"
@@ -57,12 +57,8 @@ def derived(function: Function, wanted: Wanted) -> Derived:
     """
     facts = Facts.of(by_pointers(function))
     _apart(facts, wanted)
-    adjoint = Adjoint(facts, wanted)
-    adjoint.assign("program", PROGRAM)
-    adjoint.block(facts.function.block, True)
-    adjoint.reverse(facts.function.block)
-    name = f"{function.name}_backward"
-    lines, live = _checked(adjoint)
+    adjoint, lines, live = _cheapest(facts, wanted)
+    facts, name = adjoint.facts, f"{function.name}_backward"
     tapes = {n: (t.size, _kept(adjoint, n, t)) for n, t in adjoint.tapes.items() if n in live}
     gradients = {of: name for of, name in adjoint.arguments.items() if name in live}
     own = [v.name for v in facts.function.block.arguments if v.name in live]
@@ -70,6 +66,31 @@ def derived(function: Function, wanted: Wanted) -> Derived:
     kernel = _source(name, adjoint, lines, own + more)
     counter = _counter(facts, frozenset(tapes)) if tapes else None
     return Derived(kernel, gradients, tapes, counter)
+
+
+Lines = tuple[Adjoint, tuple[Statement, ...], frozenset[str]]
+
+
+def _cheapest(facts: Facts, wanted: Wanted) -> Lines:
+    """The derivative, by those of its outputs that are cheaper than what they were made of."""
+    best = _written(facts, wanted, {})
+    for store in kept.stores(facts, wanted.once, wanted.whole):
+        function = kept.fronted(best[0].facts.function, store)
+        if function is not None:
+            loads = {**best[0].kept, store.operands[1]: store}
+            other = _written(Facts.of(function), wanted, loads)
+            if kept.price(other[1], other[0].facts) < kept.price(best[1], best[0].facts):
+                best = other
+    return best
+
+
+def _written(facts: Facts, wanted: Wanted, loads: Mapping[Value, Operation]) -> Lines:
+    adjoint = Adjoint(facts, wanted)
+    adjoint.kept = dict(loads)
+    adjoint.assign("program", PROGRAM)
+    adjoint.block(facts.function.block, True)
+    adjoint.reverse(facts.function.block)
+    return adjoint, *_checked(adjoint)
 
 
 def _kept(adjoint: Forward, name: str, type: Type) -> str:

@@ -13,7 +13,7 @@ LOOPS = ("scf.for", "scf.while")
 PASSING = ("tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans",
            "tt.bitcast")  # fmt: skip
 # Pure, and so may stand before a loop that does not change their operands.
-_STAY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.dot", *SILENT)
+STAY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.dot", *SILENT)
 
 # Not finite where the last operand is 0.
 _POLES = ("arith.divf", "tt.precise_divf", "math.log", "math.log2", "math.sqrt", "math.rsqrt",
@@ -52,7 +52,7 @@ def _split(body: Block) -> tuple[list[Operation], Block]:
     inside = set(body.arguments) | {v for o in body.operations for v in o.results}
     before, kept = [], []
     for operation in body.operations:
-        stays = operation.regions or operation.name in _STAY or not operation.results
+        stays = operation.regions or operation.name in STAY or not operation.results
         if stays or inside & set(operation.operands):
             kept.append(operation)
         else:

@@ -35,6 +35,7 @@ class Forward:
         self.tapes: dict[str, Type] = {}
         self.counters: dict[Operation, str] = {}
         self.given: dict[Value, str] = {}  # what stands for the loads of an argument
+        self.kept: dict[Value, Operation] = {}  # values that are loaded from where they are stored
         values = {*facts.makers, *facts.around, *facts.function.block.arguments}
         self.taken = {v.name for v in values} | {
             "tl", "triton", "program", "tape_length", "trips", "math", "range", "float"
@@ -130,6 +131,15 @@ class Forward:
             self.operation(operation, tapes)
 
     def operation(self, o: Operation, tapes: bool) -> None:
+        """Its results, computed, or loaded from where they were stored."""
+        self.computed(o, tapes)
+        for result in o.results:
+            if result in self.kept:
+                pointer, _, *mask = self.kept[result].operands
+                options = f", mask={self.mask(mask[0])}, other=1.0" if mask else ""
+                self.assign(result.name, f"tl.load({self.address(pointer)}{options})")
+
+    def computed(self, o: Operation, tapes: bool) -> None:
         if o.name in ("tt.store", *words.SILENT):
             return
         if o.name == "tt.atomic_rmw":

@@ -170,9 +170,13 @@ class Operator:
         replaced = frozenset(n for n in self.replaced if reach.replaces(n))
         stored = frozenset(n for n in wrt if n not in replaced and reach.owns(n))
         silent = frozenset(self.outputs) - frozenset(self.outputs if behind is None else behind)
-        whole = (key, wrt, silent, stored, replaced)
+        once = frozenset(n for n in self.outputs if reach.once(n))
+        every = frozenset(n for n in once if reach.whole(n))
+        whole = (key, wrt, silent, stored, replaced, once, every)
         if whole not in self.made:
-            wanted = Wanted(frozenset(wrt), frozenset(self.outputs), silent, stored, replaced)
+            wanted = Wanted(
+                frozenset(wrt), frozenset(self.outputs), silent, stored, replaced, once, every
+            )
             made = derived(function, wanted)
             folder = Options().cache
             counter = loaded(made.counter, folder) if made.counter else None

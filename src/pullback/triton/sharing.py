@@ -10,7 +10,7 @@ bound what some of them reach together.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pullback.config import frozen
 from pullback.triton.facts import Facts
@@ -19,7 +19,7 @@ from pullback.triton.nodes import Block, Operation, Value
 
 # A sum: strides by what they are of, `program0`, `lane0` (a block's axis), a loop; "" is a number.
 Form = dict[str, int]
-_MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw")
+_MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 
 
 @frozen
@@ -32,14 +32,31 @@ class Reach:
 
     def owns(self, name: str) -> bool:
         """Whether each element of an argument is loaded at most once by all programs together."""
-        facts = self.facts
-        walk = facts.function.block.walk()
-        own = [o for o in walk if o.name == "tt.load" and facts.bases[o.operands[0]].name == name]
-        if len(own) != 1:
+        loads = [o for o in self.touching(name) if o.name == "tt.load"]
+        return len(loads) == 1 and self.apart(loads[0], loads[0].operands[1:2])
+
+    def once(self, name: str) -> bool:
+        """Whether each element of an argument is stored at most once, and nothing else is done."""
+        own = self.touching(name)
+        if [o.name for o in own] != ["tt.store"]:
             return False
-        pointer, *mask = own[0].operands
-        form = self.form(pointer)
-        extents = self.extents(own[0])
+        return self.apart(own[0], own[0].operands[2:])
+
+    def whole(self, name: str) -> bool:
+        """Whether the one store to an argument leaves no lane out."""
+        (own,) = self.touching(name)
+        return all(self.holds(mask) for mask in own.operands[2:])
+
+    def touching(self, name: str) -> list[Operation]:
+        """The operations that read or write an argument's elements."""
+        walk = self.facts.function.block.walk()
+        memory = (o for o in walk if o.name in _MEMORY)
+        return [o for o in memory if self.facts.bases[o.operands[0]].name == name]
+
+    def apart(self, o: Operation, mask: Sequence[Value]) -> bool:
+        """Whether no element is loaded or stored twice by an operation, by all programs."""
+        form = self.form(o.operands[0])
+        extents = self.extents(o)
         if form is None or extents is None:
             return False
         wide = {atom for atom, extent in extents.items() if extent > 1}
@@ -52,15 +69,10 @@ class Reach:
 
         Loads and stores have one form, but for numbers that are evenly apart: halves of a row.
         """
-        facts = self.facts
-        own = [
-            o
-            for o in facts.function.block.walk()
-            if o.name in _MEMORY and facts.bases[o.operands[0]].name == name
-        ]
+        own = self.touching(name)
         kinds = [o.name for o in own]
-        if kinds != sorted(kinds) or "tt.atomic_rmw" in kinds:  # a load behind a store
-            return False
+        if kinds != sorted(kinds) or not {*kinds} <= {"tt.load", "tt.store"}:
+            return False  # a load behind a store
         forms = [self.form(o.operands[0]) for o in own]
         extents = self.extents(own[0])
         known = [form for form in forms if form is not None]
@@ -158,6 +170,27 @@ class Reach:
         if not a.keys() <= {""}:
             return None
         return {atom: stride * a.get("", 0) for atom, stride in b.items()}
+
+    def holds(self, mask: Value) -> bool:
+        """Whether a mask holds for all lanes of all programs, at each step of loops around it."""
+        holder = self.facts.makers.get(mask)
+        if holder is None:
+            return False
+        if holder.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
+            return self.holds(holder.operands[0])
+        if holder.name == "arith.andi":
+            return all(map(self.holds, holder.operands))
+        if holder.name != "arith.cmpi" or holder.attribute("word") not in ("slt", "sgt"):
+            return False
+        (bound,) = self.bounds(mask) or [None]
+        if bound is None:
+            return False
+        extents = {f"program{axis}": extent for axis, extent in enumerate(self.grid)}
+        extents |= {f"lane{axis}": extent for axis, extent in enumerate(mask.type.shape)}
+        if not bound.keys() <= {"", *extents}:
+            return False
+        reach = (by * (extents[atom] - 1) for atom, by in bound.items() if atom and by > 0)
+        return bound.get("", 0) + sum(reach) < 0
 
     def bounds(self, mask: Value) -> list[Form]:
         """What a mask says: sums that are less than 0."""

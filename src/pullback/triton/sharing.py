@@ -182,9 +182,10 @@ class Reach:
             return all(map(self.holds, holder.operands))
         if holder.name != "arith.cmpi" or holder.attribute("word") not in ("slt", "sgt"):
             return False
-        (bound,) = self.bounds(mask) or [None]
-        if bound is None:
+        bounds = self.bounds(mask)
+        if not bounds:
             return False
+        (bound,) = bounds
         extents = {f"program{axis}": extent for axis, extent in enumerate(self.grid)}
         extents |= {f"lane{axis}": extent for axis, extent in enumerate(mask.type.shape)}
         if not bound.keys() <= {"", *extents}:

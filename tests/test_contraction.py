@@ -294,3 +294,21 @@ def test_lanes_lie_where_lines_are_soon_full(channels: int, column: int) -> None
     gradient = define("dw", (c, c, 3, 3), body, over=(n, size, size))
     product = recognise(stage(gradient, ()), HOST)
     assert product is not None and product.column == column
+
+
+@pytest.mark.parametrize(("channels", "apart"), [(64, True), (32, False)])
+def test_blocks_that_lie_apart_are_on_their_way(channels: int, apart: bool) -> None:
+    """Weights of an adjoint are packed by 32 channels of each output; of 32 they are one stream."""
+    rng = np.random.default_rng(0)
+    dy = rng.standard_normal((1, channels, 7, 7)).astype("float32")
+    w = rng.standard_normal((channels, channels, 3, 3)).astype("float32")
+
+    def adjoint(dy: Any, w: Any) -> Any:
+        x = pb.zeros(dy.shape)
+        return pb.vjp(lambda x: pb.nn.functional.conv2d(x, w, padding=1), x)[1](dy)[0]
+
+    jitted = pb.jit(adjoint)
+    jitted(pb.tensor(dy), pb.tensor(w))
+    program = jitted.last.executable
+    routines = [lower(k, scheduled(k, program.target)) for k in program.kernels]
+    assert any("prefetch" in routine_text(r) for r in routines) is apart

@@ -6,13 +6,23 @@ from dataclasses import replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
-from pullback.config import frozen
+from pullback.config import Legal, frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index
 from pullback.ir.graph import SUM
 from pullback.ir.kernel import Stage
-from pullback.ir.nest import Array, Check, Load, Stmts, Store, StoreCombine, Transpose, Var
+from pullback.ir.nest import (
+    Array,
+    Check,
+    Load,
+    Prefetch,
+    Stmts,
+    Store,
+    StoreCombine,
+    Transpose,
+    Var,
+)
 from pullback.ir.node import walk
 from pullback.lower.bounds import Spans, guarded, narrowed, outer, over_loops
 from pullback.lower.context import (
@@ -26,6 +36,7 @@ from pullback.lower.context import (
     nest,
     rest_of,
     swept,
+    unrolled,
     vector,
 )
 from pullback.lower.guards import Values, moved, replaced
@@ -284,6 +295,13 @@ def _best_lane(value: Expr, loops: Nest) -> NestLoop:
     return loops[max(range(len(loops)), key=score)]
 
 
+# Bytes of a page, at whose end processors stop to fetch ahead, and of a line. Panels of 512 x 512 x
+# 3 x 3 weights are copied in blocks of 1152 bytes, 18 KB apart: 7 x 7 of 512 channels from the
+# third-level cache 2.9 ms, with a page on its way 1.6, with one block 2.2, one Zen 5 core.
+PAGE = 4096
+LINE: Legal = 64
+
+
 @frozen
 class Panels:
     """A side in panels of `width` columns: ``array[outer, panel, k, column]``."""
@@ -348,7 +366,8 @@ def pack_panel(
     last = over[-1] if over else None
     step = value.stride(loop.var)
     if last is not None and value.stride(last.var) == 1 and step is not None:
-        return nest(around or [], _transposed(side, over, panel, number, first, columns, step))
+        copies = _transposed(context, side, over, panel, number, first, columns, step)
+        return nest(around or [], copies)
     j = context.var("j", panel.width)
     here = value.at({loop.var: first.plus(linear(j)).expr()})
     packed = cast(here.value, panel.array.dtype)
@@ -363,6 +382,7 @@ def pack_panel(
 
 
 def _transposed(
+    context: Context,
     side: Side,
     over: Nest,
     panel: Panels,
@@ -371,7 +391,10 @@ def _transposed(
     columns: Expr,
     step: int,
 ) -> Stmts:
-    """A panel copy: rows of the source are columns of the panel."""
+    """A panel copy: rows of the source are columns of the panel.
+
+    What a later copy reads is on its way where processors do not see it coming: elsewhere.
+    """
     value = side.operand.value
     assert isinstance(value, Load), "only a load has a stride"
     run, inner = 1, 1
@@ -391,7 +414,15 @@ def _transposed(
         columns,
         linear(over[-run].extent).times(inner).expr(),
     )
-    return nest(over[:-run], [copy])
+    size = panel.array.dtype.itemsize
+    apart = side.operand.stride(over[-run - 1].var) if run < len(over) else None
+    blocks = PAGE // (panel.width * step * size)
+    if not blocks or apart is None or abs(apart) <= panel.width * step:
+        return nest(over[:-run], [copy])
+    lines = -(-panel.width * step * size // LINE)
+    line = context.var("l", lines)
+    later = Linear(blocks * apart, {line: LINE // size}).plus(linear(source)).expr()
+    return nest(over[:-run], [unrolled(line, lines, Prefetch(value.array, later)), copy])
 
 
 def _continues(side: Operand, over: Nest, run: int) -> bool:

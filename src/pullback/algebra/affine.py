@@ -112,8 +112,9 @@ class LinearForm(NamedTuple, Generic[A]):
     def parted(self, step: int) -> tuple[Self, Self]:
         """``step * high + low``, each term on one side, the constant of `low` below `step`."""
         quotient, remainder = divmod(self.const, step)
-        high = self.select(lambda c: c % step == 0).over(step).shifted(quotient)
-        return high, self.select(lambda c: c % step).shifted(remainder)
+        high = tuple([(a, c // step) for a, c in self.terms if c % step == 0])
+        low = tuple([term for term in self.terms if term[1] % step])
+        return self.made(high, quotient), self.made(low, remainder)
 
     def multiples(self, other: LinearForm[A]) -> list[int]:
         """Each `n` but 0 such that ``self - n * other`` lacks a term of `other`."""

@@ -35,8 +35,7 @@ class Linear(LinearForm[Expr]):
     def joined(self) -> Self:
         """``(x // c) * c*f + (x % c) * f -> x * f``; chains of reshapes join step by step."""
         for atom, coefficient in self.terms if len(self.terms) > 1 else ():
-            divisor = E.divisor(atom)
-            if not isinstance(atom, E.Mod) or not divisor:
+            if not isinstance(atom, E.Mod) or not (divisor := E.divisor(atom)):
                 continue
             wanted = coefficient * divisor
             quotient = E.FloorDiv(atom.left, atom.right)
@@ -51,7 +50,7 @@ class Linear(LinearForm[Expr]):
 
     def hidden(self, atom: Expr) -> bool:
         """Whether `atom` occurs inside another atom, where no coefficient describes it."""
-        return any(a is not atom and atom in set(walk(a)) for a, _ in self.terms)
+        return any(a.children and a is not atom and atom in walk(a) for a, _ in self.terms)
 
     def expr(self) -> Expr:
         """The form as a scalar expression, the constant last (it folds into an address)."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pullback.config import Ints, frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32, int64
-from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, upper
+from pullback.ir.expr import Axis, Const, Expr, Extent, If, Size, Take, takes, upper
 from pullback.ir.graph import Accumulate, Definition, Form, Reduce, Scan, Value, Variable, roots
 from pullback.ir.node import walk
 from pullback.machine.machine import Machine
@@ -137,7 +137,7 @@ def is_view(body: Expr) -> bool:
             continue
         seen.add(node)
         if isinstance(node, If):
-            if any(isinstance(n, Take) for n in walk(node.condition)):
+            if any(takes(node.condition)):
                 return False
             stack += (node.then, node.otherwise)
         elif uncast(node) is not node:

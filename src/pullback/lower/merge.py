@@ -40,7 +40,8 @@ def merged(
     stores: list[Linear],
 ) -> tuple[Nest, Values]:
     """Loops after merging within parts (`parts[n]` numbers loop `n`'s), and values of old ones."""
-    if len(loops) < 2:
+    same = [n for n in range(1, len(loops)) if loops[n].static and parts[n - 1] == parts[n]]
+    if not same:
         return loops, {}
     forms, loose = accesses(roots)
     forms += stores
@@ -50,8 +51,7 @@ def merged(
     for number in range(1, len(loops)):
         before, here = loops[number - 1], loops[number]
         fits = (
-            parts[number - 1] == parts[number]
-            and here.static
+            number in same
             and before.var not in loose
             and here.var not in loose
             and all(f.of(before.var) == f.of(here.var) * here.most for f in forms)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pullback.algebra.linear import Linear, linear
 from pullback.errors import InvalidIR
-from pullback.ir.expr import Axis, Expr, FloorDiv, Take, index, upper
+from pullback.ir.expr import Axis, Expr, FloorDiv, index, takes, upper
 from pullback.ir.graph import Accumulate, Combiner, Scan
 from pullback.ir.kernel import Stage, plain_places
 from pullback.ir.nest import (
@@ -21,7 +21,6 @@ from pullback.ir.nest import (
     StoreCombine,
     Var,
 )
-from pullback.ir.node import walk
 from pullback.lower.context import (
     Context,
     Coordinates,
@@ -130,7 +129,7 @@ def _place(
     """One coordinate of the write, checked and clamped where it is data."""
     at = translate(form.at[number])
     extent = stage.target.shape[number]
-    data = any(isinstance(n, Take) for n in walk(form.at[number]))
+    data = any(takes(form.at[number]))
     lo, hi = linear(at if data else form.at[number]).range()
     whole = isinstance(extent, int) or form.at[number] == Axis(number, extent)
     if lo >= 0 and hi < upper(extent) and whole:

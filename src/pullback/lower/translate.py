@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pullback.algebra.linear import linear
 from pullback.errors import InvalidIR
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Size, Take, index
+from pullback.ir.expr import Axis, Expr, Size, Take, index, takes
 from pullback.ir.graph import Value, Variable
 from pullback.ir.nest import Check, Load, Peek, Register
 from pullback.ir.node import Node, reach, walk
@@ -32,7 +32,7 @@ class Translator:
     def __call__(self, root: Expr) -> Expr:
         """`root` over loop variables. Data indices are checked and clamped."""
         root = self.context.draft.native(root)
-        checked = any(isinstance(n, Take) and n.is_data for n in walk(root))
+        checked = any(take.is_data for take in takes(root))
         reached = _reached(root) if checked else {}
         memo: dict[Node, Node] = {}
         for node in walk(root):

@@ -38,9 +38,8 @@ from math import factorial, prod
 from pullback.config import Cap, Caps, Ints
 from pullback.cost.facts import elements
 from pullback.errors import OptionError
-from pullback.ir.expr import Extent, Take, upper
+from pullback.ir.expr import Extent, takes, upper
 from pullback.ir.kernel import Kernel
-from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.schedule.contraction import products, recognise
 from pullback.schedule.cost import most_tasks
@@ -156,8 +155,8 @@ def _of_step(kernel: Kernel, step: Step, target: Target, given: Numbers) -> Opti
     all_terms = prod(upper(stage.extents[a]) for a in stage.over)
     terms = tuple(n for n in TERMS if n < all_terms)
     widths = tuple(sorted(t.vectors for t in target.profile.tiles))
-    takes = [n for n in walk(step.product.left) if isinstance(n, Take)]
-    computed = takes != [step.product.left] and not any(t.is_data for t in takes)
+    reads = list(takes(step.product.left))
+    computed = reads != [step.product.left] and not any(t.is_data for t in reads)
     blocks = given.get(f"terms.{step.lead}", step.terms or 0) > 0
     return {
         "left": ((0, 2) if blocks else (0, 1)) if computed else (),

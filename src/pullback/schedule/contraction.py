@@ -16,10 +16,9 @@ from pullback.cost.facts import elements
 from pullback.cost.shares import of_columns
 from pullback.ir import expr as E
 from pullback.ir.dtype import bfloat16, float32, int8, int32, uint8
-from pullback.ir.expr import Axis, Expr, Take, upper
+from pullback.ir.expr import Axis, Expr, Take, takes, upper
 from pullback.ir.graph import SUM, Reduce
 from pullback.ir.kernel import Stage
-from pullback.ir.node import walk
 from pullback.ir.target import Target
 from pullback.machine.machine import Machine
 from pullback.schedule.schedule import Product
@@ -176,7 +175,7 @@ def _word(stage: Stage, product: Product, target: Target) -> int:
 def _in_rows(operand: Expr, axis: int, stage: Stage) -> bool:
     """Whether all reads of an operand, computed or not, are contiguous or the same along `axis`."""
     at = Axis(axis, stage.extents[axis])
-    forms = [address(t) for t in walk(operand) if isinstance(t, Take)]
+    forms = list(map(address, takes(operand)))
     return all(f.of(at) in (0, 1) and not f.hidden(at) for f in forms)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from pullback.config import Ints
+from pullback.config import Ints, Pair
 from pullback.cost.facts import elements, size_bytes
 from pullback.ir import expr as E
 from pullback.ir.expr import Expr
@@ -32,9 +32,13 @@ _WEIGHTS: dict[type[Expr], str] = {
 
 @dataclass(slots=True)
 class Model:
-    """Prices kernels for one target; stages seen before cost a look-up."""
+    """Prices kernels for one target; stages seen before cost a look-up.
+
+    `blocks`: by stage, the outer axes that its body divides, with the divisors.
+    """
 
     target: Target
+    blocks: dict[Stage, list[Pair]] = field(default_factory=dict)
     _stages: dict[Stage, float] = field(default_factory=dict)
 
     def stage_ns(self, stage: Stage) -> float:

@@ -15,10 +15,9 @@ from pullback.algebra.linear import Linear, linear
 from pullback.config import entity
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
-from pullback.ir.expr import Axis, Expr, Size, Take
+from pullback.ir.expr import Axis, Expr, Size, Take, takes
 from pullback.ir.graph import Definition, Map, Reduce, Value
 from pullback.ir.kernel import Stages
-from pullback.ir.node import walk
 from pullback.simplify.guards import contexts
 
 
@@ -78,7 +77,7 @@ def _parts(value: Expr) -> list[Linear]:
 
 def _over_axes(form: Linear) -> bool:
     """Whether a form is over axes and extents alone."""
-    return not any(isinstance(n, Take) for a in form.atoms for n in walk(a))
+    return not any(takes(form.atoms))
 
 
 def outside(body: Expr, nothing: Expr, zeros: dict[Value, Region]) -> Region:
@@ -176,7 +175,7 @@ def _needed(stages: Stages, finish: Stages) -> dict[Value, Region]:
     own = {s.target for s in stages if s.store is None and not s.partial}
     regions: dict[Value, list[Region]] = {}
     for stage in (*stages, *finish):
-        if not any(isinstance(n, Take) and n.source in own for n in walk(stage.body)):
+        if not any(take.source in own for take in takes(stage.body)):
             continue
         for node, paths in contexts((stage.body,)).items():
             if isinstance(node, Take) and isinstance(node.source, Definition):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log2
 from types import MappingProxyType
 
-from pullback.algebra.linear import row_major
+from pullback.algebra.linear import Linear, row_major
 from pullback.config import Cap, Ints, frozen
 from pullback.ir.expr import Axis, Extent, Take, upper
 from pullback.ir.graph import Accumulate, Map, Reduce, Scan
@@ -166,39 +166,32 @@ def lanes(stages: list[Stage], target: Target) -> tuple[int | None, float]:
 
 def _cheapest(stages: list[Stage], axes: Iterable[int], target: Target) -> tuple[int, float] | None:
     """Of axes with several elements the cheapest in lanes, the last of equals, and its cost."""
+    internal = {s.target for s in stages}
+    reads = dict.fromkeys(t for s in stages for t in stage_reads(s) if t.source not in internal)
+    forms = list(map(address, reads))
     wide = (axis for axis in axes if upper(stages[0].extents[axis]) > 1)
-    costs = [(lane_ns(stages, axis, target), -axis) for axis in wide]
+    costs = [(_lane_ns(stages, forms, axis, target), -axis) for axis in wide]
     cost, axis = min(costs, default=(0.0, 0))
     return (-axis, cost) if costs else None
 
 
-def lane_ns(stages: list[Stage], axis: int, target: Target) -> float:
+def _lane_ns(stages: list[Stage], reads: list[Linear], axis: int, target: Target) -> float:
     """Nanoseconds of a vector of elements, but for arithmetic, when `axis` runs in lanes."""
     lead = stages[0]
     extent = upper(lead.extents[axis])
     width = target.lanes(lead.body.dtype.itemsize)
     unit = target.profile.tables["unit"]
-    internal = {s.target for s in stages}
-    takes = dict.fromkeys(t for s in stages for t in stage_reads(s))
-    total = sum(_read_ns(t, axis, lead, width, target) for t in takes if t.source not in internal)
+    at = Axis(axis, lead.extents[axis])
+    total = sum(_read_ns(form, at, width, unit) for form in reads)
     total += sum(_write_ns(s, axis, width, unit) for s in stages)
     waste = -(-extent // width) * width / extent
     return total * waste + (unit["enter"] + unit["turn"]) / extent
 
 
-def _read_ns(
-    take: Take,
-    axis: int,
-    stage: Stage,
-    width: int,
-    target: Target,
-) -> float:
+def _read_ns(form: Linear, at: Axis, width: int, unit: Rates) -> float:
     """A vector of elements: one value for all, whole vectors and what is picked from them, or one
     element at a time.
     """
-    form = address(take)
-    at = Axis(axis, stage.extents[axis])
-    unit = target.profile.tables["unit"]
     stride = form.of(at)
     if form.hidden(at) or not -1 <= stride <= MOST_PICKED:
         return width * unit["gather"]

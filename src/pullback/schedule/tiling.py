@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
 from itertools import pairwise, product
 from math import prod
 
@@ -95,7 +94,6 @@ class Fit:
     lives: Lives
     tasks: int
     model: Model
-    blocks: dict[Stage, list[Pair]] = field(default_factory=dict)
 
     @property
     def wide(self) -> int:
@@ -127,9 +125,9 @@ class Fit:
 
     def cuts(self, stage: Stage, tile: Tile) -> bool:
         """Whether tiles cut across the blocks that ``axis // c`` and ``axis % c`` count."""
-        if stage not in self.blocks:
-            self.blocks[stage] = _blocks(stage)
-        return any(block % tile[outer] for outer, block in self.blocks[stage])
+        if stage not in self.model.blocks:
+            self.model.blocks[stage] = _blocks(stage)
+        return any(block % tile[outer] for outer, block in self.model.blocks[stage])
 
     def tiles(self, tile: Tile) -> int:
         """How many tiles there are."""
@@ -140,8 +138,10 @@ class Fit:
 
         ``17 in tiles of 16 for two tasks -> 1.9, in tiles of 9 -> 1.1``
         """
+        if not 1 < self.tasks <= FEW_TASKS:
+            return 1.0
         count = self.tiles(tile)
-        if not 1 < self.tasks <= FEW_TASKS or count > MANY_TILES * self.tasks:
+        if count > MANY_TILES * self.tasks:
             return 1.0
         sizes = [
             [min(t, upper(e) - first) for first in range(0, upper(e), t)]
@@ -272,14 +272,21 @@ def tile_ns(fit: Fit, tile: Tile, terms: int | None = None) -> float:
             )
             work = fit.model.stage_ns(stage) * repeats
             if step.product is not None and place == 0:
-                work = _product_ns(fit, step, work, tile, terms)
+                work = _product_ns(fit, step, work, tile, counts, terms)
             elif fit.cuts(stage, tile):
                 work *= machine.rate("block", "gathered")
             total += work
     return total
 
 
-def _product_ns(fit: Fit, step: Step, work: float, tile: Tile, terms: int | None) -> float:
+def _product_ns(
+    fit: Fit,
+    step: Step,
+    work: float,
+    tile: Tile,
+    counts: list[int],
+    terms: int | None,
+) -> float:
     """Of a sum of products, whose multiply-adds take `work` at the peak."""
     target = fit.model.target
     stage = fit.kernel.stages[step.lead]
@@ -287,7 +294,6 @@ def _product_ns(fit: Fit, step: Step, work: float, tile: Tile, terms: int | None
     assert seen is not None
     machine = target.profile
     block = machine.tables["block"]
-    counts = tile_counts(fit.kernel, tile)
     shape = tile_shape(stage, tile)
     rows, columns = shape[seen.row], shape[seen.column]
     work /= of_rows(machine, rows)

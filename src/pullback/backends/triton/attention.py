@@ -184,6 +184,22 @@ def turned(product: Product | None, column: int) -> Product | None:
 
 def stream_of(kernel: Kernel, number: int) -> Stream | None:
     """The loop that begins with a stage of a kernel; None: there is none."""
+    made = _begun(kernel, number)
+    if made is None:
+        return None
+    within = {made.scores.target, *(s.target for s in made.inner)}
+    later = (*kernel.stages, *kernel.finish)[number + len(made.stages) :]
+    return None if any(t.source in within for s in later for t in stage_reads(s)) else made
+
+
+def begun_sums(kernel: Kernel, number: int) -> list[Stage]:
+    """The sums of the loop that begins with a stage, whoever else takes its matrices."""
+    made = _begun(kernel, number)
+    return [] if made is None else made.sums
+
+
+def _begun(kernel: Kernel, number: int) -> Stream | None:
+    """The stages from one on that are such a loop."""
     stages = (*kernel.stages, *kernel.finish)
     scores = stages[number]
     product = turned(product_of(scores), len(scores.shape) - 1)
@@ -193,11 +209,8 @@ def stream_of(kernel: Kernel, number: int) -> Stream | None:
     end = number + 1
     while end < len(stages) and made.takes(stages[end]):
         end += 1
-    within = {scores.target, *(s.target for s in made.inner)}
-    later = {t.source for s in stages[end:] for t in stage_reads(s)}
     kinds = {s.body.dtype.name for s in made.stages}
-    fits = made.top is not None and bool(made.sums) and not within & later
-    return made if fits and "float64" not in kinds else None
+    return made if made.top is not None and made.sums and "float64" not in kinds else None
 
 
 def loop(kernel: Kernel, number: int) -> Group | None:

@@ -29,6 +29,7 @@ class Way(Enum):
     SEQUENCE = "sequence"  # term by term: longer scans, combiners of the user's
     PRODUCT = "product"  # a sum of products, in tiles on tensor cores
     STREAM = "stream"  # scores, their maximum and sums, in one loop over blocks of keys
+    AGAIN = "again"  # sums over blocks of matrices that are made where they are taken
     SCATTER = "scatter"  # an accumulating write: each program owns what it writes
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from pullback.backends.triton.again import again_of
 from pullback.backends.triton.blocks import WHOLE, Group, Way, power, size, terms, width
 from pullback.backends.triton.machine import Gpu
 from pullback.backends.triton.price import Work
@@ -68,6 +69,9 @@ def start(group: Group) -> BlockSchedule:
     if group.way is Way.STREAM:
         rows, keys = (power(upper(e)) for e in (stage.shape[-2], stage.shape[-1]))
         return BlockSchedule(min(TILE, max(LEAST, rows)), step=min(DEPTH, max(LEAST, keys)))
+    if group.way is Way.AGAIN:
+        rows, keys = _sides(group)
+        return BlockSchedule(min(TILE, max(LEAST, rows)), step=min(DEPTH, max(LEAST, keys)))
     if group.way is Way.LOOP:
         step = min(STEP, power(size(stage, terms(stage))))
         return BlockSchedule(min(power(count), max(1, WHOLE // step)), step=step)
@@ -100,8 +104,9 @@ def _numbers(group: Group) -> dict[str, tuple[int, int]]:
         wide = max(width(s, group.rows[s]) for s in group.stages)
         most = max(1, min(MOST["rows"], 4 * WHOLE // wide))
         free["rows"] = (1, min(free["rows"][1], most))
-    if group.way is Way.STREAM:
-        ends = [max(LEAST, min(128, power(upper(e)))) for e in stage.shape[-2:]]
+    if group.way in (Way.STREAM, Way.AGAIN):
+        sides = map(upper, stage.shape[-2:]) if group.way is Way.STREAM else _sides(group)
+        ends = [max(LEAST, min(128, power(n))) for n in sides]
         free["rows"], free["step"] = (LEAST, ends[0]), (LEAST, ends[1])
         free["stages"] = 2, MOST["stages"]
     if group.way is Way.LOOP:
@@ -119,6 +124,14 @@ def _numbers(group: Group) -> dict[str, tuple[int, int]]:
         if splits(group):
             free["chunks"] = (1, max(1, min(MOST["chunks"], sizes[2] // (2 * DEPTH))))
     return free
+
+
+def _sides(group: Group) -> tuple[int, int]:
+    """Rows and terms of matrices that are made again."""
+    made = again_of(group.stages)
+    assert made is not None, "groups are made so"
+    _, rows, over = made.parts
+    return power(made.count(rows)), power(made.count(over))
 
 
 def splits(group: Group) -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pullback.backends.triton import language as L
+from pullback.backends.triton.again import apart
 from pullback.backends.triton.attention import loop
 from pullback.backends.triton.blocks import Group, Way, groups, hazard, later_reads
+from pullback.backends.triton.blockwise import Blockwise
 from pullback.backends.triton.choose import best
 from pullback.backends.triton.function import Function, Launch
 from pullback.backends.triton.machine import USUAL, Gpu, named
@@ -29,7 +31,11 @@ from pullback.ir.graph import (
 )
 from pullback.ir.kernel import Kernel, Stage, redirected
 
-WRITERS: dict[Way, type[Function]] = {Way.PRODUCT: Tiles, Way.STREAM: Streams}
+WRITERS: dict[Way, type[Function]] = {
+    Way.PRODUCT: Tiles,
+    Way.STREAM: Streams,
+    Way.AGAIN: Blockwise,
+}
 Scheduled = tuple[Group, BlockSchedule]
 Chooser = Callable[[Group], BlockSchedule]
 
@@ -67,12 +73,12 @@ class _Plan:
     """Where the values of one kernel lie between its launches."""
 
     def __init__(self, kernel: Kernel, choose: Chooser) -> None:
-        self.kernel, self.choose = kernel, choose
+        (self.kernel, self.again), self.choose = apart(kernel), choose
         self.memory: dict[Value, Variable] = {}
         self.made: list[Scheduled] = []
 
     def scheduled(self) -> list[Scheduled]:
-        plan = groups(self.kernel, loop)
+        plan = groups(self.kernel, self.loop)
         for number, group in enumerate(plan):
             later = set(later_reads(plan, number))
             stages = {s: redirected(s, self.memory) for s in group.stages}
@@ -85,6 +91,11 @@ class _Plan:
                 every = tuple(range(len(copy.shape)))
                 self.launch(Group(Way.BLOCK, copy.shape, [copy], {copy: every}))
         return self.made
+
+    def loop(self, kernel: Kernel, number: int) -> Group | None:
+        """Several stages from one on that are one loop."""
+        made = self.again.get((*kernel.stages, *kernel.finish)[number])
+        return loop(kernel, number) if made is None else made.group()
 
     def home(
         self, group: Group, stage: Stage, later: set[Value], copies: list[Stage]

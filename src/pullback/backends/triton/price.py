@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from pullback.backends.triton.again import Again, again_of
 from pullback.backends.triton.attention import again
 from pullback.backends.triton.blocks import Group, Way, columns, power, size, terms
 from pullback.backends.triton.machine import Gpu
@@ -124,6 +125,8 @@ class Work:
             return self._tile(self.product, schedule)
         if self.group.way is Way.STREAM:
             return self._stream(schedule)
+        if self.group.way is Way.AGAIN:
+            return self._again(schedule)
         live = flight = moved = lanes = functions = 0.0
         kept = waits = 0.0
         for stage in self.group.stages:
@@ -260,6 +263,35 @@ class Work:
         registers = OWN + int(held / threads / WORD)
         return Needs(registers, shared, moved, through, flight, lanes, functions, tensor, 1)
 
+    def _again(self, schedule: BlockSchedule) -> Needs:
+        """A loop over terms: factors by rows and sums in registers, what is made again between
+        them; the others go through shared memory.
+        """
+        made, rows, step = _loop(self.group), schedule.rows, schedule.step
+        items = [
+            self._factor(p) for p in (*made.products.values(), *(s.product for s in made.sums))
+        ]
+        item, exact = max(items), schedule.precision is Precision.EXACT
+        split = SPLIT if item == WORD and exact else 1
+        depths = sum(power(size(s, p.terms)) for s, p in made.products.items())
+        wide = sum(power(size(s.stage, s.product.columns)) for s in made.sums)
+        times = max(1, -(-made.count(made.parts[2]) // step))
+        held = rows * (step * (1 + len(made.products)) * WORD + wide * WORD + depths * item)
+        held += (rows + wide) * step * WORD if split > 1 else 0
+        held += (depths + wide) * step * ADDRESS
+        shared = schedule.stages * step * (depths + wide) * item + rows * depths * item
+        area = float(rows * step * times)
+        roots = [s.roots for s in made.inner if s not in made.products]
+        roots += [(s.product.left,) for s in made.sums]
+        counts = [operations(e) for e in roots]
+        lanes, functions = (area * sum(n[k] for n in counts) for k in (0, 1))
+        through = times * step * (depths + wide) * item * 2.0
+        moved = through / 2 + rows * (depths + wide) * item
+        flight = max(1, schedule.stages - 1) * step * (depths + wide) * item
+        tensor = area * (depths + wide) * split
+        registers = OWN + int(held / schedule.warps / WARP / WORD)
+        return Needs(registers, shared, moved, through, flight, lanes, functions, tensor, 1)
+
     def _factor(self, product: Product) -> int:
         """Bytes of an element of a factor in shared memory."""
         kinds = plain(product.left), plain(product.right)
@@ -277,7 +309,10 @@ class Work:
 
     def _rate(self, schedule: BlockSchedule) -> float:
         """Multiply-adds of tensor cores a ns."""
-        product = self.product or again(self.group).product
+        product = self.product
+        if product is None and self.group.way is Way.AGAIN:
+            product = next(iter(_loop(self.group).products.values()))
+        product = product or again(self.group).product
         name = "tf32"
         if self.group.stages[0].body.dtype.name == "float64":
             name = "float64"
@@ -383,3 +418,10 @@ def _loads(stage: Stage) -> list[E.Take]:
 
 def _bytes(variable: Variable) -> int:
     return prod(upper(e) for e in variable.shape) * variable.dtype.itemsize
+
+
+def _loop(group: Group) -> Again:
+    """The loop of a group of matrices that are made again."""
+    made = again_of(group.stages)
+    assert made is not None, "groups are made so"
+    return made

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import pullback as pb
 from lower_support import HOST, agree, kernel, num, stage, variable
+from pullback.backends.host.processor import named_target
 from pullback.backends.llvm.emit import emit_routine
 from pullback.config import Options
 from pullback.ir import expr as E
@@ -292,7 +293,7 @@ def test_lanes_lie_where_lines_are_soon_full(channels: int, column: int) -> None
         return E.Mul(read(dy, m, o, y, z), read(x, m, i, E.Add(y, p), E.Add(z, q)))
 
     gradient = define("dw", (c, c, 3, 3), body, over=(n, size, size))
-    product = recognise(stage(gradient, ()), HOST)
+    product = recognise(stage(gradient, ()), named_target("x86-64-v4"))
     assert product is not None and product.column == column
 
 
@@ -309,6 +310,13 @@ def test_blocks_that_lie_apart_are_on_their_way(channels: int, apart: bool) -> N
 
     jitted = pb.jit(adjoint)
     jitted(pb.tensor(dy), pb.tensor(w))
-    program = jitted.last.executable
-    routines = [lower(k, scheduled(k, program.target)) for k in program.kernels]
+    wide = named_target("x86-64-v4")
+    routines = [lower(k, scheduled(k, wide)) for k in jitted.last.executable.kernels]
     assert any("prefetch" in routine_text(r) for r in routines) is apart
+
+
+def test_few_columns_are_no_lanes_where_rows_are_many() -> None:
+    x, w = variable("x", 64, 1000), variable("w", 1000, 2)
+    y = define("y", (64, 2), lambda i, j, k: E.Mul(read(x, i, k), read(w, k, j)), over=(1000,))
+    product = recognise(stage(y, ()), named_target("x86-64-v4"))
+    assert product is not None and product.column == 0

@@ -189,12 +189,17 @@ def _unit(operand: Expr, axis: int, stage: Stage) -> bool:
 
 
 def _ns(stage: Stage, product: Product, target: Target) -> float:
-    """Time of a product on one thread: lanes wasted, panels packed, results scattered."""
+    """Time of a product on one thread: lanes wasted, panels packed, results scattered.
+
+    Few columns fill few registers: 64 x 2 of 1000 terms 14 us along 2, 6.5 along 64.
+    """
     extents = [upper(e) for e in stage.extents]
     lanes = target.lanes(stage.body.dtype.itemsize)
     each = target.profile.rate("whole", "multiply_add")
     rates = target.profile.tables["product"]
-    waste = each * _whole(_columns(stage, product, extents), lanes)
+    columns = _columns(stage, product, extents)
+    share = max(t.share for t in target.profile.tiles if (t.vectors - 1) * lanes < columns)
+    waste = each * _whole(columns, lanes) / share
     scatter = _scattered(stage, product, lanes, target) / volume(stage, stage.over)
     if product.direct:
         return waste + scatter

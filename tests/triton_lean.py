@@ -201,3 +201,16 @@ def masked_sum_kernel(X, W, OUT, SUM, n, BLOCK: tl.constexpr):
     y = tl.exp(x)
     tl.store(OUT + at, y, mask=at < n)
     tl.store(SUM, tl.sum(y * y, 0) * tl.load(W))
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+@triton.jit
+def polar(r, angle):
+    return r * tl.cos(angle), r * tl.sin(angle), r
+
+
+@triton.jit
+def broken(x):
+    return x + tl.no_such_function(x)

@@ -164,26 +164,31 @@ def module(text: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def function_derived(
-    function: Function, arguments: Mapping[str, str], wrt: tuple[str, ...], name: str
+    function: Function,
+    arguments: Mapping[str, str],
+    wrt: tuple[str, ...],
+    results: list[str],
+    name: str,
 ) -> Source:
-    """The derivative of a function whose arguments and result a kernel loads and stores.
+    """The derivative of a function whose arguments and results a kernel loads and stores.
 
     `arguments` are the pointers of the kernel and what the function calls them.
     """
     facts = Facts.of(function)
     bases = {v.name: v for v in function.block.arguments}
     inputs = frozenset(p for p, own in arguments.items() if own in wrt)
-    adjoint = Adjoint(facts, Wanted(inputs, frozenset({"result_"})))
-    upstream = adjoint.name("d_result")
+    adjoint = Adjoint(facts, Wanted(inputs, frozenset(results)))
+    adjoint.taken |= {*arguments.values()}
+    upstream = {bases[r]: adjoint.name(f"d_{r.removesuffix('_')}") for r in results}
     adjoint.given = {bases[p]: own for p, own in arguments.items()}
-    adjoint.upstream = {bases["result_"]: upstream}
+    adjoint.upstream = upstream
     adjoint.block(function.block, True)
     adjoint.reverse(function.block)
     by_name = {arguments[base.name]: text for base, text in adjoint.results.items()}
     gives = [by_name.get(own, f"tl.zeros_like({own})") for own in wrt]
     adjoint.lines.append(Do(f"return {', '.join(gives)}"))
     lines, _ = _checked(adjoint)
-    return _source(name, adjoint, _tidied(lines), [*arguments.values(), upstream])
+    return _source(name, adjoint, _tidied(lines), [*arguments.values(), *upstream.values()])
 
 
 def _tidied(lines: tuple[Statement, ...]) -> tuple[Statement, ...]:

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pullback.config import Options
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, UnsupportedError
 from pullback.triton.derive import HEAD, function_derived, loaded, module
 from pullback.triton.frontend import function_of, jitted
+from pullback.triton.nodes import Function
 from pullback.triton.words import shape_of
 
 TYPE = re.compile(r"(\w+)(?:\[([\d, ]*)\])?")
+MOST = 8  # results of a function
 FLOATS = ("fp16", "bf16", "fp32", "fp64")
 
 
@@ -28,7 +30,8 @@ def grad(
 
     d_x = d_result * (derivative of fn(x, ..) by x)        of several in `wrt` a tuple
 
-    It takes what `fn` takes and then `d_result`, what comes from behind. `types` are those of the
+    It takes what `fn` takes and then `d_result`, what comes from behind; of a tuple of results
+    `d_result_0`, .. of each. The derivative of a derivative is one more of these. `types` are those of the
     arguments: ``"fp32[16, 16]"`` a block, ``"i32"`` a number; left out, all are elements of
     float32, and the derivative is one of elements too, for blocks of any one shape.
 
@@ -52,16 +55,33 @@ def grad(
     if whole := [n for n in chosen if n not in floats]:
         raise ArgumentError(f"pb.triton.grad: {whole[0]} is no float", code="E425")
     given = dict(zip(names, types, strict=True))
-    text, signature = _sample(jit.__name__, given, floats, constants)
-    sample = module(text, f"{jit.__name__}_sample", Options().cache)
-    sample.function_ = fn  # type: ignore[attr-defined]
-    function = function_of(sample.sample_, signature, {})
+    function, results = _function(fn, jit.__name__, given, floats, constants)
     arguments = {f"{n}_": n for n in floats} | {n: n for n in names if n not in floats}
     ordered = {key: own for own in names for key, value in arguments.items() if value == own}
-    source = function_derived(function, ordered, chosen, f"{jit.__name__}_grad")
+    source = function_derived(function, ordered, chosen, results, f"{jit.__name__}_grad")
     made = loaded(source, Options().cache)
     made.source = source.text
     return made
+
+
+def _function(
+    fn: Any, name: str, types: Mapping[str, str], floats: Sequence[str], constants: Any
+) -> tuple[Function, list[str]]:
+    """A function as a kernel that calls it once, and the pointers to its results.
+
+    How many it has, what Triton compiles says: the kernel asserts it.
+    """
+    first: UnsupportedError | None = None
+    for count in range(1, MOST + 1):
+        text, signature, results = _sample(name, types, floats, constants, count)
+        sample = module(text, f"{name}_sample", Options().cache)
+        sample.function_ = fn  # type: ignore[attr-defined]
+        try:
+            return function_of(sample.sample_, signature, {}), results
+        except UnsupportedError as error:
+            first = first or error
+    assert first is not None, "a function was tried"
+    raise first
 
 
 def _fixed(jit: Any, name: str) -> bool:
@@ -71,9 +91,13 @@ def _fixed(jit: Any, name: str) -> bool:
 
 
 def _sample(
-    name: str, types: Mapping[str, str], floats: Sequence[str], constants: Mapping[str, Any]
-) -> tuple[str, dict[str, str]]:
-    """A kernel that calls the function once, and the types of what it takes."""
+    name: str,
+    types: Mapping[str, str],
+    floats: Sequence[str],
+    constants: Mapping[str, Any],
+    count: int,
+) -> tuple[str, dict[str, str], list[str]]:
+    """A kernel that calls the function once, the types of what it takes, where results go."""
     signature: dict[str, str] = {}
     values = []
     for own, text in types.items():
@@ -88,14 +112,17 @@ def _sample(
         signature[f"{own}_"] = f"*{match[1]}"
         values.append(f"{own}=tl.load({_address(f'{own}_', shape)})")
     values += [f"{own}={value!r}" for own, value in constants.items()]
-    signature["result_"] = "*fp32"
+    results = ["result_"] if count == 1 else [f"result_{k}_" for k in range(count)]
+    parts = ["value_"] if count == 1 else [f"value_[{k}]" for k in range(count)]
+    signature |= dict.fromkeys(results, "*fp32")
     takes = ", ".join(signature)
-    body = [
-        f"    value_ = function_({', '.join(values)})",
-        "    tl.store(result_ + tl.zeros_like(value_).to(tl.int32), value_)",
-    ]
+    body = [f"    value_ = function_({', '.join(values)})"]
+    if count > 1:
+        body.append(f"    tl.static_assert(len(value_) == {count})")
+    for place, part in zip(results, parts, strict=True):
+        body.append(f"    tl.store({place} + tl.zeros_like({part}).to(tl.int32), {part})")
     head = f"# {name}\n{HEAD}\nfunction_ = None\n\n\n@triton.jit\n"
-    return "\n".join([f"{head}def sample_({takes}):", *body, ""]), signature
+    return "\n".join([f"{head}def sample_({takes}):", *body, ""]), signature, results
 
 
 def _address(name: str, shape: tuple[int, ...]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from pullback.config import Options, frozen
-from pullback.errors import ArgumentError, DeviceError, GradientError
+from pullback.errors import ArgumentError, DeviceError, GradientError, UnsupportedError
 from pullback.triton.adjoint import Wanted
 from pullback.triton.derive import Derived, derived, loaded
 from pullback.triton.descriptors import by_pointers
@@ -47,7 +48,7 @@ class Call:
         return {n: v for n, v in self.arguments.items() if isinstance(v, torch.Tensor)}
 
 
-@frozen
+@dataclass(frozen=True, eq=False)
 class Backward:
     """A derivative that is made to run: its kernels, and which gradients it stores."""
 
@@ -78,6 +79,7 @@ class Operator:
         self.constants = {p.name for p in self.jit.params if p.is_constexpr}
         self.made: dict[Any, Backward] = {}
         self.read: dict[Any, Function] = {}
+        self.second: dict[Backward, Operator] = {}
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         """The outputs of the kernel; of several a tuple."""
@@ -211,6 +213,56 @@ class Operator:
         zeros = {n: torch.zeros_like(call.arguments[n]) for n in wrt if n not in grown}
         return zeros | {n: v.to(call.arguments[n].dtype) for n, v in grown.items()}
 
+    def differentiable(
+        self, call: Call, wrt: tuple[str, ...], cotangents: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The gradients as results of an operator: the kernel that gives them has a derivative too.
+
+        Raises: UnsupportedError (E423) where that kernel keeps what it needs on a tape, or writes
+        over what it reads; what the derivative of a kernel raises.
+        """
+        if self.given is not None:
+            return self.ended(call, self.gradients(call, wrt, cotangents))
+        backward = self.backward(call, wrt, cotangents)
+        made, who = backward.derived, self.jit.__name__
+        both = [n for n in made.gradients if n in self.replaced]
+        if made.tapes or both:
+            why = f"{both[0]} is written over" if both else "it keeps steps of loops on a tape"
+            raise UnsupportedError(f"no second derivative of {who}: {why}", code="E423")
+        arguments = {**call.arguments, **call.before}
+        given = {n: arguments[n] for n in made.kernel.arguments if n in arguments}
+        outputs: dict[str, Any] = {}
+        for of, name in made.gradients.items():
+            like = call.arguments[of]
+            if of in self.outputs:
+                given[name] = _alike(like, like.dtype).copy_(cotangents[of])
+            else:
+                exact = of in backward.stored or like.dtype not in HALF
+                kind = like.dtype if exact else torch.float32
+                outputs[name] = lambda _, like=like, kind=kind: _alike(like, kind)
+        if backward not in self.second:
+            self.second[backward] = Operator(
+                backward.kernel, call.grid, outputs, None, self.options
+            )
+        operator = self.second[backward]
+        operator.grid, operator.outputs = call.grid, outputs
+        results = operator(**given)
+        results = (results,) if len(outputs) == 1 else results
+        grown = dict(zip(outputs, results, strict=True))
+        types = {of: call.arguments[of].dtype for of in wrt}
+        names = {of: made.gradients.get(of) for of in wrt}
+        return {of: grown[n].to(types[of]) for of, n in names.items() if n is not None}
+
+    def ended(self, call: Call, grown: Mapping[str, Any]) -> dict[str, Any]:
+        """Gradients; one that a backward gave without a derivative of its own says so, if asked."""
+        tensors = [*call.tensors.values(), *(v for v in call.before.values())]
+        anchor = next((v for v in tensors if v.requires_grad), None)
+        who = self.jit.__name__
+        return {
+            n: v if v is None or v.requires_grad or anchor is None else _Ended.apply(who, anchor, v)
+            for n, v in grown.items()
+        }
+
     def tapes(self, call: Call, backward: Backward) -> dict[str, Any]:
         """What loops carried is kept here: first it is counted how often they run."""
         made = backward.derived
@@ -243,7 +295,6 @@ class _Run(torch.autograd.Function):  # type: ignore[misc]
         return made
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *cotangents: Any) -> Any:
         operator, call = ctx.operator, ctx.call
         kept = dict(zip([*operator.outputs, *ctx.names], ctx.saved_tensors, strict=True))
@@ -252,8 +303,23 @@ class _Run(torch.autograd.Function):  # type: ignore[misc]
         wrt = tuple(n for n, need in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if need)
         pairs = zip(operator.outputs, cotangents, strict=True)
         behind = {n: t for n, t in pairs if t is not None}
-        grown = operator.gradients(call, wrt, behind)
+        twice = torch.is_grad_enabled()  # a derivative of the derivative may be asked for
+        grown = (operator.differentiable if twice else operator.gradients)(call, wrt, behind)
         return (None, None, None, *(grown.get(n) for n in ctx.names))
+
+
+class _Ended(torch.autograd.Function):  # type: ignore[misc]
+    """A gradient that has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, who: str, _: Any, gradient: Any) -> Any:
+        ctx.who = who
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        why = "its backward gives a gradient that has no derivative"
+        raise UnsupportedError(f"no second derivative of {ctx.who}: {why}", code="E423")
 
 
 def op(

@@ -31,9 +31,9 @@ def grad(
     d_x = d_result * (derivative of fn(x, ..) by x)        of several in `wrt` a tuple
 
     It takes what `fn` takes and then `d_result`, what comes from behind; of a tuple of results
-    `d_result_0`, .. of each. The derivative of a derivative is one more of these. `types` are those of the
-    arguments: ``"fp32[16, 16]"`` a block, ``"i32"`` a number; left out, all are elements of
-    float32, and the derivative is one of elements too, for blocks of any one shape.
+    `d_result_0`, .. of each. The derivative of a derivative is one more of these. `types` are
+    those of the arguments: ``"fp32[16, 16]"`` a block, ``"i32"`` a number; left out, all are
+    elements of float32, and the derivative is one of elements too, for blocks of any one shape.
 
     Raises: UnsupportedError (E422) for what Triton does not compile, (E423) for an operation
     without a derivative, ArgumentError (E421) for what is no such function, (E425) for `wrt` or

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pullback.config import Options
@@ -71,17 +72,17 @@ def _function(
 
     How many it has, what Triton compiles says: the kernel asserts it.
     """
-    first: UnsupportedError | None = None
-    for count in range(1, MOST + 1):
+
+    def compiled(count: int) -> tuple[Function, list[str]]:
         text, signature, results = _sample(name, types, floats, constants, count)
         sample = module(text, f"{name}_sample", Options().cache)
         sample.function_ = fn  # type: ignore[attr-defined]
-        try:
-            return function_of(sample.sample_, signature, {}), results
-        except UnsupportedError as error:
-            first = first or error
-    assert first is not None, "a function was tried"
-    raise first
+        return function_of(sample.sample_, signature, {}), results
+
+    for count in range(1, MOST + 1):
+        with suppress(UnsupportedError):
+            return compiled(count)
+    return compiled(1)  # which says why
 
 
 def _fixed(jit: Any, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -13,12 +14,22 @@ import pullback as pb
 from pullback.backends.host import processor
 from pullback.backends.host.processor import TARGETS, chosen_target, host_target, named_target
 from pullback.cli import measure
+from pullback.cli.graph_text import parse_kernel
 from pullback.cli.main import commands
 from pullback.cost.shares import of_columns, of_rows
 from pullback.errors import OptionError, UnsupportedError
 from pullback.ir.target import Target
+from pullback.lower.whole import scheduled
 from pullback.machine.machine import HERE, TABLES, chosen, like, names, parsed
+from test_whole_schedules import SOFTMAX
 
+PRODUCT = """kernel p over [i < 1024, j < 1024]
+  var a: float32[1024, 1024]
+  var b: float32[1024, 1024]
+  var y: float32[1024, 1024]
+  stage p: float32[1024, 1024] at (i, j) -> store y
+    p[i, j] = sum[k < 1024](a[i, k] * b[k, j])
+"""
 TEXT = (HERE / "zen5.toml").read_text(encoding="utf-8")
 
 
@@ -120,6 +131,29 @@ def test_a_machine_says_only_what_differs_from_its_base() -> None:
         assert "base" in refused(head.replace('"zen4"', other))
 
 
+NUMBER = re.compile(r"^(\w+) = ([0-9.e+-]+)$", re.MULTILINE)
+OUTSIDE = ("-1", "1e-300", "1e300", "1" + "0" * 400)  # of what times are made of
+
+
+@pytest.mark.parametrize("bad", ("0", "0.5", *OUTSIDE))
+def test_no_number_makes_times_that_cannot_be_worked_out(bad: str) -> None:
+    """Of each number of a file: it is refused, or products and sweeps are scheduled by it."""
+    kernels = [parse_kernel(text) for text in (PRODUCT, SOFTMAX)]
+    refusals = 0
+    for number in NUMBER.finditer(TEXT):
+        text = TEXT[: number.start(2)] + bad + TEXT[number.end(2) :]
+        try:
+            machine = parsed(text, "mine.toml")
+        except OptionError as error:
+            assert error.code == "E376"
+            refusals += 1
+            continue
+        assert bad not in OUTSIDE or number[1] in ("count", "bytes", "registers", "way", "pack")
+        for kernel in kernels:
+            scheduled(kernel, named_target("x86-64-v4").on(machine))
+    assert refusals > 20
+
+
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     assert "missing" in refused('name = "x"')
     assert "TOML" in refused("=") or "mine.toml" in refused("=")
@@ -129,8 +163,12 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         assert "plain of [unit]" in refused(TEXT.replace("\nplain = ", f"\nplain = {bad} #", 1))
     assert "[[memory]]" in refused(TEXT.replace("shared = ", "shares = ", 1))
     assert "0 bytes" in refused(TEXT.replace("bytes = 49152", "bytes = 0"))
+    alone = re.sub(r'(?ms)^\[\[memory\]\]\nname = "L\d".*?(?=^\[)', "", TEXT)
+    assert alone.count("[[memory]]") == 1 and "0 bytes" in refused(alone)
+    assert "RecursionError" not in refused(TEXT + "\nx = " + "[" * 5000)
     assert "lane" in refused(TEXT.replace('"lane"', '"lanes"'))
-    for bad in ("3 = 1.2", "3 = 0", "three = 0.7"):
+    assert "3 of [rows] is 0" in refused(TEXT.replace("\n3 = 0.7", "\n3 = 0", 1))
+    for bad in ("3 = 1.2", "three = 0.7"):
         assert f"{bad} of [rows]" in refused(TEXT.replace("\n3 = 0.7", f"\n{bad}", 1))
     for name in ("zen9", str(tmp_path / "none.toml"), str(tmp_path)):
         with pytest.raises(OptionError) as error:

@@ -24,7 +24,7 @@ from test_simplify_rules import FIRES, only
 # What z3 cannot express, and why. What it can of this rule is proved below, literal by literal.
 EXCEPT = {"fold": "exp, log, sqrt, sin, // and % of floats are no arithmetic of z3's"}
 # Rules about index arithmetic, where int64 values are small and division is linear.
-INDEX = {"negated_comparison", "decided", "comparison", "linear", "quotient", "rest"}
+INDEX = {"negated_comparison", "decided", "comparison", "linear", "parted"}
 INDEX |= {"conjunction", "disjunction", "below_divisor", "if_nested", "if_merged"}
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 NAMES = [n for n in RULES.names if n not in EXCEPT]

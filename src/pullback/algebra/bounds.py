@@ -17,6 +17,7 @@ from pullback.ir.expr import (
     Axis,
     Binary,
     Cast,
+    Comparison,
     Const,
     Dim,
     Equal,
@@ -44,7 +45,6 @@ Fact = Affine
 LO, HI = int64.range()
 DEPTH = 3  # facts subtracted from one form, at most
 MANY = 16  # facts from which only one is subtracted
-COMPARISON = (Less, Equal)
 LOGICAL = (And, Or, Xor)
 DIVIDED = (FloorDiv, Mod)
 
@@ -145,7 +145,7 @@ class Intervals:
             return self._choice(e)
         if isinstance(e, Cast):
             return None if e.value.dtype.is_float else self.known[e.value]
-        if isinstance(e, COMPARISON):
+        if isinstance(e, Comparison):
             return 0, 1
         if isinstance(e, Binary) and not e.dtype.is_bool:
             return self._arithmetic(e)
@@ -284,12 +284,12 @@ def facts_of(condition: Expr, intervals: Intervals, holds: bool = True) -> list[
     if key not in intervals.concluded:
         facts = intervals.concluded[key] = []
         for test, positive in parts(condition, holds):
-            if isinstance(test, COMPARISON) and test.left.dtype is int64:
+            if isinstance(test, Comparison) and test.left.dtype is int64:
                 facts += _comparison(test, intervals, positive)
     return intervals.concluded[key]
 
 
-def _comparison(e: Less | Equal, intervals: Intervals, holds: bool) -> list[Fact]:
+def _comparison(e: Comparison, intervals: Intervals, holds: bool) -> list[Fact]:
     """What `demands` says, where nothing wraps; ``not i == 1`` of i < 2 gives ``-i >= 0``."""
     left = intervals.form(e.left)
     right = intervals.form(e.right)
@@ -318,7 +318,7 @@ class Prover:
 
     def prove(self, condition: Expr) -> bool | None:
         """Whether `condition` must hold (True), cannot hold (False) or is not decided."""
-        if isinstance(condition, COMPARISON):
+        if isinstance(condition, Comparison):
             return self._decide(condition, {})
         known: dict[Node, bool | None] = {}
         for node in walk(condition, skip=_Opaque()):
@@ -339,7 +339,7 @@ class Prover:
             return self.holds[e]
         if isinstance(e, Const):
             return bool(e.value)
-        if isinstance(e, COMPARISON):
+        if isinstance(e, Comparison):
             return self._compare(e)
         if not isinstance(e, LOGICAL):
             return None
@@ -352,7 +352,7 @@ class Prover:
             return decisive
         return None if left is None or right is None else not decisive
 
-    def _compare(self, e: Less | Equal) -> bool | None:
+    def _compare(self, e: Comparison) -> bool | None:
         if e.left.dtype.is_float:
             return False if isinstance(e, Less) and e.left is e.right else None
         if e.left.dtype != int64:
@@ -370,7 +370,7 @@ class Prover:
             sign = _sign(e, intervals.tight(gap))
         return sign
 
-    def _ranges(self, e: Less | Equal) -> bool | None:
+    def _ranges(self, e: Comparison) -> bool | None:
         left = self.intervals.of(e.left)
         right = self.intervals.of(e.right)
         sign = _sign(e, (right[0] - left[1], right[1] - left[0]))
@@ -378,7 +378,7 @@ class Prover:
         return True if same else sign
 
 
-def _sign(e: Less | Equal, gap: Interval) -> bool | None:
+def _sign(e: Comparison, gap: Interval) -> bool | None:
     """What bounds of ``right - left`` say about a comparison."""
     lo, hi = gap
     if isinstance(e, Equal):

@@ -35,7 +35,7 @@ def parts(condition: Expr, holds: bool = True) -> Iterator[tuple[Expr, bool]]:
             stack += [(e.right, positive), (e.left, positive)]
 
 
-def demands(test: E.Less | E.Equal, holds: bool, form: Callable[[Expr], F]) -> list[F]:
+def demands(test: E.Comparison, holds: bool, form: Callable[[Expr], F]) -> list[F]:
     """The forms that are 0 or more where a comparison holds, or fails.
 
     ``a < b -> b - a - 1``; ``not a < b -> a - b``; ``a == b -> b - a, a - b``

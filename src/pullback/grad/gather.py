@@ -209,7 +209,7 @@ def _is_affine(e: Expr, extents: Shape) -> bool:
 def _difference(system: System, condition: Expr) -> tuple[type[Expr], Form] | None:
     """``a < b -> (Less, b - a - 1 >= 0)``, ``not a < b -> (Less, a - b >= 0)``, ``a == b``."""
     test, holds = test_of(condition)
-    if not isinstance(test, E.Less | E.Equal) or not test.left.dtype.is_integer:
+    if not isinstance(test, E.Comparison) or not test.left.dtype.is_integer:
         return None
     left = system.form(test.left)
     right = system.form(test.right)

@@ -249,8 +249,8 @@ class Mod(Binary):
     __slots__ = ()
 
 
-class Less(Binary):
-    """``left < right``; false where either is NaN."""
+class Comparison(Binary):
+    """How two values of one type compare: a boolean, false where either is NaN."""
 
     __slots__ = ()
 
@@ -259,14 +259,16 @@ class Less(Binary):
         return bool_
 
 
-class Equal(Binary):
-    """``left == right``; false where either is NaN."""
+class Less(Comparison):
+    """``left < right``"""
 
     __slots__ = ()
 
-    def typed(self, kids: Exprs) -> DType:
-        super().typed(kids)
-        return bool_
+
+class Equal(Comparison):
+    """``left == right``"""
+
+    __slots__ = ()
 
 
 class And(Binary):

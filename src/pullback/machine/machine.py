@@ -22,8 +22,21 @@ HERE = Path(__file__).parent
 SUFFIX = ".toml"
 LINE = 64  # bytes: the smallest cache line of these processors; scratch begins one
 
+# Fields of rows by their annotations.
+KINDS: Mapping[str, Any] = {"float": (int, float), "int": int, "str": str}
+
 # What a file says of itself.
 NAMED = ("name", "about", "target")
+
+# What numbers of a file may be, that times can be worked out: none is 0, but what there may be none
+# of, and what counts is no part of one.
+LEAST, MOST = 1e-6, 1e12
+NONE = ("count", "bytes", "registers", "way", "pack")
+COUNTS = (
+    "memory.cores tile.vectors tile.rows launch.tasks launch.partial_tasks launch.threads"
+    " whole.first_level product.sums product.fewest block.rows block.columns block.terms block.run"
+    " block.ahead block.own block.dot_columns held.strip"
+)
 
 # Tables of shares, whose names are counts.
 COUNTED = ("rows", "halves", "joined")
@@ -206,8 +219,9 @@ def parsed(text: str, where: str) -> Machine:
     tiles = tuple(_row(where, "tile", RegisterTile, row) for row in _rows(where, data, "tile"))
     if not any(level.name == "lane" and level.bytes and level.registers for level in levels):
         raise _malformed(where, "no level `lane` with its bytes and registers")
-    if [m.bytes for m in memories if not m.bytes] != [0] or memories[-1].bytes:
-        raise _malformed(where, "the last memory, and no other, has 0 bytes: as large as wanted")
+    *caches, last = memories
+    if not caches or last.bytes or not all(cache.bytes for cache in caches):
+        raise _malformed(where, "the last memory, and none of the caches, has 0 bytes")
     cpus = data.get("cpus", [])
     _wanted(where, "cpus", cpus, list)
     head = data["name"], data["about"], data["target"], tuple(map(str, cpus))
@@ -221,7 +235,7 @@ def _read(text: str, where: str) -> tuple[dict[str, Any], str]:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise _malformed(where, str(error)) from error
     base = data.pop("base", None)
     if base is None:
@@ -250,15 +264,11 @@ def _row(where: str, name: str, kind: type[Any], row: Any) -> Any:
     """A level or a memory; each names where its numbers are from."""
     given = dict(row) if isinstance(row, dict) else {}
     _wanted(where, f"source of [[{name}]]", given.pop("source", None), str)
-    types = {
-        n: float if t == "float" else int if t == "int" else str
-        for n, t in kind.__annotations__.items()
-    }
     for key, value in given.items():
-        if key not in types:
+        wanted = KINDS.get(kind.__annotations__.get(key, ""))
+        if wanted is None:
             raise _malformed(where, f"[[{name}]] has {key!r}")
-        wanted = (int, float) if types[key] is float else types[key]
-        _wanted(where, f"{key} of [[{name}]]", value, wanted)
+        _wanted(where, f"{key} of [[{name}]]", value, wanted, _least(name, key))
     try:
         return kind(**given)
     except TypeError as error:
@@ -271,20 +281,25 @@ def _table(where: str, name: str, given: Any) -> Mapping[str, float]:
     rates = dict(given)
     _wanted(where, f"source of [{name}]", rates.pop("source", None), str)
     for key in (*TABLES[name].split(), *rates):
-        _wanted(where, f"{key} of [{name}]", rates.get(key), (int, float))
+        _wanted(where, f"{key} of [{name}]", rates.get(key), (int, float), _least(name, key))
         if name in COUNTED and not (key.isdecimal() and 0 < rates[key] <= 1):
             raise _malformed(where, f"{key} = {rates[key]} of [{name}]: a count and its share")
     return MappingProxyType({key: float(value) for key, value in rates.items()})
 
 
-def _wanted(where: str, what: str, value: Any, kind: Any) -> None:
-    """Raises: OptionError for a value of another kind, or a number that is none or negative."""
+def _least(table: str, key: str) -> float:
+    """The least that a number may be."""
+    return 0 if key in NONE else 1 if f"{table}.{key}" in COUNTS.split() else LEAST
+
+
+def _wanted(where: str, what: str, value: Any, kind: Any, least: float = LEAST) -> None:
+    """Raises: OptionError for a value of another kind, or a number that is out of bounds."""
     if value is None:
         raise _malformed(where, f"{what} is missing")
     if not isinstance(value, kind) or isinstance(value, bool):
         raise _malformed(where, f"{what} is {value!r}")
-    if isinstance(value, int | float) and not 0 <= value < float("inf"):
-        raise _malformed(where, f"{what} is {value!r}")
+    if isinstance(value, int | float) and not least <= value <= MOST:
+        raise _malformed(where, f"{what} is {value!r:.30}")
 
 
 def _malformed(where: str, what: str) -> OptionError:

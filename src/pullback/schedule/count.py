@@ -144,7 +144,7 @@ def _bounds(guard: Expr, first: int) -> bool:
         return True
     if isinstance(G.negated(guard), E.Less):
         guard = G.negated(guard)
-    if not isinstance(guard, E.Less | E.Equal):
+    if not isinstance(guard, E.Comparison):
         return False
     inner = max(loops)
     form = affine(guard.right).minus(affine(guard.left))

@@ -45,7 +45,7 @@ def bounds_of(condition: Expr, holds: bool = True) -> list[Bound]:
     """
     bounds: list[Bound] = []
     for e, positive in parts(condition, holds):
-        if isinstance(e, E.Less | E.Equal) and e.left.dtype == int64:
+        if isinstance(e, E.Comparison) and e.left.dtype == int64:
             forms = _comparison(e, positive)
             whole = all(_over_axes(f) and (f.terms or f.const >= 0) for f in forms)
             tests = ((e, not positive),) if whole else ()
@@ -53,7 +53,7 @@ def bounds_of(condition: Expr, holds: bool = True) -> list[Bound]:
     return bounds
 
 
-def _comparison(e: E.Less | E.Equal, holds: bool) -> list[Linear]:
+def _comparison(e: E.Comparison, holds: bool) -> list[Linear]:
     if isinstance(e, E.Equal) or not holds:
         return demands(e, holds, linear)
     return [linear(e.right).minus(one).shifted(-1) for one in _parts(e.left)]

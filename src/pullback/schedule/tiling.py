@@ -280,12 +280,7 @@ def tile_ns(fit: Fit, tile: Tile, terms: int | None = None) -> float:
 
 
 def _product_ns(
-    fit: Fit,
-    step: Step,
-    work: float,
-    tile: Tile,
-    counts: list[int],
-    terms: int | None,
+    fit: Fit, step: Step, work: float, tile: Tile, counts: list[int], terms: int | None
 ) -> float:
     """Of a sum of products, whose multiply-adds take `work` at the peak."""
     target = fit.model.target

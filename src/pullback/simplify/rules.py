@@ -26,6 +26,7 @@ from pullback.ir.expr import (
     And,
     Binary,
     Cast,
+    Comparison,
     Const,
     Div,
     Equal,
@@ -341,7 +342,7 @@ def equal_truth(e: Equal, _: Simplification) -> Expr | None:
 
 
 @RULES.on(Less, Equal)
-def comparison(e: Less | Equal, context: Simplification) -> Expr | None:
+def comparison(e: Comparison, context: Simplification) -> Expr | None:
     """``2*i + 1 < 2*j -> i < j``: terms on the side where they are positive, no common factor"""
     if not _index(e.left):
         return None
@@ -415,20 +416,15 @@ def divide_trivially(e: FloorDiv | Mod, _: Simplification) -> Expr | None:
     return e.left if whole else const(0, e.dtype)
 
 
-@RULES.on(FloorDiv)
-def quotient(e: FloorDiv, context: Simplification) -> Expr | None:
-    """``(c*q + r) // c -> q`` with 0 <= r < c, ``(x // b) // c -> x // (b*c)`` of int64"""
+@RULES.on(FloorDiv, Mod)
+def parted(e: FloorDiv | Mod, context: Simplification) -> Expr | None:
+    """``(c*q + r) // c -> q``, ``(c*q + r) % c -> r`` with 0 <= r < c; of int64
+    ``(x // b) // c -> x // (b*c)``, ``(x % (a*c)) % c -> x % c``
+    """
     by = divisor(e)
-    divided = divide(context.form(e.left), by, context.intervals) if by else None
-    return None if divided is None else to_expr(divided)
-
-
-@RULES.on(Mod)
-def rest(e: Mod, context: Simplification) -> Expr | None:
-    """``(c*q + r) % c -> r`` with 0 <= r < c, ``(x % (a*c)) % c -> x % c`` of int64"""
-    by = divisor(e)
-    left_over = remainder(context.form(e.left), by, context.intervals) if by else None
-    return None if left_over is None else to_expr(left_over)
+    part = divide if isinstance(e, FloorDiv) else remainder
+    form = part(context.form(e.left), by, context.intervals) if by else None
+    return None if form is None else to_expr(form)
 
 
 @RULES.on(FloorDiv, Mod)

@@ -264,7 +264,19 @@ class Refusal:
 
 
 @runtime_checkable
-class Compiler(Protocol):
+class Explained(Protocol):
+    """Shows what it makes of kernels: compilers do, interpreters may."""
+
+    def texts(self) -> Mapping[str, Text]:
+        """What can be shown of a kernel by its schedule, each by its name, in order.
+
+        Lines of them may name the stages of the kernel by number, as `ir.text.mark_text` writes.
+        """
+        return {}
+
+
+@runtime_checkable
+class Compiler(Explained, Protocol):
     """Makes code of kernels by their schedules."""
 
     name: str
@@ -315,13 +327,6 @@ class Compiler(Protocol):
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price | None:
         """What one launch costs; None: this backend does not know."""
         return None
-
-    def texts(self) -> Mapping[str, Text]:
-        """What can be shown of a kernel by its schedule, each by its name, in order.
-
-        Lines of them may name the stages of the kernel by number, as `ir.text.mark_text` writes.
-        """
-        return {}
 
 
 @runtime_checkable

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pullback.backends import base
 from pullback.backends.base import Backend, Compiler, GraphInterpreter, KernelInterpreter, Text
 from pullback.backends.c.backend import C
 from pullback.backends.llvm.backend import LLVM
@@ -57,8 +58,7 @@ def compiler(name: str) -> Compiler:
     backend = named(name)
     if isinstance(backend, Compiler):
         return backend
-    what = f"backend {name!r} interprets: it has no schedules, no times and no code"
-    raise UnsupportedError(what, code="E313")
+    raise UnsupportedError(f"backend {name!r} interprets: it makes no code", code="E313")
 
 
 def by_nests() -> dict[str, Loops]:
@@ -88,13 +88,8 @@ def oracle(wanted: Sequence[Value], values: Mapping[Variable, Any]) -> list[np.n
 
 def texts() -> Mapping[str, Text]:
     """What the backends of this package show of a kernel; of equal names the first one's."""
-    pairs = [pair for backend in BACKENDS for pair in texts_of(backend).items()]
+    pairs = [p for b in BACKENDS if isinstance(b, base.Explained) for p in b.texts().items()]
     return dict(pairs) | dict(reversed(pairs))
-
-
-def texts_of(backend: Backend) -> Mapping[str, Text]:
-    """What a backend shows of a kernel: also an interpreter's, where it has some."""
-    return getattr(backend, "texts", dict)()
 
 
 @cache
@@ -102,20 +97,16 @@ def _foreign(name: str) -> Backend:
     """A backend of another package."""
     for point in entry_points(group=GROUP):
         if point.name == name:
-            return _checked(name, _of_package(point))
+            try:
+                made = point.load()
+            except Exception as error:
+                raise _failed(f"{point.name!r} of {point.value}", error) from error
+            return _checked(name, made)
     known = names()
     close = get_close_matches(name, known, 1)
     meant = f"did you mean {close[0]!r}? " if close else ""
     help = f"{meant}use one of {', '.join(known)}, or the path of a Python file"
     raise UnsupportedError(f"no backend {name!r}", help=help, code="E313")
-
-
-def _of_package(point: EntryPoint) -> Any:
-    """What an entry point names."""
-    try:
-        return point.load()
-    except Exception as error:
-        raise _failed(f"{point.name!r} of {point.value}", error) from error
 
 
 def _version(path: Path) -> tuple[Path, int]:

@@ -15,7 +15,7 @@ from pullback.backends.host.exchange import box
 from pullback.backends.host.interpret import Plain
 from pullback.backends.host.processor import named_target
 from pullback.backends.host.profile import Profile
-from pullback.backends.registry import named, texts_of
+from pullback.backends.registry import named
 from pullback.config import Options
 from pullback.errors import AbsentError, InvalidIR, OptionError, ShapeError
 from pullback.ir import markup
@@ -214,7 +214,8 @@ class Executable:
     @functools.cached_property
     def texts(self) -> Mapping[str, Text]:
         """What its backend shows of a kernel, by names; nothing of an interpreter."""
-        return texts_of(named(self.options.backend))
+        backend = named(self.options.backend)
+        return backend.texts() if isinstance(backend, base.Explained) else {}
 
     def _rendered(self, name: str, target: Target) -> str:
         make = self.texts.get(name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.backends.base import KernelInterpreter, Text, Values
+from pullback.backends.base import Explained, KernelInterpreter, Text, Values
 from pullback.backends.triton import device, machine, offline, plan, text
 from pullback.backends.triton.function import Launch
 from pullback.backends.triton.language import PRELUDE, SIGNATURES
@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 CAPABILITY = 90  # Hopper: what texts are compiled for
 
 
-class Triton(KernelInterpreter):
+class Triton(KernelInterpreter, Explained):
     """Kernels as Triton's source, run by its interpreter on arrays of this process."""
 
     name = "triton"

@@ -16,6 +16,7 @@ import argparse
 import collections
 import importlib
 import json
+import math
 import os
 import sys
 import traceback
@@ -247,8 +248,8 @@ def attorch() -> list[Case]:
     cases += [
         ("BatchNorm1d", lambda: nn.BatchNorm1d(4, device="cpu")(_input(6, 4))),
         ("BatchNorm2d", lambda: nn.BatchNorm2d(3, device="cpu")(_input(4, 3, 3, 3))),
-        ("LayerNorm", lambda: nn.LayerNorm(20, device="cpu")(_input(5, 20))),
-        ("RMSNorm", lambda: nn.RMSNorm(20, device="cpu")(_input(5, 20))),
+        ("LayerNorm", lambda: nn.LayerNorm(300, device="cpu")(_input(5, 300))),
+        ("RMSNorm", lambda: nn.RMSNorm(300, device="cpu")(_input(5, 300))),
         ("Linear", lambda: nn.Linear(20, 24, device="cpu")(_input(17, 20))),
         ("Linear, GELU", lambda: nn.Linear(20, 24, act_func="gelu", device="cpu")(_input(17, 20))),
         ("Conv2d", lambda: nn.Conv2d(2, 3, 3, device="cpu")(_input(2, 2, 6, 6))),
@@ -271,8 +272,11 @@ def attorch() -> list[Case]:
 # --- Liger-Kernel ---------------------------------------------------------------------------------
 
 LIGER: dict[str, tuple[str, Callable[[], tuple[Any, ...]]]] = {
-    "layer_norm": ("LigerLayerNormFunction", lambda: (_input(4, 20), _input(20), _input(20), 1e-5)),
-    "rms_norm": ("LigerRMSNormFunction", lambda: (_input(4, 20), _input(20), 1e-5)),
+    "layer_norm": (
+        "LigerLayerNormFunction",
+        lambda: (_input(4, 300), _input(300), _input(300), 1e-5),
+    ),
+    "rms_norm": ("LigerRMSNormFunction", lambda: (_input(4, 300), _input(300), 1e-5)),
     "fused_add_rms_norm": (
         "LigerFusedAddRMSNormFunction",
         lambda: (_input(4, 20), _input(4, 20), _input(20), 1e-5),
@@ -354,6 +358,25 @@ def shown(row: dict[str, Any]) -> str:
     return f"{head} {row['error']:.0e}  {'  '.join(counts)}"
 
 
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Of the kernels that have a handwritten backward which computes: both counts together."""
+    own = [
+        r for r in rows if r["state"] == "derived" and (r["hand"] or {}).get("operations", 0) > 1
+    ]
+    if not own:
+        return "no kernel has a handwritten backward beside it"
+    ratios = [r["operations"] / r["hand"]["operations"] for r in own]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    counts = [
+        f"{key} {sum(r[key] for r in own)} | {sum(r['hand'].get(key, 0) for r in own)}"
+        for key in ("operations", *COUNTED)
+    ]
+    above = [r["layer"] for r, ratio in zip(own, ratios, strict=True) if ratio > 1.5]
+    lines = [f"{len(own)} beside a handwritten one: {', '.join(counts)}"]
+    lines.append(f"operations: geometric mean {mean:.2f}; above 1.5: {', '.join(above) or 'none'}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("place", type=Path)
@@ -378,6 +401,7 @@ def main() -> None:
             print(shown(row), flush=True)
         rows += made
     print(dict(collections.Counter(row["state"] for row in rows)), "derived | written by hand")
+    print(summary(rows))
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1))
 

@@ -10,11 +10,7 @@ from pullback.bridge.aten.layers import counted
 from pullback.bridge.aten.table import aten, rule
 
 SUM, MEAN, MOST = range(3)
-
-
-def _counted(*args: Any, **named: Any) -> str | None:
-    frequency = args[3] if len(args) > 3 else named.get("scale_grad_by_freq", False)
-    return "gradients by frequency" if frequency is True else None
+QUICK = pb.float32, pb.float16  # types whose sums PyTorch has in one loop
 
 
 def _bags(offsets: Any, count: int, bags: int) -> tuple[Any, Any]:
@@ -39,9 +35,7 @@ def _column(x: Any) -> Any:
     return pb.expand_dims(x, axis=1)
 
 
-@rule(
-    aten._embedding_bag.default, aten._embedding_bag_forward_only.default, refuses=_counted
-)  # fmt: skip
+@rule(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 def embedding_bag(
     w: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = SUM,
     sparse: bool = False, weights: Any = None, last: bool = False, padding: int = -1,
@@ -61,7 +55,7 @@ def embedding_bag(
     y = _sums(bag, pb.where(_column(kept), rows, 0), bags)
     if mode == MEAN:
         return y / _column(pb.maximum(sizes, 1)), bag, sizes, most
-    quick = padding < 0  # PyTorch then says so, and has none
+    quick = padding < 0 and w.dtype in QUICK  # PyTorch then says so, and has none
     return y, pb.zeros((0,), dtype=offsets.dtype) if quick else bag, sizes, most
 
 

@@ -292,21 +292,33 @@ def embedding(
     return pb.take(w, counted(indices, w), axis=0)
 
 
-def _by_frequency(*args: Any, **kwargs: Any) -> str | None:
-    asked = args[4] if len(args) > 4 else kwargs.get("scale_grad_by_freq", False)
-    return "gradients by frequency" if asked else None
+@rule(aten.embedding_renorm.default)
+def embedding_renorm(w: Any, indices: Any, max_norm: float, norm_type: float) -> Any:
+    """Rows that are named, and longer than `max_norm`, are made as long."""
+    norm = pb.linalg.vector_norm(w, axis=1, ord=norm_type)
+    longer = (_times(indices, w.shape[0]) > 0) & (norm > max_norm)
+    return w * pb.expand_dims(pb.where(longer, max_norm / (norm + 1e-7), 1.0), axis=1)
 
 
-@rule(aten.embedding_dense_backward.default, refuses=_by_frequency)
+def _times(indices: Any, rows: int) -> Any:
+    """How often each row is named."""
+    flat = pb.reshape(indices, (-1,))
+    return pb.index_add(pb.zeros((rows,), dtype=flat.dtype), flat, pb.ones_like(flat), axis=0)
+
+
+@rule(aten.embedding_dense_backward.default)
 def embedding_backward(
     head: Any, indices: Any, rows: int, padding_idx: int, by_frequency: bool
 ) -> Any:
-    del by_frequency
     flat = pb.reshape(indices, (-1,))
     values = pb.reshape(head, (flat.shape[0], head.shape[-1]))
     if padding_idx >= 0:
         values = pb.where(pb.expand_dims(flat == padding_idx, axis=1), 0, values)
-    return pb.index_add(pb.zeros((rows, head.shape[-1]), dtype=head.dtype), flat, values, axis=0)
+    y = pb.index_add(pb.zeros((rows, head.shape[-1]), dtype=head.dtype), flat, values, axis=0)
+    if not by_frequency:
+        return y
+    times = pb.maximum(_times(flat, rows), 1)
+    return y / pb.expand_dims(pb.astype(times, head.dtype), axis=1)
 
 
 @rule(aten.gather.default)

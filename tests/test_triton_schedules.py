@@ -205,6 +205,41 @@ def test_schedules_print_and_read_back() -> None:
         assert told.value.code == code, wrong
 
 
+CHOSEN = {
+    "halves": (
+        lambda: product(4096, 4096, 4096, bfloat16, after=1),
+        """0 product y, after0: 256 x 64, 32 at once; 8 warps, 3 stages; groups of 1, parts 1; tf32x3
+""",
+    ),
+    "few rows": (
+        lambda: product(64, 16384, 64),
+        """0 product y: 32 x 32, 32 at once; 4 warps, 3 stages; groups of 1, parts 32; tf32x3
+1 block y: 128 x 1, 1 at once; 4 warps, 3 stages; groups of 1, parts 1; tf32x3
+""",
+    ),
+    "long rows": (
+        lambda: rows(4096, 20000),
+        """0 loop total: 8 x 1, 512 at once; 4 warps, 3 stages; groups of 1, parts 1; tf32x3
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_an_h100_runs(name: str) -> None:
+    """A price that changes what is chosen is seen here."""
+    make, wanted = CHOSEN[name]
+    assert schedules_text(make(), plan.chooser(H100)) == wanted.rstrip()
+
+
+def test_each_gpu_has_schedules_of_its_own() -> None:
+    """Hopper's widest instruction takes taller tiles; more multiprocessors, more parts."""
+    for name in ("halves", "few rows"):
+        kernel = CHOSEN[name][0]()
+        texts = [schedules_text(kernel, plan.chooser(named(gpu))) for gpu in ("h100", "a100")]
+        assert texts[0] != texts[1]
+
+
 def test_a_schedule_s_text_is_itself() -> None:
     draw = random.Random(0)
     for _ in range(50):

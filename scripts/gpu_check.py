@@ -72,7 +72,7 @@ class Room:
     def timed(self, made: Any, arguments: Sequence[Any], times: int) -> float:
         """Milliseconds of the launches of a program, which has run; copies are not counted."""
         made(*arguments)
-        own = made.program.runner._runner
+        own = made.program.runner.own
         assert isinstance(own, CudaRunner)
         first, last = self.driver.event(timed=True), self.driver.event(timed=True)
         own._block(own.image.block, True)
@@ -250,7 +250,7 @@ def graphs(room: Room) -> Result:
     error = agree(loop, x)
     made = pb.jit(loop, options=OPTIONS)
     with_graphs = room.timed(made, (x,), 1) / count
-    own = made.program.runner._runner
+    own = made.program.runner.own
     assert own.replays, "the loop was captured"
     plain = own._launched
     own._launched = lambda row, again: plain(row, False)

@@ -139,5 +139,5 @@ def device(patch: pytest.MonkeyPatch, **facts: int) -> tuple[Driver, Warps]:
         return ir
 
     patch.setattr(backend, "_text", text)
-    patch.setattr(backend, "driver", lambda: made)
+    patch.setattr(backend, "driver", cache(lambda n=0: Driver(fake, n) if n else made))
     return made, warps

@@ -140,7 +140,7 @@ def test_a_loop_is_a_graph(warps: Warps) -> None:
     want = pb.jit(function)(x).numpy()
     for _ in range(3):
         np.testing.assert_allclose(made(x).numpy(), want)
-    own = made.program.runner._runner
+    own = made.program.runner.own
     assert isinstance(own, runner.CudaRunner) and own.replays >= 6
     assert warps.fake.calls.count("cuStreamBeginCapture_v2") == len(own._graphs)
 

@@ -72,12 +72,12 @@ class Foreign(Plain):
     """A program that its backend runs by itself."""
 
     def __init__(self, runner: base.Runner) -> None:
-        self._runner = runner
+        self.own = runner
         self.launches = 0
 
     def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
-        self._runner.run(bindings, sizes)
-        self.launches = self._runner.launches
+        self.own.run(bindings, sizes)
+        self.launches = self.own.launches
 
 
 @dataclass(eq=False, repr=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +21,9 @@ from pullback.backends.base import Image, lined
 from pullback.backends.cuda.code import COUNT, COUNTING, CudaCode
 from pullback.backends.cuda.driver import Driver, Launching
 from pullback.backends.cuda.exchange import Feeding, Held, Outgoing
+from pullback.backends.cuda.memory import Resident
 from pullback.backends.host.exchange import OUTSIDE, box, call_host
-from pullback.errors import DeviceError, FeedError, IndexRangeError, InvalidIR
+from pullback.errors import DeviceError, FeedError, IndexRangeError, InvalidIR, UnsupportedError
 from pullback.ir import program as P
 from pullback.ir.graph import Variable
 from pullback.ir.kernel import Kernel
@@ -42,6 +43,7 @@ class Memory:
     arena: int
     state: dict[Variable, int]
     errors: int
+    take: Callable[[int], int]
 
 
 class CudaRunner:
@@ -63,6 +65,8 @@ class CudaRunner:
         self._memory: Memory | None = None
         self._reads, self._whole = _read(image.block), _whole(image)
         self._written = {*P.written(image.block), *image.written}
+        self._bound: dict[Variable, int] = {}
+        self._loops = any(isinstance(i, P.Loop) for i in P.items(image.block))
 
     # -- what a run needs
 
@@ -80,7 +84,6 @@ class CudaRunner:
             return held.keep("free", driver.allocate(size, planned))
 
         arena = take(image.plan.arena_bytes)
-        state = {v: take(_bytes(v)) for v in image.state}
         errors = take(ERROR_BYTES * (1 + len(self._checks)))
         self.stream, self.copies = (held.keep("end_stream", driver.stream()) for _ in range(2))
         for code in image.codes:
@@ -91,21 +94,23 @@ class CudaRunner:
                     (driver.function(module, e.name, e.shared), e.how) for e in own.entries
                 ]
         self._count = driver.function(held.keep("unload", driver.module(COUNTING)), COUNT)
-        self._memory = Memory(arena, state, errors)
+        self._memory = Memory(arena, {}, errors, take)
         self._feeding = Feeding(driver, self.stream, self.copies, held)
         self._outgoing = Outgoing(driver, self.stream, held)
         return self._memory
 
     def _address(self, variable: Variable) -> int:
         assert self._memory is not None
-        own = self._memory.state.get(variable)
+        own = self._bound.get(variable) or self._memory.state.get(variable)
         return self._memory.arena + self.image.plan.offsets[variable] if own is None else own
 
     # -- a run
 
-    def run(self, bindings: Mapping[Variable, Array], sizes: Mapping[str, int]) -> None:
-        """Run on arrays of the host. Raises: IndexRangeError at the user's line, DeviceError, what
-        callbacks raise.
+    def run(self, bindings: Mapping[Variable, Any], sizes: Mapping[str, int]) -> None:
+        """Run on arrays of the host or of the device.
+
+        Raises: IndexRangeError at the user's line, DeviceError, UnsupportedError for an array of
+            another device, what callbacks raise.
         """
         with self._lock:
             self.driver.current()
@@ -115,8 +120,10 @@ class CudaRunner:
             self._feeding.begin()
             self._outgoing.begin()
             self.driver.fill(memory.errors, 0, ERROR_BYTES * (1 + len(self._checks)), self.stream)
+            self._places(memory, bindings)
             for variable, array in bindings.items():
-                if variable in self._reads or variable not in self._whole:
+                wanted = variable in self._reads or variable not in self._whole
+                if wanted and variable not in self._bound:
                     self._up(variable, array)
             try:
                 self._block(self.image.block, False)
@@ -128,9 +135,32 @@ class CudaRunner:
                 self.driver.wait(self.stream)
             self._checked(memory)
             for variable, array in bindings.items():
-                if variable in self._written:
+                if variable in self._written and variable not in self._bound:
                     self._down(variable, array)
             self.driver.wait(self.stream)
+
+    def room(self, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
+        """An array of this device, which a run takes by its address."""
+        return Resident(self.driver, shape, kind)
+
+    def _places(self, memory: Memory, bindings: Mapping[Variable, Array | Resident]) -> None:
+        """What lies on the device is used where it lies; but graphs, which loops are, have their
+        addresses for good: theirs is copied on the device.
+
+        Raises: UnsupportedError for an array of another device.
+        """
+        self._bound = {}
+        for variable, array in bindings.items():
+            if isinstance(array, Resident):
+                if array.driver is not self.driver:
+                    own = f"cuda:{self.driver.ordinal}"
+                    what = f"`{variable.name}` lies on {array.device}, the program runs on {own}"
+                    raise UnsupportedError(what, help=f'give it .to("{own}")', code="E314")
+                if not self._loops:
+                    self._bound[variable] = array.address
+        for variable in self.image.state:
+            if variable not in self._bound and variable not in memory.state:
+                memory.state[variable] = memory.take(_bytes(variable))
 
     def _sized(self, sizes: Mapping[str, int]) -> None:
         """Graphs have the extents that they were captured with."""
@@ -140,14 +170,20 @@ class CudaRunner:
             self._graphs.clear()
         self._sizes = dict(sizes)
 
-    def _up(self, variable: Variable, array: Array) -> None:
+    def _up(self, variable: Variable, array: Array | Resident) -> None:
+        size = _bytes(variable)
+        if isinstance(array, Resident):
+            self.driver.within(self._address(variable), array.address, size, self.stream)
+            return
         if not array.flags.c_contiguous:
             raise InvalidIR(f"{variable} is not contiguous")
-        size = _bytes(variable)
         self.driver.to_device(self._address(variable), array.ctypes.data, size, self.stream)
 
-    def _down(self, variable: Variable, array: Array) -> None:
+    def _down(self, variable: Variable, array: Array | Resident) -> None:
         size = _bytes(variable)
+        if isinstance(array, Resident):
+            self.driver.within(array.address, self._address(variable), size, self.stream)
+            return
         self.driver.to_host(array.ctypes.data, self._address(variable), size, self.stream)
 
     def _checked(self, memory: Memory) -> None:

@@ -7,10 +7,14 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 from pullback.backends.base import Code, Image, Job, Runner, Stored, Text
 from pullback.backends.cuda.code import ELSEWHERE, CudaCode, Entry
 from pullback.backends.cuda.driver import architecture, driver
+from pullback.backends.cuda.memory import Resident
 from pullback.backends.cuda.runner import CudaRunner
 from pullback.backends.host.processor import library
 from pullback.backends.loops.backend import Loops, stored
@@ -85,6 +89,10 @@ class NVPTX(Loops):
     def runner(self, image: Image) -> Runner:
         """The device. Raises: DeviceError."""
         return CudaRunner(image, driver())
+
+    def room(self, ordinal: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
+        """An array of a device, not filled. Raises: DeviceError."""
+        return Resident(driver(ordinal), shape, kind)
 
     def start(self, kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
         """Products in as many tiles as there may be tasks, so that all processors have work."""

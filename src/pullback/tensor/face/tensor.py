@@ -23,14 +23,17 @@ from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.eager import eagerly, indexed, viewing
 from pullback.tensor.face.handles import ScalarHandle
 from pullback.tensor.face.protocols import protocols
+from pullback.tensor.record.away import CPU, Away, device_of, sent
 from pullback.tensor.record.deferred import Deferred
 from pullback.tensor.record.trace import (
     Array,
     Cell,
     Handle,
     array_of,
+    bind,
     current,
     evaluate,
+    held,
     known,
     realize,
     refuse_truth,
@@ -52,7 +55,8 @@ Axes = int | Sequence[int] | None
 def check_device(device: object) -> None:
     """Raises: UnsupportedError for a device other than "cpu"."""
     if device is not None and str(device) != "cpu":
-        raise UnsupportedError(f"device {str(device)!r}", help='only "cpu" for now', code="E314")
+        help_ = 'make it on the processor, then copy it: x.to("cuda")'
+        raise UnsupportedError(f"device {str(device)!r}", help=help_, code="E314")
 
 
 class Tensor(Handle, Arithmetic["Tensor"]):
@@ -119,13 +123,35 @@ class Tensor(Handle, Arithmetic["Tensor"]):
 
     @property
     def device(self) -> str:
-        """Where it lives."""
-        return "cpu"
+        """Where it lies: "cpu", or "cuda:0"."""
+        node = self._node
+        own = known(node)
+        return own.resident.device if isinstance(own, Away) else CPU
+
+    def to(self, device: object) -> Tensor:
+        """The tensor on a device: itself where it lies there, else a copy.
+
+        Raises: UnsupportedError inside `jit`, and for what is no device; DeviceError.
+
+        Example:
+            >>> pb.ones(3).to("cpu").device
+            'cpu'
+        """
+        name = device_of(device)
+        if name == self.device:
+            return self
+        if current() is not None:
+            what, help_ = f"a copy to {name} inside a program", "copy before the call"
+            raise UnsupportedError(what, help=help_, code="E314")
+        if name == CPU:
+            return Tensor(bind(self._array(), "copy"))
+        return Tensor.holding(sent(held([self])[0], name))
 
     def to_device(self, device: object, /, *, stream: object = None) -> Tensor:
-        """Itself: there is only "cpu"."""
-        check_device(device)
-        return self
+        """`to`, by the array API's name. Raises: UnsupportedError for a stream."""
+        if stream is not None:
+            raise UnsupportedError("copies on a stream of yours", help="leave it out", code="E314")
+        return self.to(device)
 
     # --- operators
 

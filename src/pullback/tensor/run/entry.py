@@ -16,6 +16,7 @@ from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
 from pullback.runtime.executable import Executable
 from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.record.away import Away, Keeping, bound, keeping, settled_on
 from pullback.tensor.record.constants import seen
 from pullback.tensor.record.held import Held, Kind, copied, fresh, kind_of
 from pullback.tensor.record.trace import Cell, Handle, held, result_of, settled
@@ -67,7 +68,11 @@ class Entry:
             state = [*given, *held(self.read)] if self.read else given.copy()
             if len(turns.line) > 1:
                 turns.looked(turn)
+            memory = keeping(self.executable.runner) if self.kinds else None
             for cell in self.written:
+                if memory is not None:
+                    state.append(self.resident(memory, cell))
+                    continue
                 value = cell._node
                 if isinstance(value, Held) and getrefcount(value) <= _VARIABLE and value.alone:
                     state.append(value)
@@ -91,6 +96,9 @@ class Entry:
 
     def run(self, state: list[Held]) -> Any:
         """Run on the state but for the results, which are made here."""
+        memory = None if self.kinds is None else keeping(self.executable.runner)
+        if memory is not None:
+            return self.on_device(memory, state)
         kinds = self.kinds or self.measured(state)
         results = [fresh("result", kind) for kind in kinds]
         state += results
@@ -101,6 +109,27 @@ class Entry:
         else:
             go([v.at for v in state])
         return self.build([Tensor.holding(v) for v in results])
+
+    def on_device(self, memory: Keeping, state: list[Held]) -> Any:
+        """Run on what lies on the program's device by address; the results stay there."""
+        results = [
+            Away("result", kind, memory.room(kind.shape, kind.numpy)) for kind in self.kinds or ()
+        ]
+        arrays = [bound(v) for v in (*state, *results)]
+        self.executable.run(dict(zip(self.executable.program.state, arrays, strict=True)))
+        return self.build([Tensor.holding(v) for v in results])
+
+    def resident(self, memory: Keeping, cell: Cell) -> Away:
+        """What a cell holds, on the program's device, in memory of its own."""
+        value = cell._node
+        if not isinstance(value, Away) or getrefcount(value) > _VARIABLE:
+            held(self.written)
+            variable = result_of(cell._value)
+            assert isinstance(variable, Held), "cells are computed before they are written"
+            value = settled_on(memory, variable)
+            cell.assign(value)
+        value.changes()
+        return value
 
     def separated(self, cell: Cell) -> Held:
         """What a cell holds, in memory of its own if somebody else reads it."""

@@ -1,0 +1,128 @@
+"""Variables whose contents lie on a device; the host has them from the first time it looks."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from pullback.backends.registry import named
+from pullback.errors import AbsentError, Origin, UnsupportedError
+from pullback.runtime.executable import Executor, Foreign
+from pullback.tensor.record.held import Held, Kind, fresh, kind_of
+
+CPU, CUDA = "cpu", "cuda"
+GPU = "gpu"  # the backend that has such devices
+Array = np.ndarray[Any, Any]
+
+
+def device_of(given: object) -> str:
+    """The name of a device in full: ``"cpu"`` or ``"cuda:0"``. Raises: UnsupportedError."""
+    name = str(given)
+    if name == CPU:
+        return CPU
+    kind, colon, number = name.partition(":")
+    if kind == CUDA and (not colon or (number.isascii() and number.isdigit())):
+        return f"{CUDA}:{int(number or 0)}"
+    help_ = '"cpu", "cuda" and "cuda:1" are devices'
+    raise UnsupportedError(f"device {name!r}", help=help_, code="E314")
+
+
+class Resident(Protocol):
+    """An array that lies on a device; a program is bound to it in the place of one of NumPy's."""
+
+    @property
+    def device(self) -> str:
+        """Where it lies."""
+
+    def write(self, array: Array) -> Resident:
+        """Copy the elements of an array there. It is done when this returns."""
+
+    def read(self, array: Array) -> None:
+        """Copy its elements to an array of the host."""
+
+    def copy(self) -> Resident:
+        """Another one with the same elements."""
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A backend that has devices with a memory of their own."""
+
+    def room(self, ordinal: int, shape: tuple[int, ...], kind: Any) -> Resident:
+        """An array of one of its devices. Raises: DeviceError."""
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """What runs a program on a device, and takes arrays that lie there."""
+
+    def room(self, shape: tuple[int, ...], kind: Any) -> Resident:
+        """An array of that device."""
+
+
+class Away(Held):
+    """A variable with its contents on a device, and a copy of them where the host looked."""
+
+    __slots__ = ("here", "resident")
+    here: Held | None
+    resident: Resident
+
+    def __init__(self, name: str, kind: Kind, resident: Resident, origin: Origin | None = None):
+        self.name, self.shape, self.dtype, self.origin = name, kind.shape, kind.dtype, origin
+        self.kind, self.owned, self.resident, self.here = kind, True, resident, None
+
+    def _copy(self) -> Held:
+        if self.here is None:
+            own = fresh(self.name, self.kind, self.origin)
+            self.resident.read(own.laid)
+            self.here = own
+        return self.here
+
+    @property
+    def raw(self) -> Any:  # type: ignore[override]
+        return self._copy().raw
+
+    @property
+    def at(self) -> int:
+        return self._copy().at
+
+    @property
+    def alone(self) -> bool:
+        """Never: who writes on the host wants memory of its own."""
+        return False
+
+    def changes(self) -> None:
+        """What the host has of it is no longer so; who looked keeps what was seen."""
+        self.here = None
+
+
+def keeping(runner: Executor) -> Keeping | None:
+    """Who keeps arrays on a device, of what runs a program."""
+    own = runner.own if isinstance(runner, Foreign) else None
+    return own if isinstance(own, Keeping) else None
+
+
+def sent(variable: Held, device: str) -> Away:
+    """A variable with a copy of the contents on a device. Raises: DeviceError."""
+    own = named(GPU)
+    if not isinstance(own, Placing):
+        raise AbsentError(f"backend {GPU!r} has no memory of a device", code="E341")
+    shape, kind = variable.kind.shape, variable.kind.numpy
+    room = own.room(int(device.partition(":")[2]), shape, kind)
+    return Away(variable.name, variable.kind, room.write(variable.laid), variable.origin)
+
+
+def settled_on(memory: Keeping, variable: Held) -> Away:
+    """A state of a program, in memory of its own on the program's device."""
+    if isinstance(variable, Away):
+        resident = variable.resident.copy()
+    else:
+        kind = kind_of(variable.kind.shape, variable.dtype)
+        resident = memory.room(kind.shape, kind.numpy).write(variable.laid)
+    return Away(variable.name, variable.kind, resident, variable.origin)
+
+
+def bound(variable: Held) -> Any:
+    """What a program that keeps arrays on a device is given of a variable."""
+    return variable.resident if isinstance(variable, Away) else variable.array

@@ -1,0 +1,192 @@
+"""Tensors that lie on a device: what is copied, what is not, and what is refused."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fake_warps
+import pullback as pb
+from fake_warps import Warps
+from pullback.config import Options
+from pullback.errors import DeviceError, PullbackError
+from test_nvptx import OPTIONS, needs_c
+
+pytestmark = needs_c
+X = np.random.default_rng(0).standard_normal((5, 33)).astype(np.float32)
+UP, DOWN, WITHIN = "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2"
+
+
+@pytest.fixture
+def warps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warps]:
+    yield fake_warps.device(monkeypatch, devices=2)[1]
+
+
+def copies(warps: Warps) -> tuple[int, int, int]:
+    """To the device, to the host and on the device so far; a run's words of errors are not one."""
+    calls = warps.fake.calls
+    ended = sum(n.startswith("cuMemsetD8") for n in calls)
+    return calls.count(UP), calls.count(DOWN) - ended, calls.count(WITHIN)
+
+
+def test_there_and_back(warps: Warps) -> None:
+    for array in (X, X[:, ::2], np.float64(3.0), np.zeros((0, 3), np.int8), X > 0):
+        there = pb.tensor(array).to("cuda")
+        assert (there.device, there.shape) == ("cuda:0", np.shape(array))
+        assert there.to("cuda:0") is there
+        here = there.to("cpu")
+        assert here.device == "cpu" and here.to("cpu") is here
+        np.testing.assert_array_equal(here.numpy(), array)
+    assert (pb.tensor(X).to("cuda:1").to("cuda").device, pb.tensor(X).device) == ("cuda:0", "cpu")
+    np.testing.assert_array_equal((pb.tensor(X) * 2).to("cuda").numpy(), X * 2)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "", "CUDA"])
+def test_what_is_no_device(name: str, warps: Warps) -> None:
+    with pytest.raises(PullbackError) as error:
+        pb.ones(3).to(name)
+    assert error.value.code == "E314"
+
+
+def test_a_device_that_is_not_there(warps: Warps) -> None:
+    with pytest.raises(DeviceError, match="cuda:2") as error:
+        pb.ones(3).to("cuda:2")
+    assert error.value.code == "E440"
+
+
+def test_a_chain_copies_its_ends_alone(warps: Warps) -> None:
+    step = pb.jit(lambda x, w: pb.tanh(x * w + 1), options=OPTIONS)
+    x, w, want = pb.tensor(X).to("cuda"), pb.tensor(X + 1).to("cuda"), X
+    for _ in range(10):
+        x = step(x, w)
+        want = np.tanh(want * (X + 1) + 1)
+        assert x.device == "cuda:0"
+    assert copies(warps) == (2, 0, 0)
+    np.testing.assert_allclose(x.numpy(), want, rtol=1e-4, atol=1e-5)
+    assert copies(warps) == (2, 1, 0)
+    x.numpy()  # the host has it now
+    assert copies(warps) == (2, 1, 0)
+
+
+def test_arguments_of_the_host_are_copied(warps: Warps) -> None:
+    made = pb.jit(lambda x, y: x + y, options=OPTIONS)
+    there = pb.tensor(X).to("cuda")
+    for y in (X, pb.tensor(X), there):
+        np.testing.assert_array_equal(made(there, y).numpy(), X + X)
+    np.testing.assert_array_equal(there.numpy(), X)
+
+
+def test_states_stay(warps: Warps) -> None:
+    """Parameters go there with the first step, and are read when somebody looks."""
+    model = pb.nn.Linear(33, 4)
+    optimizer = pb.optim.SGD(model.parameters(), lr=0.1)
+    before = model.weight.numpy()
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = pb.mean(model(x) ** 2)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def steps(options: Options) -> np.ndarray[Any, Any]:
+        model.load_state_dict({"weight": before, "bias": np.zeros(4, np.float32)})
+        made = pb.jit(step, options=options)
+        x = pb.tensor(X)
+        if options is OPTIONS:
+            x = x.to("cuda")
+        made(x)
+        up, *others = copies(warps)
+        for _ in range(3):
+            made(x)
+        if options is OPTIONS:  # the rate of learning is the host's
+            assert copies(warps) == (up + 3, *others)
+        return model.weight.numpy()
+
+    np.testing.assert_allclose(steps(OPTIONS), steps(Options(backend="llvm")), atol=1e-5)
+    assert not np.allclose(model.weight.numpy(), before)
+
+
+def test_who_looked_at_a_state_keeps_what_was_seen(warps: Warps) -> None:
+    state = pb.nn.Parameter(np.ones(3, np.float32))
+
+    def step() -> None:
+        state.assign(state * 2)
+
+    made = pb.jit(step, options=OPTIONS)
+    made()
+    kept, seen = state + 0, state.numpy()
+    made()
+    assert (seen.tolist(), kept.tolist()) == ([2.0] * 3, [2.0] * 3)
+    assert state.tolist() == [4.0] * 3
+
+
+def test_a_state_is_written_here_and_there(warps: Warps) -> None:
+    state = pb.nn.Parameter(np.ones(3, np.float32))
+
+    def step() -> None:
+        state.assign(state * 2)
+
+    there = pb.jit(step, options=OPTIONS)
+    here = pb.jit(step, options=Options(backend="llvm"))
+    for n, made in enumerate([there, here, there, there, here, here, there]):
+        made()
+        if n != 2:
+            assert state.tolist() == [2.0 ** (n + 1)] * 3
+
+
+def test_a_loop_of_graphs_takes_them(warps: Warps) -> None:
+    made = pb.jit(lambda x: pb.loop(4, lambda i, h: h * 0.5 + i, x), options=OPTIONS)
+    want = pb.jit(lambda x: pb.loop(4, lambda i, h: h * 0.5 + i, x))(X).numpy()
+    kept = [made(pb.tensor(X).to("cuda")) for _ in range(3)]
+    for result in kept:
+        np.testing.assert_allclose(result.numpy(), want)
+    assert copies(warps)[1] == 3
+
+
+def test_two_devices_are_told(warps: Warps) -> None:
+    made = pb.jit(lambda left, right: left + right, options=OPTIONS)
+    with pytest.raises(PullbackError, match=r"`right` lies on cuda:1, .* on cuda:0") as error:
+        made(pb.tensor(X).to("cuda"), pb.tensor(X).to("cuda:1"))
+    assert error.value.code == "E314"
+
+
+def test_a_copy_inside_a_program_is_refused(warps: Warps) -> None:
+    with pytest.raises(PullbackError, match="inside a program") as error:
+        pb.jit(lambda x: x.to("cuda"), options=OPTIONS)(X)
+    assert error.value.code == "E314"
+
+
+def test_the_host_computes_with_a_copy(warps: Warps) -> None:
+    there = pb.tensor(X).to("cuda")
+    got = there * 2 + pb.sum(there)
+    np.testing.assert_allclose(got.numpy(), X * 2 + X.sum(), rtol=1e-5)
+    assert got.device == "cpu" and copies(warps)[1] == 1
+
+
+def test_symbolic_extents_take_copies(warps: Warps) -> None:
+    n = pb.dim("n", 1, 8)
+    made = pb.jit(lambda x: x * 2, shapes=[(n,)], options=OPTIONS)
+    there = pb.tensor(X[0, :5]).to("cuda")
+    np.testing.assert_array_equal(made(there).numpy(), X[0, :5] * 2)
+
+
+def test_memory_is_given_back(warps: Warps) -> None:
+    x = pb.tensor(X).to("cuda")
+    made = pb.jit(lambda x: x * 2, options=OPTIONS)
+    y = made(x)
+    assert any(block.alive for block in warps.fake.blocks)
+    del x, y, made
+    gc.collect()
+    assert not any(block.alive for block in warps.fake.blocks)
+
+
+def test_out_of_memory_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_warps.device(monkeypatch, total=1 << 12)
+    with pytest.raises(DeviceError, match="a tensor of 40000 bytes") as error:
+        pb.zeros(10000).to("cuda")
+    assert error.value.code == "E442"

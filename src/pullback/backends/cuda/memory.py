@@ -21,12 +21,14 @@ class Resident:
 
     flags = SimpleNamespace(c_contiguous=True)
 
-    def __init__(self, on: Driver, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:
+    def __init__(
+        self, on: Driver, shape: tuple[int, ...], kind: np.dtype[Any], planned: str = ""
+    ) -> None:
         self.driver, self.shape, self.dtype = on, shape, kind
         self.ndim = len(shape)
         self.nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         on.current()
-        self.address = on.allocate(self.nbytes, f"a tensor of {self.nbytes} bytes")
+        self.address = on.allocate(self.nbytes, planned or f"a tensor of {self.nbytes} bytes")
         weakref.finalize(self, _freed, on, self.address).atexit = False
 
     @property

@@ -70,13 +70,19 @@ class CudaRunner:
 
     # -- what a run needs
 
+    @property
+    def _planned(self) -> str:
+        """What the memory is for, for who has not enough."""
+        most, kept = self.image.plan.arena_bytes, sum(map(_bytes, self.image.state))
+        what = f"the plan has {len(self._order)} launches, {most} bytes of temporaries"
+        return f"{what}, {kept} of what outlives a run"
+
     def _prepared(self) -> Memory:
         """Memory, streams and code, made once. Raises: DeviceError."""
         if self._memory is not None:
             return self._memory
         driver, image = self.driver, self.image
-        planned = f"the plan has {len(self._order)} launches, {image.plan.arena_bytes} bytes"
-        planned += f" of temporaries, {sum(map(_bytes, image.state))} of what outlives a run"
+        planned = self._planned
         held = self._held
         weakref.finalize(self, _freed, driver, held).atexit = False
 
@@ -141,7 +147,7 @@ class CudaRunner:
 
     def room(self, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
         """An array of this device, which a run takes by its address."""
-        return Resident(self.driver, shape, kind)
+        return Resident(self.driver, shape, kind, self._planned)
 
     def _places(self, memory: Memory, bindings: Mapping[Variable, Array | Resident]) -> None:
         """What lies on the device is used where it lies; but graphs, which loops are, have their

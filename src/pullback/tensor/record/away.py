@@ -80,11 +80,11 @@ class Away(Held):
         return self.here
 
     @property
-    def raw(self) -> Any:  # type: ignore[override]
+    def raw(self) -> Any:
         return self._copy().raw
 
     @property
-    def at(self) -> int:
+    def at(self) -> int:  # type: ignore[override]
         return self._copy().at
 
     @property

@@ -151,7 +151,7 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         """`to`, by the array API's name. Raises: UnsupportedError for a stream."""
         if stream is not None:
             raise UnsupportedError("copies on a stream of yours", help="leave it out", code="E314")
-        return self.to(device)
+        return self if device is None else self.to(device)
 
     # --- operators
 

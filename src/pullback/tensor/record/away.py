@@ -24,7 +24,7 @@ def device_of(given: object) -> str:
     kind, colon, number = name.partition(":")
     if kind == CUDA and (not colon or (number.isascii() and number.isdigit())):
         return f"{CUDA}:{int(number or 0)}"
-    help_ = '"cpu", "cuda" and "cuda:1" are devices'
+    help_ = '"cpu", "cuda" and "cuda:1" are devices; x.astype(..) makes another type'
     raise UnsupportedError(f"device {name!r}", help=help_, code="E314")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import pullback as pb
+from pullback.errors import UnsupportedError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 triton = pytest.importorskip("triton", reason="Triton is not installed")
@@ -183,3 +184,11 @@ def test_an_output_that_was_written_over_is_refused() -> None:
         mean.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("name", ["former", "ordered", "published"])
+def test_an_element_that_no_load_reads_is_refused(name: str) -> None:
+    outputs = {"X": "X", "OUT": "X"} if name == "former" else {"OUT": "X"}
+    f = pb.triton.op(getattr(corpus, f"{name}_kernel"), grid=(1,), outputs=outputs)
+    with pytest.raises(UnsupportedError, match=r"no derivative of tt.atomic_\w+ at .*: what "):
+        f.source(torch.rand(16), 16, BLOCK=16)

@@ -214,3 +214,25 @@ def polar(r, angle):
 @triton.jit
 def broken(x):
     return x + tl.no_such_function(x)
+
+
+# --- what no load reads ---------------------------------------------------------------------------
+
+
+@triton.jit
+def former_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    before = tl.atomic_add(X + at, 1.0)
+    tl.store(OUT + at, before + 1.0)
+
+
+@triton.jit
+def ordered_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(OUT + at, tl.atomic_load(X + at) + 1.0)
+
+
+@triton.jit
+def published_kernel(X, OUT, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.atomic_store(OUT + at, tl.load(X + at) + 1.0)

@@ -67,6 +67,8 @@ class Adjoint(Derivatives):
 
     def undo(self, o: Operation) -> None:
         if o.name in ("tt.store", "tt.atomic_rmw"):
+            if any(v in self.known for v in o.results):
+                raise refused(o, "what it gives depends on the order of programs")
             self.stored(o)
         elif o.name == "scf.for":
             self.back(o, o.regions[0].arguments[1:])

@@ -219,8 +219,13 @@ class Facts:
             for result, *ends in zip(o.results, *(r.yields for r in o.regions), strict=True):
                 if vary & set(ends):
                     yield result
-        elif o.name not in _FLAT and vary & set(o.operands):
+        elif o.name not in _FLAT and (vary & set(o.operands) or self._reads(o, wrt)):
             yield from (v for v in o.results if self._carries(o, v, vary))
+
+    def _reads(self, o: Operation, wrt: frozenset[str]) -> bool:
+        """Whether an operation, which is no load, may give elements of these arguments."""
+        pointers = (v for v in o.operands if v.type.pointer)
+        return o.name not in PASSING and any(self.bases[v].name in wrt for v in pointers)
 
     def _carries(self, o: Operation, result: Value, vary: set[Value]) -> bool:
         bits = any(v in vary and not v.type.is_float for v in o.operands)

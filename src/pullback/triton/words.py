@@ -159,6 +159,9 @@ SILENT = ("tt.assert", "tt.print", "tt.return", "scf.yield", "scf.condition", "g
 REASONS = {
     "arith.mulsi_extended": "two results at once",
     "arith.mului_extended": "two results at once",
+    "tt.approx_divf": "not built: no operation of a kernel's source makes it",
+    "tt.atomic_load": "what it gives depends on the order of programs",
+    "tt.atomic_store": "what stays depends on the order of programs",
     "tt.atomic_cas": "what it gives depends on the order of programs",
     "tt.atomic_poll": "it waits for another program",
     "tt.cat": "its order is not told; `tl.join` has one",

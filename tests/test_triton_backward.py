@@ -192,3 +192,33 @@ def test_terms_beyond_the_last_one_are_nothing() -> None:
         line for line in launch.source.splitlines() if "factor" in line and "where" in line
     )
     assert "in_key" in factor
+
+
+def test_derivatives_have_the_same_bits_every_time() -> None:
+    """Every sum has one program and one order: no atomics."""
+    arguments = drawn(4, 1, 1, 100, 8)
+    made = pb.jit(derivative(causal=True), options=Options(backend="triton", cache=None))
+    first, second = ([a.numpy() for a in made(*arguments)] for _ in range(2))
+    for one, two in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, two)
+    sources = [one.source for k in made.program.kernels for one in plan.launches(k)]
+    assert not any("tl.atomic" in source for source in sources)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_sixteen_bits(kind: str) -> None:
+    """Within the rounding of the factors."""
+    own = [pb.astype(a, getattr(pb, kind)) for a in drawn(4, 1, 1, 100, 8)]
+
+    def loss(q: Any, k: Any, v: Any, g: Any) -> Any:
+        return pb.sum(pb.astype(F.scaled_dot_product_attention(q, k, v) * g, pb.float32))
+
+    def program(q: Any, k: Any, v: Any, g: Any) -> Any:
+        return pb.grad(lambda q, k, v: loss(q, k, v, g), argnums=(0, 1, 2))(q, k, v)
+
+    made, kernels = launched(program, *own)
+    assert Way.AGAIN in ways(kernels)
+    wide = [pb.astype(a, pb.float32) for a in own]
+    for got, wanted in zip(made, by_hand(np.ones((100, 100), bool), *wide), strict=True):
+        error = np.abs(got.numpy().astype(float) - wanted).max()
+        assert error < (0.03 if kind == "bfloat16" else 0.004)

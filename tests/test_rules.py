@@ -420,6 +420,22 @@ def test_a_rewrite_that_gives_something_else() -> None:
 
 def test_a_fusion_rule_that_gives_something_else() -> None:
     refused("E372", "gave bool", lambda: used(pb.rules.fusion(lambda a, b: True)))
+    refused("E372", "gave ndarray", lambda: used(pb.rules.fusion(lambda a, b: np.zeros(3))))
+
+
+def test_a_simplification_that_gives_very_much() -> None:
+    def longer(e: E.Expr) -> E.Expr:
+        for _ in range(20_000):
+            e = E.Add(e, E.const(1.0, e.dtype))
+        return e
+
+    refused("E372", "made 20001 nodes more", lambda: used(pb.rules.simplify(E.Exp)(longer)))
+
+
+@pytest.mark.parametrize("result", (None, "text", np.zeros(2), np.zeros(3), np.array([object()])))
+def test_a_function_of_the_host_that_gives_something_else(result: object) -> None:
+    rule = pb.rules.rewrite(lambda d: pb.rules.on_host(lambda *_: result))
+    refused("E372", "the function gave", lambda: used(rule))
 
 
 @pytest.mark.parametrize("make", [pb.rules.simplify(E.Exp), pb.rules.fusion, pb.rules.rewrite])

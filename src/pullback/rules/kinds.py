@@ -9,7 +9,7 @@ from typing import Any
 from pullback.errors import RuleError
 from pullback.ir.expr import Expr, Take, rewritten
 from pullback.ir.graph import Definition, Graph, Keep, Map, Value, replace_reads, substitute
-from pullback.ir.node import Node, walk
+from pullback.ir.node import Node, size, walk
 from pullback.ir.program import Compute, Item, Program, expand
 from pullback.rules.asked import AskedRule
 from pullback.rules.rewriting import OnHost, Rewriting, stored
@@ -17,6 +17,7 @@ from pullback.simplify.empty import without_empty
 from pullback.simplify.graph import Sources, simplify_graph, with_roots
 
 DEPTH = 3  # definitions that a rule looks through, one behind the other
+MOST_NODES = 1000  # that an answer may have more: it is simplified, and the rule asked of it again
 
 
 class SimplifyRule(AskedRule):
@@ -73,6 +74,8 @@ class SimplifyRule(AskedRule):
             return None
         if not isinstance(better, Expr):
             raise self.wrong(f"gave {type(better).__name__}, where an expression is wanted")
+        if (grown := size(better) - size(node)) > MOST_NODES:
+            raise self.wrong(f"made {grown} nodes more of an expression of {size(node)}")
         if better.dtype != node.dtype:
             raise self.wrong(f"made {better.dtype} of {node.dtype}")
         if not better.axes <= node.axes:
@@ -105,10 +108,13 @@ class FusionRule(AskedRule):
 
     def apart(self, a: Sequence[Definition], b: Sequence[Definition]) -> str:
         """Asked both ways round."""
-        why = self.answer(tuple(a), tuple(b)) or self.answer(tuple(b), tuple(a)) or ""
-        if not isinstance(why, str):
-            raise self.wrong(f"gave {type(why).__name__}, where a reason as text is wanted")
-        return why
+        for one, other in ((a, b), (b, a)):
+            why = self.answer(tuple(one), tuple(other))
+            if not (why is None or why is False or isinstance(why, str)):
+                raise self.wrong(f"gave {type(why).__name__}, where a reason as text is wanted")
+            if why:
+                return why
+        return ""
 
     def program(self, program: Program) -> Program:
         """What may not share a kernel with its reader is stored: it is written into no reader."""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pullback.errors import RuleError
 from pullback.ir.expr import Axis, Mul, Take
 from pullback.ir.graph import (
@@ -265,10 +267,22 @@ class _Cut:
         call = self.calls[target]
         given = tuple(_variable(place.get(s, s)) for s in call.sources)
 
-        def function(*arrays: Any) -> tuple[Any, ...]:
-            return (call.function(*arrays),)
-
         into = place[target]
+        rank, kind = len(into.shape), into.dtype.numpy
+        own = {n: e for n, e in enumerate(into.shape) if isinstance(e, int)}
+
+        def function(*arrays: Any) -> tuple[Any, ...]:
+            """The result, checked, since the function is the user's own."""
+            made = call.function(*arrays)
+            fits = isinstance(made, np.ndarray) and made.dtype == kind and made.ndim == rank
+            if not fits or any(made.shape[n] != extent for n, extent in own.items()):
+                kept = isinstance(made, np.ndarray)
+                gave = f"{made.dtype}{list(made.shape)}" if kept else type(made).__name__
+                wanted = f"{target.dtype}{list(target.shape)}"
+                what = f"on_host: the function gave {gave} for {target.name}, {wanted}"
+                raise RuleError(what, code="E372", origin=target.origin)
+            return (made,)
+
         return HostCall(into.name, call.library, function, given, (into,), target.origin)
 
 

@@ -119,13 +119,15 @@ def test_who_looked_at_a_state_keeps_what_was_seen(warps: Warps) -> None:
 
     made = pb.jit(step, options=OPTIONS)
     made()
+    assert copies(warps) == (1, 0, 0)
     kept, seen = state + 0, state.numpy()
     made()
     assert (seen.tolist(), kept.tolist()) == ([2.0] * 3, [2.0] * 3)
     assert state.tolist() == [4.0] * 3
 
 
-def test_a_state_is_written_here_and_there(warps: Warps) -> None:
+@pytest.mark.parametrize("looks", [(), (2,), range(7)])
+def test_a_state_is_written_here_and_there(looks: Any, warps: Warps) -> None:
     state = pb.nn.Parameter(np.ones(3, np.float32))
 
     def step() -> None:
@@ -135,7 +137,7 @@ def test_a_state_is_written_here_and_there(warps: Warps) -> None:
     here = pb.jit(step, options=Options(backend="llvm"))
     for n, made in enumerate([there, here, there, there, here, here, there]):
         made()
-        if n != 2:
+        if n in (*looks, 6):
             assert state.tolist() == [2.0 ** (n + 1)] * 3
 
 

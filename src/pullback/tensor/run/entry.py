@@ -68,7 +68,7 @@ class Entry:
             state = [*given, *held(self.read)] if self.read else given.copy()
             if len(turns.line) > 1:
                 turns.looked(turn)
-            memory = keeping(self.executable.runner) if self.kinds else None
+            memory = None if self.kinds is None else keeping(self.executable.runner)
             for cell in self.written:
                 if memory is not None:
                     state.append(self.resident(memory, cell))

@@ -33,6 +33,8 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize("name", CURVES)
 def test_a_loss_curve_is_pytorchs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "images":
+        pytest.importorskip("PIL", reason="Pillow is not installed, which reads its photographs")
     module = example(name, monkeypatch)
     steps, apart = CURVES[name]
     before = torch.get_num_threads()

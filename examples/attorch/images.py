@@ -1,7 +1,7 @@
 """attorch's example of images: `python examples/attorch/images.py`.
 
 A small residual network tells which of eight parts of scikit-learn's two photographs a patch of
-32 x 32 pixels is cut from, in place of Imagenette, which is a download.
+32 x 32 pixels is cut from, in place of Imagenette, which is a download. Pillow reads them.
 """
 
 from __future__ import annotations

@@ -147,3 +147,27 @@ class Packed(nn.Module):
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_packed_sequences(kind: Any) -> None:
     trained(Packed(kind), torch.randn(3, 6, 3, dtype=F64), torch.tensor([2, 6, 5]))
+
+
+LABELS = [0, 2, -1, 1], [-1, 0, 0, 0], [3, -1, 1, -1], [0, 1, 2, 3], [1, 1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    "how", [{"reduction": "none"}, {"reduction": "sum"}, {}, {"reduce": False}]
+)
+def test_margins_of_labels_end_at_the_first_that_is_none(how: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    target = torch.tensor(LABELS)
+
+    def f(x: Any) -> Any:
+        return F.multilabel_margin_loss(x, target, **how)
+
+    def g(x: Any) -> Any:
+        return F.multilabel_margin_loss(x, target[0], **how)
+
+    for fn, x in ((f, torch.randn(5, 4, dtype=F64)), (g, torch.randn(4, dtype=F64))):
+        run, x = torch.compile(fn, backend=pb.torch.backend), x.requires_grad_()
+        close(run(x), fn(x))
+        own, eager = (torch.autograd.grad(h(x).sin().sum(), x)[0] for h in (run, fn))
+        close(own, eager)
+    assert not pb.torch.report().fallbacks

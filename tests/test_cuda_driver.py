@@ -264,3 +264,13 @@ def test_a_kernel_that_is_not_there(fake: FakeCuda) -> None:
     driver = Driver(fake)
     error = code_of(lambda: driver.function(driver.module(PTX), "other"))
     assert error.code == "E445" and "NOT_FOUND" in str(error)
+
+
+def test_a_device_is_opened_once(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses belong to one driver, however it was asked for."""
+    monkeypatch.setattr(cuda, "library", lambda chosen: fake)
+    cuda._opened.cache_clear()
+    try:
+        assert cuda.driver() is cuda.driver(0)
+    finally:
+        cuda._opened.cache_clear()

@@ -318,9 +318,13 @@ def architecture(capability: int) -> str:
     raise DeviceError(what, help=f"the architectures are {known}", code="E443")
 
 
-@cache
 def driver(ordinal: int = 0) -> Driver:
     """The driver of a device, opened once. Raises: DeviceError where there is none."""
+    return _opened(ordinal)
+
+
+@cache
+def _opened(ordinal: int) -> Driver:
     return Driver(library(os.environ.get(VARIABLE, "")), ordinal)
 
 

@@ -88,7 +88,7 @@ class NVPTX(Loops):
 
     def runner(self, image: Image) -> Runner:
         """The device. Raises: DeviceError."""
-        return CudaRunner(image, driver(0))  # of the cache the same one as of `room`
+        return CudaRunner(image, driver())
 
     def room(self, ordinal: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
         """An array of a device, not filled. Raises: DeviceError."""

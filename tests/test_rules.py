@@ -429,7 +429,7 @@ def test_a_simplification_that_gives_very_much() -> None:
             e = E.Add(e, E.const(1.0, e.dtype))
         return e
 
-    refused("E372", "made 20001 nodes more", lambda: used(pb.rules.simplify(E.Exp)(longer)))
+    refused("E372", "made 2000[0-9] nodes more", lambda: used(pb.rules.simplify(E.Exp)(longer)))
 
 
 @pytest.mark.parametrize("result", (None, "text", np.zeros(2), np.zeros(3), np.array([object()])))

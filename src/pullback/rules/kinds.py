@@ -9,7 +9,7 @@ from typing import Any
 from pullback.errors import RuleError
 from pullback.ir.expr import Expr, Take, rewritten
 from pullback.ir.graph import Definition, Graph, Keep, Map, Value, replace_reads, substitute
-from pullback.ir.node import Node, size, walk
+from pullback.ir.node import Node, walk
 from pullback.ir.program import Compute, Item, Program, expand
 from pullback.rules.asked import AskedRule
 from pullback.rules.rewriting import OnHost, Rewriting, stored
@@ -74,8 +74,8 @@ class SimplifyRule(AskedRule):
             return None
         if not isinstance(better, Expr):
             raise self.wrong(f"gave {type(better).__name__}, where an expression is wanted")
-        if (grown := size(better) - size(node)) > MOST_NODES:
-            raise self.wrong(f"made {grown} nodes more of an expression of {size(node)}")
+        if (grown := sum(1 for _ in walk(better, {node, *node.children}))) > MOST_NODES:
+            raise self.wrong(f"made {grown} nodes more")
         if better.dtype != node.dtype:
             raise self.wrong(f"made {better.dtype} of {node.dtype}")
         if not better.axes <= node.axes:

@@ -424,12 +424,15 @@ def test_a_fusion_rule_that_gives_something_else() -> None:
 
 
 def test_a_simplification_that_gives_very_much() -> None:
-    def longer(e: E.Expr) -> E.Expr:
-        for _ in range(20_000):
+    asked: list[E.Expr] = []
+
+    def longer(e: E.Expr) -> E.Expr | None:
+        asked.append(e)
+        for _ in range(1500 if len(asked) == 1 else 0):
             e = E.Add(e, E.const(1.0, e.dtype))
         return e
 
-    refused("E372", "made 2000[0-9] nodes more", lambda: used(pb.rules.simplify(E.Exp)(longer)))
+    refused("E372", "made 150[0-9] nodes more", lambda: used(pb.rules.simplify(E.Exp)(longer)))
 
 
 @pytest.mark.parametrize("result", (None, "text", np.zeros(2), np.zeros(3), np.array([object()])))

@@ -68,7 +68,7 @@ class Entry:
             state = [*given, *held(self.read)] if self.read else given.copy()
             if len(turns.line) > 1:
                 turns.looked(turn)
-            memory = None if self.kinds is None else keeping(self.executable.runner)
+            memory = self.memory() if self.executable.runner.go is None else None
             for cell in self.written:
                 if memory is not None:
                     state.append(self.resident(memory, cell))
@@ -96,19 +96,23 @@ class Entry:
 
     def run(self, state: list[Held]) -> Any:
         """Run on the state but for the results, which are made here."""
-        memory = None if self.kinds is None else keeping(self.executable.runner)
+        go = self.executable.runner.go
+        memory = self.memory() if go is None else None
         if memory is not None:
             return self.on_device(memory, state)
         kinds = self.kinds or self.measured(state)
         results = [fresh("result", kind) for kind in kinds]
         state += results
-        go = self.executable.runner.go
         if go is None or self.kinds is None:
             arrays = [v.array for v in state]
             self.executable.run(dict(zip(self.executable.program.state, arrays, strict=True)))
         else:
             go([v.at for v in state])
         return self.build([Tensor.holding(v) for v in results])
+
+    def memory(self) -> Keeping | None:
+        """Who keeps arrays on the program's device; symbolic extents go by way of the host."""
+        return None if self.kinds is None else keeping(self.executable.runner)
 
     def on_device(self, memory: Keeping, state: list[Held]) -> Any:
         """Run on what lies on the program's device by address; the results stay there."""

@@ -278,11 +278,16 @@ def test_few_rows_choose_dot_products() -> None:
     assert choose(kernel((64,), stage(z, (0,), y)), HOST).steps[0].way is Way.TILES
 
 
-def test_no_dot_products_across_memory() -> None:
+@pytest.mark.parametrize("side", [7, 2])
+def test_no_dot_products_across_memory(side: int) -> None:
     """A small picture's 1x1 convolution: along the channels its rows would be gathered."""
-    x, w, y = variable("x", 368, 7, 7), variable("w", 368, 368), variable("y", 368, 7, 7)
+    x, w, y = (
+        variable("x", 368, side, side),
+        variable("w", 368, 368),
+        variable("y", 368, side, side),
+    )
     z = define(
-        "z", (368, 7, 7),
+        "z", (368, side, side),
         lambda o, i, j, c: E.Mul(read(x, c, i, j), read(w, o, c)), over=(368,),
     )  # fmt: skip
     step = choose(kernel((368,), stage(z, (0,), y)), HOST).steps[0]

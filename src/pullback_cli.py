@@ -40,8 +40,8 @@ class Deferred(click.Command):
         """The command itself."""
         name = str(self.name).replace("-", "_")
         home = importlib.import_module(f"{HOME}.{MODULES.get(name, name)}")
-        found: click.Command = getattr(home, name)
-        return found
+        own: click.Command = getattr(home, name)
+        return own
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
         """The context of the command itself."""

@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -42,6 +43,13 @@ def fresh_torch() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def one_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of one seed in PyTorch, and a cache of the test's own."""
+    pytest.importorskip("torch").manual_seed(0)
+    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
 
 
 @pytest.hookimpl(tryfirst=True)

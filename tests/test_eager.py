@@ -106,7 +106,7 @@ def test_keys_tell_numbers_and_operands_apart() -> None:
 
 def test_what_a_tensor_holds_is_computed_with_what_follows() -> None:
     x = pb.tensor([1.0, 2.0])
-    for _ in range(4):
+    for _ in range(8):
         held = x * 3.0
         last = pb.exp(held) + held
         assert type(last._node) is Deferred or last.shape == (2,)

@@ -15,13 +15,11 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton_check as kernels  # noqa: E402  # it needs Triton
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True)
-def one_seed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("one_seed"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 Wrong = Callable[[dict[str, Any], Any], dict[str, Any]]

@@ -24,13 +24,11 @@ from pullback.triton.parse import parse  # noqa: E402
 from test_triton_grad import same  # noqa: E402
 from triton_library import FUNCTIONS, on_the_interpreter  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True)
-def one_seed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("one_seed"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 def rows(x: Any) -> Any:

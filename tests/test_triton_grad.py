@@ -21,13 +21,11 @@ from pullback.triton import words  # noqa: E402
 from pullback.triton.adjoint import RULES  # noqa: E402
 from pullback.triton.table import table  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True)
-def one_seed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("one_seed"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 def same(f: Any, of: Callable[..., Any], tensors: list[Any], *rest: Any, **named: Any) -> Any:

@@ -19,13 +19,11 @@ from pullback.triton.frontend import function_of  # noqa: E402
 from test_triton_grad import same  # noqa: E402
 from triton_corpus import layer_norm_kernel  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True)
-def one_seed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("one_seed"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 def operations(f: Any, types: dict[str, str], *given: Any, **named: Any) -> int:

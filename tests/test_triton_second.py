@@ -19,13 +19,11 @@ import triton_corpus as corpus  # noqa: E402  # it needs Triton
 import triton_lean as lean  # noqa: E402
 from pullback.config import module_of  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True)
-def one_seed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    monkeypatch.setenv("PULLBACK_CACHE", str(tmp_path))
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("one_seed"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 def slopes(f: Callable[..., Any], tensors: list[Any], weights: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from pullback.algebra.linear import Linear, linear, row_major
-from pullback.config import Legal, frozen
+from pullback.config import frozen
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Expr, index
@@ -299,7 +299,7 @@ def _best_lane(value: Expr, loops: Nest) -> NestLoop:
 # 3 x 3 weights are copied in blocks of 1152 bytes, 18 KB apart: 7 x 7 of 512 channels from the
 # third-level cache 2.9 ms, with a page on its way 1.6, with one block 2.2, one Zen 5 core.
 PAGE = 4096
-LINE: Legal = 64
+LINE = 64
 
 
 @frozen

@@ -45,7 +45,9 @@ def sort(x, dim: tl.constexpr = None, descending: tl.constexpr = False):  # type
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def topk(x, k: tl.constexpr, dim: tl.constexpr = None, descending: tl.constexpr = True):  # type: ignore
+def topk(  # type: ignore[no-untyped-def]
+    x, k: tl.constexpr, dim: tl.constexpr = None, descending: tl.constexpr = True
+):
     """The largest elements along the last axis, in order."""
     if x.dtype.is_floating() and x.dtype.primitive_bitwidth <= 32:
         packed = tl.standard.sort_impl(_places(x), k=k, dim=dim, descending=descending)

@@ -55,13 +55,11 @@ def modulo(b: Builder, a: Val, c: Val) -> Val:
     quotient = f.div(wide, by)
     n = b.intrinsic("trunc", quotient)
     rest = _rest(f, wide, by, n)
-    # n may be one too many: then the rest has not the sign of a
-    over = _unlike(f, rest, wide)
-    rest = f.select(over, f.add(rest, f.copysign(by, wide)), rest)
     far = f.is_("oge", f.abs(quotient), EXACT)
     rest = where_rare(b, far, rest, lambda: by_lane(b, "fmod", wide, by))
     if kind != "double":
         rest, by = (b.convert("fptrunc", v, kind) for v in (rest, by))
         f = Floats(b, rest)
+    # unlike c are the rest of an `a` unlike c, and that of an n one too many
     remainder = f.select(_unlike(f, rest, by), f.add(rest, by), rest)
     return f.select(f.is_("oeq", rest, 0.0), f.copysign(rest, by), remainder)

@@ -14,7 +14,7 @@ from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
 from pullback.ir.dtype import DType, bool_, float32, float64, int64, is_half
-from pullback.ir.expr import Axis, Dim, Expr, Extent, If, Less, Take, lower
+from pullback.ir.expr import Axis, Dim, Expr, Extent, If, Less, Take, lower, takes
 from pullback.ir.graph import (
     Definition,
     Keep,
@@ -26,7 +26,6 @@ from pullback.ir.graph import (
     substitute,
     variables,
 )
-from pullback.ir.node import walk
 from pullback.tensor.values import views as V
 from pullback.tensor.values.elementwise import (
     Scalar,
@@ -161,7 +160,7 @@ def checked_place(place: Expr, least: int, extent: Extent) -> Expr:
     Written into the reader it would be an index that no run checks. What is data is checked anyway.
     From `least`: 0, or minus the extent where places are counted from the end too.
     """
-    reads = [n for n in walk(place) if isinstance(n, Take) and _is_formula(n.source)]
+    reads = [read for read in takes(place) if _is_formula(read.source)]
     if not reads or not isinstance(extent, int):
         return place
     low, high = bounds(replace_reads(place, _written))
@@ -184,7 +183,7 @@ def _written(take: Take) -> Expr | None:
 
 def _stored(take: Take) -> Expr | None:
     source = take.source
-    if not isinstance(source, Definition) or variables([source]):
+    if not _is_formula(source):
         return None
     body = read(source, *axes_of(source.shape))
     return take.of(make("indices", source.shape, body, keep=Keep.ALWAYS))

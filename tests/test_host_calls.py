@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import pullback as pb
 from linalg_support import definite, derivatives, drawn, well
+from pullback import nn
 from pullback.backends.host.exchange import call_host
 from pullback.errors import (
     InvalidIR,
@@ -22,7 +24,7 @@ from pullback.errors import (
 )
 from pullback.ir.dtype import float32
 from pullback.ir.expr import Mul
-from pullback.ir.graph import Graph, Variable, define, read
+from pullback.ir.graph import Definition, Graph, Variable, define, read
 from pullback.ir.program import Compute, HostCall, Loop, Program, written
 from pullback.machine.machine import chosen
 from pullback.pipeline import compile_program
@@ -276,6 +278,102 @@ def test_singular_beside_threads() -> None:
     with pytest.raises(SingularError):
         program()
     assert [float(s[0, 0]) for s in seen] == [1.0, 0.5]
+
+
+class Unready(Exception):
+    """A user's own."""
+
+
+class Stepping(nn.Module):
+    """A product that the host computes on both sides of what it assigns; the `at`-th one fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = nn.Buffer(np.zeros(()))
+        self.turned = nn.Buffer(np.eye(3))
+        self.at = -1
+
+    def product(self, a: Any, b: Any) -> Any:
+        self.at -= 1
+        if self.at == -1:
+            raise Unready("not now")
+        return np.matmul(a, b)
+
+    def rule(self) -> Any:
+        @pb.rules.rewrite
+        def by_host(definition: Definition) -> Any:
+            product = pb.rules.product(definition)
+            return product and pb.rules.on_host(self.product, product.left, product.right)
+
+        return by_host
+
+    def step(self, x: Any) -> Any:
+        self.count.assign(self.count + 1.0)
+        self.turned.assign(self.turned @ self.turned + 0.5)
+        return pb.sum(x @ self.turned)
+
+    def state(self) -> tuple[float, Any]:
+        return float(self.count.numpy()), self.turned.numpy().copy()
+
+
+@pytest.mark.parametrize("backend", EVERY)
+def test_what_a_users_function_raises(backend: str) -> None:
+    """It is the user's own error, with the line; the state is that of the last whole step."""
+    whole = Stepping()
+    states = [whole.state()]
+    for _ in range(2):
+        whole.step(pb.ones((2, 3), dtype="float64"))
+        states.append(whole.state())
+    zero, one = pb.zeros((), dtype="float64"), pb.eye(3, dtype="float64")
+    model = Stepping()
+
+    def train(x: Any) -> Any:
+        return pb.loop(2, lambda i, total: total + model.step(x), pb.zeros((), dtype="float64"))
+
+    program = pb.jit(train, options=replace(EVERY[backend], rules=[model.rule()]))
+    for at in range(4):
+        model.at = at
+        model.count.assign(zero)
+        model.turned.assign(one)
+        with pytest.raises(Unready, match=r"^not now") as caught:
+            program(pb.ones((2, 3), dtype="float64"))
+        (note,) = caught.value.__notes__
+        assert note.startswith("raised by the function of the host for ")
+        assert ("x @ self.turned" if at % 2 else "self.turned @ self.turned") in note
+        count, turned = states[0 if backend == "checked" else at // 2]  # checked works on copies
+        assert model.state()[0] == count, at
+        np.testing.assert_allclose(model.state()[1], turned)
+    model.at = -1
+    model.count.assign(zero)
+    model.turned.assign(one)
+    program(pb.ones((2, 3), dtype="float64"))
+    np.testing.assert_allclose(model.state()[1], states[2][1])
+
+
+def test_a_function_that_ends_the_process_ends_the_threads() -> None:
+    """Whatever it raises: who feeds is not left waiting."""
+
+    def train(a: Any) -> None:
+        def step() -> None:
+            batch = pb.Feeder(lambda: np.eye(3), shape=(3, 3), dtype="float64")
+            pb.Receiver(lambda _: None, batch @ a)
+
+        pb.loop(1000, step)
+
+    def ends(*_: Any) -> Any:
+        raise SystemExit(3)
+
+    rule = pb.rules.rewrite(
+        lambda d: (p := pb.rules.product(d)) and pb.rules.on_host(ends, p.left, p.right)
+    )
+    program = pb.jit(train, options=replace(LLVM, rules=[rule]))
+    before = set(threading.enumerate())
+    with pytest.raises(SystemExit) as caught:
+        program(pb.eye(3, dtype="float64"))
+    assert "batch @ a" in caught.value.__notes__[0]
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 # --- programs as such ----------------------------------------------------------------------------

@@ -6,6 +6,8 @@ from typing import assert_type
 
 import pullback as pb
 from pullback import nn, optim
+from pullback.backends.c.backend import C
+from pullback.bridge.eject import Alone, Writer
 from pullback.tensor.face.handles import ScalarHandle
 
 F = nn.functional
@@ -77,6 +79,12 @@ def programs(x: pb.Tensor) -> None:
     assert_type(pb.value_and_grad(loss)(x), tuple[pb.Tensor, pb.Tensor])
     assert_type(pb.grad(loss(x), x), pb.Tensor)
     assert_type(pb.jit(pb.grad(loss))(x), pb.Tensor)
+
+
+def rooms() -> None:
+    """What the bridge asks of the backend whose files stand alone, by its protocols."""
+    alone: Alone = C()
+    assert_type(alone.alone("f"), Writer)
 
 
 def mistakes(x: pb.Tensor) -> None:

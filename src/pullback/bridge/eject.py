@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
 from pullback.backends.host.processor import named_target
@@ -72,10 +72,19 @@ class Writer(Compiler, Protocol):
         """The function of a program; what its checks of indices say is added to `sites`."""
 
 
+@runtime_checkable
+class Alone(Protocol):
+    """A backend whose files stand alone."""
+
+    def alone(self, prefix: str) -> Writer:
+        """What writes a program as a function called `prefix`."""
+
+
 def writer(prefix: str) -> Writer:
     """Of the backend whose files stand alone."""
-    made: Writer = getattr(named(LANGUAGE), "alone")(prefix)  # noqa: B009  # of one backend alone
-    return made
+    backend = named(LANGUAGE)
+    assert isinstance(backend, Alone), "it writes whole files"
+    return backend.alone(prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.errors import FeedError, InvalidIR
+from pullback.errors import FeedError, InvalidIR, PullbackError
 from pullback.ir.expr import Dim, upper
 from pullback.ir.graph import Variable
 from pullback.ir.program import Feed, HostCall, Receive
@@ -32,13 +32,20 @@ def shown(variable: Variable, array: Array, sizes: Mapping[str, int]) -> Array:
 def call_host(call: HostCall, boxes: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
     """What a function of the host makes of its sources, which it must not write to.
 
-    Raises: InvalidIR where that is not what was declared; what the function raises.
+    Raises: InvalidIR where that is not what was declared; what the function raises, with a note
+    that names the line of the operation.
     """
     given = [shown(v, a, sizes) for v, a in zip(call.sources, boxes, strict=True)]
     for array in given:
         array.flags.writeable = False
-    with np.errstate(all="ignore"):
-        results = list(call.function(*given))
+    try:
+        with np.errstate(all="ignore"):
+            results = list(call.function(*given))
+    except PullbackError:
+        raise  # says its line itself
+    except BaseException as error:
+        error.add_note(_noted(f"the function of the host for {call.name}", call))
+        raise
     for target, array in zip(call.targets, results, strict=True):
         wanted = tuple([sizes[e.name] if isinstance(e, Dim) else e for e in target.shape])
         if array.shape != wanted or array.dtype != target.dtype.numpy:
@@ -56,7 +63,7 @@ def call_feeder(feed: Feed) -> tuple[Array, ...] | None:
     except StopIteration:
         return None
     except BaseException as error:
-        error.add_note(_note("feeder", feed))
+        error.add_note(_noted("the callback of the feeder", feed))
         raise
     parts = (result,) if feed.single else tuple(result)
     if len(parts) != len(feed.targets):
@@ -95,11 +102,11 @@ def call_receiver(receive: Receive, arrays: tuple[Array, ...]) -> None:
     try:
         receive.callback(*arrays)
     except BaseException as error:
-        error.add_note(_note("receiver", receive))
+        error.add_note(_noted("the callback of the receiver", receive))
         raise
 
 
-def _note(kind: str, item: Feed | Receive) -> str:
-    if item.origin is None:
-        return f"raised by a {kind}'s callback"
-    return f"raised by the callback of the {kind} at\n{item.origin.excerpt()}"
+def _noted(what: str, item: Feed | Receive | HostCall) -> str:
+    """Who raised, and the user's line that asked for it."""
+    place = "" if item.origin is None else f" at\n{item.origin.excerpt()}"
+    return f"raised by {what}{place}"

@@ -278,7 +278,7 @@ class VirtualMachine:
             except KeyboardInterrupt as error:
                 interrupted.append(error)
                 self.stop()
-            except Exception as error:
+            except BaseException as error:  # SystemExit of a function of the user's, too
                 interrupted.append(error)
                 code = Code.STOPPED
         self._finish(interrupted)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import pullback as pb
+from pullback.cli.programs import programs_of
 from pullback.errors import ShapeError
 from pullback.runtime.tuned import FILE, Key, Tuned, write
 from pullback.tensor.run.tune import kernels_of
@@ -181,6 +182,15 @@ def test_what_runs_for_pytorch_is_tuned_by_its_script(tmp_path: Path) -> None:
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     rows = [line.split("|")[1].strip() for line in told.stdout.splitlines() if line[:1] == "|"][2:]
     assert len(rows) == 2 and any("softmax" in row for row in rows), told.stdout
+
+
+def test_what_ran_before_a_script_is_not_its_own(tmp_path: Path) -> None:
+    fast = torch.compile(lambda x: x * 2.0, backend=pb.torch.backend)
+    assert float(fast(torch.ones(1))) == 2.0 and RECORD.programs
+    script = tmp_path / "own.py"
+    script.write_text("import pullback as pb\nown = pb.jit(lambda x: x + 1.0)\nown(pb.ones(3))\n")
+    (program,) = programs_of(script)
+    assert program not in RECORD.programs.values()
 
 
 def test_records_are_what_the_next_compilation_runs(

@@ -42,14 +42,19 @@ def programs_of(path: Path) -> list[Executable]:
     """Run a script: the programs of its jitted functions, and all that ran for PyTorch, those of
     `torch.compile` and of `pb.torch`. Raises: Misuse where there is none.
     """
-    names = _ran(path, ())
-    programs = [f.program for f in _jitted(names).values()]
-    bridge = sys.modules.get("pullback.bridge.record")
-    programs += [] if bridge is None else [*bridge.RECORD.programs.values()]
+    before = _for_pytorch()
+    programs = [f.program for f in _jitted(_ran(path, ())).values()]
+    programs += [p for p in _for_pytorch() if not any(p is other for other in before)]
     if not programs:
         what = f"{path} has no jitted function at its top level that it calls"
         raise Misuse(f"{what}, and runs nothing for PyTorch")
     return programs
+
+
+def _for_pytorch() -> list[Executable]:
+    """What this process has run for PyTorch so far."""
+    bridge = sys.modules.get("pullback.bridge.record")
+    return [] if bridge is None else [*bridge.RECORD.programs.values()]
 
 
 def _jitted(names: Mapping[str, Any]) -> dict[str, Jit[..., Any]]:

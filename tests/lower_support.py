@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from llvm_support import FUNCTION, Fenced
+from pullback.backends.base import Code
 from pullback.backends.host.processor import host_target
 from pullback.backends.llvm.jit import compile_routines
 from pullback.backends.reference.definitions import evaluate
@@ -128,9 +130,15 @@ def _dims(routine: Routine, sizes: Mapping[Dim, int]) -> list[Dim]:
     return [named[v.name] for v in routine.sizes]
 
 
+@functools.lru_cache(64)
+def native(routine: Routine) -> Code:
+    """Its code for this processor, made once however often it runs."""
+    return compile_routines([routine], Options(), HOST)[0]
+
+
 def run_native(routine: Routine, arrays: Sequence[Array], sizes: Sequence[int] = ()) -> Array:
     """All tasks, then the finish; the error record."""
-    code = compile_routines([routine], Options(), HOST)[0]
+    code = native(routine)
     error = np.zeros(3, np.int64)
     shared = [np.full(size, 255, np.uint8) for size in code.stored.shared]
     slots = [a.ctypes.data for a in [*arrays, *shared]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,18 +57,23 @@ def calls(name: str, function: Callable[..., Any]) -> Iterator[tuple[str, Callab
         if one.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         for kind, wrong in WRONG.items():
-            args: list[Any] = []
-            named: dict[str, Any] = {}
-            for p in known:
-                if p is not one and (p.kind in PLURAL or p.default is not p.empty):
-                    continue
-                value = wrong if p is one else USUAL.get(p.name, pb.tensor(FLOATS))
-                optional = p.default is not p.empty and p.kind is not p.POSITIONAL_ONLY
-                if p.kind is p.KEYWORD_ONLY or optional:
-                    named[p.name] = value
-                else:
-                    args.append(value)
-            yield f"{name}({one.name}={kind})", lambda a=args, n=named: function(*a, **n)
+            yield f"{name}({one.name}={kind})", partial(called, function, one, wrong)
+
+
+def called(function: Callable[..., Any], one: inspect.Parameter, wrong: object) -> Any:
+    """`function` with a wrong value for one parameter."""
+    args: list[Any] = []
+    named: dict[str, Any] = {}
+    for p in inspect.signature(function).parameters.values():
+        if p.name != one.name and (p.kind in PLURAL or p.default is not p.empty):
+            continue
+        value = wrong if p.name == one.name else USUAL.get(p.name, pb.tensor(FLOATS))
+        optional = p.default is not p.empty and p.kind is not p.POSITIONAL_ONLY
+        if p.kind is p.KEYWORD_ONLY or optional:
+            named[p.name] = value
+        else:
+            args.append(value)
+    return function(*args, **named)
 
 
 def raw_error(call: Callable[[], Any]) -> str:

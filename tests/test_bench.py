@@ -180,7 +180,6 @@ def test_the_command_finds_the_suite_or_says_where_it_is(
     monkeypatch.chdir(root)
     found = CliRunner().invoke(bench, ["--list", "--only", "attention"])
     assert found.exit_code == 0 and "4x8x2048x64 causal both" in found.output
-    assert CliRunner().invoke(bench, ["--only", "no such"]).exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,10 @@ def text(seed: int) -> str:
     return "\n".join(parts)
 
 
-def test_programs_do_not_depend_on_the_hash_seed() -> None:
-    command = [sys.executable, __file__]
+@pytest.mark.parametrize("start", [0, pytest.param(PROGRAMS // 2, marks=pytest.mark.slow)])
+def test_programs_do_not_depend_on_the_hash_seed(start: int) -> None:
+    """Of either half, every fifth fused; the default run has the first."""
+    command = [sys.executable, __file__, str(start)]
     runs = [
         subprocess.Popen(
             command, env=os.environ | {"PYTHONHASHSEED": str(seed)}, stdout=subprocess.PIPE
@@ -56,7 +58,7 @@ def test_programs_do_not_depend_on_the_hash_seed() -> None:
     ]
     first, second = (run.communicate()[0].decode().splitlines() for run in runs)
     assert [run.returncode for run in runs] == [0, 0]
-    assert len(first) == PROGRAMS and len(set(first)) > PROGRAMS // 2
+    assert len(first) == PROGRAMS // 2 and len(set(first)) > PROGRAMS // 4
     differing = [n for n, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
     assert not differing
 
@@ -99,5 +101,5 @@ def test_gradients_of_a_convolution_compile_fast(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for number in range(PROGRAMS):
+    for number in range(int(sys.argv[1]), int(sys.argv[1]) + PROGRAMS // 2):
         print(hashlib.sha256(text(number).encode()).hexdigest())

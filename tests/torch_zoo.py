@@ -5,8 +5,8 @@ timm's and transformers' come from the installed packages, without downloads; th
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
-import importlib.util
 import sys
 import types
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def stub_torchvision() -> None:
 
 
 def _stub(package: str, names: list[str]) -> None:
-    if package in sys.modules or importlib.util.find_spec(package) is not None:
+    if package in sys.modules or _comes(package):
         return
     for name in names:
         module = _Stub(package + name)
@@ -49,6 +49,17 @@ def _stub(package: str, names: list[str]) -> None:
         if parent:
             setattr(sys.modules[parent], own, module)
     setattr(sys.modules[package], "__version__", "0.0")  # noqa: B010  # of no use to mypy
+
+
+def _comes(package: str) -> bool:
+    """Whether a package is there and can be imported: torchvision may be of another PyTorch."""
+    try:
+        importlib.import_module(package)
+    except (ImportError, RuntimeError):
+        for name in [n for n in sys.modules if n.partition(".")[0] == package]:
+            del sys.modules[name]
+        return False
+    return True
 
 
 class _Stub(types.ModuleType):

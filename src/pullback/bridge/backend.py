@@ -32,6 +32,7 @@ from pullback.bridge.graphs import Native, lacking
 from pullback.bridge.kept import Constants, constants, digest, read, text_of
 from pullback.bridge.layout import overlaps
 from pullback.bridge.margins import with_margins
+from pullback.bridge.masked import with_masks
 from pullback.bridge.partition import partitioned
 from pullback.bridge.programs import caller
 from pullback.bridge.record import RECORD, Fallback, Graph, HostCall
@@ -141,6 +142,7 @@ def backend(gm: Any, inputs: Sequence[Any], *, mode: str | None = None, options:
     TOLD.check()
     with_whole_recurrences(gm)
     with_margins(gm)
+    with_masks(gm)
     _with_apart_results(gm)
     kept = _kept(gm, settings, inputs)
 

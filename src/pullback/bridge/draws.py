@@ -179,6 +179,17 @@ def _exponential(write: _Writer, node: Node) -> Node:
     return write(aten.mul.Scalar, late, -1 / by)
 
 
+def _rectified(write: _Writer, node: Node) -> list[Node]:
+    """``rrelu(x)``: the products, and by what each element is multiplied: 1 where positive."""
+    x, by, low, high, train = (*node.args, *(1 / 8, 1 / 3, False)[len(node.args) - 2 :])[:5]
+    if not train:
+        return [write(aten.leaky_relu.default, x, (low + high) / 2), by]
+    unit = write.drawn(UNIFORM, x, x.meta["val"].dtype)
+    slope = write(aten.add.Scalar, write(aten.mul.Scalar, unit, high - low), low)
+    by = write(aten.where.ScalarOther, write(aten.le.Scalar, x, 0), slope, 1)
+    return [write(aten.mul.Tensor, x, by), by]
+
+
 def _whole(write: _Writer, node: Node) -> Node | None:
     """``randint(low, high, shape)`` and of a shape like another's; none where a bound is known to
     nobody.
@@ -206,6 +217,7 @@ WAYS: dict[Any, Callable[[_Writer, Node], Any]] = {
     aten.normal.float_Tensor: _around,
     aten.normal.Tensor_Tensor: _around,
     aten.exponential.default: _exponential,
+    aten.rrelu_with_noise_functional.default: _rectified,
     aten.randint.default: _whole,
     aten.randint.low: _whole,
     aten.randint_like.default: _whole,

@@ -24,7 +24,7 @@ from pullback.bridge.signature import Parameter, Signature
 from pullback.bridge.sizes import Sized, symbolic
 from pullback.bridge.writes import COPY, Apart, Indices, fills
 from pullback.config import Options
-from pullback.errors import UnsupportedError
+from pullback.errors import PullbackError, UnsupportedError
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.ops import permute_dims
 
@@ -161,7 +161,7 @@ class Native:
             how = self._orders, writes, self._options, applied
             return Sized(places, self._steps, results, *how)
         except Exception as error:  # a rule may want a number, and say so in any way
-            self.reason = str(error).splitlines()[0]
+            self.reason = _wanted(error)
             return None
 
     def _made(self) -> Programs:
@@ -257,6 +257,13 @@ class Native:
             r if order is None else r.permute(_inverse(order))
             for r, order in zip(rows, self._orders, strict=True)
         ]
+
+
+def _wanted(error: Exception) -> str:
+    """Why a graph has no one program; what Python says of an extent that is no number has a code."""
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    own = isinstance(error, PullbackError)
+    return said if own else f"a rule wants a size as a number ({said}) [E120]"
 
 
 def _views(made: Sequence[Node]) -> set[Node]:

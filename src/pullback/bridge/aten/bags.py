@@ -73,7 +73,8 @@ def _largest(rows: Any, bag: Any, kept: Any, indices: Any, sizes: Any) -> tuple[
 
 
 def _counted_backward(*args: Any, **_: Any) -> str | None:
-    return "gradients by frequency" if args[7] else None
+    """By frequency PyTorch 2.13 divides rows by how often others are named: those are its own."""
+    return "gradients by frequency, which PyTorch counts in another way" if args[7] else None
 
 
 @rule(aten._embedding_bag_backward.default, refuses=_counted_backward)

@@ -104,6 +104,15 @@ def _scores(q: Any, k: Any, mask: Any, causal: bool, scale: float | None) -> Any
     return scores if mask is None else scores + mask
 
 
+def _shared(x: Any, q: Any) -> Any:
+    """Keys or values, each for the heads of queries that share it."""
+    batch, heads, *rest = x.shape
+    if heads == q.shape[1]:
+        return x
+    each = (batch, heads, q.shape[1] // heads, *rest)
+    return pb.reshape(pb.broadcast_to(pb.expand_dims(x, axis=2), each), (batch, -1, *rest))
+
+
 def _no_dropout(*args: Any, **kwargs: Any) -> str | None:
     share = args[3] if len(args) > 3 else kwargs.get("dropout_p", 0.0)
     return "dropout inside of attention" if share else None
@@ -116,6 +125,7 @@ def attention(
 ) -> Any:  # fmt: skip
     """Attention, and the logarithm of each row's sum of exponentials."""
     del dropout_p
+    k, v = _shared(k, q), _shared(v, q)
     y = F.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, scale)
     return y, pb.logsumexp(_scores(q, k, attn_mask, is_causal, scale), axis=-1)
 
@@ -129,6 +139,7 @@ def attention_backward(
     del y, logsumexp, dropout_p
 
     def run(q: Any, k: Any, v: Any) -> Any:
+        k, v = _shared(k, q), _shared(v, q)
         return F.scaled_dot_product_attention(q, k, v, attn_mask, 0.0, is_causal, scale)
 
     return pulled(run, [q, k, v], head)

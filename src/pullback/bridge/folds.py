@@ -21,7 +21,7 @@ from pullback.errors import ShapeError
 from pullback.ir.expr import Extent
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.maths import add, multiply
-from pullback.tensor.library.ops import permute_dims, reshape, tensordot
+from pullback.tensor.library.ops import astype, permute_dims, reshape, tensordot
 from pullback.tensor.library.ops import sum as sum_of
 
 aten = torch.ops.aten
@@ -132,10 +132,16 @@ def product(a: Any, b: Any) -> Any:
 
 def added(bias: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """``beta bias + alpha a b``"""
+    bias, a, b = (each(_wide, [v]) for v in (bias, a, b))
     made = product(a, b)
     scaled = made if alpha == 1 else each(lambda t: multiply(t, alpha), [made])
     own = bias if beta == 1 else each(lambda t: multiply(t, beta), [bias])
     return each(add, [own, scaled])
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Of 16 bits in 32: what is added is rounded once."""
+    return astype(x, "float32") if x.dtype.name in ("float16", "bfloat16") else x
 
 
 def each(function: Callable[..., Any], values: Sequence[Any]) -> Any:

@@ -260,7 +260,7 @@ class Native:
 
 
 def _wanted(error: Exception) -> str:
-    """Why a graph has no one program; what Python says of an extent that is no number has a code."""
+    """Why a graph has no one program; what Python says of an extent as a number has a code."""
     said = (str(error).splitlines() or [type(error).__name__])[0]
     own = isinstance(error, PullbackError)
     return said if own else f"a rule wants a size as a number ({said}) [E120]"

@@ -145,6 +145,12 @@ def _dims(signature: Signature, dynamic: Mapping[str, Dim]) -> list[Dim | None]:
     for name in dynamic:
         if name not in tensors:
             raise OptionError(f"`{name}` is no tensor of the function", code="E529")
+        if not isinstance(dynamic[name], Dim):
+            raise OptionError(
+                f"dynamic={{{name!r}: {dynamic[name]!r}}}: only first axes can be symbolic",
+                help=f'dynamic={{{name!r}: pb.dim("n", 1, 512)}}',
+                code="E529",
+            )
     return [dynamic.get(p.name) for p in signature.parameters]
 
 

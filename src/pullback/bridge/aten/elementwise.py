@@ -10,7 +10,7 @@ import torch._prims  # both register operators
 
 import pullback as pb
 import pullback.nn.functional as F
-from pullback.bridge.aten.table import Rule, aten, pulled, rule, same
+from pullback.bridge.aten.table import Rule, aten, once, pulled, rule, same
 from pullback.bridge.programs import TYPES
 
 
@@ -151,16 +151,19 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
 
 
 @rule(aten.lerp.Tensor, aten.lerp.Scalar)
+@once
 def lerp(x: Any, y: Any, weight: Any) -> Any:
     return pb.lerp(x, y, weight)
 
 
 @rule(aten.addcmul.default)
+@once
 def addcmul(x: Any, y: Any, z: Any, value: Any = 1) -> Any:
     return x + (y * z if value == 1 else y * z * value)
 
 
 @rule(aten.addcdiv.default)
+@once
 def addcdiv(x: Any, y: Any, z: Any, value: Any = 1) -> Any:
     return x + (y / z if value == 1 else y / z * value)
 
@@ -191,6 +194,7 @@ def hardsigmoid(x: Any) -> Any:
 
 
 @rule(aten.hardswish.default)
+@once
 def hardswish(x: Any) -> Any:
     """Of -inf NaN, as a product with 0 is."""
     return x * pb.clip(x + 3.0, 0.0, 6.0) * (1 / 6)
@@ -251,6 +255,7 @@ def hardsigmoid_backward(head: Any, x: Any) -> Any:
 
 
 @rule(aten.hardswish_backward.default)
+@once
 def hardswish_backward(head: Any, x: Any) -> Any:
     middle = pb.where(x >= 3, head, head * (x / 3 + 0.5))
     return pb.where(x <= -3, 0, middle)

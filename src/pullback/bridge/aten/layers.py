@@ -9,7 +9,7 @@ from typing import Any
 import pullback as pb
 import pullback.nn.functional as F
 from pullback.bridge.aten.pools import largest
-from pullback.bridge.aten.table import aten, of_numbers, placed, pulled, rule
+from pullback.bridge.aten.table import aten, of_numbers, once, placed, pulled, rule
 
 
 @rule(aten._softmax.default)
@@ -42,6 +42,7 @@ def log_softmax_backward(head: Any, y: Any, dim: int, dtype: Any) -> Any:
 
 
 @rule(aten.native_layer_norm.default)
+@once
 def layer_norm(x: Any, shape: Sequence[int], w: Any, b: Any, eps: float) -> Any:
     over = tuple(range(x.ndim - len(shape), x.ndim))
     mean = pb.mean(x, axis=over, keepdims=True)
@@ -52,6 +53,7 @@ def layer_norm(x: Any, shape: Sequence[int], w: Any, b: Any, eps: float) -> Any:
 
 
 @rule(aten.native_layer_norm_backward.default)
+@once
 def layer_norm_backward(
     head: Any, x: Any, shape: Sequence[int], mean: Any, rstd: Any, w: Any, b: Any,
     mask: Sequence[bool],
@@ -74,6 +76,7 @@ def layer_norm_backward(
 
 
 @rule(aten.native_group_norm.default)
+@once
 def group_norm(x: Any, w: Any, b: Any, n: int, c: int, inner: int, groups: int, eps: float) -> Any:
     rows = pb.reshape(x, (n, groups, c // groups * inner))
     mean = pb.mean(rows, axis=2, keepdims=True)
@@ -89,6 +92,7 @@ def _by_channel(values: Any, x: Any) -> Any:
 
 
 @rule(aten.native_group_norm_backward.default)
+@once
 def group_norm_backward(
     head: Any, x: Any, mean: Any, rstd: Any, w: Any, n: int, c: int, inner: int, groups: int,
     mask: Sequence[bool],
@@ -111,6 +115,7 @@ def group_norm_backward(
 
 
 @rule(aten._native_batch_norm_legit_functional.default)
+@once
 def batch_norm(
     x: Any, w: Any, b: Any, running_mean: Any, running_var: Any, training: bool,
     momentum: float, eps: float,
@@ -133,6 +138,7 @@ def batch_norm(
 
 
 @rule(aten._batch_norm_with_update_functional.default)
+@once
 def batch_norm_updated(
     x: Any, w: Any, b: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> Any:
@@ -160,6 +166,7 @@ def _by_statistics(x: Any, w: Any, b: Any, mean: Any, var: Any, eps: float) -> A
 
 
 @rule(aten._native_batch_norm_legit_no_training.default)
+@once
 def batch_norm_evaluated(
     x: Any, w: Any, b: Any, mean: Any, var: Any, momentum: float, eps: float
 ) -> Any:
@@ -170,6 +177,7 @@ def batch_norm_evaluated(
 
 
 @rule(aten._native_batch_norm_legit.no_stats)
+@once
 def batch_norm_without(x: Any, w: Any, b: Any, training: bool, momentum: float, eps: float) -> Any:
     del training, momentum
     rest = _rest(x)
@@ -177,6 +185,7 @@ def batch_norm_without(x: Any, w: Any, b: Any, training: bool, momentum: float, 
 
 
 @rule(aten.native_batch_norm_backward.default)
+@once
 def batch_norm_backward(
     head: Any, x: Any, w: Any, running_mean: Any, running_var: Any, mean: Any, rstd: Any,
     train: bool, eps: float, mask: Sequence[bool],
@@ -198,6 +207,7 @@ def batch_norm_backward(
 
 
 @rule(aten.batch_norm_backward.default)
+@once
 def batch_norm_updated_backward(
     head: Any, x: Any, w: Any, running_mean: Any, running_var: Any, mean: Any, rstd: Any,
     update: bool, eps: float, mask: Sequence[bool], reserve: Any,

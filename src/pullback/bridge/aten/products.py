@@ -8,7 +8,7 @@ from typing import Any
 
 import pullback as pb
 import pullback.nn.functional as F
-from pullback.bridge.aten.table import aten, pulled, rule
+from pullback.bridge.aten.table import aten, once, pulled, rule
 
 
 @rule(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, aten.matmul.default)
@@ -23,6 +23,7 @@ def _scaled(x: Any, by: Any) -> Any:
 
 
 @rule(aten.addmm.default, aten.baddbmm.default)
+@once
 def addmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     own = pb.matmul(a, b)
     own = _scaled(own, alpha)
@@ -30,6 +31,7 @@ def addmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
 
 
 @rule(aten.addmv.default)
+@once
 def addmv(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return addmm(x, a, b, beta=beta, alpha=alpha)
 

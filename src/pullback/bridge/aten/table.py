@@ -85,6 +85,25 @@ def of_numbers(function: Rule) -> Rule:
     return run
 
 
+HALVES = pb.float16, pb.bfloat16
+
+
+def once(function: Rule) -> Rule:
+    """The rule of 16 bits that rounds its result alone, as kernels of PyTorch's do: what is written
+    in several steps is computed in 32. ``bf16(x) @ bf16(w) + bf16(b)  ->  bf16(x @ w + b)``
+    """
+
+    def wide(x: Any) -> Any:
+        half = isinstance(x, Tensor) and x.dtype in HALVES
+        return pb.astype(x, pb.float32) if half else x
+
+    @wraps(function)
+    def run(*args: Any, **named: Any) -> Any:
+        return function(*map(wide, args), **{name: wide(v) for name, v in named.items()})
+
+    return run
+
+
 def pulled(function: Rule, primals: list[Any], *heads: Any) -> tuple[Any, ...]:
     """The adjoints of `primals` under a function, by heads of its results."""
     _, back = pb.vjp(function, *primals)

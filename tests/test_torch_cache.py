@@ -92,6 +92,16 @@ def test_what_pytorch_runs_is_kept_and_told_again() -> None:
     assert hits() == 1 and str(pb.torch.report()) == told and "fft" in told
 
 
+def test_a_graph_of_another_process_tells_what_pytorch_runs(caplog: Any) -> None:
+    x = torch.randn(8)
+    for n in range(2):
+        again()
+        caplog.clear()
+        with caplog.at_level("INFO", logger="pullback"):
+            compiled(lambda x: torch.fft.rfft(x.sin()).abs())(x)
+        assert hits() == n and "PyTorch runs aten._fft_r2c" in caplog.text
+
+
 def test_written_arguments_and_buffers() -> None:
     net, x = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), torch.randn(4, 6)
     like = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8))

@@ -294,6 +294,8 @@ class Compiled(OutputCode):  # type: ignore[misc]  # PyTorch has no types here
         reasons = {n: self.names[n.name] for n in gm.graph.nodes if n.name in self.names}
         steps = _steps(gm)
         graph = Graph(self.kind, len(steps), len(steps) - len(reasons))
+        for one in self.left:
+            log.info("torch.compile: PyTorch runs %s", one)
         self.run, shares = _runner(gm, self.settings, reasons)
         RECORD.note(graph, dict(zip(self.names, self.left, strict=True)), self.calls, shares)
 

@@ -198,6 +198,7 @@ def _timm(name: str, small: int, large: int = 224, sized: bool = False) -> Subje
 
 def _hf(config: str, model: str, inputs: Any, loss: Any, small: int, large: int, **own: Any) -> Any:
     def make(size: int) -> nn.Module:
+        stub_torchvision()
         import transformers
 
         given = {name: value(size) if callable(value) else value for name, value in own.items()}

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from golden_programs import OPTIONS, programs, traced
 from pullback.backends.host.processor import named_target
+from pullback.backends.registry import named
 from pullback.cli.schedule_text import read_schedule
 from pullback.ir.kernel import Kernel
 from pullback.ir.program import Compute, items
@@ -32,7 +33,6 @@ from pullback.ir.signature import checks, kernel_digest
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.kernel import lower
-from pullback.lower.whole import scheduled
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
 from pullback.schedule.text import schedule_text
@@ -65,7 +65,7 @@ def rendered(name: str, program: Traced, target: Target) -> str:
 
 def _piece(kernel: Kernel, target: Target) -> str:
     """One kernel with its schedule and its nest."""
-    schedule = scheduled(kernel, target)
+    schedule = named("llvm").start(kernel, target)
     nest = show(lower(kernel, schedule))
     verify_schedule(kernel, schedule, "schedule")
     text = schedule_text(schedule)

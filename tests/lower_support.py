@@ -14,6 +14,7 @@ from pullback.backends.host.processor import host_target
 from pullback.backends.llvm.jit import compile_routines
 from pullback.backends.reference.definitions import evaluate
 from pullback.backends.reference.nests import run_routine
+from pullback.backends.registry import named
 from pullback.config import Options
 from pullback.ir import expr as E
 from pullback.ir.dtype import DType, float32
@@ -23,13 +24,14 @@ from pullback.ir.kernel import Kernel, Stage
 from pullback.ir.nest import Routine
 from pullback.lower import lower
 from pullback.lower.whole import whole
-from pullback.schedule.choose import choose, schedule_with
+from pullback.schedule.choose import schedule_with
 from pullback.schedule.schedule import Schedule
 from pullback.verify.nest import verify_routine
 
 Array = np.ndarray[Any, Any]
 Outer = tuple[int | None, ...]
 HOST = host_target()
+start = named("llvm").start  # the whole schedule that a kernel runs by
 
 
 def variable(name: str, *shape: Extent, kind: DType = float32) -> Variable:
@@ -69,7 +71,7 @@ def padded(array: Array, v: Variable) -> Array:
 def routine_of(
     k: Kernel, tile: tuple[int, ...] | None = None, tasks: int = 1
 ) -> tuple[Schedule, Routine]:
-    plan = choose(k, HOST) if tile is None else schedule_with(k, HOST, tile, tasks)
+    plan = start(k, HOST) if tile is None else schedule_with(k, HOST, tile, tasks)
     routine = lower(k, whole(k, plan, HOST))
     verify_routine(routine, "lower")
     return plan, routine

@@ -36,6 +36,7 @@ from pullback.ir.expr import const
 from pullback.ir.graph import Graph, Scan, Variable, define
 from pullback.ir.kernel import Kernel
 from pullback.ir.target import Target
+from pullback.lower.whole import scheduled
 from pullback.runtime.tuned import FILE, Key, Tuned, chooser, write
 from pullback.schedule.schedule import Schedule
 from pullback.tensor.run.tune import Bench
@@ -426,11 +427,11 @@ def test_tuned_schedules_are_of_a_backend(tmp_path: Path) -> None:
     }
     write(tmp_path / FILE, rows)
     for name, us in TIMES.items():
-        known = chooser(tmp_path, 1, (), name)
+        known = chooser(tmp_path, 1, (), name, scheduled)
         record = known.record(kernel, Target())
         assert record is not None and record.us == us
-    assert chooser(tmp_path, 1, (), "other").record(kernel, Target()) is None
-    assert len({chooser(tmp_path, 1, (), name).digest for name in TIMES}) == len(TIMES)
+    assert chooser(tmp_path, 1, (), "other", scheduled).record(kernel, Target()) is None
+    assert len({chooser(tmp_path, 1, (), name, scheduled).digest for name in TIMES}) == len(TIMES)
 
 
 def test_older_rows_are_of_the_default_backend(tmp_path: Path) -> None:
@@ -439,7 +440,9 @@ def test_older_rows_are_of_the_default_backend(tmp_path: Path) -> None:
     text = (tmp_path / FILE).read_text()
     (tmp_path / FILE).write_text(text.replace(', "backend": "llvm"', ""))
     assert "backend" not in (tmp_path / FILE).read_text()
-    assert chooser(tmp_path, 1, (), Options().backend).record(kernel, Target()) is not None
+    assert (
+        chooser(tmp_path, 1, (), Options().backend, scheduled).record(kernel, Target()) is not None
+    )
 
 
 # --- texts

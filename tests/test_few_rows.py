@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from lower_support import HOST, agree, kernel, num, stage, variable
+from lower_support import HOST, agree, kernel, num, stage, start, variable
 from pullback.errors import InvalidIR
 from pullback.fuse import fuse
 from pullback.ir import expr as E
@@ -19,9 +19,7 @@ from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Array, For, Guard, LoopKind, Prefetch, Routine, Stmt, Var
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
-from pullback.lower.whole import scheduled, whole
 from pullback.machine.machine import chosen, parsed
-from pullback.schedule.choose import choose
 from pullback.schedule.schedule import DotLoops, Left, Way
 from pullback.simplify.graph import simplify_graph
 from pullback.verify.nest import verify_routine
@@ -46,9 +44,9 @@ def ahead(routine: Routine) -> list[Prefetch]:
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 def test_an_operand_from_memory_is_prefetched(rows: int, layout: str) -> None:
     one = product(rows, 1100, 331, layout, "map")
-    plan = choose(one, HOST)
+    plan = start(one, HOST, (("column.0", 1),))
     assert plan.steps[0].way is (Way.DOTS if layout == "nt" else Way.TILES)
-    routine = lower(one, whole(one, plan, HOST))
+    routine = lower(one, plan)
     verify_routine(routine, "lower")
     assert ahead(routine)
     agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
@@ -57,20 +55,20 @@ def test_an_operand_from_memory_is_prefetched(rows: int, layout: str) -> None:
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 def test_one_from_the_cache_is_not(layout: str) -> None:
     one = product(8, 110, 331, layout)
-    assert not ahead(lower(one, scheduled(one, HOST)))
+    assert not ahead(lower(one, start(one, HOST)))
 
 
 def test_blocks_of_k_are_short_for_few_rows() -> None:
-    terms = [choose(product(m, 1000, 1000, "nn"), HOST).steps[0].terms for m in (1, 4, 8, 32, 63)]
-    assert terms == [32, 32, 32, 32, 63]
+    every = [start(product(m, 1000, 1000, "nn"), HOST).steps[0].loops for m in (1, 4, 8, 63)]
+    assert [loops.terms for loops in every] == [32, 32, 32, 63]
 
 
 @pytest.mark.parametrize("rows", [33, 64, 128, 200])
 def test_far_operands_are_read_once(rows: int) -> None:
     """All rows in one tile, and as many terms at a time: tiles of a few read all again."""
-    plan = choose(product(rows, 3000, 3000, "nn"), HOST)
+    plan = start(product(rows, 3000, 3000, "nn"), HOST)
     assert plan.tile[0] == rows
-    assert plan.steps[0].terms == min(rows, HOST.l2 // (16 * plan.tile[1]))
+    assert plan.steps[0].loops.terms == min(rows, HOST.l2 // (16 * plan.tile[1]))
 
 
 def test_operands_of_each_sample_are_near() -> None:
@@ -80,14 +78,14 @@ def test_operands_of_each_sample_are_near() -> None:
         "z", (8, 64, 3136), lambda b, i, j, k: E.Mul(read(x, i, k), read(w, b, k, j)), over=(256,)
     )
     (one,) = fuse(simplify_graph(Graph(((y, z),))), HOST)
-    assert choose(one, HOST).steps[0].terms is None
+    assert start(one, HOST).steps[0].loops.terms is None
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 def test_in_the_interpreter(layout: str) -> None:
     """A prefetch means nothing, also where it lies outside."""
     one = product(5, 70, 67, layout, "map")
-    routine = lower(one, scheduled(one, SMALL))
+    routine = lower(one, start(one, SMALL))
     assert ahead(routine)
     agree(one, routine, None, {}, native=False, scalar=True)
 
@@ -107,9 +105,9 @@ def prologue(rows: int, columns: int, terms: int) -> Kernel:
 @pytest.mark.parametrize("rows", [1, 7])
 def test_a_computed_left_operand_is_evaluated_first(rows: int) -> None:
     one = prologue(rows, 600, 500)
-    plan = choose(one, HOST)
+    plan = start(one, HOST)
     assert plan.steps[0].way is Way.DOTS
-    routine = lower(one, whole(one, plan, HOST))
+    routine = lower(one, plan)
     verify_routine(routine, "lower")
     agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
 
@@ -131,7 +129,7 @@ def heads(rows: int) -> Kernel:
 def test_terms_that_lie_as_one_again_are_one_loop(rows: int) -> None:
     """What was taken apart to compute an operand: else lanes are added up once a head."""
     one = heads(rows)
-    routine = lower(one, scheduled(one, HOST))
+    routine = lower(one, start(one, HOST))
     sums = [s for s in all_of(routine.body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
     assert any(s.hi == index(64) for s in sums)
     agree(one, routine, None, {}, native=True, scalar=True)
@@ -160,14 +158,14 @@ def curved(z: Value, i: E.Axis, j: E.Axis) -> E.Expr:
 
 def test_a_chain_of_products_reads_its_weights_once() -> None:
     """All of a few rows are one tile, for some hundred bytes of scratch more."""
-    assert choose(chain(2), HOST).tile == (2,)
+    assert start(chain(2), HOST).tile == (2,)
 
 
 def test_rows_that_share_their_places_in_the_cache_are_copied() -> None:
     """``1024`` elements apart all rows lie in one set; ``1040`` they do not."""
     for terms, copies in ((1024, [8 * 1040]), (1040, [])):
         one = product(8, 300, terms, "nt")
-        routine = lower(one, scheduled(one, HOST))
+        routine = lower(one, start(one, HOST))
         assert [a.size for a in routine.scratch] == copies
         agree(one, routine, None, {}, native=True, scalar=False, tolerance=1e-3)
 
@@ -177,10 +175,10 @@ def test_few_rows_are_rows() -> None:
     x, w, y = variable("x", 8, 700), variable("w", 900, 700), variable("y", 900, 8)
     z = define("z", (900, 8), lambda j, i, k: E.Mul(read(x, i, k), read(w, j, k)), over=(700,))
     one = kernel((900, 8), stage(z, (0, 1), y))
-    step = choose(one, HOST).steps[0]
+    step = start(one, HOST).steps[0]
     assert step.product is not None
     assert (step.way, step.product.row, step.product.column) == (Way.DOTS, 1, 0)
-    agree(one, lower(one, scheduled(one, HOST)), None, {}, native=True, scalar=False)
+    agree(one, lower(one, start(one, HOST)), None, {}, native=True, scalar=False)
 
 
 def test_prefetches_are_verified() -> None:
@@ -201,7 +199,7 @@ def test_registers_hold_the_sums_of_a_block(vectors: int, l2: int) -> None:
     """A vector for each sum and each column, and one for a row; all rows at once from memory."""
     target = replace(HOST, vectors=vectors, l2=l2)
     for rows in range(1, 9):
-        loops = scheduled(product(rows, 331, 110, "nt"), target).steps[0].loops
+        loops = start(product(rows, 331, 110, "nt"), target).steps[0].loops
         assert isinstance(loops, DotLoops) and loops.ahead == (l2 == 2048)
         assert loops.rows * loops.columns + loops.columns + 1 <= vectors
         if loops.ahead and vectors == 32:
@@ -217,7 +215,7 @@ def test_a_function_of_few_rows_is_evaluated_in_lanes() -> None:
 
     z = define("z", (1, 64), body, over=(64,))
     one = kernel((1, 64), stage(z, (0, 1), y))
-    loops = scheduled(one, HOST).steps[0].loops
+    loops = start(one, HOST).steps[0].loops
     assert getattr(loops, "left", None) is Left.EVALUATED
 
 
@@ -229,6 +227,6 @@ def test_a_machine_that_says_nothing_of_ways() -> None:
     bare = parsed("\n".join(lines), "bare")
     assert bare.share == bare.memories[-2].bytes > known.profile.share
     one = product(8, 331, 4096, "nt")
-    loops = [scheduled(one, t).steps[0].loops for t in (known, replace(known, machine=bare))]
+    loops = [start(one, t).steps[0].loops for t in (known, replace(known, machine=bare))]
     pitches = [loop.pitch for loop in loops if isinstance(loop, DotLoops)]
     assert pitches == [4096 + known.lanes(4), None]

@@ -101,7 +101,7 @@ def test_products_as_chosen(layout: str) -> None:
 
 
 def test_panels_are_packed_once_for_all_tiles() -> None:
-    k = product_kernel(40, 50, 30, (0,), "n", "t", True)
+    k = product_kernel(40, 64, 30, (0,), "n", "t", True)
     routine = check(k, (10,), 2, scalar=True)
     assert any(_contains(s, Transpose) for s in routine.body if not _tile_loop(s))
     assert not any(_contains(s, Transpose) for s in routine.body if _tile_loop(s))

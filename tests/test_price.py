@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -15,8 +16,10 @@ import pytest
 import pullback as pb
 from price_bound import bound
 from pullback.backends.host.processor import named_target
-from pullback.backends.nests.price import nest_price, price, sampled
-from pullback.backends.nests.reuse import spanned
+from pullback.backends.nests.analysis import Facts, Varying
+from pullback.backends.nests.ports import Lane, Reader
+from pullback.backends.nests.price import ROUGH, SAMPLES, nest_price, price, sampled
+from pullback.backends.nests.reuse import crowded, spanned
 from pullback.cost.price import Price
 from pullback.ir import expr as E
 from pullback.ir.dtype import float32
@@ -34,6 +37,7 @@ from pullback.ir.nest import (
     Register,
     Routine,
     Store,
+    Transpose,
     Var,
 )
 from pullback.ir.target import Target
@@ -190,3 +194,75 @@ def test_a_nest_without_a_kernel() -> None:
     routine = lower(kernel, scheduled(kernel, TARGET))
     assert nest_price(routine, TARGET).ns == price(kernel, scheduled(kernel, TARGET), TARGET).ns
     assert revisited_bytes(kernel, (), ()) == 0
+
+
+def panel(rows: int, columns: int) -> float:
+    """The price of a panel that is copied, in units of a whole element's."""
+    source, target = Array("x", float32, 4096), Array("y", float32, 4096)
+    zero = index(0)
+    copy = Transpose(target, zero, rows, source, zero, columns, index(rows), index(columns))
+    routine = Routine("copy", (source, target), (), (), (), Var("task", 0, 0), 1, (copy,))
+    busy = nest_price(routine, TARGET).packing
+    return busy / TARGET.profile.rate("unit", "pack")
+
+
+def test_a_block_at_an_edge_costs_a_whole_one_masked() -> None:
+    """20 x 3 elements of stride 2: 34 ns, a whole block of 16 x 16 8.3, one Zen 5 core."""
+    masked = TARGET.profile.rate("unit", "pack_masked") / TARGET.profile.rate("unit", "pack")
+    assert panel(32, 16) == pytest.approx(512, rel=0.02)
+    assert panel(20, 3) == pytest.approx(512 * masked, rel=0.02)
+
+
+def test_sums_are_added_up_together() -> None:
+    """Sixteen vectors become one by 15 times two shuffles and an addition, one by four halvings."""
+    reader, lane = (
+        Reader(TARGET, TARGET.profile, Facts()),
+        Lane(Varying(Var("i", 0, 15), frozenset()), 16, 1),
+    )
+    shuffle, plain = (TARGET.profile.rate("unit", name) for name in ("shuffle", "plain"))
+    assert reader.folded(lane, 1) == pytest.approx(4 * (shuffle + plain))
+    assert reader.folded(lane, 16) == pytest.approx(15 * (2 * shuffle + plain))
+    assert reader.folded(lane, 32) == pytest.approx(2 * reader.folded(lane, 16))
+
+
+def test_lines_that_share_places_of_a_cache() -> None:
+    """32 rows 18 KB apart have two places of a cache of 4 KB a way, 16 rows each."""
+    assert crowded([(18432, 32)], 4, 4096) == 16
+    assert crowded([(18432, 32), (36, 8)], 4, 4096) == 16
+    assert crowded([(4096, 51)], 4, 4096) == 51
+    assert crowded([(64, 32)], 64, 4096) == 1
+    assert crowded([], 4, 4096) == 1
+
+
+def test_results_that_share_places_are_fetched_again() -> None:
+    """51 channels of 32 x 32 in lanes, 4 KB apart: 505 us; a row of a picture in lanes 63."""
+    convolve = partial(model.F.conv2d, stride=1, padding=1)
+    (kernel,) = (
+        k for k in kernels(convolve, (2, 8, 32, 32), (51, 8, 3, 3)) if len(k.stages[-1].shape) == 4
+    )
+    last = len(kernel.stages) - 1
+    one, other = (
+        price(kernel, scheduled(kernel, TARGET, ((f"column.{last}", column),)), TARGET)
+        for column in (1, 3)
+    )
+    near = dict(one.memories)["L2"]
+    assert near > 20 * dict(other.memories)["L2"]
+    assert one.ns > 1.5 * other.ns
+
+
+def test_bounds_that_loops_decide_are_no_data() -> None:
+    """The rows of a picture at its edge: fewer terms, and no reads at random."""
+    convolve = partial(model.F.conv2d, padding=1)
+    (kernel,) = kernels(convolve, (4, 16, 16, 16), (15, 16, 3, 3))
+    last = len(kernel.stages) - 1
+    made = price(kernel, scheduled(kernel, TARGET, ((f"column.{last}", 1),)), TARGET)
+    assert dict(made.memories)["L2"] < made.arithmetic / 4
+
+
+def test_rough_prices_are_near_exact_ones() -> None:
+    """Edges of tiles are looked at: all of the two of 256 and 29 rows."""
+    (kernel,) = kernels(lambda a, b: a.T @ b, (97, 285), (97, 202))
+    for column in (0, 1):
+        made = scheduled(kernel, TARGET, (("column.0", column), ("tasks", 1)))
+        rough, exact = (price(kernel, made, TARGET, n).ns for n in (ROUGH, SAMPLES))
+        assert rough == pytest.approx(exact, rel=0.1)

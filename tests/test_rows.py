@@ -8,9 +8,9 @@ import numpy as np
 
 import pullback as pb
 from pullback import nn
+from pullback.backends.registry import named
 from pullback.config import Options
 from pullback.ir.kernel import Kernel
-from pullback.schedule.choose import choose
 from pullback.schedule.schedule import Schedule
 
 OPTIONS = Options(threads=2, cache=None)
@@ -37,7 +37,7 @@ def schedule(kernel: Kernel) -> Schedule:
     target()
     found = target.program.target
     assert found is not None
-    return choose(kernel, found)
+    return named("llvm").start(kernel, found)
 
 
 def along(kernel: Kernel) -> set[int | None]:

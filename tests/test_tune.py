@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
+from lower_support import start
 from pullback.backends.host.processor import host_target
 from pullback.backends.loops import backend as loops
 from pullback.cli.main import commands
@@ -27,7 +28,6 @@ from pullback.errors import CacheError, InvalidIR, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.nest import Routine
 from pullback.ir.signature import kernel_digest
-from pullback.lower.whole import scheduled
 from pullback.runtime import tuned as records
 from pullback.runtime.executable import Executable
 from pullback.runtime.tuned import FILE, Chooser, Key, Records, Tuned, read, write
@@ -334,7 +334,7 @@ def test_the_key_is_of_the_structure(kernel: Kernel, options: Options) -> None:
 def test_a_record_changes_the_schedule_and_no_result(kernel: Kernel, options: Options) -> None:
     assert options.cache is not None
     plain, wanted = compiled(options)
-    assert plain.chosen(kernel, HOST) == scheduled(kernel, HOST)
+    assert plain.chosen(kernel, HOST) == start(kernel, HOST)
     write(options.cache / FILE, record(kernel, {"tile.0": 8, "tasks": 4, "unroll.4": 1}))
     tuned, found = compiled(options)
     schedule = tuned.chosen(kernel, HOST)
@@ -355,17 +355,21 @@ def test_records_of_others_are_not_used(kernel: Kernel, options: Options) -> Non
     changes: Sequence[dict[str, Any]] = (
         {"threads": 3}, {"cpu": "other"}, {"target": "x86-64"}, {"version": 0}, {"structure": "ab"},
     )  # fmt: skip
-    assert Chooser({key: found}, 2)(kernel, HOST).tile == (8,) != choose(kernel, HOST).tile
+    assert (
+        Chooser({key: found}, 2, start=start)(kernel, HOST).tile
+        == (8,)
+        != choose(kernel, HOST).tile
+    )
     for change in changes:
-        other = Chooser({replace(key, **change): found}, 2)
-        assert other(kernel, HOST) == scheduled(kernel, HOST), change
+        other = Chooser({replace(key, **change): found}, 2, start=start)
+        assert other(kernel, HOST) == start(kernel, HOST), change
     less = replace(HOST, cpu="other")
-    assert Chooser({key: found}, 2)(kernel, less) == scheduled(kernel, less)
+    assert Chooser({key: found}, 2, start=start)(kernel, less) == start(kernel, less)
     assert options.cache is not None
     write(options.cache / FILE, {key: found})
     bound = pb.jit(rows, options=options, memory="1MB")
     bound(A, B)
-    assert bound.program.chosen(kernel, HOST) == scheduled(kernel, HOST), "a budget was planned for"
+    assert bound.program.chosen(kernel, HOST) == start(kernel, HOST), "a budget was planned for"
 
 
 def test_a_record_that_does_not_fit_is_ignored_by_name(
@@ -376,7 +380,7 @@ def test_a_record_that_does_not_fit_is_ignored_by_name(
     with caplog.at_level(logging.WARNING, logger="pullback"):
         program, _ = compiled(options)
     assert str(options.cache / FILE) in caplog.text and "tile.0 = 70" in caplog.text
-    assert program.chosen(kernel, HOST) == scheduled(kernel, HOST)
+    assert program.chosen(kernel, HOST) == start(kernel, HOST)
 
 
 def test_a_damaged_file_is_ignored_by_name(

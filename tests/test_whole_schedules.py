@@ -97,7 +97,7 @@ EDITS = {
     "many sums": (r"\d+ x \d+ sums", "512 x 512 sums", "512 x 512 sums"),
     "no columns": (r"columns along \d", "columns along 5", "no contraction with columns 5"),
     "panels of blocks without blocks": (
-        r"right in place",
+        r"right in (place|one panel)",
         "right in panels of blocks",
         "blocks of k without their terms",
     ),

@@ -23,6 +23,7 @@ import pullback as pb
 from pullback.backends.host.processor import chosen_target
 from pullback.backends.llvm.jit import compile_routines
 from pullback.backends.nests.price import nest_price
+from pullback.backends.registry import named
 from pullback.config import Options
 from pullback.errors import PullbackError
 from pullback.ir.expr import Dim, index
@@ -32,7 +33,6 @@ from pullback.ir.program import Compute, items
 from pullback.ir.signature import kernel_digest
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
-from pullback.lower.whole import scheduled
 from pullback.nn import functional as F
 from pullback.pipeline import fuse_graph
 from pullback.runtime.report import Reporter
@@ -348,7 +348,7 @@ def drawn(seed: int, count: int, target: Target, only: str = "") -> Iterator[Row
 
 def measured(kind: str, kernel: Kernel, target: Target) -> Row | None:
     """A kernel's price and time; None where it is too slow, or does not run on such data."""
-    routine = lower(kernel, scheduled(kernel, target))
+    routine = lower(kernel, named("llvm").start(kernel, target))
     price = nest_price(routine, target)
     work = price.ns - price.launch - price.tasks
     if work > SLOWEST_NS:

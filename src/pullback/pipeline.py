@@ -235,7 +235,7 @@ def _passed(program: Program, backend: Compiler, job: Job, chosen: Chooser) -> I
     chosen.refuse_others(kernel for group in groups for kernel in group)
     report.stage("fuse", f"{sum(map(len, groups))} kernels")
     build = functools.partial(_built, program, backend, job, chosen, chosen.threads)
-    made = _within(build, groups, job)
+    made = _within(build, groups, job, backend.start)
     report.text(3, "plan", made.plan.picture)
     return made
 
@@ -275,7 +275,7 @@ def _built(
     return image, Start(fused, program.state, needs)
 
 
-def _within(build: Build, groups: list[list[Kernel]], job: Job) -> Image:
+def _within(build: Build, groups: list[list[Kernel]], job: Job, choose: Choose) -> Image:
     """A program in its memory budget: as it is, with launches again, and cut into more launches.
 
     Raises: MemoryBudgetError.
@@ -287,7 +287,9 @@ def _within(build: Build, groups: list[list[Kernel]], job: Job) -> Image:
     try:
         return _repeated(made, fit(start, budget))
     except MemoryBudgetError as whole:
-        pieces = [[piece for k in group for piece in split(k, job.target)] for group in groups]
+        pieces = [
+            [piece for k in group for piece in split(k, job.target, choose)] for group in groups
+        ]
         cut, start = build(pieces)
         job.report.stage("split", f"{sum(map(len, pieces))} kernels")
         cut = replace(cut, split=True)
@@ -318,7 +320,9 @@ def _fused(program: Program, backend: Compiler, job: Job, made: Image) -> Block:
 
     def change(graph: Graph) -> list[Kernel]:
         kernels = fuse_graph(graph, job.target, job.report, backend.prepare)
-        return [p for k in kernels for p in split(k, job.target)] if made.split else kernels
+        if not made.split:
+            return kernels
+        return [p for k in kernels for p in split(k, job.target, backend.start)]
 
     block = each(program.body, change)
     if not made.steps:

@@ -249,6 +249,7 @@ def units(target: Target) -> dict[str, float]:
         "gather": indexed(target, False),
         "scatter": indexed(target, True),
         "pack": packed(target),
+        "pack_masked": packed(target, 63) * 63**2 / 64**2,  # of blocks that edges make no smaller
         "scalar": turn / 4,  # two loads, a multiply-add and a store
         "scalar_chain": one_by_one(target, True),
         "turn": turn,

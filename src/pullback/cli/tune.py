@@ -89,7 +89,7 @@ def tune(
     threads = options.threads or pools.known()
     backend = compiler(options.backend)
     target = backend.machine(options)
-    known = Chooser(read(path), threads, backend=backend.name)
+    known = Chooser(read(path), threads, backend=backend.name, start=backend.start)
     changes: dict[Key, Tuned | None] = {}
     rows = []
     for bench, seconds in _shares(kernels_of(programs), options, budget):

@@ -86,8 +86,8 @@ class Kernel:
     entry of `outer` is None. `reasons` says for people why the borders are where they are.
 
     A kernel with `parts` has no stages of its own: its parts, which need nothing of each other,
-    run side by side, each over its own outer axes. `tiling`: the tile and tasks that it must have,
-    as the kernel that it was cut from; None: as is best.
+    run side by side, each over its own outer axes. `tiling`: the tile, tasks and columns of each
+    stage that it must have, as the kernel that it was cut from; None: as is best.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Kernel:
     finish: Stages = ()
     reasons: tuple[str, ...] = ()
     parts: tuple[Kernel, ...] = ()
-    tiling: tuple[Ints, int] | None = None
+    tiling: tuple[Ints, int, tuple[int | None, ...]] | None = None
 
     @property
     def pieces(self) -> tuple[Kernel, ...]:

@@ -46,7 +46,7 @@ TABLES: Mapping[str, str] = MappingProxyType(
     {
         # A full vector of float32: in flow, or (`chain`) waited for by the next one.
         "unit": "multiply_add plain load store shuffle chain chain_multiply_add gather scatter pack"
-        " scalar scalar_chain turn enter",
+        " pack_masked scalar scalar_chain turn enter",
         # A full vector of each type.
         "float32": "div sqrt exp log sin",
         "float64": "div sqrt exp log sin",
@@ -55,13 +55,11 @@ TABLES: Mapping[str, str] = MappingProxyType(
         "whole": "product_flops work near cache memory parallel exp log sin root divide plain"
         " scalar multiply_add cache_sweep memory_sweep parallel_sweep task step pack first_level"
         " run",
-        # Of contractions, beside `multiply_add` of [whole]: an element packed, side by side or not,
-        # a result scattered, a product whose left factor is computed again for every block of
-        # columns. So many `sums` in flight hide the latency of a multiply-add and the loads of a
-        # step; `fewest`, where rows are cut into equal blocks; a `second` tile for columns that are
-        # left takes so many times as long. `swept`: a product of a plain sum; `enter`: and leave a
-        # register tile; `words`: an element packed in words.
-        "product": "pack strided scatter left sums fewest second swept enter words",
+        # Of contractions: so many `sums` in flight hide the latency of a multiply-add and of the
+        # loads of a step; `fewest`, where rows are cut into equal blocks; a `second` tile for what
+        # columns are left takes so many times as long. `swept`: a product of a plain sum; `enter`:
+        # and leave a register tile; `words`: an element packed in words.
+        "product": "sums fewest second swept enter words",
         # Shares of the peak of multiply-adds by counts: each of so many, and of more.
         "rows": "1",
         "halves": "1",

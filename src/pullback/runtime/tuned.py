@@ -23,7 +23,6 @@ from pullback.errors import MALFORMED, CacheError, OptionError
 from pullback.ir.kernel import Kernel
 from pullback.ir.signature import digest, kernel_digest
 from pullback.ir.target import Target
-from pullback.lower.whole import scheduled
 from pullback.runtime.cache import write_whole
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.schedule import Schedule
@@ -83,7 +82,8 @@ class Chooser:
         path: Path | None = None,
         wanted: Schedules = (),
         backend: str = BACKEND,
-        start: Start = scheduled,
+        *,
+        start: Start,
     ) -> None:
         here = threads, backend
         self.records = {k: r for k, r in records.items() if (k.threads, k.backend) == here}
@@ -131,12 +131,12 @@ class Chooser:
 
 
 def chooser(
-    folder: Path | None, threads: int, wanted: Schedules, backend: str, start: Start = scheduled
+    folder: Path | None, threads: int, wanted: Schedules, backend: str, start: Start
 ) -> Chooser:
     """What the cache folder knows of schedules, beside what the user wants."""
     path = None if folder is None else folder / FILE
     records = {} if path is None else _kept(path)
-    return Chooser(records, threads, path, wanted, backend, start)
+    return Chooser(records, threads, path, wanted, backend, start=start)
 
 
 def _kept(path: Path) -> Records:

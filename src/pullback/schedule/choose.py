@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -52,9 +52,12 @@ def choose(kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
     return replace(made, steps=steps_, asked=choices)
 
 
-def schedule_with(kernel: Kernel, target: Target, tile: Tile, tasks: int) -> Schedule:
-    """The schedule of `kernel` with this tile and at most so many tasks."""
-    plan = _Plan.of(kernel, target)
+def schedule_with(
+    kernel: Kernel, target: Target, tile: Tile, tasks: int, columns: Sequence[int | None] = ()
+) -> Schedule:
+    """The schedule of `kernel` with this tile, these columns and at most so many tasks."""
+    given = {f"column.{n}": column for n, column in enumerate(columns) if column is not None}
+    plan = _Plan.of(kernel, target, given)
     return plan.schedule(plan.tiling(tile, tasks))
 
 

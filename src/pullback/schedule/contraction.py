@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
-from math import inf, isqrt, prod
+from math import inf, prod
 
 from pullback.algebra.linear import Linear, offset, row_major
 from pullback.config import Legal, Pair
@@ -79,16 +79,50 @@ def word_size(stage: Stage, target: Target) -> int:
 
 
 def recognise(stage: Stage, target: Target, column: int | None = None) -> Product | None:
-    """The best way to see `stage` as a contraction, with this `column` if one is given.
-
-    None: there is none, or it is better left a plain sum.
+    """The way to see `stage` as a contraction that may take least, with this `column` if one is
+    given; None: there is none, or it is better left a plain sum.
     """
-    ways = [
-        _way(stage, p, target)
-        for p in products(stage).values()
-        if (_pays(stage, p, target) if column is None else p.column == column)
-    ]
-    return min(ways, key=lambda p: _ns(stage, p, target), default=None)
+    return next(iter(ways(stage, target, column)), None)
+
+
+def ways(stage: Stage, target: Target, column: int | None = None) -> list[Product]:
+    """The ways to see `stage` as a contraction, but for those that another is better than in all,
+    in order of what they take at least.
+    """
+    seen = products(stage).values()
+    if column is None:
+        wanted = [p for p in seen if _pays(stage, p, target)]
+    else:
+        wanted = [p for p in seen if p.column == column]
+    made = [_way(stage, p, target) for p in wanted]
+    rated = sorted(((_rates(stage, p, target), p) for p in made), key=lambda pair: pair[0])
+    return [p for own, p in rated if not any(r != own and _below(r, own) for r, _ in rated)]
+
+
+def _rates(stage: Stage, product: Product, target: Target) -> tuple[float, ...]:
+    """What ways differ by: the least, elements packed and between results, lanes that tasks cut."""
+    column = product.column
+    packed = 0 if product.direct else volume(stage, product.right.axes)
+    apart = volume(stage, range(column + 1, len(stage.shape)))
+    tasks = int(target.profile.rate("launch", "tasks")) if column in stage.bound else 1
+    each = max(1, upper(stage.shape[column]) // tasks)
+    cut = _whole(each, target.lanes(stage.body.dtype.itemsize))
+    return least_ns(stage, product, target), packed, apart, cut
+
+
+def _below(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def least_ns(stage: Stage, product: Product, target: Target) -> float:
+    """Nanoseconds of the multiply-adds of a product in lanes, the last vector filled up."""
+    extents = [upper(e) for e in stage.extents]
+    lanes = target.lanes(stage.body.dtype.itemsize)
+    across = _columns(stage, product, extents)
+    if extents[product.row] <= product.dots:
+        across = extents[stage.over[-1]]
+    vectors = prod(extents) / lanes * _whole(across, lanes) / product.word
+    return vectors * target.profile.rate("unit", "multiply_add")
 
 
 def _pays(stage: Stage, product: Product, target: Target) -> bool:
@@ -188,53 +222,6 @@ def _unit(operand: Expr, axis: int, stage: Stage) -> bool:
     return form.of(at) == 1 and not form.hidden(at)
 
 
-def _ns(stage: Stage, product: Product, target: Target) -> float:
-    """Time of a product on one thread: lanes wasted, panels packed, results scattered.
-
-    Few columns fill few registers: 64 x 2 of 1000 terms 14 us along 2, 6.5 along 64.
-    """
-    extents = [upper(e) for e in stage.extents]
-    lanes = target.lanes(stage.body.dtype.itemsize)
-    each = target.profile.rate("whole", "multiply_add")
-    rates = target.profile.tables["product"]
-    columns = _columns(stage, product, extents)
-    share = max(t.share for t in target.profile.tiles if (t.vectors - 1) * lanes < columns)
-    waste = each * _whole(columns, lanes) / share
-    scatter = _scattered(stage, product, lanes, target) / volume(stage, stage.over)
-    if product.direct:
-        return waste + scatter
-    if extents[product.row] <= product.dots:
-        shared = 1.0 + extents[product.row] / extents[product.column]
-        return each * shared + _gathered(stage, product.left, target)
-    packing = _packing(stage, product, target)
-    if product.dots:
-        packing = min(packing, 1.5 * each)
-    if isinstance(product.right, Take) and not isinstance(product.left, Take):
-        packing += rates["left"]
-    return waste + packing + scatter + each * _cut(stage, product.column, lanes, target)
-
-
-def _scattered(stage: Stage, product: Product, lanes: int, target: Target) -> float:
-    """Nanoseconds to write a result among others, twice where its line must come again for those.
-
-    Gradient of 512 x 512 x 3 x 3, 98 terms: lanes along axis 0 4.5 ms, along axis 1 2.8.
-    """
-    behind = stage.shape[product.column + 1 :]
-    apart = prod(map(upper, behind)) * stage.body.dtype.itemsize
-    again = product.row < len(stage.shape) - 1 and apart * lanes > target.l1
-    return target.profile.rate("product", "scatter") * (1 + again) if behind else 0.0
-
-
-def _gathered(stage: Stage, left: Expr, target: Target) -> float:
-    """Nanoseconds a term that dot products read `left` across: once for each column of a block of
-    sums, which is about a square of registers (1x1 convolution, 368 channels of 7x7: 355 us by dot
-    products, 80 by lanes along x).
-    """
-    if not isinstance(left, Take) or _unit(left, stage.over[-1], stage):
-        return 0.0
-    return target.profile.rate("product", "strided") / isqrt(target.vectors)
-
-
 def _whole(extent: int, lanes: int) -> float:
     """How many times as many elements as there are, the last vector filled up."""
     return -(-extent // lanes) * lanes / extent
@@ -251,47 +238,6 @@ def _columns(stage: Stage, product: Product, extents: list[int]) -> int:
             break
         columns *= extents[axis]
     return columns
-
-
-def _cut(stage: Stage, column: int, lanes: int, target: Target) -> float:
-    """The share of lanes lost to tasks that cut packed columns, where another axis stays whole.
-
-    Columns read where they lie cost nothing to cut: tiles keep whole vectors of them.
-    """
-    outer = stage.bound
-    whole = any(a not in outer and upper(e) >= lanes for a, e in enumerate(stage.shape))
-    if column not in outer or not whole:
-        return 0.0
-    each = max(1, upper(stage.shape[column]) // int(target.profile.rate("launch", "tasks")))
-    return _whole(each, lanes) - 1
-
-
-def _packing(stage: Stage, product: Product, target: Target) -> float:
-    """Time to pack an element, shared by the products that use it.
-
-    More where neither the column nor the last reduced axis is contiguous.
-    Panels that depend on leading outer axes alone are packed about once a task, those of columns
-    alone about once (24 x 512 of 64 terms with GELU: 52 us with rows in lanes, 40 with columns);
-    others serve a tile, which has about 64 points of the outer axes and all of the others.
-    """
-    rates = target.profile.tables["product"]
-    own = product.right.axes
-    cut = stage.bound.keys()
-    uses = volume(stage, cut - own)
-    others = own & cut - {product.column}
-    if others != set(stage.outer[: len(others)]):
-        uses = min(uses, 64)
-    elif others:
-        uses = max(1, uses // 4)
-    uses *= volume(stage, set(range(len(stage.extents))) - own - cut)
-    last = stage.over[-1]
-    each = rates["strided"]
-    if _in_rows(product.right, product.column, stage):
-        each = rates["pack"]
-    elif _unit(product.right, last, stage):
-        lanes = target.lanes(stage.body.dtype.itemsize)
-        each = min(each, rates["pack"] * _whole(upper(stage.extents[last]), lanes))
-    return each / min(uses, 4096)
 
 
 def _dots(stage: Stage, product: Product, target: Target) -> int:

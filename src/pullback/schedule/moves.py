@@ -36,19 +36,26 @@ class Moves(Protocol):
 
 @dataclass
 class Space:
-    """The schedules of a kernel by their choices, each schedule under the first that made it."""
+    """The schedules of a kernel by their choices, each schedule under the first that made it.
+
+    `columns`: chosen where the choices do not say.
+    """
 
     kernel: Kernel
     target: Target
+    columns: Choices = ()
     known: set[Schedule] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.known.add(choose(self.kernel, self.target))
+        self.known.add(self._chosen({}))
+
+    def _chosen(self, given: Numbers) -> Schedule:
+        return choose(self.kernel, self.target, choices_of({**dict(self.columns), **given}))
 
     def near(self, choices: Choices) -> list[Choices]:
         """All that one move makes, each schedule once."""
-        schedule = choose(self.kernel, self.target, choices)
-        near = moves(self.kernel, schedule, self.target, dict(choices))
+        given = dict(choices)
+        near = moves(self.kernel, self._chosen(given), self.target, given)
         return [c for c in map(self._new, near) if c is not None]
 
     def draw(self, random: Random) -> Choices | None:
@@ -68,13 +75,13 @@ class Space:
         schedule = self._made(given)
         if schedule is None:
             given.clear()
-            schedule = choose(self.kernel, self.target)
+            schedule = self._chosen(given)
         return offered(self.kernel, schedule, self.target, given)
 
     def _made(self, given: dict[str, int]) -> Schedule | None:
         """The schedule of choices, if they go together."""
         try:
-            return choose(self.kernel, self.target, choices_of(given))
+            return self._chosen(given)
         except OptionError:
             return None
 

@@ -14,21 +14,27 @@ from itertools import pairwise
 from pullback.ir.graph import Map, Value, Variable
 from pullback.ir.kernel import Kernel, Stages, redirected, stage_reads
 from pullback.ir.target import Target
-from pullback.schedule.choose import choose
+from pullback.schedule.choose import Choose
 from pullback.schedule.schedule import Schedule
 from pullback.schedule.slots import numbered
 from pullback.verify.kernel import spread
 
 
-def split(kernel: Kernel, target: Target) -> list[Kernel]:
-    """The most launches that a kernel can be cut into; itself where it cannot."""
+def split(kernel: Kernel, target: Target, choose: Choose) -> list[Kernel]:
+    """The most launches that a kernel can be cut into; itself where it cannot.
+
+    `choose` gives the schedule of a kernel.
+    """
     if kernel.parts:
         return [kernel]
     ends = [*_cuts(kernel), len(kernel.stages)]
     if len(ends) == 1:
         return [kernel]
     schedule = choose(kernel, target)
-    fixed = replace(kernel, tiling=(schedule.tile, schedule.tasks))
+    products = {step.lead: step.product for step in schedule.steps}
+    seen = [products.get(n) for n in range(len(kernel.stages))]
+    columns = tuple(None if product is None else product.column for product in seen)
+    fixed = replace(kernel, tiling=(schedule.tile, schedule.tasks, columns))
     pieces = [_piece(fixed, start, end) for start, end in pairwise([0, *ends])]
     wanted = _orders(kernel, schedule)
     orders = [order for piece in pieces for order in _orders(piece, choose(piece, target))]
@@ -62,7 +68,9 @@ def _piece(kernel: Kernel, start: int, end: int) -> Kernel:
         finish = tuple(redirected(s, names) for s in kernel.finish)
     made = [s.store.name for s in (*stages, *finish) if s.store is not None]
     name = made[0] if len(made) == 1 else f"{made[0]}..{made[-1]}"
-    return replace(kernel, name=name, stages=stages, finish=finish)
+    assert kernel.tiling is not None
+    tiling = (*kernel.tiling[:2], kernel.tiling[2][start:end])
+    return replace(kernel, name=name, stages=stages, finish=finish, tiling=tiling)
 
 
 def _orders(kernel: Kernel, schedule: Schedule) -> list[tuple[object, ...]]:

@@ -11,6 +11,7 @@ from functools import partial
 
 from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
+from pullback.backends.nests.columns import columns
 from pullback.backends.nests.price import nest_price, price
 from pullback.backends.nests.sizes import array_bytes
 from pullback.config import Options
@@ -21,6 +22,7 @@ from pullback.ir.target import Target
 from pullback.ir.text import placed, show
 from pullback.lower.inplace import in_place
 from pullback.lower.kernel import lower
+from pullback.schedule.choices import Choices
 from pullback.schedule.schedule import Schedule
 from pullback.verify.nest import verify_routine
 
@@ -64,6 +66,10 @@ class Loops(Compiler):
         where each kernel has a text of its own.
         """
         return []
+
+    def columns(self, kernel: Kernel, target: Target) -> Choices:
+        """Those of the lowest price."""
+        return columns(kernel, target)
 
     def price(self, kernel: Kernel, schedule: Schedule, target: Target) -> Price:
         """What one launch costs, read off its nest with the numbers of the target's machine."""

@@ -263,10 +263,17 @@ class Reader:
         else:
             ports.store += count * lane.count * self.unit("scatter")
 
-    def folded(self, lane: Lane) -> float:
-        """Nanoseconds to add up the lanes of the groups of a reduction."""
-        steps = log2(max(2, lane.count)) * (self.unit("shuffle") + self.unit("plain"))
-        return steps + (lane.groups - 1) * self.unit("plain")
+    def folded(self, lane: Lane, sums: float) -> float:
+        """Nanoseconds to add up the lanes of so many sums alike, of the groups of a reduction.
+
+        Two vectors become one by two shuffles and an addition, as long as there are two.
+        """
+        shuffle, plain = self.unit("shuffle"), self.unit("plain")
+        blocks = ceil(sums / lane.count)
+        joined = sums / blocks
+        halved = log2(max(1.0, lane.count / joined))
+        each = (joined - 1) * (2 * shuffle + plain) + halved * (shuffle + plain)
+        return blocks * each + sums * (lane.groups - 1) * plain
 
     def crossing(self, array: Array, offset: Expr) -> float:
         """Of the vectors along an offset, the share that lies across two cache lines."""

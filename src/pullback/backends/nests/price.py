@@ -43,26 +43,28 @@ from pullback.ir.statements import statements
 from pullback.ir.target import Target
 from pullback.lower.kernel import lower
 from pullback.lower.whole import whole
-from pullback.machine.machine import LINE
+from pullback.machine.machine import LINE, Memory
 from pullback.schedule.schedule import Schedule
 
-# Turns of a loop that stand for all, where what is inside depends on which it is; of loops in
-# one another so many in all.
+# Turns of a loop that stand for all, where what is inside depends on which it is, of two loops in
+# one another; of those inside of these FEWER. ROUGH: where nothing but the order of prices matters.
 SAMPLES = 8
-MOST_SAMPLES = 64
+FEWER = 3
+ROUGH = 2
+PACKED = 4  # bytes of the elements whose copies are measured; smaller ones are copied one by one
 KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
 
 Moves = tuple[tuple[tuple[Level, int, float], ...], bool]
 
 
-def price(kernel: Kernel, schedule: Schedule, target: Target) -> Price:
+def price(kernel: Kernel, schedule: Schedule, target: Target, samples: int = SAMPLES) -> Price:
     """What one launch of `kernel` costs by `schedule`, on the machine of `target`."""
-    return nest_price(lower(kernel, whole(kernel, schedule, target)), target)
+    return nest_price(lower(kernel, whole(kernel, schedule, target)), target, samples)
 
 
-def nest_price(routine: Routine, target: Target) -> Price:
+def nest_price(routine: Routine, target: Target, samples: int = SAMPLES) -> Price:
     """What one launch of a loop nest costs, its arrays as near as they can stay."""
-    walker = _Walk(routine, target)
+    walker = _Walk(routine, target, samples)
     body: Sequence[Stmt] = routine.body
     if routine.tasks > 1:
         tasks = For(routine.task, index(0), index(routine.tasks), tuple(body))
@@ -100,7 +102,7 @@ class _Place:
 class _Walk:
     """Visits a nest once and notes its regions."""
 
-    def __init__(self, routine: Routine, target: Target) -> None:
+    def __init__(self, routine: Routine, target: Target, samples: int) -> None:
         self.routine, self.target, self.machine = routine, target, target.profile
         self.facts = Facts()
         self.plan: LanePlan = plan_lanes(routine, target)
@@ -108,6 +110,7 @@ class _Walk:
         self.values: dict[Var, float] = {}
         self.moves: dict[Var, Moves] = {}
         self.regions: list[_Region] = []
+        self.samples = samples
         self.sampled = 1
         self.control: dict[For, frozenset[Node]] = {}
 
@@ -192,7 +195,7 @@ class _Walk:
             parts = max(1, ceil(lane.count * s.register.dtype.itemsize / self.target.vector))
             ports.vector += count * parts * reader.scaled(unit)
             if not self.per_lane(s, lane):
-                ports.across += apart / lane.groups * reader.folded(lane)
+                ports.across += reader.folded(lane, apart / lane.groups)
         if s.register not in region.own:
             wait = reader.unit("chain_multiply_add" if fused else "chain")
             before = ports.chains.get(s.register, 0.0)
@@ -226,12 +229,11 @@ class _Walk:
     def transpose(self, s: Transpose, region: _Region, place: _Place) -> None:
         """A panel copied: a region of its own."""
         rows, columns = self.number(s.rows), self.number(s.columns)
-        words = rows * columns * s.word
         size = s.source.dtype.itemsize
         executions = region.executions * region.turns
         made = self.region(place.path, 1.0, executions)
         made.packs = True
-        made.ports.shuffle = words * self.reader.unit("pack") * max(1.0, size / 4)
+        made.ports.shuffle = self.turned(s, rows, columns)
         level, across = Level(rows), Level(columns)
         path = (*place.path, level, across)
         pairs = (
@@ -242,6 +244,17 @@ class _Walk:
             terms = self.moved(offset)[0]
             terms += ((level, down * size, rows), (across, along * size, columns))
             self.keep(made, Access(array, path, terms, size, write, False))
+
+    def turned(self, s: Transpose, rows: float, columns: float) -> float:
+        """Nanoseconds of the square blocks of a panel: at its edges whole ones, masked."""
+        word = s.source.dtype.itemsize * s.word
+        if word < PACKED:
+            return rows * columns * self.reader.unit("turn")
+        side = self.target.lanes(word)
+        fixed = isinstance(s.rows, E.Const) and isinstance(s.columns, E.Const)
+        whole = fixed and rows % side == 0 and columns % side == 0
+        each = self.reader.unit("pack" if whole else "pack_masked") * word / PACKED
+        return ceil(rows / side) * ceil(columns / side) * side**2 * each
 
     # -- loops
 
@@ -263,11 +276,12 @@ class _Walk:
             self.bind(s, lo, None, 1.0)
             self.block(s.body, region, place)
             return
-        samples = [(turns // 2, turns)]
+        samples, tasks = [(turns // 2, turns)], s.var is self.routine.task
         if s.var in self.controls(s):
-            samples = sampled(int(turns), self.sampled)
+            most = SAMPLES if tasks else self.samples
+            samples = sampled(int(turns), self.sampled, most)
         executions = region.executions * region.turns
-        around, self.sampled = self.sampled, self.sampled * len(samples)
+        around, self.sampled = self.sampled, self.sampled * (1 if tasks else len(samples))
         for sample, count in samples:
             level = Level(turns, count / turns)
             self.bind(s, lo + sample * s.step, level, turns)
@@ -372,14 +386,26 @@ class _Walk:
                 every += [(level, size * factor, n) for (level, _, n), size in pairs]
                 scattered |= random
             else:
-                low, high = self.facts.interval(atom)
-                inside = self.reader.variables(atom)
-                levels = [t for v in inside for t in self.moves.get(v, ((), False))[0]]
-                span = float(max(1, high - low + 1))
-                for level, _, n in levels:
-                    every.append((level, factor, min(n, span)))
-                scattered = True
+                terms, random = self.cut(atom)
+                every += [(level, step * factor, n) for level, step, n in terms]
+                scattered |= random
         return tuple(every), scattered
+
+    def cut(self, atom: Expr) -> Moves:
+        """How a bound of loops moves, ``max(0, 1 - i)``: as what it is made of, within its range.
+        Of what is data, which is at random, each turn is another one.
+        """
+        low, high = self.facts.interval(atom)
+        span = float(max(1, high - low + 1))
+        if isinstance(atom, E.If):
+            sides = [self.moved(side) for side in (atom.then, atom.otherwise)]
+            terms = [term for side, _ in sides for term in side]
+            scattered = any(random for _, random in sides)
+        else:
+            inside = self.reader.variables(atom)
+            terms = [(at, 1, n) for v in inside for at, _, n in self.moves.get(v, ((), False))[0]]
+            scattered = True
+        return tuple((level, step, min(n, span)) for level, step, n in terms), scattered
 
     def access(
         self, array: Array, offset: Expr, region: _Region, place: _Place, write: bool
@@ -390,16 +416,18 @@ class _Walk:
             most = array.size * size
             terms = tuple((at, max(abs(s), LINE + 1) if n > 1 else s, n) for at, s, n in terms)
             terms = tuple((at, s, min(n, most / LINE)) for at, s, n in terms)
-        width = size
+        width, path, torn = size, place.path, False
         if place.lane is not None:
             stride = self.reader.stride(offset, place.lane)
             lanes = place.lane.count * place.lane.groups
-            step = (
-                LINE + 1 if stride is None and scattered else abs(1 if stride is None else stride)
-            )
-            width = int(spanned([(step * size, lanes)], size)) if stride != 0 else size
-            width = min(width, array.size * size)
-        self.keep(region, Access(array, place.path, terms, width, write, scattered))
+            step = LINE + 1 if stride is None and scattered else 1 if stride is None else stride
+            if stride is not None and abs(step) * size > LINE:
+                across = Level(lanes)
+                path, terms = (*path, across), (*terms, (across, step * size, lanes))
+                torn = write
+            elif stride != 0:
+                width = min(int(spanned([(abs(step) * size, lanes)], size)), array.size * size)
+        self.keep(region, Access(array, path, terms, width, write, scattered, torn))
 
     def keep(self, region: _Region, access: Access) -> None:
         region.accesses.append(access)
@@ -452,12 +480,13 @@ class _Walk:
 
     # -- the sum
 
-    def beyond(self, every: Sequence[Access], size: int) -> dict[Access, float]:
+    def beyond(self, every: Sequence[Access], cache: Memory) -> dict[Access, float]:
         """Bytes that come from beyond a cache, which keeps a little less or more than fits."""
         misses: dict[Access, float] = {}
-        for share in KEPT:
-            for access, missing in missed(every, size * share).items():
-                misses[access] = misses.get(access, 0.0) + missing / len(KEPT)
+        shares = KEPT if self.samples > ROUGH else KEPT[1:2]
+        for share in shares:
+            for access, missing in missed(every, cache.bytes * share, cache.way).items():
+                misses[access] = misses.get(access, 0.0) + missing / len(shares)
         return misses
 
     def total(self) -> Price:
@@ -466,7 +495,7 @@ class _Walk:
         for access in every:
             for level in access.path:
                 level.accesses.append(access)
-        beyond = [self.beyond(every, m.bytes) for m in machine.memories[:-1]]
+        beyond = [self.beyond(every, m) for m in machine.memories[:-1]]
         names = [m.name for m in machine.memories[1:]]
         sums, busy, packing, ns = dict.fromkeys(names, 0.0), 0.0, 0.0, 0.0
         for region in self.regions:
@@ -484,6 +513,7 @@ class _Walk:
                     memory = machine.memories[number + 1]
                     rate = memory.write if access.write else memory.read
                     wait = max(0.0, here - past) / rate
+                    wait += max(0.0, here - past) / memory.read * access.torn
                     waits[number] += wait
                     sums[name] += wait
             far = sum(waits)
@@ -498,15 +528,17 @@ class _Walk:
         return Price(ns + launch + each, busy, memories, packing, launch, each)
 
 
-def sampled(turns: int, before: int) -> list[tuple[float, float]]:
+def sampled(turns: int, before: int, samples: int = SAMPLES) -> list[tuple[float, float]]:
     """Some turns of a loop and how many each stands for: all of a few; else the last one, and
-    the middles of equal parts of the others.
+    the middles of equal parts of the others. `before`: those of the loops around.
 
     ``20  ->  (1, 2.7), (4, 2.7), .. (17, 2.7), (19, 1)``
     """
-    most = SAMPLES if before * SAMPLES <= MOST_SAMPLES else 3
+    most = samples if before <= samples else min(FEWER, samples - 1)
     if turns <= most:
         return [(float(n), 1.0) for n in range(turns)]
+    if most == 1:
+        return [(float(turns // 2), float(turns))]
     each = (turns - 1) / (most - 1)
     parts = [(float(int((n + 0.5) * each)), each) for n in range(most - 1)]
     return [*parts, (turns - 1.0, 1.0)]

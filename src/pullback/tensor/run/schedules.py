@@ -75,12 +75,18 @@ class UserSchedule:
     @property
     def _asked(self) -> Schedule:
         """What was asked for, before the loops of each step are decided."""
-        return choose(self.kernel, self.target, self.choices)
+        return choose(self.kernel, self.target, choices_of(self._given))
 
     @property
     def free(self) -> Free:
         """The choices that this schedule has, by name, and values of each worth trying."""
-        return offered(self.kernel, self._asked, self.target, dict(self.choices))
+        return offered(self.kernel, self._asked, self.target, self._given)
+
+    @property
+    def _given(self) -> dict[str, int]:
+        """The choices, and columns where they say none."""
+        columns = compiler(self.options.backend).columns(self.kernel, self.target)
+        return {**dict(columns), **dict(self.choices)}
 
     @property
     def price(self) -> Price:

@@ -1,0 +1,59 @@
+"""Which axes are the columns of sums of products: those of the lowest price.
+
+``y[i, j] = sum[k] x[i, k] w[j, k]  ->  (column.0, 1)``: rows of w are packed, x is read in place
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from pullback.backends.nests.price import ROUGH, price
+from pullback.ir.graph import Map, Value, Variable
+from pullback.ir.kernel import Kernel, Stage, redirected, stage_reads
+from pullback.ir.target import Target
+from pullback.lower.whole import scheduled
+from pullback.schedule.choices import Choices, choices_of
+from pullback.schedule.contraction import least_ns, ways
+
+
+def columns(kernel: Kernel, target: Target) -> Choices:
+    """The columns of every sum of products that may have others: those of the lowest price.
+
+    Each way is priced of a kernel of the stage alone, but for those that take more at the least.
+    """
+    best: dict[str, int] = {}
+    for number, stage in enumerate(kernel.stages if kernel.tiling is None else ()):
+        seen = ways(stage, target)
+        if len(seen) < 2:
+            continue
+        one, least = apart(kernel, stage), inf
+        for way in seen:
+            if least_ns(stage, way, target) >= least:
+                break
+            made = scheduled(one, target, ((f"column.{len(one.stages) - 1}", way.column),))
+            ns = price(one, made, target, ROUGH).ns
+            if ns < least:
+                least, best[f"column.{number}"] = ns, way.column
+    return choices_of(best)
+
+
+def apart(kernel: Kernel, stage: Stage) -> Kernel:
+    """A kernel of one stage, behind the maps that it reads and that read nothing of `kernel`.
+
+    What it reads of other stages lies in memory, and so does what it computes.
+    """
+    own = {s.target: s for s in kernel.stages}
+    sources = dict.fromkeys(t.source for t in stage_reads(stage) if t.source in own)
+    maps = {v: own[v] for v in sources if isinstance(own[v].form, Map)}
+    maps = {v: s for v, s in maps.items() if all(t.source not in own for t in stage_reads(s))}
+    stored = [stage.target, *(v for v in sources if v not in maps)]
+    places: dict[Value, Variable] = {v: Variable(v.name, v.shape, v.dtype) for v in stored}
+    kept = [o for o, a in enumerate(stage.outer) if a is not None and a not in stage.over]
+
+    def cut(one: Stage) -> Stage:
+        outer = tuple(one.outer[o] for o in kept)
+        return redirected(replace(one, outer=outer, store=places.get(one.target)), places)
+
+    outer = tuple(kernel.outer[o] for o in kept)
+    return Kernel(stage.target.name, outer, tuple(map(cut, (*maps.values(), stage))))

@@ -1,0 +1,93 @@
+"""Columns of sums of products: those of the lowest price, the same in all pieces of a launch."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from lower_support import kernel, num, stage, start, variable
+from pullback.backends.host.processor import named_target
+from pullback.backends.nests.columns import apart, columns
+from pullback.backends.nests.price import price
+from pullback.ir import expr as E
+from pullback.ir.graph import define, read
+from pullback.ir.kernel import Kernel
+from pullback.lower.whole import scheduled
+from pullback.machine.machine import chosen
+from pullback.schedule.contraction import products, ways
+from pullback.schedule.split import split
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from suite import model  # noqa: E402
+
+TARGET = named_target("x86-64-v4").on(chosen("zen5"))
+
+
+def drawn(function: Any, *shapes: tuple[int, ...]) -> list[Kernel]:
+    given = model.both(function, shapes)
+    return list(model.kernels(Random(0), lambda _: given, TARGET))
+
+
+def test_weights_that_a_kernel_widens_are_packed_each_time() -> None:
+    """The gradient of a picture by a stride of 2: 178 us with channels in lanes, 25 with a row."""
+    convolve = partial(model.F.conv2d, stride=2, padding=2)
+    every = drawn(convolve, (4, 18, 8, 8), (8, 18, 5, 5))
+    (one,) = (k for k in every if len(k.stages) == 3)
+    (sum_,) = (s for s in one.stages if len(products(s)) > 1)
+    assert len(apart(one, sum_).stages) == 2, "behind the map that it reads"
+    assert columns(one, TARGET) == (("column.1", 5),)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(97, 285, 202), (285, 97, 202), (16, 512, 23)])
+def test_the_price_of_the_kernel_is_the_lowest(m: int, k: int, n: int) -> None:
+    """Of a stage alone, as one task and roughly, it says the same as of the whole kernel."""
+    for one in drawn(lambda a, b: a @ b, (m, k), (k, n)):
+        prices = {
+            p.column: price(one, scheduled(one, TARGET, (("column.0", p.column),)), TARGET).ns
+            for p in ways(one.stages[0], TARGET)
+        }
+        product = start(one, TARGET).steps[0].product
+        assert product is not None
+        assert prices[product.column] == min(prices.values()), prices
+
+
+def test_no_way_that_another_is_better_than_is_priced() -> None:
+    """Rows of w lie side by side, and so do results: the rows of x in lanes have nothing better."""
+    x, w = variable("x", 64, 30), variable("w", 30, 128)
+    z = define("z", (64, 128), lambda i, j, k: E.Mul(read(x, i, k), read(w, k, j)), over=(30,))
+    assert [p.column for p in ways(stage(z, ()), TARGET)] == [1]
+    assert columns(kernel((), stage(z, (), variable("y", 64, 128))), TARGET) == ()
+
+
+def test_pieces_of_a_launch_keep_their_columns() -> None:
+    x, w, y = variable("x", 285, 97), variable("w", 202, 97), variable("y", 285, 202)
+    v, u = variable("v", 202, 33), variable("u", 285, 33)
+    z = define("z", (285, 202), lambda i, j, k: E.Mul(read(x, i, k), read(w, j, k)), over=(97,))
+    t = define("t", (285, 33), lambda i, j, k: E.Mul(read(z, i, k), read(v, k, j)), over=(202,))
+    last = define("u", (285, 33), lambda i, j: E.Add(read(t, i, j), num(1)))
+    one = kernel((285,), stage(z, (0,), y), stage(t, (0,)), stage(last, (0,), u))
+
+    def other(given: Kernel, target: Any) -> Any:
+        """Never what the compiler itself would choose."""
+        if given.tiling is not None:
+            return start(given, target)
+        made = start(given, target)
+        (first, *_) = (s.product for s in made.steps if s.product is not None)
+        return start(given, target, (("column.0", 1 - first.column),))
+
+    whole = other(one, TARGET)
+    wanted = [s.product.column for s in whole.steps if s.product is not None]
+    pieces = split(one, TARGET, other)
+    assert len(pieces) == 2
+    found = [s.product for piece in pieces for s in start(piece, TARGET).steps]
+    assert [p.column for p in found if p is not None] == wanted
+    assert columns(pieces[0], TARGET) == ()
+    assert columns(replace(pieces[0], tiling=None), TARGET) != (("column.0", wanted[0]),)

@@ -21,13 +21,17 @@ def columns(kernel: Kernel, target: Target) -> Choices:
     """The columns of every sum of products that may have others: those of the lowest price.
 
     Each way is priced of a kernel of the stage alone, but for those that take more at the least.
+    Where stages are computed again for each tile of an axis, columns decide how many tiles there
+    are: then what was found is taken if it is better in all.
     """
+    first: dict[str, int] = {}
     best: dict[str, int] = {}
     for number, stage in enumerate(kernel.stages if kernel.tiling is None else ()):
         seen = ways(stage, target)
         if len(seen) < 2:
             continue
         one, least = apart(kernel, stage), inf
+        first[f"column.{number}"] = seen[0].column
         for way in seen:
             if least_ns(stage, way, target) >= least:
                 break
@@ -35,7 +39,13 @@ def columns(kernel: Kernel, target: Target) -> Choices:
             ns = price(one, made, target, ROUGH).ns
             if ns < least:
                 least, best[f"column.{number}"] = ns, way.column
-    return choices_of(best)
+    if first == best or not any(None in stage.outer for stage in kernel.stages):
+        return choices_of(best)
+
+    def whole(given: Choices) -> float:
+        return price(kernel, scheduled(kernel, target, given), target, ROUGH).ns
+
+    return min(choices_of(best), choices_of(first), key=whole)
 
 
 def apart(kernel: Kernel, stage: Stage) -> Kernel:

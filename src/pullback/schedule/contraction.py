@@ -102,12 +102,21 @@ def ways(stage: Stage, target: Target, column: int | None = None) -> list[Produc
 def _rates(stage: Stage, product: Product, target: Target) -> tuple[float, ...]:
     """What ways differ by: the least, elements packed and between results, lanes that tasks cut."""
     column = product.column
-    packed = 0 if product.direct else volume(stage, product.right.axes)
-    apart = volume(stage, range(column + 1, len(stage.shape)))
     tasks = int(target.profile.rate("launch", "tasks")) if column in stage.bound else 1
     each = max(1, upper(stage.shape[column]) // tasks)
     cut = _whole(each, target.lanes(stage.body.dtype.itemsize))
-    return least_ns(stage, product, target), packed, apart, cut
+    apart = _apart(stage, product)
+    return least_ns(stage, product, target), _packed(stage, product), apart, cut
+
+
+def _packed(stage: Stage, product: Product) -> int:
+    """Elements of panels, each packed once."""
+    return 0 if product.direct else volume(stage, product.right.axes)
+
+
+def _apart(stage: Stage, product: Product) -> int:
+    """How far results of neighbouring columns lie apart."""
+    return volume(stage, range(product.column + 1, len(stage.shape)))
 
 
 def _below(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -115,14 +124,20 @@ def _below(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def least_ns(stage: Stage, product: Product, target: Target) -> float:
-    """Nanoseconds of the multiply-adds of a product in lanes, the last vector filled up."""
+    """Nanoseconds of a product at the least: its multiply-adds in lanes, the last vector filled up,
+    each panel packed once, results scattered.
+    """
     extents = [upper(e) for e in stage.extents]
     lanes = target.lanes(stage.body.dtype.itemsize)
-    across = _columns(stage, product, extents)
+    unit = target.profile.tables["unit"]
+    across, more = _columns(stage, product, extents), 0.0
     if extents[product.row] <= product.dots:
         across = extents[stage.over[-1]]
+    else:
+        more = _packed(stage, product) * unit["pack"]
+        more += prod(extents[: len(stage.shape)]) * unit["scatter"] * (_apart(stage, product) > 1)
     vectors = prod(extents) / lanes * _whole(across, lanes) / product.word
-    return vectors * target.profile.rate("unit", "multiply_add")
+    return vectors * unit["multiply_add"] + more
 
 
 def _pays(stage: Stage, product: Product, target: Target) -> bool:

@@ -42,7 +42,7 @@ def test_weights_that_a_kernel_widens_are_packed_each_time() -> None:
     every = drawn(convolve, (4, 18, 8, 8), (8, 18, 5, 5))
     (one,) = (k for k in every if len(k.stages) == 3)
     (sum_,) = (s for s in one.stages if len(products(s)) > 1)
-    assert len(apart(one, sum_).stages) == 2, "behind the map that it reads"
+    assert len(apart(one, sum_, ways(sum_, TARGET)).stages) == 2, "behind the map that it reads"
     assert columns(one, TARGET) == (("column.1", 5),)
 
 
@@ -104,6 +104,7 @@ def test_columns_say_how_often_scores_are_computed_again() -> None:
     shape = (1, 2, 256, 64)
     every = drawn(attention, shape, shape, shape)
     (one,) = (k for k in every if len(k.stages) == 3 and None in k.stages[0].outer)
-    alone = apart(one, one.stages[2])
-    assert columns(alone, TARGET) == (("column.0", 3),)
+    seen = ways(one.stages[2], TARGET)
+    assert apart(one, one.stages[2], seen) is one
+    assert columns(apart(one, one.stages[2], ()), TARGET) == (("column.0", 3),)
     assert dict(columns(one, TARGET))["column.2"] == 2

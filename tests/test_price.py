@@ -18,7 +18,7 @@ from price_bound import bound
 from pullback.backends.host.processor import named_target
 from pullback.backends.nests.analysis import Facts, Varying
 from pullback.backends.nests.ports import Lane, Reader
-from pullback.backends.nests.price import ROUGH, SAMPLES, nest_price, price, sampled
+from pullback.backends.nests.price import ROUGH, SAMPLES, _Walk, nest_price, price, sampled
 from pullback.backends.nests.reuse import crowded, spanned
 from pullback.cost.price import Price
 from pullback.ir import expr as E
@@ -266,3 +266,17 @@ def test_rough_prices_are_near_exact_ones() -> None:
         made = scheduled(kernel, TARGET, (("column.0", column), ("tasks", 1)))
         rough, exact = (price(kernel, made, TARGET, n).ns for n in (ROUGH, SAMPLES))
         assert rough == pytest.approx(exact, rel=0.1)
+
+
+def test_turns_that_are_alike_are_looked_at_once() -> None:
+    """Of nine tiles of rows the last is another: two groups, which stand for eight and one."""
+    (kernel,) = kernels(lambda a, b: a @ b.T, (285, 64), (64, 64))
+    made = scheduled(kernel, TARGET, (("column.0", 1), ("tasks", 1), ("tile.0", 32)))
+    routine = lower(kernel, made)
+    (loop,) = (s for s in routine.body if isinstance(s, For))
+    walker = _Walk(routine, TARGET, SAMPLES)
+    walker.values[routine.task] = 0.0
+    groups = walker.alike(loop, 0, 9, SAMPLES)
+    assert sorted(count for _, count in groups) == [1, 8]
+    rough, exact = (nest_price(routine, TARGET, n).ns for n in (ROUGH, SAMPLES))
+    assert rough == pytest.approx(exact, rel=0.05)

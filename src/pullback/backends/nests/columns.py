@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
@@ -15,44 +16,41 @@ from pullback.ir.target import Target
 from pullback.lower.whole import scheduled
 from pullback.schedule.choices import Choices, choices_of
 from pullback.schedule.contraction import least_ns, ways
+from pullback.schedule.schedule import Product
 
 
 def columns(kernel: Kernel, target: Target) -> Choices:
     """The columns of every sum of products that may have others: those of the lowest price.
 
     Each way is priced of a kernel of the stage alone, but for those that take more at the least.
-    Where stages are computed again for each tile of an axis, columns decide how many tiles there
-    are: then what was found is taken if it is better in all.
     """
-    first: dict[str, int] = {}
     best: dict[str, int] = {}
     for number, stage in enumerate(kernel.stages if kernel.tiling is None else ()):
         seen = ways(stage, target)
         if len(seen) < 2:
             continue
-        one, least = apart(kernel, stage), inf
-        first[f"column.{number}"] = seen[0].column
+        one, least = apart(kernel, stage, seen), inf
+        name = f"column.{number if one is kernel else len(one.stages) - 1}"
         for way in seen:
             if least_ns(stage, way, target) >= least:
                 break
-            made = scheduled(one, target, ((f"column.{len(one.stages) - 1}", way.column),))
-            ns = price(one, made, target, ROUGH).ns
+            given = {**(best if one is kernel else {}), name: way.column}
+            ns = price(one, scheduled(one, target, choices_of(given)), target, ROUGH).ns
             if ns < least:
                 least, best[f"column.{number}"] = ns, way.column
-    if first == best or not any(None in stage.outer for stage in kernel.stages):
-        return choices_of(best)
-
-    def whole(given: Choices) -> float:
-        return price(kernel, scheduled(kernel, target, given), target, ROUGH).ns
-
-    return min(choices_of(best), choices_of(first), key=whole)
+    return choices_of(best)
 
 
-def apart(kernel: Kernel, stage: Stage) -> Kernel:
-    """A kernel of one stage, behind the maps that it reads and that read nothing of `kernel`.
+def apart(kernel: Kernel, stage: Stage, seen: Iterable[Product]) -> Kernel:
+    """A kernel of one stage, behind the maps that it reads and that read nothing of `kernel`; what
+    it reads of other stages lies in memory, and so does what it computes.
 
-    What it reads of other stages lies in memory, and so does what it computes.
+    `kernel` itself where others are computed again for each tile of columns: how many tiles there
+    are is for the columns to say.
     """
+    again = {o for s in kernel.stages for o, axis in enumerate(s.outer) if axis is None}
+    if any(stage.bound.get(way.column) in again for way in seen):
+        return kernel
     own = {s.target: s for s in kernel.stages}
     sources = dict.fromkeys(t.source for t in stage_reads(stage) if t.source in own)
     maps = {v: own[v] for v in sources if isinstance(own[v].form, Map)}

@@ -7,7 +7,7 @@ from `reuse`; both overlap but for what is lost where they are alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -50,6 +50,7 @@ from pullback.schedule.schedule import Schedule
 # one another; of those inside of these FEWER. ROUGH: where nothing but the order of prices matters.
 SAMPLES = 8
 FEWER = 3
+MOST_ALIKE = 64  # turns that are looked at one by one, whether the loops inside them are alike
 ROUGH = 2
 PACKED = 4  # bytes of the elements whose copies are measured; smaller ones are copied one by one
 KEPT = (0.6, 0.8, 1.0)  # of a cache, what is used again: it ends gradually
@@ -278,8 +279,7 @@ class _Walk:
             return
         samples, tasks = [(turns // 2, turns)], s.var is self.routine.task
         if s.var in self.controls(s):
-            most = SAMPLES if tasks else self.samples
-            samples = sampled(int(turns), self.sampled, most)
+            samples = self.alike(s, lo, int(turns), SAMPLES if tasks else self.samples)
         executions = region.executions * region.turns
         around, self.sampled = self.sampled, self.sampled * (1 if tasks else len(samples))
         for sample, count in samples:
@@ -290,6 +290,28 @@ class _Walk:
             inner.ports.scalar += self.reader.unit("turn") / 2
             self.block(s.body, inner, replace(place, path=path, written=()))
         self.sampled = around
+
+    def alike(self, s: For, lo: float, turns: int, most: int) -> list[tuple[float, float]]:
+        """Turns that stand for all in which the loops inside have as many turns, if so few do."""
+        groups: dict[tuple[float, ...], list[int]] = {}
+        for turn in range(turns if turns <= MOST_ALIKE else 0):
+            self.values[s.var] = lo + turn * s.step
+            groups.setdefault(tuple(self.trips(s.body)), []).append(turn)
+        if not 0 < len(groups) <= most:
+            return sampled(turns, self.sampled, most)
+        return [(float(group[len(group) // 2]), float(len(group))) for group in groups.values()]
+
+    def trips(self, body: Iterable[Stmt]) -> Iterator[float]:
+        """The turns of each loop inside, in the middle of those around it, and what guards say."""
+        for s in body:
+            if isinstance(s, Guard):
+                yield self.number(s.condition)
+            elif isinstance(s, For):
+                lo, hi = self.number(s.lo), self.number(s.hi)
+                yield hi - lo
+                self.values[s.var] = lo + (hi - lo) // 2
+            if isinstance(s, Guard | For):
+                yield from self.trips(s.body)
 
     def lanes(self, s: For, lo: float, turns: float, region: _Region, place: _Place) -> None:
         """Whole vectors `unroll` at a time, then masked ones; short ones are written out."""

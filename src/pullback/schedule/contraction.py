@@ -82,19 +82,17 @@ def recognise(stage: Stage, target: Target, column: int | None = None) -> Produc
     """The way to see `stage` as a contraction that may take least, with this `column` if one is
     given; None: there is none, or it is better left a plain sum.
     """
-    return next(iter(ways(stage, target, column)), None)
+    if column is None:
+        return next(iter(ways(stage, target)), None)
+    product = products(stage).get(column)
+    return None if product is None else _way(stage, product, target)
 
 
-def ways(stage: Stage, target: Target, column: int | None = None) -> list[Product]:
+def ways(stage: Stage, target: Target) -> list[Product]:
     """The ways to see `stage` as a contraction, but for those that another is better than in all,
     in order of what they take at least.
     """
-    seen = products(stage).values()
-    if column is None:
-        wanted = [p for p in seen if _pays(stage, p, target)]
-    else:
-        wanted = [p for p in seen if p.column == column]
-    made = [_way(stage, p, target) for p in wanted]
+    made = [_way(stage, p, target) for p in products(stage).values() if _pays(stage, p, target)]
     rated = sorted(((_rates(stage, p, target), p) for p in made), key=lambda pair: pair[0])
     return [p for own, p in rated if not any(r != own and _below(r, own) for r, _ in rated)]
 

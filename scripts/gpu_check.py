@@ -56,14 +56,15 @@ class Room:
     def __init__(self, fake: bool) -> None:
         self.fake = fake
         self.warps: Any = None
-        if not fake:
-            self.driver: Driver = driver()
-            return
-        import pytest
+        if fake:
+            import pytest
 
-        import fake_warps
+            import fake_warps
 
-        self.driver, self.warps = fake_warps.device(pytest.MonkeyPatch())
+            made, self.warps = fake_warps.device(pytest.MonkeyPatch())
+        self.driver: Driver = made if fake else driver()
+        self._context = self.driver.here()
+        self._context.__enter__()  # for as long as the process lives
 
     def size(self, real: int, small: int) -> int:
         """A size by what runs it."""

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 INVALID, OUT_OF_MEMORY, NO_DEVICE, NOT_FOUND = 1, 2, 100, 500
+INVALID_HANDLE = 400
 NO_BINARY, INVALID_PTX, NEW_PTX, INVALID_IMAGE = 209, 218, 222, 200
 CAPTURING, INVALIDATED = 900, 901
 NAMES = {
     INVALID: "CUDA_ERROR_INVALID_VALUE",
     OUT_OF_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY",
     NOT_FOUND: "CUDA_ERROR_NOT_FOUND",
-    400: "CUDA_ERROR_INVALID_HANDLE",
+    INVALID_HANDLE: "CUDA_ERROR_INVALID_HANDLE",
     CAPTURING: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
     INVALIDATED: "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
 }
-HOST = 0  # who the host is among streams
+DEFAULTS = (1, 2)  # streams that are always there
 FILLED = 0xA5
 FENCE = 256  # bytes after each block, which nobody writes
 TYPES = {"u64": ctypes.c_uint64, "b64": ctypes.c_uint64, "u32": ctypes.c_uint32}
@@ -48,6 +50,7 @@ class Allocation:
     size: int
     memory: Any
     pinned: bool
+    device: int = 0
     alive: bool = True
     past: list[tuple[int, int, bool, int, int, str]] = field(default_factory=list)
 
@@ -74,6 +77,7 @@ class Stream:
     given: int = 0
     capture: list[Step] | None = None
     broken: bool = False
+    device: int = 0
 
 
 @dataclass
@@ -83,6 +87,7 @@ class Event:
     stream: Stream | None = None
     at: int = 0
     clock: Clock = field(default_factory=dict)
+    device: int = 0
 
 
 @dataclass
@@ -107,9 +112,9 @@ class FakeCuda:
         self.blocks: list[Allocation] = []
         self.handles: dict[int, Any] = {}
         self.host: Clock = {}
-        self.used = 0
+        self.used = [0] * devices
         self.next = 0x1000
-        self.current = False
+        self._thread = threading.local()
         self.calls: list[str] = []
         self.launched: list[tuple[str, int, int]] = []
 
@@ -126,6 +131,14 @@ class FakeCuda:
         self.handles[self.next] = what
         return self.next
 
+    @property
+    def contexts(self) -> list[int]:
+        """Those of this thread, the current one last; the context of device n is n + 1."""
+        if not hasattr(self._thread, "contexts"):
+            self._thread.contexts = []
+        own: list[int] = self._thread.contexts
+        return own
+
     def _handle(self, handle: Any, kind: type) -> Any:
         number = handle if isinstance(handle, int) else handle.value
         what = self.handles.get(number or 0)
@@ -134,6 +147,11 @@ class FakeCuda:
         return what
 
     def _stream(self, handle: Any) -> Stream:
+        number = handle if isinstance(handle, int) else handle.value
+        if number in DEFAULTS:  # of the device whose context this is
+            number = -3 * self._ready() - number
+            self.handles.setdefault(number, Stream(number, device=self._ready()))
+            handle = number
         stream: Stream = self._handle(handle, Stream)
         return stream
 
@@ -172,16 +190,36 @@ class FakeCuda:
         return 0
 
     def cuDevicePrimaryCtxRetain(self, place: Any, device: Any) -> int:
-        place._obj.value = 1
+        place._obj.value = 1 + device.value
         return 0
 
-    def cuCtxSetCurrent(self, context: Any) -> int:
-        self.current = context.value == 1
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        self.contexts.append(context.value)
         return 0
 
-    def _ready(self) -> None:
-        if not self.current:
+    def cuCtxPopCurrent_v2(self, place: Any) -> int:
+        if not self.contexts:
+            return INVALID
+        place._obj.value = self.contexts.pop()
+        return 0
+
+    def _ready(self) -> int:
+        """The device whose context is current."""
+        if not self.contexts:
             raise Violation("no context is current")
+        return self.contexts[-1] - 1
+
+    def _of_here(self, thing: Any, what: str) -> None:
+        if thing.device != self._ready():
+            where = f"the context is that of device {self._ready()}"
+            raise Violation(f"{what} is of device {thing.device}, {where}")
+
+    def cuPointerGetAttribute(self, place: Any, what: Any, address: Any) -> int:
+        for block in self.blocks:
+            if block.base <= address.value < block.base + block.size and block.alive:
+                place._obj.value = block.device
+                return 0
+        return INVALID
 
     # -- code
 
@@ -222,7 +260,7 @@ class FakeCuda:
         kinds = None
         if entry is not None:
             kinds = [k.decode() for k in re.findall(rb"\.param \.(\w+)", entry[1])]
-        place._obj.value = self._new((wanted.decode(), kinds))
+        place._obj.value = self._new((wanted.decode(), kinds, self._ready()))
         return 0
 
     def cuFuncSetAttribute(self, function: Any, what: Any, value: Any) -> int:
@@ -242,7 +280,7 @@ class FakeCuda:
         memory = (ctypes.c_ubyte * (size + 256 + FENCE))()
         base = -(-ctypes.addressof(memory) // 256) * 256
         ctypes.memset(base, FILLED, size + FENCE)
-        self.blocks.append(Allocation(len(self.blocks), base, size, memory, pinned))
+        self.blocks.append(Allocation(len(self.blocks), base, size, memory, pinned, self._ready()))
         return self.blocks[-1]
 
     def cuMemAlloc_v2(self, place: Any, size: Any) -> int:
@@ -251,17 +289,18 @@ class FakeCuda:
             return CAPTURING
         if not size.value:
             return INVALID
-        if self.used + size.value > self.total:
+        if self.used[self._ready()] + size.value > self.total:
             return OUT_OF_MEMORY
-        self.used += size.value
+        self.used[self._ready()] += size.value
         place._obj.value = self._block(size.value, False).base
         return 0
 
     def cuMemGetInfo_v2(self, free: Any, total: Any) -> int:
-        free._obj.value, total._obj.value = self.total - self.used, self.total
+        free._obj.value, total._obj.value = self.total - self.used[self._ready()], self.total
         return 0
 
     def _freed(self, address: int, pinned: bool) -> int:
+        self._ready()
         if self._capturing():
             return CAPTURING
         block = next((b for b in self.blocks if b.base == address and b.alive), None)
@@ -269,7 +308,7 @@ class FakeCuda:
             raise Violation(f"{address:#x} is freed, and no block begins there")
         self._everything()  # both calls wait for the device
         block.alive = False
-        self.used -= 0 if pinned else block.size
+        self.used[block.device] -= 0 if pinned else block.size
         ctypes.memset(block.base, 0xDD, block.size)
         return 0
 
@@ -300,8 +339,7 @@ class FakeCuda:
     # -- order
 
     def cuStreamCreate(self, place: Any, flags: Any) -> int:
-        self._ready()
-        place._obj.value = self._new(Stream(self.next + 0x10))
+        place._obj.value = self._new(Stream(self.next + 0x10, device=self._ready()))
         return 0
 
     def cuStreamDestroy_v2(self, stream: Any) -> int:
@@ -319,7 +357,7 @@ class FakeCuda:
         return 0
 
     def cuEventCreate(self, place: Any, flags: Any) -> int:
-        place._obj.value = self._new(Event())
+        place._obj.value = self._new(Event(device=self._ready()))
         return 0
 
     def cuEventDestroy_v2(self, event: Any) -> int:
@@ -329,6 +367,8 @@ class FakeCuda:
 
     def cuEventRecord(self, handle: Any, stream: Any) -> int:
         event, own = self._handle(handle, Event), self._stream(stream)
+        if event.device != own.device:
+            return INVALID_HANDLE
         if own.capture is not None:
             own.broken = True
             return CAPTURING
@@ -379,6 +419,7 @@ class FakeCuda:
         """A step for a stream, or for the graph that it captures."""
         self._ready()
         stream = self._stream(handle)
+        self._of_here(stream, f"the stream of {step.name}")
         step.blocks = [self.holder(low, high - low, step.name) for low, high, _ in step.touches]
         if stream.capture is not None:
             stream.capture.append(step)
@@ -450,8 +491,10 @@ class FakeCuda:
 
     def cuLaunchKernelEx(self, config: Any, function: Any, places: Any, extra: Any) -> int:
         how = config._obj
-        name, kinds = self._handle(function, tuple)
+        name, kinds, device = self._handle(function, tuple)
         kernel = self.kernels.get(name)
+        if device != self._ready():
+            raise Violation(f"{name} is code of device {device}, not of {self._ready()}")
         if kernel is None:
             raise Violation(f"the fake has no kernel {name}")
         if how.bx > 1024 or not how.bx or not how.gx:
@@ -466,6 +509,8 @@ class FakeCuda:
         else:
             blocks = [self.holder(v, 0, name) for v in values if self._known(v)]
             parts = [(b.base, b.base + b.size, True) for b in blocks]
+        for low, high, _ in parts:
+            self._of_here(self.holder(low, high - low, name), f"memory that {name} touches")
         blocks, threads = how.gx, how.bx
 
         def run() -> None:

@@ -43,11 +43,18 @@ def fake() -> FakeCuda:
     return made
 
 
+def opened(fake: FakeCuda) -> Driver:
+    """The driver, in whose context this thread is from here on."""
+    made = Driver(fake)
+    fake.cuCtxPushCurrent_v2(made._context)
+    return made
+
+
 class Room:
     """A driver with a kernel, an array on the device and one that is pinned."""
 
     def __init__(self, fake: FakeCuda) -> None:
-        self.driver = Driver(fake)
+        self.driver = opened(fake)
         self.double = self.driver.function(self.driver.module(PTX), "double_it")
         self.stream, self.copies = self.driver.stream(), self.driver.stream()
         self.device = self.driver.allocate(4 * COUNT)
@@ -195,7 +202,7 @@ def test_parameters_are_packed_as_the_driver_reads_them(fake: FakeCuda) -> None:
     fake.kernels["mixed"] = Kernel(lambda values, *_: seen.append(values), lambda values: [])
     text = PTX.replace(b"double_it", b"mixed").replace(b".param .u64 n", b".param .u32 n,\n"
         b" .param .f32 a, .param .f64 b")  # fmt: skip
-    driver = Driver(fake)
+    driver = opened(fake)
     function, stream = driver.function(driver.module(text), "mixed"), driver.stream()
     given = [ctypes.c_uint64(1 << 40), ctypes.c_uint32(7), ctypes.c_float(0.5), ctypes.c_double(3)]
     driver.launch(function, Launching(2, 64, shared=64 * 1024, cluster=2), given, stream)
@@ -235,12 +242,12 @@ def test_a_driver_that_is_too_old(status: int) -> None:
      (b".version", b"version")],
 )  # fmt: skip
 def test_code_that_the_driver_does_not_take(fake: FakeCuda, old: bytes, new: bytes) -> None:
-    error = code_of(lambda: Driver(fake).module(PTX.replace(old, new)))
+    error = code_of(lambda: opened(fake).module(PTX.replace(old, new)))
     assert error.code == "E441" and "sm_90" in str(error)
 
 
 def test_out_of_memory_says_what_was_planned() -> None:
-    driver = Driver(FakeCuda(total=1000))
+    driver = opened(FakeCuda(total=1000))
     driver.allocate(600)
     error = code_of(lambda: driver.allocate(500, "3 launches, 480 bytes of values"))
     assert error.code == "E442"
@@ -257,11 +264,29 @@ def test_architectures() -> None:
 def test_a_forked_process_is_told(fake: FakeCuda) -> None:
     driver = Driver(fake)
     driver.process = -1
-    assert code_of(driver.current).code == "E440"
+    assert code_of(lambda: driver.here().__enter__()).code == "E440"
+
+
+def test_the_context_of_before_is_there_after(fake: FakeCuda) -> None:
+    """Who else uses devices in this thread, such as PyTorch, goes on with its own."""
+    fake.devices, fake.used = 2, [0, 0]
+    first, second = Driver(fake), Driver(fake, 1)
+    assert fake.contexts == []
+    with first.here():
+        with second.here():
+            assert fake.contexts == [1, 2]
+            assert second.ordinal_of(second.allocate(8)) == 1
+        with pytest.raises(DeviceError), second.here():
+            first.ordinal_of(1)
+        assert fake.contexts == [1]
+        stream = first.stream()
+    with second.here(), pytest.raises(Violation, match="is of device 0"):
+        second.fill(second.allocate(8), 0, 8, stream)
+    assert fake.contexts == []
 
 
 def test_a_kernel_that_is_not_there(fake: FakeCuda) -> None:
-    driver = Driver(fake)
+    driver = opened(fake)
     error = code_of(lambda: driver.function(driver.module(PTX), "other"))
     assert error.code == "E445" and "NOT_FOUND" in str(error)
 

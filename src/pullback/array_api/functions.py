@@ -8,7 +8,7 @@ from typing import Any
 from pullback.array_api.dtypes import check_kinds
 from pullback.errors import Origin, ShapeError
 from pullback.stats.places import searchsorted as _searchsorted
-from pullback.tensor.face.tensor import Tensor, check_device
+from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library import creation as C
 from pullback.tensor.library import maths as M
 from pullback.tensor.library import ops as O
@@ -150,13 +150,12 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor that shares the memory of another library's array.
+    """A tensor that shares the memory of another library's array, on the processor or on a GPU.
 
     Example:
         >>> xp.from_dlpack(np.ones(2))
         Tensor([1., 1.], dtype=float64)
     """
     if isinstance(device, tuple):  # as `__dlpack_device__` names it: (1, 0) is the processor
-        device = None if device == (1, 0) else device
-    check_device(device)
-    return C.from_dlpack(x, copy=copy)
+        device = "cpu" if device == (1, 0) else f"cuda:{device[1]}" if device[0] == 2 else device
+    return C.from_dlpack(x, device=device, copy=copy)

@@ -32,6 +32,8 @@ CLUSTER = 4
 BESIDE_DEFAULT = 1  # of a stream: it does not wait for the default one
 OF_THIS_THREAD = 1  # of a capture: what it forbids, it forbids to this thread alone
 UNTIMED = 2
+DEFAULT, OF_THREADS = 1, 2  # streams that are always there: the device's, and that of each thread
+DEVICE_OF = 9  # attribute of an address
 PLAIN_SHARED = 48 * 1024  # bytes of shared memory that need not be asked for
 LOG_BYTES = 8192
 # Architectures that code is made for.
@@ -94,7 +96,6 @@ class Driver:
         self.bytes = size.value
         self._context = c_void_p()
         self("cuDevicePrimaryCtxRetain", byref(self._context), self._handle)
-        self.current()
 
     def __call__(self, function: str, *arguments: Any) -> None:
         """One call. Raises: DeviceError with the driver's name of what is wrong."""
@@ -122,12 +123,27 @@ class Driver:
         self(function, byref(made), *arguments)
         return made.value
 
-    def current(self) -> None:
-        """The device's context is that of this thread. Raises: DeviceError in a forked process."""
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """The device's context is that of this thread inside; after it, what was before: who else
+        uses devices in this thread, such as PyTorch, goes on with its own.
+
+        Raises: DeviceError in a forked process.
+        """
         if os.getpid() != self.process:
             what = "a CUDA context does not go on in a forked process"
             raise DeviceError(what, help="start processes by `spawn`", code="E440")
-        self("cuCtxSetCurrent", self._context)
+        self("cuCtxPushCurrent_v2", self._context)
+        try:
+            yield
+        finally:
+            self.api.cuCtxPopCurrent_v2(byref(c_void_p()))
+
+    def ordinal_of(self, address: int) -> int:
+        """The number of the device that has an address. Raises: DeviceError where none has."""
+        made = c_int()
+        self("cuPointerGetAttribute", byref(made), c_int(DEVICE_OF), c_uint64(address))
+        return made.value
 
     # -- code
 

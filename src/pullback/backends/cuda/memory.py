@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -16,19 +18,44 @@ from pullback.errors import DeviceError
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Lent:
+    """Memory of another library: where, the event after which its contents are there, and what
+    tells its owner that nobody wants it any more.
+    """
+
+    address: int
+    ready: int
+    release: Callable[[], object]
+
+
 class Resident:
-    """An array on a device, in order of its rows; its memory is given back with it."""
+    """An array on a device, in order of its rows; its memory is given back with it.
+
+    `lent`: it is another library's, and nobody writes to it. `ready`: the event after which it has
+    its contents; 0: it has them.
+    """
 
     flags = SimpleNamespace(c_contiguous=True)
 
     def __init__(
-        self, on: Driver, shape: tuple[int, ...], kind: np.dtype[Any], planned: str = ""
+        self,
+        on: Driver,
+        shape: tuple[int, ...],
+        kind: np.dtype[Any],
+        planned: str = "",
+        lent: Lent | None = None,
     ) -> None:
         self.driver, self.shape, self.dtype = on, shape, kind
         self.ndim = len(shape)
         self.nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        on.current()
-        self.address = on.allocate(self.nbytes, planned or f"a tensor of {self.nbytes} bytes")
+        self.lent, self.ready = lent is not None, 0
+        if lent is not None:
+            self.address, self.ready = lent.address, lent.ready
+            weakref.finalize(self, _returned, on, lent).atexit = False
+            return
+        with on.here():
+            self.address = on.allocate(self.nbytes, planned or f"a tensor of {self.nbytes} bytes")
         weakref.finalize(self, _freed, on, self.address).atexit = False
 
     @property
@@ -36,40 +63,53 @@ class Resident:
         """Where it lies."""
         return f"cuda:{self.driver.ordinal}"
 
+    def awaited(self, stream: int) -> None:
+        """What the stream is given next comes after its contents are there."""
+        if self.ready:
+            self.driver.after(stream, self.ready)
+
     def write(self, array: Array) -> Resident:
         """Copy the elements of an array there. It is done when this returns."""
-        kept = np.ascontiguousarray(array)
-        stream = _ready(self.driver)
-        self.driver.to_device(self.address, kept.ctypes.data, self.nbytes, stream)
-        self.driver.wait(stream)
+        kept, on = np.ascontiguousarray(array), self.driver
+        with on.here():
+            stream = stream_of(on)
+            on.to_device(self.address, kept.ctypes.data, self.nbytes, stream)
+            on.wait(stream)
         return self
 
     def read(self, array: Array) -> None:
         """Copy its elements to an array of the host."""
-        stream = _ready(self.driver)
-        self.driver.to_host(array.ctypes.data, self.address, self.nbytes, stream)
-        self.driver.wait(stream)
+        on = self.driver
+        with on.here():
+            stream = stream_of(on)
+            self.awaited(stream)
+            on.to_host(array.ctypes.data, self.address, self.nbytes, stream)
+            on.wait(stream)
 
     def copy(self) -> Resident:
         """Another one with the same elements."""
-        made, stream = Resident(self.driver, self.shape, self.dtype), _ready(self.driver)
-        self.driver.within(made.address, self.address, self.nbytes, stream)
-        self.driver.wait(stream)
+        made, on = Resident(self.driver, self.shape, self.dtype), self.driver
+        with on.here():
+            stream = stream_of(on)
+            self.awaited(stream)
+            on.within(made.address, self.address, self.nbytes, stream)
+            on.wait(stream)
         return made
 
 
 @cache
-def _stream(on: Driver) -> int:
+def stream_of(on: Driver) -> int:
+    """The stream of copies to, from and on a device."""
     return on.stream()
 
 
-def _ready(on: Driver) -> int:
-    """The stream of copies, for this thread."""
-    on.current()
-    return _stream(on)
-
-
 def _freed(on: Driver, address: int) -> None:
-    with suppress(DeviceError):  # of another process, or after a failure that ended the context
-        on.current()
+    with suppress(DeviceError), on.here():  # another process, or a context that failed
         on.free(address)
+
+
+def _returned(on: Driver, lent: Lent) -> None:
+    lent.release()
+    with suppress(DeviceError), on.here():
+        if lent.ready:
+            on.end_event(lent.ready)

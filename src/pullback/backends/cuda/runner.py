@@ -118,8 +118,7 @@ class CudaRunner:
         Raises: IndexRangeError at the user's line, DeviceError, UnsupportedError for an array of
             another device, what callbacks raise.
         """
-        with self._lock:
-            self.driver.current()
+        with self._lock, self.driver.here():
             memory = self._prepared()
             self._sized(sizes)
             self.launches = self.replays = 0
@@ -162,6 +161,7 @@ class CudaRunner:
                     own = f"cuda:{self.driver.ordinal}"
                     what = f"`{variable.name}` lies on {array.device}, the program runs on {own}"
                     raise UnsupportedError(what, help=f'give it .to("{own}")', code="E314")
+                array.awaited(self.stream)
                 if not self._loops:
                     self._bound[variable] = array.address
         for variable in self.image.state:
@@ -305,8 +305,7 @@ def _bytes(variable: Variable) -> int:
 
 
 def _freed(driver: Driver, held: Held) -> None:
-    with suppress(DeviceError):  # of another process, or after a failure that ended the context
-        driver.current()
+    with suppress(DeviceError), driver.here():  # another process, or a context that failed
         held.end()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.base import Code, Image, Job, Runner, Stored, Text
+from pullback.backends.cuda import lending
 from pullback.backends.cuda.code import ELSEWHERE, CudaCode, Entry
 from pullback.backends.cuda.driver import architecture, driver
 from pullback.backends.cuda.memory import Resident
@@ -93,6 +94,18 @@ class NVPTX(Loops):
     def room(self, ordinal: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
         """An array of a device, not filled. Raises: DeviceError."""
         return Resident(driver(ordinal), shape, kind)
+
+    def received(self, data: Any, copy: bool | None) -> Resident:
+        """Another library's array of a device, or a copy. Raises: UnsupportedError, OptionError."""
+        return lending.received(data, driver, copy)
+
+    def handed(self, own: Any, kept: object, stream: Any, version: Any, copy: bool) -> Any:
+        """A DLPack capsule of an array, or of a copy. Raises: OptionError."""
+        return lending.handed(own, kept, stream, version, copy)
+
+    def interface_of(self, own: Any) -> dict[str, Any]:
+        """What `__cuda_array_interface__` says of an array. Raises: UnsupportedError."""
+        return lending.interface_of(own)
 
     def start(self, kernel: Kernel, target: Target, choices: Choices = ()) -> Schedule:
         """Products in as many tiles as there may be tasks, so that all processors have work."""

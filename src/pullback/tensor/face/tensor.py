@@ -23,6 +23,7 @@ from pullback.tensor.face.dialect import spelled
 from pullback.tensor.face.eager import eagerly, indexed, viewing
 from pullback.tensor.face.handles import ScalarHandle
 from pullback.tensor.face.protocols import protocols
+from pullback.tensor.record import away
 from pullback.tensor.record.away import CPU, Away, device_of, sent
 from pullback.tensor.record.deferred import Deferred
 from pullback.tensor.record.trace import (
@@ -37,6 +38,7 @@ from pullback.tensor.record.trace import (
     known,
     realize,
     refuse_truth,
+    settled,
     together,
 )
 from pullback.tensor.values import elementwise as W
@@ -405,16 +407,20 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule of a copy, as nobody may write to a tensor.
+        """A DLPack capsule of a copy, as nobody may write to a tensor; what lies on a GPU is shared
+        with `copy=False`, to be read.
 
         Raises: OptionError where a copy, or this device, is not wanted.
         """
+        if dl_device not in (None, place := self.__dlpack_device__(), away.PROCESSOR):
+            raise OptionError(f"device {dl_device}: the tensor is on {place}", code="E324")
+        if away.PROCESSOR not in (place, dl_device):
+            own = cast(Away, settled([self])[0])
+            return away.handed(own, stream, max_version, copy is not False)
         if stream is not None:
             raise OptionError(f"stream {stream!r}: the processor has none", code="E324")
         if copy is False:
             raise OptionError("sharing of a tensor that nobody may write to", code="E324")
-        if dl_device not in (None, self.__dlpack_device__()):
-            raise OptionError(f"device {dl_device}: tensors are on {(1, 0)}", code="E324")
         if self.dtype == D.bfloat16:
             raise UnsupportedError(
                 "bfloat16 through DLPack", help="cast to float32 first", code="E318"
@@ -422,7 +428,15 @@ class Tensor(Handle, Arithmetic["Tensor"]):
         return self.numpy().__dlpack__(max_version=max_version)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        return away.place_of(self.device)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Where it lies on a GPU. Raises: AttributeError where it does not."""
+        own = known(self._node)
+        if not isinstance(own, Away):
+            raise AttributeError(f"a tensor on {CPU}", name=away.INTERFACE, obj=self)
+        return away.interface_of(own, self, isinstance(self, Cell))
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2024.12"):

@@ -24,6 +24,7 @@ from pullback.tensor.face.tensor import (
     shape_of,
     value_of,
 )
+from pullback.tensor.record.away import device_of, elsewhere, received
 from pullback.tensor.record.constants import taken
 from pullback.tensor.record.trace import Array, Handle, bind, current
 from pullback.tensor.shaped import shaped
@@ -159,6 +160,9 @@ def asarray(
         if copy or (kind is not None and kind != data.dtype):
             return tensor(data, dtype)
         return data
+    if elsewhere(data):
+        made = _on_device(data, copy)
+        return made if kind in (None, made.dtype) else tensor(made, dtype)
     shares = isinstance(data, np.ndarray) or hasattr(data, "__dlpack__")
     if not shares or copy:
         if copy is False:
@@ -186,17 +190,39 @@ def _import(data: Any) -> Array:
         ) from problem
 
 
+def _on_device(data: Any, copy: bool | None) -> Tensor:
+    """Raises: UnsupportedError for what cannot be shared, and inside a program."""
+    if current() is not None:
+        what, help_ = f"a {type(data).__name__} of a device inside a program", "pass it"
+        raise UnsupportedError(what, help=help_, code="E314")
+    return Tensor.holding(received(data, copy, Origin.of_caller()))
+
+
 def from_dlpack(data: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """A tensor that shares the memory of another library's array.
+    """A tensor that shares the memory of another library's array, on the processor or on a GPU.
+
+    What has no DLPack, but `__cuda_array_interface__`, is shared by that.
+
+    Raises: UnsupportedError for what cannot be shared, OptionError for a device that needs a copy
+        where `copy` is False.
 
     Example:
         >>> pb.from_dlpack(np.ones(2))
         Tensor([1., 1.], dtype=float64)
     """
-    check_device(device)
     if isinstance(data, Tensor | Answering):
-        return tensor(data) if copy else asarray(data)
-    return asarray(_import(data), copy=copy)
+        made = tensor(data) if copy else asarray(data)
+        device = data.device if device is None and isinstance(data, Tensor) else device
+    elif elsewhere(data):
+        made = _on_device(data, copy)
+    else:
+        made = asarray(_import(data), copy=copy)
+    if device is None or device_of(device) == made.device:
+        return made
+    if copy is False:
+        what = f"from {made.device} to {device}: sharing needs a copy"
+        raise OptionError(what, code="E324")
+    return made.to(device)
 
 
 @answered

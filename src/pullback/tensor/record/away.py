@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from pullback.backends.registry import named
-from pullback.errors import AbsentError, Origin, UnsupportedError
+from pullback.errors import AbsentError, OptionError, Origin, UnsupportedError
+from pullback.ir import dtype as D
 from pullback.runtime.executable import Executor, Foreign
 from pullback.tensor.record.held import Held, Kind, fresh, kind_of
 
@@ -28,8 +30,15 @@ def device_of(given: object) -> str:
     raise UnsupportedError(f"device {name!r}", help=help_, code="E314")
 
 
+def number_of(device: str) -> int:
+    """``"cuda:1" -> 1``"""
+    return int(device.partition(":")[2])
+
+
 class Resident(Protocol):
     """An array that lies on a device; a program is bound to it in the place of one of NumPy's."""
+
+    lent: bool
 
     @property
     def device(self) -> str:
@@ -52,6 +61,15 @@ class Placing(Protocol):
     def room(self, ordinal: int, shape: tuple[int, ...], kind: Any) -> Resident:
         """An array of one of its devices. Raises: DeviceError."""
 
+    def received(self, data: Any, copy: bool | None) -> Resident:
+        """Another library's array of a device, or a copy. Raises: UnsupportedError, OptionError."""
+
+    def handed(self, own: Any, kept: object, stream: Any, version: Any, copy: bool) -> Any:
+        """A DLPack capsule of an array, or of a copy. Raises: OptionError."""
+
+    def interface_of(self, own: Any) -> dict[str, Any]:
+        """What `__cuda_array_interface__` says of an array. Raises: UnsupportedError."""
+
 
 @runtime_checkable
 class Keeping(Protocol):
@@ -62,7 +80,10 @@ class Keeping(Protocol):
 
 
 class Away(Held):
-    """A variable with its contents on a device, and a copy of them where the host looked."""
+    """A variable with its contents on a device, and a copy of them where the host looked.
+
+    Those of memory that is lent by another library are never written to.
+    """
 
     __slots__ = ("here", "resident")
     here: Held | None
@@ -103,13 +124,17 @@ def keeping(runner: Executor) -> Keeping | None:
     return own if isinstance(own, Keeping) else None
 
 
-def sent(variable: Held, device: str) -> Away:
-    """A variable with a copy of the contents on a device. Raises: DeviceError."""
+def _devices() -> Placing:
     own = named(GPU)
     if not isinstance(own, Placing):
         raise AbsentError(f"backend {GPU!r} has no memory of a device", code="E341")
+    return own
+
+
+def sent(variable: Held, device: str) -> Away:
+    """A variable with a copy of the contents on a device. Raises: DeviceError."""
     shape, kind = variable.kind.shape, variable.kind.numpy
-    room = own.room(int(device.partition(":")[2]), shape, kind)
+    room = _devices().room(number_of(device), shape, kind)
     return Away(variable.name, variable.kind, room.write(variable.laid), variable.origin)
 
 
@@ -126,3 +151,48 @@ def settled_on(memory: Keeping, variable: Held) -> Away:
 def bound(variable: Held) -> Any:
     """What a program that keeps arrays on a device is given of a variable."""
     return variable.resident if isinstance(variable, Away) else variable.array
+
+
+# --- other libraries
+
+KINDS = (2, 13)  # of devices, as DLPack counts them: memory of a GPU's
+PROCESSOR = (1, 0)
+
+
+def place_of(device: str) -> tuple[int, int]:
+    """``"cpu" -> (1, 0)``, ``"cuda:1" -> (2, 1)``"""
+    return PROCESSOR if device == CPU else (KINDS[0], number_of(device))
+
+
+def elsewhere(data: object) -> bool:
+    """Whether another library's array lies on a device: by DLPack, or by the older interface."""
+    place = getattr(data, "__dlpack_device__", None)
+    return hasattr(data, INTERFACE) if place is None else place()[0] in KINDS
+
+
+INTERFACE = "__cuda_array_interface__"
+
+
+def received(data: Any, copy: bool | None, origin: Origin | None) -> Away:
+    """A variable over another library's array. Raises: UnsupportedError, OptionError."""
+    resident: Any = _devices().received(data, copy)
+    kind = kind_of(resident.shape, D.dtype(resident.dtype))
+    return Away("array", kind, resident, origin)
+
+
+def handed(variable: Away, stream: Any, version: Any, copy: bool) -> Any:
+    """A DLPack capsule of a variable, or of a copy. Raises: OptionError."""
+    return _devices().handed(variable.resident, variable, stream, version, copy)
+
+
+def interface_of(variable: Away, owner: object, written: bool) -> dict[str, Any]:
+    """What `__cuda_array_interface__` says of a variable, which lives as long as its owner.
+
+    Raises: OptionError for what programs write to, UnsupportedError.
+    """
+    if written:  # a capsule's deleter tells when it may be; this has none
+        what = "the memory of a state, which programs write to"
+        raise OptionError(what, help="x + 0, or DLPack", code="E324")
+    told = _devices().interface_of(variable.resident)
+    weakref.finalize(owner, id, variable).atexit = False
+    return told

@@ -126,7 +126,7 @@ class Entry:
     def resident(self, memory: Keeping, cell: Cell) -> Away:
         """What a cell holds, on the program's device, in memory of its own."""
         value = cell._node
-        if not isinstance(value, Away) or getrefcount(value) > _VARIABLE:
+        if not isinstance(value, Away) or value.resident.lent or getrefcount(value) > _VARIABLE:
             held(self.written)
             variable = result_of(cell._value)
             assert isinstance(variable, Held), "cells are computed before they are written"

@@ -115,14 +115,21 @@ class FakeCuda:
         self.used = [0] * devices
         self.next = 0x1000
         self._thread = threading.local()
+        self._lock = threading.RLock()
         self.calls: list[str] = []
         self.launched: list[tuple[str, int, int]] = []
 
     def __getattribute__(self, name: str) -> Any:
         got = object.__getattribute__(self, name)
-        if name.startswith("cu"):
-            self.calls.append(name)
-        return got
+        if not name.startswith("cu"):
+            return got
+        self.calls.append(name)
+
+        def alone(*arguments: Any) -> Any:
+            with self._lock:
+                return got(*arguments)
+
+        return alone
 
     # -- handles
 

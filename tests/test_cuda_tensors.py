@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,6 +158,86 @@ def test_two_devices_are_told(warps: Warps) -> None:
     with pytest.raises(PullbackError, match=r"`right` lies on cuda:1, .* on cuda:0") as error:
         made(pb.tensor(X).to("cuda"), pb.tensor(X).to("cuda:1"))
     assert error.value.code == "E314"
+    assert '.to("cuda:0"), or pb.Options(.., target="cuda:1")' in str(error.value)
+
+
+SECOND = replace(OPTIONS, target="cuda:1")
+
+
+def test_a_program_on_the_second_device(warps: Warps) -> None:
+    """Its kernels, memory and streams are of that device: the fake tells of any other."""
+    step = lambda x, w: pb.tanh(x * w + 1)
+    first, second = pb.jit(step, options=OPTIONS), pb.jit(step, options=SECOND)
+    x, w = pb.tensor(X).to("cuda:1"), pb.tensor(X + 1).to("cuda:1")
+    there = second(second(x, w), w)
+    assert there.device == "cuda:1" and copies(warps) == (2, 0, 0)
+    here = first(first(X, X + 1), X + 1)
+    assert here.device == "cuda:0" and warps.fake.contexts == []
+    np.testing.assert_array_equal(there.numpy(), here.numpy())
+    loop = pb.jit(lambda x: pb.loop(4, lambda i, h: h * 0.5 + i, x), options=SECOND)
+    np.testing.assert_allclose(loop(x).numpy(), X / 16 + 4.25, rtol=1e-5)
+    with pytest.raises(PullbackError, match=r"`x` lies on cuda:0, .* on cuda:1"):
+        second(here, w)
+
+
+def test_records_of_two_devices_are_two(warps: Warps, tmp_path: Path) -> None:
+    """What is kept of one device's program is not taken for the other's."""
+    for target in ("cuda:0", "cuda:1", "cuda:1", None):
+        options = Options(backend="nvptx", cache=tmp_path, target=target)
+        made = pb.jit(lambda x: x * 3, options=options)(X)
+        assert made.device == (target or "cuda:0")
+        np.testing.assert_array_equal(made.numpy(), X * 3)
+
+
+def test_a_state_goes_to_another_device_where_it_is_told(warps: Warps) -> None:
+    state = pb.nn.Parameter(np.ones(3, np.float32))
+
+    def step() -> None:
+        state.assign(state * 2)
+
+    first, second = pb.jit(step, options=OPTIONS), pb.jit(step, options=SECOND)
+    first()
+    with pytest.raises(PullbackError, match="lies on cuda:0") as error:
+        second()
+    assert error.value.code == "E314" and state.tolist() == [2.0] * 3
+    state.assign(state.to("cuda:1"))
+    second()
+    assert state.tolist() == [4.0] * 3
+
+
+@pytest.mark.parametrize("target", ["sm_90", "x86-64-v4", "cuda", "cuda:x", "gpu:1", "cuda:-1"])
+def test_a_target_that_is_no_device(target: str, warps: Warps) -> None:
+    with pytest.raises(PullbackError, match="target") as error:
+        pb.jit(lambda x: x * 2, options=replace(OPTIONS, target=target))(X)
+    assert error.value.code == "E375"
+
+
+def test_a_program_on_a_device_that_is_not_there(warps: Warps) -> None:
+    with pytest.raises(DeviceError, match="cuda:2") as error:
+        pb.jit(lambda x: x * 2, options=replace(OPTIONS, target="cuda:2"))(X)
+    assert error.value.code == "E440"
+
+
+def test_two_threads_on_two_devices(warps: Warps) -> None:
+    """Each thread has the context of its own program."""
+    made = [pb.jit(lambda x: x * 2 + 1, options=o) for o in (OPTIONS, SECOND)]
+    for one in made:
+        one(X)
+    wrong: list[str] = []
+
+    def work(one: Any) -> None:
+        try:
+            for _ in range(5):
+                np.testing.assert_array_equal(one(X).numpy(), X * 2 + 1)
+        except BaseException as error:
+            wrong.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_a_copy_inside_a_program_is_refused(warps: Warps) -> None:

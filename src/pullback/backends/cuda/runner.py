@@ -160,7 +160,8 @@ class CudaRunner:
                 if array.driver is not self.driver:
                     own = f"cuda:{self.driver.ordinal}"
                     what = f"`{variable.name}` lies on {array.device}, the program runs on {own}"
-                    raise UnsupportedError(what, help=f'give it .to("{own}")', code="E314")
+                    help_ = f'.to("{own}"), or pb.Options(.., target="{array.device}")'
+                    raise UnsupportedError(what, help=help_, code="E314")
                 array.awaited(self.stream)
                 if not self._loops:
                     self._bound[variable] = array.address

@@ -57,7 +57,8 @@ class NVPTX(Loops):
         if options.check or options.profile:
             what = f"the backend {self.name!r} neither checks launches nor times them"
             raise UnsupportedError(what, help="the backend `llvm` does", code="E358")
-        return _target(_capability())
+        ordinal = _ordinal(options.target)
+        return _target(_capability(ordinal), ordinal)
 
     def identity(self, target: Target) -> str:
         return f"{library().__version__} {target.cpu} {WARPS} {MOST_WARPS} {MOST_SCRATCH}"
@@ -89,7 +90,7 @@ class NVPTX(Loops):
 
     def runner(self, image: Image) -> Runner:
         """The device. Raises: DeviceError."""
-        return CudaRunner(image, driver())
+        return CudaRunner(image, driver(_ordinal(image.made.target)))
 
     def room(self, ordinal: int, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
         """An array of a device, not filled. Raises: DeviceError."""
@@ -130,27 +131,40 @@ class NVPTX(Loops):
 
 def _shown(kernel: Kernel, schedule: Schedule, target: Target) -> str:
     """The PTX of a kernel, by this backend's own schedule where it has that of another one."""
-    if target.name != NVPTX.name:
+    if not target.name.startswith(NVPTX.name):
         target = _target(_capability())
         schedule = NVPTX().start(kernel, target)
     routine = lower(kernel, schedule)
     return ptx(_text(routine, target, "body", "finish"), int(target.cpu[3:]))
 
 
-def _capability() -> int:
-    """That of the device, or the oldest."""
+def _ordinal(named: str | None) -> int:
+    """The number of the device that is asked for. Raises: OptionError for what names none."""
+    kind, _, number = (named or "cuda:0").partition(":")
+    if kind == "cuda" and number.isascii() and number.isdigit():
+        return int(number)
+    help_ = 'target="cuda:1" is a device; what its kernels are made for is read off it'
+    raise OptionError(f"target {named!r} for {NVPTX.name}", help=help_, code="E375")
+
+
+def _capability(ordinal: int = 0) -> int:
+    """That of a device; of the first one, where there is none, the oldest. Raises: DeviceError."""
     try:
-        on = driver()
+        on = driver(ordinal)
     except DeviceError:
+        if ordinal:
+            raise
         return OLDEST
     architecture(on.capability)
     return on.capability
 
 
 @cache
-def _target(capability: int) -> Target:
+def _target(capability: int, ordinal: int = 0) -> Target:
+    """What kernels of a device are made for; each device has records of programs of its own."""
+    name = f"{NVPTX.name}:{ordinal}" if ordinal else NVPTX.name
     return Target(
-        "nvptx", vector=4 * LANES, vectors=64, l1=16 << 10, l2=256 << 10, l3=32 << 20,
+        name, vector=4 * LANES, vectors=64, l1=16 << 10, l2=256 << 10, l3=32 << 20,
         scratch=16 << 10, powers=False, cpu=f"sm_{capability}", machine=_machine(),
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from fake_cuda import FakeCuda, Kernel, Violation
 from pullback.backends.c.compiler import compiler
 from pullback.backends.cuda.code import COUNT
 from pullback.backends.cuda.driver import Driver
+from pullback.backends.cuda.pool import VARIABLE
 from pullback.backends.host.engine import Engine, compile_object
 from pullback.backends.host.processor import binding, host_target
 from pullback.backends.llvm.emit import written
@@ -127,8 +128,11 @@ def _counted(given: Sequence[Any], blocks: int, each: int) -> None:
     place.value += ctypes.c_int64(given[1]).value
 
 
-def device(patch: pytest.MonkeyPatch, **facts: int) -> tuple[Driver, Warps]:
-    """The backend `nvptx` on a fake device from here on."""
+def device(patch: pytest.MonkeyPatch, pool: bool = False, **facts: int) -> tuple[Driver, Warps]:
+    """The backend `nvptx` on a fake device from here on. Without a pool, the fake sees what is used
+    after it was given back.
+    """
+    patch.setenv(VARIABLE, "" if pool else "off")
     fake = FakeCuda(**facts)
     warps, made = Warps(fake), Driver(fake)
     plain = backend._text

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from ctypes.util import find_library
@@ -65,6 +66,15 @@ class Launching:
     threads: int
     shared: int = 0
     cluster: int = 1
+
+
+class _Thread(threading.local):
+    """`late`: what waits for the end of a capture in this thread; None where there is none."""
+
+    late: list[Callable[[], object]] | None = None
+
+
+_this = _Thread()
 
 
 class Driver:
@@ -179,13 +189,18 @@ class Driver:
 
     def allocate(self, size: int, planned: str = "") -> int:
         """The address of `size` bytes. Raises: DeviceError that says what was planned."""
+        address = self.tried(size)
+        if address is None:
+            out_of_memory(self.name, size, self.free_bytes(), planned)
+        return address
+
+    def tried(self, size: int) -> int | None:
+        """The address of `size` bytes; None where there are not so many."""
         address = c_uint64()
         status = self.api.cuMemAlloc_v2(byref(address), c_size_t(max(size, 1)))
-        if status == OUT_OF_MEMORY:
-            out_of_memory(self.name, size, self.free_bytes(), planned)
-        if status:
+        if status and status != OUT_OF_MEMORY:
             self.failed("cuMemAlloc_v2", status)
-        return address.value
+        return None if status else address.value
 
     def free_bytes(self) -> tuple[int, int]:
         """Bytes of the device that are free, and all of them."""
@@ -288,18 +303,32 @@ class Driver:
         config = LaunchConfig(*shape, stream, values, int(how.cluster > 1))
         self("cuLaunchKernelEx", byref(config), c_void_p(function), places, None)
 
+    def after_capture(self, end: Callable[[], object]) -> None:
+        """Call `end`, which frees something; once a capture of this thread is over, which allows
+        no such call: the garbage collector may come at any time.
+        """
+        if _this.late is None:
+            end()
+        else:
+            _this.late.append(end)
+
     @contextmanager
     def capture(self, stream: int) -> Iterator[list[int]]:
         """What the stream is given inside is not run: it becomes a graph, the one of the list."""
         made: list[int] = []
         self("cuStreamBeginCapture_v2", c_void_p(stream), c_int(OF_THIS_THREAD))
-        graph = c_void_p()
+        graph, before, _this.late = c_void_p(), _this.late, _this.late or []
         try:
             yield made
         except BaseException:
             self.api.cuStreamEndCapture(c_void_p(stream), byref(graph))
             raise
-        self("cuStreamEndCapture", c_void_p(stream), byref(graph))
+        else:
+            self("cuStreamEndCapture", c_void_p(stream), byref(graph))
+        finally:
+            late, _this.late = _this.late or [], before
+            for end in late if before is None else ():
+                end()
         ready = c_void_p()
         self("cuGraphInstantiateWithFlags", byref(ready), graph, c_uint64(0))
         self("cuGraphDestroy", graph)

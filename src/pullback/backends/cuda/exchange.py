@@ -7,13 +7,14 @@ Each arrow waits for what it overwrites to be done with, by events.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pullback.backends.cuda.driver import Driver
+from pullback.backends.cuda.pool import pool_of
 from pullback.backends.host.exchange import box, call_feeder, call_receiver
 from pullback.ir.graph import Variable
 from pullback.ir.program import Feed, Receive
@@ -22,13 +23,13 @@ Array = np.ndarray[Any, Any]
 
 
 class Held:
-    """What a program has of a device, each with the driver's function that gives it back."""
+    """What a program has of a device, each with the function that gives it back."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self._ends: dict[int, str] = {}
+        self._ends: dict[int, Callable[[int], None]] = {}
 
-    def keep(self, end: str, handle: int) -> int:
+    def keep(self, end: Callable[[int], None], handle: int) -> int:
         """The handle itself."""
         self._ends[handle] = end
         return handle
@@ -36,7 +37,7 @@ class Held:
     def end(self, *handles: int) -> None:
         """Give these back; without any, all, the last one first."""
         for handle in handles or tuple(reversed(self._ends)):
-            getattr(self.driver, self._ends.pop(handle))(handle)
+            self._ends.pop(handle)(handle)
 
 
 @dataclass
@@ -56,12 +57,13 @@ def room(driver: Driver, variables: Sequence[Variable], staged: bool, held: Held
     for variable in variables:
         shape, kind = box(variable), variable.dtype.numpy
         size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        pinned.append(held.keep("free_pinned", driver.pinned(size)))
+        pinned.append(held.keep(driver.free_pinned, driver.pinned(size)))
         buffer = (ctypes.c_ubyte * max(size, 1)).from_address(pinned[-1])
         arrays.append(np.frombuffer(memoryview(buffer), np.uint8)[:size].view(kind).reshape(shape))
     sizes = [a.nbytes for a in arrays] if staged else []
-    staging = [held.keep("free", driver.allocate(size)) for size in sizes]
-    filled, taken = (held.keep("end_event", driver.event()) for _ in range(2))
+    pool = pool_of(driver)
+    staging = [held.keep(pool.give, pool.take(size, "batches of a feeder")) for size in sizes]
+    filled, taken = (held.keep(driver.end_event, driver.event()) for _ in range(2))
     return Room(pinned, staging, filled, taken, arrays)
 
 

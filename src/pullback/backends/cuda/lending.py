@@ -124,6 +124,7 @@ def handed(own: Resident, kept: object, stream: Any, version: Any, copy: bool) -
             kept = own = _copied(own, stream)
         else:
             _behind(on, own.ready, stream)
+    own.shown()
     lying = Lying(own.address, on.ordinal, own.shape, None, own.dtype, flags)
     return C.capsule(lying, versioned, kept)
 
@@ -162,6 +163,7 @@ def interface_of(own: Resident) -> dict[str, Any]:
     with own.driver.here():
         if own.ready:
             own.driver.reached(own.ready)
+    own.shown()
     address = own.address if prod(own.shape) else 0
     facts = {"shape": own.shape, "typestr": own.dtype.str, "data": (address, True)}
     return {**facts, "version": INTERFACES[-1], "strides": None, "stream": None}

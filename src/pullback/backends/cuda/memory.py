@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pullback.backends.cuda.driver import Driver
+from pullback.backends.cuda.pool import pool_of
 from pullback.errors import DeviceError
 
 Array = np.ndarray[Any, Any]
@@ -50,13 +51,19 @@ class Resident:
         self.ndim = len(shape)
         self.nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         self.lent, self.ready = lent is not None, 0
+        self._seen: list[str] = []
         if lent is not None:
             self.address, self.ready = lent.address, lent.ready
             weakref.finalize(self, _returned, on, lent).atexit = False
             return
         with on.here():
-            self.address = on.allocate(self.nbytes, planned or f"a tensor of {self.nbytes} bytes")
-        weakref.finalize(self, _freed, on, self.address).atexit = False
+            planned = planned or f"a tensor of {self.nbytes} bytes"
+            self.address = pool_of(on).take(self.nbytes, planned)
+        weakref.finalize(self, _freed, on, self.address, self._seen).atexit = False
+
+    def shown(self) -> None:
+        """Another library is told where it lies, and may use it until the driver frees it."""
+        self._seen.append("by another library")
 
     @property
     def device(self) -> str:
@@ -103,9 +110,12 @@ def stream_of(on: Driver) -> int:
     return on.stream()
 
 
-def _freed(on: Driver, address: int) -> None:
-    with suppress(DeviceError), on.here():  # another process, or a context that failed
-        on.free(address)
+def _freed(on: Driver, address: int, seen: list[str]) -> None:
+    def end() -> None:
+        with suppress(DeviceError), on.here():  # another process, or a context that failed
+            (pool_of(on).drop if seen else pool_of(on).give)(address)
+
+    on.after_capture(end) if seen else end()
 
 
 def _returned(on: Driver, lent: Lent) -> None:

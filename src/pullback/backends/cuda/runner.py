@@ -22,6 +22,7 @@ from pullback.backends.cuda.code import COUNT, COUNTING, CudaCode
 from pullback.backends.cuda.driver import Driver, Launching
 from pullback.backends.cuda.exchange import Feeding, Held, Outgoing
 from pullback.backends.cuda.memory import Resident
+from pullback.backends.cuda.pool import pool_of
 from pullback.backends.host.exchange import OUTSIDE, box, call_host
 from pullback.errors import DeviceError, FeedError, IndexRangeError, InvalidIR, UnsupportedError
 from pullback.ir import program as P
@@ -83,23 +84,23 @@ class CudaRunner:
             return self._memory
         driver, image = self.driver, self.image
         planned = self._planned
-        held = self._held
+        held, pool = self._held, pool_of(driver)
         weakref.finalize(self, _freed, driver, held).atexit = False
 
         def take(size: int) -> int:
-            return held.keep("free", driver.allocate(size, planned))
+            return held.keep(pool.give, pool.take(size, planned))
 
         arena = take(image.plan.arena_bytes)
         errors = take(ERROR_BYTES * (1 + len(self._checks)))
-        self.stream, self.copies = (held.keep("end_stream", driver.stream()) for _ in range(2))
+        self.stream, self.copies = (held.keep(driver.end_stream, driver.stream()) for _ in range(2))
         for code in image.codes:
             own: CudaCode = code.engine
             if own not in self._functions:
-                module = held.keep("unload", driver.module(own.image))
+                module = held.keep(driver.unload, driver.module(own.image))
                 self._functions[own] = [
                     (driver.function(module, e.name, e.shared), e.how) for e in own.entries
                 ]
-        self._count = driver.function(held.keep("unload", driver.module(COUNTING)), COUNT)
+        self._count = driver.function(held.keep(driver.unload, driver.module(COUNTING)), COUNT)
         self._memory = Memory(arena, {}, errors, take)
         self._feeding = Feeding(driver, self.stream, self.copies, held)
         self._outgoing = Outgoing(driver, self.stream, held)
@@ -124,25 +125,34 @@ class CudaRunner:
             self.launches = self.replays = 0
             self._feeding.begin()
             self._outgoing.begin()
-            self.driver.fill(memory.errors, 0, ERROR_BYTES * (1 + len(self._checks)), self.stream)
-            self._places(memory, bindings)
-            for variable, array in bindings.items():
-                wanted = variable in self._reads or variable not in self._whole
-                if wanted and variable not in self._bound:
-                    self._up(variable, array)
             try:
-                self._block(self.image.block, False)
-            except Ended:
-                raise FeedError(OUTSIDE, code="E413") from None
-            finally:
-                self._outgoing.finish()
+                self._given(memory, bindings)
+                self._items()
+                self._checked(memory)
+                for variable, array in bindings.items():
+                    if variable in self._written and variable not in self._bound:
+                        self._down(variable, array)
+            finally:  # whoever has the memory next need not wait
                 self.driver.wait(self.copies)
                 self.driver.wait(self.stream)
-            self._checked(memory)
-            for variable, array in bindings.items():
-                if variable in self._written and variable not in self._bound:
-                    self._down(variable, array)
-            self.driver.wait(self.stream)
+
+    def _given(self, memory: Memory, bindings: Mapping[Variable, Any]) -> None:
+        """What the program reads is on its way to where it reads it."""
+        self.driver.fill(memory.errors, 0, ERROR_BYTES * (1 + len(self._checks)), self.stream)
+        self._places(memory, bindings)
+        for variable, array in bindings.items():
+            wanted = variable in self._reads or variable not in self._whole
+            if wanted and variable not in self._bound:
+                self._up(variable, array)
+
+    def _items(self) -> None:
+        """All items. Raises: FeedError, what callbacks raise."""
+        try:
+            self._block(self.image.block, False)
+        except Ended:
+            raise FeedError(OUTSIDE, code="E413") from None
+        finally:
+            self._outgoing.finish()
 
     def room(self, shape: tuple[int, ...], kind: np.dtype[Any]) -> Resident:
         """An array of this device, which a run takes by its address."""
@@ -279,7 +289,7 @@ class CudaRunner:
             with self.driver.capture(self.stream) as made:
                 for item in row:
                     self._launch(item.kernel, self._order[item])
-            graph = self._graphs[row[0]] = self._held.keep("end_graph", made[0])
+            graph = self._graphs[row[0]] = self._held.keep(self.driver.end_graph, made[0])
         self.replays += 1
         self.driver.replay(graph, self.stream)
 
@@ -306,8 +316,11 @@ def _bytes(variable: Variable) -> int:
 
 
 def _freed(driver: Driver, held: Held) -> None:
-    with suppress(DeviceError), driver.here():  # another process, or a context that failed
-        held.end()
+    def end() -> None:
+        with suppress(DeviceError), driver.here():  # another process, or a context that failed
+            held.end()
+
+    driver.after_capture(end)
 
 
 def _read(block: P.Block) -> set[Variable]:

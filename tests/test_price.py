@@ -198,7 +198,8 @@ def test_a_nest_without_a_kernel() -> None:
 
 def panel(rows: int, columns: int) -> float:
     """The price of a panel that is copied, in units of a whole element's."""
-    source, target = Array("x", float32, 4096), Array("y", float32, 4096)
+    size = rows * columns
+    source, target = Array("x", float32, size), Array("y", float32, size)
     zero = index(0)
     copy = Transpose(target, zero, rows, source, zero, columns, index(rows), index(columns))
     routine = Routine("copy", (source, target), (), (), (), Var("task", 0, 0), 1, (copy,))
@@ -211,6 +212,11 @@ def test_a_block_at_an_edge_costs_a_whole_one_masked() -> None:
     masked = TARGET.profile.rate("unit", "pack_masked") / TARGET.profile.rate("unit", "pack")
     assert panel(32, 16) == pytest.approx(512, rel=0.02)
     assert panel(20, 3) == pytest.approx(512 * masked, rel=0.02)
+
+
+def test_a_panel_is_written_by_whole_lines() -> None:
+    """Square blocks fill lines: 32 x 4096 elements move twice their bytes, not a line each."""
+    assert panel(32, 4096) < 4 * 32 * 4096
 
 
 def test_sums_are_added_up_together() -> None:

@@ -235,23 +235,30 @@ class _Walk:
         made = self.region(place.path, 1.0, executions)
         made.packs = True
         made.ports.shuffle = self.turned(s, rows, columns)
-        level, across = Level(rows), Level(columns)
-        path = (*place.path, level, across)
+        side = self.side(s)
+        sizes = tuple(map(float, (ceil(rows / side), ceil(columns / side))))
+        sizes += (min(rows, side), min(columns, side))
+        levels = tuple(map(Level, sizes))
+        path = (*place.path, *levels)
         pairs = (
             (s.source, s.source_offset, (s.source_row, s.word), False),
             (s.target, s.target_offset, (s.word, s.target_row), True),
         )
         for array, offset, (down, along), write in pairs:
-            terms = self.moved(offset)[0]
-            terms += ((level, down * size, rows), (across, along * size, columns))
+            strides = (down * side * size, along * side * size, down * size, along * size)
+            terms = (*self.moved(offset)[0], *zip(levels, strides, sizes, strict=True))
             self.keep(made, Access(array, path, terms, size, write, False))
+
+    def side(self, s: Transpose) -> int:
+        """Rows of the square blocks of a panel; 1: element by element."""
+        word = s.source.dtype.itemsize * s.word
+        return 1 if word < PACKED else self.target.lanes(word)
 
     def turned(self, s: Transpose, rows: float, columns: float) -> float:
         """Nanoseconds of the square blocks of a panel: at its edges whole ones, masked."""
-        word = s.source.dtype.itemsize * s.word
-        if word < PACKED:
+        side, word = self.side(s), s.source.dtype.itemsize * s.word
+        if side == 1:
             return rows * columns * self.reader.unit("turn")
-        side = self.target.lanes(word)
         fixed = isinstance(s.rows, E.Const) and isinstance(s.columns, E.Const)
         whole = fixed and rows % side == 0 and columns % side == 0
         each = self.reader.unit("pack" if whole else "pack_masked") * word / PACKED

@@ -110,7 +110,10 @@ EXTRAS = ("torch", "triton")  # what they need may not be installed
 def written(module: ModuleType) -> str:
     """The text of a stub, as ruff formats it."""
     imports, body = [], ["__all__: list[str]\n"]
-    for name in (*module.__all__, *((*EXTRAS, "fft", "linalg", "nn", "optim") * (module is pb))):
+    for name in (
+        *module.__all__,
+        *((*EXTRAS, "fft", "gguf", "linalg", "nn", "optim") * (module is pb)),
+    ):
         if name == "__array_api_version__":
             body.append(f"{name}: str\n")
             continue

@@ -44,7 +44,7 @@ LEVELS = [
         "array_api",
     },
     {"torch", "triton"},
-    {"conformance"},
+    {"conformance", "gguf"},
     {"cli", "viewer"},
 ]
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -42,7 +42,7 @@ MODULES = [
     "pullback.torch",
     "pullback.bridge.jax",
 ]
-LAZY = {"fft", "linalg", "nn", "optim", "rules", "torch", "jax", "triton"}  # of `pb`
+LAZY = {"fft", "gguf", "linalg", "nn", "optim", "rules", "torch", "jax", "triton"}  # of `pb`
 
 
 def public(name: str) -> ModuleType:

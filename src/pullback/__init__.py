@@ -334,6 +334,7 @@ from pullback.tensor.run.scheduled import schedule
 
 if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import fft as fft
+    from pullback import gguf as gguf
     from pullback import linalg as linalg
     from pullback import nn as nn
     from pullback import optim as optim
@@ -416,7 +417,7 @@ if sys.excepthook is sys.__excepthook__:
     sys.excepthook = _report
 
 
-_LAZY = ("fft", "linalg", "nn", "optim", "rules")  # built of what is here
+_LAZY = ("fft", "gguf", "linalg", "nn", "optim", "rules")  # built of what is here
 _EXTRAS = {
     "jax": ("JAX", "bridge.jax"),
     "torch": ("PyTorch", "torch"),
@@ -427,7 +428,7 @@ _bounded(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:
-    """`pb.nn`, `optim`, `fft`, `linalg`, `torch`, `jax`, `triton`, imported lazily: they are built
+    """`pb.nn`, `optim`, `fft`, `gguf`, `linalg`, `torch`, .., imported lazily: they are built
     of what is here.
 
     Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed, as for `jax`

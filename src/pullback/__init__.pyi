@@ -4,6 +4,7 @@ import builtins
 from typing import Any, overload
 
 from pullback import fft as fft
+from pullback import gguf as gguf
 from pullback import linalg as linalg
 from pullback import nn as nn
 from pullback import optim as optim

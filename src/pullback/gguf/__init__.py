@@ -1,0 +1,10 @@
+"""GGUF files: read, dequantised, multiplied by as they are, and run as language models."""
+
+from __future__ import annotations
+
+from pullback.gguf.blocks import dequantised
+from pullback.gguf.kinds import KINDS, Kind
+from pullback.gguf.reader import File, Stored, read
+from pullback.gguf.writer import write
+
+__all__ = ["KINDS", "File", "Kind", "Stored", "dequantised", "read", "write"]

@@ -1,0 +1,113 @@
+"""What the blocks of GGUF files say, as definitions: integers of a few bits, scaled.
+
+A tensor of blocks is kept as its fields: ``d`` is float16, the others are bytes. A function of
+`ELEMENTS` says what one element is, from any layout of the fields. Each operation is rounded as the
+`gguf` package rounds it: `dequantised` has its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import pullback as pb
+from pullback.gguf.reader import Stored
+
+Read = Callable[..., Any]  # field, row, block, places in the field -> a scalar
+Element = Callable[[Read, Any, Any, Any], Any]  # of read, row, block, place in the block
+Part = tuple[pb.Tensor, ...]
+
+
+def dequantised(stored: Stored) -> pb.Tensor:
+    """The tensor as float32: ``w[n, k]`` from the block of k in row n.
+
+    Example:
+        >>> rows = np.zeros((2, 34), np.uint8)  # two blocks of 32 elements
+        >>> pb.gguf.write("m.gguf", {}, {"w": (rows, "q8_0")})
+        >>> pb.gguf.dequantised(pb.gguf.read("m.gguf")["w"]).shape
+        (2, 32)
+    """
+    if stored.kind.elements == 1:
+        plain = np.ascontiguousarray(stored.raw.view(stored.kind.record))
+        return pb.astype(pb.tensor(plain), pb.float32).reshape(stored.shape)
+    fields = fields_of(stored)
+    rows, blocks = stored.blocks.shape
+    element, within = ELEMENTS[stored.kind.name], stored.kind.elements
+
+    def whole(*given: pb.Tensor) -> pb.Tensor:
+        parts = dict(zip(fields, given, strict=True))
+
+        def read(field: str, n: Any, b: Any, *places: Any) -> Any:
+            return parts[field][n, b, *places]
+
+        made = pb.compute((rows, blocks, within), lambda n, b, e: element(read, n, b, e))
+        return pb.reshape(made, stored.shape)
+
+    return pb.jit(whole)(*fields.values())
+
+
+def fields_of(stored: Stored) -> dict[str, pb.Tensor]:
+    """The fields of all blocks, ``(rows, blocks a row, ..)`` each."""
+    names = stored.kind.record.names or ()
+    return {name: pb.tensor(np.ascontiguousarray(stored.blocks[name])) for name in names}
+
+
+def f32(value: Any) -> Any:
+    """A scalar as float32; float16 and bytes are exact there."""
+    return pb.astype(value, pb.float32)
+
+
+def q8_0(read: Read, n: Any, b: Any, e: Any) -> Any:
+    """``d q[e]``"""
+    return f32(read("q", n, b, e)) * f32(read("d", n, b))
+
+
+def q4_0(read: Read, n: Any, b: Any, e: Any) -> Any:
+    """``d (q[e] - 8)``: the low halves of the bytes, then the high ones"""
+    byte = read("q", n, b, e % 16)
+    number = pb.where(e < 16, byte & 15, byte >> 4)
+    return f32(read("d", n, b)) * (f32(number) - 8.0)
+
+
+def scale_of(read: Read, n: Any, b: Any, g: Any, high: Any) -> tuple[Any, Any]:
+    """Six bits each: scale and least value of group g. Those of groups 4 to 7 (`high`) are four
+    bits of a byte of their own and two that the bytes of groups 0 to 3 have to spare.
+    """
+    part = g % 4
+    scale, least, rest = (read("scales", n, b, part + 4 * i) for i in range(3))
+    upper = (rest & 15) | ((scale >> 2) & 48), (rest >> 4) | ((least >> 2) & 48)
+    lower = scale & 63, least & 63
+    if isinstance(high, bool):
+        return upper if high else lower
+    return pb.where(high, upper[0], lower[0]), pb.where(high, upper[1], lower[1])
+
+
+def q4_k(read: Read, n: Any, b: Any, e: Any) -> Any:
+    """``(d scale[g]) q[e] - least m[g]`` in groups of 32; two groups share 32 bytes"""
+    g = e // 32
+    scale, least = scale_of(read, n, b, g, g >= 4)
+    byte = read("q", n, b, e // 64, e % 32)
+    number = pb.where(g % 2 < 1, byte & 15, byte >> 4)
+    step = f32(read("d", n, b)) * f32(scale)
+    return step * f32(number) - f32(read("least", n, b)) * f32(least)
+
+
+def q6_k(read: Read, n: Any, b: Any, e: Any) -> Any:
+    """``(d scale[e // 16]) (q[e] - 32)``; of each half of 128 the four quarters share bytes: four
+    low bits of two quarters, two high bits of all
+    """
+    half, quarter = e // 128, e // 32 % 4
+    low = read("low", n, b, half, e % 64)
+    high = read("high", n, b, half, e % 32)
+    four = pb.where(quarter < 2, low & 15, low >> 4)
+    pairs = [(high >> 2 * t) & 3 for t in range(4)]
+    first = pb.where(quarter < 1, pairs[0], pairs[1])
+    last = pb.where(quarter < 3, pairs[2], pairs[3])
+    number = four | (pb.where(quarter < 2, first, last) << 4)
+    step = f32(read("d", n, b)) * f32(read("scales", n, b, e // 16))
+    return step * (f32(number) - 32.0)
+
+
+ELEMENTS: dict[str, Element] = {"q8_0": q8_0, "q4_0": q4_0, "q4_K": q4_k, "q6_K": q6_k}

@@ -17,6 +17,7 @@ SPACES = {
     "special": pb.special,
     "fft": pb.fft,
     "linalg": pb.linalg,
+    "quantised": pb.quantised,
     "optim": pb.optim,
 }
 ONE = {"Any", "Tensor", "Tensor | None", "Complex", "Handle", "State"}

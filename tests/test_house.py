@@ -39,6 +39,7 @@ LEVELS = [
         "random",
         "fft",
         "linalg",
+        "quantised",
         "composite",
         "bridge",
         "array_api",

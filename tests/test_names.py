@@ -35,6 +35,7 @@ MODULES = [
     "pullback.nn.init",
     "pullback.nn.utils",
     "pullback.optim",
+    "pullback.quantised",
     "pullback.optim.schedules",
     "pullback.special",
     "pullback.random",
@@ -42,7 +43,18 @@ MODULES = [
     "pullback.torch",
     "pullback.bridge.jax",
 ]
-LAZY = {"fft", "gguf", "linalg", "nn", "optim", "rules", "torch", "jax", "triton"}  # of `pb`
+LAZY = {
+    "fft",
+    "gguf",
+    "linalg",
+    "nn",
+    "optim",
+    "quantised",
+    "rules",
+    "torch",
+    "jax",
+    "triton",
+}  # of `pb`
 
 
 def public(name: str) -> ModuleType:

@@ -338,6 +338,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import linalg as linalg
     from pullback import nn as nn
     from pullback import optim as optim
+    from pullback import quantised as quantised
     from pullback import rules as rules
     from pullback import torch as torch
     from pullback import triton as triton
@@ -417,7 +418,7 @@ if sys.excepthook is sys.__excepthook__:
     sys.excepthook = _report
 
 
-_LAZY = ("fft", "gguf", "linalg", "nn", "optim", "rules")  # built of what is here
+_LAZY = ("fft", "gguf", "linalg", "nn", "optim", "quantised", "rules")  # built of what is here
 _EXTRAS = {
     "jax": ("JAX", "bridge.jax"),
     "torch": ("PyTorch", "torch"),
@@ -428,7 +429,7 @@ _bounded(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:
-    """`pb.nn`, `optim`, `fft`, `gguf`, `linalg`, `torch`, .., imported lazily: they are built
+    """`pb.nn`, `optim`, `fft`, `gguf`, `linalg`, `quantised`, .., imported lazily: they are built
     of what is here.
 
     Raises: ExtraError, an ImportError, for `pb.torch` where PyTorch is not installed, as for `jax`

@@ -8,6 +8,7 @@ from pullback import gguf as gguf
 from pullback import linalg as linalg
 from pullback import nn as nn
 from pullback import optim as optim
+from pullback import quantised as quantised
 from pullback import random as random
 from pullback import special as special
 from pullback import torch as torch

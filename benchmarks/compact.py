@@ -1,0 +1,77 @@
+"""Products with weights of few bits, sparse matrices, beside float32, NumPy, SciPy and PyTorch.
+
+`python benchmarks/compact.py quantised`: processor time, one thread, in turn, least of 15.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import pullback as pb
+
+OPTIONS = pb.Options(threads=1)
+TURNS = 15
+
+
+def least(runs: dict[str, Callable[[], Any]], turns: int = TURNS) -> dict[str, float]:
+    """Milliseconds of processor time of each, run in turn."""
+    for run in runs.values():
+        run()
+    found = dict.fromkeys(runs, float("inf"))
+    for _ in range(turns):
+        for name, run in runs.items():
+            start = time.process_time()
+            run()
+            found[name] = min(found[name], (time.process_time() - start) * 1e3)
+    return found
+
+
+def compiled(function: Callable[..., Any], *given: Any) -> Callable[[], Any]:
+    program = pb.jit(function, options=OPTIONS)
+    return lambda: program(*given).numpy()
+
+
+def quantised(size: int) -> dict[str, float]:
+    """A batch of one by `size` x `size` weights."""
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(size, size)).astype(np.float32)
+    vector = rng.normal(size=size).astype(np.float32)
+    W, x = pb.tensor(dense), pb.tensor(vector)
+    runs = {"float32": compiled(lambda x, w: pb.einsum("k,nk->n", x, w), x, W)}
+    for bits, group in ((8, None), (8, 128), (4, None), (4, 128)):
+        w = pb.quantised.weights(W, bits, group)
+        name = f"{bits} bits" + (f", groups of {group}" if group else "")
+        runs[name] = compiled(pb.quantised.linear, x, w)
+        if bits == 8 and group is None:
+            linear8 = lambda x, w: pb.quantised.linear8(*pb.quantised.activations(x), w)  # noqa: E731
+            runs["int8 by int8"] = compiled(linear8, x, w)
+    try:
+        import torch
+    except ImportError:
+        return least(runs)
+    torch.set_num_threads(1)
+    matrix, column = torch.from_numpy(dense), torch.from_numpy(vector)
+    runs["PyTorch, float32"] = lambda: matrix @ column
+    return least(runs)
+
+
+def table(rows: dict[str, dict[str, float]], beside: str) -> None:
+    names = list(next(iter(rows.values())))
+    print("| | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1))
+    for row, found in rows.items():
+        cells = [f"{found[n]:.2f} ({found[beside] / found[n]:.2f}x)" for n in names]
+        print(f"| {row} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    if "quantised" in sys.argv[1:]:
+        table({f"{n} x {n}": quantised(n) for n in (4096, 8192, 12288)}, "float32")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@
 Sides take turns; a figure is the best round: processor time with one thread, the clock with more.
 The last column is the worst difference from eager's results; the time of the first call, with no
 cache, less that of a later one, is what compiling took (processor time, with the compilers that it
-started). Bold: slower than a peer. Inductor takes half a minute of compilers a row: with `--kept`
+started; what PyTorch imports to trace for any backend is loaded before). Bold: slower than a peer. Inductor takes half a minute of compilers a row: with `--kept`
 what it compiled stays in a folder, and a second run times both sides while the machine is idle,
 with the first calls of the run that `--save` wrote.
 """
@@ -140,6 +140,7 @@ def measured(name: str, kind: str, peers: list[str], threads: int, rounds: int) 
     import torch
 
     torch.set_num_threads(threads)
+    load_tracer(torch)
     calls, outcomes, first = {}, {}, {}
     for who in ("eager", "pullback", *(p for p in peers if p != "eager")):
         call = prepared(name, kind, who)
@@ -158,6 +159,13 @@ def measured(name: str, kind: str, peers: list[str], threads: int, rounds: int) 
             best[who] = min(best[who], timed(call, clock))
     told = {w: apart_by(o, outcomes["eager"]) for w, o in outcomes.items() if w != "eager"}
     return {"ms": {w: 1e3 * s for w, s in best.items()}, "compile": first, "apart": told}
+
+
+def load_tracer(torch: Any) -> None:
+    """What PyTorch imports for any backend, by a function of one line: in no side's first call."""
+    x = torch.ones(2, requires_grad=True)
+    torch.compile(lambda v: v.sin().sum(), backend="aot_eager")(x).backward()
+    torch._dynamo.reset()
 
 
 def prepared(name: str, kind: str, who: str) -> Callable[[], Any]:

@@ -6,9 +6,10 @@
 Sides take turns; a figure is the best round: processor time with one thread, the clock with more.
 The last column is the worst difference from eager's results; the time of the first call, with no
 cache, less that of a later one, is what compiling took (processor time, with the compilers that it
-started; what PyTorch imports to trace for any backend is loaded before). Bold: slower than a peer. Inductor takes half a minute of compilers a row: with `--kept`
-what it compiled stays in a folder, and a second run times both sides while the machine is idle,
-with the first calls of the run that `--save` wrote.
+started; what PyTorch imports to trace for any backend is loaded before). Bold: slower than a peer.
+Inductor takes half a minute of compilers a row: with `--kept` what it compiled stays in a folder,
+and a second run times both sides while the machine is idle, with the first calls of the run that
+`--save` wrote.
 """
 
 from __future__ import annotations

@@ -337,6 +337,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import gguf as gguf
     from pullback import linalg as linalg
     from pullback import nn as nn
+    from pullback import onnx as onnx
     from pullback import optim as optim
     from pullback import quantised as quantised
     from pullback import rules as rules
@@ -421,6 +422,7 @@ if sys.excepthook is sys.__excepthook__:
 _LAZY = ("fft", "gguf", "linalg", "nn", "optim", "quantised", "rules")  # built of what is here
 _EXTRAS = {
     "jax": ("JAX", "bridge.jax"),
+    "onnx": ("ONNX", "onnx"),
     "torch": ("PyTorch", "torch"),
     "triton": ("Triton and PyTorch", "triton"),
 }

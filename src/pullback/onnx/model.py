@@ -1,0 +1,233 @@
+"""`pb.onnx.load`: a model of ONNX as a module, compiled for the shapes it is called with."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+import pullback as pb
+from pullback.config import Cap, Options
+from pullback.nn.base.module import Module
+from pullback.nn.base.parameter import Parameter
+from pullback.onnx.faults import Wanted, crooked, uncalled, undecided, unreadable
+from pullback.onnx.graph import Graph, Port, Reader
+from pullback.onnx.read import Array, Store, model_of, opsets, plain
+from pullback.onnx.run import Run, Scope, is_plain
+from pullback.onnx.values import MOST_KNOWN, Value
+from pullback.tensor.face.tensor import Tensor
+from pullback.tensor.record.trace import current
+
+KEPT: Cap = 64  # programs by values of inputs that decide shapes; what is used least goes
+Inputs = Mapping[str, Any]
+
+
+def load(
+    source: str | os.PathLike[str] | bytes | ModelProto,
+    *,
+    dims: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+) -> Model:
+    """A model from a file, from its bytes, or as onnx has it: a module that can be trained.
+
+    `dims` makes named sizes symbolic, one program for all: ``{"batch": (1, 64)}``, or a `pb.dim`.
+
+    Raises: StateError for what is no model, or one whose parts do not fit (E571 to E573);
+        UnsupportedError for types that no tensor has (E574).
+    """
+    proto, folder = model_of(source)
+    return Model(proto, Store(folder), dims, options)
+
+
+class Model(Module):
+    """A graph of ONNX. Initialisers of floats with an axis are its parameters, by their names;
+    means and variances of batch norms its buffers.
+
+    ``model(x, y)``, ``model(input=x)``: one tensor, or a tuple of them; `run` takes and gives dicts.
+    """
+
+    def __init__(
+        self,
+        proto: ModelProto,
+        store: Store,
+        dims: Mapping[str, Any] | None = None,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(proto, ModelProto) or not proto.HasField("graph"):
+            raise unreadable("a model without a graph")
+        functions = {(plain(f.domain), f.name): f for f in proto.functions}
+        self.reader = Reader(opsets(proto.opset_import), store, functions)
+        self.graph = self.reader.graph(proto.graph)
+        self.options = options
+        self.dims = {name: _dim(name, given) for name, given in (dims or {}).items()}
+        self.constants: dict[str, Value] = {}
+        self.asked: frozenset[str] = frozenset()
+        self.programs: OrderedDict[Any, Any] = OrderedDict()
+        self._own(self.graph)
+
+    def _own(self, graph: Graph) -> None:
+        """Initialisers as parameters, buffers and constants."""
+        measured = {
+            n for node in graph.nodes if node.operator == "BatchNormalization"
+            for n in node.inputs[3:5]
+        }  # fmt: skip
+        given = {p.name for p in graph.inputs}
+        for name, array in graph.constants.items():
+            if array.ndim and array.size and pb.dtype(array.dtype).is_float and name not in given:
+                if name in measured:
+                    self.register_buffer(name, pb.tensor(array))
+                else:
+                    self.register_parameter(name, Parameter(pb.tensor(array)))
+            else:
+                tensor = pb.tensor(array) if array.size != 1 else None
+                self.constants[name] = Value(tensor, array, plain=is_plain(array))
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What a call must be given: inputs that no initialiser stands in for."""
+        return tuple([p for p in self.graph.inputs if p.name not in self.graph.constants])
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """What a call gives."""
+        return self.graph.outputs
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """The outputs, one alone or a tuple. Raises: ArgumentError for inputs that do not fit."""
+        if len(args) > len(self.inputs):
+            raise uncalled(f"{len(args)} inputs for {self._names()}")
+        given = dict(zip([p.name for p in self.inputs], args, strict=False))
+        twice = given.keys() & named.keys()
+        if twice:
+            raise uncalled(f"input {min(twice)!r} by place and by name")
+        results = tuple(self.run({**given, **named}).values())
+        return results[0] if len(results) == 1 else results
+
+    def run(self, inputs: Inputs) -> dict[str, Any]:
+        """The outputs by name, of inputs by name. Raises: ArgumentError."""
+        given = self._fitted(inputs)
+        while True:
+            fixed = {name: _numbers(name, given[name]) for name in self.asked & given.keys()}
+            free = {name: x for name, x in given.items() if name not in fixed}
+            try:
+                results = self._program(fixed, list(free))(*free.values())
+            except Wanted as more:
+                self._know(more.names)
+                continue
+            return dict(zip([p.name for p in self.outputs], results, strict=True))
+
+    def _know(self, names: frozenset[str]) -> None:
+        """Inputs whose values decide the program; parameters that do are none any more."""
+        self.asked |= names
+        for name in names & self._parameters.keys():
+            array = np.asarray(self._parameters[name])
+            del self._parameters[name]
+            self.constants[name] = Value(pb.tensor(array), array)
+        for name in names & self._buffers.keys():
+            array = np.asarray(self._buffers[name])
+            del self._buffers[name]
+            self.constants[name] = Value(pb.tensor(array), array)
+
+    def _program(self, fixed: Mapping[str, Array], free: list[str]) -> Any:
+        key = tuple(free), tuple([(n, a.dtype.str, a.shape, a.tobytes()) for n, a in fixed.items()])
+        if key not in self.programs:
+            ports = {p.name: p for p in self.graph.inputs}
+            shapes = [self._declared(ports[name]) for name in free] if self.dims else None
+            body = partial(self._traced, fixed, free)
+            body.__name__ = self.graph.name or "model"  # type: ignore[attr-defined]
+            self.programs[key] = pb.jit(body, shapes=shapes, options=self.options)
+            if len(self.programs) > KEPT:
+                self.programs.popitem(last=False)
+        self.programs.move_to_end(key)
+        return self.programs[key]
+
+    def _declared(self, port: Port) -> Any:
+        shape = port.shape or ()
+        if not any(e in self.dims for e in shape if isinstance(e, str)):
+            return None
+        unknown = [e for e in shape if not isinstance(e, int) and e not in self.dims]
+        if unknown:
+            raise uncalled(f"input {port.name!r} of shape {shape}: dims= says nothing of {unknown[0]!r}")
+        return tuple([self.dims.get(e, e) for e in shape])
+
+    def _traced(self, fixed: Mapping[str, Array], free: list[str], *tensors: Any) -> tuple[Any, ...]:
+        scope: Scope = dict(self.constants)
+        for name, cell in (*self._parameters.items(), *self._buffers.items()):
+            scope[name] = Value(cell, given=name)
+        for name, array in fixed.items():
+            scope[name] = Value(pb.tensor(array) if array.size <= 1 else None, array)
+        for name, tensor in zip(free, tensors, strict=True):
+            scope[name] = Value(tensor, given=name)
+        values = Run(self.reader).graph(self.graph, scope)
+        for port, value in zip(self.graph.outputs, values, strict=True):
+            kind = value.tensor.dtype
+            if port.kind is not None and kind != port.kind:
+                raise crooked(f"output {port.name!r} is {kind}, where the model says {port.kind}")
+        return tuple([pb.asarray(v.tensor) for v in values])
+
+    def _fitted(self, inputs: Inputs) -> dict[str, Any]:
+        """Inputs as tensors. Raises: ArgumentError for names, types and shapes that do not fit."""
+        ports = {p.name: p for p in self.graph.inputs}
+        strange = inputs.keys() - ports.keys()
+        missing = [p.name for p in self.inputs if p.name not in inputs]
+        if strange or missing:
+            what = f"no input {min(strange)!r}" if strange else f"input {missing[0]!r} is missing"
+            raise uncalled(f"{what}: {self._names()}")
+        sizes: dict[str, Any] = {}
+        given = {}
+        for name, port in ports.items():
+            if name in inputs:
+                given[name] = _tensor(port, inputs[name])
+                _fit(port, given[name], sizes)
+        return given
+
+    def _names(self) -> str:
+        return f"the inputs are {', '.join(repr(p.name) for p in self.inputs) or 'none'}"
+
+    def __repr__(self) -> str:
+        names = [f"{p.name}: {p.kind}{list(p.shape or ())}" for p in self.inputs]
+        return f"Model({self.graph.name!r}, {', '.join(names)})"
+
+
+def _dim(name: str, given: Any) -> Any:
+    return pb.dim(name, *given) if isinstance(given, tuple | list) else given
+
+
+def _tensor(port: Port, given: Any) -> Any:
+    if isinstance(given, np.ndarray | np.generic):
+        return np.asarray(given)
+    if isinstance(given, Tensor):
+        return given
+    try:
+        return np.asarray(given, None if port.kind is None else port.kind.numpy)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise uncalled(f"input {port.name!r}: {error}") from error
+
+
+def _fit(port: Port, x: Any, sizes: dict[str, Any]) -> None:
+    kind = pb.dtype(x.dtype)
+    if port.kind is not None and kind != port.kind:
+        raise uncalled(f"input {port.name!r} is {kind}, {port.kind} is wanted")
+    if port.shape is None:
+        return
+    wanted = [sizes.setdefault(e, n) if isinstance(e, str) else e
+              for e, n in zip(port.shape, x.shape, strict=False)]  # fmt: skip
+    same = all(e is None or e == n for e, n in zip(wanted, x.shape, strict=False))
+    if len(x.shape) != len(port.shape) or not same:
+        raise uncalled(f"input {port.name!r} of shape {tuple(x.shape)}, {port.shape} is wanted")
+
+
+def _numbers(name: str, x: Any) -> Array:
+    """The numbers of an input that decides shapes. Raises: UnsupportedError while tracing."""
+    if isinstance(x, Tensor) and current() is not None:
+        raise undecided(f"the values of input {name!r} decide shapes: pass it as a NumPy array")
+    array = np.asarray(x)
+    if array.size > MOST_KNOWN:
+        raise undecided(f"input {name!r} of {array.size} elements decides shapes")
+    return array

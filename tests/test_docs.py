@@ -41,7 +41,8 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 # Pages that need a package.
-EXTRAS = {"pytorch": "torch", "layers": "torch", "jax": "jax", "triton": "triton"}
+EXTRAS = {"pytorch": "torch", "layers": "torch", "jax": "jax", "triton": "triton",
+          "onnx": "onnx"}  # fmt: skip
 
 
 def marks(page: Path) -> list[pytest.MarkDecorator]:

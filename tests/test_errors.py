@@ -24,7 +24,8 @@ CODE = re.compile(r"""\bcode(?:: str)? ?= ?"(E\d{3})\"""")
 
 
 # E328 is what is said where PyTorch is not installed.
-IMPORTS = {"torch": r"\btorch\b|bridge\.kept", "jax": r"\bjax\b", "triton": r"\btriton\b"}
+IMPORTS = {"torch": r"\btorch\b|bridge\.kept", "jax": r"\bjax\b", "triton": r"\btriton\b",
+           "onnx": r"\bonnx\b"}  # fmt: skip
 MARKS = {"triton": "torch"}  # both are needed
 BRIDGES = {
     code: extra

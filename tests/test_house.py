@@ -45,7 +45,7 @@ LEVELS = [
         "array_api",
     },
     {"torch", "triton"},
-    {"conformance", "gguf"},
+    {"conformance", "gguf", "onnx"},
     {"cli", "viewer"},
 ]
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

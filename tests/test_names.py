@@ -42,12 +42,14 @@ MODULES = [
     "pullback.rules",
     "pullback.torch",
     "pullback.bridge.jax",
+    "pullback.onnx",
 ]
 LAZY = {
     "fft",
     "gguf",
     "linalg",
     "nn",
+    "onnx",
     "optim",
     "quantised",
     "rules",
@@ -59,7 +61,7 @@ LAZY = {
 
 def public(name: str) -> ModuleType:
     extra = name.rpartition(".")[2]
-    if extra in ("jax", "torch") and find_spec(extra) is None:
+    if extra in ("jax", "onnx", "torch") and find_spec(extra) is None:
         pytest.skip(f"{extra} is not installed")
     return importlib.import_module(name)
 

@@ -30,7 +30,15 @@ class Prepared(base.BackendRep):  # type: ignore[misc]
 
 
 class Backend(base.Backend):  # type: ignore[misc]
-    """``BackendTest(pb.onnx.Backend, __name__)`` runs onnx's tests."""
+    """``BackendTest(pb.onnx.Backend, __name__)`` runs onnx's tests.
+
+    Example:
+        >>> from onnx import parser
+        >>> text = '<ir_version: 10, opset_import: ["" : 21]> f (float[n] x) => (float[n] y)'
+        >>> model = parser.parse_model(text + " { y = Neg(x) }")
+        >>> pb.onnx.Backend.run_model(model, [np.ones(2, np.float32)])
+        (array([-1., -1.], dtype=float32),)
+    """
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:

@@ -39,6 +39,13 @@ def load(
 
     Raises: StateError for what is no model, or one whose parts do not fit (E571 to E573);
         UnsupportedError for types that no tensor has (E574).
+
+    Example:
+        >>> from onnx import parser
+        >>> text = '<ir_version: 10, opset_import: ["" : 21]> f (float[n] x) => (float[n] y)'
+        >>> model = pb.onnx.load(parser.parse_model(text + " { y = Relu(x) }"))
+        >>> model(pb.tensor([-1.0, 1.0]))
+        Tensor([0., 1.], dtype=float32)
     """
     proto, folder = model_of(source)
     return Model(proto, Store(folder), dims, options)
@@ -48,7 +55,13 @@ class Model(Module):
     """A graph of ONNX. Initialisers of floats with an axis are its parameters, by their names;
     means and variances of batch norms its buffers.
 
-    ``model(x, y)``, ``model(input=x)``: one tensor, or a tuple of them; `run` takes and gives dicts.
+    ``model(x, y)``, ``model(input=x)``: a tensor, or a tuple of them; `run` takes and gives dicts.
+
+    Example:
+        >>> from onnx import parser
+        >>> text = '<ir_version: 10, opset_import: ["" : 21]> f (float[n] x) => (float[n] y)'
+        >>> pb.onnx.load(parser.parse_model(text + " { y = Neg(x) }")).outputs
+        (Port(name='y', kind=float32, shape=('n',)),)
     """
 
     def __init__(
@@ -153,10 +166,14 @@ class Model(Module):
             return None
         unknown = [e for e in shape if not isinstance(e, int) and e not in self.dims]
         if unknown:
-            raise uncalled(f"input {port.name!r} of shape {shape}: dims= says nothing of {unknown[0]!r}")
-        return tuple([self.dims.get(e, e) for e in shape])
+            raise uncalled(
+                f"input {port.name!r} of shape {shape}: dims= says nothing of {unknown[0]!r}"
+            )
+        return tuple([self.dims[e] if isinstance(e, str) else e for e in shape])
 
-    def _traced(self, fixed: Mapping[str, Array], free: list[str], *tensors: Any) -> tuple[Any, ...]:
+    def _traced(
+        self, fixed: Mapping[str, Array], free: list[str], *tensors: Any
+    ) -> tuple[Any, ...]:
         scope: Scope = dict(self.constants)
         for name, cell in (*self._parameters.items(), *self._buffers.items()):
             scope[name] = Value(cell, given=name)

@@ -44,7 +44,7 @@ _FIELDS = {
 def name_of(number: int) -> str:
     """The name ONNX gives a type of elements."""
     try:
-        return str(TensorProto.DataType.Name(number))  # type: ignore[arg-type]
+        return str(TensorProto.DataType.Name(number))
     except ValueError:
         return f"number {number}"
 
@@ -187,18 +187,20 @@ def attribute(proto: AttributeProto, store: Store, what: str) -> Any:
 
 def _attribute_kind(kind: int) -> str:
     try:
-        return str(AttributeProto.AttributeType.Name(kind))  # type: ignore[arg-type]
+        return str(AttributeProto.AttributeType.Name(kind))
     except ValueError:
         return f"a value of kind {kind}"
 
 
 def opsets(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Versions by domain; "ai.onnx" is the one without a name. Raises: StateError for a conflict."""
+    """Versions by domain; "ai.onnx" has no name. Raises: StateError for two of one domain."""
     versions: dict[str, int] = {}
     for entry in entries:
         domain = plain(entry.domain)
         if versions.setdefault(domain, entry.version) != entry.version:
-            raise crooked(f"operator set {domain!r} of version {versions[domain]} and {entry.version}")
+            raise crooked(
+                f"operator set {domain!r} of version {versions[domain]} and {entry.version}"
+            )
     return versions
 
 

@@ -61,7 +61,7 @@ class Run:
         except PullbackError as error:
             if error.code in CODES:
                 raise
-            raise retold(node, error) from error
+            raise retold(node, error) from None  # it has all that was said
         except (*MALFORMED, AssertionError) as error:
             raise broken(node, f"{type(error).__name__}: {error}") from error
 
@@ -80,8 +80,10 @@ class Run:
             return list(FORMS[node.operator](self, node, operands, scope))
         if foldable(node, operands):
             arrays = folded(node, operands)
-            return [Value(array=a, plain=is_plain(a), made=(node, operands, n))
-                    for n, a in enumerate(arrays)]  # fmt: skip
+            return [
+                Value(array=a, plain=is_plain(a), made=(node, operands, n))
+                for n, a in enumerate(arrays)
+            ]
         entry = RULES.get((node.domain, node.operator, node.version))
         if entry is not None:
             results = by_rule(entry, node, operands)
@@ -94,20 +96,21 @@ class Run:
     def function(
         self, function: FunctionProto, node: Node, operands: Sequence[Value | None]
     ) -> list[Value]:
-        """A function's body in the place of its node. Raises: StateError for one that is crooked."""
+        """A function's body in the place of its node. Raises: StateError where it is crooked."""
         versions = opsets(function.opset_import) or dict(node.opsets)
         reader = self.reader.within(versions)
         nodes = reader.nodes(filled(function, node))
         checked(function.name, function.input, (), nodes, (), ("",))
         scope: Scope = {}
-        for name, value in zip(function.input, [*operands, *[None] * len(function.input)],
-                               strict=False):  # fmt: skip
+        given = [*operands, *[None] * len(function.input)]
+        for name, value in zip(function.input, given, strict=False):
             scope[name] = ABSENT if value is None else value
         Run(reader, self.depth + 1).nodes([without(n, scope) for n in nodes], scope)
-        missing = [name for name in function.output if name not in scope]
+        made = function.output[: len(node.outputs)]
+        missing = [n for n, out in zip(made, node.outputs, strict=False) if out and n not in scope]
         if missing:
             raise crooked(f"function {function.name!r}: output {missing[0]!r} is made by nothing")
-        return [scope[name] for name in function.output]
+        return [scope.get(name, ABSENT) for name in made]
 
 
 ABSENT = Value()
@@ -168,7 +171,9 @@ def by_rule(entry: Entry, node: Node, operands: Sequence[Value | None]) -> Seque
         if value is None:
             given.append(None)
         elif entry.numbers(place):
-            given.append(known(value, f"{node}: the values of {node.inputs[place]!r} decide a shape"))
+            given.append(
+                known(value, f"{node}: the values of {node.inputs[place]!r} decide a shape")
+            )
         else:
             given.append(value.tensor)
     settings = {**defaults(node.domain, node.operator, node.version), **node.attributes}
@@ -192,14 +197,15 @@ def defaults(domain: str, operator: str, version: int) -> Mapping[str, Any]:
     for name, one in schema.attributes.items():
         if one.required:
             continue
-        value = onnx.helper.get_attribute_value(one.default_value) if one.default_value.name else None
+        value = (
+            onnx.helper.get_attribute_value(one.default_value) if one.default_value.name else None
+        )
         told[name] = value.decode() if isinstance(value, bytes) else value
     return told
 
 
 def definition(node: Node, operands: Sequence[Value | None]) -> FunctionProto | None:
-    """The function by which ONNX defines an operator, of operands of these types; None: it has none.
-    """
+    """The function by which ONNX defines an operator, of these operands; None: it has none."""
     version = node.opsets.get(node.domain, 0)
     schema = onnx.defs.get_schema(node.operator, version, node.domain)
     function = FunctionProto()

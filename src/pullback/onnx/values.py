@@ -16,7 +16,7 @@ import numpy as np
 from onnx.reference import ReferenceEvaluator
 
 import pullback as pb
-from pullback.errors import MALFORMED
+from pullback.errors import MALFORMED, PullbackError
 from pullback.onnx.faults import Wanted, broken, undecided
 from pullback.onnx.graph import Node
 from pullback.onnx.read import Array
@@ -89,6 +89,14 @@ def known(value: Value, why: str) -> Array:
     return value.array
 
 
+def at_once(value: Value) -> Array | None:
+    """The numbers of a value where no input has to be asked for them; else None."""
+    try:
+        return known(value, "")
+    except (Wanted, PullbackError):
+        return None
+
+
 def _computed(value: Value, why: str) -> None:
     wanted: set[str] = set()
     stack, met = [value], set[int]()
@@ -140,14 +148,14 @@ def folded(node: Node, values: Sequence[Value | None]) -> list[Array]:
 
 def _count(node: Node, arrays: Sequence[Any]) -> int:
     """How many numbers it takes at most, so that none is computed before that is known."""
-    most = max([a.size for a in arrays], default=1)
+    most: int = max([a.size for a in arrays], default=1)
     if node.operator in ("Expand", "ConstantOfShape") and arrays[-1].dtype.kind in "iu":
         return max(most, math.prod(abs(int(e)) for e in arrays[-1].reshape(-1)) * most)
     if node.operator == "Tile" and arrays[-1].dtype.kind in "iu":
         return most * math.prod(max(1, abs(int(e))) for e in arrays[-1].reshape(-1))
     if node.operator == "Range":
         start, limit, step = (float(a.reshape(-1)[0]) if a.size else math.nan for a in arrays[:3])
-        steps = abs(limit - start) / abs(step) if step else math.inf
+        steps: float = abs(limit - start) / abs(step) if step else math.inf
         return int(steps) + 1 if math.isfinite(steps) else MOST_KNOWN + 1
     return most * (len(arrays) + 1) if node.operator == "Concat" else _broadcast(arrays, most)
 
@@ -155,4 +163,5 @@ def _count(node: Node, arrays: Sequence[Any]) -> int:
 def _broadcast(arrays: Sequence[Any], most: int) -> int:
     rank = max((a.ndim for a in arrays), default=0)
     shapes = [(1,) * (rank - a.ndim) + a.shape for a in arrays]
-    return max(most, math.prod(max(es) for es in zip(*shapes, strict=True)))
+    whole: int = math.prod(max(es) for es in zip(*shapes, strict=True))
+    return max(most, whole)

@@ -2,12 +2,24 @@
 
 from pullback.onnx.rules import (
     elementwise,
+    norms,
     places,
     products,
     reductions,
     shapes,
+    windows,
 )
+from pullback.onnx.rules.control import FORMS
 from pullback.onnx.rules.table import RULES
 
-FORMS = {}
-__all__ = ["FORMS", "RULES", "elementwise", "places", "products", "reductions", "shapes"]
+__all__ = [
+    "FORMS",
+    "RULES",
+    "elementwise",
+    "norms",
+    "places",
+    "products",
+    "reductions",
+    "shapes",
+    "windows",
+]

@@ -179,8 +179,6 @@ def cast(x: Any, *, to: int, saturate: int | None = None, round_mode: str | None
 
 
 @rule("CastLike", 15, 19, 21, 23, 24, 25)
-def cast_like(
-    x: Any, y: Any, *, saturate: int | None = None, round_mode: str | None = None
-) -> Any:
+def cast_like(x: Any, y: Any, *, saturate: int | None = None, round_mode: str | None = None) -> Any:
     del saturate, round_mode
     return pb.astype(x, y.dtype)

@@ -130,10 +130,12 @@ def _running(function: Reduction, start: int) -> Reduction:
     def run(x: Any, axis: Any, *, exclusive: int, reverse: int) -> Any:
         at = axis_of(numbers(axis)[0], x.ndim)
         x = pb.flip(x, axis=at) if reverse else x
-        y = pb.astype(function(x, axis=at), x.dtype)
+        y: Any = pb.astype(function(x, axis=at), x.dtype)
         if exclusive:
             rest = y[(*[slice(None)] * at, slice(0, y.shape[at] - 1))]
-            y = pb.concat([pb.full_like(x[(*[slice(None)] * at, slice(0, 1))], start), rest], axis=at)
+            y = pb.concat(
+                [pb.full_like(x[(*[slice(None)] * at, slice(0, 1))], start), rest], axis=at
+            )
         return pb.flip(y, axis=at) if reverse else y
 
     return run

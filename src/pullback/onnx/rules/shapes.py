@@ -97,9 +97,7 @@ def tile(x: Any, repeats: Any) -> Any:
 
 
 @rule("Split", 2, 11)
-def split_by(
-    x: Any, *, axis: int, split: Sequence[int] | None, outputs: Sequence[bool]
-) -> Any:
+def split_by(x: Any, *, axis: int, split: Sequence[int] | None, outputs: Sequence[bool]) -> Any:
     return _parts(x, axis, split or _even(x.shape[axis], len(outputs)))
 
 

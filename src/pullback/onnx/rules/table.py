@@ -85,9 +85,8 @@ def demand(holds: bool, why: str) -> None:
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """An axis counted from the start. Raises: ValueError for one that is not there."""
-    if not -rank <= axis < max(rank, 1):
-        raise ValueError(f"axis {axis} of {rank} axes")  # told with the node
+    """An axis counted from the start. Raises: Refused for one that is not there."""
+    demand(-rank <= axis < max(rank, 1), f"axis {axis} of {rank} axes")
     return axis + rank if axis < 0 else axis
 
 

@@ -17,7 +17,7 @@ from pullback.onnx.graph import Graph, Node, Reader, checked
 from pullback.onnx.read import NUMBERS, Array, opsets, plain
 from pullback.onnx.rules import FORMS, RULES
 from pullback.onnx.rules.table import Entry
-from pullback.onnx.values import Value, foldable, folded, known
+from pullback.onnx.values import MOST_PLAIN, Value, foldable, folded, known
 
 Scope = dict[str, Value]
 MOST_DEPTH = 32  # of functions and graphs in one another
@@ -118,7 +118,7 @@ ABSENT = Value()
 
 def is_plain(array: Array) -> bool:
     """Whether numbers are shapes, axes or places: whole, and few."""
-    return array.dtype.kind in "iub" and array.size <= 1 << 12
+    return array.dtype.kind in "iub" and array.size <= MOST_PLAIN
 
 
 def without(node: Node, scope: Scope) -> Node:

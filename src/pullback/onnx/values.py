@@ -23,6 +23,7 @@ from pullback.onnx.read import Array
 from pullback.tensor.record.trace import suspended
 
 MOST_KNOWN = 1 << 16  # elements of what is computed while tracing
+MOST_PLAIN = 1 << 12  # the same where nothing asks for them
 FOLDED = frozenset(
     {
         "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Concat", "ConstantOfShape",
@@ -128,7 +129,10 @@ def foldable(node: Node, values: Sequence[Value | None]) -> bool:
     """Whether a node is computed while tracing: of plain values, to few numbers."""
     if node.domain or node.operator not in FOLDED or not node.version:
         return False
-    return bool(values) and all(v is None or (v.plain and v.array is not None) for v in values)
+    arrays = [v.array for v in values if v is not None and v.plain]
+    known = [a for a in arrays if a is not None]
+    whole = len(known) == sum(v is not None for v in values)
+    return bool(values) and whole and _count(node, known) <= MOST_PLAIN
 
 
 def folded(node: Node, values: Sequence[Value | None]) -> list[Array]:

@@ -1,6 +1,7 @@
 """Rules of ONNX's operators, a file each family: importing them fills the table."""
 
 from pullback.onnx.rules import (
+    early,
     elementwise,
     norms,
     places,
@@ -15,6 +16,7 @@ from pullback.onnx.rules.table import RULES
 __all__ = [
     "FORMS",
     "RULES",
+    "early",
     "elementwise",
     "norms",
     "places",

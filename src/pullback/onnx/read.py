@@ -62,6 +62,7 @@ def model_of(source: Any) -> tuple[ModelProto, Path | None]:
     Raises: StateError for what is no model.
     """
     if isinstance(source, ModelProto):
+        spelled(source, "the model")
         return source, None
     if isinstance(source, bytes | bytearray | memoryview):
         return parsed(bytes(source), "the bytes"), None
@@ -88,7 +89,21 @@ def parsed(data: bytes, what: str) -> ModelProto:
         raise unreadable(f"{what}: no model of ONNX: {error}") from error
     if not model.HasField("graph") or not model.opset_import:
         raise unreadable(f"{what}: no model of ONNX: it has no graph, or names no operator set")
+    spelled(model, what)
     return model
+
+
+def spelled(model: ModelProto, what: str) -> None:
+    """Raises: StateError for a name that is no text; protobuf gives it as bytes."""
+    stack: list[Any] = [model]
+    while stack:
+        for field, value in stack.pop().ListFields():
+            alone = isinstance(value, str | bytes | int | float) or not hasattr(value, "__len__")
+            if field.type == field.TYPE_MESSAGE:
+                stack.extend([value] if alone else value)
+            elif field.type == field.TYPE_STRING:
+                if any(isinstance(text, bytes) for text in ([value] if alone else value)):
+                    raise unreadable(f"{what}: a {field.name} that is no text")
 
 
 class Store:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from onnx import FunctionProto, NodeProto, TypeProto
 
 import pullback as pb
 from pullback.errors import MALFORMED, PullbackError
+from pullback.ir.expr import upper
 from pullback.onnx.faults import Refused, broken, crooked, foreign, retold, undecided, unsupported
 from pullback.onnx.graph import Graph, Node, Reader, checked
 from pullback.onnx.read import NUMBERS, Array, opsets, plain
@@ -186,7 +189,20 @@ def by_rule(entry: Entry, node: Node, operands: Sequence[Value | None]) -> Seque
     if "version" in entry.settings:
         settings["version"] = node.version
     results = entry.function(*given, **settings)
-    return results if isinstance(results, tuple | list) else (results,)
+    results = results if isinstance(results, tuple | list) else (results,)
+    for y in results:
+        size = math.prod(upper(e) for e in y.shape) * y.dtype.itemsize
+        if size > memory():
+            raise broken(node, f"a result of {size} bytes, where this machine has {memory()}")
+    return results
+
+
+@functools.cache
+def memory() -> int:
+    """Bytes of this machine, beyond which no value is laid out."""
+    if not hasattr(os, "sysconf"):
+        return 1 << 34
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @functools.cache

@@ -19,6 +19,7 @@ onnx = pytest.importorskip("onnx", reason="models of ONNX need onnx")
 pytestmark = pytest.mark.onnx
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -153,6 +154,80 @@ def test_branches_are_taken_by_data() -> None:
     assert len(own.programs) == 1
 
 
+def ran(case: list[Any], inputs: dict[str, Any], weights: dict[str, Any]) -> list[Any]:
+    """What a model of some nodes gives, all of what they make."""
+    ins = [info(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in inputs.items()]
+    outs = [helper.make_empty_tensor_value_info(o) for n in case for o in n.output if o]
+    model = proto(case, ins, outs, weights)
+    return model, [np.asarray(y) for y in pb.onnx.load(model).run(inputs).values()]
+
+
+def normal(*shape: int) -> Any:
+    return RNG.normal(size=shape).astype("f")
+
+
+RESIZED = {
+    "linear": {"coordinate_transformation_mode": "half_pixel"},
+    "cubic": {"coordinate_transformation_mode": "align_corners", "cubic_coeff_a": -0.5},
+    "nearest": {"nearest_mode": "ceil", "coordinate_transformation_mode": "asymmetric"},
+}
+
+
+@pytest.mark.parametrize("name", ["gru", "quantised", "depth", *RESIZED])
+def test_layers_beside_the_reference(name: str) -> None:
+    """Of onnx itself, in NumPy."""
+    x = normal(2, 3, 5, 4)
+    weights: dict[str, Any] = {}
+    if name == "gru":
+        x = normal(5, 2, 3)
+        weights = {"w": normal(1, 12, 3), "r": normal(1, 12, 4), "b": normal(1, 24)}
+        nodes = [node("GRU", "x w r b", "y h", hidden_size=4)]
+    elif name == "quantised":
+        weights = {"s": np.float32(0.05), "z": np.uint8(120)}
+        nodes = [node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "y")]
+    elif name == "depth":
+        x = normal(1, 8, 2, 3)
+        nodes = [node("DepthToSpace", "x", "y", blocksize=2, mode="CRD")]
+    else:
+        weights = {"e": np.array([], "f"), "n": np.array([2, 3, 7, 3])}
+        nodes = [node("Resize", "x e e n", "y", mode=name, **RESIZED[name])]
+    model, got = ran(nodes, {"x": x}, weights)
+    want = ReferenceEvaluator(model).run(None, {"x": x})
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["conv", "pool", "lstm"])
+def test_layers_beside_pytorch(name: str) -> None:
+    """What is padded unlike, and gates in another order."""
+    torch = pytest.importorskip("torch")
+    x = normal(2, 3, 6, 5)
+    if name == "lstm":
+        x = normal(5, 2, 3)
+        layer = torch.nn.LSTM(3, 4)
+        order = [0, 3, 1, 2]  # i, o, f, g
+        rows = [p.detach().numpy().reshape(4, 4, *p.shape[1:])[order] for p in layer.parameters()]
+        w, r = (p.reshape(1, 16, -1) for p in rows[:2])
+        weights = {"w": w, "r": r, "b": np.concatenate([p.reshape(-1) for p in rows[2:]])[None]}
+        nodes = [node("LSTM", "x w r b", "y h c", hidden_size=4)]
+        out, (h, c) = layer(torch.from_numpy(x))
+        want = [out[:, None], h, c]
+    elif name == "conv":
+        weights = {"w": normal(4, 3, 3, 3), "b": normal(4)}
+        nodes = [node("Conv", "x w b", "y", pads=[0, 2, 1, 0], strides=[2, 1])]
+        grown = torch.nn.functional.pad(torch.from_numpy(x), (2, 0, 0, 1))
+        own = (torch.from_numpy(a) for a in weights.values())
+        want = [torch.nn.functional.conv2d(grown, *own, stride=(2, 1))]
+    else:
+        weights, x = {}, -np.abs(x)
+        nodes = [node("MaxPool", "x", "y", kernel_shape=[3, 2], pads=[1, 0, 0, 1])]
+        grown = torch.nn.functional.pad(torch.from_numpy(x), (0, 1, 1, 0), value=-np.inf)
+        want = [torch.nn.functional.max_pool2d(grown, (3, 2), 1)]
+    _, got = ran(nodes, {"x": x}, weights)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -229,6 +304,20 @@ def test_external_data_stay_in_the_folder(tmp_path: Path) -> None:
         with pytest.raises(StateError) as error:
             pb.onnx.load(external(folder, "data", **told))
         assert error.value.code == "E573", told
+
+
+def test_names_are_texts() -> None:
+    data = bytearray(proto([node("Relu", "input", "y")], [info("input", [2])],
+                           [info("y", [2])]).SerializeToString())  # fmt: skip
+    at = data.index(b"input")
+    data[at] = 0xFF
+    refused("E571", bytes(data))
+
+
+def test_a_value_is_not_larger_than_the_machine() -> None:
+    weights = {"s": np.array([1 << 30, 1 << 20])}
+    model = proto([node("Expand", "x s", "y")], [info("x", [1])], [info("y", None)], weights)
+    assert "bytes, where this machine has" in refused("E578", model, np.ones(1, "f"))
 
 
 def test_tensors_have_the_bytes_that_their_shape_says() -> None:

@@ -101,9 +101,9 @@ def spelled(model: ModelProto, what: str) -> None:
             alone = isinstance(value, str | bytes | int | float) or not hasattr(value, "__len__")
             if field.type == field.TYPE_MESSAGE:
                 stack.extend([value] if alone else value)
-            elif field.type == field.TYPE_STRING:
-                if any(isinstance(text, bytes) for text in ([value] if alone else value)):
-                    raise unreadable(f"{what}: a {field.name} that is no text")
+            texts = field.type == field.TYPE_STRING
+            if texts and any(isinstance(t, bytes) for t in ([value] if alone else value)):
+                raise unreadable(f"{what}: a {field.name} that is no text")
 
 
 class Store:

@@ -100,7 +100,7 @@ class Run:
         self, function: FunctionProto, node: Node, operands: Sequence[Value | None]
     ) -> list[Value]:
         """A function's body in the place of its node. Raises: StateError where it is crooked."""
-        versions = opsets(function.opset_import) or dict(node.opsets)
+        versions = {**node.opsets, **opsets(function.opset_import)}
         reader = self.reader.within(versions)
         nodes = reader.nodes(filled(function, node))
         checked(function.name, function.input, (), nodes, (), ("",))
@@ -216,6 +216,8 @@ def defaults(domain: str, operator: str, version: int) -> Mapping[str, Any]:
         value = (
             onnx.helper.get_attribute_value(one.default_value) if one.default_value.name else None
         )
+        if isinstance(value, list):
+            value = [v.decode() if isinstance(v, bytes) else v for v in value]
         told[name] = value.decode() if isinstance(value, bytes) else value
     return told
 

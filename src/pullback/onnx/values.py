@@ -30,9 +30,9 @@ FOLDED = frozenset(
         "CumSum", "Div", "Equal", "Expand", "Flatten", "Floor", "Gather", "GatherElements",
         "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min",
         "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "Range", "Reciprocal", "ReduceMax",
-        "ReduceMin", "ReduceProd", "ReduceSum", "ReduceMean", "Reshape", "Round", "ScatterElements",
-        "ScatterND", "Sign", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose",
-        "Unsqueeze", "Where", "Xor",
+        "ReduceMin", "ReduceProd", "ReduceSum", "ReduceMean", "Relu", "Reshape", "Round",
+        "ScatterElements", "ScatterND", "Sign", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
+        "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
     }
 )  # fmt: skip
 
@@ -141,6 +141,12 @@ def folded(node: Node, values: Sequence[Value | None]) -> list[Array]:
     if _count(node, list(arrays.values())) > MOST_KNOWN:
         raise undecided(f"{node}: more than {MOST_KNOWN} numbers to be known while tracing")
     try:
+        if node.operator == "Unsqueeze" and "axes" in node.attributes:  # the reference cannot
+            return [
+                np.expand_dims(a, tuple(node.attributes["axes"]))
+                for a in arrays.values()
+                if a is not None
+            ]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             run = ReferenceEvaluator(node.proto, opsets=dict(node.opsets))

@@ -6,7 +6,11 @@ from pullback.onnx.rules import (
     norms,
     places,
     products,
+    quantised,
+    recurrent,
     reductions,
+    resizes,
+    samples,
     shapes,
     windows,
 )
@@ -21,7 +25,11 @@ __all__ = [
     "norms",
     "places",
     "products",
+    "quantised",
+    "recurrent",
     "reductions",
+    "resizes",
+    "samples",
     "shapes",
     "windows",
 ]

@@ -150,8 +150,9 @@ def _ends(
         return list(zip(both[:space], both[space:], strict=True))
     cut = [f + m - n for f, m, n in zip(whole, more, wanted, strict=True)]
     halves = [(c // 2, c - c // 2) for c in cut]
-    demand(min(cut) >= 0, f"a result of {tuple(wanted)}, larger than what there is")
-    return halves if auto_pad == "SAME_UPPER" else [(b, a) for a, b in halves]
+    ends = halves if auto_pad == "SAME_UPPER" else [(b, a) for a, b in halves]
+    demand(min(a for a, _ in ends) >= 0, f"a result of {tuple(wanted)}, which begins before it")
+    return ends
 
 
 @rule("ConvInteger", 10)
@@ -217,6 +218,9 @@ def max_pool(
 def _largest(x: Any, own: Windows, ceil: bool, places: bool, by_column: int) -> Any:
     space = x.ndim - 2
     demand(space in _POOLS, f"{space} axes of space")
+    if x.dtype.is_integer and x.dtype.bits == 8:  # each is a float32
+        y = _largest(pb.astype(x, pb.float32), own, ceil, places, by_column)
+        return (pb.astype(y[0], x.dtype), y[1]) if places else pb.astype(y, x.dtype)
     room = tuple(x.shape[2:])
     counts = own.counts(room, ceil)
     needs = zip(counts, own.steps, own.reach, room, own.ends, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pullback.gguf.blocks import dequantised
 from pullback.gguf.kinds import KINDS, Kind
 from pullback.gguf.reader import File, Stored, read
+from pullback.gguf.weights import Weight
 from pullback.gguf.writer import write
 
-__all__ = ["KINDS", "File", "Kind", "Stored", "dequantised", "read", "write"]
+__all__ = ["KINDS", "File", "Kind", "Stored", "Weight", "dequantised", "read", "write"]

@@ -17,7 +17,7 @@ from pullback.gguf.reader import Stored
 
 Read = Callable[..., Any]  # field, row, block, places in the field -> a scalar
 Element = Callable[[Read, Any, Any, Any], Any]  # of read, row, block, place in the block
-Part = tuple[pb.Tensor, ...]
+Array = np.ndarray[Any, Any]
 
 
 def dequantised(stored: Stored) -> pb.Tensor:
@@ -32,7 +32,7 @@ def dequantised(stored: Stored) -> pb.Tensor:
     if stored.kind.elements == 1:
         plain = np.ascontiguousarray(stored.raw.view(stored.kind.record))
         return pb.astype(pb.tensor(plain), pb.float32).reshape(stored.shape)
-    fields = fields_of(stored)
+    fields = {name: np.ascontiguousarray(field) for name, field in fields_of(stored).items()}
     rows, blocks = stored.blocks.shape
     element, within = ELEMENTS[stored.kind.name], stored.kind.elements
 
@@ -45,13 +45,19 @@ def dequantised(stored: Stored) -> pb.Tensor:
         made = pb.compute((rows, blocks, within), lambda n, b, e: element(read, n, b, e))
         return pb.reshape(made, stored.shape)
 
-    return pb.jit(whole)(*fields.values())
+    made: pb.Tensor = pb.jit(whole)(*map(pb.tensor, fields.values()))
+    return made
 
 
-def fields_of(stored: Stored) -> dict[str, pb.Tensor]:
-    """The fields of all blocks, ``(rows, blocks a row, ..)`` each."""
-    names = stored.kind.record.names or ()
-    return {name: pb.tensor(np.ascontiguousarray(stored.blocks[name])) for name in names}
+def fields_of(stored: Stored) -> dict[str, Array]:
+    """The fields of all blocks, ``(rows, blocks a row, ..)`` each, as they lie in the file; of q4_K
+    the scales one by one.
+    """
+    blocks = stored.blocks
+    fields: dict[str, Array] = {name: blocks[name] for name in blocks.dtype.names or ()}
+    if stored.kind.name == "q4_K":
+        fields["scale"], fields["low"] = groups_of(fields.pop("scales"))
+    return fields
 
 
 def f32(value: Any) -> Any:
@@ -71,27 +77,25 @@ def q4_0(read: Read, n: Any, b: Any, e: Any) -> Any:
     return f32(read("d", n, b)) * (f32(number) - 8.0)
 
 
-def scale_of(read: Read, n: Any, b: Any, g: Any, high: Any) -> tuple[Any, Any]:
-    """Six bits each: scale and least value of group g. Those of groups 4 to 7 (`high`) are four
-    bits of a byte of their own and two that the bytes of groups 0 to 3 have to spare.
+def groups_of(packed: Any) -> tuple[Any, Any]:
+    """Scales and least values of the eight groups of a block of q4_K, six bits each in twelve
+    bytes ``[.., 12]``. Those of groups 4 to 7 are four bits of a byte of their own, and two that
+    the bytes of groups 0 to 3 have to spare.
     """
-    part = g % 4
-    scale, least, rest = (read("scales", n, b, part + 4 * i) for i in range(3))
+    scale, least, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     upper = (rest & 15) | ((scale >> 2) & 48), (rest >> 4) | ((least >> 2) & 48)
-    lower = scale & 63, least & 63
-    if isinstance(high, bool):
-        return upper if high else lower
-    return pb.where(high, upper[0], lower[0]), pb.where(high, upper[1], lower[1])
+    parts = ((scale & 63, upper[0]), (least & 63, upper[1]))
+    made = tuple(np.concatenate(part, axis=-1) for part in parts)
+    return made[0], made[1]
 
 
 def q4_k(read: Read, n: Any, b: Any, e: Any) -> Any:
-    """``(d scale[g]) q[e] - least m[g]`` in groups of 32; two groups share 32 bytes"""
+    """``(d scale[g]) q[e] - least low[g]`` in groups of 32; two groups share 32 bytes"""
     g = e // 32
-    scale, least = scale_of(read, n, b, g, g >= 4)
     byte = read("q", n, b, e // 64, e % 32)
     number = pb.where(g % 2 < 1, byte & 15, byte >> 4)
-    step = f32(read("d", n, b)) * f32(scale)
-    return step * f32(number) - f32(read("least", n, b)) * f32(least)
+    step = f32(read("d", n, b)) * f32(read("scale", n, b, g))
+    return step * f32(number) - f32(read("least", n, b)) * f32(read("low", n, b, g))
 
 
 def q6_k(read: Read, n: Any, b: Any, e: Any) -> Any:

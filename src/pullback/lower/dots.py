@@ -113,13 +113,7 @@ class _Dots:
         statements.append(For(single, done, loop.extent, tuple(body(1, linear(single)))))
         return statements
 
-    def _block(
-        self,
-        rows: int,
-        row0: Linear,
-        columns: int,
-        column0: Linear,
-    ) -> Stmts:
+    def _block(self, rows: int, row0: Linear, columns: int, column0: Linear) -> Stmts:
         prob = self.prob
         kind = prob.kind
         sums = self.context.register("acc", kind, (rows, columns))
@@ -135,11 +129,12 @@ class _Dots:
 
         def products(to: Register, at: Values) -> Stmts:
             """Those at one place of the sum, each added to its own."""
-            left, right = (cast(replaced(o.value, at), kind) for o in (prob.left, prob.right))
+            left, right = (replaced(o.value, at) for o in (prob.left, prob.right))
+            read = Set(rights, (j,), cast(right, kind))
             return [
                 Declare(rights, zero),
-                unrolled(j, columns, Set(rights, (j,), right), *self._ahead(right, j, columns)),
-                unrolled(i, rows, Declare(one, left), added(to, product)),
+                unrolled(j, columns, read, *self._ahead(right, j, columns)),
+                unrolled(i, rows, Declare(one, cast(left, kind)), added(to, product)),
             ]
 
         product = E.Mul(Peek(one, ()), Peek(rights, (j,)))
@@ -173,13 +168,7 @@ class _Dots:
         assert isinstance(following, Load)
         return [Prefetch(following.array, following.offset)]
 
-    def _finish(
-        self,
-        values: Values,
-        sums: Register,
-        i: Var,
-        column0: Linear,
-    ) -> Stmt:
+    def _finish(self, values: Values, sums: Register, i: Var, column0: Linear) -> Stmt:
         """The sums of a block go where they live: in lanes where columns lie side by side."""
         rows, columns = sums.shape
         j = self.context.var("j", columns)

@@ -1,0 +1,174 @@
+"""Products with blocks as they are: one kernel reads integers of few bits, scales and multiplies.
+
+``y[n] = sum[b](d[n, b] sum[e](q[n, b, e] x[b, e]))``: the inner sum is of integers as floats, the
+scale comes once a group. What is subtracted from every integer of a group, or is its least value,
+meets the sum of its x, which all rows share.
+
+Rows lie in panels of `ROWS`, the number of a row last: its lanes are rows, so nothing is summed
+across them. That is another order of the same bytes, made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import pullback as pb
+from pullback.gguf.blocks import ELEMENTS, f32, fields_of
+from pullback.gguf.reader import Stored
+
+ROWS = 64  # of a panel: a cache line of bytes, four registers of sums of 64 bytes
+Array = np.ndarray[Any, Any]
+
+
+class Weight:
+    """A matrix ``w[n, k]`` of a file, as it lies there: floats of its type, or panels of blocks.
+
+    Example:
+        >>> pb.gguf.write("m.gguf", {}, {"w": (np.ones((3, 34), np.uint8), "q8_0")})
+        >>> w = pb.gguf.Weight(pb.gguf.read("m.gguf")["w"])
+        >>> w(pb.ones(32)).shape, w(pb.ones((5, 32))).shape
+        ((3,), (5, 3))
+    """
+
+    def __init__(self, stored: Stored) -> None:
+        self.kind = stored.kind
+        self.rows, self.columns = stored.shape
+        if stored.kind.elements == 1:
+            plain = np.ascontiguousarray(stored.raw.view(stored.kind.record))
+            self.fields = {"w": pb.tensor(plain.reshape(stored.shape))}
+            return
+        fields = fields_of(stored).items()
+        self.fields = {name: pb.tensor(panels(field)) for name, field in fields}
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return sum(t.numpy().nbytes for t in self.fields.values())
+
+    def __call__(self, x: pb.Tensor) -> pb.Tensor:
+        """``y[.., n] = sum[k] w[n, k] x[.., k]`` for one row of x or a table of them."""
+        if self.kind.elements == 1:
+            return _plain(self.fields["w"], x)
+        body = PRODUCTS[self.kind.name](self._at, x, self.columns // self.kind.elements)
+        count = -(-self.rows // ROWS)
+        made = pb.compute((*x.shape[:-1], count, ROWS), lambda *i: body(i[:-2], *i[-2:]))
+        whole: pb.Tensor = pb.reshape(made, (*x.shape[:-1], count * ROWS))[..., : self.rows]
+        return whole
+
+    def taken(self, places: pb.Tensor) -> pb.Tensor:
+        """Rows of the matrix as float32, ``y[m, k] = w[places[m], k]``."""
+        if self.kind.elements == 1:
+            return pb.astype(pb.take(self.fields["w"], places, axis=0), pb.float32)
+        element, within = ELEMENTS[self.kind.name], self.kind.elements
+
+        def read(field: str, n: Any, b: Any, *inner: Any) -> Any:
+            return self.fields[field][n // ROWS, b, *inner, n % ROWS]
+
+        shape = (*places.shape, self.columns // within, within)
+        made = pb.compute(shape, lambda m, b, e: element(read, places[m], b, e))
+        return pb.reshape(made, (*places.shape, self.columns))
+
+    def _at(self, field: str, row: Any, b: Any, *inner: Any) -> Any:
+        """A field of a row, which is a panel and a place in it."""
+        panel, place = row
+        return self.fields[field][panel, b, *inner, place]
+
+
+def panels(field: Array) -> Array:
+    """``[rows, blocks, ..] -> [panels, blocks, .., ROWS]``, rows of zeros where some are missing"""
+    missing = -len(field) % ROWS
+    whole = np.concatenate([field, np.zeros((missing, *field.shape[1:]), field.dtype)])
+    parted = whole.reshape(len(whole) // ROWS, ROWS, *field.shape[1:])
+    return np.ascontiguousarray(np.moveaxis(parted, 1, -1))
+
+
+def _plain(w: pb.Tensor, x: pb.Tensor) -> pb.Tensor:
+    """The product with a matrix of floats; 16-bit ones are read as they are."""
+    k = pb.axis(w.shape[1])
+    shape = (*x.shape[:-1], w.shape[0])
+    made: pb.Tensor = pb.compute(shape, lambda *i: pb.sum(f32(w[i[-1], k]) * x[*i[:-1], k], over=k))
+    return made
+
+
+# Of a reader of fields, x and the number of blocks: the body of row (panel, place), whose x has the
+# leading indices m.
+At = Callable[..., Any]
+Body = Callable[[Any, Any, Any], Any]
+
+
+def _sums(x: pb.Tensor, group: int) -> pb.Tensor:
+    """``s[.., g]``, the sum of each group of x"""
+    lead = x.shape[:-1]
+    return pb.sum(pb.reshape(x, (*lead, x.shape[-1] // group, group)), axis=len(lead) + 1)
+
+
+def _q8_0(at: At, x: pb.Tensor, blocks: int) -> Body:
+    b, e = pb.axis(blocks), pb.axis(32)
+
+    def body(m: Any, panel: Any, place: Any) -> Any:
+        row = panel, place
+        inner = pb.sum(f32(at("q", row, b, e)) * x[*m, b * 32 + e], over=e)
+        return pb.sum(f32(at("d", row, b)) * inner, over=b)
+
+    return body
+
+
+def _q4_0(at: At, x: pb.Tensor, blocks: int) -> Body:
+    b, e = pb.axis(blocks), pb.axis(16)
+    sums = _sums(x, 32) * 8.0
+
+    def body(m: Any, panel: Any, place: Any) -> Any:
+        row = panel, place
+        byte = at("q", row, b, e)
+        low, high = f32(byte & 15) * x[*m, b * 32 + e], f32(byte >> 4) * x[*m, b * 32 + 16 + e]
+        return pb.sum(f32(at("d", row, b)) * (pb.sum(low + high, over=e) - sums[*m, b]), over=b)
+
+    return body
+
+
+def _q4_k(at: At, x: pb.Tensor, blocks: int) -> Body:
+    b, pair, e = pb.axis(blocks), pb.axis(4), pb.axis(32)
+    sums = _sums(x, 32)
+
+    def body(m: Any, panel: Any, place: Any) -> Any:
+        row = panel, place
+        byte = at("q", row, b, pair, e)
+        scaled, least = 0.0, 0.0
+        for half, number in enumerate((byte & 15, byte >> 4)):
+            group = pair * 2 + half
+            inner = pb.sum(f32(number) * x[*m, (b * 8 + group) * 32 + e], over=e)
+            scaled += f32(at("scale", row, b, group)) * inner
+            least += f32(at("low", row, b, group)) * sums[*m, b * 8 + group]
+        whole = f32(at("d", row, b)) * scaled - f32(at("least", row, b)) * least
+        return pb.sum(whole, over=(b, pair))
+
+    return body
+
+
+def _q6_k(at: At, x: pb.Tensor, blocks: int) -> Body:
+    b, half, part, e = pb.axis(blocks), pb.axis(2), pb.axis(2), pb.axis(16)
+    sums = _sums(x, 16) * 32.0
+
+    def body(m: Any, panel: Any, place: Any) -> Any:
+        row = panel, place
+        scaled = 0.0
+        for quarter in range(4):
+            low = at("low", row, b, half, quarter % 2 * 32 + part * 16 + e)
+            high = at("high", row, b, half, part * 16 + e)
+            four = low >> 4 if quarter > 1 else low & 15
+            number = f32(four | (((high >> 2 * quarter) & 3) << 4))
+            group = half * 8 + quarter * 2 + part
+            inner = pb.sum(number * x[*m, (b * 16 + group) * 16 + e], over=e)
+            scale = f32(at("scales", row, b, group))
+            scaled += scale * (inner - sums[*m, b * 16 + group])
+        return pb.sum(f32(at("d", row, b)) * scaled, over=(b, half, part))
+
+    return body
+
+
+PRODUCTS: dict[str, Callable[[At, pb.Tensor, int], Body]] = {
+    "q8_0": _q8_0, "q4_0": _q4_0, "q4_K": _q4_k, "q6_K": _q6_k,
+}  # fmt: skip

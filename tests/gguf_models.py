@@ -1,0 +1,112 @@
+"""Small random models of transformers, written as GGUF files."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torch_zoo import stub_torchvision
+
+Array = np.ndarray[Any, Any]
+WORDS = 300
+NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+MATRICES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+
+
+def packages() -> tuple[Any, Any, Any]:
+    """`gguf`, `torch` and `transformers`."""
+    if importlib.util.find_spec("torch") is not None:
+        stub_torchvision()
+    return tuple(
+        pytest.importorskip(name, reason=f"{name} is not installed")
+        for name in ("gguf", "torch", "transformers")
+    )
+
+
+def llama(seed: int = 0, **changed: Any) -> Any:
+    """A Llama of random weights, whose words differ in how likely they are."""
+    _, torch, transformers = packages()
+    settings: dict[str, Any] = {
+        "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    torch.manual_seed(seed)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**(settings | changed)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 2.0 / parameter.shape[1] ** 0.5)
+            else:
+                parameter.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+def paired(weight: Array, heads: int) -> Array:
+    """Rows of queries or keys as GGUF has them: halves of a head become pairs."""
+    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, -1)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
+
+
+def tensors_of(model: Any) -> dict[str, Array]:
+    """The weights of a Llama under the names of GGUF."""
+    config = model.config
+    given = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    made = {
+        "token_embd.weight": given["model.embed_tokens.weight"],
+        "output_norm.weight": given["model.norm.weight"],
+    }
+    if not config.tie_word_embeddings:
+        made["output.weight"] = given["lm_head.weight"]
+    for n in range(config.num_hidden_layers):
+        for theirs, own in (NORMS | MATRICES).items():
+            made[f"blk.{n}.{own}.weight"] = given[f"model.layers.{n}.{theirs}.weight"]
+        for own, heads in (("q", config.num_attention_heads), ("k", config.num_key_value_heads)):
+            name = f"blk.{n}.attn_{own}.weight"
+            made[name] = paired(made[name], heads)
+    return made
+
+
+def write(model: Any, path: Path, kind: str = "F32") -> None:
+    """The model as a GGUF file, written by the package; its matrices of element type `kind`."""
+    theirs, _, _ = packages()
+    config, writer = model.config, theirs.GGUFWriter(path, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    for name, value in tensors_of(model).items():
+        of = theirs.GGMLQuantizationType[kind if value.ndim > 1 else "F32"]
+        data = theirs.quants.quantize(value, of)
+        writer.add_tensor(name, data, raw_dtype=of)
+    for part in ("header_to_file", "kv_data_to_file", "tensors_to_file"):
+        getattr(writer, f"write_{part}")()
+    writer.close()
+
+
+def greedy(model: Any, prompt: list[int], count: int) -> tuple[list[int], list[Array]]:
+    """The tokens that transformers goes on with, and the scores that each was chosen by."""
+    _, torch, _ = packages()
+    tokens, scores = list(prompt), []
+    past, given = None, list(prompt)
+    with torch.inference_mode():
+        for _ in range(count):
+            made = model(torch.tensor([given]), past_key_values=past, use_cache=True)
+            past = made.past_key_values
+            scores.append(made.logits[0, -1].numpy())
+            given = [int(scores[-1].argmax())]
+            tokens += given
+    return tokens[len(prompt) :], scores

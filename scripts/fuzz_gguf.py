@@ -1,8 +1,8 @@
 """Damaged GGUF files: each is read, or refused by a code; anything else ends this with 1.
 
-`python scripts/fuzz_gguf.py [--count N] [--start SEED]`: each number is one change of a file that
-has a fact of each type and a tensor of each kind, the same in every run. What is read is
-dequantised, too.
+`python scripts/fuzz_gguf.py [--count N] [--start SEED]`: each number is one change, the same in
+every run. Odd ones change a file with a fact of each type and a tensor of each kind, of which some
+are dequantised; even ones a language model, which is built, with its vocabulary.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from gguf_support import damaged, example, outcome
-from pullback.gguf import File, dequantised
+from gguf_support import damaged, example, model, outcome
+from pullback.gguf import File, Tokenizer, dequantised
+from pullback.gguf import model as decoder
 
 EVERY = 100  # of the files that are read, one is dequantised
 
@@ -32,14 +33,17 @@ def main() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.gguf"
-        data = example(path)
+        files = model(path), example(path)
         for number in range(given.start, given.start + given.count):
             path.unlink()
-            path.write_bytes(damaged(number, data))
+            path.write_bytes(damaged(number, files[number % 2]))
 
             def use(file: File, number: int = number) -> None:
-                for stored in file.tensors.values() if number % EVERY == 0 else ():
+                for stored in file.tensors.values() if number % EVERY == 1 else ():
                     dequantised(stored)
+                if number % 2 == 0:
+                    Tokenizer(file).encode("ab a")
+                    decoder(file)
 
             try:
                 seen[outcome(path, use)] += 1

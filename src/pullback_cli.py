@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": "Tell what is installed, what it runs on, and whether it works.",
     "eject": "Write WHAT and its derivative as one file of C, or Triton, that needs no pullback.",
     "explain": "Show what the compiler makes of WHAT, at every stage or at one.",
+    "generate": "Go on with a text by the language model in MODEL, a GGUF file.",
     "new": "Write a folder NAME: an operation, its test, a benchmark, README and pyproject.toml.",
     "profile": "Run SCRIPT with its ARGUMENTS, then show the launches of its jitted functions.",
     "resume": "Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.",

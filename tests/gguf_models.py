@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pullback as pb
 from torch_zoo import stub_torchvision
 
 Array = np.ndarray[Any, Any]
@@ -97,6 +98,51 @@ def write(model: Any, path: Path, kind: str = "F32") -> None:
     writer.close()
 
 
+def gpt2(seed: int = 0, **changed: Any) -> Any:
+    """A GPT-2 of random weights."""
+    _, torch, transformers = packages()
+    settings: dict[str, Any] = {
+        "vocab_size": WORDS, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128,
+        "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 0,
+    }  # fmt: skip
+    torch.manual_seed(seed)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**(settings | changed)))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 1.0 if ".wte" in name or ".wpe" in name else 0.25)
+            else:
+                parameter.uniform_(*((-0.3, 0.3) if name.endswith("bias") else (0.5, 1.5)))
+    return model.eval()
+
+
+def gpt2_file(model: Any, path: Path) -> None:
+    """The model as a GGUF file, by our own writer."""
+    config, given = model.config, {n: v.detach().numpy() for n, v in model.state_dict().items()}
+    names = {
+        "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
+        "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+    }  # fmt: skip
+    made = {
+        "token_embd.weight": given["transformer.wte.weight"],
+        "position_embd.weight": given["transformer.wpe.weight"],
+        "output.weight": given["lm_head.weight"],
+    }
+    for part in ("weight", "bias"):
+        made[f"output_norm.{part}"] = given[f"transformer.ln_f.{part}"]
+        for n in range(config.n_layer):
+            for theirs, own in names.items():
+                value = given[f"transformer.h.{n}.{theirs}.{part}"]
+                made[f"blk.{n}.{own}.{part}"] = np.ascontiguousarray(value.T)
+    facts = {
+        "general.architecture": "gpt2", "gpt2.block_count": config.n_layer,
+        "gpt2.context_length": config.n_positions, "gpt2.embedding_length": config.n_embd,
+        "gpt2.feed_forward_length": 4 * config.n_embd, "gpt2.attention.head_count": config.n_head,
+        "gpt2.attention.layer_norm_epsilon": config.layer_norm_epsilon,
+    }  # fmt: skip
+    pb.gguf.write(path, facts, made)
+
+
 def greedy(model: Any, prompt: list[int], count: int) -> tuple[list[int], list[Array]]:
     """The tokens that transformers goes on with, and the scores that each was chosen by."""
     _, torch, _ = packages()
@@ -110,3 +156,25 @@ def greedy(model: Any, prompt: list[int], count: int) -> tuple[list[int], list[A
             given = [int(scores[-1].argmax())]
             tokens += given
     return tokens[len(prompt) :], scores
+
+
+def replaced(model: Any, file: pb.gguf.File) -> None:
+    """The model with the weights of a file, halves of a head where those have pairs."""
+    _, torch, _ = packages()
+    config = model.config
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    state = model.state_dict()
+    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    for n in range(config.num_hidden_layers):
+        for theirs, own in (NORMS | MATRICES).items():
+            names[f"model.layers.{n}.{theirs}"] = f"blk.{n}.{own}"
+    for theirs, own in names.items():
+        if f"{own}.weight" not in file.tensors:
+            continue
+        value = pb.gguf.dequantised(file[f"{own}.weight"]).numpy()
+        if (count := heads.get(own.rpartition(".")[2])) is not None:
+            pairs = value.reshape(count, value.shape[0] // count // 2, 2, -1)
+            value = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(value.shape)
+        state[f"{theirs}.weight"].copy_(torch.from_numpy(value.copy()))
+    if config.tie_word_embeddings:
+        state["lm_head.weight"].copy_(state["model.embed_tokens.weight"])

@@ -1,4 +1,4 @@
-"""GGUF files of tests: random blocks, damaged files."""
+"""GGUF files of tests: random blocks, small models, damaged files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pullback.gguf.kinds import named
 
 Array = np.ndarray[Any, Any]
 BLOCKS = ("q4_0", "q8_0", "q4_K", "q6_K")
+HEAD = 2000  # bytes: most changes are there
 ENDS = (0, 1, 2, 31, 255, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1)
 
 
@@ -49,11 +50,53 @@ def example(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def small(path: Path, **changed: Any) -> Path:
+    """A Llama of one layer; what is None is left out."""
+    rng = np.random.default_rng(0)
+    facts: dict[str, Any] = {
+        "general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 40,
+        "llama.embedding_length": 8, "llama.feed_forward_length": 12,
+        "llama.attention.head_count": 2, "llama.attention.head_count_kv": 1,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    }  # fmt: skip
+    shapes = {
+        "token_embd": (20, 8), "output": (20, 8), "output_norm": (8,), "blk.0.attn_norm": (8,),
+        "blk.0.ffn_norm": (8,), "blk.0.attn_q": (8, 8), "blk.0.attn_k": (4, 8),
+        "blk.0.attn_v": (4, 8), "blk.0.attn_output": (8, 8), "blk.0.ffn_gate": (12, 8),
+        "blk.0.ffn_up": (12, 8), "blk.0.ffn_down": (8, 12),
+    }  # fmt: skip
+    tensors: dict[str, Any] = {
+        f"{name}.weight": rng.normal(size=shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    for name, value in changed.items():
+        plain = isinstance(value, np.ndarray) and value.dtype == np.float32
+        home = tensors if plain or name in tensors else facts
+        home.pop(name, None)
+        if value is not None:
+            home[name] = value
+    pb.gguf.write(path, facts, tensors)
+    return path
+
+
+def model(path: Path) -> bytes:
+    """A Llama with a vocabulary of a few bytes, and two that are merged."""
+    words = ["<end>", "a", "b", "ab", "\u0120", "\u0120a", "c", "d", "e", "f"]
+    types = np.array([3] + [1] * 18 + [4], np.int32)
+    facts: dict[str, Any] = {
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "llama-bpe",
+        "tokenizer.ggml.tokens": words + [f"x{n}" for n in range(10)],
+        "tokenizer.ggml.merges": ["a b", "\u0120 a"], "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.scores": np.zeros(20, np.float32), "tokenizer.ggml.eos_token_id": 0,
+    }  # fmt: skip
+    return small(path, **facts).read_bytes()
+
+
 def flipped(source: random.Random, data: bytes) -> bytes:
     """A few bits, mostly in the header."""
     changed = bytearray(data)
     for _ in range(source.choice((1, 1, 2, 8))):
-        place = source.randrange(source.choice((len(data), min(len(data), 900))))
+        place = source.randrange(source.choice((len(data), min(len(data), HEAD))))
         changed[place] ^= 1 << source.randrange(8)
     return bytes(changed)
 
@@ -65,15 +108,15 @@ def cut(source: random.Random, data: bytes) -> bytes:
 def replaced(source: random.Random, data: bytes) -> bytes:
     """A number of the header at the end of its range."""
     wide, form = source.choice(((4, "<I"), (8, "<Q")))
-    place = source.randrange(min(len(data), 900) - wide)
+    place = source.randrange(min(len(data), HEAD) - wide)
     value = struct.pack(form, source.choice(ENDS) % 256**wide)
     return data[:place] + value + data[place + wide :]
 
 
 def moved(source: random.Random, data: bytes) -> bytes:
     """A piece twice, or away."""
-    first, last = sorted(source.randrange(min(len(data), 900)) for _ in range(2))
-    return data[:last] + data[source.choice((first, last)) :] + data[last - first : 7]
+    first, last = sorted(source.randrange(min(len(data), HEAD)) for _ in range(2))
+    return data[:last] + data[source.choice((first, last)) :]
 
 
 CHANGES: tuple[Callable[[random.Random, bytes], bytes], ...] = (flipped, cut, replaced, moved)

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 
+import pullback as pb
 from lower_support import HOST, agree, kernel, num, stage, start, variable
 from pullback.errors import InvalidIR
 from pullback.fuse import fuse
@@ -230,3 +232,19 @@ def test_a_machine_that_says_nothing_of_ways() -> None:
     loops = [start(one, t).steps[0].loops for t in (known, replace(known, machine=bare))]
     pitches = [loop.pitch for loop in loops if isinstance(loop, DotLoops)]
     assert pitches == [4096 + known.lanes(4), None]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_an_operand_that_is_cast_is_fetched_as_it_lies(kind: str) -> None:
+    """Larger than a second-level cache; sums of small whole numbers, which are exact."""
+    rng = np.random.default_rng(0)
+    w = rng.integers(-4, 5, (2048, 2048)).astype(pb.dtype(kind).numpy)
+    x = rng.integers(-4, 5, (8, 2048)).astype(np.float32)
+    k = pb.axis(2048)
+
+    def product(w: pb.Tensor, x: pb.Tensor) -> pb.Tensor:
+        body = lambda m, n: pb.sum(pb.astype(w[n, k], pb.float32) * x[m, k], over=k)
+        return pb.compute((8, 2048), body)
+
+    got, want = pb.jit(product)(w, x).numpy(), x @ w.astype(np.float32).T
+    assert np.array_equal(got, want), np.argwhere(got != want)[0]

@@ -173,7 +173,7 @@ class Decoder:
         if not 1 <= self.places <= most:
             what = f"a context of {self.places}; {file.path} was made for {most} places"
             raise ArgumentError(what, code="E585")
-        held = -(-self.places // CHUNK) * CHUNK
+        held = self.places + CHUNK - 1  # a chunk is filled up beyond the last place
         self.caches = [Cache(self.sizes, held) for _ in range(self.sizes.layers)]
         self.done = 0
         seen = pb.dim("seen", 1, held)

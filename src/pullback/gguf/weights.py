@@ -21,6 +21,7 @@ from pullback.gguf.reader import Stored
 
 ROWS = 64  # of a panel: a cache line of bytes, four registers of sums of 64 bytes
 Array = np.ndarray[Any, Any]
+At = Callable[..., Any]  # field, row, block, places in the field -> a scalar
 
 
 class Weight:
@@ -52,10 +53,9 @@ class Weight:
         """``y[.., n] = sum[k] w[n, k] x[.., k]`` for one row of x or a table of them."""
         if self.kind.elements == 1:
             return _plain(self.fields["w"], x)
-        body = PRODUCTS[self.kind.name](self._at, x, self.columns // self.kind.elements)
-        count = -(-self.rows // ROWS)
-        made = pb.compute((*x.shape[:-1], count, ROWS), lambda *i: body(i[:-2], *i[-2:]))
-        whole: pb.Tensor = pb.reshape(made, (*x.shape[:-1], count * ROWS))[..., : self.rows]
+        count, blocks = -(-self.rows // ROWS), self.columns // self.kind.elements
+        made = PRODUCTS[self.kind.name](self._at, x, count, blocks)
+        whole: pb.Tensor = pb.reshape(pb.keep(made, "always"), (*x.shape[:-1], count * ROWS))[..., : self.rows]
         return whole
 
     def taken(self, places: pb.Tensor) -> pb.Tensor:
@@ -93,82 +93,117 @@ def _plain(w: pb.Tensor, x: pb.Tensor) -> pb.Tensor:
     return made
 
 
-# Of a reader of fields, x and the number of blocks: the body of row (panel, place), whose x has the
-# leading indices m.
-At = Callable[..., Any]
-Body = Callable[[Any, Any, Any], Any]
+# Each product is two definitions: inner sums of each group of a row, in the order in which memory
+# has them, and the sum of those that are scaled. x has the leading axes `m`; a row is a panel and a
+# place in it.
 
 
 def _sums(x: pb.Tensor, group: int) -> pb.Tensor:
-    """``s[.., g]``, the sum of each group of x"""
+    """``s[.., g]``, the sum of each group of x; once, not in every panel"""
     lead = x.shape[:-1]
-    return pb.sum(pb.reshape(x, (*lead, x.shape[-1] // group, group)), axis=len(lead) + 1)
+    parted = pb.reshape(x, (*lead, x.shape[-1] // group, group))
+    return pb.keep(pb.sum(parted, axis=len(lead) + 1), "always")
 
 
-def _q8_0(at: At, x: pb.Tensor, blocks: int) -> Body:
-    b, e = pb.axis(blocks), pb.axis(32)
+def _inner(
+    x: pb.Tensor, panels: int, groups: tuple[int, ...], extent: int, term: Callable[..., Any]
+) -> pb.Tensor:
+    """``s[m.., panel, group.., place] = sum[e < extent] term(m, (panel, place), group.., e)``"""
+    lead, e = len(x.shape) - 1, pb.axis(extent)
+
+    def body(*i: Any) -> Any:
+        *m, panel = i[: lead + 1]
+        return pb.sum(term(m, (panel, i[-1]), *i[lead + 1 : -1], e), over=e)
+
+    made: pb.Tensor = pb.compute((*x.shape[:-1], panels, *groups, ROWS), body)
+    return made
+
+
+def _outer(x: pb.Tensor, panels: int, body: Callable[..., Any]) -> pb.Tensor:
+    """``y[m.., panel, place] = body(m, panel, place)``"""
+    made: pb.Tensor = pb.compute((*x.shape[:-1], panels, ROWS), lambda *i: body(i[:-2], *i[-2:]))
+    return made
+
+
+def _q8_0(at: At, x: pb.Tensor, panels: int, blocks: int) -> pb.Tensor:
+    def term(m: Any, row: Any, b: Any, e: Any) -> Any:
+        return f32(at("q", row, b, e)) * x[*m, b * 32 + e]
+
+    inner, b = _inner(x, panels, (blocks,), 32, term), pb.axis(blocks)
 
     def body(m: Any, panel: Any, place: Any) -> Any:
-        row = panel, place
-        inner = pb.sum(f32(at("q", row, b, e)) * x[*m, b * 32 + e], over=e)
-        return pb.sum(f32(at("d", row, b)) * inner, over=b)
+        scale = f32(at("d", (panel, place), b))
+        return pb.sum(scale * inner[*m, panel, b, place], over=b)
 
-    return body
+    return _outer(x, panels, body)
 
 
-def _q4_0(at: At, x: pb.Tensor, blocks: int) -> Body:
-    b, e = pb.axis(blocks), pb.axis(16)
-    sums = _sums(x, 32) * 8.0
-
-    def body(m: Any, panel: Any, place: Any) -> Any:
-        row = panel, place
+def _q4_0(at: At, x: pb.Tensor, panels: int, blocks: int) -> pb.Tensor:
+    def term(m: Any, row: Any, b: Any, e: Any) -> Any:
         byte = at("q", row, b, e)
-        low, high = f32(byte & 15) * x[*m, b * 32 + e], f32(byte >> 4) * x[*m, b * 32 + 16 + e]
-        return pb.sum(f32(at("d", row, b)) * (pb.sum(low + high, over=e) - sums[*m, b]), over=b)
+        return f32(byte & 15) * x[*m, b * 32 + e] + f32(byte >> 4) * x[*m, b * 32 + 16 + e]
 
-    return body
-
-
-def _q4_k(at: At, x: pb.Tensor, blocks: int) -> Body:
-    b, pair, e = pb.axis(blocks), pb.axis(4), pb.axis(32)
-    sums = _sums(x, 32)
+    inner, b = _inner(x, panels, (blocks,), 16, term), pb.axis(blocks)
+    sums = _sums(x, 16)
 
     def body(m: Any, panel: Any, place: Any) -> Any:
-        row = panel, place
-        byte = at("q", row, b, pair, e)
-        scaled, least = 0.0, 0.0
-        for half, number in enumerate((byte & 15, byte >> 4)):
-            group = pair * 2 + half
-            inner = pb.sum(f32(number) * x[*m, (b * 8 + group) * 32 + e], over=e)
-            scaled += f32(at("scale", row, b, group)) * inner
+        scale = f32(at("d", (panel, place), b))
+        eight = 8.0 * (sums[*m, b * 2] + sums[*m, b * 2 + 1])
+        return pb.sum(scale * (inner[*m, panel, b, place] - eight), over=b)
+
+    return _outer(x, panels, body)
+
+
+def _q4_k(at: At, x: pb.Tensor, panels: int, blocks: int) -> pb.Tensor:
+    def half(high: int) -> pb.Tensor:
+        def term(m: Any, row: Any, b: Any, pair: Any, e: Any) -> Any:
+            byte = at("q", row, b, pair, e)
+            return (
+                f32(byte >> 4 if high else byte & 15) * x[*m, b * 256 + (pair * 2 + high) * 32 + e]
+            )
+
+        return _inner(x, panels, (blocks, 4), 32, term)
+
+    halves, sums = (half(0), half(1)), _sums(x, 32)
+    b, pair = pb.axis(blocks), pb.axis(4)
+
+    def body(m: Any, panel: Any, place: Any) -> Any:
+        row, scaled, least = (panel, place), 0.0, 0.0
+        for high, inner in enumerate(halves):
+            group = pair * 2 + high
+            scaled += f32(at("scale", row, b, group)) * inner[*m, panel, b, pair, place]
             least += f32(at("low", row, b, group)) * sums[*m, b * 8 + group]
         whole = f32(at("d", row, b)) * scaled - f32(at("least", row, b)) * least
         return pb.sum(whole, over=(b, pair))
 
-    return body
+    return _outer(x, panels, body)
 
 
-def _q6_k(at: At, x: pb.Tensor, blocks: int) -> Body:
-    b, half, part, e = pb.axis(blocks), pb.axis(2), pb.axis(2), pb.axis(16)
-    sums = _sums(x, 16) * 32.0
-
-    def body(m: Any, panel: Any, place: Any) -> Any:
-        row = panel, place
-        scaled = 0.0
-        for quarter in range(4):
+def _q6_k(at: At, x: pb.Tensor, panels: int, blocks: int) -> pb.Tensor:
+    def of(quarter: int) -> pb.Tensor:
+        def term(m: Any, row: Any, b: Any, half: Any, part: Any, e: Any) -> Any:
             low = at("low", row, b, half, quarter % 2 * 32 + part * 16 + e)
             high = at("high", row, b, half, part * 16 + e)
             four = low >> 4 if quarter > 1 else low & 15
-            number = f32(four | (((high >> 2 * quarter) & 3) << 4))
+            pair = high & (3 << 2 * quarter)  # two bits, to be the highest of six
+            two = pair << (4 - 2 * quarter) if quarter < 2 else pair >> (2 * quarter - 4)
+            return f32(four | two) * x[*m, (b * 16 + half * 8 + quarter * 2 + part) * 16 + e]
+
+        return _inner(x, panels, (blocks, 2, 2), 16, term)
+
+    quarters, sums = [of(n) for n in range(4)], _sums(x, 16) * 32.0
+    b, half, part = pb.axis(blocks), pb.axis(2), pb.axis(2)
+
+    def body(m: Any, panel: Any, place: Any) -> Any:
+        row, scaled = (panel, place), 0.0
+        for quarter, inner in enumerate(quarters):
             group = half * 8 + quarter * 2 + part
-            inner = pb.sum(number * x[*m, (b * 16 + group) * 16 + e], over=e)
-            scale = f32(at("scales", row, b, group))
-            scaled += scale * (inner - sums[*m, b * 16 + group])
+            one = inner[*m, panel, b, half, part, place] - sums[*m, b * 16 + group]
+            scaled += f32(at("scales", row, b, group)) * one
         return pb.sum(f32(at("d", row, b)) * scaled, over=(b, half, part))
 
-    return body
+    return _outer(x, panels, body)
 
 
-PRODUCTS: dict[str, Callable[[At, pb.Tensor, int], Body]] = {
-    "q8_0": _q8_0, "q4_0": _q4_0, "q4_K": _q4_k, "q6_K": _q6_k,
-}  # fmt: skip
+Product = Callable[[At, pb.Tensor, int, int], pb.Tensor]
+PRODUCTS: dict[str, Product] = {"q8_0": _q8_0, "q4_0": _q4_0, "q4_K": _q4_k, "q6_K": _q6_k}

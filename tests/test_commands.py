@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from gguf_support import small
 from pullback.cli import command as shared
 from pullback.cli import demo, train_command
 from pullback.cli.command import Output
@@ -43,6 +44,7 @@ USES = {
     "demo": ([], ["more"]),
     "completion": (["bash"], ["csh"]),
     "eject": ([FORMULA, "-o", "f.c"], [FORMULA, "-o", "f.txt"]),
+    "generate": (["model.gguf", "--ids", "1 2", "--tokens", "2"], ["none.gguf", "--prompt", "a"]),
     "explain": ([FORMULA, "--stage", "kernels"], ["none.py"]),
     "profile": (["script.py"], ["none.py"]),
     "resume": (["graph.txt"], ["story.txt"]),
@@ -124,6 +126,7 @@ def workplace(
     Path("benchmarks").symlink_to(Path(__file__).parent.parent / "benchmarks")
     Path("script.py").write_text(SCRIPT)
     Path("graph.txt").write_text(GRAPH)
+    small(Path("model.gguf"))
     Path("story.txt").write_text("the cat sat on the mat. " * 20)
 
 

@@ -303,7 +303,11 @@ def test_the_command_goes_on_with_a_text(path: Path) -> None:
     assert facts["text"] == theirs.decode(want)
     shown = call(str(path), "--prompt", prompt, "--tokens", "9")
     whole = theirs.decode([*given, *want])
-    assert shown.stdout.startswith(prompt) and whole.startswith(shown.stdout[:-1].rstrip("\ufffd"))
+    assert shown.stdout.startswith(prompt) and whole.startswith(shown.stdout[:-1])
+    assert len(whole.rstrip("\ufffd")) <= len(shown.stdout[:-1])
+    numbers = call(str(path), "--ids", " ".join(map(str, given)), "--tokens", "9")
+    plain = list(pb.gguf.generate(pb.gguf.model(path), given, 9))
+    assert numbers.stdout.split() == [str(n) for n in (*given, *plain)]
 
 
 def test_the_command_refuses_by_code(path: Path) -> None:
@@ -311,4 +315,5 @@ def test_the_command_refuses_by_code(path: Path) -> None:
     for args, code in (((str(path), "--prompt", "x"), "E580"),):
         result = call(*args)
         assert result.exit_code == 2 and f"[{code}]" in result.output, result.output
-    assert call(str(path)).exit_code == 2  # no prompt
+    for args in ((), ("--prompt", "x", "--ids", "1"), ("--ids", "x")):
+        assert call(str(path), *args).exit_code == 2

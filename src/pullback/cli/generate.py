@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pullback.cli.command import Output, command
 from pullback.gguf.generate import generate as tokens_behind
 from pullback.gguf.generate import model
-from pullback.gguf.reader import read
+from pullback.gguf.reader import File, read
 from pullback.gguf.tokens import Tokenizer
 
 CUT = "\ufffd"  # what the first bytes of a character read as
+Told = Callable[[list[int]], str]
 
 
 @command(example='pullback generate model.gguf --prompt "Once upon a time" --tokens 50')
-@click.argument("path", metavar="MODEL", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--prompt", required=True, help="what the text begins with")
+@click.argument("path", metavar="MODEL", type=click.Path(exists=True, dir_okay=False))
+@click.option("--prompt", help="what the text begins with")
+@click.option("--ids", help="numbers of tokens in its place, '1 15043'; numbers come out")
 @click.option("--tokens", "count", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--temperature", type=click.FloatRange(min=0.0), default=0.0, help="0: the likeliest")
 @click.option("--top-k", type=click.IntRange(min=0), default=0, help="draw from so many; 0: all")
@@ -26,47 +30,59 @@ CUT = "\ufffd"  # what the first bytes of a character read as
 @click.option("--context", type=click.IntRange(min=1), help="places for tokens")
 def generate(
     output: Output,
-    path: Path,
-    prompt: str,
+    path: str,
+    prompt: str | None,
+    ids: str | None,
     count: int,
-    temperature: float,
-    top_k: int,
-    seed: int,
     context: int | None,
+    **drawn: Any,
 ) -> None:
     """Go on with a text by the language model in MODEL, a GGUF file.
 
     The text goes to standard output as it is made; --json tells tokens and times.
     """
-    file = read(path)
-    tokenizer = Tokenizer(file)
-    given = tokenizer.encode(prompt)
+    file = read(Path(path))
+    given, text_of, ends = _numbers(ids, prompt) or _text(file, prompt)
     decoder = model(file, context)
     made: list[int] = []
-    shown = prompt
+    before = shown = text_of(given)
+    start = first = time.perf_counter()
     if output.to_people:
-        click.echo(prompt, nl=False)
-    start = time.perf_counter()
-    first = start
-    behind = tokens_behind(
-        decoder, given, count, temperature=temperature, top_k=top_k, seed=seed, stop=tokenizer.ends
-    )
-    before = tokenizer.decode(given)
-    for token in behind:
+        click.echo(before, nl=False)
+    for token in tokens_behind(decoder, given, count, stop=ends, **drawn):
         first = first if made else time.perf_counter()
         made.append(token)
-        text = tokenizer.decode([*given, *made])
+        text = text_of([*given, *made])
         if output.to_people and not text.endswith(CUT):
-            click.echo(text[len(before) + len(shown) - len(prompt) :], nl=False)
-            shown = prompt + text[len(before) :]
+            click.echo(text[len(shown) :], nl=False)
+            shown = text
     spent = time.perf_counter() - first
     if output.to_people:
         click.echo("")
     output.tell(
         event="generated",
-        text=tokenizer.decode([*given, *made])[len(before) :],
+        text=text_of([*given, *made])[len(before) :],
         tokens=made,
         prompt_tokens=len(given),
         prompt_seconds=first - start,
         tokens_per_second=(len(made) - 1) / spent if len(made) > 1 else None,
     )
+
+
+def _numbers(ids: str | None, prompt: str | None) -> tuple[list[int], Told, frozenset[int]] | None:
+    """Tokens that were given as numbers, how some are shown, and none that ends the text."""
+    if (ids is None) == (prompt is None):
+        raise click.UsageError("either --prompt or --ids")
+    if ids is None:
+        return None
+    try:
+        given = [int(part) for part in ids.replace(",", " ").split()]
+    except ValueError:
+        raise click.BadParameter(f"{ids!r} are no numbers", param_hint="--ids") from None
+    return given, lambda tokens: " ".join(map(str, tokens)), frozenset()
+
+
+def _text(file: File, prompt: str | None) -> tuple[list[int], Told, frozenset[int]]:
+    """The tokens of a text, how some are shown, and those that end the text."""
+    tokenizer = Tokenizer(file)
+    return tokenizer.encode(prompt or ""), tokenizer.decode, tokenizer.ends

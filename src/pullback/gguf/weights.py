@@ -55,7 +55,9 @@ class Weight:
             return _plain(self.fields["w"], x)
         count, blocks = -(-self.rows // ROWS), self.columns // self.kind.elements
         made = PRODUCTS[self.kind.name](self._at, x, count, blocks)
-        whole: pb.Tensor = pb.reshape(pb.keep(made, "always"), (*x.shape[:-1], count * ROWS))[..., : self.rows]
+        whole: pb.Tensor = pb.reshape(pb.keep(made, "always"), (*x.shape[:-1], count * ROWS))[
+            ..., : self.rows
+        ]
         return whole
 
     def taken(self, places: pb.Tensor) -> pb.Tensor:

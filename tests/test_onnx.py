@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 import warnings
 from collections import Counter
@@ -380,3 +381,27 @@ def test_a_node_alone_is_no_model() -> None:
     with pytest.raises(UnsupportedError):
         pb.onnx.Backend.run_node(node("Relu", "x", "y"), [np.ones(2, "f")])
     assert not pb.onnx.Backend.supports_device("CUDA")
+
+
+@pytest.mark.slow
+def test_the_light_models() -> None:
+    """Nine networks for images, and what PyTorch wrote."""
+    script = importlib.import_module("onnx_light")
+    told = {case[0]: script.verdict(case) for case in (*script.light(), *script.written())}
+    assert sum(v.startswith("right") for n, v in told.items() if n.startswith("light_")) == 9
+    assert sum(v.startswith("right") for v in told.values()) >= 124
+    assert not {n: v for n, v in told.items() if v.startswith(("wrong", "raw"))}
+
+
+@pytest.mark.slow
+def test_models_with_bytes_changed_are_refused(tmp_path: Path) -> None:
+    script = importlib.import_module("fuzz_onnx")
+    known = script.models()
+    (tmp_path / "data").write_bytes(np.ones(4, "f").tobytes())
+    codes = Counter()
+    for seed in range(300):
+        rng = random.Random(seed)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            codes[script.tried(script.changed(rng.choice(known), rng), tmp_path)] += 1
+    assert codes["runs"] > 20 and codes["E571"] > 20

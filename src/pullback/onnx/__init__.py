@@ -3,9 +3,10 @@
 from pullback.onnx.backend import Backend
 from pullback.onnx.model import Model, load
 from pullback.onnx.rules import FORMS, RULES
+from pullback.onnx.save import save
 from pullback.tensor.face.dialect import shown as _shown
 
-__all__ = ["Backend", "Model", "load", "operators"]
+__all__ = ["Backend", "Model", "load", "operators", "save"]
 __dir__ = _shown(__all__)
 
 

@@ -57,6 +57,11 @@ def uncalled(what: str) -> ArgumentError:
     return ArgumentError(what, code="E576")
 
 
+def unwritten(what: str) -> UnsupportedError:
+    """A program that has no form as ONNX."""
+    return UnsupportedError(what, code="E577")
+
+
 def broken(node: Node, why: str) -> ArgumentError:
     """A node that its operator does not fit: shapes, types, attributes."""
     return ArgumentError(f"{node}: {why}", code="E578")

@@ -237,7 +237,7 @@ def definition(node: Node, operands: Sequence[Value | None]) -> FunctionProto | 
         text = schema.get_context_dependent_function_with_opset_version(
             version, node.proto.SerializeToString(), types
         )
-    except (RuntimeError, *MALFORMED) as error:
+    except Exception as error:  # another library's, of a node that is not its operator's
         raise Refused(f"its definition by other operators: {error}") from error
     function.ParseFromString(text)
     return function if function.node else None

@@ -405,3 +405,13 @@ def test_models_with_bytes_changed_are_refused(tmp_path: Path) -> None:
             warnings.simplefilter("ignore")
             codes[script.tried(script.changed(rng.choice(known), rng), tmp_path)] += 1
     assert codes["runs"] > 20 and codes["E571"] > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "encoder", "recurrent", "unet"])
+def test_networks_that_pytorch_exports(name: str) -> None:
+    pytest.importorskip("torch")
+    script = importlib.import_module("onnx_torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert max(script.differences(name).values()) < script.BOUND

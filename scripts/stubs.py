@@ -112,7 +112,10 @@ def written(module: ModuleType) -> str:
     imports, body = [], ["__all__: list[str]\n"]
     for name in (
         *module.__all__,
-        *((*EXTRAS, "fft", "gguf", "linalg", "nn", "optim", "quantised") * (module is pb)),
+        *(
+            (*EXTRAS, "fft", "gguf", "linalg", "models", "nn", "optim", "quantised")
+            * (module is pb)
+        ),
     ):
         if name == "__array_api_version__":
             body.append(f"{name}: str\n")

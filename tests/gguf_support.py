@@ -108,7 +108,7 @@ def cut(source: random.Random, data: bytes) -> bytes:
 def replaced(source: random.Random, data: bytes) -> bytes:
     """A number of the header at the end of its range."""
     wide, form = source.choice(((4, "<I"), (8, "<Q")))
-    place = source.randrange(min(len(data), HEAD) - wide)
+    place = source.randrange(max(1, min(len(data), HEAD) - wide))
     value = struct.pack(form, source.choice(ENDS) % 256**wide)
     return data[:place] + value + data[place + wide :]
 

@@ -45,7 +45,7 @@ LEVELS = [
         "array_api",
     },
     {"torch", "triton"},
-    {"conformance", "gguf", "onnx"},
+    {"conformance", "gguf", "models", "onnx"},
     {"cli", "viewer"},
 ]
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -48,6 +48,7 @@ LAZY = {
     "fft",
     "gguf",
     "linalg",
+    "models",
     "nn",
     "onnx",
     "optim",

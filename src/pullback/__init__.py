@@ -336,6 +336,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import fft as fft
     from pullback import gguf as gguf
     from pullback import linalg as linalg
+    from pullback import models as models
     from pullback import nn as nn
     from pullback import onnx as onnx
     from pullback import optim as optim
@@ -419,7 +420,16 @@ if sys.excepthook is sys.__excepthook__:
     sys.excepthook = _report
 
 
-_LAZY = ("fft", "gguf", "linalg", "nn", "optim", "quantised", "rules")  # built of what is here
+_LAZY = (
+    "fft",
+    "gguf",
+    "linalg",
+    "models",
+    "nn",
+    "optim",
+    "quantised",
+    "rules",
+)  # built of what is here
 _EXTRAS = {
     "jax": ("JAX", "bridge.jax"),
     "onnx": ("ONNX", "onnx"),

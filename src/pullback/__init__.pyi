@@ -6,6 +6,7 @@ from typing import Any, overload
 from pullback import fft as fft
 from pullback import gguf as gguf
 from pullback import linalg as linalg
+from pullback import models as models
 from pullback import nn as nn
 from pullback import optim as optim
 from pullback import quantised as quantised

@@ -12,6 +12,8 @@ from pullback.onnx.rules import (
     resizes,
     samples,
     shapes,
+    spectra,
+    training,
     windows,
 )
 from pullback.onnx.rules.control import FORMS
@@ -31,5 +33,7 @@ __all__ = [
     "resizes",
     "samples",
     "shapes",
+    "spectra",
+    "training",
     "windows",
 ]

@@ -199,6 +199,41 @@ def differences(name: str) -> dict[str, float]:
     return {n: float(np.abs(y - f(x)).max() / np.abs(y).max()) for n, f in both.items()}
 
 
+def slopes(name: str) -> dict[str, float]:
+    """The largest difference from PyTorch of the gradients of a mean of squares, by the largest
+    element of each: by the input, and by parameters that kept their names.
+    """
+    torch.manual_seed(0)
+    make, given = CASES[name]
+    x = given()
+    model = lively(make(), x)
+    own = pb.onnx.load(exported(model, x))
+    if x.is_floating_point():
+        x.requires_grad_()
+    (model(x) ** 2).mean().backward()
+    theirs = {n: p.grad for n, p in model.named_parameters() if n in own._parameters}
+    cells = {n: own._parameters[n] for n in theirs}
+    place = nn_parameter(x)
+
+    @pb.jit
+    def gradients() -> Any:
+        pb.mean(own(place) ** 2).backward()
+        return [c.grad for c in cells.values()], place.grad if x.requires_grad else None
+
+    by_cells, by_input = gradients()
+    pairs = {n: (g, theirs[n]) for n, g in zip(theirs, by_cells, strict=True)}
+    if x.requires_grad:
+        pairs["the input"] = by_input, x.grad
+    return {n: float(np.abs(a.numpy() - b.numpy()).max() / np.abs(b.numpy()).max())
+            for n, (a, b) in pairs.items()}  # fmt: skip
+
+
+def nn_parameter(x: Any) -> Any:
+    """An input as what gradients are of."""
+    array = pb.tensor(x.detach().numpy())
+    return pb.nn.Parameter(array) if x.requires_grad else array
+
+
 def times(name: str, count: int) -> dict[str, float]:
     """Milliseconds of processor time, the least of calls in turn."""
     x, all_of_them = calls(name)

@@ -416,3 +416,16 @@ def test_networks_that_pytorch_exports(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert max(script.differences(name).values()) < script.BOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["recurrent", "unet"])
+def test_gradients_of_networks_that_pytorch_exports(name: str) -> None:
+    """By the input, and by the parameters that kept their names; 8e-7 at most."""
+    pytest.importorskip("torch")
+    script = importlib.import_module("onnx_torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        told = script.slopes(name)
+    assert max(told.values()) < 1e-5, told
+    assert len(told) == {"recurrent": 1, "unet": 9}[name]

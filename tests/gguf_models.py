@@ -36,7 +36,7 @@ def llama(seed: int = 0, **changed: Any) -> Any:
     """A Llama of random weights, whose words differ in how likely they are."""
     _, torch, transformers = packages()
     settings: dict[str, Any] = {
-        "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3,
+        "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
         "tie_word_embeddings": False,
     }  # fmt: skip

@@ -51,12 +51,14 @@ def dequantised(stored: Stored) -> pb.Tensor:
 
 def fields_of(stored: Stored) -> dict[str, Array]:
     """The fields of all blocks, ``(rows, blocks a row, ..)`` each, as they lie in the file; of q4_K
-    the scales one by one.
+    the scales one by one, of q6_K the bytes that belong together side by side.
     """
     blocks = stored.blocks
     fields: dict[str, Array] = {name: blocks[name] for name in blocks.dtype.names or ()}
     if stored.kind.name == "q4_K":
         fields["scale"], fields["low"] = groups_of(fields.pop("scales"))
+    if stored.kind.name == "q6_K":
+        fields["bits"] = beside(fields.pop("low"), fields.pop("high"))
     return fields
 
 
@@ -98,13 +100,22 @@ def q4_k(read: Read, n: Any, b: Any, e: Any) -> Any:
     return step * f32(number) - f32(read("least", n, b)) * f32(read("low", n, b, g))
 
 
+def beside(low: Array, high: Array) -> Array:
+    """Bytes of q6_K in the order in which products read them: the two of low bits and the one of
+    high bits that four numbers share, ``[.., half, part, place, 3]``.
+    """
+    lead = low.shape[:-2]
+    pairs = np.moveaxis(low.reshape(*lead, 2, 2, 2, 16), -3, -1)
+    return np.concatenate([pairs, high.reshape(*lead, 2, 2, 16, 1)], axis=-1)
+
+
 def q6_k(read: Read, n: Any, b: Any, e: Any) -> Any:
     """``(d scale[e // 16]) (q[e] - 32)``; of each half of 128 the four quarters share bytes: four
     low bits of two quarters, two high bits of all
     """
     half, quarter = e // 128, e // 32 % 4
-    low = read("low", n, b, half, e % 64)
-    high = read("high", n, b, half, e % 32)
+    place = half, e % 32 // 16, e % 16
+    low, high = read("bits", n, b, *place, quarter % 2), read("bits", n, b, *place, 2)
     four = pb.where(quarter < 2, low & 15, low >> 4)
     pairs = [(high >> 2 * t) & 3 for t in range(4)]
     first = pb.where(quarter < 1, pairs[0], pairs[1])

@@ -184,8 +184,7 @@ def _q4_k(at: At, x: pb.Tensor, panels: int, blocks: int) -> pb.Tensor:
 def _q6_k(at: At, x: pb.Tensor, panels: int, blocks: int) -> pb.Tensor:
     def of(quarter: int) -> pb.Tensor:
         def term(m: Any, row: Any, b: Any, half: Any, part: Any, e: Any) -> Any:
-            low = at("low", row, b, half, quarter % 2 * 32 + part * 16 + e)
-            high = at("high", row, b, half, part * 16 + e)
+            low, high = (at("bits", row, b, half, part, e, n) for n in (quarter % 2, 2))
             four = low >> 4 if quarter > 1 else low & 15
             pair = high & (3 << 2 * quarter)  # two bits, to be the highest of six
             two = pair << (4 - 2 * quarter) if quarter < 2 else pair >> (2 * quarter - 4)

@@ -1,6 +1,6 @@
 """Products with weights of few bits, sparse matrices, beside float32, NumPy, SciPy and PyTorch.
 
-`python benchmarks/compact.py quantised`: processor time, one thread, in turn, least of 15.
+`python benchmarks/compact.py quantised sparse`: processor time, one thread, in turn, least of 15.
 """
 
 from __future__ import annotations
@@ -60,6 +60,28 @@ def quantised(size: int) -> dict[str, float]:
     return least(runs)
 
 
+def sparse(size: int, density: float, wide: int) -> dict[str, float]:
+    """CSR by a vector and a matrix of `wide` columns, and the transpose; beside SciPy."""
+    import scipy.sparse
+
+    rng = np.random.default_rng(0)
+    a = scipy.sparse.random(size, size, density, format="csr", dtype=np.float32, random_state=0)
+    x = rng.normal(size=size).astype(np.float32)
+    w = rng.normal(size=(size, wide)).astype(np.float32)
+    own = [pb.tensor(v) for v in (a.data, a.indices, a.indptr)]
+
+    def turned(*given: Any) -> Any:
+        return pb.sparse.csr_transposed_matmul(*given, size)
+
+    runs: dict[str, Callable[[], Any]] = {}
+    for name, by in (("vector", x), ("matrix", w)):
+        runs[name] = compiled(pb.sparse.csr_matmul, *own, pb.tensor(by))
+        runs[f"{name}, SciPy"] = lambda by=by: a @ by
+        runs[f"{name}, transposed"] = compiled(turned, *own, pb.tensor(by))
+        runs[f"{name}, transposed, SciPy"] = lambda by=by, t=a.T: t @ by
+    return {n: 1e3 * t for n, t in least(runs).items()}
+
+
 def table(rows: dict[str, dict[str, float]], beside: str) -> None:
     names = list(next(iter(rows.values())))
     print("| | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1))
@@ -71,6 +93,14 @@ def table(rows: dict[str, dict[str, float]], beside: str) -> None:
 def main() -> None:
     if "quantised" in sys.argv[1:]:
         table({f"{n} x {n}": quantised(n) for n in (4096, 8192, 12288)}, "float32")
+    if "sparse" in sys.argv[1:]:
+        sizes = ((2000, 0.005, 8), (2000, 0.01, 32), (2000, 0.05, 32), (2000, 0.2, 32))
+        for given in (*sizes, (20000, 0.0005, 16)):
+            found = sparse(*given)
+            cells = [f"{found[n]:.0f} / {found[n + ', SciPy']:.0f}" for n in list(found)[::2]]
+            print(
+                f"| {given[0]}^2, {given[1]:.2%}, {given[2]} columns | " + " | ".join(cells) + " |"
+            )
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def written(module: ModuleType) -> str:
     for name in (
         *module.__all__,
         *(
-            (*EXTRAS, "fft", "gguf", "linalg", "models", "nn", "optim", "quantised")
+            (*EXTRAS, "fft", "gguf", "linalg", "models", "nn", "optim", "quantised", "sparse")
             * (module is pb)
         ),
     ):

@@ -18,6 +18,7 @@ SPACES = {
     "fft": pb.fft,
     "linalg": pb.linalg,
     "quantised": pb.quantised,
+    "sparse": pb.sparse,
     "optim": pb.optim,
 }
 ONE = {"Any", "Tensor", "Tensor | None", "Complex", "Handle", "State"}

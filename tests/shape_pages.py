@@ -88,7 +88,7 @@ def notation() -> str:
 def modules() -> list[tuple[str, Any]]:
     """Where public functions of tensors are."""
     listed = [("pb", pb), ("pb.random", pb.random), ("pb.nn.functional", pb.nn.functional)]
-    more = ("fft", "linalg", "quantised", "special", "stats")
+    more = ("fft", "linalg", "quantised", "sparse", "special", "stats")
     listed += [(f"pb.{name}", getattr(pb, name)) for name in more]
     return [*listed, ("pb.optim", pb.optim), ("pb.optim.schedules", pb.optim.schedules)]
 

@@ -66,6 +66,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "pb.diagonal_scatter": {"values": np.ones((3, 4))},
     "pb.linear_recurrence": {"initial": np.ones(())},
     "linalg.solve_triangular": {"b": np.ones((3, 5, 2))},
+    "sparse.csr_matmul": {"indices": np.array([0, 3, 1]), "pointers": np.array([0, 3])},
     "quantised.linear8": {
         "x": np.ones((3, 3), np.int8),
         "w": pb.quantised.Weights(pb.ones((1, 3, 64), dtype="int8"), pb.ones((1, 1, 64)), 5, 3),

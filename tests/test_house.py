@@ -40,6 +40,7 @@ LEVELS = [
         "fft",
         "linalg",
         "quantised",
+        "sparse",
         "composite",
         "bridge",
         "array_api",

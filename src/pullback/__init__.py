@@ -342,6 +342,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import optim as optim
     from pullback import quantised as quantised
     from pullback import rules as rules
+    from pullback import sparse as sparse
     from pullback import torch as torch
     from pullback import triton as triton
     from pullback.bridge import jax as jax
@@ -429,6 +430,7 @@ _LAZY = (
     "optim",
     "quantised",
     "rules",
+    "sparse",
 )  # built of what is here
 _EXTRAS = {
     "jax": ("JAX", "bridge.jax"),

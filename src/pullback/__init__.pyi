@@ -11,6 +11,7 @@ from pullback import nn as nn
 from pullback import optim as optim
 from pullback import quantised as quantised
 from pullback import random as random
+from pullback import sparse as sparse
 from pullback import special as special
 from pullback import torch as torch
 from pullback import triton as triton

@@ -13,6 +13,7 @@ from pullback.backends.base import Code, Compiler, Job, Stored, Text, Work
 from pullback.backends.host.processor import chosen_target
 from pullback.backends.nests.columns import columns
 from pullback.backends.nests.price import nest_price, price
+from pullback.backends.nests.ranges import lowered
 from pullback.backends.nests.sizes import array_bytes
 from pullback.config import Options
 from pullback.cost.price import Price
@@ -21,7 +22,6 @@ from pullback.ir.nest import Routine
 from pullback.ir.target import Target
 from pullback.ir.text import placed, show
 from pullback.lower.inplace import in_place
-from pullback.lower.kernel import lower
 from pullback.schedule.choices import Choices
 from pullback.schedule.schedule import Schedule
 from pullback.verify.nest import verify_routine
@@ -84,7 +84,7 @@ class Loops(Compiler):
     def _nests(self, work: Iterable[Work], job: Job, made: list[Routine]) -> Iterator[Routine]:
         report, target, texts = job.report, job.target, self.texts()
         for kernel, schedule in work:
-            routine = lower(kernel, schedule)
+            routine = lowered(kernel, schedule)
             report.lap("lower")
             verify_routine(routine, "lower")
             report.lap("verify")
@@ -114,7 +114,7 @@ def stored(routine: Routine, key: str, symbol: str = "") -> Stored:
 
 def _text(make: NestText, kernel: Kernel, schedule: Schedule, target: Target) -> str:
     """Lowered again: what is compiled has no marks of stages."""
-    return make(lower(kernel, schedule, marks=True), target)
+    return make(lowered(kernel, schedule, marks=True), target)
 
 
 def _placed(text: Text, kernel: Kernel, schedule: Schedule, target: Target) -> str:

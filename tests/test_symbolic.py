@@ -12,7 +12,7 @@ import pullback as pb
 from layers_support import normal
 from pullback import nn, optim
 from pullback.config import Options
-from pullback.errors import ShapeError
+from pullback.errors import IndexRangeError, ShapeError
 from pullback.nn import functional as F
 from pullback.tensor.record.trace import realize
 
@@ -173,3 +173,33 @@ def test_a_size_outside_the_range_is_refused(backend: str) -> None:
     for size in (1, 6):
         with pytest.raises(ShapeError, match="declared"):
             f(pb.tensor(small(size, 3)))
+
+
+READS: dict[str, Any] = {
+    "of another axis": lambda x, y: pb.compute(y.shape, lambda i: x[i] + y[i]),
+    "of every second": lambda x, y: pb.compute(y.shape, lambda i: x[i * 2] + y[i]),
+    "of the next": lambda x, y: pb.compute(y.shape, lambda i: y[i + 1]),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_read_that_may_leave_a_symbolic_axis_is_refused(name: str) -> None:
+    """Whatever the bounds of the two axes: a program is for all sizes within them."""
+    n, m = pb.dim("n", 2, 64), pb.dim("m", 2, 32)
+    run = pb.jit(READS[name], shapes=((n,), (m,)))
+    with pytest.raises(IndexRangeError, match=r"runs from .* \[E152\]"):
+        run(np.ones(3, np.float32), np.ones(9, np.float32))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_places_of_another_axis_are_looked_at(backend: str) -> None:
+    n, m = pb.dim("n", 2, 64), pb.dim("m", 2, 32)
+
+    def rows(x: pb.Tensor, y: pb.Tensor) -> pb.Tensor:
+        return pb.take(x, pb.arange(y.shape[0])) + y
+
+    run = pb.jit(rows, shapes=((n,), (m,)), options=BACKENDS[backend])
+    x, y = np.arange(9, dtype=np.float32), np.zeros(5, np.float32)
+    np.testing.assert_array_equal(run(x, y).numpy(), x[:5])
+    with pytest.raises(IndexRangeError, match="E106"):
+        run(y, x)

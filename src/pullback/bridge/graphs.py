@@ -157,12 +157,15 @@ class Native:
         results = [*self._results, *(source for _, source in self._writes)]
         count = len(self._results)
         writes = {count + n: self._used.index(to) for n, (to, _) in enumerate(self._writes)}
-        try:
-            how = self._orders, writes, self._options, applied
-            return Sized(places, self._steps, results, *how)
-        except Exception as error:  # a rule may want a number, and say so in any way
-            self.reason = _wanted(error)
-            return None
+        how = self._orders, writes, self._options, applied
+        reason = ""
+        for alike in (False, True):
+            try:
+                return Sized(places, self._steps, results, *how, alike)
+            except Exception as error:  # a rule may want a number, and say so in any way
+                reason = reason or _wanted(error)
+        self.reason = reason
+        return None
 
     def _made(self) -> Programs:
         places = [*self._used, *self._constants]

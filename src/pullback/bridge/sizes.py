@@ -19,7 +19,7 @@ import torch
 from torch.fx import Node
 
 from pullback.backends.host.system import array_at
-from pullback.bridge import folds
+from pullback.bridge import folds, grown
 from pullback.bridge.derived import Derived
 from pullback.bridge.folds import Fold
 from pullback.bridge.layout import memory
@@ -71,6 +71,8 @@ class Sized:
 
     `places` are its arguments, tensors and sizes; `orders`: in which results lie, where that is not
     row-major; `writes`: results, by number, that are written into the argument at a place.
+    `alike`: symbols that were the same number are taken for one, which each call checks (keys and
+    values of a cache are as long as each other, which no graph says).
 
     Raises: what a rule raises that wants a number.
     """
@@ -84,11 +86,17 @@ class Sized:
         writes: Mapping[int, int],
         options: Options | None,
         applied: Applied,
+        alike: bool = False,
     ) -> None:
         self._places, self._steps, self._outputs = places, steps, results
         self._applied, self._writes, self._orders = applied, writes, orders
+        self._same: dict[Any, Any] = {}
         self._symbols = self._sources()
-        self._shapes = {n: _atoms(n, [*places, *steps], self._symbols) for n in places}
+        self._equal: list[tuple[tuple[int, int], Any]] = []
+        if alike:
+            self._unite()
+        self._sums = grown.sums([*places, *steps], self._expression)
+        self._shapes = {n: self._atoms(n) for n in places}
         self._open = [n for n, p in enumerate(places) if _is_tensor(p) and symbolic(p)]
         if any(place in self._open for place in writes.values()):
             raise ShapeError("a write into an argument of symbolic size", code="E120")
@@ -125,9 +133,29 @@ class Sized:
             raise ShapeError(f"no argument has the size {min(map(str, lost))}", code="E120")
         return sources
 
+    def _unite(self) -> None:
+        """One symbol for those that were the same number. Raises: ShapeError where none were."""
+        first: dict[int, Any] = {}
+        for symbol, (_, number) in self._told().items():
+            self._same[symbol] = first.setdefault(number, symbol)
+        self._same = {s: one for s, one in self._same.items() if s is not one}
+        if not self._same:
+            raise ShapeError("no two sizes that were the same", code="E120")
+        self._equal = [(self._symbols.pop(s), one) for s, one in self._same.items()]
+
+    def _expression(self, size: Any) -> Any:
+        """What a size is, of symbols that are not taken for others."""
+        return expression(size).xreplace(self._same)
+
+    def _sized(self, ranges: Mapping[Any, tuple[int, int]]) -> Dims:
+        """The extents of symbols, and of sums of them."""
+        whole = {**ranges, **{own: grown.bounds(own, ranges) for own in self._sums}}
+        names = {own: f"sum{n}" for n, own in enumerate(self._sums)}
+        return {s: Dim(names.get(s, str(s)), *r) for s, r in whole.items()}
+
     def _try(self) -> None:
         """On shapes alone. Raises: what a rule raises."""
-        self._dims = {s: Dim(str(s), *_range(n, a)) for s, (n, a) in self._told().items()}
+        self._dims = self._sized({s: _range(n, a) for s, (n, a) in self._told().items()})
         trace = Trace()
         with tracing(trace):
             given = []
@@ -184,16 +212,47 @@ class Sized:
             tensors[n] = tensors[n] if order is None else permute_dims(tensors[n], order)
         return tuple(tensors)
 
+    def _atoms(self, node: Node) -> list[list[Any]]:
+        """The sizes of an argument, each as what it is a product of; in the order in which a shape
+        of the graph has them.
+
+        Raises: ShapeError for a size that is no product.
+        """
+        if not _is_tensor(node):
+            return []
+        return [self._factors(self._expression(s)) for s in node.meta["val"].shape]
+
+    def _factors(self, own: Any) -> list[Any]:
+        known = {*self._symbols, *self._sums}
+        if own.is_Integer or own in known:
+            return [own]
+        for node in (*self._places, *self._steps):
+            if not _is_tensor(node):
+                continue
+            sizes = [self._expression(s) for s in node.meta["val"].shape]
+            for count in (2, 3):
+                for start in range(len(sizes) - count + 1):
+                    run = sizes[start : start + count]
+                    plain = all(e.is_Integer or e in known for e in run)
+                    if plain and sympy.Mul(*run) == own:
+                        return [e for e in run if e != 1]
+        coefficient, factors = own.as_coeff_mul()
+        if not coefficient.is_Integer or not all(f in known for f in factors):
+            raise ShapeError(f"the size {own} of an argument", code="E120")
+        return [*factors, *([coefficient] if coefficient != 1 else [])]
+
     def _number(self, size: Any) -> Any:
         """A size as rules have it: a number, an extent, or what only views take."""
-        own = expression(size)
+        own = self._expression(size)
         return self._extent(own) if own.is_Integer or own in self._dims else Size(own)
 
     def _apply(self, node: Node, given: Any, named: Any) -> Any:
         """What a node gives; of folds, and of sizes that are numbers, what is said here."""
         if node.target in folds.VIEWS:
-            shape = [expression(s) for s in node.meta["val"].shape]
+            shape = [self._expression(s) for s in node.meta["val"].shape]
             return folds.viewed(given[0], shape, self._of)
+        if (made := self._grown(node, given, named)) is not None:
+            return made
         pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
         if pointwise:
             given = [self._counted(g, node) for g in given]
@@ -205,6 +264,16 @@ class Sized:
         if rule is None:
             raise ShapeError(f"{node.target} of a shape that is a product of sizes", code="E120")
         return rule(*given, **named)
+
+    def _grown(self, node: Node, given: Any, named: Any) -> Any:
+        """What is joined or cut along a symbolic axis; None for what is not, or for folds."""
+        rule = grown.RULES.get(node.target)
+        if rule is None or any(isinstance(v, Fold) for v in _leaves((given, named))):
+            return None
+        shape = [self._expression(s) for s in node.meta["val"].shape]
+        if not all(e.is_Integer or e in self._dims for e in shape):
+            return None
+        return rule(tuple(map(self._extent, shape)), self._count, node, *given, **named)
 
     def _each(self, node: Node, given: Sequence[Any], named: Any) -> Any:
         places = [n for n, g in enumerate(given) if isinstance(g, Fold | Tensor)]
@@ -221,6 +290,14 @@ class Sized:
         """A size as a number among elements: as many ones."""
         if not isinstance(value, Size | Dim):
             return value
+        number = self._count(value)
+        kind = TYPES[node.meta["val"].dtype]
+        return astype(number, kind) if kind.is_float else number
+
+    def _count(self, value: Any) -> Any:
+        """A size as a number; what is none passes. Raises: ShapeError for what is no product."""
+        if not isinstance(value, Size | Dim):
+            return value
         own = value.expression if isinstance(value, Size) else self._of(value)
         coefficient, factors = own.as_coeff_mul()
         if not all(f in self._dims for f in factors) or not coefficient.is_Integer:
@@ -228,8 +305,7 @@ class Sized:
         number: Any = int(coefficient)
         for factor in factors:
             number = sum_of(ones((self._dims[factor],), dtype="int64")) * number
-        kind = TYPES[node.meta["val"].dtype]
-        return astype(number, kind) if kind.is_float else number
+        return number
 
     def _checked(self, made: Any, meta: Any) -> Any:
         """Of the type and the shape that the graph promised. Raises: ShapeError for another."""
@@ -238,7 +314,7 @@ class Sized:
         if not isinstance(meta, torch.Tensor) or made is None:
             return made
         fold = Fold.of(made if isinstance(made, Fold | Tensor) else Tensor(made))
-        promised = tuple([expression(s) for s in meta.shape])
+        promised = tuple([self._expression(s) for s in meta.shape])
         if fold.shape(self._of) != promised:
             what = f"a rule gives {fold.shape(self._of)}, not {promised}"
             raise ShapeError(what, code="E120")
@@ -248,22 +324,23 @@ class Sized:
 
     def run(self, args: Sequence[Any]) -> tuple[Any, ...] | None:
         """The results; None where a size has no place within bounds."""
-        sizes = {}
-        for symbol, (place, axis) in self._symbols.items():
-            sizes[symbol] = args[place] if axis < 0 else args[place].shape[axis]
+        sizes = {s: _told_by(args, source) for s, source in self._symbols.items()}
+        if any(_told_by(args, source) != sizes[one] for source, one in self._equal):
+            return None
         if any(size > self._dims[s].hi for s, size in sizes.items()):
             self._grow(sizes)
+        sizes |= {own: grown.valued(own, sizes) for own in self._sums}
         if not all(self._dims[s].lo <= size <= self._dims[s].hi for s, size in sizes.items()):
             return None
         return self._sizing(args).run(args, sizes)
 
     def _grow(self, sizes: Mapping[Any, int]) -> None:
         """Bounds for larger sizes; not beyond those that the user told."""
-        told = self._told()
-        self._dims = {
-            s: Dim(d.name, d.lo, max(d.hi, _range(told[s][0], sizes[s])[1]))
-            for s, d in self._dims.items()
-        }
+        ranges = {}
+        for symbol, (size, _) in self._told().items():
+            old = self._dims[symbol]
+            ranges[symbol] = old.lo, max(old.hi, _range(size, sizes[symbol])[1])
+        self._dims = self._sized(ranges)
 
     def _sizing(self, args: Sequence[Any]) -> Sizing:
         """A program within the bounds, for arguments that lie like these."""
@@ -295,7 +372,7 @@ class Sized:
         entry = self._jit.trace(given, boxes)
         RECORD.compiled(entry.executable)
         opened = {n: box for n, box in zip(tensors, boxes, strict=True) if n in self._open}
-        shapes = [tuple(map(expression, n.meta["val"].shape)) for n in self._outputs]
+        shapes = [tuple(map(self._expression, n.meta["val"].shape)) for n in self._outputs]
         promised = [
             shape if order is None else tuple([shape[a] for a in order])
             for shape, order in zip(shapes, self._orders, strict=False)
@@ -363,6 +440,13 @@ def _leaves(value: Any) -> list[Any]:
     return [value]
 
 
+def _told_by(args: Sequence[Any], source: tuple[int, int]) -> int:
+    """The size at a place of a call: of an axis of a tensor, or an argument itself."""
+    place, axis = source
+    size: int = args[place] if axis < 0 else args[place].shape[axis]
+    return size
+
+
 def _led(shape: Sequence[Extent]) -> bool:
     """Whether rows lie the same whatever their number is."""
     return not any(isinstance(e, Dim) for e in shape[1:])
@@ -413,36 +497,6 @@ def _range(size: Any, number: int) -> tuple[int, int]:
     told = size.node.shape_env.var_to_range[size.node.expr]
     grown = max(LEAST, 1 << (2 * number - 1).bit_length())
     return max(1, int(told.lower)), int(told.upper) if told.upper <= MOST else grown
-
-
-def _atoms(node: Node, seen: Sequence[Node], known: Mapping[Any, Any]) -> list[list[Any]]:
-    """The sizes of an argument, each as what it is a product of; in the order in which a shape of
-    the graph has them.
-
-    Raises: ShapeError for a size that is no product.
-    """
-    if not _is_tensor(node):
-        return []
-    return [_factors(expression(s), seen, known) for s in node.meta["val"].shape]
-
-
-def _factors(own: Any, seen: Sequence[Node], known: Mapping[Any, Any]) -> list[Any]:
-    if own.is_Integer or own in known:
-        return [own]
-    for node in seen:
-        if not _is_tensor(node):
-            continue
-        sizes = [expression(s) for s in node.meta["val"].shape]
-        for count in (2, 3):
-            for start in range(len(sizes) - count + 1):
-                run = sizes[start : start + count]
-                plain = all(e.is_Integer or e in known for e in run)
-                if plain and sympy.Mul(*run) == own:
-                    return [e for e in run if e != 1]
-    coefficient, factors = own.as_coeff_mul()
-    if not coefficient.is_Integer or not all(f in known for f in factors):
-        raise ShapeError(f"the size {own} of an argument", code="E120")
-    return [*factors, *([coefficient] if coefficient != 1 else [])]
 
 
 def _transposed(x: Any, a: int = 0, b: int = 1) -> Any:

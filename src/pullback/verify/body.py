@@ -10,7 +10,7 @@ from pullback.algebra.bounds import Intervals, Prover
 from pullback.errors import Origin
 from pullback.ir import expr as E
 from pullback.ir.dtype import int64
-from pullback.ir.expr import SCALARS, Axis, Expr, Exprs, Extent, Shape, Take, upper
+from pullback.ir.expr import SCALARS, Axis, Expr, Exprs, Extent, Shape, Take, lower, upper
 from pullback.ir.graph import Accumulate, Form, Reduce, Scan
 from pullback.ir.node import Node, walk
 from pullback.simplify.guards import Guards, contexts
@@ -168,7 +168,8 @@ def _proved(position: Expr, extent: Extent, guards: Guards, intervals: Intervals
     ways = (Prover(given, intervals) for given in dict.fromkeys(((), guards)))
     if any(prover.inside(position, extent) for prover in ways) or has_data(position):
         return True
-    tried = points.inside(position, upper(extent), guards)
+    other = any(isinstance(n, Axis) and n.extent != extent for n in walk(position))
+    tried = points.inside(position, (lower if other else upper)(extent), guards)
     if tried:
         return True
     doubtful = guards if tried is None else [g for g in guards if has_data(g)]

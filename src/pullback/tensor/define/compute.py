@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pullback.algebra.affine import affine
-from pullback.algebra.bounds import bounds, in_bounds
+from pullback.algebra.bounds import Prover, bounds, in_bounds
 from pullback.errors import FreeAxisError, IndexRangeError, Origin, ShapeError
 from pullback.ir import expr as E
-from pullback.ir.expr import Axis, Expr, Extent, If, Take
+from pullback.ir.expr import Axis, Expr, Extent, If, Take, lower
 from pullback.ir.graph import COMBINERS, Definition, Map, Reduce, read, substitute
 from pullback.ir.node import Node, rebuild, walk
 from pullback.tensor.define.combine import Part, combined, whole
@@ -315,10 +315,10 @@ def check_reads(body: Expr, origin: Origin) -> None:
             continue
         take = guarded.node
         for n, (place, extent) in enumerate(zip(take.indices, take.source.shape, strict=True)):
-            if not isinstance(extent, int) or not _linear(place):
+            if not _linear(place) or Prover().inside(place, extent):
                 continue
             lo, hi = bounds(place)
-            if lo < 0 or hi >= extent:
+            if lo < 0 or hi >= lower(extent):
                 raise IndexRangeError(
                     f"an index of {take.source} runs from {lo} to {hi},"
                     f" axis {n} of {show(take.source.shape)} has {extent} elements",
@@ -329,7 +329,5 @@ def check_reads(body: Expr, origin: Origin) -> None:
 
 
 def _linear(place: Expr) -> bool:
-    """Whether `place` is a sum of literal multiples of literal axes: its range is exact."""
-    terms = affine(place).terms
-    axes = [t for t, _ in terms]
-    return all(isinstance(a, Axis) and isinstance(a.extent, int) and a.extent for a in axes)
+    """Whether `place` is a sum of literal multiples of axes: its range is exact."""
+    return all(isinstance(a, Axis) and a.extent != 0 for a, _ in affine(place).terms)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 
-from pullback.algebra.bounds import bounds
+from pullback.algebra.bounds import Prover
 from pullback.errors import DTypeError, IndexRangeError, UnsupportedError
 from pullback.ir import expr as E
 from pullback.ir import functions as F
@@ -161,12 +161,12 @@ def checked_place(place: Expr, least: int, extent: Extent) -> Expr:
     From `least`: 0, or minus the extent where places are counted from the end too.
     """
     reads = [read for read in takes(place) if _is_formula(read.source)]
-    if not reads or not isinstance(extent, int):
+    if not reads:
         return place
-    low, high = bounds(replace_reads(place, _written))
-    if least <= low and high < extent:
-        return place
-    return replace_reads(place, _stored)
+    written, prover = replace_reads(place, _written), Prover()
+    low, high = prover.intervals.of(written)
+    below = high < extent if isinstance(extent, int) else prover.inside(written, extent)
+    return place if least <= low and below else replace_reads(place, _stored)
 
 
 def _is_formula(value: Value) -> bool:

@@ -1,0 +1,80 @@
+"""Sizes that are sums of symbols: what is joined and cut along them is one program for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import pullback as pb
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("fresh_torch"),
+    pytest.mark.filterwarnings("ignore"),  # of PyTorch's own compiler
+]
+
+GROWN: dict[str, Callable[..., Any]] = {
+    "joined with one": lambda x, y: torch.cat([x, y[:1]], 0).softmax(0),
+    "joined with another": lambda x, y: torch.cat([x, 2 * y], 0).cumsum(1),
+    "three": lambda x, y: torch.cat([x, y[:2], x], 0).sum(0),
+    "in front": lambda x, y: torch.cat([y[:3], x], 0) @ x[:4].T,
+    "without the first": lambda x, y: x[1:] - x[:-1],
+    "the last": lambda x, y: x[-1] + y[-2],
+    "the last rows": lambda x, y: x[-2:] * y[-2:],
+    "numbered from a size": lambda x, y: torch.arange(x.shape[0], x.shape[0] + 1) + y.sum(),
+    "numbered": lambda x, y: torch.arange(x.shape[0] + 2).float().sqrt(),
+    "without two": lambda x, y: x[2:].exp(),
+}
+
+
+def sized(count: int, other: int, grads: bool = False) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(count)
+    x, y = (torch.randn(n, 4, dtype=torch.float64, generator=generator) for n in (count, other))
+    return x.requires_grad_(grads), y.requires_grad_(grads)
+
+
+def graphs() -> list[Any]:
+    report = pb.torch.report()
+    assert not report.fallbacks
+    return list(report.graphs)
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_one_program_for_all_sizes(name: str) -> None:
+    function = GROWN[name]
+    fast = torch.compile(function, backend=pb.torch.backend, dynamic=True)
+    for count, other in ((5, 7), (9, 6), (31, 12), (6, 40)):
+        x, y = sized(count, other)
+        torch.testing.assert_close(fast(x, y), function(x, y), msg=lambda m, n=count: f"{n}: {m}")
+    assert [g.sizes for g in graphs()] == [""]
+
+
+@pytest.mark.parametrize("name", ["joined with one", "joined with another", "without the first"])
+def test_gradients_of_what_is_joined(name: str) -> None:
+    function = GROWN[name]
+    fast = torch.compile(function, backend=pb.torch.backend, dynamic=True)
+    for count, other in ((5, 7), (9, 6), (20, 12)):
+        x, y = sized(count, other, grads=True)
+        ours = torch.autograd.grad(fast(x, y).sin().sum(), (x, y), allow_unused=True)
+        eager = torch.autograd.grad(function(x, y).sin().sum(), (x, y), allow_unused=True)
+        for mine, theirs in zip(ours, eager, strict=True):
+            torch.testing.assert_close(mine, theirs, msg=lambda m, n=count: f"{n}: {m}")
+
+
+def test_sizes_that_were_one_number_are_checked() -> None:
+    """Keys and values of one length, which no line of the graph says; later of two lengths."""
+
+    def attended(q: Any, k: Any, v: Any, new: Any) -> Any:
+        k, v = torch.cat([k, new], 0), torch.cat([v, new], 0)
+        return torch.ops.aten.mm(torch.softmax(q @ k.T, -1), v) if len(k) == len(v) else k.sum(0)
+
+    fast = torch.compile(attended, backend=pb.torch.backend, dynamic=True)
+    draw = torch.Generator().manual_seed(0)
+    for keys, values in ((5, 5), (9, 9), (30, 30), (7, 4)):
+        sizes = (2, keys, values, 1)
+        q, k, v, new = (torch.randn(n, 8, dtype=torch.float64, generator=draw) for n in sizes)
+        torch.testing.assert_close(fast(q, k, v, new), attended(q, k, v, new))

@@ -174,7 +174,9 @@ RESIZED = {
 }
 
 
-@pytest.mark.parametrize("name", ["gru", "quantised", "depth", *RESIZED])
+@pytest.mark.parametrize(
+    "name", ["gru", "quantised", "depth", "moved", "regions", "spectrum", *RESIZED]
+)
 def test_layers_beside_the_reference(name: str) -> None:
     """Of onnx itself, in NumPy."""
     x = normal(2, 3, 5, 4)
@@ -186,6 +188,18 @@ def test_layers_beside_the_reference(name: str) -> None:
     elif name == "quantised":
         weights = {"s": np.float32(0.05), "z": np.uint8(120)}
         nodes = [node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "y")]
+    elif name == "moved":
+        weights = {"w": normal(2, 3, 2, 2), "o": normal(2, 8, 4, 3), "b": normal(2)}
+        nodes = [node("DeformConv", "x w o b", "y")]
+    elif name == "regions":
+        boxes = np.array([[0, 0, 3, 4], [1, 0.5, 2.5, 4.5], [-1, -1, 1, 2]], "f")
+        weights = {"r": boxes, "n": np.array([0, 1, 1])}
+        sizes = {"output_height": 2, "output_width": 3, "sampling_ratio": 2}
+        nodes = [node("RoiAlign", "x r n", "y", **sizes)]
+    elif name == "spectrum":
+        x = normal(2, 8, 3, 1)
+        weights = {"a": np.array(1)}
+        nodes = [helper.make_node("DFT", ["x", "", "a"], ["y"], onesided=1)]
     elif name == "depth":
         x = normal(1, 8, 2, 3)
         nodes = [node("DepthToSpace", "x", "y", blocksize=2, mode="CRD")]

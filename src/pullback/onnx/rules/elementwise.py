@@ -182,3 +182,12 @@ def cast(x: Any, *, to: int, saturate: int | None = None, round_mode: str | None
 def cast_like(x: Any, y: Any, *, saturate: int | None = None, round_mode: str | None = None) -> Any:
     del saturate, round_mode
     return pb.astype(x, y.dtype)
+
+
+@rule("BitCast", 26)
+def bit_cast(x: Any, *, to: int) -> Any:
+    """Of whole numbers of one width, which wrap."""
+    kind = kind_of(to, "the result of a BitCast")
+    same_bits = kind.bits == x.dtype.bits and not x.dtype.is_float and not kind.is_float
+    demand(same_bits and not kind.is_bool, f"the bits of {x.dtype} as {kind}")
+    return pb.astype(x, kind)

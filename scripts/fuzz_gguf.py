@@ -42,8 +42,8 @@ def main() -> int:
                 for stored in file.tensors.values() if number % EVERY == 1 else ():
                     dequantised(stored)
                 if number % 2 == 0:
-                    Tokenizer(file).encode("ab a")
                     decoder(file)
+                    Tokenizer(file).encode("ab a")
 
             try:
                 seen[outcome(path, use)] += 1

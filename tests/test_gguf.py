@@ -111,6 +111,18 @@ def test_products_of_blocks(kind: str, tmp_path: Path) -> None:
     same_bits(pb.jit(lambda n: w.taken(n))(places).numpy(), whole[places], kind)
 
 
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_product_expands_no_weights(kind: str, tmp_path: Path) -> None:
+    """What a program holds beside its arguments is small beside the matrix in float32."""
+    blocks = {"q4_K": 4, "q6_K": 4}.get(kind, 32)
+    pb.gguf.write(tmp_path / "m.gguf", {}, {"w": (random_blocks(kind, 1024, blocks), kind)})
+    w = pb.gguf.Weight(pb.gguf.read(tmp_path / "m.gguf")["w"])
+    run = pb.jit(lambda x: w(x))
+    run(np.zeros(1024, np.float32))
+    assert run.program.memory.arena_bytes < 1024 * 1024 * 4 / 16
+    assert w.nbytes < 1024 * 1024 * 4 / 3
+
+
 # --- what is refused
 
 

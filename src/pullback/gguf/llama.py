@@ -45,8 +45,8 @@ class Llama(Decoder):
         self.words = file["token_embd.weight"].shape[0]
         wide = file.fact("llama.feed_forward_length", int)
         self.embedding = parts.matrix("token_embd.weight", self.words, s.width)
-        self.rates = rates_of(file, parts, s)
         self.layers = [_layer(parts, f"blk.{n}", s, wide) for n in range(s.layers)]
+        self.rates = rates_of(file, parts, s)  # of a head whose matrices are there
         self.norm = parts.vector("output_norm.weight", s.width)
         tied = not parts.has("output.weight")
         self.head: Weight = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from torch_zoo import stub_torchvision
 
 Array = np.ndarray[Any, Any]
 WORDS = 300
@@ -24,8 +23,8 @@ MATRICES = {
 
 def packages() -> tuple[Any, Any, Any]:
     """`gguf`, `torch` and `transformers`."""
-    if importlib.util.find_spec("torch") is not None:
-        stub_torchvision()
+    pytest.importorskip("torch", reason="torch is not installed")
+    importlib.import_module("torch_zoo").stub_torchvision()
     return tuple(
         pytest.importorskip(name, reason=f"{name} is not installed")
         for name in ("gguf", "torch", "transformers")

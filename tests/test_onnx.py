@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import random
 import sys
@@ -106,6 +107,18 @@ def test_initialisers_are_trained() -> None:
     np.testing.assert_allclose(dw.numpy(), x.T @ inner, rtol=1e-4)
     own.load_state_dict({n: np.zeros_like(w) for n, w in weights.items()})
     assert not own(x).numpy().any()
+
+
+def test_a_copy_has_weights_of_its_own() -> None:
+    model, weights = perceptron()
+    own = pb.onnx.load(model)
+    x = RNG.normal(size=(3, 4)).astype("f")
+    want = own(x).numpy()
+    twin = copy.deepcopy(own)
+    twin.load_state_dict({n: 2 * w for n, w in weights.items()})
+    doubled = network(x, {n: 2 * w for n, w in weights.items()})
+    np.testing.assert_allclose(twin(x).numpy(), doubled, rtol=1e-5)
+    np.testing.assert_array_equal(own(x).numpy(), want)
 
 
 def test_a_parameter_that_decides_a_shape_is_none() -> None:

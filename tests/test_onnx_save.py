@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,12 +107,18 @@ def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
         state.assign(x)
         return x
 
+    def deep(x: Any) -> Any:
+        return pb.compute(
+            (3,), lambda i: functools.reduce(lambda y, _: y * x[i] + 1.0, range(4000), x[i])
+        )
+
     places = np.zeros((3,), np.int64)
     for function, args in (
         (lambda x: pb.loop(3, lambda n, y: y * 2, x), [normal(3)]),
         (lambda x, i: pb.scatter_add(x, i, x, axis=0), [normal(3), places]),
         (lambda x, n: x // n, [places, places]),
         (assigned, [normal(3)]),
+        (deep, [normal(3)]),
     ):
         with pytest.raises(PullbackError) as error:
             pb.onnx.save(function, args, tmp_path / "model.onnx")

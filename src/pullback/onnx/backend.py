@@ -10,6 +10,7 @@ from onnx import ModelProto, NodeProto
 from onnx.backend import base
 
 from pullback.errors import UnsupportedError
+from pullback.onnx.faults import uncalled
 from pullback.onnx.model import Model, load
 
 
@@ -25,6 +26,8 @@ class Prepared(base.BackendRep):  # type: ignore[misc]
         if not isinstance(inputs, dict):
             names = [p.name for p in self.model.inputs]
             listed = inputs if isinstance(inputs, Sequence) else [inputs]
+            if len(listed) > len(names):
+                raise uncalled(f"{len(listed)} inputs, where the model has {len(names)}")
             inputs = dict(zip(names, listed, strict=False))
         return tuple([np.asarray(y) for y in self.model.run(inputs).values()])
 

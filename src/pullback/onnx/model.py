@@ -138,17 +138,15 @@ class Model(Module):
     def _know(self, names: frozenset[str]) -> None:
         """Inputs whose values decide the program; parameters that do are none any more."""
         self.asked |= names
-        for name in names & self._parameters.keys():
-            array = np.asarray(self._parameters[name])
-            del self._parameters[name]
-            self.constants[name] = Value(pb.tensor(array), array)
-        for name in names & self._buffers.keys():
-            array = np.asarray(self._buffers[name])
-            del self._buffers[name]
-            self.constants[name] = Value(pb.tensor(array), array)
+        for home in (self._parameters, self._buffers):
+            for name in names & home.keys():
+                array = np.asarray(home.pop(name))
+                own = Value(pb.tensor(array), array)
+                self.constants = {**self.constants, name: own}  # a copy of the model has its own
 
     def _program(self, fixed: Mapping[str, Array], free: list[str]) -> Any:
-        key = tuple(free), tuple([(n, a.dtype.str, a.shape, a.tobytes()) for n, a in fixed.items()])
+        numbers = tuple([(n, a.dtype.str, a.shape, a.tobytes()) for n, a in fixed.items()])
+        key = id(self), tuple(free), numbers  # of a copy of the model others
         if key not in self.programs:
             ports = {p.name: p for p in self.graph.inputs}
             shapes = [self._declared(ports[name]) for name in free] if self.dims else None

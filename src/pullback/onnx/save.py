@@ -14,7 +14,7 @@ from pullback.ir.graph import Definition, Value, Variable, topological
 from pullback.ir.program import Compute, Program, items
 from pullback.nn.base.weights import write_atomically
 from pullback.onnx.faults import unwritten
-from pullback.onnx.read import NUMBERS
+from pullback.onnx.read import MOST_BYTES, NUMBERS
 from pullback.onnx.written import Sheet, box_of, write
 from pullback.tensor.face.tensor import Tensor, from_array
 from pullback.tensor.face.tree import flatten, leaf_names
@@ -40,6 +40,9 @@ def save(
         ['Tanh', 'Mul']
     """
     model = exported(function, args)
+    size = model.ByteSize()
+    if size >= MOST_BYTES:
+        raise unwritten(f"a model of {size} bytes, where a message has fewer than {MOST_BYTES}")
     write_atomically(Path(path), model.SerializeToString())
     return model
 
@@ -100,7 +103,10 @@ def _computed(sheet: Sheet, item: Compute) -> None:
     """Every definition of a step, then what variables become, all at once."""
     for definition in topological(value for _, value in item.graph.assigns):
         if definition not in sheet.known:
-            sheet.known[definition] = write(sheet, definition)
+            try:
+                sheet.known[definition] = write(sheet, definition)
+            except RecursionError as error:
+                raise unwritten(f"`{definition.name}`: terms too deep in one another") from error
     new: dict[Value, str] = {v: sheet.known[value] for v, value in item.graph.assigns}
     sheet.known.update(new)
 

@@ -420,6 +420,7 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
     """A sum of products, axes named by letters; ``...`` is any number of axes that broadcast.
 
     ``einsum("...ij,...jk->...ik", a, b)``, or in lists ``einsum(a, [0, 1], b, [1, 2], [0, 2])``.
+    Several operands go two at a time, in the order of fewest multiplications (greedily from 7 on).
     Raises: ShapeError, E116, for subscripts that do not fit.
 
     Example:

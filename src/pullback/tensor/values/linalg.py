@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from pullback.ir.dtype import DType
-from pullback.ir.expr import Axis, Expr, Extent, Mul, index
+from pullback.ir.expr import Axis, Expr, Extent, Mul, index, upper
 from pullback.ir.graph import Definition, Value, read
 from pullback.tensor.values import elementwise as W
 from pullback.tensor.values import views as V
 from pullback.tensor.values.elementwise import broadcast_shapes, cast, show
+from pullback.tensor.values.orders import left, order
 
 
 def matmul(a: Value, b: Value) -> Value:
@@ -87,8 +88,9 @@ def einsum(operands: Sequence[Value], terms: Sequence[Term | str], out: Term | s
     """``einsum("bij,bjk->bik", a, b)``: a sum of products, axes named by letters or numbers.
 
     ``...`` is any number of axes, which broadcast from the right; an extent of 1 broadcasts too.
-    Without `out` these come first, then every name that stands once, in order. Axes of ``...``
-    that `out` leaves out are summed, as PyTorch does (NumPy refuses that).
+    Several operands are multiplied two at a time, in the order of fewest multiplications
+    (`orders.order`). Without `out` the axes of ``...`` come first, then every name that stands
+    once, in order; those that `out` leaves out are summed, as PyTorch does (NumPy refuses that).
     Raises: ShapeError for subscripts that do not fit.
     """
     if len(terms) != len(operands):
@@ -98,10 +100,39 @@ def einsum(operands: Sequence[Value], terms: Sequence[Term | str], out: Term | s
     dots: list[Name] = [("...", n) for n in range(many, 0, -1)]
     if out is None:
         flat = [n for term in names for n in term if not isinstance(n, tuple)]
-        return contract(operands, names, [*dots, *sorted(n for n in flat if flat.count(n) == 1)])
+        return ordered(operands, names, [*dots, *sorted(n for n in flat if flat.count(n) == 1)])
     if _dotted(out) and not any(map(_dotted, terms)):
         raise V.fail("einsum with an ellipsis in the result alone", code="E116")
-    return contract(operands, names, _named(out, many + len(_spelled(out)) - 1))
+    return ordered(operands, names, _named(out, many + len(_spelled(out)) - 1))
+
+
+def ordered(operands: Sequence[Value], names: Sequence[Term], out: Term) -> Definition:
+    """`contract`, two operands at a time; names that one operand alone has are summed first.
+
+    Extents of 1 give way in the step in which they meet others.
+    """
+    extents = _extents(operands, names)
+    if len(operands) < 2 or any(n not in extents for n in out) or len(set(out)) != len(out):
+        return contract(operands, names, out)
+    kind = W.numeric("einsum", operands)
+    values: list[Value] = list(operands)
+    terms: list[list[Name]] = [list(t) for t in names]
+    for n, term in enumerate(terms):
+        others = {*out, *(name for m, t in enumerate(terms) if m != n for name in t)}
+        shared = [name for name in dict.fromkeys(term) if name in others]
+        if set(term) != set(shared) and kind is values[n].dtype:
+            values[n], terms[n] = contract([values[n]], [term], shared), shared
+    sizes: dict[object, int] = {n: upper(e) for n, e in extents.items()}
+    for a, b in order([frozenset(t) for t in terms], frozenset(out), sizes)[:-1]:
+        pair, own = [values[a], values[b]], [terms[a], terms[b]]
+        values = [v for n, v in enumerate(values) if n not in (a, b)]
+        terms = [t for n, t in enumerate(terms) if n not in (a, b)]
+        inside = [*own[0], *own[1]]
+        asked = left([frozenset(t) for t in terms], frozenset(inside), frozenset(out))
+        shared = [n for n in dict.fromkeys(inside) if n in asked]
+        values.append(contract(pair, own, shared))
+        terms.append(shared)
+    return contract(values, terms, out)
 
 
 def parsed(subscripts: str) -> tuple[list[str], str | None]:

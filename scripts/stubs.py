@@ -104,7 +104,7 @@ def layer(name: str, value: type[Layer]) -> str:
     )
 
 
-EXTRAS = ("torch", "triton")  # what they need may not be installed
+EXTRAS = ("onnx", "torch", "triton")  # what they need may not be installed
 
 
 def written(module: ModuleType) -> str:

@@ -8,6 +8,7 @@ from pullback import gguf as gguf
 from pullback import linalg as linalg
 from pullback import models as models
 from pullback import nn as nn
+from pullback import onnx as onnx
 from pullback import optim as optim
 from pullback import quantised as quantised
 from pullback import random as random

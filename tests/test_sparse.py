@@ -10,6 +10,12 @@ import pytest
 import pullback as pb
 from pullback import sparse as S
 from pullback.errors import PullbackError
+from pullback.ir import dtype as D
+from pullback.ir import expr as E
+from pullback.ir.graph import SUM, read
+from pullback.tensor.face.tensor import Tensor, value_of
+from pullback.tensor.values.elementwise import axes_of, cast, literal
+from pullback.tensor.values.updates import Places, accumulated
 
 RNG = np.random.default_rng(11)
 sp = pytest.importorskip("scipy.sparse")
@@ -223,15 +229,24 @@ def test_rows_of_matrices_wait_in_registers() -> None:
     assert "float64[16] kept" in text and "within 0.." in text
 
 
-def test_other_guards_stay() -> None:
-    """A guard whose other side is no identity, or whose bounds are written, bounds nothing."""
-    n, k = pb.tensor(np.array([3, 1])), pb.axis(6)
-    x = pb.tensor(np.arange(12.0).reshape(2, 6))
+def guarded(other: float) -> Any:
+    """``y[i] += if(p < n[i], x[i, p], other)``, a row after the other."""
 
     def f(x: Any, n: Any) -> Any:
-        at = pb.tensor(np.zeros((2, 6), int))
-        kept = pb.where(pb.arange(6) < n[:, None], x, 1.0)
-        return pb.zeros((2,), dtype="float64").at[at].add(kept)
+        own, ends = value_of(x), value_of(n)
+        i, p = axes_of((2, 6))
+        inside = E.Less(p, cast(read(ends, i), D.int64))
+        body = E.If(inside, read(own, i, p), literal(other, own.dtype))
+        row = E.If(inside, i, E.index(0))
+        return Tensor(accumulated(Places((2,), (2, 6), (row,)), body, SUM))
 
-    assert "from_" not in nest(f, x, n)
-    assert pb.jit(f)(x, n).numpy().tolist() == [0 + 1 + 2 + 3 + 6 + 5, 0.0] and k is not None
+    return f
+
+
+def test_other_guards_stay() -> None:
+    """A guard whose other side is no identity bounds nothing."""
+    n, x = pb.tensor(np.array([3, 1])), pb.tensor(np.arange(12.0).reshape(2, 6))
+    assert "from_" in nest(guarded(0.0), x, n)
+    assert pb.jit(guarded(0.0))(x, n).numpy().tolist() == [0.0 + 1 + 2, 6.0]
+    assert "from_" not in nest(guarded(1.0), x, n)
+    assert pb.jit(guarded(1.0))(x, n).numpy().tolist() == [0.0 + 1 + 2 + 3 + 5, 6.0]

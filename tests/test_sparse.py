@@ -187,7 +187,10 @@ DATA = {
 }
 
 
-@pytest.mark.parametrize("backend", ["llvm", "c", "kernels"])
+SLOW_C = pytest.param("c", marks=pytest.mark.slow)  # its compiler takes a while
+
+
+@pytest.mark.parametrize("backend", ["llvm", SLOW_C, "kernels"])
 @pytest.mark.parametrize("name", DATA)
 def test_wrong_places(name: str, backend: str) -> None:
     """They raise where the program runs, whatever loop would have met them."""

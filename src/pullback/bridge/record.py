@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
+from pullback.bridge import breaks
 from pullback.runtime.executable import Executable
 
 
@@ -84,9 +85,10 @@ class Compiled:
     graphs: tuple[Graph, ...]
     fallbacks: tuple[Fallback, ...]
     host_calls: tuple[HostCall, ...] = ()
+    breaks: tuple[breaks.GraphBreak, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(map(str, (*self.graphs, *self.fallbacks, *self.host_calls)))
+        return "\n".join(map(str, (*self.graphs, *self.breaks, *self.fallbacks, *self.host_calls)))
 
 
 class Record:
@@ -124,7 +126,8 @@ class Record:
             for own, shares in self._fallbacks
             for name, one in own.items()
         ]
-        return Compiled(tuple(self._graphs), tuple(fallbacks), tuple(self._host_calls))
+        own = tuple(self._graphs), tuple(fallbacks), tuple(self._host_calls)
+        return Compiled(*own, breaks.so_far())
 
     def reset(self) -> None:
         """Forget."""

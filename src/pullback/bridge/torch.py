@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pullback.bridge.breaks import GraphBreak
 from pullback.bridge.derived import checked
 from pullback.bridge.modules import Report, module, report_of
 from pullback.bridge.operator import Operator, made
@@ -32,6 +33,7 @@ __all__ = [
     "Compiled",
     "Fallback",
     "Graph",
+    "GraphBreak",
     "HostCall",
     "Operator",
     "Report",

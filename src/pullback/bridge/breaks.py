@@ -1,0 +1,58 @@
+"""Where PyTorch broke a graph in two, as its own record says.
+
+``GraphBreak("Failed to trace builtin operator: ..", 'File "train.py", line 7, in step', 2)``
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+EXPLAINED = "Explanation: "
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """A place where PyTorch ended a graph, and went on in Python: why, the line of the user's, and
+    how often it did so while it traced.
+
+    Example:
+        >>> print(pb.torch.GraphBreak("Call to print", 'File "a.py", line 3, in f'))
+        graph break: Call to print (File "a.py", line 3, in f)
+    """
+
+    reason: str
+    line: str
+    times: int = 1
+
+    def __str__(self) -> str:
+        where = f" ({self.line})" if self.line else ""
+        often = f", {self.times} times" if self.times > 1 else ""
+        return f"graph break: {self.reason}{where}{often}"
+
+
+def so_far() -> tuple[GraphBreak, ...]:
+    """All since the start, or since `torch._dynamo.reset`, which empties PyTorch's record.
+
+    Nothing where nothing was compiled yet: this loads no compiler.
+    """
+    noted = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", ())
+    counts = Counter([(_said(one.reason), _line(one.user_stack)) for one in noted])
+    return tuple([GraphBreak(*place, times) for place, times in counts.items()])
+
+
+def _said(reason: str) -> str:
+    """The first line, and what it is explained by."""
+    first, *rest = reason.splitlines() or [""]
+    said = [s.strip() for s in rest if s.strip().startswith(EXPLAINED)]
+    return ": ".join([first, *(s.removeprefix(EXPLAINED) for s in said[:1])])
+
+
+def _line(stack: Any) -> str:
+    """The innermost line."""
+    if not stack:
+        return ""
+    last = stack[-1]
+    return f'File "{last.filename}", line {last.lineno}, in {last.name}'

@@ -11,6 +11,8 @@ import pullback as pb
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch.nn import functional as F  # noqa: E402  # it needs PyTorch
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.usefixtures("fresh_torch"),
@@ -28,7 +30,14 @@ GROWN: dict[str, Callable[..., Any]] = {
     "numbered from a size": lambda x, y: torch.arange(x.shape[0], x.shape[0] + 1) + y.sum(),
     "numbered": lambda x, y: torch.arange(x.shape[0] + 2).float().sqrt(),
     "without two": lambda x, y: x[2:].exp(),
+    "padded": lambda x, y: F.pad(x, (1, 0, 2, 1), value=0.5).sin(),
+    "cut by padding": lambda x, y: F.pad(x, (1, 0, -1, 0)) + y[0, 0],
+    "moved by padding": lambda x, y: F.pad(x, (0, 0, 1, -1)) + y[0],
+    "from a size on": lambda x, y: torch.arange(64.0)[x.shape[0] - 1 : x.shape[0] + 1] + x[0, :2],
 }
+
+
+PADDED = ("padded", "cut by padding", "moved by padding")
 
 
 def sized(count: int, other: int, grads: bool = False) -> tuple[Any, Any]:
@@ -53,7 +62,9 @@ def test_one_program_for_all_sizes(name: str) -> None:
     assert [g.sizes for g in graphs()] == [""]
 
 
-@pytest.mark.parametrize("name", ["joined with one", "joined with another", "without the first"])
+@pytest.mark.parametrize(
+    "name", ["joined with one", "joined with another", "without the first", *PADDED]
+)
 def test_gradients_of_what_is_joined(name: str) -> None:
     function = GROWN[name]
     fast = torch.compile(function, backend=pb.torch.backend, dynamic=True)

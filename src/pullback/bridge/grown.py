@@ -18,7 +18,7 @@ from pullback.bridge.programs import TYPES
 from pullback.ir.expr import Dim, Extent
 from pullback.tensor.face.tensor import Tensor
 from pullback.tensor.library.creation import arange
-from pullback.tensor.library.maths import less
+from pullback.tensor.library.maths import greater_equal, less, logical_and
 from pullback.tensor.library.ops import astype, clip, reshape, take, where
 
 aten = torch.ops.aten
@@ -85,7 +85,8 @@ def cut(
     own, made = x.shape[axis], shape[axis]
     if own is made:
         return x
-    if step != 1 or not (isinstance(own, Dim) or isinstance(made, Dim)):
+    plain = isinstance(own, int) and isinstance(made, int) and isinstance(start, int | None)
+    if step != 1 or plain:
         return None
     size = count(own)
     first = 0 if start is None else count(start)
@@ -103,6 +104,24 @@ def picked(
         return None
     size = count(x.shape[axis])
     return reshape(_taken(x, axis, arange(1) + (size + index), size), shape)
+
+
+def padded(
+    shape: tuple[Extent, ...], count: Count, node: Node, x: Any, pad: Sequence[Any], value: Any = 0
+) -> Any:
+    """``y[i] = x[i - before] where 0 <= i - before < n, else value``; None for fixed axes."""
+    widths = {x.ndim - 1 - n // 2: (pad[n], pad[n + 1]) for n in range(0, len(pad), 2)}
+    befores = {axis: width[0] for axis, width in widths.items() if width != (0, 0)}
+    if not any(isinstance(e, Dim) for axis in befores for e in (x.shape[axis], shape[axis])):
+        return None
+    made = x
+    for axis, before in befores.items():
+        size = count(x.shape[axis])
+        places = arange(shape[axis]) - count(before)
+        inside = logical_and(greater_equal(places, 0), less(places, size))
+        part = _taken(made, axis, places, size)
+        made = where(_along(inside, axis, len(shape)), part, value)
+    return made
 
 
 def counted_from(shape: tuple[Extent, ...], count: Count, node: Node, *given: Any, **_: Any) -> Any:
@@ -131,6 +150,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.cat.default: joined,
     aten.slice.Tensor: cut,
     aten.select.int: picked,
+    aten.constant_pad_nd.default: padded,
     aten.arange.default: counted_from,
     aten.arange.start: counted_from,
     aten.arange.start_step: counted_from,

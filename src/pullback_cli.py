@@ -16,21 +16,28 @@ COMMANDS = {
     "bench": "Measure pullback beside PyTorch, torch.compile, JAX and NumPy, as ARGUMENTS say.",
     "cache": "The cache of compiled code.",
     "check": "Check every derivative of WHAT; exit code 1 where one is wrong.",
+    "compile": "Compile the operation of a TOML file and try it beside the reference.",
     "completion": "Print the script that completes `pullback` in SHELL.",
     "demo": "Show what pullback does with three lines: derive, fuse, check and time them.",
     "doctor": "Tell what is installed, what it runs on, and whether it works.",
     "eject": "Write WHAT and its derivative as one file of C, or Triton, that needs no pullback.",
+    "env": "Every environment variable, with its default and what it does.",
     "explain": "Show what the compiler makes of WHAT, at every stage or at one.",
     "generate": "Go on with a text by the language model in MODEL, a GGUF file.",
     "new": "Write a folder NAME: an operation, its test, a benchmark, README and pyproject.toml.",
     "profile": "Run SCRIPT with its ARGUMENTS, then show the launches of its jitted functions.",
     "resume": "Go on from FILE, which PULLBACK_DUMP wrote and you may have edited, and run it.",
     "test-backend": "Try NAME, a backend or a file of one, on every primitive, form and layout.",
+    "test-runtime": "Another name of test-backend.",
     "train": "Train a character GPT as one compiled program, then let it write.",
     "tune": "Measure other schedules for the kernels of WHAT; keep what is faster.",
     "view": "Write a page of what becomes of WHAT: definitions, kernels, code, memory, time.",
 }
-MODULES = {"train": "train_command"}  # others are named like their command
+MODULES = {
+    "train": "train_command",
+    "compile": "compile_file",
+    "test_runtime": "test_backend",
+}  # others are named like their command
 
 
 class Deferred(click.Command):

@@ -22,7 +22,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
-ROOMS = ("src", "tests", "scripts", "benchmarks", "examples")
+ROOMS = ("src", "ops", "tests", "scripts", "benchmarks", "examples")
 GIVEN = ("script.py",)  # the reader's own
 README_LINES = 10  # of prose, the table and the commands left out
 

@@ -46,7 +46,7 @@ LEVELS = [
         "array_api",
     },
     {"torch", "triton"},
-    {"conformance", "gguf", "models", "onnx"},
+    {"conformance", "gguf", "models", "onnx", "operations"},
     {"cli", "viewer"},
 ]
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -50,6 +50,9 @@ def test_backend(
     sys.exit(WRONG if failed or fallen else 0)
 
 
+test_runtime = test_backend  # the seed's word
+
+
 def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")

@@ -1,0 +1,134 @@
+"""`pullback compile`: an operation of a file, compiled, and tried beside the reference."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from pullback.cli.command import WRONG, Misuse, Output, command
+from pullback.cli.timing import medians
+from pullback.config import Options
+from pullback.operations import Operation, parse, read
+from pullback.operations.drawn import drawn
+from pullback.tensor.run.program import jit
+
+ROUNDS = 5
+EXAMPLE = """\
+pullback compile -i ops/gemm.toml --runtime c --test "M=100, N=100, K=100" --config OMP=1
+pullback compile --test "N=8" -e 'name = "double"
+inputs = ["x[N]"]
+outputs = ["y[N]"]
+code = "y[i] = 2 * x[i]"'"""
+CONFIG = {
+    "OMP": "1: a thread for each processor, 0: one thread",
+    "THREADS": "how many threads",
+    "MARCH": "the processor: native, x86-64-v3, ..",
+    "HOST": "0: nothing calls functions of the host",
+    "CHECK": "1: each launch is looked at",
+}
+
+
+@command(example=EXAMPLE)
+@click.option("-i", "--input", "path", metavar="FILE", help="the operation, as TOML")
+@click.option("-e", "--text", metavar="TEXT", help="the TOML itself")
+@click.option("-r", "--runtime", "--backend", "backend", metavar="NAME", help="what compiles it")
+@click.option("-t", "--test", "tested", metavar="M=..,N=..", help="try it with these sizes")
+@click.option("-c", "--config", metavar="KEY=VALUE,..", default="", help=", ".join(CONFIG))
+@click.option("-d", "--debug", type=click.IntRange(0, 4), default=0, help="0 nothing .. 4 code")
+@click.option("--seed", type=click.IntRange(min=0), default=0)
+def compile(
+    out: Output,
+    path: str | None,
+    text: str | None,
+    backend: str | None,
+    tested: str | None,
+    config: str,
+    debug: int,
+    seed: int,
+) -> None:
+    """Compile the operation of a TOML file and try it beside the reference.
+
+    Inputs are drawn at random, sizes are those of --test, others as the file's own test has them.
+    Exit code 1 where an output is further from the interpreter's than the file's tolerance.
+    """
+    if (path is None) == (text is None):
+        raise click.UsageError("either -i FILE or -e TEXT")
+    operation = read(path) if path is not None else parse(text or "", Path.cwd())
+    options = configured(replace(Options.from_environment(), debug=debug), config)
+    if backend is not None:
+        options = replace(options, backend=backend)
+    arrays, given = drawn(operation, numbers(tested or ""), np.random.default_rng(seed))
+    function = jit(lambda *stored: operation.of_stored(*stored, **given), options=options)
+    start = time.perf_counter()
+    with out.working(f"compiling {operation.name}"):
+        made = function(*arrays)
+    spent = time.perf_counter() - start
+    out.show(f"{operation.name} on {options.backend}: {spent:.3f} s to compile and run once")
+    out.tell(name=operation.name, backend=options.backend, first_seconds=spent)
+    if tested is None:
+        return
+    oracle = jit(
+        lambda *stored: operation.of_stored(*stored, **given),
+        options=Options(backend="reference"),
+    )
+    start = time.thread_time()
+    wanted = oracle(*arrays)
+    slow = time.thread_time() - start
+    took = medians({"compiled": lambda: function(*arrays)}, ROUNDS)["compiled"]
+    _report(out, operation, (made, wanted), (took, slow))
+
+
+def _report(out: Output, operation: Operation, values: Any, times: tuple[float, float]) -> None:
+    """Error and time of each output; ends with exit code 1 where one is wrong."""
+    made, wanted = (v if isinstance(v, tuple) else (v,) for v in values)
+    wrong = False
+    for one, a, b in zip(operation.outputs, made, wanted, strict=True):
+        got, want = a.numpy().astype(np.float64), b.numpy().astype(np.float64)
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+        error = float(np.max(np.where(same, 0.0, abs(got - want)), initial=0.0))
+        size = float(np.max(abs(want), initial=1.0))
+        bad = not error <= operation.test.tolerance * size
+        wrong |= bad
+        out.show(
+            f"  {one.name} {list(got.shape)}: largest error {error:.2e}"
+            f"{' WRONG' if bad else ''}, {times[0] * 1e3:.3f} ms,"
+            f" reference {times[1] * 1e3:.3f} ms of this thread"
+        )
+        out.tell(output=one.name, error=error, wrong=bad, seconds=times[0], reference=times[1])
+    sys.exit(WRONG if wrong else 0)
+
+
+def numbers(text: str) -> dict[str, int]:
+    """``"M=100, N=3" -> {"M": 100, "N": 3}``. Raises: Misuse."""
+    sizes: dict[str, int] = {}
+    for part in filter(str.strip, text.split(",")):
+        name, _, value = (p.strip() for p in part.partition("="))
+        if not value.isdecimal() or len(value) > 12:
+            raise Misuse(f"--test: {part.strip()!r} is no size: write it like M=100")
+        sizes[name] = int(value)
+    return sizes
+
+
+def configured(options: Options, text: str) -> Options:
+    """Options with what ``OMP=1,MARCH=native`` says. Raises: Misuse for an unknown key."""
+    for part in filter(str.strip, text.split(",")):
+        key, _, value = (p.strip() for p in part.partition("="))
+        if key not in CONFIG:
+            raise Misuse(f"--config: unknown key {key!r}; these are known: {', '.join(CONFIG)}")
+        if key != "MARCH" and not (value.isdecimal() and len(value) < 6):
+            raise Misuse(f"--config: {key}={value!r} is no number: {CONFIG[key]}")
+        if key == "MARCH":
+            options = replace(options, target=None if value == "native" else value)
+        elif key == "THREADS" or (key == "OMP" and value == "0"):
+            options = replace(options, threads=int(value) or 1)
+        elif key == "HOST":
+            options = replace(options, host=value != "0")
+        elif key == "CHECK":
+            options = replace(options, check=value != "0")
+    return options

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 import pullback as pb
+from pullback.errors import PullbackError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import sympy  # noqa: E402  # it comes with PyTorch
+
+from pullback.bridge import grown  # noqa: E402
 
 from torch.nn import functional as F  # noqa: E402  # it needs PyTorch
 
@@ -76,16 +80,31 @@ def test_gradients_of_what_is_joined(name: str) -> None:
             torch.testing.assert_close(mine, theirs, msg=lambda m, n=count: f"{n}: {m}")
 
 
+def test_a_sum_is_bounded_by_what_it_adds() -> None:
+    s, u = sympy.symbols("s u", integer=True)
+    ranges = {s: (2, 16), u: (3, 5)}
+    assert grown.bounds(s + 1, ranges) == (3, 17)
+    assert grown.bounds(2 * s - u + 1, ranges) == (1, 30)  # an extent is 1 at the least
+    assert grown.valued(2 * s - u + 1, {s: 7, u: 4}) == 11
+
+
 def test_sizes_that_were_one_number_are_checked() -> None:
     """Keys and values of one length, which no line of the graph says; later of two lengths."""
 
     def attended(q: Any, k: Any, v: Any, new: Any) -> Any:
-        k, v = torch.cat([k, new], 0), torch.cat([v, new], 0)
-        return torch.ops.aten.mm(torch.softmax(q @ k.T, -1), v) if len(k) == len(v) else k.sum(0)
+        k, v = torch.cat([k, new], 2), torch.cat([v, new], 2)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
-    fast = torch.compile(attended, backend=pb.torch.backend, dynamic=True)
+    fast = torch.compile(attended, backend=pb.torch.backend)
     draw = torch.Generator().manual_seed(0)
-    for keys, values in ((5, 5), (9, 9), (30, 30), (7, 4)):
+
+    def drawn(keys: int, values: int) -> list[Any]:
         sizes = (2, keys, values, 1)
-        q, k, v, new = (torch.randn(n, 8, dtype=torch.float64, generator=draw) for n in sizes)
-        torch.testing.assert_close(fast(q, k, v, new), attended(q, k, v, new))
+        return [torch.randn(1, 2, n, 8, dtype=torch.float64, generator=draw) for n in sizes]
+
+    for length in (5, 9, 30, 16):  # the first a graph of its own, the others one for all
+        given = drawn(length, length)
+        torch.testing.assert_close(fast(*given), attended(*given))
+    assert [g.sizes for g in graphs()] == ["", ""]
+    with pytest.raises((PullbackError, RuntimeError)):  # eager reads beyond the values
+        fast(*drawn(7, 4))

@@ -12,10 +12,9 @@ from pullback.errors import PullbackError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import sympy  # noqa: E402  # it comes with PyTorch
+from torch.nn import functional as F  # noqa: E402  # it needs PyTorch
 
 from pullback.bridge import grown  # noqa: E402
-
-from torch.nn import functional as F  # noqa: E402  # it needs PyTorch
 
 pytestmark = [
     pytest.mark.torch,

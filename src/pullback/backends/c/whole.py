@@ -11,11 +11,13 @@ import keyword
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from pullback.backends.base import Code, Image, Job, Part, Work, lined
+from pullback.backends.c.compiler import compiler
 from pullback.backends.c.emit import INDENT, emit_routine
 from pullback.backends.c.language import C11, Passed, computed, stored
 from pullback.backends.loops.backend import Loops
@@ -25,7 +27,7 @@ from pullback.ir import nest as N
 from pullback.ir.dtype import DType
 from pullback.ir.expr import Dim
 from pullback.ir.graph import Variable
-from pullback.ir.program import Branch, Item, Launch, Loop
+from pullback.ir.program import Branch, Feed, Item, Launch, Loop, Receive
 from pullback.ir.target import Target
 from pullback.ir.text import show
 from pullback.lower.inplace import in_place
@@ -33,6 +35,7 @@ from pullback.lower.kernel import lower
 from pullback.verify.nest import verify_routine
 
 Array = np.ndarray[Any, Any]
+NOBODY: Mapping[Feed | Receive, str] = MappingProxyType({})
 
 OWN = """\
 #if defined(_OPENMP)
@@ -135,14 +138,20 @@ class Writer(Loops):
         constants: Mapping[Variable, Array],
         sizes: Mapping[Dim, str],
         sites: list[str],
+        calls: Mapping[Feed | Receive, str] = NOBODY,
     ) -> str:
         """The function of a program, which calls `bodies`; `sizes` are its last arguments, checked
-        against their bounds. What its checks of indices say is added
-        to `sites`: it returns 1 + the place there.
+        against their bounds; behind them, `calls`: feeders and receivers, as function pointers.
+        What its checks of indices say is added to `sites`: it returns 1 + the place there.
 
-        Raises: UnsupportedError for a program that calls its host.
+        Raises: UnsupportedError for a program that calls its host otherwise.
         """
-        return _Program(self.prefix, image, Ports(inputs, results, constants, sizes), sites).text()
+        ports = Ports(inputs, results, constants, sizes, calls)
+        return _Program(self.prefix, image, ports, sites).text()
+
+    def library(self, text: str, target: Target) -> bytes:
+        """A shared library of a file. Raises: CompilerError."""
+        return compiler().compile(text, target.cpu)
 
     def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
         """Code without an address of each kernel."""
@@ -174,6 +183,7 @@ class Ports:
     results: Mapping[Variable, str]
     constants: Mapping[Variable, Array]
     sizes: Mapping[Dim, str]
+    calls: Mapping[Feed | Receive, str]
 
 
 @dataclass(slots=True)
@@ -187,12 +197,16 @@ class _Program:
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     order: int = 0
+    turns: int = 0  # loops around
 
     def text(self) -> str:
         inputs = [f"const {stored(v.dtype)} *{n}" for v, n in self.ports.inputs.items()]
         results = [f"{stored(v.dtype)} *{n}" for v, n in self.ports.results.items()]
         sizes = [f"int64_t {n}" for n in self.ports.sizes.values()]
-        given = ", ".join([*inputs, *results, *sizes]) or "void"
+        calls = [f"pb_callback *{n}" for n in self.ports.calls.values()]
+        user = ["void *user"] if calls else []
+        given = ", ".join([*inputs, *results, *sizes, *calls, *user]) or "void"
+        self.callbacks()
         self.memory()
         self.block(self.image.block)
         self.emit("free(memory);")
@@ -218,6 +232,15 @@ class _Program:
         self.emit("if (!memory) return -1;")
         self.emit(f"char *const scratch = memory + {arena};")
         self.emit("(void)error, (void)scratch;")
+
+    def callbacks(self) -> None:
+        """All of them are there; how often each receiver was reached."""
+        if self.ports.calls:
+            self.emit("int ended = 0;")
+        for item, name in self.ports.calls.items():
+            self.emit(f"if (!{name}) return -3;")
+            if isinstance(item, Receive):
+                self.emit(f"int64_t reached_{name} = 0;")
 
     def constant(self, variable: Variable, array: Array) -> str:
         """The contents of one, as bytes."""
@@ -264,12 +287,32 @@ class _Program:
                 self.block(item.then)
             with self.braced("else"):
                 self.block(item.otherwise)
+        elif isinstance(item, Feed | Receive) and item in self.ports.calls:
+            self.talk(item, self.ports.calls[item])
         else:
             kind = type(item).__name__
             raise UnsupportedError(f"a {kind} of the host, in a file of C", code="E395")
 
+    def talk(self, item: Feed | Receive, name: str) -> None:
+        """Call a function of the caller's: a feeder gives 1 where there is no more, which ends the
+        innermost loop; anything else but 0 ends the program.
+        """
+        feeds = isinstance(item, Feed)
+        variables = item.targets if isinstance(item, Feed) else item.sources
+        head = "" if isinstance(item, Feed) else f"if (++reached_{name} % {item.every} == 0)"
+        self.emit("ended = 0;")
+        with self.braced(head):
+            self.emit(f"void *const arrays[] = {{{', '.join(map(self.at, variables))}}};")
+            self.emit(f"ended = {name}(user, arrays);")
+        if feeds and self.turns:
+            self.emit("if (ended == 1) break;")
+        with self.braced("if (ended)"):
+            self.emit("free(memory);")
+            self.emit("return -4;")
+
     def loop(self, loop: Loop) -> None:
         """Tested, counted, run."""
+        self.turns += 1
         turn = f"turn{self.depth}"
         head = f"for (int64_t {turn} = 0; {turn} < {loop.count}; ++{turn})"
         with self.braced(head):
@@ -279,6 +322,7 @@ class _Program:
                 value = f"{loop.start} + {turn} * {loop.step}"
                 self.emit(f"*(int64_t *)({self.at(loop.counter)}) = {value};")
             self.block(loop.body)
+        self.turns -= 1
 
     def launch(self, item: Launch) -> None:
         """One kernel, part by part: tasks of each are independent."""

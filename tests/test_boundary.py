@@ -356,7 +356,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, options: Options) -> list[str]:
 
         monkeypatch.setattr(place, name, call)
 
-    for place, name in [(pipeline, "simplify_graph"), (pipeline, "fuse"), (loops, "lower")]:
+    for place, name in [(pipeline, "simplify_graph"), (pipeline, "fuse"), (loops, "lowered")]:
         counting(place, name)
     counting(cc.CC, "compile")
     np.testing.assert_allclose(
@@ -375,7 +375,7 @@ def test_a_record_of_c_spares_passes_and_compiler(
 ) -> None:
     options = Options(backend="c", threads=1, cache=tmp_path)
     with monkeypatch.context() as patch:
-        assert set(counted(patch, options)) == {"simplify_graph", "fuse", "lower", "compile"}
+        assert set(counted(patch, options)) == {"simplify_graph", "fuse", "lowered", "compile"}
     with monkeypatch.context() as patch:
         assert counted(patch, options) == []
 
@@ -385,7 +385,7 @@ def test_backends_do_not_share_records(monkeypatch: pytest.MonkeyPatch, tmp_path
     for name in ("llvm", "c"):
         with monkeypatch.context() as patch:
             entered = counted(patch, Options(backend=name, threads=1, cache=tmp_path))
-            assert "lower" in entered, name
+            assert "lowered" in entered, name
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -403,7 +403,7 @@ def test_without_an_identity_nothing_is_kept(
     for version, fresh in [("1", True), ("1", not kept), ("2", True)]:
         Small.version = version
         with monkeypatch.context() as patch:
-            assert ("lower" in counted(patch, options)) == fresh
+            assert ("lowered" in counted(patch, options)) == fresh
 
 
 def test_an_identity_is_not_inherited(
@@ -417,7 +417,7 @@ def test_an_identity_is_not_inherited(
     counted(monkeypatch, Options(threads=1, cache=tmp_path))
     for _ in range(2):
         with monkeypatch.context() as patch:
-            assert "lower" in counted(patch, use(Changed, tmp_path))
+            assert "lowered" in counted(patch, use(Changed, tmp_path))
 
 
 def test_tuned_schedules_are_of_a_backend(tmp_path: Path) -> None:

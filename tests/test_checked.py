@@ -201,7 +201,7 @@ def broken(*given: Any, **named: Any) -> Any:
 
 
 def test_a_fault_says_how_to_report_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(loops, "lower", broken)
+    monkeypatch.setattr(loops, "lowered", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(errors.InvalidIR) as caught:
         pb.jit(logs, options=PLAIN)(np.ones(3))

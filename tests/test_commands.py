@@ -23,6 +23,7 @@ from pullback.cli.main import commands
 from pullback_cli import Deferred
 
 FORMULA = "c[i, j] = sum[k](a[i, k] * b[k, j])"
+DOUBLE = 'name = "double"\ninputs = ["x[N]"]\noutputs = ["y[N]"]\ncode = "y[i] = 2 * x[i]"'
 SCRIPT = """
 import pullback as pb
 double = pb.jit(lambda x: x * 2.0)
@@ -38,7 +39,10 @@ USES = {
     "cache ls": ([], ["more"]),
     "cache clear": ([], ["more"]),
     "cache verify": ([], ["more"]),
+    "build": (["script.py", "-o", "out"], ["none.py"]),
     "check": ([FORMULA], ["nowhere:function"]),
+    "compile": (["-e", DOUBLE, "--test", "N=8"], ["-i", "none.toml"]),
+    "env": ([], ["more"]),
     "doctor": ([], ["more"]),
     "new": (["my_filter"], ["not a name"]),
     "demo": ([], ["more"]),
@@ -50,6 +54,7 @@ USES = {
     "resume": (["graph.txt"], ["story.txt"]),
     "tune": ([FORMULA, "--budget", "0.1"], ["none.py"]),
     "test-backend": (["reference", "--only", "Xor"], ["abacus"]),
+    "test-runtime": (["reference", "--only", "Xor"], ["abacus"]),
     "train": (TINY.split(), ["--steps", "0"]),
     "view": ([FORMULA, "--wrt", "a"], ["none.py"]),
 }

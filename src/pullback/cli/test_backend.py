@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from copy import copy
 from pathlib import Path
 
 import click
@@ -50,7 +51,10 @@ def test_backend(
     sys.exit(WRONG if failed or fallen else 0)
 
 
-test_runtime = test_backend  # the seed's word
+test_runtime = copy(test_backend)
+test_runtime.name = "test-runtime"
+test_runtime.help = "Another name of test-backend."
+test_runtime.epilog = str(test_backend.epilog).replace("test-backend", "test-runtime")
 
 
 def _text(path: str) -> str:

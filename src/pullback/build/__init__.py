@@ -1,0 +1,1 @@
+"""Ahead of time: a compiled program as a shared library with its header, weights and loader."""

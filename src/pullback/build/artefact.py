@@ -1,0 +1,268 @@
+"""A compiled program as a folder that runs without this package.
+
+    train.so, train.h, manifest.json, weights.safetensors, train_loader.py
+
+The program's kernels, loops, branches, feeders and receivers are written as one C function
+(`backends/c/whole.py`), which a C compiler makes a library of.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pullback.backends.base import Compiler, CompileStats, Image, Job
+from pullback.backends.registry import named
+from pullback.config import Options
+from pullback.errors import StateError, UnsupportedError
+from pullback.ir.expr import Dim
+from pullback.ir.graph import Variable
+from pullback.ir.program import Feed, Program, Receive
+from pullback.ir.target import Target
+from pullback.pipeline import image_of
+from pullback.prepare.ahead import turned_ahead
+from pullback.runtime.cache import write_whole
+from pullback.runtime.image import callbacks
+from pullback.runtime.report import Reporter
+from pullback.runtime.tuned import chooser
+from pullback.tensor.record.trace import held
+from pullback.tensor.run.entry import Entry
+
+Array = np.ndarray[Any, Any]
+Talks = Feed | Receive
+
+INTERFACE = 1  # raised where the manifest, or what the function is passed, gets another meaning
+LANGUAGE = "c"  # the backend
+TEMPLATE = Path(__file__).with_name("loader.txt")
+KINDS = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
+}  # fmt: skip
+# What of a processor's features decides which instructions a compiler may use.
+DECIDES = ("avx", "fma", "f16c", "bmi", "sse", "gfni", "vaes", "vpcl", "amx", "abm", "sve", "asimd")
+CALLBACK = "typedef int pb_callback(void *user, void *const *arrays);"
+HEADER = """\
+/* {name}, written by `pullback build`: 0 is good; -1 no memory, -3 a callback is missing, -4 a
+   callback failed, n > 0 a checked index is out of range: entry n - 1 of "sites" in manifest.json.
+
+   A pb_callback of a feeder fills arrays[0], arrays[1], .. and gives 0, or 1 where there is no
+   more, which ends its loop; that of a receiver reads them and gives 0. `user` is passed on.
+{arguments}
+*/
+#ifndef PULLBACK_{name}
+#define PULLBACK_{name}
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {{
+#endif
+{callback}
+{head};
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+
+
+class Writer(Compiler, Protocol):
+    """What writes a program as a C function, and makes a library of it."""
+
+    bodies: list[str]
+
+    def prelude(self, target: Target) -> str:
+        """What a file begins with."""
+
+    def names(self, names: Sequence[str]) -> list[str]:
+        """Each as an identifier that no other is."""
+
+    def program(
+        self,
+        image: Image,
+        inputs: Mapping[Variable, str],
+        results: Mapping[Variable, str],
+        constants: Mapping[Variable, Array],
+        sizes: Mapping[Dim, str],
+        sites: list[str],
+        calls: Mapping[Talks, str],
+    ) -> str:
+        """The function of a program."""
+
+    def library(self, text: str, target: Target) -> bytes:
+        """A shared library of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a program takes and gives, each by its name in C."""
+
+    inputs: Mapping[Variable, str]
+    state: Mapping[Variable, str]
+    results: Mapping[Variable, str]
+    calls: Mapping[Talks, str]
+
+
+def build(name: str, entry: Entry, folder: Path) -> list[Path]:
+    """Write the program of a call into a folder; the files.
+
+    Raises: UnsupportedError for what calls the host, has symbolic extents or elements that a file
+        of weights has no name for; CompilerError; StateError where nothing can be written.
+    """
+    options = replace(Options.from_environment(), backend=LANGUAGE, threads=1, cache=None)
+    options = replace(options, memory=None, host=False, profile=False, check=False)
+    backend: Any = named(LANGUAGE)
+    writer: Writer = backend.alone(name)
+    target = writer.machine(options)
+    image = _image(entry, writer, Job(options, target, None, CompileStats(), Reporter(options)))
+    names = _names(entry, image, writer)
+    _refuse(image)
+    contents = [v.array for v in held((*entry.read, *entry.written))]
+    sites: list[str] = []
+    written = {**names.state, **names.results}
+    text = writer.program(image, names.inputs, written, {}, {}, sites, names.calls)
+    source = "\n".join([writer.prelude(target), CALLBACK, *writer.bodies, text])
+    head = next(x for x in text.splitlines() if x.startswith(f"int {name}(")).removesuffix(" {")
+    manifest = _manifest(name, names, sites)
+    files = {
+        f"{name}.so": writer.library(source, target),
+        f"{name}.h": _header(name, head, manifest).encode(),
+        "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode(),
+        "weights.safetensors": _weights(names.state, contents),
+        f"{name}_loader.py": _loader(name).encode(),
+    }
+    return [_written(folder / file, data) for file, data in files.items()]
+
+
+def _image(entry: Entry, writer: Writer, job: Job) -> Image:
+    """Kernels written down, memory planned."""
+    program = entry.executable.program
+    for rule in job.options.rules:
+        program = rule.program(program)
+    program = Program(turned_ahead(program.body, job.target.profile), program.state)
+    chosen = chooser(None, 1, (), writer.name, writer.start)
+    image, _ = image_of(program, writer, job, chosen)
+    return image
+
+
+def _names(entry: Entry, image: Image, writer: Writer) -> Names:
+    """State is arguments, what is captured, results, in this order."""
+    state = image.state
+    captured, results = len(held((*entry.read, *entry.written))), len(entry.outputs)
+    inputs = len(state) - captured - results
+    talks = [(name, item) for name, item in callbacks(image.block)]
+    told = _distinct([*(name for name, _ in talks), *(v.name for v in state), "user"])
+    names = writer.names([*told[: len(talks)], "user", *told[len(talks) : -1]])
+    calls = dict(zip([item for _, item in talks], names, strict=False))
+    own = names[len(talks) + 1 :]
+    pairs = list(zip(state, own, strict=True))
+    ends = inputs, inputs + captured
+    return Names(
+        dict(pairs[: ends[0]]), dict(pairs[ends[0] : ends[1]]), dict(pairs[ends[1] :]), calls
+    )
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Each once: later ones of a name are numbered."""
+    made: list[str] = []
+    for name in names:
+        count, own = 1, name
+        while own in made:
+            count += 1
+            own = f"{name}_{count}"
+        made.append(own)
+    return made
+
+
+def _refuse(image: Image) -> None:
+    """Raises: UnsupportedError for what a built program cannot be given."""
+    for variable in image.state:
+        if any(isinstance(e, Dim) for e in variable.shape):
+            what = f"`{variable.name}` has a symbolic extent, in a program that is built"
+            raise UnsupportedError(what, help="call the function with fixed shapes", code="E395")
+        if str(variable.dtype) not in KINDS:
+            what = f"`{variable.name}` is {variable.dtype}, which a file of weights has no name for"
+            raise UnsupportedError(what, code="E395")
+
+
+def _row(variable: Variable, name: str) -> dict[str, Any]:
+    return {"name": name, "kind": KINDS[str(variable.dtype)], "shape": [*variable.shape]}
+
+
+def _manifest(name: str, names: Names, sites: Sequence[str]) -> dict[str, Any]:
+    """What a loader goes by."""
+    calls = []
+    for item, own in names.calls.items():
+        feeds = isinstance(item, Feed)
+        variables = item.targets if isinstance(item, Feed) else item.sources
+        arrays = [_row(v, v.name) for v in variables]
+        calls.append({"name": own, "feeds": feeds, "arrays": arrays})
+    return {
+        "interface": INTERFACE,
+        "name": name,
+        "machine": platform.machine(),
+        "features": features(),
+        "inputs": [_row(v, n) for v, n in names.inputs.items()],
+        "state": [_row(v, n) for v, n in names.state.items()],
+        "results": [_row(v, n) for v, n in names.results.items()],
+        "calls": calls,
+        "sites": list(sites),
+    }
+
+
+def features() -> list[str]:
+    """What this processor says that it has, of what decides its instructions."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    rows = [x.partition(":")[2] for x in lines if x.startswith(("flags", "Features"))]
+    return sorted(f for f in set(rows[0].split()) if f.startswith(DECIDES)) if rows else []
+
+
+def _header(name: str, head: str, manifest: Mapping[str, Any]) -> str:
+    """The function for people and compilers."""
+    lines = [f"   {r['name']}: {r['kind']}{r['shape']}" for r in manifest["inputs"]]
+    lines += [f"   {r['name']}: {r['kind']}{r['shape']}, updated" for r in manifest["state"]]
+    lines += [f"   {r['name']}: {r['kind']}{r['shape']}, a result" for r in manifest["results"]]
+    for call in manifest["calls"]:
+        arrays = ", ".join(f"{r['kind']}{r['shape']}" for r in call["arrays"])
+        lines.append(f"   {call['name']} {'fills' if call['feeds'] else 'reads'} {arrays}")
+    said = "\n".join(lines)
+    return HEADER.format(name=name, arguments=said, callback=CALLBACK, head=head)
+
+
+def _weights(state: Mapping[Variable, str], contents: Sequence[Array]) -> bytes:
+    """What is captured, as safetensors."""
+    head: dict[str, Any] = {}
+    at = 0
+    for (variable, name), array in zip(state.items(), contents, strict=True):
+        row = _row(variable, name)
+        ends = [at, at + array.nbytes]
+        head[name] = {"dtype": row["kind"], "shape": row["shape"], "data_offsets": ends}
+        at += array.nbytes
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    data = [np.ascontiguousarray(array).tobytes() for array in contents]
+    return b"".join([len(text).to_bytes(8, "little"), text, *data])
+
+
+def _loader(name: str) -> str:
+    text = TEMPLATE.read_text()
+    return text.replace("@NAME@", name).replace("@INTERFACE@", str(INTERFACE))
+
+
+def _written(path: Path, data: bytes) -> Path:
+    """Raises: StateError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
+    except OSError as error:
+        what = f"{path} cannot be written: {error.strerror}"
+        raise StateError(what, help="another folder", code="E513") from error
+    return path

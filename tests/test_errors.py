@@ -25,7 +25,7 @@ CODE = re.compile(r"""\bcode(?:: str)? ?= ?"(E\d{3})\"""")
 
 # E328 is what is said where PyTorch is not installed.
 IMPORTS = {"torch": r"\btorch\b|bridge\.kept", "jax": r"\bjax\b", "triton": r"\btriton\b",
-           "onnx": r"\bonnx\b"}  # fmt: skip
+           "onnx": r"\bonnx\b", "tokenizers": r"\bTokenizer\b"}  # fmt: skip
 MARKS = {"triton": "torch"}  # both are needed
 BRIDGES = {
     code: extra
@@ -33,7 +33,7 @@ BRIDGES = {
     for extra, pattern in IMPORTS.items()
     if code != "E328" and re.search(pattern, page.example)
 }
-MARKED = {code: MARKS.get(extra, extra) for code, extra in BRIDGES.items()}
+MARKED = {code: MARKS.get(e, e) for code, e in BRIDGES.items() if e != "tokenizers"}
 
 
 def pages_with_marks() -> list[object]:

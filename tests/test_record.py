@@ -46,7 +46,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
     """How often each pass has been entered."""
     counts: Passes = {}
     passes = [(pipeline, n) for n in ("simplify_graph", "fuse", "plan")]
-    for place, name in [*passes, (loops, "lower"), (LLVM, "compile")]:
+    for place, name in [*passes, (loops, "lowered"), (LLVM, "compile")]:
         counts[name] = 0
         monkeypatch.setattr(place, name, _counted(getattr(place, name), name, counts))
     return counts

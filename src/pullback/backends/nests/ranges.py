@@ -147,11 +147,13 @@ class _Ranges:
                 known[Peek(s.register, ())] = value
 
     def loop(self, s: For, known: Values) -> Stmts:
-        """A loop between bounds, or as it was."""
+        """A loop between bounds, or as it was; lanes have no loops of lengths of their own."""
+        if s.kind is not LoopKind.SEQ:
+            return [s]
         inside, written = dict(known), _written(s.body)
         for inner in statements(s.body):
             self.remember(inner, inside, written)
-        bounds = self.bounds(s, inside) if s.kind is LoopKind.SEQ and s.step == 1 else None
+        bounds = self.bounds(s, inside) if s.step == 1 else None
         if bounds is None:
             return [replace(s, body=tuple(self.block(s.body, known)))]
         body = pruned([_under(inner, bounds.guard, inside) for inner in s.body])
@@ -178,7 +180,7 @@ class _Ranges:
             return None
         limits = _Bounds(guard, [], [])
         for condition in conjuncts(guard):
-            if not isinstance(condition, E.Less):
+            if not isinstance(condition, E.Less) or condition.left.dtype != int64:
                 return None
             form = linear(condition.right).minus(linear(condition.left))  # > 0
             rest = form.without(s.var)

@@ -36,7 +36,7 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     seen: set[int] = set()
     for space, module in SPACES.items():
         for name in dir(module):
-            if name[0] == "_" or name in ("torch", "jax", "triton", "onnx"):  # modules, not always there
+            if name[0] == "_" or name in ("torch", "jax", "triton", "onnx"):  # not always there
                 continue
             value = getattr(module, name)
             if isinstance(value, type) or not inspect.isfunction(value):

@@ -176,7 +176,7 @@ CHEAPEST = {
     "few rows wait for memory": (32, 1000, 1000, "nn", 32),  # cold 0.42, 0.60; warm 0.32, 0.29
     "many rows pay for packing": (256, 1024, 1024, "nn", 1280),  # 2.8, 3.0 in order, 4.0 in tiles
     "and more of them": (1024, 1024, 1024, "nn", 1280),  # 10.2, 12.3 in order, 15.0 in tiles
-    "panels of long sums, where the price errs": (512, 200, 12000, "nn", 1280),  # 15.0, 12.0 in order
+    "panels of long sums: a loss": (512, 200, 12000, "nn", 1280),  # 15.0, 12.0 in order
     "few columns of them": (512, 100, 8000, "nn", 1280),  # 5.2, 5.2 in order
     "packed anyway, all rows at once": (1024, 1024, 1024, "nt", 0),  # 11.8, 13.0
     "few rows, contiguous along k: dot products": (8, 1024, 1024, "nt", 0),

@@ -43,7 +43,7 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     """The public functions by their names."""
     for module, own in MODULES.items():
         for name in dir(own):
-            if name in ("torch", "jax", "triton", "onnx"):  # modules, which are not there without those
+            if name in ("torch", "jax", "triton", "onnx"):  # not always there
                 continue
             function = getattr(own, name)
             if name not in FACTS and inspect.isfunction(function):

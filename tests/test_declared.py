@@ -67,6 +67,8 @@ RIGHT: dict[str, dict[str, Any]] = {
     "pb.linear_recurrence": {"initial": np.ones(())},
     "linalg.solve_triangular": {"b": np.ones((3, 5, 2))},
     "sparse.csr_matmul": {"indices": np.array([0, 3, 1]), "pointers": np.array([0, 3])},
+    "sparse.csr_transposed_matmul": {"pointers": np.array([0, 1, 2, 3, 3]), "columns": 2},
+    "sparse.coo_matmul": {"count": 2},
     "quantised.linear8": {
         "x": np.ones((3, 3), np.int8),
         "w": pb.quantised.Weights(pb.ones((1, 3, 64), dtype="int8"), pb.ones((1, 1, 64)), 5, 3),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 
@@ -54,6 +56,7 @@ train()
 PROGRAM = r"""
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "train.h"
 static int64_t n, seen;
 static int batch(void *user, void *const *arrays) {
@@ -64,15 +67,18 @@ static int batch(void *user, void *const *arrays) {
   return 0;
 }
 static int loss(void *user, void *const *arrays) { ++seen; return 0; }
+static int broken(void *user, void *const *arrays) { return 7; }
 int main(int count, char **args) {
 ARRAYS
-  uint64_t head;
-  FILE *file = fopen(args[1], "rb");
-  if (fread(&head, 8, 1, file) != 1 || fseek(file, 8 + (long)head, SEEK_SET)) return 1;
-READS
-  int status = train(NAMES, batch, loss, 0);
+  int status = train_check(train_interface);
+  if (!status) status = train_read(args[1], NAMES);
+  if (!status && count > 2) status = train(NAMES, 0, loss, 0);
+  if (!status && count > 3) status = train(NAMES, broken, loss, 0);
+  if (status) return puts(train_message(status)), 9;
+  status = train(NAMES, batch, loss, 0);
 WRITES
-  return status || seen != 10 || n != 1000 || train(NAMES, 0, loss, 0) != -3;
+  return status || seen != 10 || n != 1000 || train(NAMES, 0, loss, 0) != -3
+      || train(NAMES, broken, loss, 0) != -4 || train_check(1) != -6;
 }
 """
 
@@ -125,30 +131,114 @@ def test_a_training_loop_from_python(folder: Path) -> None:
     same([*program.state.values()], after(folder))
 
 
-def test_a_training_loop_from_c(folder: Path) -> None:
-    facts = json.loads((folder / "out/manifest.json").read_text())
-    kinds = {"F32": ("float", "f4"), "F64": ("double", "f8"), "I64": ("int64_t", "i8")}
-    rows = [(r["name"], int(np.prod(r["shape"], dtype=int)), *kinds[r["kind"]])
-            for r in facts["state"]]  # fmt: skip
+@pytest.fixture(scope="module")
+def inside(folder: Path) -> Path:
+    """The program of C beside the library."""
+    rows = states(folder)
     arrays = [f"  static {kind} {n}[{size}];" for n, size, kind, _ in rows]
     text = PROGRAM.replace("ARRAYS", "\n".join(arrays))
     text = text.replace("NAMES", ", ".join(n for n, *_ in rows))
-    reads = [f"  if (fread({n}, sizeof {n}, 1, file) != 1) return 1;" for n, *_ in rows]
     writes = [f"  fwrite({n}, sizeof {n}, 1, stdout);" for n, *_ in rows]
-    text = text.replace("READS", "\n".join(reads)).replace("WRITES", "\n".join(writes))
     out = folder / "out"
-    (out / "main.c").write_text(text)
+    (out / "main.c").write_text(text.replace("WRITES", "\n".join(writes)))
     command = ["cc", "-ffp-contract=off", "main.c", "./train.so", "-o", "main"]
     subprocess.run(command, cwd=out, check=True)
-    done = subprocess.run(
-        ["./main", "weights.safetensors"], cwd=out, capture_output=True, check=False
-    )
+    return out
+
+
+def states(folder: Path) -> list[tuple[str, int, str, str]]:
+    """The name, elements and types of each state."""
+    facts = json.loads((folder / "out/manifest.json").read_text())
+    kinds = {"F32": ("float", "f4"), "F64": ("double", "f8"), "I64": ("int64_t", "i8")}
+    return [(r["name"], int(np.prod(r["shape"], dtype=int)), *kinds[r["kind"]])
+            for r in facts["state"]]  # fmt: skip
+
+
+def test_a_training_loop_from_c(folder: Path, inside: Path) -> None:
+    command = ["./main", "weights.safetensors"]
+    done = subprocess.run(command, cwd=inside, capture_output=True, check=False)
     assert done.returncode == 0
     got, at = [], 0
-    for _, size, _, kind in rows:
+    for _, size, _, kind in states(folder):
         got.append(np.frombuffer(done.stdout, kind, size, at))
         at += got[-1].nbytes
     same(got, after(folder))
+
+
+def said(folder: Path, *arguments: str) -> str:
+    """What the program of C says where it goes no further."""
+    done = subprocess.run(["./main", *arguments], cwd=folder, capture_output=True, check=False)
+    assert done.returncode == 9, done
+    return done.stdout.decode().strip()
+
+
+def test_what_does_not_fit_is_refused_in_c(inside: Path, tmp_path: Path) -> None:
+    good = inside / "weights.safetensors"
+    assert said(inside, str(good), "-").endswith("[E545]")
+    assert said(inside, str(tmp_path / "none")).endswith("[E540]")
+    data = good.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    head, body = json.loads(data[8 : 8 + size]), data[8 + size :]
+    (tmp_path / "w").write_bytes(b"\xff" * 8 + data[8:])
+    assert said(inside, str(tmp_path / "w")).endswith("[E540]")
+    for end in (0, 7, 100, 8 + size, len(data) - 1):
+        (tmp_path / "w").write_bytes(data[:end])
+        assert said(inside, str(tmp_path / "w")).endswith("[E540]"), end
+    name = next(n for n, row in head.items() if len(row["shape"]) == 2)
+    shape = head[name]["shape"]
+    wrong: list[tuple[str, object]] = [
+        ("E543", {**head, name: {**head[name], "shape": shape[::-1]}}),
+        ("E543", {**head, name: {**head[name], "dtype": "F16"}}),
+        ("E543", {n: row for n, row in head.items() if n != name}),
+        ("E543", {**head, "more": head[name]}),
+        ("E540", {**head, name: {**head[name], "data_offsets": [0, 1 << 62]}}),
+        ("E540", {**head, name: {**head[name], "data_offsets": [8, 4]}}),
+        ("E540", {**head, name: {**head[name], "data_offsets": [0, 4]}}),
+        ("E540", {**head, name: [1]}),
+        ("E540", [head]),
+    ]
+    for code, made in wrong:
+        (tmp_path / "w").write_bytes(packed(json.dumps(made), body))
+        assert said(inside, str(tmp_path / "w")).endswith(f"[{code}]"), made
+    twice = json.dumps(head)[:-1] + f', "{name}": {json.dumps(head[name])}}}'
+    (tmp_path / "w").write_bytes(packed(twice, body))
+    assert said(inside, str(tmp_path / "w")).endswith("[E540]")
+
+
+def packed(text: str, body: bytes) -> bytes:
+    return len(text.encode()).to_bytes(8, "little") + text.encode() + body
+
+
+def test_other_writers_of_weights_are_read_in_c(folder: Path, inside: Path, tmp_path: Path) -> None:
+    data = (inside / "weights.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    head = {"__metadata__": {'a } "b': "{"}, **json.loads(data[8 : 8 + size])}
+    for indent, order in ((None, 1), (3, -1)):
+        text = json.dumps(dict([*head.items()][::order]), indent=indent)
+        (tmp_path / "w").write_bytes(packed(text, data[8 + size :]))
+        command = ["./main", str(tmp_path / "w")]
+        done = subprocess.run(command, cwd=inside, capture_output=True, check=False)
+        assert done.returncode == 0, text
+
+
+def test_bytes_of_weights_changed_at_random(inside: Path, tmp_path: Path) -> None:
+    """From C, no file ends the process otherwise than it says; nor from Python."""
+    data = (inside / "weights.safetensors").read_bytes()
+    size = 8 + int.from_bytes(data[:8], "little")
+    rng = np.random.default_rng(0)
+    program = loader(inside.parent)
+    for _ in range(40):
+        changed = bytearray(data)
+        for at in rng.integers(0, size, rng.integers(1, 4)):
+            changed[at] = rng.integers(0, 256)
+        (tmp_path / "w").write_bytes(bytes(changed))
+        command = ["./main", str(tmp_path / "w"), "-"]
+        done = subprocess.run(command, cwd=inside, capture_output=True, check=False)
+        assert done.returncode == 9, bytes(changed[:size])
+        try:
+            program.Program(weights=tmp_path / "w")
+        except program.ProgramError as error:
+            assert error.code in ("E540", "E543")
 
 
 def test_a_process_without_pullback(folder: Path) -> None:
@@ -166,29 +256,72 @@ def test_a_process_without_pullback(folder: Path) -> None:
     same([*program.state.values()], [*read.values()])
 
 
+def refused(module: ModuleType, code: str, match: str = "") -> AbstractContextManager[object]:
+    return pytest.raises(module.ProgramError, match=rf"(?s){match}.*\[{code}\]$")
+
+
 def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
     module = loader(folder)
     program = module.Program()
-    with pytest.raises(module.ProgramError, match="this program calls batch, loss"):
+    with refused(module, "E545", "this program calls batch, loss"):
         program(batch=lambda: None)
-    with pytest.raises(module.ProgramError, match=r"batch0? is float32\[3\]"):
+    with refused(module, "E545", "loss is a int"):
+        program(batch=lambda: None, loss=3)
+    with refused(module, "E544", "0 arrays|1 arrays"):
+        program(np.zeros(1), batch=print, loss=print)
+    with refused(module, "E544", r"batch0? is float32\[3\]"):
         program(batch=lambda: np.zeros(3, np.float32), loss=print)
+    with refused(module, "E544", "batch gave 2 arrays"):
+        program(batch=lambda: (1, 2), loss=print)
+    first = next(iter(program.state))
+    program.state[first] = np.zeros((7, 7))
+    with refused(module, "E543", rf"state: {first} is float64\[7, 7\]"):
+        program(batch=print, loss=print)
+    program = module.Program()
     program.state = {n: a[None] for n, a in program.state.items()}
     program.facts["state"] = []
     module.write(tmp_path / "w.safetensors", program.state)
-    with pytest.raises(module.ProgramError, match=r"w\.safetensors: lr is float64"):
+    with refused(module, "E543", r"w\.safetensors: lr is float64"):
         module.Program(weights=tmp_path / "w.safetensors")
     data = (folder / "out/weights.safetensors").read_bytes()
     for end in (0, 7, 100, len(data) - 1):
         (tmp_path / "cut").write_bytes(data[:end])
-        with pytest.raises(module.ProgramError, match="cut"):
+        with refused(module, "E540", "cut"):
             module.Program(weights=tmp_path / "cut")
+    with refused(module, "E540", "cannot be read"):
+        module.Program(weights=tmp_path / "nowhere")
+
+
+def test_a_manifest_of_another_library_is_refused(folder: Path, tmp_path: Path) -> None:
+    module = loader(folder)
     shutil.copytree(folder / "out", tmp_path / "other")
     path = tmp_path / "other/manifest.json"
-    for key, value in (("interface", 2), ("machine", "pdp11"), ("features", ["avx9"])):
-        path.write_text(json.dumps({**program.facts, key: value}))
-        with pytest.raises(module.ProgramError, match=r"interface 2|pdp11|avx9"):
+    text = path.read_text()
+    facts = json.loads(text)
+    state = [{**facts["state"][0], "shape": [1 << 40]}, *facts["state"][1:]]
+    for code, key, value in (
+        ("E541", "interface", 1), ("E542", "machine", "pdp11"), ("E542", "features", ["avx9"]),
+        ("E543", "state", state), ("E541", "results", [facts["state"][0]]), ("E540", "name", "a b"),
+        ("E540", "calls", 3), ("E540", "inputs", [{"name": "x", "kind": "F31", "shape": []}]),
+        ("E540", "name", "nothing"),
+    ):  # fmt: skip
+        path.write_text(json.dumps({**facts, key: value}))
+        with refused(module, code):
             module.Program(tmp_path / "other")
+    for end in range(0, len(text) - 2, 97):
+        path.write_text(text[:end])
+        with refused(module, "E540", "cut off or damaged"):
+            module.Program(tmp_path / "other")
+    path.write_text("[" * 100_000)
+    with refused(module, "E540"):
+        module.Program(tmp_path / "other")
+    path.write_text(text)
+    (tmp_path / "other/train.so").write_bytes((folder / "out/train.so").read_bytes()[:5000])
+    with refused(module, "E540", "not the library"):
+        module.Program(tmp_path / "other")
+    path.unlink()
+    with refused(module, "E540", "cannot be read"):
+        module.Program(tmp_path / "other")
 
 
 def test_a_script_without_a_program(tmp_path: Path) -> None:
@@ -211,3 +344,118 @@ def test_a_feeder_that_ends(folder: Path) -> None:
 
     program(batch=batch, loss=lambda value: seen.append(float(value)))
     assert len(seen) == 2
+
+
+WIDE = """
+import numpy as np
+import pullback as pb
+
+x = pb.tensor(np.sin(np.arange(256 * 300, dtype=np.float32)).reshape(256, 300))
+w = pb.nn.Parameter(np.cos(np.arange(260 * 300, dtype=np.float32)).reshape(260, 300) / 16)
+
+@pb.jit
+def wide():
+    for _ in range(2):
+        (g,) = pb.grad(pb.sum(pb.tanh(x @ w.T) ** 2), [w])
+        w.assign(w - 0.01 * g)
+    return pb.sum(w)
+
+wide()
+"""
+RUN = """
+import importlib.util, os, signal, sys
+import numpy as np
+spec = importlib.util.spec_from_file_location("wide_loader", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+before = len(os.listdir("/proc/self/task"))
+program = module.Program()
+for _ in range(40):
+    program()
+if len(sys.argv) > 3 and os.fork() == 0:
+    signal.alarm(20)
+    program()
+    os._exit(0)
+if len(sys.argv) > 3:
+    assert os.wait()[1] == 0
+print(len(os.listdir("/proc/self/task")) - before)
+program.save(sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def threaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same program for one thread and for three."""
+    home = tmp_path_factory.mktemp("threads")
+    (home / "wide.py").write_text(WIDE)
+    for count in ("1", "3"):
+        line = ["build", str(home / "wide.py"), "-o", str(home / count), "--threads", count]
+        done = CliRunner().invoke(commands, line)
+        assert done.exit_code == 0, done.output
+    return home
+
+
+def by_python(home: Path, count: str, *more: str, **environment: str) -> tuple[int, bytes]:
+    """Threads that were started, and the state afterwards."""
+    loader, save = home / count / "wide_loader.py", home / f"{count}.safetensors"
+    line = [sys.executable, "-I", "-c", RUN, str(loader), str(save), *more]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment}
+    done = subprocess.run(
+        line, capture_output=True, text=True, check=False, env=environment, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout), save.read_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_threads_from_python(threaded: Path) -> None:
+    """As many as asked for, the same bytes; a fork starts its own; the environment may say fewer."""
+    one, three = by_python(threaded, "1"), by_python(threaded, "3", "fork")
+    assert (one[0], three[0]) == (0, 2)
+    assert three[1] == one[1]
+    assert by_python(threaded, "3", PULLBACK_THREADS="2")[1] == one[1]
+    assert by_python(threaded, "3", PULLBACK_THREADS="nonsense")[1] == one[1]
+
+
+INNER = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include "wide.h"
+#define MANY 4
+STATES
+static int failed;
+static void *run(void *at) {
+  const int n = (int)(long)at;
+  float result;
+  if (wide_read(WEIGHTS, READ)) return failed = 1, (void *)0;
+  for (int turn = 0; turn < 40; ++turn) failed |= wide(READ, &result);
+  return 0;
+}
+int main(void) {
+  pthread_t made[MANY];
+  for (long n = 0; n < MANY; ++n) pthread_create(made + n, 0, run, (void *)n);
+  for (int n = 0; n < MANY; ++n) pthread_join(made[n], 0);
+SAME
+  return failed;
+}
+"""
+
+
+def test_threads_from_threads_of_c(threaded: Path) -> None:
+    """Four threads call at once what has three of its own, each with weights of its own."""
+    out = threaded / "3"
+    rows = json.loads((out / "manifest.json").read_text())["state"]
+    sizes = [(r["name"], int(np.prod(r["shape"], dtype=int))) for r in rows]
+    assert {r["kind"] for r in rows} == {"F32"}
+    text = INNER.replace("STATES", "\n".join(f"static float {n}[MANY][{s}];" for n, s in sizes))
+    text = text.replace("READ", ", ".join(f"{n}[n]" for n, _ in sizes))
+    same = [f"  for (int n = 1; n < MANY; ++n) failed |= memcmp({n}[0], {n}[n], sizeof {n}[0]);\n"
+            f"  fwrite({n}[0], sizeof {n}[0], 1, stdout);" for n, _ in sizes]  # fmt: skip
+    text = text.replace("SAME", "\n".join(same)).replace("WEIGHTS", '"weights.safetensors"')
+    (out / "main.c").write_text(text)
+    subprocess.run(["cc", "main.c", "./wide.so", "-pthread", "-o", "main"], cwd=out, check=True)
+    done = subprocess.run(["./main"], cwd=out, capture_output=True, check=False, timeout=20)
+    assert done.returncode == 0
+    data = by_python(threaded, "1")[1]
+    assert done.stdout == data[8 + int.from_bytes(data[:8], "little") :]

@@ -3,11 +3,13 @@
     train.so, train.h, manifest.json, weights.safetensors, train_loader.py
 
 The program's kernels, loops, branches, feeders and receivers are written as one C function
-(`backends/c/whole.py`), which a C compiler makes a library of.
+(`backends/c/whole.py`), which a C compiler makes a library of; `interface.py` is what stands
+around it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ import numpy as np
 
 from pullback.backends.base import Compiler, CompileStats, Image, Job
 from pullback.backends.registry import named
+from pullback.build.interface import CALLBACK, INTERFACE, Around, features, hidden
 from pullback.config import Options
 from pullback.errors import StateError, UnsupportedError
 from pullback.ir.expr import Dim
@@ -37,7 +40,6 @@ from pullback.tensor.run.entry import Entry
 Array = np.ndarray[Any, Any]
 Talks = Feed | Receive
 
-INTERFACE = 1  # raised where the manifest, or what the function is passed, gets another meaning
 LANGUAGE = "c"  # the backend
 TEMPLATE = Path(__file__).with_name("loader.txt")
 KINDS = {
@@ -45,30 +47,6 @@ KINDS = {
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
 }  # fmt: skip
-# What of a processor's features decides which instructions a compiler may use.
-DECIDES = ("avx", "fma", "f16c", "bmi", "sse", "gfni", "vaes", "vpcl", "amx", "abm", "sve", "asimd")
-CALLBACK = "typedef int pb_callback(void *user, void *const *arrays);"
-HEADER = """\
-/* {name}, written by `pullback build`: 0 is good; -1 no memory, -3 a callback is missing, -4 a
-   callback failed, n > 0 a checked index is out of range: entry n - 1 of "sites" in manifest.json.
-
-   A pb_callback of a feeder fills arrays[0], arrays[1], .. and gives 0, or 1 where there is no
-   more, which ends its loop; that of a receiver reads them and gives 0. `user` is passed on.
-{arguments}
-*/
-#ifndef PULLBACK_{name}
-#define PULLBACK_{name}
-#include <stdint.h>
-#ifdef __cplusplus
-extern "C" {{
-#endif
-{callback}
-{head};
-#ifdef __cplusplus
-}}
-#endif
-#endif
-"""
 
 
 class Writer(Compiler, Protocol):
@@ -76,7 +54,7 @@ class Writer(Compiler, Protocol):
 
     bodies: list[str]
 
-    def prelude(self, target: Target) -> str:
+    def prelude(self, target: Target, threads: int = 1) -> str:
         """What a file begins with."""
 
     def names(self, names: Sequence[str]) -> list[str]:
@@ -94,8 +72,8 @@ class Writer(Compiler, Protocol):
     ) -> str:
         """The function of a program."""
 
-    def library(self, text: str, target: Target) -> bytes:
-        """A shared library of a file."""
+    def library(self, text: str, plain: str, target: Target) -> bytes:
+        """A shared library of two files, the second for any processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +86,8 @@ class Names:
     calls: Mapping[Talks, str]
 
 
-def build(name: str, entry: Entry, folder: Path) -> list[Path]:
-    """Write the program of a call into a folder; the files.
+def build(name: str, entry: Entry, folder: Path, threads: int = 1) -> list[Path]:
+    """Write the program of a call into a folder, to be run by so many threads; the files.
 
     Raises: UnsupportedError for what calls the host, has symbolic extents or elements that a file
         of weights has no name for; CompilerError; StateError where nothing can be written.
@@ -117,7 +95,7 @@ def build(name: str, entry: Entry, folder: Path) -> list[Path]:
     options = replace(Options.from_environment(), backend=LANGUAGE, threads=1, cache=None)
     options = replace(options, memory=None, host=False, profile=False, check=False)
     backend: Any = named(LANGUAGE)
-    writer: Writer = backend.alone(name)
+    writer: Writer = backend.alone(f"{name}_run")
     target = writer.machine(options)
     image = _image(entry, writer, Job(options, target, None, CompileStats(), Reporter(options)))
     names = _names(entry, image, writer)
@@ -126,17 +104,20 @@ def build(name: str, entry: Entry, folder: Path) -> list[Path]:
     sites: list[str] = []
     written = {**names.state, **names.results}
     text = writer.program(image, names.inputs, written, {}, {}, sites, names.calls)
-    source = "\n".join([writer.prelude(target), CALLBACK, *writer.bodies, text])
-    head = next(x for x in text.splitlines() if x.startswith(f"int {name}(")).removesuffix(" {")
-    manifest = _manifest(name, names, sites)
+    prelude = [writer.prelude(target, threads), CALLBACK, hidden(text, f"{name}_run")]
+    source = "\n".join([*prelude, *writer.bodies, text])
+    manifest = _manifest(name, names, features(target))
+    around = Around(name, text, tuple(sites), manifest)
+    library = writer.library(source, around.text(), target)
+    manifest["library"] = hashlib.sha256(library).hexdigest()
     files = {
-        f"{name}.so": writer.library(source, target),
-        f"{name}.h": _header(name, head, manifest).encode(),
+        f"{name}.so": library,
+        f"{name}.h": around.header().encode(),
         "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode(),
         "weights.safetensors": _weights(names.state, contents),
         f"{name}_loader.py": _loader(name).encode(),
     }
-    return [_written(folder / file, data) for file, data in files.items()]
+    return [written_file(folder / file, data) for file, data in files.items()]
 
 
 def _image(entry: Entry, writer: Writer, job: Job) -> Image:
@@ -194,7 +175,7 @@ def _row(variable: Variable, name: str) -> dict[str, Any]:
     return {"name": name, "kind": KINDS[str(variable.dtype)], "shape": [*variable.shape]}
 
 
-def _manifest(name: str, names: Names, sites: Sequence[str]) -> dict[str, Any]:
+def _manifest(name: str, names: Names, wanted: Sequence[str]) -> dict[str, Any]:
     """What a loader goes by."""
     calls = []
     for item, own in names.calls.items():
@@ -206,35 +187,12 @@ def _manifest(name: str, names: Names, sites: Sequence[str]) -> dict[str, Any]:
         "interface": INTERFACE,
         "name": name,
         "machine": platform.machine(),
-        "features": features(),
+        "features": [*wanted],
         "inputs": [_row(v, n) for v, n in names.inputs.items()],
         "state": [_row(v, n) for v, n in names.state.items()],
         "results": [_row(v, n) for v, n in names.results.items()],
         "calls": calls,
-        "sites": list(sites),
     }
-
-
-def features() -> list[str]:
-    """What this processor says that it has, of what decides its instructions."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return []
-    rows = [x.partition(":")[2] for x in lines if x.startswith(("flags", "Features"))]
-    return sorted(f for f in set(rows[0].split()) if f.startswith(DECIDES)) if rows else []
-
-
-def _header(name: str, head: str, manifest: Mapping[str, Any]) -> str:
-    """The function for people and compilers."""
-    lines = [f"   {r['name']}: {r['kind']}{r['shape']}" for r in manifest["inputs"]]
-    lines += [f"   {r['name']}: {r['kind']}{r['shape']}, updated" for r in manifest["state"]]
-    lines += [f"   {r['name']}: {r['kind']}{r['shape']}, a result" for r in manifest["results"]]
-    for call in manifest["calls"]:
-        arrays = ", ".join(f"{r['kind']}{r['shape']}" for r in call["arrays"])
-        lines.append(f"   {call['name']} {'fills' if call['feeds'] else 'reads'} {arrays}")
-    said = "\n".join(lines)
-    return HEADER.format(name=name, arguments=said, callback=CALLBACK, head=head)
 
 
 def _weights(state: Mapping[Variable, str], contents: Sequence[Array]) -> bytes:
@@ -257,7 +215,7 @@ def _loader(name: str) -> str:
     return text.replace("@NAME@", name).replace("@INTERFACE@", str(INTERFACE))
 
 
-def _written(path: Path, data: bytes) -> Path:
+def written_file(path: Path, data: bytes) -> Path:
     """Raises: StateError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,8 @@ from pullback.cli.programs import of_script
 @click.argument("script", type=click.Path(path_type=Path))
 @click.option("-o", "--out", "folder", required=True, type=click.Path(file_okay=False))
 @click.option("--name", help="which jitted function, where the script has several")
-def build(out: Output, script: Path, folder: str, name: str | None) -> None:
+@click.option("--threads", type=click.IntRange(1, 256), default=1, help="as many of its own")
+def build(out: Output, script: Path, folder: str, name: str | None, threads: int) -> None:
     """Run SCRIPT, then write the program of its jitted function as a shared library.
 
     The folder gets NAME.so, NAME.h, manifest.json, weights.safetensors (what the program captured,
@@ -32,7 +33,8 @@ def build(out: Output, script: Path, folder: str, name: str | None) -> None:
     entry = functions[chosen].last
     assert entry is not None, "of_script gives those that were called"
     with out.working("compiling"):
-        files = built(script.stem if name is None else chosen, entry, Path(folder))
+        own = script.stem if name is None else chosen
+        files = built(own, entry, Path(folder), threads)
     for file in files:
         out.show(f"{file}: {file.stat().st_size:,} bytes")
     out.tell(files=[str(file) for file in files])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from pullback.composite.syntax import Number, Tree
+from pullback.composite.syntax import Name, Number, Tree
 from pullback.errors import ShapeError
+from pullback.ir.expr import Dim
 from pullback.operations.notation import Condition, Signature, Size, form, holds, symbols
 
 MOST_RANK = 16
@@ -17,7 +19,7 @@ Equation = tuple[str, Tree, Tree, str]  # its text, two sides that are equal, wh
 class Sizes:
     """What symbols are, each with who said so."""
 
-    known: dict[str, int] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)  # a symbolic extent where one is given
     said: dict[str, str] = field(default_factory=dict)
 
     def give(self, name: str, value: int, by: str) -> None:
@@ -31,8 +33,11 @@ class Sizes:
         known = [n for n in symbols(tree) if n in self.known]
         return ", ".join(f"{n} is {self.known[n]}, by {self.said[n]}" for n in known)
 
-    def of(self, size: Size) -> int:
-        """A size. Raises: ShapeError where a symbol in it is not known."""
+    def of(self, size: Size) -> Any:
+        """A size. Raises: ShapeError where a symbol in it is not known, or symbolic."""
+        if isinstance(size.tree, Name) and isinstance(self.known.get(size.tree.name), Dim):
+            return self.known[size.tree.name]
+        self.numbers(symbols(size.tree), size.text)
         linear = form(size.tree, self.known)
         if linear is None or linear[0]:
             raise unknown(symbols(size.tree), self, size.text)
@@ -40,6 +45,14 @@ class Sizes:
             told = self.told(size.tree)
             raise ShapeError(f"{size.text} is {linear[1]} where {told}", code="E552")
         return linear[1]
+
+
+    def numbers(self, names: Sequence[str], text: str) -> None:
+        """Raises: ShapeError where one of these symbols is a symbolic extent."""
+        for name in names:
+            if isinstance(self.known.get(name), Dim):
+                what = f"{name} is symbolic, and stands in {text}"
+                raise ShapeError(what, help=f"give it a number: {name}=64", code="E553")
 
 
 def unknown(names: Sequence[str], sizes: Sizes, text: str) -> ShapeError:
@@ -77,6 +90,8 @@ def solved(
 
     Raises: ShapeError naming the symbol and both values where shapes contradict each other.
     """
+    if any(isinstance(n, Dim) for row in (*shapes, [*given.values()]) for n in row):
+        return _symbolic(inputs, shapes, where, given)
     sizes = Sizes()
     for name, value in given.items():
         sizes.give(name, value, "what was given")
@@ -94,6 +109,43 @@ def solved(
         if condition.right is None and holds(condition.left, sizes.known) is False:
             said = sizes.told(condition.left)
             raise ShapeError(f"{condition.text} does not hold: {said}", code="E552")
+    return sizes
+
+
+def _symbolic(
+    inputs: Sequence[Signature],
+    shapes: Sequence[Sequence[Any]],
+    where: Sequence[Condition],
+    given: Mapping[str, Any],
+) -> Sizes:
+    """Symbols where some are symbolic extents: those stand alone, the others are numbers.
+
+    Raises: ShapeError.
+    """
+    sizes = Sizes(dict(given), dict.fromkeys(given, "what was given"))
+    rank = rank_of(inputs, shapes)
+    rest: list[Equation] = []
+    for one, shape in zip(inputs, shapes, strict=True):
+        for axis, (size, count) in enumerate(zip(one.expanded(rank), shape, strict=True)):
+            place, tree = f"axis {axis} of `{one.name}`", size.tree
+            if not isinstance(count, Dim) and not isinstance(tree, Name):
+                rest.append((size.text, tree, Number(0, 0, count), place))
+            elif not isinstance(tree, Name) or sizes.known.setdefault(tree.name, count) != count:
+                had = sizes.told(tree)
+                raise ShapeError(f"{place} is {count}, not {size.text}: {had}", code="E552")
+            else:
+                sizes.said.setdefault(tree.name, place)
+    for condition in where:
+        names = [*symbols(condition.left), *symbols(condition.right)]
+        sizes.numbers(names, f"`{condition.text}`")
+        if condition.right is not None:
+            rest.append((condition.text, condition.left, condition.right, ""))
+        elif holds(condition.left, sizes.known) is False:
+            told = sizes.told(condition.left)
+            raise ShapeError(f"{condition.text} does not hold: {told}", code="E552")
+    for text, left, _, _ in rest:
+        sizes.numbers(symbols(left), text)
+    solve(rest, sizes)
     return sizes
 
 

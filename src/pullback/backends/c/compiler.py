@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,9 @@ FLAGS = (
     "-std=gnu11", "-O3", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
     "-fPIC", "-shared", "-w",
 )  # fmt: skip
+# A library stays where it is: threads of its own run its code. What is no library is one object.
+WHOLE = ("-shared", "-Wl,-z,nodelete", "-pthread")
+PART = ("-r", "-nostdlib")
 PATIENCE = 600.0  # seconds for one program
 
 
@@ -54,17 +58,42 @@ class CC:
         with tempfile.TemporaryDirectory(prefix="pullback-") as folder:
             source, library = Path(folder) / "program.c", Path(folder) / "program.so"
             source.write_text(text)
-            command = [*self.command, *self.flags(cpu), "-o", str(library), str(source), "-lm"]
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=PATIENCE, check=False
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise CompilerError(f"{shlex.join(self.command)}: {error}") from error
-            if done.returncode or not library.is_file():
-                said = (done.stderr or done.stdout).strip() or f"exit {done.returncode}"
-                raise CompilerError(f"{shlex.join(self.command)} fails: {said[:2000]}")
+            self.run([*self.flags(cpu), "-o", str(library), str(source), "-lm"], library)
             return library.read_bytes()
+
+    def linked(self, texts: Mapping[str, str], whole: bool) -> bytes:
+        """Files of C, each for a processor ("": any), as one shared library, or as one object.
+
+        Raises: CompilerError with what the compiler says.
+        """
+        with tempfile.TemporaryDirectory(prefix="pullback-") as folder:
+            made = Path(folder) / "made"
+            parts: list[str] = []
+            for number, (text, cpu) in enumerate(texts.items()):
+                source, part = Path(folder) / f"{number}.c", Path(folder) / f"{number}.o"
+                source.write_text(text)
+                flags = [f for f in (self.flags(cpu) if cpu else FLAGS) if f != "-shared"]
+                self.run([*flags, "-c", "-o", str(part), str(source)], part)
+                parts.append(str(part))
+            end = ["-lm"] if whole else []
+            self.run([*(WHOLE if whole else PART), "-o", str(made), *parts, *end], made)
+            return made.read_bytes()
+
+    def run(self, arguments: Sequence[str], made: Path) -> None:
+        """Call it. Raises: CompilerError where it does not make the file."""
+        try:
+            done = subprocess.run(
+                [*self.command, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CompilerError(f"{shlex.join(self.command)}: {error}") from error
+        if done.returncode or not made.is_file():
+            said = (done.stderr or done.stdout).strip() or f"exit {done.returncode}"
+            raise CompilerError(f"{shlex.join(self.command)} fails: {said[:2000]}")
 
 
 def compiler() -> CC:

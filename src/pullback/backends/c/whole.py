@@ -11,6 +11,7 @@ import keyword
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +61,7 @@ static void pb_launch(
 """
 # Not every function of the prelude is called, nor are threads wanted of every compiler.
 QUIET = ("psabi", "unknown-pragmas", "unused-function", "unused-const-variable")
+POOL = Path(__file__).with_name("pool.h")
 LINE = 64  # bytes: to which memory is aligned
 # What a name in C, or in Python around it, cannot be.
 WORDS = (
@@ -72,7 +74,14 @@ TAKEN = frozenset(WORDS.split()) | {"any", "isinstance", *keyword.kwlist}
 
 
 class Portable(C11):
-    """C11 that means the same by any flags: integers wrap as unsigned ones, nothing is exported."""
+    """C11 that means the same by any flags: integers wrap as unsigned ones, nothing is exported.
+
+    `threads`: as many of its own; 1: those of OpenMP, where the compiler has it.
+    """
+
+    def __init__(self, vector: int, threads: int = 1) -> None:
+        super().__init__(vector)
+        self.threads = threads
 
     def integer(self, sign: str, left: str, right: str, kind: DType, index: bool) -> str:
         """As an unsigned number of at least 32 bits, where C leaves open what an overflow is."""
@@ -95,7 +104,8 @@ class Portable(C11):
             "#if defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#elif defined(__GNUC__)\n"
             '#pragma GCC optimize("fp-contract=off", "wrapv")\n#endif'
         )
-        return "\n".join([quiet, super().prelude(), exact, OWN])
+        pool = f"#define PB_POOL {self.threads}\n{POOL.read_text()}"
+        return "\n".join([quiet, super().prelude(), exact, pool if self.threads > 1 else OWN])
 
 
 class Writer(Loops):
@@ -107,9 +117,9 @@ class Writer(Loops):
         self.prefix = prefix
         self.bodies: list[str] = []
 
-    def prelude(self, target: Target) -> str:
-        """What a file of programs for `target` begins with."""
-        return Portable(target.vector).prelude()
+    def prelude(self, target: Target, threads: int = 1) -> str:
+        """What a file of programs for `target` begins with; `threads`: as many of its own."""
+        return Portable(target.vector, threads).prelude()
 
     def comment(self, text: str) -> str:
         """A comment that says `text`."""
@@ -149,9 +159,13 @@ class Writer(Loops):
         ports = Ports(inputs, results, constants, sizes, calls)
         return _Program(self.prefix, image, ports, sites).text()
 
-    def library(self, text: str, target: Target) -> bytes:
-        """A shared library of a file. Raises: CompilerError."""
-        return compiler().compile(text, target.cpu)
+    def library(self, text: str, plain: str, target: Target) -> bytes:
+        """A shared library of two files, the second for any processor. Raises: CompilerError."""
+        return compiler().linked({text: target.cpu, plain: ""}, whole=True)
+
+    def object(self, text: str, plain: str, target: Target) -> bytes:
+        """Both as one object. Raises: CompilerError."""
+        return compiler().linked({text: target.cpu, plain: ""}, whole=False)
 
     def compile(self, work: Iterable[Work], job: Job) -> list[Code]:
         """Code without an address of each kernel."""

@@ -1,0 +1,170 @@
+"""What stands around a built function: its header, checks before it runs, a reader of weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pullback.ir.target import NATIVE, Target
+
+INTERFACE = 2  # raised where the manifest, or what the function is passed, gets another meaning
+SIGNED = ("interface", "name", "inputs", "state", "results", "calls")
+CHECKS = Path(__file__).with_name("interface.txt")
+WEIGHTS = Path(__file__).with_name("weights.txt")
+CALLBACK = "typedef int pb_callback(void *user, void *const *arrays);"
+# What of a processor's features decides which instructions a compiler may use.
+DECIDES = ("avx", "fma", "f16c", "bmi", "sse", "gfni", "vaes", "vpcl", "amx", "abm", "sve", "asimd")
+LEVEL = ("sse4_2", "ssse3")
+LEVELS = {
+    "x86-64": (),
+    "x86-64-v3": (*LEVEL, "abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma"),
+}
+LEVELS["x86-64-v4"] = (
+    *LEVELS["x86-64-v3"], "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl",
+)  # fmt: skip
+SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "I8": 1, "U8": 1, "BOOL": 1}
+HEADER = """\
+/* {name}, written by `pullback build`. 0 is good; {name}_message says what else is given:
+   -1 no memory, -2 a size out of its bounds, -3 a callback is missing, -4 a callback failed,
+   -5 a processor that lacks what it was built for, n > 0 a checked index is out of range.
+   {name}_check({name}_interface): -6 where this header is of another build than the library.
+{said}
+*/
+#ifndef PULLBACK_{name}
+#define PULLBACK_{name}
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {{
+#endif
+#define {name}_interface UINT64_C({signature})
+int {name}_check(uint64_t interface);
+const char *{name}_message(int status);
+{heads}
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+TALKS = """\
+   A pb_callback of a feeder fills arrays[0], arrays[1], .. and gives 0, or 1 where there is no
+   more, which ends its loop; that of a receiver reads them and gives 0. `user` is passed on.
+"""
+READS = """\
+   {name}_read fills the weights from a file.safetensors, all or none: -7 where it has others than
+   these, -8 where it is missing, cut off or damaged.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A function that was written as `{name}_run`, by its text and what a manifest says of it."""
+
+    name: str
+    body: str
+    sites: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+    @property
+    def head(self) -> str:
+        return head(self.body, f"{self.name}_run").replace(f"{self.name}_run(", f"{self.name}(", 1)
+
+    @property
+    def given(self) -> str:
+        """Its arguments, to be passed on."""
+        return ", ".join(a for a in re.findall(r"(\w+)(?=[,)])", self.head) if a != "void")
+
+    def read(self) -> str:
+        """The head of the function that reads weights; "": there are none."""
+        names = ", ".join(f"void *{r['name']}" for r in self.facts["state"])
+        return f"int {self.name}_read(const char *path, {names})" if names else ""
+
+    def text(self) -> str:
+        """The second file: nothing in it is for one processor."""
+        rows = {
+            "CALLBACK": CALLBACK,
+            "RUN": head(self.body, f"{self.name}_run"),
+            "HEAD": self.head,
+            "GIVEN": self.given,
+            "NAME": self.name,
+            "FEATURES": "".join(f"{f} " for f in self.facts["features"]),
+            "SIGNATURE": str(signature(self.facts)),
+            "SITES": "".join(f"\n      {json.dumps(f'{s} [E548]')}, " for s in self.sites),
+            "COUNT": str(len(self.sites)),
+            "READ": self.read(),
+            "ROWS": "".join(map(_row, self.facts["state"])),
+        }
+        text = CHECKS.read_text() + (WEIGHTS.read_text() if self.facts["state"] else "")
+        for key, value in rows.items():
+            text = text.replace(f"@{key}@", value)
+        return text
+
+    def header(self) -> str:
+        """For people and compilers."""
+        lines: list[str] = []
+        for key, end in (("inputs", ""), ("state", ", updated"), ("results", ", a result")):
+            lines += [f"   {r['name']}: {_shown(r)}{end}" for r in self.facts[key]]
+        for call in self.facts["calls"]:
+            arrays = ", ".join(map(_shown, call["arrays"]))
+            lines.append(f"   {call['name']} {'fills' if call['feeds'] else 'reads'} {arrays}")
+        said = "\n".join(lines)
+        if self.facts["state"]:
+            said = f"{READS.format(name=self.name)}{said}"
+        said = f"{TALKS}{said}" if self.facts["calls"] else said
+        heads = [CALLBACK] if self.facts["calls"] else []
+        heads += [f"{h};" for h in (self.head, self.read()) if h]
+        return HEADER.format(
+            name=self.name,
+            said=said,
+            signature=signature(self.facts),
+            heads="\n".join(heads),
+        )
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return f"{row['kind']}[{', '.join(map(str, row['shape']))}]"
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    """One of what a file of weights must have."""
+    size = SIZES.get(row["kind"], 2)
+    for extent in row["shape"]:
+        size *= extent
+    shape = f"[{','.join(map(str, row['shape']))}]"
+    kind = json.dumps(json.dumps(row["kind"]))
+    name = row["name"]
+    return f'\n      {{"{name}", {kind}, "{shape}", {size}, UINT64_MAX, {name}}}, '
+
+
+def head(text: str, name: str) -> str:
+    """The line of a function's arguments."""
+    return next(x for x in text.splitlines() if x.startswith(f"int {name}(")).removesuffix(" {")
+
+
+def hidden(text: str, name: str) -> str:
+    """A declaration that no library exports."""
+    return f'__attribute__((visibility("hidden"))) {head(text, name)};'
+
+
+def signature(facts: Mapping[str, Any]) -> int:
+    """A number of what a function is passed: of 64 bits, by the manifest; the loader has it too."""
+    text = json.dumps({k: facts[k] for k in SIGNED}, sort_keys=True, separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def features(target: Target) -> Sequence[str]:
+    """What a processor must have: for its own kind, all that this one says of itself."""
+    if target.cpu in LEVELS:
+        return LEVELS[target.cpu]
+    if target.cpu != NATIVE:
+        return ()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    rows = [x.partition(":")[2] for x in lines if x.startswith(("flags", "Features"))]
+    return sorted(f for f in set(rows[0].split()) if f.startswith(DECIDES)) if rows else []

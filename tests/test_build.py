@@ -409,7 +409,7 @@ def by_python(home: Path, count: str, *more: str, **environment: str) -> tuple[i
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
 def test_threads_from_python(threaded: Path) -> None:
-    """As many as asked for, the same bytes; a fork starts its own; the environment may say fewer."""
+    """As many as asked for, the same bytes; a fork starts its own."""
     one, three = by_python(threaded, "1"), by_python(threaded, "3", "fork")
     assert (one[0], three[0]) == (0, 2)
     assert three[1] == one[1]

@@ -46,7 +46,6 @@ class Sizes:
             raise ShapeError(f"{size.text} is {linear[1]} where {told}", code="E552")
         return linear[1]
 
-
     def numbers(self, names: Sequence[str], text: str) -> None:
         """Raises: ShapeError where one of these symbols is a symbolic extent."""
         for name in names:

@@ -113,7 +113,18 @@ def written(module: ModuleType) -> str:
     for name in (
         *module.__all__,
         *(
-            (*EXTRAS, "fft", "gguf", "linalg", "models", "nn", "optim", "quantised", "sparse")
+            (
+                *EXTRAS,
+                "fft",
+                "gguf",
+                "linalg",
+                "models",
+                "nn",
+                "optim",
+                "quantised",
+                "sparse",
+                "winograd",
+            )
             * (module is pb)
         ),
     ):

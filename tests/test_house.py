@@ -46,7 +46,7 @@ LEVELS = [
         "array_api",
     },
     {"torch", "triton"},
-    {"conformance", "gguf", "models", "onnx", "operations"},
+    {"conformance", "gguf", "models", "onnx", "operations", "winograd"},
     {"build"},
     {"cli", "viewer"},
 ]

@@ -44,6 +44,7 @@ MODULES = [
     "pullback.torch",
     "pullback.bridge.jax",
     "pullback.onnx",
+    "pullback.winograd",
 ]
 LAZY = {
     "fft",
@@ -59,6 +60,7 @@ LAZY = {
     "torch",
     "jax",
     "triton",
+    "winograd",
 }  # of `pb`
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import pullback as pb
-from pullback import fft, linalg, nn, optim, quantised, sparse
+from pullback import fft, linalg, nn, optim, quantised, sparse, winograd
 from pullback.cli.main import commands
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference.md").read_text()
@@ -22,6 +22,7 @@ MODULES = {
     "pullback.linalg": linalg,
     "pullback.quantised": quantised,
     "pullback.sparse": sparse,
+    "pullback.winograd": winograd,
     "pullback.random": pb.random,
     "pullback.special": pb.special,
     "pullback.rules": pb.rules,

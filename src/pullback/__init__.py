@@ -345,6 +345,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports, for editors and type checkers
     from pullback import sparse as sparse
     from pullback import torch as torch
     from pullback import triton as triton
+    from pullback import winograd as winograd
     from pullback.bridge import jax as jax
 
 __version__ = "0.1.0"
@@ -431,6 +432,7 @@ _LAZY = (
     "quantised",
     "rules",
     "sparse",
+    "winograd",
 )  # built of what is here
 _EXTRAS = {
     "jax": ("JAX", "bridge.jax"),

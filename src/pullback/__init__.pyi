@@ -16,6 +16,7 @@ from pullback import sparse as sparse
 from pullback import special as special
 from pullback import torch as torch
 from pullback import triton as triton
+from pullback import winograd as winograd
 from pullback.backends.host.pool import get_num_threads as get_num_threads
 from pullback.backends.host.pool import set_num_threads as set_num_threads
 from pullback.composite.text import define as define

@@ -38,6 +38,13 @@ class Choice:
     """What became of one convolution: by which algorithm, and the prices, microseconds by name.
 
     `why`: what kept it as it is, of one that is not rewritten whatever is asked.
+
+    Example:
+        >>> rule = pb.winograd.rule("winograd2")
+        >>> conv = pb.jit(pb.nn.functional.conv2d, rules=[rule])
+        >>> _ = conv(pb.ones((1, 2, 8, 8)), pb.ones((3, 2, 3, 3)))
+        >>> rule.choices[0].name, rule.choices[0].algorithm
+        ('conv', 'winograd2')
     """
 
     name: str
@@ -56,6 +63,10 @@ class Winograd(RewriteRule):
     """Convolutions of 3 x 3 taps and stride 1 by minimal filtering; `choices` says which and why.
 
     Made by `rule`. `choices` are those of the program that was compiled last.
+
+    Example:
+        >>> pb.winograd.rule("winograd4")
+        Winograd(winograd.rule('winograd4'))
     """
 
     def __init__(self, algorithm: str, target: str | None) -> None:
@@ -80,13 +91,13 @@ class Winograd(RewriteRule):
         return made
 
     def _way(self, definition: Definition) -> Definition | None:
-        found = recognised(definition)
-        if isinstance(found, str):
-            if not found.startswith(FAR):
-                why = f", {found}"
+        conv = recognised(definition)
+        if isinstance(conv, str):
+            if not conv.startswith(FAR):
+                why = f", {conv}"
                 self.choices.append(Choice(definition.name, DIRECT, (), why, definition.origin))
             return None
-        ways = {DIRECT: definition} | {n: rewritten(found, a) for n, a in ALGORITHMS.items()}
+        ways = {DIRECT: definition} | {n: rewritten(conv, a) for n, a in ALGORITHMS.items()}
         prices: dict[str, float] = {}
         chosen = self.algorithm
         if chosen == CHEAPEST:

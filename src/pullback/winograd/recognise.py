@@ -86,9 +86,9 @@ def recognised(definition: Definition) -> Convolution | str:
     if len(reads) != 2 or len(factors) != 2:
         return "no product of two tensors"
     pairs = (reads, reads[::-1])
-    found = [_convolution(definition, x, other, conditions) for x, other in pairs]
-    whole = [one for one in found if isinstance(one, Convolution)]
-    near = [one for one in found if one != NEITHER]
+    either = [_convolution(definition, x, other, conditions) for x, other in pairs]
+    whole = [one for one in either if isinstance(one, Convolution)]
+    near = [one for one in either if one != NEITHER]
     return (whole or near or [NEITHER])[0]
 
 
@@ -124,10 +124,10 @@ def _convolution(
         slides = [s for m in met if (s := m.slide(role)) is not None]
         if len(slides) != 2:
             continue
-        found = _guarded(slides, x, other, conditions)
-        if not isinstance(found, str):
-            return Convolution(definition, role, x, other, found)
-        why = found
+        inside = _guarded(slides, x, other, conditions)
+        if not isinstance(inside, str):
+            return Convolution(definition, role, x, other, inside)
+        why = inside
     return why
 
 

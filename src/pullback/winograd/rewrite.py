@@ -32,31 +32,31 @@ from pullback.winograd.recognise import Convolution, Role, Slide
 T = TypeVar("T")
 
 
-def rewritten(found: Convolution, algorithm: Algorithm) -> Definition:
+def rewritten(conv: Convolution, algorithm: Algorithm) -> Definition:
     """The same sums by an algorithm, of the same shape and type."""
-    own = _Rewriting(found, algorithm)
-    return own.output() if found.role is Role.OUTPUT else own.weight()
+    own = _Rewriting(conv, algorithm)
+    return own.output() if conv.role is Role.OUTPUT else own.weight()
 
 
 @dataclass(frozen=True, slots=True)
 class _Rewriting:
-    found: Convolution
+    conv: Convolution
     algorithm: Algorithm
 
     @property
     def along(self) -> int:
         """Tiles of a row, the additional one with them."""
-        return -(-self.found.slides[1].extent // self.algorithm.tile) + 1
+        return -(-self.conv.slides[1].extent // self.algorithm.tile) + 1
 
     @property
     def tiles(self) -> int:
         """All tiles of a plane."""
-        return -(-self.found.slides[0].extent // self.algorithm.tile) * self.along
+        return -(-self.conv.slides[0].extent // self.algorithm.tile) * self.along
 
     @property
     def space(self) -> set[int]:
         """The axes of space and the taps, by number."""
-        return {a.number for s in self.found.slides for a in (s.long, s.tap)}
+        return {a.number for s in self.conv.slides for a in (s.long, s.tap)}
 
     def output(self) -> Definition:
         """``y[.., u, v]``, from the tile that u and v are in."""
@@ -76,7 +76,7 @@ class _Rewriting:
             lambda *i: Mul(read(a, i[-3], i[-1]), read(half, *i[:-3], i[-1], i[-2])),
             points,
         )
-        numbers = [s.long.number for s in self.found.slides]
+        numbers = [s.long.number for s in self.conv.slides]
 
         def body(*i: Expr) -> Expr:
             u, v = (i[n] for n in numbers)
@@ -96,7 +96,7 @@ class _Rewriting:
             lambda *i: Mul(read(g, i[-1], i[-3]), read(product, i[-1], i[-2], *i[:-3])),
             points,
         )
-        first, second = self.found.slides
+        first, second = self.conv.slides
 
         def body(*i: Expr) -> Expr:
             k, other = (_turned(s, i[s.tap.number]) for s in (first, second))
@@ -109,8 +109,8 @@ class _Rewriting:
         """``v[p, q, .., t]``"""
         b, points = self._matrix("b", self.algorithm.inputs), self.algorithm.points
         m, along, tiles = self.algorithm.tile, self.along, self.tiles
-        outside = [(s.place, s.first, s.inside) for s in self.found.slides]
-        phases = self._phases(self.found.x.source, outside, tiles + along + 1)
+        outside = [(s.place, s.first, s.inside) for s in self.conv.slides]
+        phases = self._phases(self.conv.x.source, outside, tiles + along + 1)
         outer = phases.shape[:-3]
         half = self._sum(
             "columns",
@@ -134,7 +134,7 @@ class _Rewriting:
     def _weights(self) -> Definition:
         """``u[p, q, ..]``"""
         g, points = self._matrix("g", self.algorithm.weights), self.algorithm.points
-        source, slides = self.found.other.source, self.found.slides
+        source, slides = self.conv.other.source, self.conv.slides
         places = [s.other for s in slides]
         outer = _rest(source.shape, places)
 
@@ -155,8 +155,8 @@ class _Rewriting:
         """``z[p, q, .., t]`` of the adjoint of the result."""
         a, points = self._matrix("a", self.algorithm.outputs), self.algorithm.points
         m, tiles = self.algorithm.tile, self.tiles
-        inside = [(s.other, 0, (0, s.extent)) for s in self.found.slides]
-        phases = self._phases(self.found.other.source, inside, tiles)
+        inside = [(s.other, 0, (0, s.extent)) for s in self.conv.slides]
+        phases = self._phases(self.conv.other.source, inside, tiles)
         outer = phases.shape[:-3]
         half = self._sum(
             "columns",
@@ -196,7 +196,7 @@ class _Rewriting:
 
     def _product(self, tiles: Definition, other: Definition, *, tiled: bool) -> Definition:
         """``m[p, q, .., t]``, or the sum of it over t."""
-        d = self.found.definition
+        d = self.conv.definition
         rank, points = len(d.shape), self.algorithm.points
         every = [n for n in range(len(d.extents)) if n not in self.space]
         outer, summed = [n for n in every if n < rank], [n for n in every if n >= rank]
@@ -209,8 +209,8 @@ class _Rewriting:
             moves = dict(zip(every, own, strict=True))
             sides = []
             for take, value, where in (
-                (self.found.other, other, [s.other for s in self.found.slides]),
-                (self.found.x, tiles, [s.place for s in self.found.slides]),
+                (self.conv.other, other, [s.other for s in self.conv.slides]),
+                (self.conv.x, tiles, [s.place for s in self.conv.slides]),
             ):
                 at = [substitute(e, moves) for e in _rest(take.indices, where)]
                 lies = len(value.shape) == len(at) + 3
@@ -221,7 +221,7 @@ class _Rewriting:
 
     def _matrix(self, name: str, matrix: Matrix) -> Definition:
         """A matrix of the algorithm, stored: written into its readers it would be asked for."""
-        kind = self.found.definition.dtype
+        kind = self.conv.definition.dtype
 
         def body(i: Expr, j: Expr) -> Expr:
             value: Expr = E.const(0, kind)
@@ -241,7 +241,7 @@ class _Rewriting:
         return self._define(name, shape, body, (over,))
 
     def _result(self, body: Callable[..., Expr], *over: int) -> Definition:
-        d = self.found.definition
+        d = self.conv.definition
         name = f"{d.name}_{self.algorithm.name}"
         return define(name, d.shape, body, over=over, stop=d.stop, keep=d.keep, origin=d.origin)
 
@@ -254,7 +254,7 @@ class _Rewriting:
         keep: Keep = Keep.AUTO,
     ) -> Definition:
         full = f"{self.algorithm.name}_{name}"
-        return define(full, shape, body, over=over, keep=keep, origin=self.found.definition.origin)
+        return define(full, shape, body, over=over, keep=keep, origin=self.conv.definition.origin)
 
 
 def _linear(high: Expr, by: int, low: Expr) -> Expr:

@@ -10,6 +10,8 @@ import pytest
 
 import pullback as pb
 from pullback.tensor.values.orders import order
+from test_opencl import needs_device
+from test_triton import needs_triton
 
 RNG = np.random.default_rng(5)
 SIZES = dict(zip("abcdefghijklmn", (2, 3, 4, 2, 3, 5, 2, 3, 4, 3, 2, 5, 2, 3), strict=True))
@@ -59,9 +61,17 @@ def slopes(formula: str, given: list[Any], head: Any) -> list[Any]:
     return found
 
 
-BACKENDS = [  # the C compiler takes a while: all of its formulas are slow tests, some are not
-    *((f, b) for f in FORMULAS for b in ("llvm", "kernels")),
-    *(pytest.param(f, "c", marks=[pytest.mark.slow] * (n % 6 > 0)) for n, f in enumerate(FORMULAS)),
+BACKENDS: list[Any] = [(f, b) for f in FORMULAS for b in ("llvm", "kernels", "reference")]
+# What takes a while is a slow test for all formulas but some.
+COMPILED: dict[str, list[Any]] = {
+    "c": [],
+    "opencl": [needs_device],
+    "triton": [needs_triton, pytest.mark.torch],
+}
+BACKENDS += [
+    pytest.param(f, backend, marks=[*marks, *[pytest.mark.slow] * (n % 6 > 0)])
+    for backend, marks in COMPILED.items()
+    for n, f in enumerate(FORMULAS)
 ]
 
 

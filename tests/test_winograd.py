@@ -20,6 +20,8 @@ from pullback.winograd import Winograd, bound, rule, weight_bound
 from pullback.winograd import choose as choosing
 from pullback.winograd.algorithms import ALGORITHMS
 from pullback.winograd.choose import CHEAPEST
+from test_opencl import needs_device
+from test_triton import needs_triton
 
 QUIET = pb.Options(cache=None)
 NAMES = tuple(ALGORITHMS)
@@ -144,7 +146,7 @@ def check(name: str, shape: tuple[int, ...], kind: str, draw: Any, backend: str 
         assert not (wrong := first_above(got, want, limit)), f"{what} {wrong}"
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_within_the_bound(shape: tuple[int, ...], name: str, kind: str) -> None:
@@ -152,9 +154,14 @@ def test_within_the_bound(shape: tuple[int, ...], name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_within_the_bound_in_double_precision(name: str) -> None:
+    check(name, SHAPES[1], "float64", normal)
+
+
+@pytest.mark.parametrize("name", [pytest.param(NAMES[0], marks=pytest.mark.slow), NAMES[1]])
 @pytest.mark.parametrize("draw", DRAWS[1:], ids=lambda d: d.__name__)
 def test_within_the_bound_where_much_is_lost(draw: Any, name: str) -> None:
-    check(name, SHAPES[0], "float32", draw)
+    check(name, SHAPES[2], "float32", draw)
 
 
 @pytest.mark.slow
@@ -171,7 +178,14 @@ def test_within_the_bound_at_random(name: str, draw: Any) -> None:
         check(name, tuple(map(int, shape)), kind, draw)
 
 
-@pytest.mark.parametrize("backend", ["reference", "c"])
+BACKENDS = [
+    "reference", "kernels", pytest.param("c", marks=pytest.mark.slow),
+    pytest.param("opencl", marks=[needs_device, pytest.mark.slow]),
+    pytest.param("triton", marks=[needs_triton, pytest.mark.torch, pytest.mark.slow]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_other_backends(backend: str) -> None:
     for name in NAMES:
         check(name, SHAPES[1], "float32", normal, backend)
@@ -307,6 +321,67 @@ def test_sixteen_bits_stay() -> None:
     x, w = (pb.tensor(ones(*s)).astype("bfloat16") for s in ((1, 2, 6, 6), (2, 2, 3, 3)))
     with pytest.raises(RuleError, match="E595"):
         pb.jit(F.conv2d, options=QUIET, rules=[rule("winograd2")])(x, w)
+
+
+def drawn_sum(rng: np.random.Generator) -> tuple[Any, list[Array]]:
+    """A sum over two axes of taps, or its adjoint, with axes in any order, turned and guarded."""
+    names = [n for n in "noc" if rng.random() < 0.7]
+    sizes = {"n": 2, "o": 3, "c": 4, "u": int(rng.integers(3, 9)), "v": int(rng.integers(3, 9))}
+    sizes |= {"k": 3 if rng.random() < 0.9 else 2, "j": 3}
+    adjoint = rng.random() < 0.3
+    image = list(rng.permutation([n for n in names if n != "o"] + ["u", "v"]))
+    other = [n for n in names if n != "n"] + (["u", "v"] if adjoint else ["k", "j"])
+    if adjoint and "n" in names:
+        other.append("n")
+    other = list(rng.permutation(other))
+    kept = [n for n in names if n != ("n" if adjoint else "c")]
+    kept = list(rng.permutation(kept + (["k", "j"] if adjoint else ["u", "v"])))
+    summed = [n for n in dict.fromkeys([*image, *other, "k", "j"]) if n not in kept]
+    steps = {"u": int(rng.choice([1, -1])), "v": int(rng.choice([1, -1]))}
+    shifts = {n: int(rng.integers(-2, 3)) for n in "uv"}
+    extents = {n: sizes[n] + int(rng.integers(0, 4)) for n in "uv"}
+    axes = {n: pb.axis(sizes[n]) for n in summed}
+    ends = {n: sorted(int(e) for e in rng.integers(0, extents[n] + 1, 2)) for n in "uv"}
+    narrow = rng.random() < 0.3
+
+    def function(x: pb.Tensor, w: pb.Tensor) -> pb.Tensor:
+        def body(*i: Any) -> Any:
+            at = {**axes, **dict(zip(kept, i, strict=True))}
+            met, tests = dict(at), []
+            for n, tap in (("u", "k"), ("v", "j")):
+                met[n] = at[n] + steps[n] * at[tap] + shifts[n]
+                low, high = ends[n] if narrow and ends[n][0] < ends[n][1] else (0, extents[n])
+                tests += [met[n] >= low, met[n] < high]
+            inside = tests[0] & tests[1] & tests[2] & tests[3]
+            read = x[tuple(met[n] for n in image)]
+            weight = w[tuple(at[n] for n in other)]
+            return pb.sum(pb.where(inside, read, 0.0) * weight, over=tuple(axes.values()))
+
+        return pb.compute(tuple(sizes[n] for n in kept), body, name="drawn")
+
+    shapes = [tuple(extents.get(n, sizes[n]) for n in image), tuple(sizes[n] for n in other)]
+    return function, [rng.standard_normal(s).astype(np.float32) for s in shapes]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+def test_sums_drawn_at_random(seed: int) -> None:
+    """What the rule takes for a convolution is one: its result is that of the plain sum."""
+    rng = np.random.default_rng(seed)
+    taken = 0
+    count = 20 if seed else 8
+    for n in range(count):
+        function, given = drawn_sum(rng)
+        name = NAMES[n % 2]
+        try:
+            got = pb.jit(function, options=QUIET, rules=[rule(name)])(*map(pb.tensor, given))
+        except RuleError as problem:
+            assert problem.code == "E595"
+            continue
+        taken += 1
+        want = pb.jit(function, options=QUIET)(*map(pb.tensor, given)).numpy()
+        limit = np.full(want.shape, 2e-4 * (1 + np.abs(want).max()))
+        assert not (wrong := first_above(got.numpy(), want, limit)), f"{n}, {name}: {wrong}"
+    assert 2 * taken >= count, taken
 
 
 # --- by price, and told --------------------------------------------------------------------------
